@@ -1,0 +1,106 @@
+"""Every error is a sentence: what we got, what we expected, what to do next.
+
+A participant who meets a traceback from a library stops. So each failure that a user can cause,
+or a file system can, is raised as one of these, and the command line prints the sentence alone
+and exits with code 1 (2 for a command line that makes no sense).
+
+    HelpersError
+    ├── UsageError            the command or the call makes no sense
+    ├── MissingPackageError   an optional package is not installed
+    ├── SourceError           a source tree, archive or file is not what it should be
+    ├── ManifestError         a manifest is wrong
+    ├── FormatError           a packed file is not what it should be
+    │   ├── DamagedFileError  … because bytes are missing or changed
+    │   └── ReaderClosedError … because it was closed
+    ├── OutputExistsError     we would have to overwrite something
+    ├── PackError             packing stopped; nothing was published
+    └── ResourceError         not enough space, inodes or memory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+
+class HelpersError(Exception):
+    """A failure told as a sentence.
+
+    Args:
+        got: What we found, with the path; no full stop.
+        expected: What should have been there.
+        next_step: What the reader can do now, in the imperative.
+    """
+
+    def __init__(self, got: str, *, expected: str, next_step: str) -> None:
+        self.got = got.rstrip(". ")
+        self.expected = expected.rstrip(". ")
+        self.next_step = next_step.rstrip(". ")
+        super().__init__(f"{self.got}; expected {self.expected}. {self.next_step}.")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Workers send errors to their parent by pickle; keyword-only arguments need help there.
+        return _rebuild, (type(self), self.got, self.expected, self.next_step)
+
+
+def _rebuild(kind: type[HelpersError], got: str, expected: str, next_step: str) -> HelpersError:
+    return kind(got, expected=expected, next_step=next_step)
+
+
+class UsageError(HelpersError):
+    """The command or the call makes no sense."""
+
+
+class MissingPackageError(HelpersError):
+    """An optional package is not installed."""
+
+    @classmethod
+    def of(cls, package: str, extra: str, purpose: str) -> MissingPackageError:
+        """The sentence with the exact line that installs `package` (an extra of this project)."""
+        return cls(
+            f"the Python package {package} is not installed",
+            expected=f"it for {purpose}",
+            next_step=f"Run: python -m pip install -c requirements.lock -e '.[{extra}]'",
+        )
+
+
+class SourceError(HelpersError):
+    """A source tree, archive or file is not what it should be."""
+
+
+class ManifestError(HelpersError):
+    """A manifest is wrong."""
+
+
+class FormatError(HelpersError):
+    """A packed file is not what it should be."""
+
+
+class DamagedFileError(FormatError):
+    """A packed file has missing or changed bytes."""
+
+
+class ReaderClosedError(FormatError):
+    """A reader was used after `close()`."""
+
+
+class OutputExistsError(HelpersError):
+    """We would have to overwrite something."""
+
+
+class PackError(HelpersError):
+    """Packing stopped; nothing was published."""
+
+
+class ResourceError(HelpersError):
+    """Not enough space, inodes or memory."""
+
+
+def first_few(items: Iterable[object], total: int, limit: int = 5) -> str:
+    """Name the first few of many: `a, b, c and 1,279 more`.
+
+    A list of a million names helps nobody; the count and a few examples do.
+    """
+    shown = [str(item) for _, item in zip(range(limit), items, strict=False)]
+    rest = total - len(shown)
+    return ", ".join(shown) + (f" and {rest:,} more" if rest > 0 else "")
