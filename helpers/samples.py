@@ -104,7 +104,8 @@ class Reader(Protocol):
     def __len__(self) -> int: ...
 
     @property
-    def target_kind(self) -> TargetKind: ...
+    def target_kind(self) -> TargetKind:
+        """Whether samples carry labels or captions."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -113,11 +114,14 @@ class Reader(Protocol):
     def keys(self) -> pa.StringArray:
         """All keys, columnar: a list of a million Python strings would cost 130 MB a process."""
 
-    def key(self, index: int) -> str: ...
+    def key(self, index: int) -> str:
+        """Key of one sample."""
 
-    def target(self, index: int) -> Target: ...
+    def target(self, index: int) -> Target:
+        """Label or captions of one sample."""
 
-    def meta(self, index: int) -> Meta | None: ...
+    def meta(self, index: int) -> Meta | None:
+        """JSON object of one sample, or None."""
 
     def size(self, index: int) -> int:
         """Number of encoded bytes of a sample, without reading them where the format allows."""
@@ -131,7 +135,8 @@ class Reader(Protocol):
     def info(self) -> dict[str, Any]:
         """JSON-ready facts: format, samples, bytes, layout, provenance."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let go of the file; later reads are refused with a sentence."""
 
     def __iter__(self) -> Iterator[Sample]:
         """All samples in stored order, complete with target and meta."""
