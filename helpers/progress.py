@@ -1,0 +1,151 @@
+"""One `progress()` for notebook, terminal and job log.
+
+A bar that redraws itself fills a job's log with thousands of lines, so there one line comes every
+30 seconds, with rate and time left; whoever reads the log sees whether the time limit will do.
+Everything goes to standard error, for standard output belongs to data. The trap: a rate over all
+samples hides a stall; watch whether the time left falls. Used by every notebook from 01 on.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any, Protocol
+
+LOG_INTERVAL_S = 30.0
+
+
+class Progress(Protocol):
+    """What `progress()` hands out; may be used from several threads."""
+
+    def advance(self, n: int = 1, bytes: int = 0) -> None:
+        """Report `n` more done, and the bytes that came with them."""
+
+
+@contextmanager
+def progress(
+    total: int | None, what: str, *, unit: str = "samples", enabled: bool | None = None
+) -> Iterator[Progress]:
+    """Show how far a long task is.
+
+    Args:
+        total: How many there are to do; None if not known.
+        what: What is being done, in a word or two ("packing train").
+        unit: What is counted, in the plural.
+        enabled: False shows nothing; None and True show what suits the place.
+
+    Yields:
+        An object whose `advance(n, bytes)` is called as work gets done.
+    """
+    shown: _Silent | _Bar | _LogLines
+    if enabled is False:
+        shown = _Silent()
+    elif _in_notebook() or _is_terminal():
+        shown = _Bar(total, what, unit)
+    else:
+        shown = _LogLines(total, what, unit)
+    try:
+        yield shown
+    finally:
+        shown.close()
+
+
+class _Silent:
+    def advance(self, n: int = 1, bytes: int = 0) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class _Bar:
+    def __init__(self, total: int | None, what: str, unit: str) -> None:
+        from tqdm.auto import tqdm
+
+        self._bar: Any = tqdm(total=total, desc=what, unit=f" {unit}", file=sys.stderr, dynamic_ncols=True)
+        self._bytes = 0
+        self._started = monotonic()
+        self._lock = threading.Lock()
+
+    def advance(self, n: int = 1, bytes: int = 0) -> None:
+        with self._lock:
+            self._bytes += bytes
+            if self._bar.update(n) and self._bytes:  # true when it has just redrawn itself
+                rate = self._bytes / max(monotonic() - self._started, 1e-9)
+                self._bar.set_postfix_str(f"{bytes_text(rate)}/s", refresh=False)
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+class _LogLines:
+    def __init__(self, total: int | None, what: str, unit: str) -> None:
+        self._total, self._what, self._unit = total, what, unit
+        self._done = self._bytes = 0
+        self._started = self._last_line = monotonic()
+        self._lock = threading.Lock()
+
+    def advance(self, n: int = 1, bytes: int = 0) -> None:
+        with self._lock:
+            self._done += n
+            self._bytes += bytes
+            now = monotonic()
+            if now - self._last_line >= LOG_INTERVAL_S:
+                self._last_line = now
+                self._print(now - self._started)
+
+    def close(self) -> None:
+        if self._last_line > self._started:  # a short task says nothing
+            self._print(monotonic() - self._started)
+
+    def _print(self, elapsed_s: float) -> None:
+        line = _progress_line(self._what, self._unit, self._done, self._total, self._bytes, elapsed_s)
+        print(line, file=sys.stderr, flush=True)
+
+
+def _progress_line(
+    what: str, unit: str, done: int, total: int | None, done_bytes: int, elapsed_s: float
+) -> str:
+    rate = done / max(elapsed_s, 1e-9)
+    share = f" of {total:,} {unit} ({100 * done / total:.0f} %)" if total else f" {unit}"
+    parts = [f"{what}: {done:,}{share}", f"{rate:,.0f} {unit}/s"]
+    if done_bytes:
+        parts.append(f"{bytes_text(done_bytes / max(elapsed_s, 1e-9))}/s")
+    if total and 0 < done < total:
+        parts.append(f"{duration_text((total - done) / rate)} left")
+    else:
+        parts.append(f"{duration_text(elapsed_s)} so far" if total != done else duration_text(elapsed_s))
+    return ", ".join(parts)
+
+
+def bytes_text(count: float) -> str:
+    """A number of bytes as people say it: `1.9 GB` (powers of 1000, as file systems and disks count)."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(count) < 999.5:
+            return f"{count:.0f} {unit}" if unit == "B" or abs(count) >= 99.95 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} PB"
+
+
+def duration_text(seconds: float) -> str:
+    """A duration as people say it: `8 s`, `4 min 05 s`, `2 h 10 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def _is_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def _in_notebook() -> bool:
+    """Whether a Jupyter kernel runs us, without importing IPython for the question."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and hasattr(shell, "kernel")

@@ -1,0 +1,42 @@
+"""What every test shares: no network, no windows, the same random examples each time in CI."""
+
+import os
+
+# Before anything imports the libraries that read them.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_DATASETS_OFFLINE"] = "1"
+os.environ["MPLBACKEND"] = "Agg"
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
+
+settings.register_profile(
+    "default", deadline=None, derandomize=IN_CI, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("default")
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """Root of the checkout."""
+    return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def need_tool():
+    """Path of a command that a test needs: skip where it is missing, but fail in CI."""
+
+    def find(name: str, package: str) -> str:
+        path = shutil.which(name)
+        if path is None:
+            message = f"the command {name} is missing (package {package})"
+            pytest.fail(message) if IN_CI else pytest.skip(message)
+        return path
+
+    return find

@@ -1,0 +1,129 @@
+import importlib
+import io
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from helpers.progress import bytes_text, duration_text, progress
+
+module = importlib.import_module("helpers.progress")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that a test moves by hand."""
+    now = [1000.0]
+    monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_job_log_gets_one_line_every_30_seconds(clock, capsys):
+    with progress(1000, "packing train") as shown:
+        for _ in range(90):
+            clock[0] += 1
+            shown.advance(10, bytes=1_000_000)
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert captured.out == ""
+    assert len(lines) == 4  # at 30, 60 and 90 s, and the last word
+    assert lines[0] == "packing train: 300 of 1,000 samples (30 %), 10 samples/s, 1.0 MB/s, 1 min 10 s left"
+    assert lines[-1].startswith("packing train: 900 of 1,000 samples (90 %)")
+
+
+def test_the_last_line_tells_the_whole_time_when_all_is_done(clock, capsys):
+    with progress(100, "reading") as shown:
+        clock[0] += 40
+        shown.advance(50)
+        clock[0] += 5
+        shown.advance(50)
+    assert (
+        capsys.readouterr().err.splitlines()[-1] == "reading: 100 of 100 samples (100 %), 2 samples/s, 45 s"
+    )
+
+
+def test_a_short_task_leaves_no_line_in_a_job_log(clock, capsys):
+    with progress(10, "packing") as shown:
+        clock[0] += 29
+        shown.advance(10)
+    assert capsys.readouterr().err == ""
+
+
+def test_an_unknown_total_shows_count_and_rate(clock, capsys):
+    with progress(None, "scanning", unit="files") as shown:
+        clock[0] += 30
+        shown.advance(1500)
+    assert capsys.readouterr().err.splitlines()[0] == "scanning: 1,500 files, 50 files/s, 30 s so far"
+
+
+@pytest.mark.parametrize("total", [0, None, 5])
+def test_nothing_done_is_no_division_by_zero(clock, capsys, total):
+    with progress(total, "waiting") as shown:
+        clock[0] += 31
+        shown.advance(0)
+    assert capsys.readouterr().err.startswith("waiting: 0")
+
+
+def test_disabled_progress_shows_nothing(clock, capsys):
+    with progress(10, "packing", enabled=False) as shown:
+        clock[0] += 100
+        shown.advance(10)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_gets_a_bar_with_rate_and_bytes(monkeypatch):
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    with progress(3, "packing") as shown:
+        for _ in range(3):
+            shown._bar.mininterval = 0
+            shown._bar.miniters = 0
+            shown.advance(1, bytes=5_000_000)
+    assert "packing" in screen.getvalue()
+    assert "3/3" in screen.getvalue()
+    assert "B/s" in screen.getvalue()
+
+
+def test_the_bar_is_closed_when_the_work_fails(monkeypatch, clock):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with pytest.raises(ValueError, match="broken"), progress(3, "packing") as shown:
+        raise ValueError("broken")
+    assert shown._bar.disable  # what tqdm says of a closed bar
+
+
+def test_many_threads_may_advance_at_once(clock, capsys):
+    with progress(8000, "reading") as shown:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: [shown.advance(1, bytes=2) for _ in range(1000)], range(8)))
+        clock[0] += 30
+        shown.advance(0)
+    assert "8,000 of 8,000" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (99_949, "99.9 kB"),
+        (123_456, "123 kB"),
+        (999_950, "1.0 MB"),
+        (1.9e9, "1.9 GB"),
+        (3e18, "3,000.0 PB"),
+    ],
+)
+def test_bytes_are_told_as_people_say_them(count, text):
+    assert bytes_text(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.2, "0 s"), (59.6, "1 min 00 s"), (245, "4 min 05 s"), (7800, "2 h 10 min")]
+)
+def test_durations_are_told_as_people_say_them(seconds, text):
+    assert duration_text(seconds) == text
