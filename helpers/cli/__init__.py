@@ -1,0 +1,62 @@
+"""The command line: one shape for all verbs, thin over the package.
+
+Each verb is a module that adds its flags and, when chosen, imports what it needs: `--help` must
+answer at once on a busy login node, so nothing heavy is imported before. Exit codes: 0 done, 1 a
+failure told in a sentence (or a verification that found damage), 2 a command line that makes no
+sense. Notebook 00 uses it first; each "On the cluster" section ends in one of its commands.
+
+The trap: data goes to standard output and messages to standard error, so that
+`python -m helpers … --json | jq .samples` works while a progress bar is drawn.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from helpers import __version__
+from helpers.cli import bench, demo, doctor, inspect, manifest, pack, synth, verify
+from helpers.cli.arguments import Teaching
+from helpers.cli.failures import guarded
+
+_VERBS = (doctor, demo, synth, manifest, pack, verify, inspect, bench)
+
+_WHY = """\
+Small files, big machines: turn a tree of many small files into a few packed ones that a parallel
+file system and a GPU like. The usual way through the verbs:
+
+  python -m helpers doctor                              what is this machine, what is missing
+  python -m helpers synth data --layout folder --count 3000
+  python -m helpers manifest data -o data.json          which samples, with which targets
+  python -m helpers pack data.json train.arrow          many files become one, verified
+  python -m helpers verify train.arrow --against data.json
+  python -m helpers bench read train.arrow              what did it buy
+
+`python -m helpers demo` does all of this on one page. Each verb has its own --help.
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with all verbs; cheap, since verbs import what they need when they run."""
+    parser = argparse.ArgumentParser(prog="python -m helpers", description=_WHY, formatter_class=Teaching)
+    parser.add_argument("--version", action="version", version=f"smallfiles {__version__}")
+    verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True)
+    for module in _VERBS:
+        module.add(verbs)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line.
+
+    Args:
+        argv: The words after the program's name; None takes them from the process.
+
+    Returns:
+        The exit code: 0 done, 1 failed with a sentence, 2 nonsensical, 130 interrupted.
+    """
+    try:
+        arguments = build_parser().parse_args(argv)
+    except SystemExit as stop:  # argparse leaves this way after --help (0) and after bad usage (2)
+        return int(stop.code or 0)
+    return guarded(arguments.run, arguments)

@@ -1,0 +1,129 @@
+"""What several verbs share: how help looks, common flags, `-O key=value` for a format's options.
+
+The trap: argparse's own default formatter prints "(default: None)" behind each optional flag and
+re-wraps examples; `Teaching` does neither.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import types
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from helpers.errors import UsageError
+
+Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+SOURCE_KINDS = ("auto", "folder", "tarball", "imagenet", "flickr30k")
+FORMATS = "files, arrow, hdf5, tar"
+SUFFIXES = "x.arrow, x.h5, x.tar (one shard), x.tars (a folder of shards), x.files (plain files)"
+
+
+class Teaching(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Keep examples as written; show a default where it says something."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default in (None, False, True) or action.default == []:
+            return action.help
+        return super()._get_help_string(action)
+
+
+def add_verb(
+    verbs: Verbs, name: str, why: str, more: str, examples: Sequence[str]
+) -> argparse.ArgumentParser:
+    """Add a verb with a one-line why, a paragraph, and examples that can be pasted.
+
+    Args:
+        verbs: The subparsers.
+        name: The verb.
+        why: One line for the list of verbs.
+        more: What one should know before using it.
+        examples: Complete command lines, perhaps with a comment behind two spaces.
+    """
+    epilog = "examples:\n" + "\n".join(f"  {line}" for line in examples)
+    parser = verbs.add_parser(
+        name, help=why, description=f"{why}\n\n{more}", epilog=epilog, formatter_class=Teaching
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object on standard output")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an unexpected error")
+    return parser
+
+
+def add_source_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags that say how a folder, tar or manifest is to be understood."""
+    parser.add_argument(
+        "--source", choices=SOURCE_KINDS, default="auto", help="what kind of data set it is; auto looks"
+    )
+    parser.add_argument("--split", metavar="NAME", help="which split to take (train, val, test)")
+    parser.add_argument(
+        "--root", type=Path, metavar="DIR", help="where the files of a manifest are, if it does not say"
+    )
+
+
+def parse_options(options_type: type[Any], pairs: Sequence[str]) -> Any:
+    """Build a format's `Options` from `key=value` words, with each value typed by its field.
+
+    Args:
+        options_type: A frozen dataclass whose fields all have defaults.
+        pairs: Words such as `rows_per_batch=64`.
+
+    Raises:
+        UsageError: A word of another form, an unknown key or a value of the wrong type.
+    """
+    fields = typing.get_type_hints(options_type)
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or key not in fields:
+            raise UsageError(
+                f"the option {pair!r} is unknown to {options_type.__module__.rpartition('.')[2]}",
+                expected=f"-O key=value with one of {_listed(options_type)}",
+                next_step="Choose one of these",
+            )
+        values[key] = _typed(key, text, fields[key])
+    return options_type(**values)
+
+
+def _listed(options_type: type[Any]) -> str:
+    shown = [f"{f.name} (now {getattr(options_type(), f.name)})" for f in dataclasses.fields(options_type)]
+    return ", ".join(shown) or "nothing: this format has no options"
+
+
+def _typed(key: str, text: str, kind: Any) -> Any:
+    """`text` as a value of type `kind` (int, float, bool, str, Literal, tuple or a union with None)."""
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        members = typing.get_args(kind)
+        if text.lower() == "none" and type(None) in members:
+            return None
+        kind = next(member for member in members if member is not type(None))
+    if typing.get_origin(kind) is typing.Literal:
+        allowed = {str(value): value for value in typing.get_args(kind)}
+        return _looked_up(key, text, allowed)
+    if kind is bool:
+        return _looked_up(key, text.lower(), _BOOLEANS)
+    try:
+        return kind(text)
+    except (TypeError, ValueError):
+        raise _wrong_value(key, text, f"a value of type {kind.__name__}") from None
+
+
+_BOOLEANS = {"true": True, "1": True, "yes": True, "on": True} | {
+    "false": False,
+    "0": False,
+    "no": False,
+    "off": False,
+}
+
+
+def _looked_up(key: str, text: str, allowed: dict[str, Any]) -> Any:
+    if text not in allowed:
+        raise _wrong_value(key, text, f"one of {', '.join(allowed)}")
+    return allowed[text]
+
+
+def _wrong_value(key: str, text: str, expected: str) -> UsageError:
+    return UsageError(f"the option {key} is {text!r}", expected=expected, next_step="Correct the value")
