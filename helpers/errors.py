@@ -89,7 +89,12 @@ class OutputExistsError(HelpersError):
 
 
 class PackError(HelpersError):
-    """Packing stopped; nothing was published."""
+    """Packing stopped; nothing was published.
+
+    `faults` lists the samples that were the reason, where there are such.
+    """
+
+    faults: tuple[Any, ...] = ()
 
 
 class ResourceError(HelpersError):

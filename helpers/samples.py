@@ -132,6 +132,9 @@ class Reader(Protocol):
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
         """Several samples, in the order asked for, fetched in the order that costs least."""
 
+    def span(self, index: int) -> tuple[Path, int, int] | None:
+        """Where a sample's bytes lie: file, first byte, one after the last; None if scattered."""
+
     def info(self) -> dict[str, Any]:
         """JSON-ready facts: format, samples, bytes, layout, provenance."""
 

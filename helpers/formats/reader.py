@@ -107,6 +107,13 @@ class BaseReader(ABC, Generic[Handle]):
         """Key of one sample."""
         return str(self.keys()[self._checked(index)].as_py())
 
+    def span(self, index: int) -> tuple[Path, int, int] | None:
+        """Where a sample's bytes lie: file, first byte, one after the last; None if scattered.
+
+        `verify` uses it to name the samples in a damaged block.
+        """
+        return None
+
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
         """Several samples in the order asked for, fetched in stored order (formats may override)."""
         found = {index: self.read(index) for index in sorted(set(indices))}

@@ -1,0 +1,238 @@
+"""What will be packed, in which order and into which files: decided before the first byte moves.
+
+Everything here follows from the manifest and the options alone, so that the parts of a job array
+agree on the borders without talking to each other, and a resumed run knows that it is the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+import helpers
+from helpers import formats, machine
+from helpers.errors import HelpersError, PackError, ResourceError, first_few
+from helpers.manifest import Manifest
+from helpers.pack.config import PackConfig, Plan, Skipped, format_and_options
+from helpers.samples import ByteStore, Schema
+from helpers.sources import Source
+
+IN_FLIGHT_PARALLEL = 32
+IN_FLIGHT_LOCAL = 2
+FILES_A_FOLDER = 1000
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One data file to write.
+
+    Args:
+        name: File name.
+        start: First sample, counted in the order of packing.
+        stop: One after the last.
+    """
+
+    name: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """A pack run, fully decided.
+
+    Args:
+        source: Manifest and bytes.
+        out: What will be published.
+        config: As asked for.
+        format: Name of the format.
+        options: Options of the format.
+        order: Manifest rows in the order of packing, int64.
+        sizes: Their bytes in that order, int64.
+        schema: What writers are told.
+        in_flight: Files open at once.
+        skipped: Samples that are known to be missing and were left out.
+    """
+
+    source: Source
+    out: Path
+    config: PackConfig
+    format: str
+    options: Any
+    order: np.ndarray
+    sizes: np.ndarray
+    schema: Schema
+    in_flight: int
+    skipped: tuple[Skipped, ...] = ()
+
+    @property
+    def sharded(self) -> bool:
+        """Whether the output is a folder of shards."""
+        return self.out.name.endswith(".tars")
+
+    def rows(self, start: int, stop: int) -> pa.Table:
+        """Rows of the manifest for a range of the order of packing."""
+        return self.source.manifest.table.take(pa.array(self.order[start:stop]))
+
+    def pieces(self) -> list[Piece]:
+        """All data files of the whole output, in order."""
+        if not self.sharded:
+            return [Piece(self.out.name, 0, len(self.order))]
+        tar = formats.get("tar")
+        borders = tar.plan_shards(self.sizes, self.options)
+        return [Piece(tar.shard_name(n, self.options), *border) for n, border in enumerate(borders)]
+
+    def pieces_of_part(self) -> list[Piece]:
+        """The data files that this run writes: all of them, or those of its part."""
+        if self.config.part is None:
+            return self.pieces()
+        k, n = self.config.part
+        if self.sharded:
+            pieces = self.pieces()
+            first, last = (len(pieces) * i // n for i in (k - 1, k))
+            return pieces[first:last]
+        return [Piece(self.out.name, *balanced(self.sizes, k, n))]
+
+    def digest(self) -> str:
+        """Names this run: equal digests mean equal bytes, file by file."""
+        facts = {
+            "version": helpers.__version__,
+            "format": self.format,
+            "options": dataclasses.asdict(self.options),
+            "manifest": self.schema.manifest_digest,
+            "order": xxhash.xxh3_128_hexdigest(self.order.tobytes()),
+            "sizes": xxhash.xxh3_128_hexdigest(self.sizes.tobytes()),
+            "parts": self.config.part[1] if self.config.part else 1,
+            "rules": [self.config.on_error, self.config.check, self.config.digest],
+        }
+        return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+    def plan(self) -> Plan:
+        """What this run would write, and what that saves."""
+        pieces = self.pieces_of_part()
+        samples = sum(piece.stop - piece.start for piece in pieces)
+        payload = sum(int(self.sizes[piece.start : piece.stop].sum()) for piece in pieces)
+        files = samples if self.format == "files" else len(pieces)
+        beside = 1 if self.format == "files" else len(pieces) * (1 + (self.format == "tar"))
+        return Plan(
+            samples=samples,
+            payload_bytes=payload,
+            files=files,
+            inodes_now=samples + len(_folders(self)) if hasattr(self.source.store, "root") else 1,
+            inodes_then=files + beside + int(self.sharded),
+            free_bytes=machine.filesystem(self.out.parent).free_bytes,
+            to_do=tuple((piece.start, piece.stop) for piece in pieces),
+        )
+
+
+def balanced(sizes: np.ndarray, k: int, n: int) -> tuple[int, int]:
+    """Range of part k of n (from 1), cut so that all parts have about the same number of bytes."""
+    ends = np.cumsum(sizes)
+    total = int(ends[-1]) if len(ends) else 0
+    first, last = (int(np.searchsorted(ends, total * i / n, side="left")) for i in (k - 1, k))
+    return first if k > 1 else 0, last if k < n else len(sizes)
+
+
+def prepare(source: Source, out: Path, config: PackConfig) -> Job:
+    """Decide a run: order, sizes, files.
+
+    Raises:
+        PackError: Sources are missing and `on_error` is "stop".
+        UsageError: Format or options make no sense.
+    """
+    name, options = format_and_options(config, out)
+    in_flight = _in_flight(source, config)
+    manifest, skipped = _with_sizes(source, config, in_flight)
+    source = dataclasses.replace(source, manifest=manifest)
+    order = manifest.order(config.shuffle)
+    sizes = manifest.sizes
+    assert sizes is not None  # _with_sizes saw to it
+    return Job(source, out, config, name, options, order, sizes[order], manifest.schema(), in_flight, skipped)
+
+
+def check_room(job: Job) -> None:
+    """Raise ResourceError if the output cannot fit; better now than after an hour."""
+    plan = job.plan()
+    place = machine.filesystem(job.out.parent)
+    need = int(plan.payload_bytes * 1.01) + 4096 * plan.inodes_then
+    if need > place.free_bytes:
+        raise ResourceError(
+            f"{job.out.parent} has {place.free_bytes / 1e9:,.2f} GB free",
+            expected=f"about {need / 1e9:,.2f} GB for {job.out.name}",
+            next_step="Free some space or choose another place",
+        )
+    if place.inodes_total and plan.inodes_then > place.inodes_free:
+        raise ResourceError(
+            f"{job.out.parent} has {place.inodes_free:,} inodes free",
+            expected=f"{plan.inodes_then:,} for {job.out.name}",
+            next_step="Pack into one file (.arrow, .h5, .tars) instead of many, or choose another place",
+        )
+
+
+def _in_flight(source: Source, config: PackConfig) -> int:
+    if source.store.sequential:
+        return 1
+    if config.in_flight is not None:
+        return config.in_flight
+    root = getattr(source.store, "root", None) or getattr(source.store, "path", None)
+    parallel = root is None or machine.is_parallel_filesystem(Path(root))
+    return IN_FLIGHT_PARALLEL if parallel else IN_FLIGHT_LOCAL
+
+
+def _with_sizes(source: Source, config: PackConfig, in_flight: int) -> tuple[Manifest, tuple[Skipped, ...]]:
+    manifest = source.manifest
+    if manifest.sizes is not None:
+        return manifest, ()
+    found = _sizes(source.store, manifest.paths, in_flight)
+    faults = tuple(
+        Skipped(manifest.path(row), size.got)
+        for row, size in enumerate(found)
+        if isinstance(size, HelpersError)
+    )
+    if faults and config.on_error == "stop":
+        raise unpackable(faults, len(manifest), source.store.describe())
+    if faults:
+        bad = {fault.key for fault in faults}
+        manifest = manifest.select([row for row in range(len(manifest)) if manifest.path(row) not in bad])
+    sizes = np.array([size for size in found if not isinstance(size, HelpersError)], np.int64)
+    return manifest.with_sizes(sizes), faults
+
+
+def _sizes(store: ByteStore, paths: pa.Array, in_flight: int) -> Sequence[int | HelpersError]:
+    """Ask for all sizes at once: a metadata operation each, which only concurrency makes bearable."""
+
+    def ask(path: str) -> int | HelpersError:
+        try:
+            return store.size(path)
+        except HelpersError as error:
+            return error
+
+    with ThreadPoolExecutor(in_flight, thread_name_prefix="pack-stat") as pool:
+        return list(pool.map(ask, paths.to_pylist(), chunksize=1))
+
+
+def unpackable(faults: Sequence[Skipped], total: int, where: str, report: Path | None = None) -> PackError:
+    """The sentence for sources that cannot be packed; it carries the whole list as `faults`."""
+    listed = first_few((fault.reason for fault in faults), len(faults))
+    full = f" (all of them in {report})" if report else ""
+    error = PackError(
+        f"{len(faults):,} of {total:,} samples from {where} cannot be packed{full}: {listed}",
+        expected="samples that can all be read",
+        next_step="Mend or remove them, or leave them out with --on-error skip",
+    )
+    error.faults = tuple(faults)
+    return error
+
+
+def _folders(job: Job) -> set[str]:
+    return {path.rpartition("/")[0] for path in job.source.manifest.paths.to_pylist()}

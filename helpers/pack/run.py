@@ -1,0 +1,159 @@
+"""Pack a data set: read at once, write in order, verify, publish.
+
+The trap: a pack that stops half way must not look finished, and a finished one must not be trusted
+before it was read back. So the order is always: write aside, verify, publish. Notebook 03.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from helpers.errors import ResourceError
+from helpers.pack.aside import Aside, aside, refuse_existing, translated
+from helpers.pack.config import PackConfig, PackReport, Plan, Skipped
+from helpers.pack.job import Job, check_room, prepare, unpackable
+from helpers.pack.parts import join_parts, part_folder, save_part
+from helpers.pack.verify import Expected, compare
+from helpers.pack.writing import Written, write_json, write_pieces
+from helpers.progress import progress
+from helpers.sources import Source
+
+FAULTS_SUFFIX = ".faults.json"
+
+
+def plan(source: Source, out: Path, config: PackConfig | None = None) -> Plan:
+    """Say what packing would write, without writing: files, bytes, inodes saved.
+
+    Args:
+        source: What `helpers.sources.load` returned.
+        out: Where the output would go.
+        config: As for `pack`.
+
+    Returns:
+        The plan; its numbers follow from the manifest alone.
+    """
+    return prepare(source, Path(out), config or PackConfig()).plan()
+
+
+def pack(source: Source, out: Path, config: PackConfig | None = None) -> PackReport:
+    """Pack a source into one file or a folder of shards.
+
+    A million opens are paid once, here, many at a time; each later epoch reads a few large files
+    from end to end, which is what a parallel file system is built for.
+
+    Args:
+        source: What `helpers.sources.load` returned.
+        out: Final name; its suffix chooses the format unless `config.format` does.
+        config: How; defaults verify a sample and stop at the first source that cannot be packed.
+
+    Returns:
+        What was published.
+
+    Raises:
+        OutputExistsError: `out` is there already.
+        PackError: Sources cannot be packed, verification failed, or another run is at it.
+        ResourceError: No space, no inodes, no permission.
+    """
+    config = config or PackConfig()
+    out = Path(out)
+    started = time.perf_counter()
+    refuse_existing(out)
+    job = prepare(source, out, config)
+    target = out if config.part is None else part_folder(out, config.part)
+    with translated(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        check_room(job)
+    with aside(target) as place, translated(target):
+        try:
+            return _run(job, place, started)
+        except BaseException as error:
+            _abandon(job, place, error)
+            raise
+
+
+def _run(job: Job, place: Aside, started: float) -> PackReport:
+    _resume_or_clear(job, place)
+    finished = place.main if job.sharded or job.config.part else place.data
+    finished.mkdir(exist_ok=True)
+    if job.config.merge:
+        records, resumed = join_parts(job, place, finished), 0
+    else:
+        pieces = job.pieces_of_part()
+        count = sum(piece.stop - piece.start for piece in pieces)
+        with progress(count, f"pack {place.out.name}") as bar:
+            records, resumed = write_pieces(job, pieces, place, finished, bar)
+    write_s = time.perf_counter() - started
+    verified = _verify(job, records, finished)
+    skipped = job.skipped + tuple(fault for record in records for fault in record.skipped)
+    _add_reports(job, place, records, skipped)
+    files = [path for path in place.data.rglob("*") if path.is_file()]
+    file_bytes = sum(path.stat().st_size for path in files)
+    place.publish()
+    if job.config.merge:
+        _remove_parts(job)
+    return PackReport(
+        path=place.out,
+        format=job.format,
+        samples=sum(int(record.kept.sum()) for record in records),
+        payload_bytes=sum(record.payload_bytes for record in records),
+        file_bytes=file_bytes,
+        files=len(files),
+        seconds=time.perf_counter() - started,
+        write_s=write_s,
+        verified=verified,
+        resumed=resumed,
+        in_flight=job.in_flight,
+        skipped=skipped,
+    )
+
+
+def _resume_or_clear(job: Job, place: Aside) -> None:
+    """Keep what an earlier run of the very same job finished; clear anything else."""
+    digest_file = place.records / "job.digest"
+    digest = job.digest()
+    same = digest_file.exists() and digest_file.read_text(encoding="ascii") == digest
+    place.clear(keep_finished=same and not job.config.merge)
+    digest_file.write_text(digest, encoding="ascii")
+
+
+def _verify(job: Job, records: Sequence[Written], finished: Path) -> int:
+    if job.config.verify == "none":
+        return 0
+    expected = Expected(
+        rows=np.concatenate([job.order[record.start : record.stop][record.kept] for record in records])
+        if records
+        else np.zeros(0, np.int64),
+        checksums=np.concatenate([record.checksums[record.kept] for record in records])
+        if records
+        else np.zeros(0, np.uint64),
+        manifest=job.source.manifest,
+    )
+    path = finished if job.sharded else finished / job.out.name
+    return compare(path, job.format, expected, full=job.config.verify == "full")
+
+
+def _add_reports(job: Job, place: Aside, records: Sequence[Written], skipped: Sequence[Skipped]) -> None:
+    if skipped:
+        kept = sum(int(record.kept.sum()) for record in records)
+        if not kept:
+            raise unpackable(skipped, len(skipped), job.source.store.describe())
+        report = {"packed": kept, "skipped": [asdict(fault) for fault in skipped]}
+        write_json(place.data / f"{place.out.name}{FAULTS_SUFFIX}", report)
+    if job.config.part is not None:
+        save_part(job, place, records)
+
+
+def _remove_parts(job: Job) -> None:
+    shutil.rmtree(part_folder(job.out, (1, 1)).parent, ignore_errors=True)
+
+
+def _abandon(job: Job, place: Aside, error: BaseException) -> None:
+    """Keep finished shards for a run that comes again after an outside failure; drop the rest."""
+    if not (job.sharded and isinstance(error, ResourceError | OSError | KeyboardInterrupt | SystemExit)):
+        place.discard()

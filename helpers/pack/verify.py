@@ -1,0 +1,279 @@
+"""Read back what was packed and compare: the difference between "written" and "safe".
+
+Two questions, two answers. While packing: does the file give back what was read from the source
+(`compare`)? Years later, or after a copy: are the bytes still those that were written (`verify`,
+by the content digest), and are they the source's (`against`)?
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from helpers import digests, formats
+from helpers.digests import ContentDigest
+from helpers.errors import DamagedFileError, FormatError, HelpersError, PackError, first_few
+from helpers.manifest import Manifest
+from helpers.progress import progress
+from helpers.samples import Reader
+from helpers.sources import Source
+
+SAMPLED = 256
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a packed file must give back.
+
+    Args:
+        rows: Rows of the manifest in stored order, int64.
+        checksums: xxh3 of each sample's bytes as read from the source, uint64.
+        manifest: Keys and targets.
+    """
+
+    rows: np.ndarray
+    checksums: np.ndarray
+    manifest: Manifest
+
+
+def compare(path: Path, format: str, expected: Expected, *, full: bool) -> int:
+    """Compare a file that was just written with what was read from its source.
+
+    Keys and targets are compared in full, bytes in full or for some 256 samples with the first and
+    the last among them.
+
+    Returns:
+        How many samples' bytes were compared.
+
+    Raises:
+        PackError: Something differs.
+    """
+    reader = formats.open(path, format)
+    try:
+        _compare_table(reader, path, expected)
+        count = len(expected.rows)
+        indices = range(count) if full or count <= SAMPLED else _some(count)
+        with progress(len(indices), f"verify {path.name}") as bar:
+            for index in indices:
+                data = reader.read(index)
+                if xxhash.xxh3_64_intdigest(data) != int(expected.checksums[index]):
+                    raise _differs(path, f"the bytes of {reader.key(index)}")
+                bar.advance(1, bytes=len(data))
+        return len(indices)
+    except FormatError as error:
+        raise _differs(path, error.got) from error
+    finally:
+        reader.close()
+
+
+def _compare_table(reader: Reader, path: Path, expected: Expected) -> None:
+    if len(reader) != len(expected.rows):
+        raise _differs(path, f"the number of samples ({len(reader)} instead of {len(expected.rows)})")
+    rows = pa.array(expected.rows)
+    if not reader.keys().equals(expected.manifest.paths.take(rows)):
+        raise _differs(path, "a key or the order of keys")
+    targets = expected.manifest.targets.take(rows)
+    found = pa.array((reader.target(i) for i in range(len(reader))), type=targets.type)
+    if not found.equals(targets):
+        raise _differs(path, "a label or caption")
+
+
+def _some(count: int) -> list[int]:
+    chosen = np.random.default_rng(SEED).choice(count, SAMPLED, replace=False)
+    return sorted({0, count - 1, *chosen.tolist()})
+
+
+def _differs(path: Path, what: str) -> PackError:
+    return PackError(
+        f"{path.name} did not read back as it was written: {what}",
+        expected="what was read from the source",
+        next_step="Nothing was published; run it again, and if it happens again suspect the storage",
+    )
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What `verify` found.
+
+    Args:
+        path: What was verified.
+        samples: Samples inside.
+        bytes: Their encoded bytes that were read.
+        blocks: Blocks whose digest was checked.
+        against: Samples that were compared with the source.
+        problems: One sentence each; empty means intact.
+        notes: What could not be checked, and what is odd.
+        seconds: How long it took.
+    """
+
+    path: Path
+    samples: int
+    bytes: int
+    blocks: int
+    against: int
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+    seconds: float
+
+    @property
+    def intact(self) -> bool:
+        """Whether nothing was found wrong."""
+        return not self.problems
+
+
+@dataclass
+class _Findings:
+    samples: int = 0
+    bytes: int = 0
+    blocks: int = 0
+    against: int = 0
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def verify(path: Path, against: Source | None = None, *, format: str | None = None) -> VerifyReport:
+    """Check a packed file to the last byte, and against its source if that is given.
+
+    After a copy over the network, or years on a tape, this tells a damaged file from a whole one
+    and names the samples that are hurt.
+
+    Args:
+        path: Packed file or folder of shards.
+        against: Source to compare each sample with.
+        format: Overrides what the suffix says.
+
+    Returns:
+        The report; problems are in it, not raised.
+
+    Raises:
+        FormatError: `path` cannot be opened as a packed file at all and has no digest either.
+    """
+    started = time.perf_counter()
+    path = Path(path)
+    found = _Findings()
+    reader = formats.open(path, format)
+    damage = list(_damaged(path, found))
+    try:
+        found.samples = len(reader)
+        found.problems += [_named(reader, file, block, size) for file, block, size in damage]
+        _check_samples(reader, found)
+        if against is not None:
+            _check_against(reader, against, found)
+    except FormatError as error:
+        found.problems += [f"{file.name}: block {block} is damaged" for file, block, _ in damage]
+        found.problems.append(str(error))
+    finally:
+        reader.close()
+    seconds = time.perf_counter() - started
+    return VerifyReport(
+        path,
+        found.samples,
+        found.bytes,
+        found.blocks,
+        found.against,
+        tuple(dict.fromkeys(found.problems)),
+        tuple(found.notes),
+        seconds,
+    )
+
+
+def _damaged(path: Path, found: _Findings) -> Iterator[tuple[Path, int, int]]:
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    sidecars = [file for file in files if file.name.endswith(digests.SIDECAR_SUFFIX)]
+    if not path.is_dir():
+        sidecars = [p for p in path.parent.glob(path.name + "*" + digests.SIDECAR_SUFFIX)]
+    if not sidecars:
+        found.notes.append("no content digest beside it, so flipped bytes cannot be found without --against")
+    for sidecar in sorted(sidecars):
+        file = sidecar.with_name(sidecar.name.removesuffix(digests.SIDECAR_SUFFIX))
+        try:
+            digest = ContentDigest.load(sidecar)
+            found.blocks += len(digest.blocks)
+            for block in digest.damaged_blocks(file):
+                yield file, block, digest.block_bytes
+        except HelpersError as error:
+            found.problems.append(str(error))
+        except FileNotFoundError:
+            found.problems.append(f"{file.name} is missing, though its digest is there")
+
+
+def _named(reader: Reader, file: Path, block: int, block_bytes: int) -> str:
+    """Say which samples a damaged block hurts, where the format can tell."""
+    start, stop = block * block_bytes, (block + 1) * block_bytes
+    hurt = []
+    for index in range(len(reader)):
+        span = reader.span(index)
+        if span is not None and span[0] == file and span[1] < stop and span[2] > start:
+            hurt.append(reader.key(index))
+    names = f": {first_few(hurt, len(hurt))}" if hurt else ""
+    return f"{file.name}: block {block} (bytes {start:,} to {stop:,}) is damaged, {len(hurt)} samples in it{names}"
+
+
+def _check_samples(reader: Reader, found: _Findings) -> None:
+    targets: list[Any] = []
+    with progress(len(reader), f"verify {reader.path.name}") as bar:
+        for index in range(len(reader)):
+            data = reader.read(index)
+            targets.append(reader.target(index))
+            found.bytes += len(data)
+            bar.advance(1, bytes=len(data))
+    kind = pa.int64() if reader.target_kind == "label" else pa.list_(pa.string())
+    actual = digests.set_digest(reader.keys(), pa.array(targets, kind))
+    provenance = reader.info().get("provenance") or {}
+    schema = provenance.get("schema", {})
+    planned, stated = schema.get("count", len(reader)), schema.get("manifest_digest")
+    if planned != len(reader):
+        _explain_missing(reader.path, planned - len(reader), found)
+    elif stated and stated != actual:
+        found.problems.append(f"{reader.path.name}: keys and targets are not those that were packed")
+    elif not stated:
+        found.notes.append("no provenance inside, so keys and targets were read but not compared")
+
+
+def _explain_missing(path: Path, missing: int, found: _Findings) -> None:
+    report = path.with_name(path.name + ".faults.json")
+    try:
+        skipped = len(json.loads(report.read_text(encoding="utf-8"))["skipped"])
+    except (OSError, ValueError, KeyError, TypeError):
+        skipped = 0
+    sentence = f"{missing} samples fewer than the manifest had"
+    if skipped >= missing > 0:
+        found.notes.append(f"{sentence}: skipped while packing, listed in {report.name}")
+    else:
+        found.problems.append(f"{path.name}: {sentence}, and no report explains them")
+
+
+def _check_against(reader: Reader, source: Source, found: _Findings) -> None:
+    manifest = source.manifest
+    places = {key: row for row, key in enumerate(manifest.paths.to_pylist())}
+    for index in range(len(reader)):
+        key = reader.key(index)
+        row = places.pop(key, None)
+        if row is None:
+            found.problems.append(f"{key} is not in the source")
+            continue
+        found.against += 1
+        if reader.target(index) != manifest.target(row):
+            found.problems.append(f"{key} has another label or caption in the source")
+        data = reader.read(index)
+        room = memoryview(bytearray(len(data) + 1))
+        try:
+            size = source.store.read_into(key, room)
+        except HelpersError as error:
+            found.problems.append(str(error))
+            continue
+        if size != len(data) or room[:size] != memoryview(data):
+            found.problems.append(f"{key} has other bytes in the source")
+    if places:
+        found.problems.append(
+            f"{len(places)} samples of the source are missing: {first_few(places, len(places))}"
+        )

@@ -1,0 +1,226 @@
+"""Write the data files of a run one after the other, and remember which are finished.
+
+A finished file is moved to its place among the finished ones only after its record is on disk, so a
+run that is killed at any moment finds again what was finished, and only that.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from helpers import formats
+from helpers.pack.aside import Aside
+from helpers.pack.config import Skipped
+from helpers.pack.examine import examiner
+from helpers.pack.job import Job, Piece, unpackable
+from helpers.pack.reading import Read, read_in_order
+from helpers.progress import Progress
+from helpers.samples import Packed, Sample
+
+ROWS_AT_ONCE = 4096
+COLLECT_FAULTS_S = 30.0
+
+
+@dataclass(frozen=True)
+class Written:
+    """The record of one finished data file.
+
+    Args:
+        name: File name.
+        start: First sample in the order of packing.
+        stop: One after the last.
+        payload_bytes: Encoded bytes inside.
+        skipped: Samples of the range that were left out.
+        checksums: xxh3 of each sample of the range, uint64 (0 for one that was left out).
+        kept: Whether each sample of the range is inside, bool.
+    """
+
+    name: str
+    start: int
+    stop: int
+    payload_bytes: int
+    skipped: tuple[Skipped, ...]
+    checksums: np.ndarray
+    kept: np.ndarray
+
+    def save(self, folder: Path) -> None:
+        """Write the record; the JSON file comes last and says that it is whole."""
+        np.save(folder / f"{self.name}.checksums.npy", self.checksums, allow_pickle=False)
+        np.save(folder / f"{self.name}.kept.npy", self.kept, allow_pickle=False)
+        facts = {
+            "start": self.start,
+            "stop": self.stop,
+            "payload_bytes": self.payload_bytes,
+            "skipped": [asdict(fault) for fault in self.skipped],
+        }
+        write_json(folder / f"{self.name}.json", facts)
+
+    @classmethod
+    def load(cls, folder: Path, name: str) -> Written | None:
+        """The record of a finished file, or None."""
+        try:
+            facts = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+            return cls(
+                name,
+                int(facts["start"]),
+                int(facts["stop"]),
+                int(facts["payload_bytes"]),
+                tuple(Skipped(**fault) for fault in facts["skipped"]),
+                np.load(folder / f"{name}.checksums.npy", allow_pickle=False),
+                np.load(folder / f"{name}.kept.npy", allow_pickle=False),
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def write_json(path: Path, record: Any) -> None:
+    """Write a small JSON file so that it is there whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+class _Fault(Exception):
+    """Stops a writer from inside its own input."""
+
+
+def write_pieces(
+    job: Job, pieces: Sequence[Piece], place: Aside, finished: Path, progress: Progress
+) -> tuple[list[Written], int]:
+    """Write every piece that is not finished yet.
+
+    Args:
+        job: The run.
+        pieces: Its data files.
+        place: The private folder.
+        finished: Folder inside it that finished files are moved to.
+        progress: Told of every sample.
+
+    Returns:
+        The records of all pieces, and how many samples an earlier run had done.
+
+    Raises:
+        PackError: Samples cannot be packed and `on_error` is "stop".
+    """
+    records, resumed = [], 0
+    for number, piece in enumerate(pieces):
+        record = Written.load(place.records, piece.name)
+        if record is not None and (finished / piece.name).exists():
+            resumed += int(record.kept.sum())
+            progress.advance(piece.stop - piece.start, bytes=record.payload_bytes)
+        else:
+            record = _write_piece(job, pieces[number:], place, progress)
+            record.save(place.records)
+            _move_finished(place.partial, finished, piece.name)
+        records.append(record)
+    return records, resumed
+
+
+def _write_piece(job: Job, ahead: Sequence[Piece], place: Aside, progress: Progress) -> Written:
+    """Write the first of the pieces `ahead`; on a fault, examine the others for more of them."""
+    piece = ahead[0]
+    feed = _Feed(job, piece, progress)
+    try:
+        packed = write_format(job, feed.samples(), place.partial / piece.name)
+    except _Fault:
+        until_s = time.monotonic() + COLLECT_FAULTS_S
+        faults = feed.collect_faults(until_s)
+        for other in ahead[1:]:
+            faults += _Feed(job, other, progress).collect_faults(until_s)
+        raise unpackable(faults, len(job.order), job.source.store.describe()) from None
+    skipped = tuple(feed.faults)
+    return Written(
+        piece.name, piece.start, piece.stop, packed.payload_bytes, skipped, feed.checksums, feed.kept
+    )
+
+
+def write_format(job: Job, samples: Iterator[Sample], path: Path) -> Packed:
+    """Have the format write one data file."""
+    module = formats.get(job.format)
+    write = module.write_shard if job.sharded else module.write
+    packed: Packed = write(samples, path, schema=job.schema, options=job.options, digest=job.config.digest)
+    return packed
+
+
+def _move_finished(partial: Path, finished: Path, name: str) -> None:
+    """Move a data file and what lies beside it; the data file last."""
+    for path in sorted(partial.iterdir(), key=lambda p: p.name == name):
+        path.rename(finished / path.name)
+
+
+class _Feed:
+    """The samples of one piece, read ahead, examined and counted."""
+
+    def __init__(self, job: Job, piece: Piece, progress: Progress) -> None:
+        self._job, self._piece, self._progress = job, piece, progress
+        self._reads = self._read()
+        self.faults: list[Skipped] = []
+        self.checksums = np.zeros(piece.stop - piece.start, np.uint64)
+        self.kept = np.zeros(piece.stop - piece.start, bool)
+
+    def _read(self) -> Iterator[Read]:
+        job, piece = self._job, self._piece
+        return read_in_order(
+            job.source.store,
+            _Paths(job, piece.start),
+            job.sizes[piece.start : piece.stop],
+            in_flight=job.in_flight,
+            examine=examiner(job.config.check),
+            checksums=job.config.verify != "none",
+        )
+
+    def samples(self) -> Iterator[Sample]:
+        rows = _rows(self._job, self._piece)
+        for read, (key, target, meta) in zip(self._reads, rows, strict=True):
+            self._progress.advance(1, bytes=len(read.data))
+            if read.error is not None:
+                self.faults.append(Skipped(key, read.error.got))
+                if self._job.config.on_error == "stop":
+                    raise _Fault
+                continue
+            self.checksums[read.position] = read.checksum
+            self.kept[read.position] = True
+            yield Sample(key, read.data, target, meta)
+
+    def collect_faults(self, until_s: float) -> list[Skipped]:
+        """Go on reading, without writing, so that one run names many bad samples."""
+        for read in self._reads:
+            if read.error is not None:
+                position = self._piece.start + read.position
+                key = self._job.rows(position, position + 1)["path"][0].as_py()
+                self.faults.append(Skipped(key, read.error.got))
+            if time.monotonic() > until_s:
+                break
+        return self.faults
+
+
+class _Paths:
+    """Paths of a piece, made into strings a slice at a time."""
+
+    def __init__(self, job: Job, start: int) -> None:
+        self._job, self._start = job, start
+
+    def __getitem__(self, span: slice) -> list[str]:
+        rows = self._job.order[self._start + span.start : self._start + span.stop]
+        names: list[str] = self._job.source.manifest.paths.take(rows).to_pylist()
+        return names
+
+
+def _rows(job: Job, piece: Piece) -> Iterator[tuple[str, Any, Any]]:
+    """(key, target, meta) of a piece, a few thousand at a time."""
+    for start in range(piece.start, piece.stop, ROWS_AT_ONCE):
+        table = job.rows(start, min(start + ROWS_AT_ONCE, piece.stop))
+        keys = table["path"].to_pylist()
+        targets = table[job.schema.target].to_pylist()
+        if "meta" not in table.column_names:
+            yield from ((key, target, None) for key, target in zip(keys, targets, strict=True))
+            continue
+        metas = (json.loads(text) if text is not None else None for text in table["meta"].to_pylist())
+        yield from zip(keys, targets, metas, strict=True)
