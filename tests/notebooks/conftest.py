@@ -1,0 +1,6 @@
+"""The build tools are scripts beside the package; the tests import them by name."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))

@@ -1,0 +1,95 @@
+"""The build makes what the sources say, and says so when it does not."""
+
+import json
+
+import pytest
+from build_notebooks import main
+
+NOTEBOOK = "# %% [markdown]\n# # 01 · Count\n\n# %%\nprint(1)\n"
+SOLUTION = "# %%\n# --8<-- solution\nanswer = 42\n# --8<-- stub\n# answer = None\n# --8<-- end\n"
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    for folder, name, text in (
+        ("notebooks/src", "01_count.py", NOTEBOOK),
+        ("solutions/src", "01_count.py", SOLUTION),
+        ("solutions/src", "10_nodes.sbatch", "#!/bin/bash\n" + SOLUTION.replace("# %%\n", "")),
+    ):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / name).write_text(text)
+    return tmp_path
+
+
+def run(checkout, *flags):
+    return main(["--root", str(checkout), *flags])
+
+
+def code_of(path):
+    return [
+        "".join(cell["source"])
+        for cell in json.loads(path.read_text())["cells"]
+        if cell["cell_type"] == "code"
+    ]
+
+
+def test_one_source_gives_exercise_and_solution(checkout):
+    assert run(checkout) == 0
+    assert code_of(checkout / "exercises/01_count.ipynb") == ["answer = None"]
+    assert code_of(checkout / "solutions/01_count.ipynb") == ["answer = 42"]
+    assert (checkout / "exercises/10_nodes.sbatch").read_text() == "#!/bin/bash\nanswer = None\n"
+    assert (checkout / "solutions/10_nodes.sbatch").read_text() == "#!/bin/bash\nanswer = 42\n"
+
+
+def test_a_second_build_changes_no_byte_and_no_file(checkout, capsys):
+    run(checkout)
+    before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in checkout.rglob("*.ipynb")}
+    capsys.readouterr()
+    assert run(checkout) == 0
+    assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in checkout.rglob("*.ipynb")} == before
+    assert capsys.readouterr().out == ""
+
+
+def test_the_check_passes_after_a_build(checkout):
+    run(checkout)
+    assert run(checkout, "--check") == 0
+
+
+def test_the_check_prints_the_changed_line_and_builds_nothing(checkout, capsys):
+    run(checkout)
+    source = checkout / "notebooks/src/01_count.py"
+    source.write_text(source.read_text().replace("print(1)", "print(2)"))
+    built = (checkout / "notebooks/01_count.ipynb").read_bytes()
+    assert run(checkout, "--check") == 1
+    out = capsys.readouterr().out
+    assert '-    "print(1)"' in out and '+    "print(2)"' in out
+    assert (checkout / "notebooks/01_count.ipynb").read_bytes() == built
+
+
+def test_the_check_refuses_a_built_notebook_with_outputs(checkout, capsys):
+    run(checkout)
+    path = checkout / "notebooks/01_count.ipynb"
+    notebook = json.loads(path.read_text())
+    notebook["cells"][1]["outputs"] = [{"name": "stdout", "output_type": "stream", "text": ["1\n"]}]
+    path.write_text(json.dumps(notebook, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    assert run(checkout, "--check") == 1
+    assert "stream" in capsys.readouterr().out
+
+
+def test_the_check_names_a_missing_file_and_one_without_source(checkout, capsys):
+    run(checkout)
+    (checkout / "exercises/01_count.ipynb").rename(checkout / "exercises/02_gone.ipynb")
+    assert run(checkout, "--check") == 1
+    out = capsys.readouterr().out
+    assert "--- exercises/01_count.ipynb" in out
+    assert "exercises/02_gone.ipynb has no source" in out
+
+
+def test_a_source_that_cannot_be_read_is_named_with_file_and_line(checkout, capsys):
+    (checkout / "solutions/src/01_count.py").write_text("# %%\n# --8<-- stub\n")
+    assert run(checkout) == 2
+    assert "01_count.py, line 2: the marker 'stub'" in capsys.readouterr().err
+
+
+def test_the_notebooks_of_this_checkout_are_what_their_sources_say(repository, capsys):
+    assert main(["--root", str(repository), "--check"]) == 0, capsys.readouterr().out[-3000:]

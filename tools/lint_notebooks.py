@@ -1,0 +1,228 @@
+"""Check notebooks, exercises and solutions against the course's budgets and manner.
+
+    python tools/lint_notebooks.py            every built notebook
+    python tools/lint_notebooks.py --table    words, code cells and minutes, one line a notebook
+
+A notebook that grows past a budget is split or its code moves to `helpers`; the budgets are there so
+that a participant never meets a wall of code or of text. What is asked of a notebook's anatomy stands
+in `_anatomy`, what is asked of every file in `_manner`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from percent import Cell, from_notebook
+
+MAX_CELL_LINES = 15
+MAX_MEDIAN_LINES = 5
+MAX_FUNCTION_LINES = 10
+CODE_CELLS = range(15, 36)
+WORDS = range(900, 1801)
+WORDS_A_CODE_CELL = range(40, 81)
+EXPERIMENTS = range(3, 6)
+TASK_WORDS = 60
+
+HEADINGS = ("Questions", "After this you can", "Set up", "Exercise", "On the cluster", "Key points", "Next")
+FORBIDDEN = {
+    r"!\s*(pip|wget|curl|conda|apt)\b": "installs or downloads",
+    r"^\s*%?(pip|conda) install": "installs",
+    r":::": "uses `:::`, which only some viewers render",
+    r"> \[!\w+\]": "uses a `> [!NOTE]` block, which only some viewers render",
+    r"[\U0001F000-\U0001FAFF\u2600-\u2604\u2705\u274C\u26A0\uFE0F]": "holds an emoji (may show as a box)",
+    r"(?<![\w.}$/:<])/(home|root|work|tmp|p|scratch|project|users|mnt)/\w": "holds an absolute path",
+    r"\bplt\.show\(": "shows a figure without alt text (use course.figure)",
+}
+LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)[^)]*\)")
+
+
+@dataclass(frozen=True)
+class Page:
+    """A built notebook as the rules see it."""
+
+    path: Path
+    cells: list[Cell]
+
+    @property
+    def code(self) -> list[Cell]:
+        """The code cells."""
+        return [cell for cell in self.cells if cell.kind == "code"]
+
+    @property
+    def prose(self) -> str:
+        """All Markdown, one text."""
+        return "\n\n".join(cell.text for cell in self.cells if cell.kind == "markdown")
+
+
+def lint(path: Path) -> list[str]:
+    """Everything that is wrong with one built file, one sentence each."""
+    page = Page(path, from_notebook(path.read_text(encoding="utf-8")))
+    rules: list[Callable[[Page], Iterator[str]]] = [_manner, _code, _links]
+    rules += [_anatomy, _budgets] if path.parent.name == "notebooks" else [_exercise]
+    return [problem for rule in rules for problem in rule(page)]
+
+
+def words(prose: str) -> int:
+    """Words that a reader reads: no code blocks, no HTML tags, no link targets."""
+    prose = re.sub(r"```.*?```", " ", prose, flags=re.DOTALL)
+    prose = re.sub(r"\]\([^)]*\)|<[^>]+>", " ", prose)
+    return len(re.findall(r"\w[\w.,'\u2019/-]*", prose))
+
+
+def code_lines(cell: Cell) -> int:
+    """Lines of a cell that are not empty."""
+    return sum(1 for line in cell.text.split("\n") if line.strip())
+
+
+def _manner(page: Page) -> Iterator[str]:
+    for cell in page.cells:
+        for pattern, what in FORBIDDEN.items():
+            if found := re.search(pattern, cell.text, flags=re.MULTILINE):
+                yield f"a {cell.kind} cell {what}: {found[0]!r}"
+        if not cell.text.strip():
+            yield "a cell is empty"
+
+
+def _code(page: Page) -> Iterator[str]:
+    for cell in page.code:
+        first = cell.text.split("\n")[0]
+        if code_lines(cell) > MAX_CELL_LINES:
+            yield f"the cell {first!r} has {code_lines(cell)} lines, more than {MAX_CELL_LINES}"
+        try:
+            tree = ast.parse(cell.text)
+        except SyntaxError as error:
+            yield f"the cell {first!r} is not plain Python ({error.msg})"
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _lines(node) > MAX_FUNCTION_LINES:
+                yield f"the function {node.name} has {_lines(node)} lines, more than {MAX_FUNCTION_LINES}"
+
+
+def _lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function without its docstring."""
+    body = node.body[1:] if ast.get_docstring(node) else node.body
+    return (node.end_lineno or 0) - body[0].lineno + 2 if body else 1
+
+
+def _links(page: Page) -> Iterator[str]:
+    for match in LINK.finditer(re.sub(r"```.*?```|`[^`]*`", "", page.prose, flags=re.DOTALL)):
+        target = match["target"]
+        if match["image"] and not match["text"].strip():
+            yield f"the image {target} has no alt text"
+        if target.startswith(("http://", "https://", "mailto:")):
+            continue
+        file, _, fragment = target.partition("#")
+        if file and not (page.path.parent / file).exists():
+            yield f"the link to {target} leads nowhere"
+        if fragment and not file and fragment not in _anchors(page):
+            yield f"the link to {target} leads to no heading"
+
+
+def _anchors(page: Page) -> set[str]:
+    return {title.replace(" ", "-") for _, title in headings(page)}
+
+
+def headings(page: Page) -> list[tuple[int, str]]:
+    """Level and text of every heading outside code blocks."""
+    prose = re.sub(r"```.*?```", "", page.prose, flags=re.DOTALL)
+    return [(len(m[1]), m[2].strip()) for m in re.finditer(r"^(#{1,6}) (.+)$", prose, re.MULTILINE)]
+
+
+def _anatomy(page: Page) -> Iterator[str]:
+    found = headings(page)
+    number = page.path.name[:2]
+    if not found or found[0][0] != 1 or not found[0][1].startswith(f"{number} · "):
+        yield f"the first heading is not `# {number} · Title`"
+    titles = [title for level, title in found if level == 2]
+    present = [title for title in titles if title in HEADINGS]
+    if present != list(HEADINGS):
+        yield f"the parts are {present}, not {list(HEADINGS)} in this order"
+    for label in ("Minutes", "Machine", "Needs", "Data"):
+        if f"**{label}**" not in page.cells[0].text:
+            yield f"the first cell does not say **{label}**"
+    if not page.code or f'course.start("{number}")' not in page.code[0].text:
+        yield f'the first code cell does not call course.start("{number}")'
+    experiments = [title for title in titles if re.match(r"\d+ · ", title)]
+    if len(experiments) not in EXPERIMENTS:
+        yield f"{len(experiments)} experiments (`## 1 · …`), not {_span(EXPERIMENTS)}"
+    for title in experiments:
+        section = page.prose.split(f"## {title}", 1)[1].split("\n## ", 1)[0]
+        if "> **Predict.**" not in section:
+            yield f"the part {title!r} asks for no guess (`> **Predict.** …`)"
+    if not any("course.figure(" in cell.text or "plots." in cell.text for cell in page.code):
+        yield "no figure is drawn"
+
+
+def _budgets(page: Page) -> Iterator[str]:
+    cells, total = len(page.code), words(page.prose)
+    if cells not in CODE_CELLS:
+        yield f"{cells} code cells, not {_span(CODE_CELLS)}"
+    if total not in WORDS:
+        yield f"{total} words, not {_span(WORDS)}"
+    if cells and round(total / cells) not in WORDS_A_CODE_CELL:
+        yield f"{total / cells:.0f} words a code cell, not {_span(WORDS_A_CODE_CELL)}"
+    if cells and statistics.median(map(code_lines, page.code)) > MAX_MEDIAN_LINES:
+        yield f"a median of {statistics.median(map(code_lines, page.code))} lines a code cell"
+
+
+def _exercise(page: Page) -> Iterator[str]:
+    found = headings(page)
+    if not found or not re.match(rf"Exercise {page.path.name[:2]} · ", found[0][1]):
+        yield f"the first heading is not `# Exercise {page.path.name[:2]} · Title`"
+    first = page.cells[0].text
+    if not re.search(r"★{1,3}☆{0,2}", first) or "minutes" not in first:
+        yield "the first cell does not give stars and minutes"
+    if not any("checks" in cell.text for cell in page.code):
+        yield "no check is imported"
+    if page.path.parent.name == "exercises" and "<details>" not in page.prose:
+        yield "there is no folded hint (`<details>`)"
+    if re.search(r"</summary>\n(?!\n)", page.prose):
+        yield "a blank line is missing after </summary>, so that the hint does not render"
+    for title, task in re.findall(r"^## (Task[^\n]*)\n(.*?)(?=^## |^<details>|\Z)", page.prose, re.M | re.S):
+        if words(task) > TASK_WORDS:
+            yield f"{title!r} takes {words(task)} words, more than {TASK_WORDS}"
+
+
+def _span(numbers: range) -> str:
+    return f"{numbers[0]} to {numbers[-1]}"
+
+
+def pages(root: Path) -> list[Path]:
+    """Every built notebook of the course."""
+    return [p for f in ("notebooks", "exercises", "solutions") for p in sorted((root / f).glob("*.ipynb"))]
+
+
+def _row(path: Path) -> str:
+    page = Page(path, from_notebook(path.read_text(encoding="utf-8")))
+    lines = [code_lines(cell) for cell in page.code] or [0]
+    return (
+        f"{path.parent.name + '/' + path.name:48} {words(page.prose):6} words {len(page.code):4} code cells, "
+        f"median {statistics.median(lines):.0f}, longest {max(lines)} lines"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    parser = argparse.ArgumentParser(description="Lint the built notebooks.")
+    parser.add_argument("paths", type=Path, nargs="*", help="built notebooks; default: all")
+    parser.add_argument("--table", action="store_true", help="print sizes instead of problems")
+    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
+    arguments = parser.parse_args(argv)
+    chosen = arguments.paths or pages(arguments.root)
+    if arguments.table:
+        print("\n".join(map(_row, chosen)))
+        return 0
+    problems = [f"{path.parent.name}/{path.name}: {problem}" for path in chosen for problem in lint(path)]
+    print("\n".join(problems) or f"{len(chosen)} notebooks keep the budgets")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
