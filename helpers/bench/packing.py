@@ -1,0 +1,186 @@
+"""Packing warm data to memory, one process, against plain concatenation and against peers.
+
+Storage is taken out of the question on both sides (source in the page cache, target in memory), so
+what remains is the cost of the method. Each run is a process of its own; bare runs (no hashing, no
+reading back) are what the peers do, careful runs are what `helpers pack` does by default. Notebooks
+03 to 05 use its records.
+
+The trap: a slow peer on the whole data set would take minutes, so the Jülich HDF5 method is measured
+on a few hundred samples; its rate does not depend on how many.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from helpers import machine
+from helpers.bench.child import Task, command
+from helpers.bench.config import BenchConfig
+from helpers.bench.neighbour import allowance
+from helpers.bench.peers import METHODS
+from helpers.bench.protocol import Case, Outcome, interleaved
+from helpers.bench.record import Record, versions_of
+from helpers.bench.scratch import memory_folder
+from helpers.errors import PackError, UsageError
+
+REFERENCE = "concatenation"
+FORMATS = ("arrow", "hdf5", "tar", "files")
+SLOW_SAMPLES = 300
+_SLOW = ("Jülich HDF5",)
+_SUFFIXES = {"arrow": ".arrow", "hdf5": ".h5", "tar": ".tars", "files": ".files"}
+_PACKAGES = ("smallfiles", "numpy", "pyarrow", "h5py", "webdataset", "xxhash")
+_LIMIT_S = 600
+
+
+@dataclass(frozen=True)
+class PackResult:
+    """Records of all methods, and what had to be said."""
+
+    records: tuple[Record, ...]
+    notes: tuple[str, ...]
+
+
+def bench_packing(source: Path, config: BenchConfig | None = None, *, root: Path | None = None) -> PackResult:
+    """Measure packing of a data set in every format, bare and careful, beside the peers.
+
+    Args:
+        source: A folder or a manifest whose files lie in a folder.
+        config: Repeats, samples at most, seed.
+        root: Where the files of a manifest are, if it does not say.
+
+    Returns:
+        One record a method, with peak memory in `extra`.
+
+    Raises:
+        ResourceError: Memory has no room for the output.
+        UsageError: The source is an archive, which peers cannot read.
+    """
+    config = config or BenchConfig()
+    set_samples, set_bytes = _measure(source, root)
+    tasks = _tasks(source, root, min(config.count, set_samples))
+    allowed = allowance(
+        [source], min(config.count, set_samples), len(tasks) * config.repeats * 2, cap=config.cap
+    )
+    tasks = [
+        replace(task, samples=min(task.samples, allowed.samples), in_flight=allowed.in_flight)
+        for task in tasks
+    ]
+    room = int(set_bytes * min(1.0, allowed.samples / max(1, set_samples)) * 1.5) + (64 << 20)
+    with memory_folder(room) as folder:
+        kind = machine.filesystem(folder).kind
+        cases = [Case(_name(task), _Runner(task, folder), warm_up=False) for task in tasks]
+        outcomes = interleaved(cases, config.repeats, config.seed, "packing")
+    records = tuple(
+        _record(task, outcomes[_name(task)], kind, (set_samples, set_bytes), config.seed) for task in tasks
+    )
+    return PackResult(records, (allowed.note,) if allowed.note else ())
+
+
+def _measure(source: Path, root: Path | None) -> tuple[int, int]:
+    from helpers import sources
+
+    found = sources.load(source, root=root)
+    if not hasattr(found.store, "root"):
+        raise UsageError(
+            f"{source} is an archive",
+            expected="a folder of files, or a manifest of one: the methods compared read plain files",
+            next_step="Give a folder, or measure without a target",
+        )
+    store, paths = found.store, found.manifest.paths.to_pylist()
+    if not paths:
+        raise UsageError(f"{source} is empty", expected="samples to pack", next_step="Give another folder")
+    return len(paths), sum(store.size(path) for path in paths)
+
+
+def _tasks(source: Path, root: Path | None, samples: int) -> list[Task]:
+    where = (str(source.absolute()), None if root is None else str(root.absolute()))
+    ours = [
+        Task(name, True, careful, *where, out=f"packed{_SUFFIXES[name]}", samples=samples)
+        for name in FORMATS
+        for careful in (False, True)
+    ]
+    peers = [
+        Task(
+            name,
+            False,
+            False,
+            *where,
+            out="packed",
+            samples=min(samples, SLOW_SAMPLES) if name in _SLOW else samples,
+        )
+        for name in METHODS
+    ]
+    return peers + ours
+
+
+def _name(task: Task) -> str:
+    if not task.ours:
+        return task.name
+    return f"{task.name}, {'hashed and verified' if task.careful else 'bare'}"
+
+
+@dataclass(frozen=True)
+class _Runner:
+    """Runs one task in a new process, in a folder that is emptied afterwards."""
+
+    task: Task
+    folder: Path
+
+    def __call__(self) -> Outcome:
+        place = self.folder / "run"
+        place.mkdir()
+        try:
+            return self._measured(place)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+    def _measured(self, place: Path) -> Outcome:
+        task = replace(self.task, out=str(place / self.task.out))
+        try:
+            done = subprocess.run(
+                command(task), capture_output=True, text=True, timeout=_LIMIT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise self._failed(f"did not finish in {_LIMIT_S} s") from None
+        if done.returncode:
+            lines: Sequence[str] = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            raise self._failed(lines[-1])
+        answer = json.loads(done.stdout)
+        memory = {name: int(answer[name]) for name in ("peak_bytes", "interpreter_bytes", "ready_bytes")}
+        return Outcome(int(answer["samples"]), int(answer["bytes"]), float(answer["seconds"]), memory)
+
+    def _failed(self, why: str) -> PackError:
+        return PackError(
+            f"the measured run of {_name(self.task)} failed: {why}",
+            expected="it to pack the data set",
+            next_step="Pack with this method by itself to see more",
+        )
+
+
+def _record(task: Task, outcomes: list[Outcome], kind: str, size: tuple[int, int], seed: int) -> Record:
+    seconds = sorted(outcome.seconds for outcome in outcomes)
+    peak = max(outcome.extra["peak_bytes"] - outcome.extra["interpreter_bytes"] for outcome in outcomes)
+    working = max(outcome.extra["peak_bytes"] - outcome.extra["ready_bytes"] for outcome in outcomes)
+    return Record(
+        what="packing",
+        name=_name(task),
+        format=task.name,
+        rates_per_s=tuple(outcome.rate_per_s for outcome in outcomes),
+        samples=outcomes[0].samples,
+        bytes=outcomes[0].bytes,
+        seconds=seconds[len(seconds) // 2],
+        filesystem=kind,
+        cache="warm",
+        touched="every byte read and written",
+        set_samples=size[0],
+        set_bytes=size[1],
+        seed=seed,
+        extra={"peak_above_interpreter_bytes": peak, "peak_above_imports_bytes": working},
+        machine=machine.describe(),
+        versions=versions_of(_PACKAGES),
+    )

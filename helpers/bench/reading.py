@@ -1,0 +1,226 @@
+"""Raw reads of packed files: random and sequential, warm and cold, every byte touched.
+
+A memory-mapped reader returns in a microsecond without having read anything: the page faults come
+when the bytes are used. So each sample's bytes are hashed (xxh3, about 4 µs for 100 KB), which
+touches all of them, and the sum of the hashes proves that every format delivered the same bytes.
+Notebook 03 measures with it.
+
+The trap: sequential means stored order, and a shuffled pack has another one than its source.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import xxhash
+
+from helpers import formats, machine
+from helpers.bench import cache as page_cache
+from helpers.bench.config import BenchConfig, Order
+from helpers.bench.neighbour import allowance
+from helpers.bench.protocol import Case, Outcome, interleaved
+from helpers.bench.record import Cache, Record, versions_of
+from helpers.errors import ResourceError, UsageError
+from helpers.samples import Reader
+
+TOUCHED = "every byte hashed (xxh3_64)"
+_RUN_S = 0.2
+_MOST_PASSES = 20
+_PACKAGES = ("smallfiles", "numpy", "pyarrow", "h5py", "xxhash")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A packed file to be read, and what it holds."""
+
+    path: Path
+    name: str
+    format: str
+    samples: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ReadResult:
+    """Records of all conditions, and what had to be said."""
+
+    records: tuple[Record, ...]
+    notes: tuple[str, ...]
+
+
+def bench_reads(paths: Sequence[Path], config: BenchConfig | None = None) -> ReadResult:
+    """Measure reading of several packed files of the same data set in one run.
+
+    Args:
+        paths: Packed files; all of one data set.
+        config: How to measure.
+
+    Returns:
+        One record for each file, order and cache state.
+
+    Raises:
+        UsageError: The files hold different data sets.
+        ResourceError: Only cold reads were asked for, and the cache cannot be dropped here.
+    """
+    config = config or BenchConfig()
+    targets = _targets(paths)
+    caches, notes = _possible_caches(paths, config.caches)
+    runs = len(targets) * len(config.orders) * len(caches) * (config.repeats + 1)
+    allowed = allowance(paths, min(config.count, targets[0].samples), runs, cap=config.cap)
+    notes += [allowed.note] if allowed.note else []
+    records: list[Record] = []
+    for state in caches:
+        for order in config.orders:
+            records += _one_condition(targets, config, order, state, allowed.samples, bool(allowed.note))
+    return ReadResult(tuple(records), tuple(notes))
+
+
+def _targets(paths: Sequence[Path]) -> list[Target]:
+    if not paths:
+        raise UsageError("no packed file was given", expected="one or more", next_step="Name what to read")
+    targets: list[Target] = []
+    for path in paths:
+        format = formats.name_of(path)
+        with closing(formats.open(path)) as reader:
+            total = sum(reader.size(index) for index in range(len(reader)))
+            targets.append(Target(path, format, format, len(reader), total))
+    first = targets[0]
+    for target in targets:
+        if (target.samples, target.bytes) != (first.samples, first.bytes):
+            raise UsageError(
+                f"{target.path} holds {target.samples:,} samples of {target.bytes:,} bytes and {first.path} "
+                f"{first.samples:,} of {first.bytes:,}",
+                expected="packed files of one data set",
+                next_step="Measure them in separate runs",
+            )
+    if not first.samples:
+        raise UsageError(f"{first.path} is empty", expected="samples to read", next_step="Pack some first")
+    return _told_apart(targets)
+
+
+def _told_apart(targets: list[Target]) -> list[Target]:
+    """Name by format where that is unique, else by file name (two Arrow files with different options)."""
+    named = [target.format for target in targets]
+    if len(set(named)) == len(named):
+        return targets
+    return [Target(t.path, t.path.name, t.format, t.samples, t.bytes) for t in targets]
+
+
+def _possible_caches(paths: Sequence[Path], wanted: Sequence[Cache]) -> tuple[list[Cache], list[str]]:
+    if "cold" not in wanted or all(page_cache.can_be_cold(path) for path in paths):
+        return list(wanted), []
+    note = "cold reads cannot be measured here: these files lie in memory (tmpfs), which has no other copy"
+    if "warm" not in wanted:
+        raise ResourceError(note, expected="files on a disk or server", next_step="Use --cache warm")
+    return ["warm"], [note]
+
+
+def _one_condition(
+    targets: list[Target], config: BenchConfig, order: Order, state: Cache, samples: int, capped: bool
+) -> list[Record]:
+    sums: dict[str, int] = {}
+    cases = []
+    for target in targets:
+        indices = _indices(target.samples, samples, order, config.seed)
+        run = functools.partial(_run_cold, target, indices, sums)
+        if state == "warm":
+            passes = 1 if capped else _calibrated(target, indices)
+            run = functools.partial(_run_warm, target, indices, passes, sums)
+        cases.append(Case(target.name, run, warm_up=False))
+    outcomes = interleaved(cases, config.repeats, config.seed, f"{order} reads, {state}")
+    _same_bytes(sums, targets, order)
+    return [_record(target, outcomes[target.name], order, state, config.seed) for target in targets]
+
+
+def _indices(total: int, samples: int, order: Order, seed: int) -> list[int]:
+    if order == "sequential":
+        return list(range(samples))
+    chosen: list[int] = np.random.default_rng(seed).permutation(total)[:samples].tolist()
+    return chosen
+
+
+def _calibrated(target: Target, indices: list[int]) -> int:
+    """Read once, to warm the cache and to learn how many passes make a run long enough to time."""
+    _read_all(target, indices)
+    seconds = _read_all(target, indices).seconds
+    return min(_MOST_PASSES, max(1, ceil(_RUN_S / max(seconds, 1e-6))))
+
+
+def _run_warm(target: Target, indices: list[int], passes: int, sums: dict[str, int]) -> Outcome:
+    runs = [_read_all(target, indices) for _ in range(passes)]
+    sums[target.name] = int(runs[0].extra["sum"])
+    return Outcome(
+        sum(run.samples for run in runs),
+        sum(run.bytes for run in runs),
+        sum(run.seconds for run in runs),
+        {"open_s": runs[0].extra["open_s"]},
+    )
+
+
+def _run_cold(target: Target, indices: list[int], sums: dict[str, int]) -> Outcome:
+    page_cache.drop(page_cache.files_of(target.path))
+    run = _read_all(target, indices)
+    sums[target.name] = int(run.extra["sum"])
+    return Outcome(run.samples, run.bytes, run.seconds, {"open_s": run.extra["open_s"]})
+
+
+def _read_all(target: Target, indices: list[int]) -> Outcome:
+    """One pass with a reader of its own; opening is timed apart."""
+    began = perf_counter()
+    with closing(formats.open(target.path, target.format)) as reader:
+        reader.size(indices[0])  # opens, since readers open late
+        opened = perf_counter()
+        read_bytes, total = _touch(reader, indices)
+        ended = perf_counter()
+    extra = {"open_s": opened - began, "sum": total}
+    return Outcome(len(indices), read_bytes, ended - opened, extra)
+
+
+def _touch(reader: Reader, indices: list[int]) -> tuple[int, int]:
+    read, hashed = reader.read, xxhash.xxh3_64_intdigest
+    total = read_bytes = 0
+    for index in indices:
+        data = read(index)
+        total += hashed(data)
+        read_bytes += len(data)
+    return read_bytes, total & (2**64 - 1)
+
+
+def _same_bytes(sums: dict[str, int], targets: list[Target], order: Order) -> None:
+    """Refuse to compare files that delivered different bytes."""
+    if len(set(sums.values())) > 1:
+        raise UsageError(
+            f"{', '.join(str(t.path) for t in targets)} delivered different bytes in {order} order",
+            expected="files packed from one data set in one order",
+            next_step="Run verify on each, and pack them with equal --shuffle",
+        )
+
+
+def _record(target: Target, outcomes: list[Outcome], order: Order, state: Cache, seed: int) -> Record:
+    seconds = sorted(outcome.seconds for outcome in outcomes)
+    opened = sorted(float(outcome.extra["open_s"]) for outcome in outcomes)
+    return Record(
+        what=f"{order} reads",
+        name=target.name,
+        format=target.format,
+        rates_per_s=tuple(outcome.rate_per_s for outcome in outcomes),
+        samples=outcomes[0].samples,
+        bytes=outcomes[0].bytes,
+        seconds=seconds[len(seconds) // 2],
+        filesystem=machine.filesystem(target.path).kind,
+        cache=state,
+        touched=TOUCHED,
+        set_samples=target.samples,
+        set_bytes=target.bytes,
+        seed=seed,
+        extra={"open_s": opened[len(opened) // 2]},
+        machine=machine.describe(),
+        versions=versions_of(_PACKAGES),
+    )

@@ -1,0 +1,87 @@
+"""Records as text: a table whose columns line up, with the spread beside each median.
+
+The trap: a ratio of two medians hides whether it means anything. So a ratio whose quartiles
+straddle 1 is shown as "≈ 1". Notebook 01 reads such a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from helpers.bench.record import Record, ratio
+from helpers.progress import bytes_text
+
+_HEADER = ("name", "samples/s", "quartiles", "bytes/s", "× {}")  # noqa: RUF001 - the multiplication sign is meant
+
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns of text: the first aligned to the left, all others to the right."""
+    lines = [list(header), *[list(row) for row in rows]]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    shown = [
+        "  ".join(
+            cell.rjust(width) if column else cell.ljust(width)
+            for column, (cell, width) in _cells(line, widths)
+        )
+        for line in lines
+    ]
+    return "\n".join(line.rstrip() for line in [shown[0], "  ".join("-" * w for w in widths), *shown[1:]])
+
+
+def _cells(line: Sequence[str], widths: Sequence[int]) -> list[tuple[int, tuple[str, int]]]:
+    return list(enumerate(zip(line, widths, strict=True)))
+
+
+def summary(records: Sequence[Record], reference: str | None = None) -> str:
+    """One table a condition: median rate, quartiles, bytes per second, ratio to the reference.
+
+    Args:
+        records: Records of one run, those of one condition together.
+        reference: Name of the record that ratios are against; None takes the first of each table.
+    """
+    tables = []
+    for (what, cache), members in groupby(records, key=lambda record: (record.what, record.cache)):
+        group = list(members)
+        title = f"{what}, {cache} cache, {group[0].filesystem}, {group[0].repeats} rounds"
+        tables.append(f"{title}\n{_table(group, reference_of(group, reference))}")
+    return "\n\n".join(tables)
+
+
+def reference_of(records: Sequence[Record], name: str | None) -> Record:
+    """The record that ratios are against: by name, or the first."""
+    return next((record for record in records if record.name == name), records[0])
+
+
+def _table(records: Sequence[Record], reference: Record) -> str:
+    header = [column.format(reference.name) for column in _HEADER]
+    has_memory = any("peak_above_interpreter_bytes" in record.extra for record in records)
+    rows = [_row(record, reference) + _memory(record) * has_memory for record in records]
+    return aligned(header + ["peak memory"] * has_memory, rows)
+
+
+def _row(record: Record, reference: Record) -> list[str]:
+    spread = record.spread
+    rate_bytes = spread.median * record.bytes / max(record.samples, 1)
+    quartiles = f"{spread.lower:,.0f} to {spread.upper:,.0f}"
+    return [
+        record.name,
+        f"{spread.median:,.0f}",
+        quartiles,
+        f"{bytes_text(rate_bytes)}/s",
+        times(record, reference),
+    ]
+
+
+def times(record: Record, reference: Record) -> str:
+    """The ratio as text; `≈ 1` where the quartiles straddle it."""
+    if record is reference:
+        return "1"
+    found = ratio(record, reference)
+    if found.lower <= 1 <= found.upper:
+        return "≈ 1"
+    return f"{found.median:.2f}" if found.median < 10 else f"{found.median:.0f}"
+
+
+def _memory(record: Record) -> list[str]:
+    return [bytes_text(record.extra.get("peak_above_interpreter_bytes", 0))]
