@@ -1,0 +1,58 @@
+# Everything one does with this repository. `make` alone lists it.
+#
+#   PYTHON=/path/to/python3.12   the Python to build on (otherwise found by itself)
+#   VENV=/path/to/venv           where the environment goes (.venv)
+#   SYSTEM_SITE=1                use the PyTorch of your site instead of downloading one
+
+VENV ?= .venv
+export PYTHON VENV SYSTEM_SITE
+
+# The tools run as modules, since a script's first line breaks when its folder moves.
+py = "$(VENV)/bin/python"
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test test-all check setup setup-dev bench lab kernel lock clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
+	  printf '%-14s %s\n' "$$name" "$$text"; done
+
+demo: setup ## the whole road on one page: 3,000 images made, packed, verified, measured (DATA=DIR for your own)
+	$(py) -m helpers demo $(if $(DATA),--data "$(DATA)")
+
+test: setup-dev ## the tests that a change can break (under 25 minutes on two cores)
+	$(py) -m pytest -m "not slow" $(PYTEST_ARGS)
+
+test-all: setup-dev ## all tests, thousands of repeats included
+	$(py) -m pytest $(PYTEST_ARGS)
+
+check: setup-dev ## format, lint, types, shell scripts, spelling
+	$(py) -m ruff check .
+	$(py) -m ruff format --check .
+	$(py) -m mypy
+	"$(VENV)/bin/shellcheck" .ci/run tools/*.sh
+	$(py) -m codespell_lib .
+
+setup: ## make .venv and install the pinned packages (PYTHON=, VENV=, SYSTEM_SITE=1)
+	@tools/setup.sh formats
+
+setup-dev:
+	@tools/setup.sh formats,dev
+
+bench: setup ## measure reading and packing in every format on this machine
+	$(py) -m helpers bench pack
+
+lab: setup ## open JupyterLab
+	$(py) -m jupyterlab
+
+kernel: setup ## register the environment as a Jupyter kernel of this user (JupyterHub, Open OnDemand)
+	$(py) -m ipykernel install --user --name smallfiles --display-name "Small Files, Big Machines"
+
+lock: setup-dev ## resolve the newest versions into requirements.lock
+	$(py) -m uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --upgrade \
+	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet -o requirements.lock
+
+clean: ## delete what demo, test and check wrote (the environment stays)
+	rm -rf demo_output test_output .pytest_cache .mypy_cache .ruff_cache .hypothesis smallfiles.egg-info
+	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
