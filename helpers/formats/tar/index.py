@@ -1,0 +1,223 @@
+"""The index beside a shard: where each sample lies, so that one read fetches it.
+
+`shard-000000.tar.index.arrow` is an Arrow IPC file (one uncompressed record batch: key, offset, size,
+target, meta) that is memory-mapped: a million samples open in milliseconds, and all workers of a node
+share the pages. It is bound to its tar by the tar's size and a hash of its first and last 4 KiB.
+
+The trap: an index beside a tar that was packed again points into the wrong places; it is refused.
+Notebook 05 opens a shard with and without it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from helpers.digests import BlockHasher, hash_block
+from helpers.errors import DamagedFileError, FormatError
+from helpers.formats import provenance
+from helpers.formats.tar.output import failure, save_digest
+from helpers.formats.tar.stores import Access, Frames, Store
+from helpers.samples import Target, TargetKind
+
+SUFFIX = ".index.arrow"
+_FACTS = b"smallfiles.tar"
+_EDGE_BYTES = 4096
+_CHUNK_ROWS = 16_384
+_TARGET_TYPES: dict[TargetKind, pa.DataType] = {"label": pa.int64(), "captions": pa.list_(pa.string())}
+
+
+@dataclass(frozen=True)
+class Index:
+    """Where the samples of one shard lie.
+
+    Args:
+        keys: One key a sample.
+        offsets: Start of the data in the (unpacked) tar stream.
+        sizes: Bytes of the data.
+        targets: int64 labels, or lists of captions.
+        metas: JSON objects as text; null for none.
+        provenance: How the shard was made; empty for tars from elsewhere.
+        file_bytes: Size of the tar file when the index was made.
+        edges: Hash of the tar file's first and last 4 KiB.
+        frames: Frames of a compressed tar; empty for a plain one.
+    """
+
+    keys: pa.StringArray
+    offsets: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    targets: pa.Array
+    metas: pa.StringArray
+    provenance: dict[str, Any] = field(default_factory=dict)
+    file_bytes: int = 0
+    edges: str = ""
+    frames: Frames = ()
+
+    @property
+    def target_kind(self) -> TargetKind:
+        """Whether samples carry labels or captions."""
+        return "label" if pa.types.is_integer(self.targets.type) else "captions"
+
+
+class IndexBuilder:
+    """Collects rows, and keeps them as Arrow arrays rather than as millions of Python objects.
+
+    Args:
+        kind: What targets are.
+    """
+
+    def __init__(self, kind: TargetKind) -> None:
+        self._types = (pa.string(), pa.int64(), pa.int64(), _TARGET_TYPES[kind], pa.string())
+        self._rows: list[tuple[str, int, int, Target, str | None]] = []
+        self._chunks: list[list[pa.Array]] = [[pa.array([], type_)] for type_ in self._types]
+
+    def add(self, key: str, offset: int, size: int, target: Target, meta: str | None) -> None:
+        """Add the next sample."""
+        self._rows.append((key, offset, size, target, meta))
+        if len(self._rows) == _CHUNK_ROWS:
+            self._gather()
+
+    def _gather(self) -> None:
+        columns = zip(*self._rows, strict=True) if self._rows else ()
+        for chunks, column, type_ in zip(self._chunks, columns, self._types, strict=False):
+            chunks.append(pa.array(column, type_))
+        self._rows = []
+
+    def build(self, **facts: Any) -> Index:
+        """The index of what was added."""
+        self._gather()
+        keys, offsets, sizes, targets, metas = (pa.concat_arrays(chunks) for chunks in self._chunks)
+        return Index(keys, offsets.to_numpy(), sizes.to_numpy(), targets, metas, **facts)
+
+
+def beside(path: Path) -> Path:
+    """Where the index of the tar `path` is kept."""
+    return path.with_name(path.name + SUFFIX)
+
+
+def edges(store: Store) -> str:
+    """What binds an index to its file: a hash of the file's first and last 4 KiB."""
+    head = bytes(store.view(0, _EDGE_BYTES))
+    return hash_block(head + bytes(store.view(max(0, store.size - _EDGE_BYTES), _EDGE_BYTES)))
+
+
+def save(index: Index, path: Path, *, digest: bool) -> list[Path]:
+    """Write the index of the tar `path`.
+
+    Returns:
+        The files written.
+    """
+    facts = {
+        "version": 1,
+        "file_bytes": index.file_bytes,
+        "edges": index.edges,
+        "frames": index.frames,
+        "provenance": provenance.dumps(index.provenance),
+    }
+    arrays = [index.keys, pa.array(index.offsets), pa.array(index.sizes), index.targets, index.metas]
+    batch = pa.record_batch(arrays, names=["key", "offset", "size", index.target_kind, "meta"])
+    batch = batch.replace_schema_metadata({_FACTS: json.dumps(facts, sort_keys=True)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    data = memoryview(sink.getvalue())
+    out, hasher = beside(path), BlockHasher() if digest else None
+    try:
+        out.write_bytes(data)
+        if hasher is not None:
+            hasher.update(data)
+        return [out, *save_digest(hasher, out)]
+    except OSError as error:
+        raise failure(out, error) from error
+
+
+def load(path: Path, access: Access) -> Index:
+    """Read the index of the tar `path`, by memory map unless `access` is `pread`.
+
+    Raises:
+        DamagedFileError: The index is not what was written.
+    """
+    file = beside(path)
+    try:
+        opener = pa.OSFile if access == "pread" else pa.memory_map
+        with opener(str(file)) as source:  # buffers outlive the descriptor
+            reader = pa.ipc.open_file(source)
+            if reader.num_record_batches != 1:
+                raise ValueError(f"{reader.num_record_batches} record batches instead of one")
+            batch = reader.get_batch(0)
+        batch.validate(full=True)  # native code follows these offsets: trust none of them unchecked
+        return _index_of(batch)
+    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _bad_index(file, str(error)) from error
+
+
+def _index_of(batch: pa.RecordBatch) -> Index:
+    kind: TargetKind = "label" if "label" in batch.schema.names else "captions"
+    columns = ("key", "offset", "size", kind, "meta")
+    types = (pa.string(), pa.int64(), pa.int64(), _TARGET_TYPES[kind], pa.string())
+    for name, type_ in zip(columns, types, strict=True):
+        column = batch.column(name)
+        if not column.type.equals(type_) or (name != "meta" and column.null_count):
+            raise ValueError(f"column {name} has type {column.type} and {column.null_count} nulls")
+    keys, offsets, sizes, targets, metas = (batch.column(name) for name in columns)
+    facts = json.loads((batch.schema.metadata or {})[_FACTS])
+    frames = [(int(packed), int(raw)) for packed, raw in facts["frames"]]
+    disordered = any(a[0] >= b[0] or a[1] > b[1] for a, b in itertools.pairwise(frames))
+    if disordered or (frames and (frames[0] != (0, 0) or len(frames) < 2)):
+        raise ValueError("frames out of order")
+    return Index(
+        keys,
+        offsets.to_numpy(),
+        sizes.to_numpy(),
+        targets,
+        metas,
+        provenance.loads(facts["provenance"]),
+        int(facts["file_bytes"]),
+        str(facts["edges"]),
+        frames,
+    )
+
+
+def _bad_index(file: Path, problem: str) -> DamagedFileError:
+    return DamagedFileError(
+        f"{file} cannot be read as an index ({problem})",
+        expected="the index that was written beside the tar",
+        next_step="Copy it again, or delete it: the tar is then scanned once when it is opened",
+    )
+
+
+def check_bound(path: Path, store: Store, index: Index) -> None:
+    """Refuse an index that belongs to another state of the file.
+
+    Args:
+        path: The tar, for messages.
+        store: Its plain bytes, before unpacking.
+        index: Its index.
+
+    Raises:
+        DamagedFileError: Tar and index do not fit.
+    """
+    check_size(path, store.size, index)
+    if edges(store) != index.edges:
+        raise _stale(path, "begins or ends differently from the file that its index was made for")
+
+
+def check_size(path: Path, file_bytes: int, index: Index) -> None:
+    """The cheap half of `check_bound`, for opening many shards."""
+    if file_bytes != index.file_bytes:
+        raise _stale(path, f"has {file_bytes:,} bytes, its index was made for {index.file_bytes:,}")
+
+
+def _stale(path: Path, problem: str) -> FormatError:
+    return DamagedFileError(
+        f"{path} {problem}",
+        expected="a tar and an index of one packing",
+        next_step=f"Copy both again; if the tar was replaced on purpose, delete {beside(path).name}",
+    )
