@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
@@ -29,6 +30,7 @@ from helpers.samples import Buffer
 ALGORITHM = "xxh3_128"
 BLOCK_BYTES = 4 << 20
 SIDECAR_SUFFIX = ".digest.json"
+_ROWS_AT_ONCE = 100_000  # bounds memory, whatever the size of the set
 
 
 def set_digest(keys: pa.Array, targets: pa.Array) -> str:
@@ -46,13 +48,23 @@ def set_digest(keys: pa.Array, targets: pa.Array) -> str:
     """
     order = pc.sort_indices(keys)
     digest = hashlib.sha256()
-    for start in range(0, len(keys), 100_000):  # bounded memory, whatever the size of the set
-        chosen = order.slice(start, 100_000)
-        lines = pc.binary_join_element_wise(
-            keys.take(chosen).cast(pa.large_string()), _as_text(targets.take(chosen)), "\0"
-        )
-        digest.update("".join(f"{line}\n" for line in lines.to_pylist()).encode())
+    for start in range(0, len(keys), _ROWS_AT_ONCE):
+        chosen = order.slice(start, _ROWS_AT_ONCE)
+        digest.update(_lines(keys.take(chosen), targets.take(chosen)))
     return "sha256:" + digest.hexdigest()
+
+
+def _lines(keys: pa.Array, targets: pa.Array) -> memoryview:
+    """The text that is hashed, as the data buffer of an Arrow array: no Python string a line."""
+    ended = pc.binary_join_element_wise(_as_text(targets), _text(""), _text("\n"))
+    lines = pc.binary_join_element_wise(keys.cast(pa.large_string()), ended, _text("\0"))
+    _, offsets, data = lines.buffers()
+    length = int(np.frombuffer(offsets, np.int64, len(lines) + 1)[-1])
+    return memoryview(data)[:length]
+
+
+def _text(text: str) -> pa.Scalar:
+    return pa.scalar(text, pa.large_string())
 
 
 def _as_text(targets: pa.Array) -> pa.Array:

@@ -1,0 +1,335 @@
+"""The table of samples, and what is asked of it.
+
+The trap: two rows may not have one path, and no path may leave its folder. All ways into a
+`Manifest` therefore go through `from_columns`, which checks; what only picks rows does not check
+again. Notebook 02 teaches it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from helpers.digests import set_digest
+from helpers.errors import ManifestError, UsageError
+from helpers.manifest import columns as column_checks
+from helpers.manifest import picking
+from helpers.manifest.files import check_files
+from helpers.manifest.reading import read_document
+from helpers.manifest.writing import write_columns, write_flat
+from helpers.samples import ByteStore, Meta, Schema, Target, TargetKind
+
+Indices = Sequence[int] | npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Which samples a data set has; immutable, columnar, cheap to share between processes.
+
+    Make one with `from_columns`, `load` or `helpers.sources`: they check what goes in.
+
+    Args:
+        table: Columns `path` (string) and `label` (int32) or `captions` (list of strings); optional
+            `bytes` (int64), `sha256` (hexadecimal) and `meta` (JSON objects as text), null where
+            unknown. One chunk a column.
+        name: Name of the data set.
+        split: `train`, `val`, `test` or another word.
+        classes: Class names in label order; empty if unknown.
+        root_hint: Folder or archive that the paths are relative to, itself relative to the manifest
+            file; empty if unknown.
+    """
+
+    table: pa.Table
+    name: str = "dataset"
+    split: str = "train"
+    classes: tuple[str, ...] = ()
+    root_hint: str = ""
+
+    @classmethod
+    def from_columns(
+        cls,
+        paths: Any,
+        targets: Any,
+        *,
+        name: str = "dataset",
+        split: str = "train",
+        classes: Sequence[str] = (),
+        root_hint: str = "",
+        sizes: Any = None,
+        sha256: Any = None,
+        metas: Sequence[Meta | None] | pa.Array | None = None,
+        target: TargetKind | None = None,
+    ) -> Manifest:
+        """Check columns and make a manifest of them.
+
+        Args:
+            paths: Relative, normalised POSIX paths, unique; strings or an Arrow array.
+            targets: Integer labels (-1 is unknown) or lists of strings; a list or an array.
+            name: Name of the data set.
+            split: Which part of it this is.
+            classes: Class names in label order.
+            root_hint: Where the paths start, relative to the manifest file.
+            sizes: Bytes of each sample, None where unknown.
+            sha256: 64 hexadecimal digits of each, None where unknown.
+            metas: A JSON object of each, None where there is none.
+            target: `label` or `captions`; needed only where `targets` is empty.
+
+        Raises:
+            ManifestError: Something is wrong, named with the count and the first few.
+        """
+        column_checks.check_header(name, split, classes, root_hint)
+        table = column_checks.checked_table(
+            paths, targets, len(classes), sizes=sizes, sha256=sha256, metas=metas, target=target
+        )
+        return cls(table, name, split, tuple(classes), root_hint)
+
+    @classmethod
+    def load(cls, path: Path) -> Manifest:
+        """Read a manifest in either JSON shape.
+
+        Args:
+            path: The JSON file.
+
+        Raises:
+            ManifestError: It is missing, damaged or says something impossible.
+        """
+        path = Path(path)
+        document = read_document(path)
+        try:
+            manifest = cls.from_columns(**document.arguments)
+        except ManifestError as error:
+            raise ManifestError(
+                f"{path}: {error.got}", expected=error.expected, next_step=error.next_step
+            ) from error
+        if document.digest is not None and manifest.digest != document.digest:
+            raise ManifestError(
+                f"{path} says that its digest is {document.digest}, but its rows have {manifest.digest}",
+                expected="rows that were not changed since the digest was taken",
+                next_step='Restore the file, or delete its "digest" line if the change was meant',
+            )
+        return manifest
+
+    def save(self, path: Path) -> None:
+        """Write header and columns as JSON, aside first, so that a half-written file is never seen.
+
+        Args:
+            path: The JSON file; replaced if it exists.
+
+        Raises:
+            ManifestError: It cannot be written.
+        """
+        header = {
+            "name": self.name,
+            "split": self.split,
+            "classes": list(self.classes),
+            "root_hint": self.root_hint,
+            "target": self.target_kind,
+            "digest": self.digest,
+            "count": len(self),
+        }
+        write_columns(Path(path), header, self.table)
+
+    def save_flat(self, path: Path) -> None:
+        """Write the flat shape `{path: target}` of the Jülich course; header, sizes and meta are lost.
+
+        Args:
+            path: The JSON file; replaced if it exists.
+
+        Raises:
+            ManifestError: It cannot be written.
+        """
+        write_flat(Path(path), self.paths, self.targets)
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Manifest):
+            return NotImplemented
+        return self._header() == other._header() and bool(self.table.equals(other.table))
+
+    def __hash__(self) -> int:
+        return hash((*self._header(), len(self)))
+
+    def __repr__(self) -> str:
+        what = f"{len(self.classes)} classes" if self.target_kind == "label" else "captions"
+        return f"Manifest({self.name!r}, {self.split!r}, {len(self):,} samples, {what})"
+
+    def _header(self) -> tuple[object, ...]:
+        return self.name, self.split, self.classes, self.root_hint
+
+    @property
+    def target_kind(self) -> TargetKind:
+        """Whether samples carry labels or captions."""
+        return "label" if "label" in self.table.column_names else "captions"
+
+    @property
+    def paths(self) -> pa.StringArray:
+        """All paths, columnar."""
+        return self._column("path")
+
+    @property
+    def targets(self) -> pa.Array:
+        """All labels (int32) or captions (list of strings), columnar."""
+        return self._column(self.target_kind)
+
+    def _column(self, name: str) -> pa.Array:
+        column = self.table.column(name)
+        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+    def path(self, index: int) -> str:
+        """Path of one sample."""
+        return str(self.table.column("path")[index].as_py())
+
+    def target(self, index: int) -> Target:
+        """Label or captions of one sample."""
+        found: Target = self.table.column(self.target_kind)[index].as_py()
+        return found
+
+    def meta(self, index: int) -> Meta | None:
+        """JSON object of one sample, or None."""
+        if "meta" not in self.table.column_names:
+            return None
+        text = self.table.column("meta")[index].as_py()
+        return None if text is None else json.loads(text)
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int64] | None:
+        """Bytes of each sample, or None if any is unknown."""
+        if "bytes" not in self.table.column_names or self.table.column("bytes").null_count:
+            return None
+        return np.asarray(self._column("bytes"))
+
+    @property
+    def has_meta(self) -> bool:
+        """Whether any sample carries a JSON object."""
+        return "meta" in self.table.column_names and self.table.column("meta").null_count < len(self)
+
+    @cached_property
+    def digest(self) -> str:
+        """The set digest: names the data set, whatever the order of its rows."""
+        return set_digest(self.paths, self.targets)
+
+    def with_sizes(self, sizes: Any) -> Manifest:
+        """The same manifest with the bytes of each sample filled in."""
+        return self._with("bytes", column_checks.size_column(sizes))
+
+    def with_sha256(self, hexes: Any) -> Manifest:
+        """The same manifest with the SHA-256 of each sample filled in."""
+        return self._with("sha256", column_checks.sha256_column(hexes))
+
+    def _with(self, name: str, column: pa.Array) -> Manifest:
+        column_checks.check_lengths({"path": len(self), name: len(column)})
+        table = self.table.drop_columns([name]) if name in self.table.column_names else self.table
+        return replace(self, table=column_checks.in_order(table.append_column(name, column)))
+
+    def select(self, indices: Indices) -> Manifest:
+        """The samples of these rows, in this order.
+
+        Args:
+            indices: Row numbers, none twice.
+
+        Raises:
+            UsageError: A row does not exist or is named twice.
+        """
+        rows = picking.checked_rows(indices, len(self))
+        return replace(self, table=self.table.take(pa.array(rows)).combine_chunks())
+
+    def split_off(
+        self, fraction: float, seed: int, stratify: bool = True, split: str = "val"
+    ) -> tuple[Manifest, Manifest]:
+        """Draw a part out of the set, the same one for the same seed.
+
+        Args:
+            fraction: Share of the samples to draw, 0 to 1.
+            seed: Decides which.
+            stratify: Draw this share from each class (labels only), so that rare classes stay in both.
+            split: Name of the drawn part.
+
+        Returns:
+            What stays, and what was drawn; both in stored order.
+        """
+        labels = np.asarray(self.targets) if stratify and self.target_kind == "label" else None
+        drawn = picking.drawn_rows(len(self), fraction, seed, labels)
+        rest, part = self.select(np.flatnonzero(~drawn)), self.select(np.flatnonzero(drawn))
+        return rest, replace(part, split=split)
+
+    def slice(self, rank: int, world_size: int) -> Manifest:
+        """The samples of one of several processes: each sample goes to exactly one.
+
+        Every `world_size`-th row is taken, so that a set sorted by class gives each its share of
+        every class. Lengths differ by one at most: ranks that must run in step have to agree on it.
+
+        Args:
+            rank: Number of this process, from 0.
+            world_size: How many there are.
+
+        Raises:
+            UsageError: There is no such rank.
+        """
+        if not 0 <= rank < world_size:
+            raise UsageError(
+                f"rank {rank} of {world_size}",
+                expected="a rank from 0 to one less than the number of processes",
+                next_step="Take both from SLURM_PROCID and SLURM_NTASKS",
+            )
+        return self.select(np.arange(rank, len(self), world_size))
+
+    def order(self, seed: int | None) -> npt.NDArray[np.int64]:
+        """A shuffle of the rows that is a function of the seed alone; None keeps the stored order."""
+        return picking.shuffled(len(self), seed)
+
+    def unique_stems(self) -> bool:
+        """Whether paths stay unique without what follows the first dot of their file name.
+
+        webdataset groups the members of a tar by this rule, so two such samples would melt into one.
+        """
+        stems = pc.replace_substring_regex(self.paths, pattern=r"\.[^/]*$", replacement="")
+        return int(pc.count_distinct(stems).as_py()) == len(self)
+
+    def schema(self, order: Indices | None = None) -> Schema:
+        """What a writer may know before the first sample arrives.
+
+        Args:
+            order: The rows that will be written; None for all.
+
+        Raises:
+            ManifestError: Sizes are not known yet.
+        """
+        sizes = self.sizes
+        if sizes is None:
+            raise ManifestError(
+                f"the manifest {self.name!r} does not know the size of every sample",
+                expected="a size each, since formats lay out their file once",
+                next_step="Fill them with manifest.with_sizes",
+            )
+        chosen = sizes if order is None else sizes[np.asarray(order, np.int64)]
+        return Schema(
+            count=len(chosen),
+            total_bytes=int(chosen.sum()),
+            largest_bytes=int(chosen.max(initial=0)),
+            target=self.target_kind,
+            has_meta=self.has_meta,
+            unique_stems=self.unique_stems(),
+            name=self.name,
+            split=self.split,
+            classes=self.classes,
+            manifest_digest=self.digest,
+        )
+
+    def check_files(self, store: ByteStore) -> None:
+        """Look at every file and name those that are missing, unreadable or empty.
+
+        Raises:
+            ManifestError: There are such files; says how many and the first few.
+        """
+        check_files(self.paths, store)
