@@ -1,0 +1,77 @@
+"""The 1,000 classes of ImageNet-1k by their WordNet numbers, in the order of the sorted numbers.
+
+The trap is in the names: "crane" and "maillot" occur twice, so a class is known by its number. The
+pictures drawn for "tench" are no fish; only the file layout is faithful. Notebook 02 teaches the
+two label orders with it.
+
+Source: the wnids and words of ILSVRC2012 (`LOC_synset_mapping.txt`), words from WordNet 3.0.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+_CHILDREN = 8  # inner nodes of the made-up tree have at most so many
+
+
+@dataclass(frozen=True)
+class Synset:
+    """One node of the tree in `meta.mat`; `ilsvrc_id` counts from 1, leaves first."""
+
+    ilsvrc_id: int
+    wnid: str
+    words: str
+    children: tuple[int, ...] = ()
+    height: int = 0
+
+
+@lru_cache(maxsize=1)
+def _all_classes() -> tuple[tuple[str, str], ...]:
+    text = Path(__file__).with_name("ilsvrc_classes.txt").read_text(encoding="utf-8")
+    return tuple((line[:9], line[10:]) for line in text.splitlines())
+
+
+def wnids(classes: int) -> tuple[str, ...]:
+    """The first WordNet numbers in sorted order; the index is the label that training code uses."""
+    return tuple(wnid for wnid, _ in _all_classes()[:classes])
+
+
+def words(classes: int) -> tuple[str, ...]:
+    """What the classes are called, several names separated by ", "."""
+    return tuple(names for _, names in _all_classes()[:classes])
+
+
+def ilsvrc_ids(classes: int, seed: int) -> tuple[int, ...]:
+    """The devkit's number of each class, 1 to `classes`, in another order than the sorted wnids."""
+    ids = list(range(1, classes + 1))
+    random.Random(f"ilsvrc ids {seed}").shuffle(ids)
+    if classes > 1 and ids == sorted(ids):
+        ids.reverse()
+    return tuple(ids)
+
+
+def synsets(classes: int, seed: int) -> list[Synset]:
+    """Leaves by ascending ILSVRC2012_ID, then inner nodes up to one root, as in `meta.mat`."""
+    ids = ilsvrc_ids(classes, seed)
+    named = zip(ids, wnids(classes), words(classes), strict=True)
+    nodes = sorted((Synset(*row) for row in named), key=lambda node: node.ilsvrc_id)
+    level = list(ids)  # neighbours in the sorted wnids are related, so they share a parent
+    height = 0
+    while len(level) > 1 or not height:
+        height += 1
+        parents = []
+        for start in range(0, len(level), _CHILDREN):
+            parents.append(len(nodes) + 1)
+            children = tuple(level[start : start + _CHILDREN])
+            nodes.append(
+                Synset(parents[-1], _inner_wnid(len(nodes)), f"group {len(nodes) + 1}", children, height)
+            )
+        level = parents
+    return nodes
+
+
+def _inner_wnid(number: int) -> str:
+    return f"n{20_000_000 + number:08d}"
