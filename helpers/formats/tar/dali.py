@@ -15,20 +15,30 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from helpers.formats.tar import headers
 from helpers.formats.tar.output import failure
 
 _SPACE = re.compile(r"\s")
 
 
-def line(stem: str, members: Sequence[tuple[str, int, int]]) -> str:
+def line(stem: str, data: tuple[str, int, int], beside: Sequence[tuple[str, bytes]]) -> str:
     """One sample's line.
 
     Args:
         stem: What its members' names share.
-        members: (suffix, offset of the data, bytes) of each.
+        data: Suffix, offset and bytes of the data's member.
+        beside: Suffix and content of the members that follow it.
     """
     shown = _SPACE.sub("%20", stem)
-    return " ".join(f"{suffix} {offset} {size} {shown}.{suffix}" for suffix, offset, size in members)
+    suffix, offset, size = data
+    words = [f"{suffix} {offset} {size} {shown}.{suffix}"]
+    end = offset + size + -size % headers.BLOCK_BYTES
+    for suffix, content in beside:
+        member = headers.small_member(f"{stem}.{suffix}", content)
+        start = end + len(headers.member(f"{stem}.{suffix}", len(content)))
+        words.append(f"{suffix} {start} {len(content)} {shown}.{suffix}")
+        end += len(member)
+    return " ".join(words)
 
 
 def save(path: Path, lines: Sequence[str]) -> Path:

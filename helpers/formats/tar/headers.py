@@ -55,6 +55,11 @@ def origin(record: dict[str, Any]) -> bytes:
     return _pax("pax_global_header", b"g", _record("comment", COMMENT + provenance.dumps(record)))
 
 
+def small_member(name: str, data: bytes) -> bytes:
+    """A whole member: header, data and the zeros that fill its last block."""
+    return member(name, len(data)) + data + padding(len(data))
+
+
 def padding(size: int) -> bytes:
     """Zeros that fill the last block of `size` bytes of data."""
     return _ZEROS[: -size % BLOCK_BYTES]

@@ -13,10 +13,13 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
+from helpers.errors import FormatError
+from helpers.keys import key_problem
+
 RESERVED = frozenset({"cls", "json", "txt", "meta", "idx"})
 _CONTROL = r"\x00-\x1f\x7f"
 _PLAIN = re.compile(
-    rf"(?!__[^/]*__/)((?:[^/{_CONTROL}]+/)*[^/%.{_CONTROL}]+)\.([A-Za-z0-9]+)",
+    rf"(?!__[^/]*__/|(?:[^/]*/)*\.\.?/)((?:[^/{_CONTROL}]+/)*[^/%.{_CONTROL}]+)\.([A-Za-z0-9]+)",
 )
 _IN_FOLDER = re.compile(rf"[%{_CONTROL}]")
 _IN_STEM = re.compile(rf"[%.{_CONTROL}]")
@@ -33,8 +36,17 @@ def split_key(key: str, unique_stems: bool) -> tuple[str, str]:
 
     Returns:
         (stem, suffix): the data's member is `stem.suffix`, the label's is `stem.cls`.
+
+    Raises:
+        FormatError: The key is not valid (it would leave the folder where a tar is unpacked).
     """
-    plain = _PLAIN.fullmatch(key) if unique_stems else None
+    plain = _PLAIN.fullmatch(key) if unique_stems else None  # what matches is valid if it is ASCII
+    if (plain is None or not key.isascii()) and (problem := key_problem(key)) is not None:
+        raise FormatError(
+            f"the sample {key!r} as a key {problem}",
+            expected="a relative, normalised path",
+            next_step="Correct the manifest",
+        )
     if plain is not None and plain[2].lower() not in RESERVED:
         return plain[1], plain[2]
     return _escaped(key)

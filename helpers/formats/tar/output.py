@@ -55,13 +55,20 @@ class Output:
         if len(self._pending) >= _BUFFER_BYTES and self._packing is None:
             self._flush()
 
-    def payload(self, data: Buffer) -> None:
-        """Append the bytes of a sample; they may be overwritten afterwards."""
+    def member(self, header: bytes, data: Buffer) -> int:
+        """Append a member; `data` may be overwritten afterwards.
+
+        Returns:
+            Where in the tar stream its data starts.
+        """
+        self._pending += header
         if self._packing or len(data) < _SMALL_BYTES:
             self._pending += data
         else:
             self._flush(data)
-        self.position += len(data)
+        start = self.position + len(header)
+        self.position = start + len(data)
+        return start
 
     def sample_end(self) -> None:
         """Say that a sample is complete: a frame may end here."""
@@ -96,25 +103,25 @@ class Output:
         if self._pending:
             packed = compression.compress(self._packing, self._pending)
             self._pending.clear()
-            self._write([packed])
+            self._write(packed, b"")
             self.frames.append((self._written, self.position))
 
     def _flush(self, data: Buffer = b"") -> None:
-        self._write([self._pending, data])
-        self._pending = bytearray()
+        self._write(self._pending, data)
+        self._pending.clear()
 
-    def _write(self, parts: list[Buffer]) -> None:
-        total = sum(len(part) for part in parts)
+    def _write(self, first: Buffer, second: Buffer) -> None:
+        total = len(first) + len(second)
         try:
-            written = os.writev(self._descriptor, parts)
+            written = os.writev(self._descriptor, (first, second))
             if written != total:
-                self._write_rest(b"".join(parts), written)
+                self._write_rest(b"".join((first, second)), written)
         except OSError as error:
             raise failure(self.path, error) from error
         self._written += total
         if self._hasher is not None:
-            for part in parts:
-                self._hasher.update(part)
+            self._hasher.update(first)
+            self._hasher.update(second)
 
     def _write_rest(self, whole: bytes, written: int) -> None:
         rest = memoryview(whole)[written:]

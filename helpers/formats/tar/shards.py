@@ -23,7 +23,6 @@ from helpers.formats.tar import dali, headers, index, names
 from helpers.formats.tar.options import NAME, SUFFIXES, Compression, Options, compression_of
 from helpers.formats.tar.output import Output, failure
 from helpers.formats.tar.stores import MappedStore
-from helpers.keys import key_problem
 from helpers.samples import Packed, Sample, Schema
 
 SAMPLE_BYTES = 4 * headers.BLOCK_BYTES
@@ -81,6 +80,7 @@ class Shard:
     ) -> None:
         self.samples = self.payload_bytes = self.counted_bytes = 0
         self._schema, self._options, self._digest, self._packing = schema, options, digest, compression
+        self._unique_stems = schema.unique_stems
         self._rows = index.IndexBuilder(schema.target)
         self._dali: list[str] | None = [] if options.dali_index else None
         self._record = provenance.record(NAME, schema, options)
@@ -89,29 +89,38 @@ class Shard:
 
     def add(self, sample: Sample) -> None:
         """Append a sample; its data may be overwritten afterwards."""
-        if (problem := key_problem(sample.key)) is not None:
-            raise _unfit(sample, f"as a key {problem}", "a relative, normalised path")
-        out, data, size = self._out, sample.data, len(sample.data)
-        stem, suffix = names.split_key(sample.key, self._schema.unique_stems)
-        beside = [_target_member(sample, self._schema, self._options)]
-        meta = None if sample.meta is None else _json(sample, sample.meta)
-        if meta is not None:
+        stem, suffix = names.split_key(sample.key, self._unique_stems)
+        target_suffix, target = self._target_member(sample)
+        size = len(sample.data)
+        offset = self._out.member(headers.member(f"{stem}.{suffix}", size), sample.data)
+        tail = headers.padding(size) + headers.small_member(f"{stem}.{target_suffix}", target)
+        beside, meta = [(target_suffix, target)], None
+        if sample.meta is not None:
+            meta = _json(sample, sample.meta)
             beside.append(("meta", meta.encode()))
-        out.small(headers.member(f"{stem}.{suffix}", size))
-        members = [(suffix, out.position, size)]
-        self._rows.add(sample.key, out.position, size, sample.target, meta)
-        out.payload(data)
-        out.small(headers.padding(size))
-        for suffix, small in beside:
-            header = headers.member(f"{stem}.{suffix}", len(small))
-            members.append((suffix, out.position + len(header), len(small)))
-            out.small(header + small + headers.padding(len(small)))
-        out.sample_end()
+            tail += headers.small_member(f"{stem}.meta", meta.encode())
+        self._out.small(tail)
+        self._out.sample_end()
+        self._rows.add(sample.key, offset, size, sample.target, meta)
         if self._dali is not None:
-            self._dali.append(dali.line(stem, members))
+            self._dali.append(dali.line(stem, (suffix, offset, size), beside))
         self.samples += 1
         self.payload_bytes += size
         self.counted_bytes += counted_bytes(size)
+
+    def _target_member(self, sample: Sample) -> tuple[str, bytes]:
+        target = sample.target
+        if self._schema.target == "label":
+            if isinstance(target, list) or not -(1 << 63) <= target < 1 << 63:
+                raise _unfit(sample, f"has the target {target!r}", "a 64-bit label, as the schema says")
+            return "cls", b"%d" % target
+        if not isinstance(target, list):
+            raise _unfit(sample, f"has the target {target!r}", "a list of captions, as the schema says")
+        if self._options.caption_suffix == "json":
+            return "json", _json(sample, target).encode()
+        if any("\n" in caption for caption in target):
+            raise _unfit(sample, "has a line feed in a caption", "one caption a line (caption_suffix is txt)")
+        return "txt", _utf8(sample, "".join(f"{caption}\n" for caption in target))
 
     def finish(self) -> list[Path]:
         """End the archive and write what stands beside it.
@@ -227,21 +236,6 @@ def packed(path: Path, shards: Sequence[Shard], files: Sequence[Path]) -> Packed
         file_bytes=sum(file.stat().st_size for file in files),
         files=tuple(files),
     )
-
-
-def _target_member(sample: Sample, schema: Schema, options: Options) -> tuple[str, bytes]:
-    target = sample.target
-    if schema.target == "label":
-        if isinstance(target, list) or not -(1 << 63) <= target < 1 << 63:
-            raise _unfit(sample, f"has the target {target!r}", "a 64-bit integer label, as the schema says")
-        return "cls", b"%d" % target
-    if not isinstance(target, list):
-        raise _unfit(sample, f"has the target {target!r}", "a list of captions, as the schema says")
-    if options.caption_suffix == "json":
-        return "json", _json(sample, target).encode()
-    if any("\n" in caption for caption in target):
-        raise _unfit(sample, "has a line feed in a caption", "one caption a line (caption_suffix is txt)")
-    return "txt", _utf8(sample, "".join(f"{caption}\n" for caption in target))
 
 
 def _json(sample: Sample, value: Any) -> str:
