@@ -139,7 +139,7 @@ def sentence_of(error: OSError, out: Path) -> HelpersError:
         return ResourceError(
             f"there is no room left to write {out} ({os.strerror(error.errno)})",
             expected="free blocks and free inodes, within your quota",
-            next_step="Free some (check both: df -h and df -i, or your site's quota command) and run it again",
+            next_step="Free some (df -h and df -i, or your site's quota command, tell) and run it again",
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return ResourceError(

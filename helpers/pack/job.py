@@ -171,7 +171,7 @@ def check_room(job: Job) -> None:
             expected=f"about {need / 1e9:,.2f} GB for {job.out.name}",
             next_step="Free some space or choose another place",
         )
-    if place.inodes_total and plan.inodes_then > place.inodes_free:
+    if place.inodes_free is not None and plan.inodes_then > place.inodes_free:
         raise ResourceError(
             f"{job.out.parent} has {place.inodes_free:,} inodes free",
             expected=f"{plan.inodes_then:,} for {job.out.name}",

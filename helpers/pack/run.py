@@ -16,10 +16,10 @@ import numpy as np
 
 from helpers.errors import ResourceError
 from helpers.pack.aside import Aside, aside, refuse_existing, translated
+from helpers.pack.compare import Expected, compare
 from helpers.pack.config import PackConfig, PackReport, Plan, Skipped
 from helpers.pack.job import Job, check_room, prepare, unpackable
 from helpers.pack.parts import join_parts, part_folder, save_part
-from helpers.pack.verify import Expected, compare
 from helpers.pack.writing import Written, write_json, write_pieces
 from helpers.progress import progress
 from helpers.sources import Source

@@ -1,8 +1,7 @@
-"""Read back what was packed and compare: the difference between "written" and "safe".
+"""Are the bytes still those that were written, and are they the source's?
 
-Two questions, two answers. While packing: does the file give back what was read from the source
-(`compare`)? Years later, or after a copy: are the bytes still those that were written (`verify`,
-by the content digest), and are they the source's (`against`)?
+Squashfs and tar have no checksum of their data, and a transfer can be cut: the content digest finds
+every changed byte, and `against` compares each sample with its source. Notebook 05 damages a shard.
 """
 
 from __future__ import annotations
@@ -14,90 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import xxhash
 
 from helpers import digests, formats
 from helpers.digests import ContentDigest
-from helpers.errors import DamagedFileError, FormatError, HelpersError, PackError, first_few
-from helpers.manifest import Manifest
+from helpers.errors import FormatError, HelpersError, first_few
 from helpers.progress import progress
 from helpers.samples import Reader
 from helpers.sources import Source
-
-SAMPLED = 256
-SEED = 0
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What a packed file must give back.
-
-    Args:
-        rows: Rows of the manifest in stored order, int64.
-        checksums: xxh3 of each sample's bytes as read from the source, uint64.
-        manifest: Keys and targets.
-    """
-
-    rows: np.ndarray
-    checksums: np.ndarray
-    manifest: Manifest
-
-
-def compare(path: Path, format: str, expected: Expected, *, full: bool) -> int:
-    """Compare a file that was just written with what was read from its source.
-
-    Keys and targets are compared in full, bytes in full or for some 256 samples with the first and
-    the last among them.
-
-    Returns:
-        How many samples' bytes were compared.
-
-    Raises:
-        PackError: Something differs.
-    """
-    reader = formats.open(path, format)
-    try:
-        _compare_table(reader, path, expected)
-        count = len(expected.rows)
-        indices = range(count) if full or count <= SAMPLED else _some(count)
-        with progress(len(indices), f"verify {path.name}") as bar:
-            for index in indices:
-                data = reader.read(index)
-                if xxhash.xxh3_64_intdigest(data) != int(expected.checksums[index]):
-                    raise _differs(path, f"the bytes of {reader.key(index)}")
-                bar.advance(1, bytes=len(data))
-        return len(indices)
-    except FormatError as error:
-        raise _differs(path, error.got) from error
-    finally:
-        reader.close()
-
-
-def _compare_table(reader: Reader, path: Path, expected: Expected) -> None:
-    if len(reader) != len(expected.rows):
-        raise _differs(path, f"the number of samples ({len(reader)} instead of {len(expected.rows)})")
-    rows = pa.array(expected.rows)
-    if not reader.keys().equals(expected.manifest.paths.take(rows)):
-        raise _differs(path, "a key or the order of keys")
-    targets = expected.manifest.targets.take(rows)
-    found = pa.array((reader.target(i) for i in range(len(reader))), type=targets.type)
-    if not found.equals(targets):
-        raise _differs(path, "a label or caption")
-
-
-def _some(count: int) -> list[int]:
-    chosen = np.random.default_rng(SEED).choice(count, SAMPLED, replace=False)
-    return sorted({0, count - 1, *chosen.tolist()})
-
-
-def _differs(path: Path, what: str) -> PackError:
-    return PackError(
-        f"{path.name} did not read back as it was written: {what}",
-        expected="what was read from the source",
-        next_step="Nothing was published; run it again, and if it happens again suspect the storage",
-    )
 
 
 @dataclass(frozen=True)
@@ -190,7 +113,7 @@ def _damaged(path: Path, found: _Findings) -> Iterator[tuple[Path, int, int]]:
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     sidecars = [file for file in files if file.name.endswith(digests.SIDECAR_SUFFIX)]
     if not path.is_dir():
-        sidecars = [p for p in path.parent.glob(path.name + "*" + digests.SIDECAR_SUFFIX)]
+        sidecars = list(path.parent.glob(path.name + "*" + digests.SIDECAR_SUFFIX))
     if not sidecars:
         found.notes.append("no content digest beside it, so flipped bytes cannot be found without --against")
     for sidecar in sorted(sidecars):
@@ -215,7 +138,8 @@ def _named(reader: Reader, file: Path, block: int, block_bytes: int) -> str:
         if span is not None and span[0] == file and span[1] < stop and span[2] > start:
             hurt.append(reader.key(index))
     names = f": {first_few(hurt, len(hurt))}" if hurt else ""
-    return f"{file.name}: block {block} (bytes {start:,} to {stop:,}) is damaged, {len(hurt)} samples in it{names}"
+    place = f"{file.name}: block {block} (bytes {start:,} to {stop:,})"
+    return f"{place} is damaged, {len(hurt)} samples in it{names}"
 
 
 def _check_samples(reader: Reader, found: _Findings) -> None:

@@ -1,0 +1,92 @@
+"""Compare a file that was just written with what was read from its source.
+
+This happens before publication: a file that does not read back is never given its final name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from helpers import formats
+from helpers.errors import FormatError, PackError
+from helpers.manifest import Manifest
+from helpers.progress import progress
+from helpers.samples import Reader
+
+SAMPLED = 256
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a packed file must give back.
+
+    Args:
+        rows: Rows of the manifest in stored order, int64.
+        checksums: xxh3 of each sample's bytes as read from the source, uint64.
+        manifest: Keys and targets.
+    """
+
+    rows: np.ndarray
+    checksums: np.ndarray
+    manifest: Manifest
+
+
+def compare(path: Path, format: str, expected: Expected, *, full: bool) -> int:
+    """Compare a file that was just written with what was read from its source.
+
+    Keys and targets are compared in full, bytes in full or for some 256 samples with the first and
+    the last among them.
+
+    Returns:
+        How many samples' bytes were compared.
+
+    Raises:
+        PackError: Something differs.
+    """
+    reader = formats.open(path, format)
+    try:
+        _compare_table(reader, path, expected)
+        count = len(expected.rows)
+        indices = range(count) if full or count <= SAMPLED else _some(count)
+        with progress(len(indices), f"verify {path.name}") as bar:
+            for index in indices:
+                data = reader.read(index)
+                if xxhash.xxh3_64_intdigest(data) != int(expected.checksums[index]):
+                    raise _differs(path, f"the bytes of {reader.key(index)}")
+                bar.advance(1, bytes=len(data))
+        return len(indices)
+    except FormatError as error:
+        raise _differs(path, error.got) from error
+    finally:
+        reader.close()
+
+
+def _compare_table(reader: Reader, path: Path, expected: Expected) -> None:
+    if len(reader) != len(expected.rows):
+        raise _differs(path, f"the number of samples ({len(reader)} instead of {len(expected.rows)})")
+    rows = pa.array(expected.rows)
+    if not reader.keys().equals(expected.manifest.paths.take(rows)):
+        raise _differs(path, "a key or the order of keys")
+    targets = expected.manifest.targets.take(rows)
+    found = pa.array((reader.target(i) for i in range(len(reader))), type=targets.type)
+    if not found.equals(targets):
+        raise _differs(path, "a label or caption")
+
+
+def _some(count: int) -> list[int]:
+    chosen = np.random.default_rng(SEED).choice(count, SAMPLED, replace=False)
+    return sorted({0, count - 1, *chosen.tolist()})
+
+
+def _differs(path: Path, what: str) -> PackError:
+    return PackError(
+        f"{path.name} did not read back as it was written: {what}",
+        expected="what was read from the source",
+        next_step="Nothing was published; run it again, and if it happens again suspect the storage",
+    )

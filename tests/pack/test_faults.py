@@ -1,0 +1,193 @@
+"""Bad sources, full disks, no permission: a sentence each, and nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from packing import FORMATS, contents, make_tree
+
+from helpers import formats, sources
+from helpers.errors import HelpersError, PackError, ResourceError
+from helpers.pack import PackConfig, pack, verify
+
+
+def break_tree(tree: Path) -> dict[str, str]:
+    """Four faults, and a word that each one's sentence must hold."""
+    files = sorted(tree.rglob("*.JPEG"))
+    files[1].write_bytes(b"")
+    files[7].write_bytes(files[7].read_bytes()[:-30])
+    files[11].write_bytes(b"<html>404</html>")
+    return {str(files[n].relative_to(tree)): word for n, word in ((1, "empty"), (7, "cut off"), (11, "no image"))}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_bad_sources_stop_the_pack_with_the_list(
+    name: str, tree: Path, tmp_path: Path, leftovers: Callable[[Path], list[str]]
+) -> None:
+    faults = break_tree(tree)
+    before = contents(tree)
+    with pytest.raises(PackError) as caught:
+        pack(sources.load(tree), tmp_path / FORMATS[name])
+    for key, word in faults.items():
+        assert key in str(caught.value) and word in str(caught.value)
+    assert {fault.key for fault in caught.value.faults} == set(faults)
+    assert "3 of 40 samples" in str(caught.value) and "--on-error skip" in str(caught.value)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["tree"]
+    assert contents(tree) == before
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_bad_sources_can_be_skipped_and_are_reported(name: str, tree: Path, tmp_path: Path) -> None:
+    faults = break_tree(tree)
+    out = tmp_path / FORMATS[name]
+    report = pack(sources.load(tree), out, PackConfig(on_error="skip", verify="full"))
+    assert report.samples == len(formats.open(out)) == 37
+    assert {fault.key for fault in report.skipped} == set(faults)
+    listed = json.loads((tmp_path / f"{out.name}.faults.json").read_text())
+    assert {entry["key"] for entry in listed["skipped"]} == set(faults)
+    assert verify(out).intact
+
+
+def test_missing_and_unreadable_files_are_named_before_anything_is_written(tree: Path, tmp_path: Path) -> None:
+    source = sources.load(tree)
+    (tree / source.manifest.path(2)).unlink()
+    (tree / source.manifest.path(4)).unlink()
+    (tree / source.manifest.path(4)).mkdir()
+    with pytest.raises(PackError) as caught:
+        pack(source, tmp_path / "out.arrow")
+    assert source.manifest.path(2) in str(caught.value) and source.manifest.path(4) in str(caught.value)
+    report = pack(source, tmp_path / "out.arrow", PackConfig(on_error="skip"))
+    assert report.samples == 38 and len(report.skipped) == 2
+    assert verify(tmp_path / "out.arrow").intact
+
+
+def test_a_set_in_which_nothing_can_be_packed_publishes_nothing(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "tree", 5)
+    source = sources.load(tree)
+    for path in tree.rglob("*.JPEG"):
+        path.write_bytes(b"")
+    with pytest.raises(PackError):
+        pack(sources.load(tree), tmp_path / "out.arrow", PackConfig(on_error="skip"))
+    shutil.rmtree(tree)
+    with pytest.raises(HelpersError):
+        pack(source, tmp_path / "out.arrow", PackConfig(on_error="skip"))
+    assert not (tmp_path / "out.arrow").exists()
+
+
+def run_cli(*words: str, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    command = [*prefix, sys.executable, "-m", "helpers", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def can_mount() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode == 0
+
+
+needs_mount = pytest.mark.skipif(
+    not can_mount() and not os.environ.get("CI"), reason="no permission for a private tmpfs (unshare -rm)"
+)
+
+
+@needs_mount
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("limit", ["size=600k", "size=50m,nr_inodes=12"])
+def test_a_full_disk_gives_a_sentence_and_keeps_the_source(name: str, limit: str, tmp_path: Path) -> None:
+    """Another program fills the disk after the check for free space: a lie of statvfs stands for it."""
+    tree = make_tree(tmp_path / "tree", 60, size=20_000)
+    before = contents(tree)
+    small = tmp_path / "small"
+    small.mkdir()
+    script = tmp_path / "run.sh"
+    program = (
+        "import sys, helpers.pack.run as run; run.check_room = lambda job: None\n"
+        "from helpers.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    script.write_text(
+        f'mount -t tmpfs -o {limit} tmpfs "$1" && "$2" -c "$3" pack "$4" "$1/{FORMATS[name]}"; '
+        'echo "exit $?"; ls -A "$1"\n'
+    )
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", str(script), str(small), sys.executable, program, str(tree)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    if name in ("arrow", "hdf5", "tar") and "nr_inodes" in limit:
+        assert "exit 0" in done.stdout, done.stderr  # few files: the inodes suffice
+    else:
+        assert "exit 1" in done.stdout, done.stdout + done.stderr
+        assert "there is no room left to write" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not [line for line in done.stdout.splitlines() if line.startswith("out")]
+    assert contents(tree) == before
+
+
+def test_too_little_space_is_told_before_the_first_read(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dataclasses
+
+    from helpers import machine
+
+    real = machine.filesystem
+    monkeypatch.setattr(machine, "filesystem", lambda path: dataclasses.replace(real(path), free_bytes=1000))
+    with pytest.raises(ResourceError, match="GB free"):
+        pack(sources.load(tree), tmp_path / "out.arrow")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["tree"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody without permission")
+def test_a_folder_without_permission_gives_a_sentence(tree: Path, tmp_path: Path) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o555)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)  # pytest keeps its folders to itself
+    source = sources.load(tree)
+    pid = os.fork()
+    if pid == 0:
+        os.setuid(65534)
+        try:
+            pack(source, locked / "out.arrow")
+        except ResourceError as error:
+            os._exit(0 if "cannot be written" in str(error) else 2)
+        except BaseException:
+            os._exit(3)
+        os._exit(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_control_c_leaves_nothing_that_looks_finished(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "tree", 3000, size=4000)
+    command = [sys.executable, "-m", "helpers", "pack", str(tree), str(tmp_path / "out.arrow")]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 30
+    while not (tmp_path / ".out.arrow.packing").exists() and time.monotonic() < until:
+        time.sleep(0.005)
+    child.send_signal(signal.SIGINT)
+    _, words = child.communicate(timeout=60)
+    if child.returncode != 0:  # it may have been faster than we
+        assert "Traceback" not in words
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["tree"]
+
+
+def test_the_source_may_not_change_between_manifest_and_pack(tree: Path, tmp_path: Path) -> None:
+    source = sources.load(tree)
+    source = source if source.manifest.sizes is not None else sources.load(tree)
+    from helpers.pack.job import prepare
+
+    job = prepare(source, tmp_path / "x.arrow", PackConfig())
+    path = tree / job.source.manifest.path(0)
+    path.write_bytes(path.read_bytes() + b"more")
+    with pytest.raises(PackError, match="more than"):
+        pack(job.source, tmp_path / "x.arrow")

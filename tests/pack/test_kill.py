@@ -1,0 +1,155 @@
+"""Kill -9 at any moment: what is there afterwards is nothing, or complete and verified."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from packing import FORMATS, contents, make_tree
+
+from helpers import formats, sources
+from helpers.pack import PackConfig, pack, verify
+from helpers.sources import Source
+
+
+def options_of(name: str) -> object:
+    return formats.get("tar").Options(max_count=8) if name == "tar" else None
+
+
+def in_child(source: Source, out: Path, config: PackConfig) -> int:
+    """Pack in a forked child; the parent gets its pid."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            pack(source, out, config)
+            status = 0
+        finally:
+            os._exit(status)
+    return pid
+
+
+def seconds_of(source: Source, out: Path, config: PackConfig) -> float:
+    started = time.perf_counter()
+    _, status = os.waitpid(in_child(source, out, config), 0)
+    assert status == 0
+    return time.perf_counter() - started
+
+
+def kill_until_finished(source: Source, out: Path, config: PackConfig, longest_s: float, kills: int) -> int:
+    """Kill runs at random moments; count those that were really killed."""
+    killed = 0
+    for _ in range(kills):
+        pid = in_child(source, out, config)
+        time.sleep(random.uniform(0, longest_s))
+        os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        if os.WIFSIGNALED(status):
+            killed += 1
+        if out.exists():  # it may finish, but then it must be whole
+            report = verify(out, source)
+            assert report.intact and report.samples == len(source.manifest), report.problems
+            break
+    return killed
+
+
+def run_kills(name: str, tmp_path: Path, rounds: int) -> int:
+    source = sources.load(make_tree(tmp_path / "tree", 60, size=20_000))
+    config = PackConfig(in_flight=4, verify="full", options=options_of(name), shuffle=1)
+    (tmp_path / "calm").mkdir()
+    calm = tmp_path / "calm" / FORMATS[name]
+    longest_s = seconds_of(source, calm, config)
+    killed = 0
+    for number in range(rounds):
+        folder = tmp_path / f"round {number}"
+        folder.mkdir()
+        out = folder / FORMATS[name]
+        killed += kill_until_finished(source, out, config, longest_s, kills=4)
+        if not out.exists():
+            published = [p.name for p in folder.iterdir() if not p.name.startswith(".")]
+            beside = [n for n in published if not n.endswith((".digest.json", ".index.arrow"))]
+            assert beside == [], f"a killed run left {beside}"
+            pack(source, out, config)
+        assert contents(out) == contents(calm)
+        assert not [p for p in folder.iterdir() if p.name.startswith(".")]
+    return killed
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_killed_pack_never_looks_finished_and_the_next_run_completes_it(name: str, tmp_path: Path) -> None:
+    killed = run_kills(name, tmp_path, rounds=10)
+    assert killed >= 10
+    print(f"{name}: {killed} kills, none looked finished")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", FORMATS)
+def test_hundreds_of_kills_lose_nothing(name: str, tmp_path: Path) -> None:
+    killed = run_kills(name, tmp_path, rounds=110)
+    assert killed >= 250
+    print(f"{name}: {killed} kills, none looked finished")
+
+
+def test_finished_shards_are_not_written_again_after_a_kill(tmp_path: Path) -> None:
+    source = sources.load(make_tree(tmp_path / "tree", 64))
+    config = PackConfig(options=options_of("tar"))
+    out = tmp_path / "out.tars"
+    finished = tmp_path / ".out.tars.packing" / "data" / "out.tars"
+    pid = in_child(_Slow.of(source), out, config)
+    until = time.monotonic() + 20
+    while len(list(finished.glob("*.tar"))) < 3 and time.monotonic() < until:
+        time.sleep(0.002)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    before = {path.name: path.stat().st_mtime_ns for path in finished.glob("*.tar")}
+    assert 3 <= len(before) < 8
+    report = pack(source, out, config)
+    assert report.resumed >= 24
+    for name, time_ns in before.items():
+        assert (out / name).stat().st_mtime_ns == time_ns
+
+
+def test_leftovers_of_other_options_are_cleared_not_mixed(tmp_path: Path) -> None:
+    source = sources.load(make_tree(tmp_path / "tree", 64))
+    out = tmp_path / "out.tars"
+    pid = in_child(_Slow.of(source), out, PackConfig(options=options_of("tar"), shuffle=1))
+    finished = tmp_path / ".out.tars.packing" / "data" / "out.tars"
+    until = time.monotonic() + 20
+    while len(list(finished.glob("*.tar"))) < 2 and time.monotonic() < until:
+        time.sleep(0.002)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    report = pack(source, out, PackConfig(options=options_of("tar"), shuffle=2, verify="full"))
+    assert report.resumed == 0
+    assert verify(out, source).intact
+
+
+class _Slow:
+    """A store that waits 50 ms before each read, so that there is time to kill."""
+
+    sequential = False
+
+    def __init__(self, store: object) -> None:
+        self.store = store
+
+    @staticmethod
+    def of(source: Source) -> Source:
+        import dataclasses
+
+        return dataclasses.replace(source, store=_Slow(source.store))
+
+    def size(self, path: str) -> int:
+        return self.store.size(path)
+
+    def read_into(self, path: str, buffer: memoryview) -> int:
+        time.sleep(0.05)
+        return self.store.read_into(path, buffer)
+
+    def describe(self) -> str:
+        return self.store.describe()

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from packing import FORMATS, contents, make_tree
+
+from helpers import formats, sources
+from helpers.errors import OutputExistsError, PackError, UsageError
+from helpers.pack import PackConfig, pack, plan, verify
+from helpers.sources import Source
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("shuffle", [None, 7])
+def test_what_is_packed_comes_back_exactly(name: str, shuffle: int | None, source: Source, tmp_path: Path) -> None:
+    out = tmp_path / FORMATS[name]
+    report = pack(source, out, PackConfig(shuffle=shuffle, verify="full"))
+    assert (report.samples, report.verified, report.skipped) == (40, 40, ())
+    reader = formats.open(out)
+    order = source.manifest.order(shuffle)
+    assert reader.keys().to_pylist() == [source.manifest.path(int(row)) for row in order]
+    for index, row in enumerate(order):
+        key = source.manifest.path(int(row))
+        assert bytes(reader.read(index)) == (tmp_path / "tree" / key).read_bytes()
+        assert reader.target(index) == source.manifest.target(int(row))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_same_input_gives_the_same_bytes_whatever_the_threads(
+    name: str, source: Source, tmp_path: Path
+) -> None:
+    for number, in_flight in enumerate((1, 2, 16)):
+        (tmp_path / str(number)).mkdir()
+        pack(source, tmp_path / str(number) / FORMATS[name], PackConfig(in_flight=in_flight))
+    first, second, third = (contents(tmp_path / str(n) / FORMATS[name]) for n in range(3))
+    assert first == second == third
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_nothing_but_the_output_is_left(
+    name: str, source: Source, tmp_path: Path, leftovers: Callable[[Path], list[str]]
+) -> None:
+    pack(source, tmp_path / FORMATS[name])
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_finished_output_is_never_overwritten(name: str, source: Source, tmp_path: Path) -> None:
+    out = tmp_path / FORMATS[name]
+    pack(source, out)
+    before = contents(out)
+    with pytest.raises(OutputExistsError, match="exists already"):
+        pack(source, out, PackConfig(shuffle=1))
+    assert contents(out) == before
+
+
+def test_an_empty_folder_in_the_way_is_refused_too(source: Source, tmp_path: Path) -> None:
+    (tmp_path / "out.tars").mkdir()
+    with pytest.raises(OutputExistsError):
+        pack(source, tmp_path / "out.tars")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_flipped_byte_is_found_and_its_sample_named(name: str, source: Source, tmp_path: Path) -> None:
+    out = tmp_path / FORMATS[name]
+    pack(source, out)
+    assert verify(out).intact
+    victims = {
+        "files": lambda: out / source.manifest.path(3),
+        "arrow": lambda: out,
+        "hdf5": lambda: out,
+        "tar": lambda: next(out.glob("*.tar")),
+    }
+    victim = victims[name]()
+    data = bytearray(victim.read_bytes())
+    place = data.index((tmp_path / "tree" / source.manifest.path(3)).read_bytes()[100:200]) + 50
+    data[place] ^= 1
+    victim.write_bytes(data)
+    report = verify(out)
+    assert not report.intact
+    assert any(source.manifest.path(3) in problem for problem in report.problems), report.problems
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_changed_source_is_told_from_the_packed_one(name: str, tree: Path, tmp_path: Path) -> None:
+    source = sources.load(tree)
+    out = tmp_path / FORMATS[name]
+    pack(source, out, PackConfig(shuffle=3))
+    assert verify(out, source).against == 40
+    changed = tree / source.manifest.path(5)
+    changed.write_bytes(changed.read_bytes()[:-10] + b"12345678\xff\xd9")
+    (tree / source.manifest.path(6)).unlink()
+    problems = " ".join(verify(out, source).problems)
+    assert source.manifest.path(5) in problems and source.manifest.path(6) in problems
+
+
+def test_a_dry_run_tells_inodes_saved_and_writes_nothing(source: Source, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    told = plan(source, tmp_path / "out.tars")
+    assert (told.samples, told.inodes_now) == (40, 43)
+    assert told.inodes_then < 10
+    assert told.payload_bytes == sum(p.stat().st_size for p in (tmp_path / "tree").rglob("*.JPEG"))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_second_run_of_the_same_output_is_turned_away(source: Source, tmp_path: Path) -> None:
+    from helpers.pack.aside import aside
+
+    pid = os.fork()
+    if pid == 0:  # the other run holds the lock, in another process
+        with aside(tmp_path / "out.arrow"):
+            (tmp_path / "ready").touch()
+            while not (tmp_path / "done").exists():
+                pass
+        os._exit(0)
+    while not (tmp_path / "ready").exists():
+        pass
+    try:
+        with pytest.raises(PackError, match="another run is packing"):
+            pack(source, tmp_path / "out.arrow")
+    finally:
+        (tmp_path / "done").touch()
+        os.waitpid(pid, 0)
+    assert pack(source, tmp_path / "out.arrow").samples == 40
+
+
+def test_options_of_another_format_are_refused(source: Source, tmp_path: Path) -> None:
+    options = formats.get("arrow").Options()
+    with pytest.raises(UsageError, match="another format"):
+        pack(source, tmp_path / "out.h5", PackConfig(options=options))
+
+
+def test_provenance_is_inside_and_names_nobody(source: Source, tmp_path: Path) -> None:
+    for name in FORMATS.values():
+        pack(source, tmp_path / name)
+        provenance = formats.open(tmp_path / name).info()["provenance"]
+        assert provenance["schema"]["manifest_digest"] == source.manifest.digest
+        text = json.dumps(provenance)
+        for private in (str(tmp_path), os.uname().nodename, os.environ.get("USER", "nobody-here")):
+            assert private not in text
+
+
+def test_a_thousand_tiny_files_and_one_big_one_keep_their_order(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "tree", 300, size=20)
+    (tree / "n00000000" / "big.JPEG").write_bytes(b"\xff\xd8\xff" + bytes(5 << 20) + b"\xff\xd9")
+    source = sources.load(tree)
+    pack(source, tmp_path / "out.arrow", PackConfig(in_flight=8, verify="full"))
+    reader = formats.open(tmp_path / "out.arrow")
+    assert reader.keys().equals(source.manifest.paths)
+
+
+def test_a_config_prints_the_command_that_makes_it(tmp_path: Path) -> None:
+    options = formats.get("arrow").Options(rows_per_batch=16)
+    config = PackConfig(options=options, in_flight=8, shuffle=3, part=(2, 8), on_error="skip", digest=False)
+    assert config.to_cli("my data", "out.arrow") == (
+        "python -m helpers pack 'my data' out.arrow --in-flight 8 --on-error skip --shuffle 3 "
+        "--part 2/8 --no-digest -O rows_per_batch=16"
+    )

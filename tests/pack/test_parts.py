@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packing import FORMATS, contents
+
+from helpers import formats, sources
+from helpers.errors import DamagedFileError, PackError, UsageError
+from helpers.pack import PackConfig, pack, parse_part
+from helpers.pack.job import balanced
+from helpers.sources import Source
+
+
+def small_shards(name: str) -> object:
+    return formats.get("tar").Options(max_count=3) if name == "tar" else None
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("n", [1, 3, 50])
+def test_merged_parts_have_the_bytes_of_a_single_run(name: str, n: int, source: Source, tmp_path: Path) -> None:
+    options = small_shards(name)
+    (tmp_path / "single").mkdir()
+    single = tmp_path / "single" / FORMATS[name]
+    pack(source, single, PackConfig(options=options, shuffle=5))
+    (tmp_path / "array").mkdir()
+    merged = tmp_path / "array" / FORMATS[name]
+    for k in range(n, 0, -1):  # the tasks of an array end in any order
+        pack(source, merged, PackConfig(options=options, shuffle=5, part=(k, n)))
+        assert not merged.exists()
+    report = pack(source, merged, PackConfig(options=options, shuffle=5, merge=True, verify="full"))
+    assert report.samples == 40
+    assert contents(merged) == contents(single)
+    assert sorted(p.name for p in merged.parent.iterdir() if p.name.startswith((".", merged.name + ".p"))) == []
+
+
+def test_a_merge_names_the_parts_that_are_missing(source: Source, tmp_path: Path) -> None:
+    for k in (1, 4):
+        pack(source, tmp_path / "out.arrow", PackConfig(part=(k, 4)))
+    with pytest.raises(PackError, match="lacks 2 of 4 parts: 2, 3"):
+        pack(source, tmp_path / "out.arrow", PackConfig(merge=True))
+    assert not (tmp_path / "out.arrow").exists()
+
+
+def test_a_merge_without_parts_says_so(source: Source, tmp_path: Path) -> None:
+    with pytest.raises(PackError, match="holds no parts"):
+        pack(source, tmp_path / "out.arrow", PackConfig(merge=True))
+
+
+def test_parts_of_other_options_are_not_merged(source: Source, tmp_path: Path) -> None:
+    for k in (1, 2):
+        pack(source, tmp_path / "out.tars", PackConfig(part=(k, 2), shuffle=k))
+    with pytest.raises(PackError, match="another manifest or with other options"):
+        pack(source, tmp_path / "out.tars", PackConfig(merge=True, shuffle=1))
+
+
+@pytest.mark.parametrize("name", ["arrow", "tar"])
+def test_a_part_that_was_damaged_is_not_merged(name: str, source: Source, tmp_path: Path) -> None:
+    out = tmp_path / FORMATS[name]
+    for k in (1, 2):
+        pack(source, out, PackConfig(part=(k, 2), options=small_shards(name)))
+    folder = tmp_path / f"{out.name}.parts" / "part-00002-of-00002"
+    victim = next(p for p in folder.iterdir() if p.suffix in (".arrow", ".tar") and ".index" not in p.name)
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 64
+    victim.write_bytes(data)
+    with pytest.raises(DamagedFileError, match="changed after it was written"):
+        pack(source, out, PackConfig(merge=True, options=small_shards(name)))
+    assert not out.exists()
+
+
+def test_a_finished_part_is_not_packed_again(source: Source, tmp_path: Path) -> None:
+    pack(source, tmp_path / "out.arrow", PackConfig(part=(1, 2)))
+    with pytest.raises(Exception, match="exists already"):
+        pack(source, tmp_path / "out.arrow", PackConfig(part=(1, 2)))
+
+
+@given(st.lists(st.integers(0, 10**6), max_size=80), st.integers(1, 12))
+def test_parts_cover_every_sample_once_and_are_balanced(sizes: list[int], n: int) -> None:
+    array = np.array(sizes, np.int64)
+    ranges = [balanced(array, k, n) for k in range(1, n + 1)]
+    assert [i for start, stop in ranges for i in range(start, stop)] == list(range(len(sizes)))
+    for start, stop in ranges:
+        assert array[start:stop].sum() <= array.sum() / n + array.max(initial=0)
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/0", "-1/2", "1/2/3", ""])
+def test_a_part_that_makes_no_sense_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="expected k/n"):
+        parse_part(text)
+
+
+def test_a_skipped_sample_is_skipped_in_parts_too(tree: Path, tmp_path: Path) -> None:
+    source = sources.load(tree)
+    for row in (0, 20, 39):
+        (tree / source.manifest.path(row)).write_bytes(b"")
+    config = {"on_error": "skip"}
+    source = sources.load(tree)
+    pack(source, tmp_path / "single.arrow", PackConfig(**config))
+    for k in (1, 2):
+        pack(source, tmp_path / "merged.arrow", PackConfig(part=(k, 2), **config))
+    report = pack(source, tmp_path / "merged.arrow", PackConfig(merge=True, **config))
+    assert report.samples == 37 and len(report.skipped) == 3
+    assert (tmp_path / "merged.arrow").read_bytes() == (tmp_path / "single.arrow").read_bytes()

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.errors import SourceError
+from helpers.pack import reading
+from helpers.pack.examine import check_decode, check_header, examiner
+
+
+class MemoryStore:
+    sequential = False
+
+    def __init__(self, files: dict[str, bytes], delay_s: float = 0.0) -> None:
+        self.files, self.delay_s = files, delay_s
+        self.open_now, self.most_open, self.lock = 0, 0, threading.Lock()
+
+    def size(self, path: str) -> int:
+        return len(self.files[path])
+
+    def read_into(self, path: str, buffer: memoryview) -> int:
+        with self.lock:
+            self.open_now += 1
+            self.most_open = max(self.most_open, self.open_now)
+        time.sleep(self.delay_s)
+        data = self.files[path]
+        if len(data) <= len(buffer):
+            buffer[: len(data)] = data
+        with self.lock:
+            self.open_now -= 1
+        return len(data)
+
+    def describe(self) -> str:
+        return "memory"
+
+
+def read_all(store: MemoryStore, in_flight: int, sizes: list[int] | None = None) -> list[bytes]:
+    names = list(store.files)
+    expected = np.array(sizes or [len(store.files[name]) for name in names], np.int64)
+    reads = reading.read_in_order(store, names, expected, in_flight=in_flight, examine=examiner("none"))
+    return [b"ERROR" if read.error else bytes(read.data) for read in reads]
+
+
+@given(st.lists(st.binary(max_size=2000), max_size=200), st.sampled_from([1, 2, 7]))
+def test_samples_arrive_complete_and_in_order_whatever_the_threads(bodies: list[bytes], in_flight: int) -> None:
+    store = MemoryStore({f"{n}": body for n, body in enumerate(bodies)})
+    assert read_all(store, in_flight) == bodies
+
+
+@given(st.lists(st.integers(0, 3 << 20), max_size=300))
+def test_chunks_cover_every_sample_once_and_stay_small(sizes: list[int]) -> None:
+    borders = list(reading.chunk_borders(np.array(sizes, np.int64)))
+    assert [n for start, stop in borders for n in range(start, stop)] == list(range(len(sizes)))
+    for start, stop in borders:
+        assert stop - start <= reading.CHUNK_SAMPLES
+        assert stop - start == 1 or sum(sizes[start:stop]) <= reading.CHUNK_BYTES
+
+
+def test_as_many_files_are_open_at_once_as_asked_for() -> None:
+    store = MemoryStore({f"{n}": bytes(100) for n in range(1024)}, delay_s=0.001)
+    read_all(store, in_flight=8)
+    assert store.most_open == 8
+
+
+def test_waiting_samples_never_exceed_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "WINDOW_BYTES", 1 << 20)
+    store = MemoryStore({f"{n}": bytes(300_000) for n in range(40)})
+    names = list(store.files)
+    sizes = np.full(40, 300_000)
+    reads = reading.read_in_order(store, names, sizes, in_flight=16, examine=examiner("none"))
+    next(reads)
+    time.sleep(0.2)
+    assert store.most_open <= 2
+    assert len(list(reads)) == 39
+
+
+@pytest.mark.parametrize("change", [-1, 1, 50_000])
+def test_a_file_of_another_size_than_the_manifest_says_is_an_error(change: int) -> None:
+    store = MemoryStore({"a": bytes(60_000), "b": bytes(10)})
+    assert read_all(store, 2, [60_000 - change, 10]) == [b"ERROR", bytes(10)]
+
+
+def test_an_abandoned_reader_ends_its_threads() -> None:
+    before = threading.active_count()
+    store = MemoryStore({f"{n}": bytes(100_000) for n in range(500)}, delay_s=0.001)
+    names = list(store.files)
+    reads = reading.read_in_order(store, names, np.full(500, 100_000), in_flight=8, examine=examiner("none"))
+    next(reads)
+    reads.close()
+    assert threading.active_count() == before
+
+
+def test_a_header_check_names_what_is_wrong(tmp_path: Path) -> None:
+    good = b"\xff\xd8\xff\xe0" + bytes(50) + b"\xff\xd9"
+    check_header("a.JPEG", memoryview(good))
+    check_header("a.JPEG", memoryview(good + bytes(300)))  # padding after the end is harmless
+    check_header("a.JPEG", memoryview(b"\x89PNG\r\n\x1a\n" + bytes(9)))  # n02105855_2933.JPEG is a PNG
+    check_header("notes.txt", memoryview(b"anything"))
+    for data, words in ((b"", "empty"), (good[:-2], "cut off"), (b"<html>", "no image")):
+        with pytest.raises(SourceError, match=f"a.JPEG is .*{words}"):
+            check_header("a.JPEG", memoryview(data))
+
+
+def test_decoding_finds_what_the_header_hides() -> None:
+    with pytest.raises(SourceError, match="does not decode"):
+        check_decode("a.JPEG", memoryview(b"\xff\xd8\xff\xe0" + bytes(50) + b"\xff\xd9"))
