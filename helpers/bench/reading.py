@@ -33,6 +33,7 @@ from helpers.samples import Reader
 TOUCHED = "every byte hashed (xxh3_64)"
 _RUN_S = 0.2
 _MOST_PASSES = 20
+_NAMES = {"files": "plain files"}
 _PACKAGES = ("smallfiles", "numpy", "pyarrow", "h5py", "xxhash")
 
 
@@ -90,7 +91,7 @@ def _targets(paths: Sequence[Path]) -> list[Target]:
         format = formats.name_of(path)
         with closing(formats.open(path)) as reader:
             total = sum(reader.size(index) for index in range(len(reader)))
-            targets.append(Target(path, format, format, len(reader), total))
+            targets.append(Target(path, _NAMES.get(format, format), format, len(reader), total))
     first = targets[0]
     for target in targets:
         if (target.samples, target.bytes) != (first.samples, first.bytes):

@@ -49,8 +49,8 @@ def summary(records: Sequence[Record], reference: str | None = None) -> str:
 
 
 def reference_of(records: Sequence[Record], name: str | None) -> Record:
-    """The record that ratios are against: by name, or the first."""
-    return next((record for record in records if record.name == name), records[0])
+    """The record that ratios are against: by name or format, or the first."""
+    return next((record for record in records if name in (record.name, record.format)), records[0])
 
 
 def _table(records: Sequence[Record], reference: Record) -> str:

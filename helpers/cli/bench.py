@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
 
 from helpers.cli.arguments import Verbs, add_verb
+from helpers.cli.output import print_json, say
+from helpers.errors import OutputExistsError, UsageError
+
+if TYPE_CHECKING:
+    from helpers.bench import BenchConfig, PackResult, ReadResult, Record
+    from helpers.bench.config import Order
+    from helpers.bench.record import Cache
+
+_ORDERS: dict[str, tuple[Order, ...]] = {"both": ("random", "sequential")}
+_CACHES: dict[str, tuple[Cache, ...]] = {"both": ("warm", "cold")}
 
 _MORE = """\
 read   random and sequential reads of packed files, warm and cold, all files interleaved round by
@@ -58,5 +71,77 @@ def add(verbs: Verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure."""
-    raise NotImplementedError
+    """Measure, show, keep."""
+    if arguments.save is not None and arguments.save.exists():
+        raise OutputExistsError(
+            f"{arguments.save} exists already",
+            expected="a new file for new records",
+            next_step="Choose another name, or move the old records away",
+        )
+    began = perf_counter()
+    result = _reads(arguments) if arguments.what == "read" else _packing(arguments)
+    for note in result.notes:
+        say(f"note: {note}")
+    if arguments.save is not None:
+        from helpers.bench import save
+
+        save(result.records, arguments.save)
+    _show(arguments, result.records, perf_counter() - began)
+    return 0
+
+
+def config_of(arguments: argparse.Namespace) -> BenchConfig:
+    """The configuration that a parsed command line means."""
+    from helpers.bench import BenchConfig
+
+    return BenchConfig(
+        repeats=arguments.repeats,
+        count=arguments.count,
+        orders=_ORDERS.get(arguments.order, (arguments.order,)),
+        caches=_CACHES.get(arguments.cache, (arguments.cache,)),
+        reference=arguments.reference,
+        seed=arguments.seed,
+        cap=not arguments.no_cap,
+    )
+
+
+def _reads(arguments: argparse.Namespace) -> ReadResult:
+    from helpers.bench import bench_reads
+    from helpers.bench.example import packed_example
+
+    config = config_of(arguments)
+    if arguments.targets:
+        return bench_reads(arguments.targets, config)
+    with packed_example(config.count, config.seed) as paths:
+        return bench_reads(paths, config)
+
+
+def _packing(arguments: argparse.Namespace) -> PackResult:
+    from helpers.bench import bench_packing
+    from helpers.bench.example import example
+
+    config = config_of(arguments)
+    if len(arguments.targets) > 1:
+        raise UsageError(
+            f"{len(arguments.targets)} data sets were given",
+            expected="one to pack, or none to make one",
+            next_step="Measure them one after the other",
+        )
+    if arguments.targets:
+        return bench_packing(arguments.targets[0], config)
+    with example(config.count, config.seed) as source:
+        return bench_packing(source, config)
+
+
+def _show(arguments: argparse.Namespace, records: Sequence[Record], seconds: float) -> None:
+    from helpers.bench.table import summary
+
+    if not arguments.json:
+        print(summary(records, arguments.reference))
+        return
+    totals = {
+        "samples": sum(record.samples * record.repeats for record in records),
+        "bytes": sum(record.bytes * record.repeats for record in records),
+        "seconds": round(seconds, 3),
+    }
+    print_json({**totals, "records": [record.as_json() for record in records]})

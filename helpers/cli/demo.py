@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from helpers.cli.arguments import Verbs, add_verb
+from helpers.cli.output import in_seconds, print_json, say
+from helpers.progress import bytes_text
+
+if TYPE_CHECKING:
+    from helpers.demo import DemoConfig, DemoResult
 
 _MORE = """\
 Makes a data set (or takes yours, which is only read), writes its manifest, packs it into every
@@ -30,9 +36,55 @@ def add(verbs: Verbs) -> None:
         "--out", type=Path, default=Path("demo_output"), metavar="DIR", help="where everything goes"
     )
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="rounds of measurement")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="of the images and the order of reads"
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Go."""
-    raise NotImplementedError
+    """Go, show the table, say what to do next."""
+    from helpers.demo import run as run_demo
+
+    result = run_demo(config_of(arguments), say)
+    if arguments.json:
+        print_json(_as_json(result))
+    else:
+        _tell(result, arguments)
+    return 0
+
+
+def config_of(arguments: argparse.Namespace) -> DemoConfig:
+    """The configuration that a parsed command line means."""
+    from helpers.demo import DemoConfig
+
+    return DemoConfig(
+        data=arguments.data,
+        count=arguments.count,
+        out=arguments.out,
+        repeats=arguments.repeats,
+        seed=arguments.seed,
+    )
+
+
+def _as_json(result: DemoResult) -> dict[str, Any]:
+    return {
+        "samples": result.samples,
+        "bytes": result.bytes,
+        "seconds": round(result.seconds, 3),
+        "report": str(result.report),
+        "figure": str(result.figure),
+        "records": [record.as_json() for record in result.reads.records],
+    }
+
+
+def _tell(result: DemoResult, arguments: argparse.Namespace) -> None:
+    from helpers.demo.rows import as_text
+
+    print(f"\n{as_text(result.rows)}\n")
+    print(f"{result.samples:,} samples, {bytes_text(result.bytes)}; medians of {arguments.repeats} rounds;")
+    print("× plain: how many times as fast as plain files in the same rounds, ≈ 1 if not clear")  # noqa: RUF001
+    print(f"report: {result.report}    figure: {result.figure}    in {in_seconds(result.seconds)}")
+    if arguments.data is None:
+        print("\nThe same with your own images, which are only read:")
+        print("  python -m helpers demo --data DIR")

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
+from dataclasses import asdict
 from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
 
 from helpers.cli.arguments import Verbs, add_verb
+from helpers.cli.failures import FAILED
+from helpers.cli.output import print_json
+
+if TYPE_CHECKING:
+    from helpers.doctor import Finding
+
+_SIGNS = {"ok": "✓", "warn": "!", "fail": "✗"}
 
 _MORE = """\
 Run it first, on the login node and once inside a job: CPUs that you may really use, the memory
@@ -28,5 +39,24 @@ def add(verbs: Verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look and tell."""
-    raise NotImplementedError
+    """Look and tell; exit code 1 if something will not work here."""
+    from helpers.doctor import examine
+
+    began = perf_counter()
+    findings = examine(*arguments.paths)
+    seconds = round(perf_counter() - began, 3)
+    if arguments.json:
+        listed = [asdict(finding) for finding in findings]
+        print_json({"samples": 0, "bytes": 0, "seconds": seconds, "findings": listed})
+    else:
+        _tell(findings)
+    return FAILED if any(finding.verdict == "fail" for finding in findings) else 0
+
+
+def _tell(findings: list[Finding]) -> None:
+    width = max((len(finding.name) for finding in findings), default=0)
+    for finding in findings:
+        print(f"{_SIGNS[finding.verdict]} {finding.name:<{width}}  {finding.value}")
+        if finding.advice:
+            lines = textwrap.wrap(finding.advice, 96 - width)
+            print(textwrap.indent("\n".join(lines), " " * (width + 4)))

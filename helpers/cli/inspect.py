@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import json
+from collections import Counter
+from contextlib import closing
 from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 from helpers.cli.arguments import FORMATS, Verbs, add_verb
+from helpers.cli.output import print_json
+from helpers.errors import first_few
+from helpers.progress import bytes_text
+
+if TYPE_CHECKING:
+    from helpers.samples import Reader
+
+_KEYS = 3
+_SIZES = 100_000
+_WIDTH = 300
 
 _MORE = """\
 Format, layout, number of samples, classes, how and from what it was packed, the first keys and the
@@ -28,4 +43,69 @@ def add(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Look inside."""
-    raise NotImplementedError
+    from helpers import formats
+
+    began = perf_counter()
+    with closing(formats.open(arguments.out, arguments.format)) as reader:
+        facts = reader.info()
+        sizes = _sizes(reader)
+        keys = [reader.key(index) for index in range(min(_KEYS, len(reader)))]
+        classes = list(reader.classes)
+        facts = {"path": str(arguments.out), **facts, "samples": len(reader), "target": reader.target_kind}
+    facts |= {"classes": classes, "first_keys": keys, "size_histogram": _histogram(sizes)}
+    facts["bytes"] = int(facts.get("bytes", sum(sizes)))
+    facts["seconds"] = round(perf_counter() - began, 3)
+    if arguments.json:
+        print_json(facts)
+    else:
+        _tell(facts, len(sizes))
+    return 0
+
+
+def _sizes(reader: Reader) -> list[int]:
+    """Sizes of all samples, or of evenly spread ones where there are very many."""
+    step = max(1, len(reader) // _SIZES)
+    return [reader.size(index) for index in range(0, len(reader), step)]
+
+
+def _histogram(sizes: list[int]) -> list[dict[str, int]]:
+    """Number of samples between powers of two; an empty sample counts from 0."""
+    counts = Counter(size.bit_length() for size in sizes)
+    if not counts:
+        return []
+    return [
+        {"from_bytes": 1 << (bits - 1) if bits else 0, "below_bytes": 1 << bits, "samples": counts[bits]}
+        for bits in range(min(counts), max(counts) + 1)
+    ]
+
+
+def _tell(facts: dict[str, Any], measured: int) -> None:
+    histogram, keys, classes = facts.pop("size_histogram"), facts.pop("first_keys"), facts.pop("classes")
+    provenance = facts.pop("provenance", None)
+    width = max(len(name) for name in [*facts, "first keys"])
+    for name, value in facts.items():
+        shown = bytes_text(value) if name.endswith("bytes") and isinstance(value, int) else value
+        print(f"{name.replace('_', ' '):<{width}}  {_short(shown)}")
+    print(
+        f"{'classes':<{width}}  {len(classes)}: {first_few(classes, len(classes))}"
+        if classes
+        else "no class names"
+    )
+    print(f"{'first keys':<{width}}  {', '.join(keys)}")
+    if provenance:
+        print(f"{'provenance':<{width}}  {_short(provenance)}")
+    print(f"\nsizes of {measured:,} samples")
+    _draw(histogram)
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _WIDTH else f"{text[:_WIDTH]} …"
+
+
+def _draw(histogram: list[dict[str, int]]) -> None:
+    most = max((column["samples"] for column in histogram), default=1)
+    for column in histogram:
+        bar = "█" * round(40 * column["samples"] / most)
+        low, high = bytes_text(column["from_bytes"]), bytes_text(column["below_bytes"])
+        print(f"  {low:>8} to {high:>8}  {column['samples']:>9,}  {bar}".rstrip())

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import os
 from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 from helpers.cli.arguments import Verbs, add_source_flags, add_verb
+from helpers.cli.output import in_seconds, print_json
+from helpers.cli.source import load_source
+from helpers.errors import OutputExistsError, first_few
+from helpers.progress import bytes_text
+
+if TYPE_CHECKING:
+    from helpers.sources import Source
 
 _MORE = """\
 A walk over a million files is expensive on a parallel file system: do it once, keep the manifest,
@@ -27,7 +38,11 @@ def add(verbs: Verbs) -> None:
     )
     parser.add_argument("dir", type=Path, metavar="DIR", help="a folder, a tar file or another manifest")
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="M.json", help="where to write it; DIR.json if not given"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="M.json",
+        help="where to write it; the source's name with .json, here, if not given",
     )
     parser.add_argument("--flat", action="store_true", help="write the flat form {path: label}")
     add_source_flags(parser)
@@ -36,4 +51,57 @@ def add(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Walk, check, write."""
-    raise NotImplementedError
+    began = perf_counter()
+    path = arguments.output or Path(f"{arguments.dir.resolve().name.removesuffix('.json')}.json")
+    if os.path.lexists(path):
+        raise OutputExistsError(
+            f"{path} exists already",
+            expected="a name that is free",
+            next_step="Choose another with -o, or remove it yourself if it is not needed",
+        )
+    source = load_source(arguments.dir, arguments)
+    _save(source, path, flat=arguments.flat)
+    facts = _facts(source, path, perf_counter() - began)
+    if arguments.json:
+        print_json(facts)
+        return 0
+    size = f" ({bytes_text(facts['bytes'])})" if facts["bytes"] is not None else ""
+    print(f"wrote {path}: {facts['samples']:,} samples{size} in {in_seconds(facts['seconds'])}")
+    print(f"{facts['kind']}, split {facts['split']}, {_targets(source)}")
+    print(facts["digest"])
+    return 0
+
+
+def _save(source: Source, path: Path, *, flat: bool) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if flat:
+        source.manifest.save_flat(path)
+        return
+    hint = "" if source.root is None else os.path.relpath(source.root.resolve(), path.parent.resolve())
+    dataclasses.replace(source.manifest, root_hint=hint).save(path)
+
+
+def _facts(source: Source, path: Path, seconds: float) -> dict[str, Any]:
+    manifest = source.manifest
+    sizes = manifest.sizes
+    return {
+        "path": str(path),
+        "samples": len(manifest),
+        "bytes": None if sizes is None else int(sizes.sum()),
+        "seconds": round(seconds, 3),
+        "kind": source.kind,
+        "split": manifest.split,
+        "target": manifest.target_kind,
+        "classes": len(manifest.classes),
+        "digest": manifest.digest,
+        "notes": list(source.notes),
+    }
+
+
+def _targets(source: Source) -> str:
+    classes = source.manifest.classes
+    if source.manifest.target_kind == "captions":
+        return "captions"
+    return (
+        f"{len(classes):,} classes: {first_few(classes, len(classes))}" if classes else "labels without names"
+    )

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from helpers.cli.arguments import FORMATS, SUFFIXES, Verbs, add_source_flags, add_verb
+from helpers.cli.arguments import FORMATS, SUFFIXES, Verbs, add_source_flags, add_verb, parse_options
+from helpers.cli.output import in_seconds, print_json
+from helpers.cli.source import load_source
+from helpers.progress import bytes_text
+
+if TYPE_CHECKING:
+    from helpers.pack import PackConfig, PackReport
+    from helpers.sources import Source
 
 _MORE = f"""\
 The suffix of OUT chooses the format:
@@ -74,6 +82,75 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     add("--dry-run", action="store_true", help="say size and inodes saved, write nothing")
 
 
+def config_of(arguments: argparse.Namespace) -> PackConfig:
+    """The configuration that a parsed command line means."""
+    from helpers import formats
+    from helpers.pack import PackConfig, parse_part
+
+    options = None
+    if arguments.option:
+        name = formats.name_of(arguments.out, arguments.format)
+        options = parse_options(formats.get(name).Options, arguments.option)
+    return PackConfig(
+        format=arguments.format,
+        options=options,
+        in_flight=arguments.in_flight,
+        verify=arguments.verify,
+        on_error=arguments.on_error,
+        check=arguments.check,
+        shuffle=arguments.shuffle,
+        part=None if arguments.part is None else parse_part(arguments.part),
+        merge=arguments.merge,
+        digest=not arguments.no_digest,
+    )
+
+
 def run(arguments: argparse.Namespace) -> int:
-    """Pack."""
-    raise NotImplementedError
+    """Pack, or say what packing would do."""
+    config = config_of(arguments)  # a command line that makes no sense is refused before a long walk
+    source = load_source(arguments.dir, arguments)
+    return _dry_run(arguments, source, config) if arguments.dry_run else _pack(arguments, source, config)
+
+
+def _pack(arguments: argparse.Namespace, source: Source, config: PackConfig) -> int:
+    from helpers.pack import pack
+
+    report = pack(source, arguments.out, config)
+    if arguments.json:
+        print_json(report.as_json())
+        return 0
+    rate = report.samples / max(report.seconds, 1e-9)
+    print(
+        f"packed {report.samples:,} samples ({bytes_text(report.payload_bytes)}) into {report.path} "
+        f"in {in_seconds(report.seconds)}, {rate:,.0f} samples/s"
+    )
+    print(f"{report.files:,} files, {bytes_text(report.file_bytes)}; {_verified(report)}")
+    if report.resumed:
+        print(f"{report.resumed:,} samples had been packed by an earlier run and were kept")
+    if report.skipped:
+        print(f"{len(report.skipped):,} samples were left out; see {report.path}.faults.json")
+    return 0
+
+
+def _verified(report: PackReport) -> str:
+    return f"{report.verified:,} samples read back and compared" if report.verified else "not read back"
+
+
+def _dry_run(arguments: argparse.Namespace, source: Source, config: PackConfig) -> int:
+    from helpers.pack import plan
+
+    planned = plan(source, arguments.out, config)
+    saved = planned.inodes_now - planned.inodes_then
+    if arguments.json:
+        numbers = ("samples", "files", "inodes_now", "inodes_then", "free_bytes")
+        record = {name: getattr(planned, name) for name in numbers}
+        print_json(
+            {"dry_run": True, "bytes": planned.payload_bytes, "seconds": 0.0, "inodes_saved": saved, **record}
+        )
+        return 0
+    print(
+        f"would pack {planned.samples:,} samples ({bytes_text(planned.payload_bytes)}) into {arguments.out}"
+    )
+    print(f"{planned.files:,} data files; {bytes_text(planned.free_bytes)} are free there")
+    print(f"inodes: {planned.inodes_now:,} now, {planned.inodes_then:,} then, {saved:,} saved")
+    return 0

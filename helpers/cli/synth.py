@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from helpers.cli.arguments import Verbs, add_verb
+from helpers.cli.output import in_seconds, print_json
+from helpers.progress import bytes_text
+
+if TYPE_CHECKING:
+    from helpers.sources.synthetic import Made
 
 LAYOUTS = ("folder", "prepared", "kaggle", "official", "flickr30k")
 _MORE = """\
@@ -24,7 +30,8 @@ class SynthConfig:
         count: Number of images.
         seed: Equal seeds give equal bytes.
         classes: Number of classes (not for flickr30k).
-        odd: Add the odd files that real data sets hold (PNG named JPEG, CMYK, truncated, empty …).
+        odd: Add the odd but readable files that real data sets hold (PNG named JPEG, CMYK, rotated …).
+        broken: Make this many files empty or cut off.
         workers: Processes; None takes all usable CPUs.
     """
 
@@ -33,6 +40,7 @@ class SynthConfig:
     seed: int = 0
     classes: int = 10
     odd: bool = False
+    broken: int = 0
     workers: int | None = None
 
     def to_cli(self, out: str) -> str:
@@ -40,6 +48,7 @@ class SynthConfig:
         words = ["python", "-m", "helpers", "synth", out, "--layout", self.layout]
         words += ["--count", str(self.count), "--seed", str(self.seed), "--classes", str(self.classes)]
         words += ["--odd"] * self.odd
+        words += ["--broken", str(self.broken)] if self.broken else []
         words += ["--workers", str(self.workers)] if self.workers is not None else []
         return shlex.join(words)
 
@@ -66,6 +75,7 @@ def add(verbs: Verbs) -> None:
     )
     parser.add_argument("--classes", type=int, default=default.classes, metavar="K", help="number of classes")
     parser.add_argument("--odd", action="store_true", help="add the odd files that real data sets hold")
+    parser.add_argument("--broken", type=int, default=0, metavar="N", help="make N files empty or cut off")
     parser.add_argument("--workers", type=int, metavar="W", help="processes; all usable CPUs if not given")
     parser.set_defaults(run=run)
 
@@ -78,10 +88,47 @@ def config_of(arguments: argparse.Namespace) -> SynthConfig:
         seed=arguments.seed,
         classes=arguments.classes,
         odd=arguments.odd,
+        broken=arguments.broken,
         workers=arguments.workers,
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Make it."""
-    raise NotImplementedError
+    from helpers.sources import synthetic
+
+    config = config_of(arguments)
+    made = synthetic.make(
+        arguments.out,
+        config.layout,
+        count=config.count,
+        seed=config.seed,
+        classes=config.classes,
+        odd=config.odd,
+        broken=config.broken,
+        workers=config.workers,
+    )
+    if arguments.json:
+        print_json(_as_json(made, config))
+        return 0
+    rate = made.images / max(made.seconds, 1e-9)
+    print(
+        f"made {made.path}: {made.images:,} images ({bytes_text(made.bytes)}), layout {made.layout}, "
+        f"in {in_seconds(made.seconds)}, {rate:,.0f} images/s"
+    )
+    for odd in made.odd:
+        print(f"  {odd.kind}: {odd.path}")
+    return 0
+
+
+def _as_json(made: Made, config: SynthConfig) -> dict[str, Any]:
+    return {
+        "path": str(made.path),
+        "layout": made.layout,
+        "samples": made.images,
+        "bytes": made.bytes,
+        "seconds": round(made.seconds, 3),
+        "seed": config.seed,
+        "classes": list(made.classes),
+        "odd": [asdict(odd) for odd in made.odd],
+    }

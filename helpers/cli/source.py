@@ -1,0 +1,22 @@
+"""Load the source that a command line names, and tell what was odd about it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from helpers.cli.output import say
+
+if TYPE_CHECKING:
+    from helpers.sources import Source
+
+
+def load_source(path: Path, arguments: argparse.Namespace) -> Source:
+    """A folder, an archive or a manifest with the flags `--source`, `--split` and `--root`."""
+    from helpers import sources
+
+    found = sources.load(path, arguments.source, split=arguments.split, root=arguments.root)
+    for note in found.notes:
+        say(f"note: {note}")
+    return found
