@@ -7,6 +7,7 @@ remembers in which process it opened. Notebook 04 reproduces the failure.
 
 from __future__ import annotations
 
+import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -54,7 +55,8 @@ class BaseReader(ABC, Generic[Handle]):
         # No lock: one held by another thread during fork would stop the child for ever. Two threads
         # may both open; the last one stays and the other handle closes when its read is done.
         handle = self._open()
-        self._opened = (os.getpid(), handle)
+        if not self._closed:  # another thread may have closed the reader meanwhile
+            self._opened = (os.getpid(), handle)
         return handle
 
     def close(self) -> None:
@@ -103,6 +105,10 @@ class BaseReader(ABC, Generic[Handle]):
     @abstractmethod
     def info(self) -> dict[str, Any]: ...
 
+    def sha256(self, index: int) -> str | None:
+        """Stored SHA-256 of a sample (hexadecimal), where the format keeps one."""
+        return None
+
     def key(self, index: int) -> str:
         """Key of one sample."""
         return str(self.keys()[self._checked(index)].as_py())
@@ -125,7 +131,7 @@ class BaseReader(ABC, Generic[Handle]):
 
     def _checked(self, index: int) -> int:
         """`index` counted from the front; negative ones count from the end, as in a list."""
-        count = len(self)
+        count, index = len(self), operator.index(index)
         if not -count <= index < count:
             raise SampleIndexError(
                 f"sample {index} was asked of {self.path}, which holds {count}",

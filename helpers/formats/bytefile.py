@@ -1,0 +1,94 @@
+"""A packed file to read from by position: mapped into memory, or asked for with `pread`.
+
+A mapping hands out views without a copy, and all workers of a node share the page cache behind it.
+On a parallel file system each page that is touched may become a request of its own, so there one
+`pread` a sample is the better question.
+
+The trap: a mapped file that is cut by someone else meanwhile kills the process with SIGBUS, where
+`pread` reads short and can be told in a sentence. Notebook 04 compares the two.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from helpers.errors import DamagedFileError, FormatError
+from helpers.machine import is_parallel_filesystem
+from helpers.samples import Buffer
+
+Access: TypeAlias = Literal["auto", "mmap", "pread"]
+
+
+class ByteFile:
+    """An open file without a moving offset, so that threads may share it.
+
+    Args:
+        path: The file.
+        access: How samples are fetched; `auto` asks what file system it lies on.
+
+    Raises:
+        FormatError: The file cannot be opened.
+        DamagedFileError: It is empty.
+    """
+
+    def __init__(self, path: Path, access: Access = "auto") -> None:
+        self.path = path
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, self._descriptor).atexit = False
+            self.size = os.fstat(self._descriptor).st_size
+            self.view = memoryview(mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ))
+            self.view = self.view[: self.size]
+        except (OSError, ValueError) as error:
+            raise _unopened(path, error) from error
+        if access == "auto":
+            access = "pread" if is_parallel_filesystem(path) else "mmap"
+        self.mapped = access == "mmap"
+
+    def read(self, start: int, stop: int) -> Buffer:
+        """The bytes from `start` to `stop`: a view, or a copy fetched by one `pread`.
+
+        Raises:
+            DamagedFileError: They are not all there.
+        """
+        if self.mapped and 0 <= start <= stop <= self.size:
+            return self.view[start:stop]
+        data = self._fetch(start, stop) if 0 <= start <= stop <= self.size else b""
+        if len(data) != stop - start:
+            raise damaged(self.path, f"bytes {start:,} to {stop:,} are not all there")
+        return data
+
+    def _fetch(self, start: int, stop: int) -> Buffer:
+        try:
+            data = os.pread(self._descriptor, stop - start, start)
+            while len(data) < stop - start:  # Linux reads at most 2 GiB at once
+                more = os.pread(self._descriptor, stop - start - len(data), start + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise damaged(self.path, f"reading failed ({error.strerror})") from error
+        return data
+
+
+def damaged(path: Path, what: str) -> DamagedFileError:
+    """The sentence for a file whose bytes cannot be right."""
+    return DamagedFileError(
+        f"{path} is damaged: {what}",
+        expected="the file as it was written",
+        next_step="Copy it again from where it is whole, or pack it again",
+    )
+
+
+def _unopened(path: Path, error: OSError | ValueError) -> FormatError:
+    if isinstance(error, ValueError):  # an empty file cannot be mapped
+        return damaged(path, "it is empty")
+    return FormatError(
+        f"{path} cannot be opened ({error.strerror})",
+        expected="a packed file that you may read",
+        next_step="Check the path and its permissions",
+    )

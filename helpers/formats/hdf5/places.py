@@ -1,0 +1,167 @@
+"""Where everything lies in an HDF5 file: asked of the library once, then read without it.
+
+Contiguous data sets are plain runs of bytes at an offset, so a mapping of the file shows them as
+arrays that all workers of a node share. Variable-length rows lie in *global heaps*, whose form is
+given in the HDF5 File Format Specification, section III.E.
+
+The trap: a file that was laid out and then interrupted opens without any complaint, with rows of
+zero length. Notebook 04 shows one.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from helpers.errors import FormatError, HelpersError
+from helpers.formats import provenance
+from helpers.formats.bytefile import ByteFile, damaged
+
+_ROW = struct.Struct("<IQI")  # length, address of the heap, number of the object in it
+_OBJECT = struct.Struct("<HHIQ")  # number, references, reserved, size
+_HEAP_SIZE = struct.Struct("<Q")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the library told about a file.
+
+    Args:
+        split: Name of the group.
+        record: Provenance; empty in a foreign file.
+        arrays: Data sets as arrays: views of the mapped file where they are contiguous.
+        starts: Offset in the file at which the bytes of `data` begin; None in the vlen layout.
+        stop: Size of `data` in bytes.
+        base: What heap addresses count from.
+    """
+
+    split: str
+    record: dict[str, object]
+    arrays: dict[str, np.ndarray]
+    start: int | None
+    stop: int
+    base: int
+
+
+def find(file: ByteFile, split: str | None) -> Found:
+    """Ask the HDF5 library where things lie, and close it again.
+
+    Raises:
+        FormatError: Not an HDF5 file, or of a layout that we do not know.
+        DamagedFileError: Cut, changed, or never finished.
+    """
+    if bytes(file.view[:8]) != b"\x89HDF\r\n\x1a\n" and b"\x89HDF\r\n\x1a\n" not in bytes(file.view[:4096]):
+        raise FormatError(
+            f"{file.path} is not an HDF5 file",
+            expected="a file that begins with the HDF5 signature",
+            next_step="Check the path; the suffix may be wrong",
+        )
+    try:
+        with h5py.File(file.path, "r", locking=False) as opened:
+            return _look(opened, file, split)
+    except HelpersError:
+        raise
+    except Exception as error:  # the library has no common exception, and a damaged file meets all
+        raise damaged(file.path, str(error).partition("\n")[0] or type(error).__name__) from error
+
+
+def _look(opened: h5py.File, file: ByteFile, split: str | None) -> Found:
+    record = provenance.loads(opened.attrs.get("provenance"))
+    if record and opened.attrs.get("complete") != 1:
+        raise damaged(file.path, "writing it was interrupted before it was complete")
+    split = split or _split_of(opened, record, file.path)
+    group = opened.get(split)
+    if not isinstance(group, h5py.Group) or not ({"data", "images"} & set(group)):
+        raise FormatError(
+            f"{file.path} has no samples of split {split!r}; it has: {', '.join(opened) or 'nothing'}",
+            expected="a group with data and offsets, or with images and targets",
+            next_step="Choose another split, or pack the data with this package",
+        )
+    sets = {name: item for name, item in group.items() if isinstance(item, h5py.Dataset)}
+    data = sets.pop("data", None)
+    arrays = {name: _array(item, file) for name, item in sets.items()}
+    start = None if data is None else _place(data, file)
+    return Found(split, record, arrays, start, data.size if data is not None else 0, opened.userblock_size)
+
+
+def _split_of(opened: h5py.File, record: dict[str, object], path: Path) -> str:
+    stated = record.get("schema")
+    if isinstance(stated, dict) and isinstance(stated.get("split"), str):
+        return str(stated["split"])
+    groups = [name for name, item in opened.items() if isinstance(item, h5py.Group)]
+    if len(groups) == 1 or "train" in groups:
+        return groups[0] if len(groups) == 1 else "train"
+    raise FormatError(
+        f"{path} has {len(groups)} groups: {', '.join(groups)}",
+        expected="one group, or one named train",
+        next_step="Name the one to read: helpers.formats.hdf5.open(path, split=…)",
+    )
+
+
+def _place(data: h5py.Dataset, file: ByteFile) -> int:
+    """Offset of a contiguous data set in the file."""
+    offset = data.id.get_offset()
+    if offset is None and data.size:
+        raise FormatError(
+            f"{file.path} stores {data.name} in chunks or compressed",
+            expected="a contiguous data set, since JPEG data does not compress",
+            next_step="Rewrite it with: h5repack -l CONTI -f NONE OLD NEW",
+        )
+    start = offset or 0
+    if not 0 <= start <= start + data.id.get_storage_size() <= file.size:
+        raise damaged(file.path, f"{data.name} reaches beyond its end")
+    return start
+
+
+def _array(item: h5py.Dataset, file: ByteFile) -> np.ndarray:
+    if h5py.check_vlen_dtype(item.dtype) == np.uint8:
+        if item.size and item.id.get_storage_size() != item.size * _ROW.size:
+            raise FormatError(
+                f"{file.path} has heap addresses of another size in {item.name}",
+                expected="addresses of 8 bytes",
+                next_step="Rewrite it with: h5repack OLD NEW",
+            )
+        return np.frombuffer(file.view, np.dtype("V16"), item.size, _place(item, file))
+    if item.dtype.kind not in "iu" or item.ndim != 1:
+        return np.zeros(0)
+    if item.id.get_offset() is None:
+        return np.asarray(item[...])
+    return np.frombuffer(file.view, item.dtype, item.size, _place(item, file))
+
+
+def row_lengths(rows: np.ndarray) -> np.ndarray:
+    """Lengths of variable-length rows, without following them."""
+    parts = rows.view(np.dtype([("length", "<u4"), ("address", "<u8"), ("number", "<u4")]))
+    return np.asarray(parts["length"])
+
+
+def row_place(file: ByteFile, row: bytes, base: int) -> tuple[int, int]:
+    """Start and stop in the file of one variable-length row.
+
+    Raises:
+        DamagedFileError: Its heap is not there or does not hold it.
+    """
+    length, address, wanted = _ROW.unpack(row)
+    if length == 0:
+        return 0, 0
+    heap = base + address
+    try:
+        if bytes(file.view[heap : heap + 4]) != b"GCOL":
+            raise damaged(file.path, f"there is no heap at byte {heap:,}")
+        (size,) = _HEAP_SIZE.unpack_from(file.view, heap + 8)
+        place, end = heap + 16, min(heap + size, file.size)
+        while place + _OBJECT.size <= end:
+            number, _, _, held = _OBJECT.unpack_from(file.view, place)
+            place += _OBJECT.size
+            if number == wanted and length <= held and place + length <= end:
+                return place, place + length
+            if number == 0:
+                break
+            place += -(-held // 8) * 8
+    except struct.error:
+        pass
+    raise damaged(file.path, f"the heap at byte {heap:,} does not hold its row")

@@ -1,0 +1,119 @@
+"""A packed file while it grows: written from end to end, its content digest taken on the way.
+
+The trap: `os.write` may write less than it was given (2 GiB at most, or what fits), and a full disk
+is noticed only by who looks at its answer. Notebook 03 teaches why one long write beats many.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from helpers import digests
+from helpers.digests import BlockHasher
+from helpers.errors import HelpersError, OutputExistsError, ResourceError
+from helpers.samples import Buffer, Packed
+
+_PIECES_AT_ONCE = 512  # the kernel takes 1,024 (IOV_MAX)
+
+
+class OutputFile:
+    """Append to a new file and hash what is appended.
+
+    Args:
+        path: A name that is free.
+        digest: Whether to take the content digest.
+    """
+
+    def __init__(self, path: Path, *, digest: bool) -> None:
+        self.path = path
+        self._hasher = BlockHasher() if digest else None
+        with writing(path):
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self.position = 0
+
+    def append(self, pieces: Sequence[Buffer]) -> None:
+        """Write all pieces, in order, with as few calls as possible."""
+        for start in range(0, len(pieces), _PIECES_AT_ONCE):
+            some = pieces[start : start + _PIECES_AT_ONCE]
+            write_all(self._descriptor, some, self.position, self.path)
+            for piece in some:
+                self.position += len(piece)
+                if self._hasher is not None:
+                    self._hasher.update(piece)
+
+    def close(self) -> None:
+        """Close the file; once is enough."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def finish(self) -> tuple[Path, ...]:
+        """Close, write the digest beside it, and name every file that was written."""
+        self.close()
+        return save_digest(self.path, self._hasher)
+
+    def __enter__(self) -> OutputFile:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def save_digest(path: Path, hasher: BlockHasher | None) -> tuple[Path, ...]:
+    """Complete and save the digest of a finished file; name the files there are now."""
+    if hasher is None:
+        return (path,)
+    beside = digests.sidecar(path)
+    with writing(path):
+        hasher.finish(path).save(beside)
+    return (path, beside)
+
+
+def packed(format_name: str, files: tuple[Path, ...], samples: int, payload_bytes: int) -> Packed:
+    """The report of a writer of one data file (the first of `files`)."""
+    file_bytes = sum(file.stat().st_size for file in files)
+    return Packed(files[0], format_name, samples, payload_bytes, file_bytes, files)
+
+
+def write_all(descriptor: int, pieces: Sequence[Buffer], position: int, path: Path) -> None:
+    """Write all pieces at `position` of `path`, however many calls that takes."""
+    rest = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
+    try:
+        while rest:
+            written = os.pwritev(descriptor, rest, position)
+            position += written
+            while rest and written >= len(rest[0]):
+                written -= len(rest.pop(0))
+            if written:
+                rest[0] = rest[0][written:]
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError of writing `path` into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def cannot_write(path: Path, error: OSError) -> HelpersError:
+    """The sentence for an OSError: the name is taken, the disk is full, or there is no permission."""
+    if isinstance(error, FileExistsError):
+        return OutputExistsError(
+            f"{path} exists already",
+            expected="a name that is free",
+            next_step="Choose another name, or remove it if it is not needed",
+        )
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return ResourceError(
+        f"{path} cannot be written ({error.strerror or error})",
+        expected="free blocks and inodes within your quota" if full else "a folder that you may write to",
+        next_step="Free some space (df -h and df -i tell)" if full else "Choose another place",
+    )
