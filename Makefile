@@ -31,7 +31,7 @@ check: setup-dev ## format, lint, types, shell scripts, spelling
 	$(py) -m ruff check .
 	$(py) -m ruff format --check .
 	$(py) -m mypy
-	"$(VENV)/bin/shellcheck" .ci/run tools/*.sh
+	PATH="$(VENV)/bin:$$PATH" shellcheck .ci/run tools/*.sh  # no wheel for ARM: there the system's
 	$(py) -m codespell_lib .
 
 setup: ## make .venv and install the pinned packages (PYTHON=, VENV=, SYSTEM_SITE=1)

@@ -80,8 +80,9 @@ install_with_uv() {
 }
 
 run_uv() {
+    if [ ! -t 2 ]; then set -- --quiet "$@"; fi # a bar in a terminal, nothing in a log
     UV_CACHE_DIR=${UV_CACHE_DIR:-$venv/.uv-cache} UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-300} UV_PYTHON_DOWNLOADS=never \
-        "$venv/bin/python" -m uv pip install --quiet --python "$venv/bin/python" "$@"
+        "$venv/bin/python" -m uv pip install --python "$venv/bin/python" "$@"
 }
 
 install_with_pip() {

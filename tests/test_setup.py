@@ -1,0 +1,337 @@
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+CONDA_NAMES = {"torch": "pytorch", "matplotlib": "matplotlib-base", "xxhash": "python-xxhash"}
+HEAVY = {"torch", "torchvision", "numpy", "pyarrow", "h5py", "scipy", "matplotlib", "PIL", "IPython"}
+SHELL_TOOLS = ("sh", "dirname", "cat", "cksum", "grep", "ls", "rm", "sed", "make", "printf", "mkdir", "cp")
+
+
+@pytest.fixture(scope="session")
+def project(repository) -> dict:
+    return tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+
+
+@pytest.fixture(scope="session")
+def lock(repository) -> list[Requirement]:
+    return [Requirement(line) for line in (repository / "requirements.lock").read_text().splitlines()]
+
+
+def requirements(project: dict, *extras: str) -> list[Requirement]:
+    lines = project["dependencies"] + [line for x in extras for line in project["optional-dependencies"][x]]
+    return [Requirement(line) for line in lines]
+
+
+# ---- the lists of packages agree
+
+
+def test_every_dependency_is_pinned_within_its_bounds(project, lock):
+    pinned: dict[str, list[str]] = {}
+    for pin in lock:
+        (version,) = pin.specifier
+        assert version.operator == "=="
+        pinned.setdefault(canonicalize_name(pin.name), []).append(version.version)
+    for wanted in requirements(project, *project["optional-dependencies"]):
+        versions = pinned[canonicalize_name(wanted.name)]
+        assert all(wanted.specifier.contains(version) for version in versions), wanted
+
+
+def test_the_lock_names_no_host_and_no_local_build(repository):
+    text = (repository / "requirements.lock").read_text()
+    assert "://" not in text
+    assert "+cpu" not in text
+    assert not re.search(r"^-", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("python", ["3.11.2", "3.12.0", "3.13.0", "3.14.0"])
+def test_the_lock_gives_each_python_on_linux_exactly_one_version_of_a_package(lock, python):
+    place = {
+        "python_version": python.rpartition(".")[0],
+        "python_full_version": python,
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "platform_machine": "x86_64",
+        "os_name": "posix",
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+    }
+    names = [pin.name for pin in lock if pin.marker is None or pin.marker.evaluate(place)]
+    assert len(names) == len(set(names))
+    assert {"torch", "triton", "nvidia-cudnn-cu13"} <= set(names)  # the build for GPUs
+
+
+def test_conda_users_get_the_same_packages_with_the_same_bounds(repository, project):
+    listed = yaml.safe_load((repository / "environment.yml").read_text())["dependencies"]
+    conda = {Requirement(line).name: Requirement(line).specifier for line in listed if isinstance(line, str)}
+    for wanted in requirements(project, "formats"):
+        assert conda[CONDA_NAMES.get(wanted.name, wanted.name)] == wanted.specifier, wanted
+    assert str(conda["python"]) == project["requires-python"]
+    assert len(conda) == len(requirements(project, "formats")) + 2  # python and pip
+
+
+# ---- the repository
+
+
+def test_no_tracked_file_names_a_package_host_or_a_path_of_one_machine(repository, need_tool):
+    if not (repository / ".git").exists():
+        pytest.skip("not a git checkout")
+    hosts = (
+        "pypi" + ".org",
+        "python" + "hosted",
+        "registry.npm" + "js",
+        "deb.debian" + ".org",
+        "/work" + "/main",
+    )
+    command = [need_tool("git", "git"), "grep", "-nIF", *(word for host in hosts for word in ("-e", host))]
+    found = subprocess.run(command, cwd=repository, capture_output=True, text=True)
+    assert found.stdout == ""
+
+
+def test_the_list_of_commands_does_not_import_anything_heavy(repository):
+    code = (
+        "import runpy, sys; sys.argv = ['helpers', '--help']\n"
+        "try: runpy.run_module('helpers', run_name='__main__')\n"
+        f"except SystemExit as stop: print(sorted({HEAVY!r} & set(sys.modules)), stop.code or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=repository, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1:] == ["[] 0"], done.stderr
+
+
+# ---- make setup, on a copy with a space in its path
+
+
+@pytest.fixture
+def checkout(tmp_path, repository, need_tool) -> Path:
+    """What set-up needs of the repository, in a folder with a space in its name."""
+    need_tool("make", "make")
+    folder = tmp_path / "my checkout"
+    (folder / "tools").mkdir(parents=True)
+    for name in (
+        "Makefile",
+        "pyproject.toml",
+        "requirements.lock",
+        "tools/setup.sh",
+        "tools/site_constraints.py",
+    ):
+        shutil.copy(repository / name, folder / name)
+    return folder
+
+
+def make(folder: Path, *words: str, path: str | None = None) -> subprocess.CompletedProcess:
+    ours = ("PYTHON", "VENV", "SYSTEM_SITE", "MAKEFLAGS", "MFLAGS", "MAKELEVEL")  # of a `make test` around us
+    kept = {name: value for name, value in os.environ.items() if name not in ours}
+    return subprocess.run(
+        ["make", "--no-print-directory", *words],
+        cwd=folder,
+        env=kept | {"PATH": path or kept["PATH"]},
+        capture_output=True,
+        text=True,
+    )
+
+
+def script(path: Path, body: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def old_python(path: Path) -> Path:
+    return script(path, 'case "$2" in *"[:2]"*) echo 3.9;; *) exit 1;; esac')
+
+
+def bare_python(path: Path) -> Path:
+    """A Python as Debian ships it: no venv, no ensurepip."""
+    return script(path, f'case "$2" in *ensurepip*) exit 1;; esac\nexec "{sys.executable}" "$@"')
+
+
+def recording_python(path: Path, log: Path, *, uv_works: bool = True) -> Path:
+    """A Python whose `-m venv` makes a folder with itself inside, and whose pip and uv only write a log."""
+    return script(
+        path,
+        f"""case "$*" in
+            *"-m venv"*)
+                for venv; do :; done
+                rm -rf "$venv"; mkdir -p "$venv/bin"; cp "$0" "$venv/bin/python"
+                case "$*" in *system-site*) v=true;; *) v=false;; esac
+                echo "include-system-site-packages = $v" > "$venv/pyvenv.cfg"; echo "venv" >> "{log}";;
+            *"-m pip --version"*) ;;
+            *site_constraints*) echo "torch==2.7.0";;
+            *"-m uv"*) echo "$*" >> "{log}"; {"true" if uv_works else "echo no network >&2; exit 2"};;
+            *"-m pip"*) echo "$*" >> "{log}";;
+            *) exec "{sys.executable}" "$@";;
+        esac""",
+    )
+
+
+def sentence(done: subprocess.CompletedProcess) -> str:
+    """The one line that set-up said (make adds its own that the target failed)."""
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("make:")]
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("setup: ")
+    assert lines[0].endswith(".")
+    return lines[0]
+
+
+def test_an_old_python_is_refused_in_one_sentence(checkout, tmp_path):
+    done = make(checkout, "setup", f"PYTHON={old_python(tmp_path / 'python3.9')}")
+    assert done.returncode != 0
+    assert "is Python 3.9, and 3.11 or newer is needed" in sentence(done)
+
+
+def test_a_python_without_venv_is_refused_in_one_sentence(checkout, tmp_path):
+    done = make(checkout, "setup", f"PYTHON={bare_python(tmp_path / 'python3')}")
+    assert done.returncode != 0
+    assert "apt install python3-venv" in sentence(done)
+
+
+def test_a_python_that_is_not_there_is_refused_in_one_sentence(checkout, tmp_path):
+    done = make(checkout, "setup", f"PYTHON={tmp_path / 'none'}")
+    assert done.returncode != 0
+    assert "cannot be run" in sentence(done)
+
+
+@pytest.fixture
+def tools_only(tmp_path, need_tool) -> Path:
+    """A PATH with the shell's tools and no Python."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    for name in SHELL_TOOLS:
+        (folder / name).symlink_to(need_tool(name, "coreutils"))
+    return folder
+
+
+def test_no_python_at_all_is_told_in_one_sentence(checkout, tools_only):
+    assert "no Python was found" in sentence(make(checkout, "setup", path=str(tools_only)))
+
+
+def test_only_an_old_python_on_the_path_is_told_in_one_sentence(checkout, tools_only):
+    old_python(tools_only / "python3")
+    assert "only Python 3.9 was found" in sentence(make(checkout, "setup", path=str(tools_only)))
+
+
+def test_only_a_python_without_venv_on_the_path_is_told_in_one_sentence(checkout, tools_only):
+    bare_python(tools_only / "python3")
+    assert "python3 has no venv module" in sentence(make(checkout, "setup", path=str(tools_only)))
+
+
+def test_the_first_suitable_python_is_found_behind_an_old_and_a_bare_one(checkout, tools_only, tmp_path):
+    old_python(tools_only / "python3")
+    bare_python(tools_only / "python3.13")
+    recording_python(tools_only / "python3.12", tmp_path / "log")
+    done = make(checkout, "setup", path=str(tools_only))
+    assert done.returncode == 0, done.stderr
+    assert "(python3.12)" in done.stderr
+
+
+def test_a_folder_that_is_no_environment_is_left_alone(checkout, tmp_path):
+    (checkout / "data").mkdir()
+    (checkout / "data" / "precious.jpg").write_bytes(b"x")
+    done = make(
+        checkout, "setup", "VENV=data", f"PYTHON={recording_python(tmp_path / 'python', tmp_path / 'log')}"
+    )
+    assert "is no virtual environment" in sentence(done)
+    assert (checkout / "data" / "precious.jpg").read_bytes() == b"x"
+
+
+def test_setup_installs_pinned_wheels_once_and_again_when_the_lock_changes(checkout, tmp_path):
+    log = tmp_path / "log"
+    chosen = f"PYTHON={recording_python(tmp_path / 'python', log)}"
+    assert make(checkout, "setup", chosen).returncode == 0
+    first = log.read_text().splitlines()
+    assert first[0] == "venv"
+    assert all("requirements.lock" in line for line in first[1:3])
+    assert "--only-binary :all:" in first[2]
+    assert "--extra formats" in first[2]
+
+    again = make(checkout, "setup", chosen)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert log.read_text().splitlines() == first
+
+    with (checkout / "requirements.lock").open("a") as lock:
+        lock.write("six==1.17.0\n")
+    make(checkout, "setup", chosen)
+    assert log.read_text().splitlines() == first + first[1:]  # the environment itself stays
+
+
+def test_the_developers_set_holds_the_users_one(checkout, tmp_path):
+    log = tmp_path / "log"
+    chosen = f"PYTHON={recording_python(tmp_path / 'python', log)}"
+    make(checkout, "setup-dev", chosen)
+    size = log.stat().st_size
+    assert "--extra formats --extra dev" in log.read_text()
+    make(checkout, "setup", chosen)
+    assert log.stat().st_size == size
+
+
+def test_pip_takes_over_where_uv_cannot(checkout, tmp_path):
+    log = tmp_path / "log"
+    done = make(checkout, "setup", f"PYTHON={recording_python(tmp_path / 'python', log, uv_works=False)}")
+    assert done.returncode == 0
+    last = log.read_text().splitlines()[-1]
+    assert "-m pip install" in last
+    assert "--only-binary :all: -c requirements.lock -e .[formats]" in last
+
+
+def test_a_sites_own_torch_is_kept_and_the_choice_is_remembered(checkout, tmp_path):
+    log = tmp_path / "log"
+    chosen = f"PYTHON={recording_python(tmp_path / 'python', log)}"
+    assert make(checkout, "setup", chosen, "SYSTEM_SITE=1").returncode == 0
+    assert "-c .venv/site-constraints.txt" in log.read_text().splitlines()[-1]
+    assert "-m uv" not in log.read_text()
+    size = log.stat().st_size
+    assert make(checkout, "setup", chosen).returncode == 0
+    assert log.stat().st_size == size
+    make(checkout, "setup", chosen, "SYSTEM_SITE=0")
+    assert "-m uv" in log.read_text()
+
+
+def test_make_alone_lists_the_targets(checkout):
+    done = make(checkout)
+    assert done.returncode == 0
+    for target in ("demo", "test", "test-all", "check", "setup", "bench", "lab", "kernel", "clean"):
+        assert re.search(rf"^make {target} +\w", done.stdout, re.MULTILINE), target
+
+
+# ---- constraints beside a site's packages
+
+
+@pytest.fixture(scope="module")
+def site_constraints(repository):
+    spec = importlib.util.spec_from_file_location(
+        "site_constraints", repository / "tools/site_constraints.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_sites_torch_is_pinned_and_its_other_packages_are_free(site_constraints, repository):
+    site = {"torch": "2.7.1+site", "numpy": "1.26.4"}
+    lines = site_constraints.constraints((repository / "requirements.lock").read_text(), site)
+    assert lines[0] == "torch==2.7.1+site"
+    names = {re.split("[=]", line)[0] for line in lines}
+    assert "h5py" in names
+    assert not {"numpy", "torchvision", "triton", "nvidia-cublas", "cuda-toolkit"} & names
+
+
+def test_a_site_without_torch_is_told_in_one_sentence(site_constraints, monkeypatch, capsys):
+    monkeypatch.setattr(site_constraints, "site_packages", lambda venv: {"numpy": "1.26.4"})
+    assert site_constraints.main() == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_what_the_environment_itself_holds_is_not_the_sites(site_constraints):
+    environment = Path(sys.prefix)
+    assert "pytest" not in site_constraints.site_packages(environment)
+    assert "pytest" in site_constraints.site_packages(environment / "elsewhere")
