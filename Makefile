@@ -42,6 +42,7 @@ setup-dev:
 
 bench: setup ## measure reading and packing in every format on this machine
 	$(py) -m helpers bench pack
+	$(py) -m helpers bench read
 
 lab: setup ## open JupyterLab
 	$(py) -m jupyterlab

@@ -335,3 +335,40 @@ def test_what_the_environment_itself_holds_is_not_the_sites(site_constraints):
     environment = Path(sys.prefix)
     assert "pytest" not in site_constraints.site_packages(environment)
     assert "pytest" in site_constraints.site_packages(environment / "elsewhere")
+
+
+# ---- the README
+
+
+def test_the_readme_is_short_and_names_every_command_and_format(repository):
+    from helpers import formats
+    from helpers.cli import build_parser
+
+    text = (repository / "README.md").read_text()
+    assert len(text.splitlines()) <= 150
+    (verbs,) = [
+        action.choices for action in build_parser()._actions if hasattr(action, "choices") and action.choices
+    ]
+    for verb in verbs:
+        assert re.search(rf"^\| `{verb}\b", text, re.MULTILINE), verb
+    for name in formats.names():
+        assert any(f"`x{suffix}`" in text for suffix in formats._FORMATS[name]), name
+
+
+def test_the_readme_asks_only_for_commands_that_exist(repository):
+    from helpers.cli import build_parser
+
+    text = (repository / "README.md").read_text()
+    for line in re.findall(r"^python -m helpers (.*?)(?:#.*)?$", text, re.MULTILINE):
+        build_parser().parse_args(line.split())
+    targets = set(re.findall(r"^([a-z-]+):", (repository / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)) <= targets
+
+
+def test_every_path_that_the_readme_names_exists(repository):
+    text = (repository / "README.md").read_text()
+    layout = text.partition("## What is where")[2]
+    for name in re.findall(r"^(\w+)/", layout, re.MULTILINE):
+        assert (repository / name).is_dir(), name
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert (repository / target).exists(), target

@@ -22,12 +22,12 @@ def examine(*paths: Path) -> list[Finding]:
     a job costs the job.
 
     Args:
-        paths: Folders whose file systems are looked at; none means the current one.
+        paths: Folders whose file systems are looked at besides the current one's.
 
     Returns:
         The findings in the order to read them. What cannot be examined is a finding too: nothing here raises.
     """
-    folders = paths or (Path(),)
+    folders = tuple(dict.fromkeys((Path(), *paths)))
     parts: list[tuple[str, Callable[[], Iterable[Finding]]]] = [
         ("machine", hardware.findings),
         ("storage", lambda: storage.findings(folders)),
