@@ -23,6 +23,7 @@ from helpers.formats.tar.options import Compression
 Access: TypeAlias = Literal["auto", "mmap", "pread"]
 Frames: TypeAlias = Sequence[tuple[int, int]]
 """(compressed offset, raw offset) of each frame's start, and of the end."""
+MAX_SCANNED_FRAME_BYTES = 256 << 20
 
 
 class Store(Protocol):
@@ -129,7 +130,7 @@ def find_frames(path: Path, store: Store, kind: Compression) -> list[tuple[int, 
     frames = [(0, 0)]
     try:
         for packed, raw in compression.frame_lengths(kind, store.view(0, store.size)):
-            if raw > 256 << 20:
+            if raw > MAX_SCANNED_FRAME_BYTES:
                 raise FormatError(
                     f"{path} is one {kind} stream of more than {raw >> 20} MiB without an index",
                     expected="frames of about 1 MiB, as this package writes them, for random access",

@@ -1,0 +1,667 @@
+"""Tar shards: names, cuts, indexes, and every way in which a tar can be damaged or hostile."""
+
+import gzip
+import io
+import json
+import multiprocessing
+import os
+import pickle
+import random
+import shutil
+import sys
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.digests import ContentDigest, sidecar
+from helpers.errors import (
+    DamagedFileError,
+    FormatError,
+    HelpersError,
+    MissingPackageError,
+    OutputExistsError,
+    PackError,
+    ReaderClosedError,
+    ResourceError,
+    UsageError,
+)
+from helpers.formats import tar
+from helpers.formats.tar import compression, headers, index, names, output
+from helpers.keys import key_problem
+from helpers.samples import Sample, Schema
+
+ODD = [
+    Sample("train/n01440764/n01440764_1.JPEG", b"\xff\xd8" + bytes(range(256)) * 900, 3),
+    Sample("a.b/cat.v2.jpg", b"x" * 700, -1, {"box": [1, None, 2.5], "ß": "é\n"}),
+    Sample("a.b/cat.v3.jpg", b"x" * 512, 2**63 - 1),
+    Sample(".hidden", b"", -(2**63)),
+    Sample("__meta__/x.png", b"1", 1, {}),
+    Sample("line\nfeed/x.jpg", b"22", 0),
+    Sample("100%/50%.jpg", b"333", 0),
+    Sample("日本語/" + "ü" * 80 + ".webp", b"4444", 5),
+    Sample("long/" + "n" * 240 + ".jpg", b"55555", 6),
+    Sample("no suffix at all", b"666666", 7),
+    Sample("label.cls", b"7777777", 8),
+]
+CAPTIONS = [
+    Sample("1.jpg", b"one", ["A dog.", 'Two "quoted", dogs | 犬\nsecond line']),
+    Sample("2.jpg", b"two", []),
+    Sample("3.jpg", b"three", [""], {"n": 1}),
+]
+VARIANTS = [
+    ("x.tar", tar.Options()),
+    ("x.tars", tar.Options(max_count=4)),
+    ("x.tar.gz", tar.Options()),
+    ("x.tar.zst", tar.Options(compression="zstd")),
+    ("x.tars", tar.Options(max_bytes=5000, compression="gzip")),
+]
+
+
+def schema(samples, **changes):
+    sizes = [len(s.data) for s in samples]
+    kind = "captions" if samples and isinstance(samples[0].target, list) else "label"
+    facts = {"target": kind, "has_meta": True, "classes": ("a", "b"), "unique_stems": False, **changes}
+    return Schema(len(samples), sum(sizes), max(sizes, default=0), **facts)
+
+
+def write(out, samples, options=None, **changes):
+    return tar.write(iter(samples), out, schema=schema(samples, **changes), options=options)
+
+
+def plain(samples):
+    return [(s.key, bytes(s.data), s.target, s.meta) for s in samples]
+
+
+def drop_indexes(path):
+    for file in [path.parent, path][path.is_dir()].glob(f"*{index.SUFFIX}"):
+        file.unlink()
+
+
+keys = (
+    st.lists(
+        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\0"), min_size=1, max_size=12),
+        min_size=1,
+        max_size=3,
+    )
+    .map("/".join)
+    .filter(lambda key: key_problem(key) is None)
+)
+tricky = st.lists(
+    st.sampled_from(["a", "b", ".", "%", "/", "_", "__", "\n", "jpg", "cls", "2E", "é"]), min_size=1
+)
+any_key = st.one_of(keys, tricky.map("".join).filter(lambda key: key_problem(key) is None))
+
+
+@given(any_key)
+def test_every_key_comes_back_from_its_member_name(key):
+    from webdataset.tariterators import base_plus_ext  # not above: spawned children need not load torch
+
+    for unique_stems in (True, False):
+        stem, suffix = names.split_key(key, unique_stems)
+        assert names.key_of(f"{stem}.{suffix}") == key
+        assert names.split_member(f"{stem}.{suffix}") == (stem, suffix)
+        assert base_plus_ext(f"{stem}.{suffix}") == (stem, suffix)
+        assert base_plus_ext(f"{stem}.cls") == (stem, "cls")
+        assert suffix.lower() not in names.RESERVED
+
+
+@given(st.sets(any_key, min_size=2, max_size=6))
+def test_different_keys_never_share_a_stem(some):
+    assert len({names.split_key(key, False)[0] for key in some}) == len(some)
+    by_first_dot = {key.rpartition("/")[0] + "/" + key.rpartition("/")[2].partition(".")[0] for key in some}
+    if len(by_first_dot) == len(some):
+        assert len({names.split_key(key, True)[0] for key in some}) == len(some)
+
+
+def test_plain_names_stay_as_they_are():
+    assert names.split_key("a.b/cat.JPEG", True) == ("a.b/cat", "JPEG")
+    assert names.split_key("a.b/cat.v2.jpg", True) == ("a.b/cat%2Ev2%2Ejpg", "jpg")
+
+
+@pytest.mark.parametrize(
+    "key", ["", "/abs.jpg", "a/../b.jpg", "../b.jpg", "./b.jpg", "a//b.jpg", "a\0.jpg", "\ud800.jpg"]
+)
+def test_a_key_that_would_leave_its_folder_is_refused(tmp_path, key):
+    for unique_stems in (True, False):
+        with pytest.raises(FormatError, match="as a key"):
+            names.split_key(key, unique_stems)
+
+
+@pytest.mark.parametrize("access", ["mmap", "pread", "auto"])
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+@pytest.mark.parametrize("samples", [ODD, CAPTIONS, []], ids=["labels", "captions", "empty"])
+def test_everything_comes_back_with_the_index_and_without(tmp_path, name, options, samples, access):
+    packed = write(tmp_path / name, samples, options)
+    assert packed.samples == len(samples)
+    assert packed.payload_bytes == sum(len(s.data) for s in samples)
+    assert packed.file_bytes == sum(file.stat().st_size for file in packed.files)
+    assert {p for p in tmp_path.rglob("*") if p.is_file()} == set(packed.files)
+    for indexed in (True, False):
+        reader = tar.open(tmp_path / name, access)
+        assert reader.info()["indexed"] == indexed
+        assert plain(reader) == plain(samples)
+        assert [reader.size(i) for i in range(len(reader))] == [len(s.data) for s in samples]
+        assert reader.keys().to_pylist() == [s.key for s in samples]
+        if samples:
+            assert reader.target_kind == schema(samples).target
+            assert reader.classes == ("a", "b")
+            many = [len(samples) - 1, 0, 0]
+            assert [bytes(d) for d in reader.read_many(many)] == [samples[i].data for i in many]
+        drop_indexes(tmp_path / name)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            any_key,
+            st.binary(max_size=1500),
+            st.one_of(st.integers(-(2**63), 2**63 - 1)),
+            st.none() | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), st.integers()),
+        ),
+        max_size=6,
+        unique_by=lambda row: row[0],
+    ),
+    st.sampled_from(["x.tar", "x.tars", "x.tar.zst"]),
+)
+def test_any_samples_come_back(tmp_path_factory, rows, name):
+    out = tmp_path_factory.mktemp("any") / name
+    samples = [Sample(*row) for row in rows]
+    write(out, samples, tar.Options(max_count=2) if name == "x.tars" else None)
+    assert plain(tar.open(out)) == plain(samples)
+    drop_indexes(out)
+    assert plain(tar.open(out)) == plain(samples)
+    shutil.rmtree(out.parent)
+
+
+def test_captions_one_a_line_come_back_and_line_feeds_are_refused(tmp_path):
+    samples = [Sample("1.jpg", b"1", ["a", "", "b "]), Sample("2.jpg", b"2", []), Sample("3.jpg", b"", [""])]
+    options = tar.Options(caption_suffix="txt")
+    write(tmp_path / "x.tar", samples, options)
+    drop_indexes(tmp_path / "x.tar")
+    assert plain(tar.open(tmp_path / "x.tar")) == plain(samples)
+    with pytest.raises(FormatError, match=r"'1.jpg' has a line feed"):
+        write(tmp_path / "y.tar", CAPTIONS, options)
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        Sample("a.jpg", b"", 2**63),
+        Sample("a.jpg", b"", ["caption"]),
+        Sample("a.jpg", b"", 0, {"x": {1, 2}}),
+        Sample("a.jpg", b"", 0, {"x": "\ud800"}),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_by_name(tmp_path, sample):
+    with pytest.raises(FormatError, match=r"'a\.jpg'"):
+        write(tmp_path / "x.tar", [sample], target="label")
+
+
+def test_a_key_that_comes_twice_is_refused(tmp_path):
+    with pytest.raises(FormatError, match="the same key"):
+        write(
+            tmp_path / "x.tar", [Sample("a.jpg", b"1", 0), Sample("b.jpg", b"", 0), Sample("a.jpg", b"2", 0)]
+        )
+
+
+def test_data_may_be_overwritten_after_each_sample(tmp_path):
+    buffer = bytearray(40_000)
+
+    def reused():
+        for number, size in enumerate([40_000, 10, 20_000, 0, 16_384]):
+            buffer[:] = bytes([number]) * len(buffer)
+            yield Sample(f"{number}.jpg", memoryview(buffer)[:size], number)
+
+    tar.write(reused(), tmp_path / "x.tar", schema=Schema(5, 76_394, 40_000))
+    sizes = {bytes(s.data)[:1]: len(s.data) for s in tar.open(tmp_path / "x.tar")}
+    assert sizes == {b"\0": 40_000, b"\1": 10, b"\2": 20_000, b"": 0, b"\4": 16_384}
+
+
+@given(
+    st.lists(st.integers(0, 3000), max_size=30),
+    st.integers(1, 20_000),
+    st.integers(1, 6),
+    st.sampled_from([None, "gzip"]),
+)
+def test_shards_are_cut_where_the_plan_says(tmp_path_factory, sizes, max_bytes, max_count, packing):
+    out = tmp_path_factory.mktemp("cut") / "x.tars"
+    options = tar.Options(max_bytes=max_bytes, max_count=max_count, compression=packing)
+    samples = [Sample(f"{i}.jpg", bytes(size), i) for i, size in enumerate(sizes)]
+    packed = write(out, samples, options)
+    borders = tar.plan_shards(np.array(sizes, np.int64), options)
+    shards = [file for file in packed.files if file.name.endswith((".tar", ".tar.gz"))]
+    assert [file.name for file in shards] == [tar.shard_name(n, options) for n in range(len(borders))]
+    assert [len(tar.open(file)) for file in shards] == [stop - start for start, stop in borders]
+    for number, (start, stop) in enumerate(borders):  # a job that writes one shard writes the same bytes
+        alone = out.parent / shards[number].name
+        tar.write_shard(samples[start:stop], alone, schema=schema(samples), options=options)
+        assert alone.read_bytes() == shards[number].read_bytes()
+        assert index.beside(alone).read_bytes() == index.beside(shards[number]).read_bytes()
+    shutil.rmtree(out.parent)
+
+
+def test_shards_stay_below_their_limit_except_for_one_large_sample(tmp_path):
+    samples = [Sample(f"{i}.jpg", bytes(s), 0) for i, s in enumerate([30_000, 30_000, 500_000, 1, 90_000])]
+    write(tmp_path / "x.tars", samples, tar.Options(max_bytes=100_000))
+    sizes = [file.stat().st_size for file in sorted((tmp_path / "x.tars").glob("*.tar"))]
+    assert len(sizes) == 3
+    assert [size > 100_000 + 10_240 for size in sizes] == [False, True, False]
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_equal_samples_give_equal_bytes(tmp_path, name, options):
+    written = []
+    for folder in (tmp_path / "1", tmp_path / "2"):
+        folder.mkdir()
+        written.append([f.read_bytes() for f in write(folder / name, ODD, options).files])
+    assert written[0] == written[1]
+
+
+def test_headers_are_those_of_tarfile_but_for_time_and_owner():
+    for name, size in [
+        ("a/b.jpg", 0),
+        ("x" * 100, 123_456),
+        ("x" * 101 + ".jpg", 1),
+        ("ü.jpg", 7),
+        ("big.bin", 9 << 30),
+    ]:
+        info = tarfile.TarInfo.frombuf(headers.member(name, size)[-512:], "utf-8", "strict")
+        assert (info.mtime, info.uid, info.gid, info.mode, info.uname) == (0, 0, 0, 0o644, "")
+        whole = headers.member(name, size)
+        archive = tarfile.open(fileobj=io.BytesIO(whole + bytes(1024)))  # noqa: SIM115
+        assert [(m.name, m.size) for m in [archive.next()]] == [(name, size)]
+
+
+def test_the_digest_sidecars_hold_for_every_tar_and_index(tmp_path):
+    packed = write(tmp_path / "x.tars", ODD, tar.Options(max_count=3))
+    checked = [f for f in packed.files if not f.name.endswith(".digest.json")]
+    assert len(checked) == 8
+    for file in checked:
+        assert ContentDigest.load(sidecar(file)).damaged_blocks(file) == []
+    bare = tar.write(iter(ODD), tmp_path / "bare.tar", schema=schema(ODD), digest=False)
+    assert [f.name for f in bare.files] == ["bare.tar", "bare.tar.index.arrow"]
+
+
+def test_the_dali_index_has_the_documented_text(tmp_path):
+    samples = [Sample("a b/c.jpg", b"x" * 600, 12, {"k": 1}), Sample("l" * 150 + ".png", b"", 0)]
+    write(tmp_path / "x.tar", samples, tar.Options(dali_index=True), unique_stems=True)
+    lines = (tmp_path / "x.tar.idx").read_text().splitlines()
+    assert lines[0] == "v1.2 2"
+    with tarfile.open(tmp_path / "x.tar") as archive:
+        members = [
+            f"{m.name.rpartition('.')[2]} {m.offset_data} {m.size} {m.name.replace(' ', '%20')}"
+            for m in archive
+        ]
+    assert lines[1:] == [" ".join(members[:3]), " ".join(members[3:])]
+
+
+# Damage
+
+
+@pytest.fixture
+def small(tmp_path):
+    write(tmp_path / "x.tar", ODD[:4], unique_stems=True)
+    return tmp_path / "x.tar"
+
+
+def read_all(path, access="mmap"):
+    return plain(tar.open(path, access))
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_tar_cut_at_any_block_is_refused(small, indexed):
+    whole = small.read_bytes()
+    if not indexed:
+        drop_indexes(small)
+    for size in range(0, len(whole), 512):
+        small.write_bytes(whole[:size])
+        with pytest.raises(DamagedFileError, match=r"x\.tar"):
+            read_all(small)
+
+
+@pytest.mark.parametrize("name", ["x.tar.gz", "x.tar.zst"])
+def test_a_compressed_tar_cut_anywhere_is_refused(tmp_path, name):
+    write(tmp_path / name, ODD[1:4])
+    drop_indexes(tmp_path / name)
+    whole = (tmp_path / name).read_bytes()
+    for size in range(0, len(whole), 7):
+        (tmp_path / name).write_bytes(whole[:size])
+        with pytest.raises(FormatError, match=r"x\.tar"):
+            read_all(tmp_path / name)
+
+
+def test_an_index_of_another_tar_is_refused(tmp_path, small):
+    write(
+        tmp_path / "y.tar",
+        [Sample(s.key, bytes(len(s.data)), s.target, s.meta) for s in ODD[:4]],
+        name="other",
+    )
+    other = (tmp_path / "y.tar").read_bytes()
+    small.write_bytes(other[: small.stat().st_size].ljust(small.stat().st_size, b"\0"))
+    with pytest.raises(DamagedFileError, match="begins or ends differently"):
+        read_all(small)
+    small.write_bytes(other + bytes(10_240))
+    with pytest.raises(DamagedFileError, match="its index was made for"):
+        read_all(small)
+
+
+def test_a_damaged_header_is_named_with_its_place(small):
+    drop_indexes(small)
+    data = bytearray(small.read_bytes())
+    data[1024 + 3] ^= 1
+    small.write_bytes(data)
+    with pytest.raises(DamagedFileError, match=r"checksum is wrong.*byte 1,024"):
+        read_all(small)
+
+
+def test_zeros_in_the_middle_do_not_end_a_tar(small):
+    drop_indexes(small)
+    data = bytearray(small.read_bytes())
+    data[1024:2048] = bytes(1024)
+    small.write_bytes(data)
+    with pytest.raises(DamagedFileError, match="data behind the end"):
+        read_all(small)
+
+
+def test_a_missing_shard_in_the_middle_is_named(tmp_path):
+    write(tmp_path / "x.tars", ODD, tar.Options(max_count=2))
+    (tmp_path / "x.tars" / "shard-000002.tar").unlink()
+    with pytest.raises(DamagedFileError, match="lacks the shards 2;"):
+        len(tar.open(tmp_path / "x.tars"))
+
+
+def test_a_folder_without_shards_and_a_missing_file_are_refused(tmp_path):
+    with pytest.raises(FormatError, match="holds no tar files"):
+        len(tar.open(tmp_path))
+    with pytest.raises(FormatError, match="cannot be read"):
+        len(tar.open(tmp_path / "none.tar"))
+
+
+def test_shards_of_labels_and_of_captions_do_not_mix(tmp_path):
+    write(tmp_path / "labels.tar", ODD)
+    write(tmp_path / "captions.tar", CAPTIONS)
+    with pytest.raises(FormatError, match="shards with captions"):
+        len(tar.open(tmp_path))
+
+
+def test_existing_output_and_a_missing_folder_are_refused(tmp_path, small):
+    for out in (small, tmp_path):
+        with pytest.raises(OutputExistsError):
+            tar.write(iter(ODD), out, schema=schema(ODD)) if out == small else write(out / "x.tar", ODD)
+    (tmp_path / "y.tars").mkdir()
+    with pytest.raises(OutputExistsError):
+        write(tmp_path / "y.tars", ODD)
+    with pytest.raises(PackError, match="could not be written"):
+        write(tmp_path / "none" / "x.tar", ODD)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_disk_is_a_sentence(tmp_path, monkeypatch):
+    writer = output.Output(tmp_path / "x.tar", digest=False)
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, writer._descriptor)
+    os.close(full)
+    with pytest.raises(ResourceError, match="could not grow"):
+        writer.member(headers.member("a.jpg", 100_000), bytes(100_000))
+    writer.abandon()
+
+
+def test_a_short_write_is_continued(tmp_path, monkeypatch):
+    real = os.writev
+    monkeypatch.setattr(os, "writev", lambda fd, parts: real(fd, [b"".join(parts)[:1000]]))
+    monkeypatch.setattr(os, "write", lambda fd, data, real=os.write: real(fd, data[:70_001]))
+    write(tmp_path / "x.tar", ODD)
+    assert read_all(tmp_path / "x.tar") == plain(ODD)
+
+
+def test_an_error_of_the_source_leaves_no_descriptor_open(tmp_path):
+    def failing():
+        yield ODD[0]
+        raise KeyError("source")
+
+    before = set(os.listdir("/proc/self/fd"))
+    for name in ("x.tar", "x.tars"):
+        with pytest.raises(KeyError):
+            tar.write(failing(), tmp_path / name, schema=schema(ODD))
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+# Hostile archives: refused with a sentence, at once, without much memory
+
+
+def ustar(name=b"a.jpg", size=b"00000000000\0", kind=b"0", data=b"", **fields):
+    block = bytearray(headers.member("x", 0))
+    block[:100] = name.ljust(100, b"\0")
+    block[124:136] = size
+    block[156:157] = kind
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block) + data + bytes(-len(data) % 512)
+
+
+HOSTILE = {
+    "size beyond the end": ustar(size=b"77777777777\0"),
+    "negative base-256 size": ustar(size=b"\xff" * 12),
+    "absurd base-256 size": ustar(size=b"\x80" + b"\xff" * 11),
+    "size that is no number": ustar(size=b"-0000000001\0"),
+    "size of words": ustar(size=b"12_000000_1\0"),
+    "huge pax header": ustar(kind=b"x", size=b"77777777777\0"),
+    "pax length zero": ustar(kind=b"x", size=b"%011o\0" % 9, data=b"0 path=a\n"),
+    "pax length lies": ustar(kind=b"x", size=b"%011o\0" % 9, data=b"99 path=a"),
+    "pax without end": ustar(kind=b"x", size=b"%011o\0" % 9, data=b"9999999999999999999999"[:9]),
+    "pax size negative": ustar(kind=b"x", size=b"%011o\0" % 11, data=b"11 size=-1\n") + ustar(),
+    "pax size huge": ustar(kind=b"x", size=b"%011o\0" % 28, data=b"28 size=9999999999999999999\n") + ustar(),
+    "long name beyond the end": ustar(kind=b"L", size=b"00000777777\0"),
+    "sparse file": ustar(kind=b"x", size=b"%011o\0" % 22, data=b"22 GNU.sparse.major=1\n") + ustar(),
+    "absolute name": ustar(name=b"/etc/passwd.jpg"),
+    "name that climbs": ustar(name=b"../../x.jpg"),
+    "the same member twice": ustar() + ustar(),
+    "label that is no number": ustar() + ustar(name=b"a.cls", size=b"00000000003\0", data=b"dog"),
+    "label beyond 64 bits": ustar() + ustar(name=b"a.cls", size=b"%011o\0" % 20, data=b"9" * 20),
+    "json that is none": ustar() + ustar(name=b"a.json", size=b"00000000001\0", data=b"{"),
+    "json too deep": ustar() + ustar(name=b"a.json", size=b"%011o\0" % 100_000, data=b"[" * 100_000),
+    "meta that is no object": ustar() + ustar(name=b"a.meta", size=b"00000000001\0", data=b"1"),
+    "text that is no UTF-8": ustar() + ustar(name=b"a.txt", size=b"00000000001\0", data=b"\xff"),
+    "not a tar at all": b"\xff\xd8\xff\xe0" * 1000,
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_tar_is_refused_with_a_sentence(tmp_path, what):
+    path = tmp_path / "x.tar"
+    path.write_bytes(HOSTILE[what] + bytes(1024))
+    for access in ("mmap", "pread"):
+        with pytest.raises(FormatError, match=r"x\.tar"):
+            read_all(path, access)
+
+
+def test_headers_that_only_announce_others_end_at_the_end(tmp_path):
+    path = tmp_path / "x.tar"
+    path.write_bytes(ustar(kind=b"x") * 2000 + ustar(kind=b"g") * 2000 + bytes(1024))
+    assert read_all(path) == []
+
+
+def test_a_bomb_is_not_unpacked_beyond_what_its_index_says():
+    bomb = compression.compress("zstd", bytes(64 << 20))
+    with pytest.raises(compression.BadFrameError):
+        compression.decompress("zstd", bomb, 1000)
+    with pytest.raises(compression.BadFrameError, match="cannot hold"):
+        compression.decompress("gzip", compression.compress("gzip", b"x"), 1 << 40)
+    with pytest.raises(compression.BadFrameError):
+        compression.decompress("zstd", bomb, (64 << 20) + 1)
+
+
+def test_one_large_foreign_gzip_stream_is_refused_as_such(tmp_path, monkeypatch):
+    from helpers.formats.tar import stores
+
+    monkeypatch.setattr(stores, "MAX_SCANNED_FRAME_BYTES", 100_000)
+    raw = ustar(size=b"%011o\0" % 200_000, data=bytes(200_000)) + bytes(1024)
+    (tmp_path / "x.tar.gz").write_bytes(gzip.compress(raw))
+    with pytest.raises(FormatError, match="one gzip stream"):
+        read_all(tmp_path / "x.tar.gz")
+    monkeypatch.setattr(stores, "MAX_SCANNED_FRAME_BYTES", 300_000)
+    assert read_all(tmp_path / "x.tar.gz") == [("a.jpg", bytes(200_000), -1, None)]
+
+
+def test_samples_may_straddle_foreign_frames(tmp_path):
+    write(tmp_path / "x.tar", ODD)
+    raw = (tmp_path / "x.tar").read_bytes()
+    pieces = [raw[i : i + 1000] for i in range(0, len(raw), 1000)]
+    (tmp_path / "y.tar.gz").write_bytes(b"".join(map(gzip.compress, pieces)))
+    assert read_all(tmp_path / "y.tar.gz") == plain(ODD)
+
+
+def _outcome(path):
+    """What reading a mutated shard gives: the right samples, other ones, or a sentence."""
+    try:
+        return "same" if read_all(path) == plain(ODD) else "changed"
+    except HelpersError:
+        return "refused"
+
+
+def _mutate_many(folder, name, seed, count):
+    """Runs in a child, so that a crash of native code would be seen as its exit code."""
+    rng = random.Random(seed)
+    target = folder / name
+    whole = target.read_bytes()
+    for _ in range(count):
+        data = bytearray(whole)
+        kind = rng.randrange(3)
+        at = rng.randrange(len(data))
+        if kind == 0:
+            data[at] ^= 1 << rng.randrange(8)
+        elif kind == 1:
+            data[at : at + 8] = rng.randbytes(len(data[at : at + 8]))
+        else:
+            del data[at:]
+        target.write_bytes(data)
+        _outcome(folder / "x.tar")
+    target.write_bytes(whole)
+    sys.exit(0 if _outcome(folder / "x.tar") == "same" else 3)
+
+
+@pytest.mark.parametrize("name", ["x.tar", "x.tar.index.arrow"])
+@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_mutations_of_tar_and_index_never_crash_a_reader(tmp_path, name, count):
+    write(tmp_path / "x.tar", ODD)
+    if name == "x.tar":
+        drop_indexes(tmp_path / "x.tar")
+    child = multiprocessing.get_context("fork").Process(target=_mutate_many, args=(tmp_path, name, 1, count))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+
+
+def test_a_flipped_byte_in_tar_or_index_is_found_by_its_digest(tmp_path):
+    for file in (*write(tmp_path / "x.tar", ODD).files[:1], tmp_path / "x.tar.index.arrow"):
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+        assert ContentDigest.load(sidecar(file)).damaged_blocks(file) == [0]
+
+
+# Readers in processes and threads
+
+
+def _read_in_child(reader):
+    return [bytes(data) for data in reader.read_many(range(len(reader)))]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("access", ["mmap", "pread"])
+def test_children_read_what_the_parent_opened(tmp_path, method, access):
+    write(tmp_path / "x.tars", ODD, tar.Options(max_count=3))
+    drop_indexes(tmp_path / "x.tars")
+    reader = tar.open(tmp_path / "x.tars", access)
+    expected = _read_in_child(reader)
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        assert pool.map(_read_in_child, [reader] * 4) == [expected] * 4
+
+
+@pytest.mark.parametrize("name", ["x.tars", "x.tar.zst"])
+@pytest.mark.parametrize("access", ["mmap", "pread"])
+def test_threads_share_a_reader(tmp_path, access, name):
+    samples = [Sample(f"{i}.jpg", os.urandom(3000), i) for i in range(300)]
+    write(tmp_path / name, samples, tar.Options(max_count=2) if name == "x.tars" else None)
+    reader = tar.open(tmp_path / name, access)  # more shards than are kept open at once
+    order = random.Random(0).choices(range(300), k=2000)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda i: bytes(reader.read(i)) == samples[i].data, order))
+    assert all(found)
+
+
+def test_a_thousand_shards_need_no_thousand_descriptors(tmp_path):
+    samples = [Sample(f"{i}.jpg", b"%d" % i, i) for i in range(200)]
+    tar.write(
+        iter(samples),
+        tmp_path / "x.tars",
+        schema=schema(samples),
+        options=tar.Options(max_count=1),
+        digest=False,
+    )
+    for access in ("mmap", "pread"):
+        before = len(os.listdir("/proc/self/fd"))
+        reader = tar.open(tmp_path / "x.tars", access)
+        assert len(reader) == 200
+        assert len(os.listdir("/proc/self/fd")) == before
+        assert [bytes(reader.read(i)) for i in range(200)] == [b"%d" % i for i in range(200)]
+        assert len(os.listdir("/proc/self/fd")) <= before + 128
+
+
+def test_views_outlive_the_reader_and_a_closed_reader_refuses(small):
+    reader = tar.open(small)
+    data = reader.read(0)
+    again = pickle.loads(pickle.dumps(reader))
+    reader.close()
+    assert bytes(data) == ODD[0].data == bytes(again.read(0))
+    with pytest.raises(ReaderClosedError):
+        reader.read(0)
+
+
+def test_reading_writes_nothing(small):
+    drop_indexes(small)
+    before = sorted(small.parent.iterdir())
+    read_all(small)
+    assert sorted(small.parent.iterdir()) == before
+
+
+def test_span_says_where_the_bytes_lie(small):
+    reader = tar.open(small)
+    for number, sample in enumerate(ODD[:4]):
+        file, start, stop = reader.span(number)
+        assert file.read_bytes()[start:stop] == sample.data
+
+
+def test_wrong_options_are_refused(tmp_path):
+    for wrong in (
+        {"max_bytes": 0},
+        {"max_count": 0},
+        {"caption_suffix": "csv"},
+        {"compression": "lz4"},
+        {"compression": "gzip", "dali_index": True},
+    ):
+        with pytest.raises(UsageError):
+            tar.Options(**wrong)
+    with pytest.raises(UsageError, match=r"ending in \.tar\.gz"):
+        write(tmp_path / "x.tar", ODD, tar.Options(compression="gzip"))
+
+
+def test_a_missing_zstandard_is_said_with_the_line_that_installs_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(MissingPackageError, match=r"\[formats\]"):
+        write(tmp_path / "x.tar.zst", ODD)
+
+
+def test_the_provenance_is_in_the_tar_and_in_the_index(small):
+    schema_of = lambda reader: reader.info()["provenance"]["schema"]  # noqa: E731
+    assert schema_of(tar.open(small))["classes"] == ["a", "b"]
+    drop_indexes(small)
+    assert schema_of(tar.open(small))["classes"] == ["a", "b"]
+    with tarfile.open(small) as archive:
+        comment = archive.pax_headers["comment"]
+    assert json.loads(comment.removeprefix(headers.COMMENT))["package"] == "smallfiles"
