@@ -1,0 +1,181 @@
+"""Any tar file as a source, read in place: nothing is unpacked, no inode is spent.
+
+Labels come from class folders (as in ImageFolder), from webdataset's side files, or not at all. A tar
+of tars is indexed inside; a tar.gz is read in its own order, or decompressed once (`spool`).
+
+The trap: unpacking 1.28 million files onto a parallel file system costs hours and a quota of inodes,
+and the tar that was downloaded can be read at random as it is. Notebook 05 does it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from helpers.errors import SourceError
+from helpers.manifest import Manifest
+from helpers.samples import UNLABELLED
+from helpers.sources.record import Options, Source, canonical_split, choose_split, plural
+from helpers.sources.tarball import webdataset
+from helpers.sources.tarball.archive import Archive, index
+from helpers.sources.tarball.store import StreamStore, TarStore, open_store
+from helpers.sources.tarball.streams import spool
+
+__all__ = [
+    "Archive",
+    "StreamStore",
+    "TarStore",
+    "from_archive",
+    "index",
+    "load",
+    "open_archive",
+    "open_store",
+    "samples_of",
+    "spool",
+]
+
+
+def load(path: Path, options: Options | None = None) -> Source:
+    """Read a tar file as a source.
+
+    Args:
+        path: A tar, tar.gz (bz2, xz) or tar of tars.
+        options: See `Options`.
+
+    Returns:
+        Samples in the archive's order, since that is the order in which its bytes lie.
+
+    Raises:
+        SourceError: Not a tar, damaged, or nothing in it that could be a sample.
+    """
+    options = options or Options()
+    return from_archive(open_archive(path, options), options)
+
+
+def open_archive(path: Path, options: Options) -> Archive:
+    """Index a tar, after decompressing it onto scratch if that was asked for."""
+    return index(spool(path, options.spool) if options.spool else path, options)
+
+
+def samples_of(archive: Archive, options: Options) -> Archive:
+    """The files of an archive that are samples.
+
+    Raises:
+        SourceError: There are none.
+    """
+    samples = archive.select(archive.having(options.suffixes))
+    if not len(samples.names):
+        raise SourceError(
+            f"{archive.path} is no data set: it holds {archive.contents_in_words()} and no images",
+            expected=f"files ending in {', '.join(options.suffixes)}",
+            next_step="Check the path, or name the suffixes of your samples",
+        )
+    return samples
+
+
+def from_archive(archive: Archive, options: Options) -> Source:
+    """The source that an indexed archive is."""
+    samples = samples_of(archive, options)
+    aside = len(archive.names) - len(samples.names) - len(archive.contents)
+    notes = (*archive.notes, *((f"left aside: {plural(aside, 'other file')}",) if aside else ()))
+    if not options.unlabelled:
+        found = webdataset.recognise(archive, samples.names.to_pylist(), options)
+        if found is not None:
+            manifest = _manifest(samples, found.targets, options.split or "train", (), found.metas)
+            return Source(manifest, open_store(archive), "webdataset tar", notes + found.notes, archive.path)
+    place = _find_classes(samples.names, archive.path, options)
+    samples = samples.select(place.keep)
+    labels, classes, more = _labels(samples, place, options)
+    if classes:
+        inside = labels != UNLABELLED
+        samples, labels = samples.select(inside), labels[inside]
+    manifest = _manifest(samples, labels, place.split, classes)
+    return Source(manifest, open_store(archive), "tarball", notes + place.notes + more, archive.path)
+
+
+def _manifest(
+    samples: Archive,
+    targets: object,
+    split: str,
+    classes: tuple[str, ...],
+    metas: object = None,
+) -> Manifest:
+    name = samples.path.name.partition(".")[0] or "dataset"
+    return Manifest.from_columns(
+        samples.names, targets, name=name, split=split, classes=classes, sizes=samples.sizes, metas=metas
+    )
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where in the archive the class folders are.
+
+    Args:
+        keep: Which samples belong to the split.
+        prefix: The folders above the class folders.
+        split: Its canonical name.
+        notes: How it was chosen.
+    """
+
+    keep: npt.NDArray[np.bool_]
+    prefix: str
+    split: str
+    notes: tuple[str, ...]
+
+
+def _find_classes(names: pa.StringArray, path: Path, options: Options) -> _Place:
+    """Pass over folders that only wrap the classes (`train/cat/1.jpg`), and choose among splits."""
+    keep, prefix, split = np.ones(len(names), bool), "", options.split or "train"
+    notes: tuple[str, ...] = ()
+    while True:
+        rest = pc.utf8_slice_codeunits(names.filter(pa.array(keep)), len(prefix))
+        tops = sorted(_first_folder(rest).unique().to_pylist())
+        shallowest = pc.min(pc.count_substring(rest, "/")).as_py()
+        splits = all(canonical_split(top) for top in tops)
+        if shallowest < 1 or (len(tops) > 1 and not splits) or (len(tops) == 1 and shallowest < 2):
+            if len(tops) == 1 and splits and shallowest == 1 and canonical_split(tops[0]) == "test":
+                split = "test"
+            return _Place(keep, prefix, split, notes)
+        top, notes = choose_split(tops, options.split, path) if splits else (tops[0], notes)
+        split = canonical_split(top) or split
+        prefix = f"{prefix}{top}/"
+        keep = pc.starts_with(names, prefix).to_numpy(zero_copy_only=False)
+
+
+def _first_folder(names: pa.StringArray) -> pa.StringArray:
+    return pc.replace_substring_regex(names, r"(?s)/.*$", "")
+
+
+def _labels(
+    samples: Archive, place: _Place, options: Options
+) -> tuple[npt.NDArray[np.int32], tuple[str, ...], tuple[str, ...]]:
+    """Label by first-level folder; files outside of any are marked to be left aside."""
+    rest = pc.utf8_slice_codeunits(samples.names, len(place.prefix))
+    inside = pc.match_substring(rest, "/").to_numpy(zero_copy_only=False)
+    unlabelled = np.full(len(rest), UNLABELLED, np.int32)
+    if options.unlabelled or (place.split == "test" and _is_flat(rest)):
+        return unlabelled, (), (f"{plural(len(rest), 'image')} without a class: label {UNLABELLED}",)
+    if not inside.any():
+        raise SourceError(
+            f"{samples.path} holds {plural(len(rest), 'image')} outside of any class folder",
+            expected="one folder a class, or .cls files beside the images",
+            next_step="Ask for unlabelled samples, or give a manifest with their labels",
+        )
+    folders = _first_folder(rest).dictionary_encode()
+    names = folders.dictionary.to_pylist()
+    used = sorted({names[code] for code in np.unique(folders.indices.to_numpy()[inside])})
+    rank = {name: label for label, name in enumerate(used)}
+    of_code = np.array([rank.get(name, UNLABELLED) for name in names], np.int32)
+    labels = np.where(inside, of_code[folders.indices.to_numpy()], unlabelled)
+    loose = int((~inside).sum())
+    notes = (f"{plural(loose, 'image')} outside of any class folder left aside",) if loose else ()
+    return labels, tuple(used), notes
+
+
+def _is_flat(names: pa.StringArray) -> bool:
+    return len(_first_folder(names).unique()) == 1 or pc.max(pc.count_substring(names, "/")).as_py() == 0

@@ -1,0 +1,231 @@
+"""Index a tar file once: which files are in it and where their bytes lie, in columns.
+
+The index of ImageNet's 1.28 million members takes about 100 MB; a dict of Python objects would take
+half a gigabyte in every worker. A tar of tars is indexed in place, inner archives at the same time.
+
+The trap: names in an archive are chosen by whoever made it. `../../.bashrc` and absolute names are
+refused here, links and devices are left aside, and the last member of a name wins, as in tar.
+Notebook 05 reads a tar of tars.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from helpers.errors import SourceError, first_few
+from helpers.keys import key_problem
+from helpers.sources.record import Options, plural
+from helpers.sources.tarball.headers import Members, Scanner, is_tar, prefix_of, refuse_incomplete
+from helpers.sources.tarball.streams import ForwardFile, PlainFile, cannot_read, compression_of
+
+SIDE_SUFFIXES = (b".cls", b".json", b".txt", b".meta")
+_HIDDEN = r"(^|/)\."
+_HOSTILE = r"^/|(^|/)\.\.?(/|$)|//|[\x00\n]"
+_AFTER_END_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The files of a tar, in its order.
+
+    Args:
+        path: The tar file.
+        compression: None if it can be read at random.
+        file_bytes: Its size when it was indexed.
+        names: Names of the files; those of an inner tar `a.tar` begin with `a/`.
+        offsets: Where each file's bytes begin (after decompression).
+        sizes: Bytes of each.
+        contents: Bytes of small side files (labels, captions) by row.
+        notes: What was left aside.
+    """
+
+    path: Path
+    compression: str | None
+    file_bytes: int
+    names: pa.StringArray
+    offsets: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    contents: dict[int, bytes] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def select(self, keep: npt.NDArray[np.bool_]) -> Archive:
+        """The files for which `keep` is true, without side files' bytes."""
+        names = self.names.filter(pa.array(keep))
+        return Archive(
+            self.path, self.compression, self.file_bytes, names, self.offsets[keep], self.sizes[keep]
+        )
+
+    def having(self, suffixes: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+        """Which files have one of these suffixes (lower case with the dot)."""
+        lower = pc.utf8_lower(self.names)
+        found = np.zeros(len(self.names), bool)
+        for suffix in suffixes:
+            found |= pc.ends_with(lower, suffix).to_numpy(zero_copy_only=False)
+        return found
+
+    def contents_in_words(self) -> str:
+        """`3 .csv files` and so on, for messages."""
+        suffixes = Counter(Path(name.as_py()).suffix or "suffix-less" for name in self.names)
+        shown = [plural(count, f"{suffix} file") for suffix, count in suffixes.most_common(3)]
+        return ", ".join(shown) or "no files"
+
+
+def index(path: Path, options: Options | None = None) -> Archive:
+    """Index a tar, tar.gz (bz2, xz) or tar of tars.
+
+    One 512-byte read a member; inner archives are scanned `options.threads` at a time, which hides a
+    parallel file system's latency. A compressed archive is decompressed once to index it.
+
+    Args:
+        path: The archive.
+        options: `threads` and `allow_truncated` count here.
+
+    Raises:
+        SourceError: Not a tar, damaged, cut off, or with names that leave their folder.
+    """
+    options = options or Options()
+    compression = compression_of(path)
+    try:
+        file_bytes = path.stat().st_size
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    members, notes = (
+        _scan_plain(path, options) if compression is None else _scan_stream(path, compression, options)
+    )
+    return _columns(path, compression, file_bytes, members, notes)
+
+
+def _scan_plain(path: Path, options: Options) -> tuple[Members, list[str]]:
+    file = PlainFile(path)
+    outer = Scanner(file.read, str(path), SIDE_SUFFIXES).scan(0, file.size)
+    notes = _ending(outer, path, file.size, options)
+    if outer.complete and any(file.read(outer.end, _AFTER_END_BYTES)):
+        notes.append("bytes after the archive's end mark left aside (two archives joined by cat?)")
+    return _expanded(outer, file, str(path), options), notes
+
+
+def _scan_stream(path: Path, compression: str, options: Options) -> tuple[Members, list[str]]:
+    file = ForwardFile(path, compression)
+    try:
+        members = Scanner(file.read, str(path), SIDE_SUFFIXES, inline=True).scan()
+        return members, _ending(members, path, file.position, options)
+    finally:
+        file.close()
+
+
+def _ending(members: Members, path: Path, size: int, options: Options) -> list[str]:
+    """Refuse an archive that was cut off; or drop what is not whole, and say so."""
+    if members.complete:
+        return []
+    if not options.allow_truncated:
+        refuse_incomplete(members, str(path))
+    while members.names and members.offsets[-1] + members.sizes[-1] > size:
+        members.names.pop(), members.offsets.pop(), members.sizes.pop()
+    return [f"the archive is cut off at byte {members.end:,}; {plural(len(members.names), 'whole member')}"]
+
+
+def _expanded(outer: Members, file: PlainFile, where: str, options: Options) -> Members:
+    """Replace every inner tar by its members, however deep they are nested."""
+    inner = [row for row, name in enumerate(outer.names) if is_tar(name)]
+    if not inner:
+        return outer
+
+    def scan(row: int) -> Members:
+        name = f"{where}:{outer.names[row].decode('utf-8', 'replace')}"
+        begin = outer.offsets[row]
+        found = Scanner(file.read, name, SIDE_SUFFIXES, inline=True).scan(begin, begin + outer.sizes[row])
+        if not options.allow_truncated:
+            refuse_incomplete(found, name)
+        return found
+
+    whole = Members(skipped=outer.skipped, examples=outer.examples, end=outer.end, complete=outer.complete)
+    with ThreadPoolExecutor(options.threads, thread_name_prefix="index") as pool:
+        start = 0
+        for row, members in zip(inner, pool.map(scan, inner), strict=True):
+            whole.extend(_rows(outer, start, row), b"")
+            whole.extend(members, prefix_of(outer.names[row]))
+            start = row + 1
+    whole.extend(_rows(outer, start, len(outer.names)), b"")
+    return whole
+
+
+def _rows(members: Members, start: int, stop: int) -> Members:
+    contents = {row - start: data for row, data in members.contents.items() if start <= row < stop}
+    return Members(
+        members.names[start:stop], members.offsets[start:stop], members.sizes[start:stop], contents=contents
+    )
+
+
+def _columns(
+    path: Path, compression: str | None, file_bytes: int, found: Members, notes: list[str]
+) -> Archive:
+    """Names as text, without those that are hidden or were replaced by later members."""
+    names = _as_text(found.names, path)
+    hidden = pc.match_substring_regex(names, _HIDDEN).to_numpy(zero_copy_only=False)
+    latest = _is_last_of_its_name(names)
+    keep = ~hidden & latest
+    if count := int(hidden.sum()):
+        notes.append(f"{plural(count, 'hidden name')} left aside")
+    if count := int((~latest).sum()):
+        notes.append(f"{plural(count, 'member')} replaced by a later one of the same name")
+    for kind, count in found.skipped.most_common():
+        notes.append(f"{plural(count, kind)} left aside ({first_few(found.examples, count, 2)})")
+    new_row = np.cumsum(keep) - 1
+    return Archive(
+        path,
+        compression,
+        file_bytes,
+        names.filter(pa.array(keep)),
+        np.array(found.offsets, np.int64)[keep],
+        np.array(found.sizes, np.int64)[keep],
+        {int(new_row[row]): data for row, data in found.contents.items() if keep[row]},
+        tuple(notes),
+    )
+
+
+def _as_text(raw: list[bytes], path: Path) -> pa.StringArray:
+    try:
+        names = pa.array(raw, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
+        odd = [ascii(name)[1:] for name in raw if not _is_utf8(name)]
+        raise _bad_names(path, odd, "cannot travel, not being UTF-8") from None
+    names = pc.replace_substring_regex(names, r"^(\./+)+", "")
+    hostile = names.filter(pc.match_substring_regex(names, _HOSTILE)).to_pylist()
+    if hostile:
+        raise _bad_names(
+            path, [repr(name) for name in hostile], key_problem(hostile[0]) or "has a line break"
+        )
+    return names
+
+
+def _is_utf8(name: bytes) -> bool:
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _bad_names(path: Path, names: list[str], problem: str) -> SourceError:
+    return SourceError(
+        f"{path} has {plural(len(names), 'name')} that {problem}: {first_few(names, len(names))}",
+        expected="relative names in UTF-8 that stay inside their folder",
+        next_step="Do not unpack it blindly; make the archive again from inside its folder",
+    )
+
+
+def _is_last_of_its_name(names: pa.StringArray) -> npt.NDArray[np.bool_]:
+    codes = names.dictionary_encode().indices.to_numpy()
+    last = np.zeros(codes.max(initial=-1) + 1, np.int64)
+    last[codes] = np.arange(len(codes))
+    keep = np.zeros(len(codes), bool)
+    keep[last] = True
+    return keep

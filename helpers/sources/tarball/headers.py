@@ -1,0 +1,261 @@
+"""Walk over the headers of a tar, 512 bytes at a time, and write down where each file's bytes lie.
+
+Plain headers take this scanner about three microseconds where `tarfile` takes fifty or more, which
+is four seconds or two minutes for ImageNet. GNU long names, pax headers and base-256 sizes are read;
+sparse files and archives over several volumes are refused.
+
+The trap: a tar has no table of contents and no total. Cut at a 512-byte border it looks complete but
+for the missing end mark, and most tools read it without a word. Notebook 05 cuts one.
+
+Sources: POSIX.1-2001 (pax and ustar), GNU tar manual ("Basic Tar Format", "GNU Extensions").
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from helpers.errors import SourceError
+
+ReadAt = Callable[[int, int], bytes]
+"""`read(offset, size)`: that many bytes from there, fewer only at the end of the archive."""
+
+BLOCK_BYTES = 512
+_MAX_EXTENSION_BYTES = 1 << 20
+_MAX_SIDE_BYTES = 1 << 20
+_CHECK_AT_ONCE = 4096
+_REGULAR = frozenset(b"\x0007")
+_SKIPPED = {
+    ord("1"): "hard link",
+    ord("2"): "symbolic link",
+    ord("3"): "device",
+    ord("4"): "device",
+    ord("6"): "named pipe",
+    ord("V"): "volume label",
+}
+_QUIET = frozenset(b"5DgVX")
+_REFUSED = {ord("S"): "a sparse file", ord("M"): "the continuation of another volume"}
+
+
+@dataclass
+class Members:
+    """What the headers say, in the order of the archive, in columns.
+
+    Args:
+        names: Names as bytes, as stored.
+        offsets: Where each file's bytes begin.
+        sizes: Bytes of each file.
+        skipped: Count of members that are no files, by kind.
+        examples: The first few of these.
+        contents: Bytes of small side files (labels, captions) by row.
+        end: Where the archive's end mark begins, or where it was cut.
+        complete: Whether there was an end mark.
+    """
+
+    names: list[bytes] = field(default_factory=list)
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+    sizes: array[int] = field(default_factory=lambda: array("q"))
+    skipped: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+    contents: dict[int, bytes] = field(default_factory=dict)
+    end: int = 0
+    complete: bool = False
+
+    def extend(self, others: Members, prefix: bytes) -> None:
+        """Append the members of an archive inside this one."""
+        first = len(self.names)
+        self.names += [prefix + name for name in others.names]
+        self.offsets.extend(others.offsets)
+        self.sizes.extend(others.sizes)
+        self.contents.update({first + row: data for row, data in others.contents.items()})
+        self.skipped.update(others.skipped)
+        self.examples += others.examples[: max(0, 5 - len(self.examples))]
+
+
+@dataclass
+class Scanner:
+    """Scans one archive.
+
+    Args:
+        read: Reads by position; positions asked for only grow.
+        where: The archive's name, for messages.
+        side: Suffixes of small files whose bytes are wanted too.
+        inline: Also scan tar members where they stand (needed when reading a stream).
+    """
+
+    read: ReadAt
+    where: str
+    side: tuple[bytes, ...] = ()
+    inline: bool = False
+    _unchecked: list[bytes] = field(default_factory=list)
+    _long_name: bytes | None = None
+    _long_size: int | None = None
+
+    def scan(self, begin: int = 0, end: int | None = None) -> Members:
+        """Scan from `begin` up to the end mark.
+
+        Args:
+            begin: Where the archive begins.
+            end: Where it must end; None if that is not known.
+
+        Raises:
+            SourceError: Damaged, of a kind that cannot be read in place, or no tar at all.
+        """
+        found = Members()
+        position = begin
+        while True:
+            header = self.read(position, BLOCK_BYTES)
+            if len(header) < BLOCK_BYTES or (end is not None and position + BLOCK_BYTES > end):
+                break
+            if header[0] == 0 and not any(header):
+                found.complete = True
+                break
+            self._unchecked.append(header)
+            if len(self._unchecked) == _CHECK_AT_ONCE or position == begin:
+                self._check_sums(position)
+            size = self._size(header, position)
+            data = position + BLOCK_BYTES
+            if end is not None and data + size > end:
+                break
+            self._take(header, data, size, found)
+            position = data + size + (-size % BLOCK_BYTES)
+        self._check_sums(position)
+        found.end = position
+        return found
+
+    def _take(self, header: bytes, data: int, size: int, found: Members) -> None:
+        """Sort one member in by its type."""
+        kind = header[156]
+        if kind in b"Lx":
+            self._extend_next(kind, data, size)
+            return
+        name = self._name(header)
+        if kind in _REFUSED:
+            raise self._bad(f"has {_REFUSED[kind]}, {name.decode('utf-8', 'replace')!r}")
+        if kind in _REGULAR and not name.endswith(b"/"):
+            self._take_file(name, data, size, found)
+        elif kind not in _QUIET and kind not in b"K" and kind not in _REGULAR:
+            what = _SKIPPED.get(kind, f"member of type {chr(kind)!r}")
+            found.skipped[what] += 1
+            if len(found.examples) < 5:
+                found.examples.append(name.decode("utf-8", "replace"))
+        if kind not in b"gK":  # these stand before the header that a long name belongs to
+            self._long_name = self._long_size = None
+
+    def _take_file(self, name: bytes, data: int, size: int, found: Members) -> None:
+        if self.inline and is_tar(name):
+            inner = Scanner(self.read, f"{self.where}:{name.decode('utf-8', 'replace')}", self.side, True)
+            members = inner.scan(data, data + size)
+            refuse_incomplete(members, inner.where)
+            found.extend(members, prefix_of(name))
+            return
+        if self.side and name.endswith(self.side) and size <= _MAX_SIDE_BYTES:
+            found.contents[len(found.names)] = self.read(data, size)
+        found.names.append(name)
+        found.offsets.append(data)
+        found.sizes.append(size)
+
+    def _name(self, header: bytes) -> bytes:
+        if self._long_name is not None:
+            return self._long_name
+        name = header[:100].partition(b"\0")[0]
+        if header[345] and header[257:263] == b"ustar\0":
+            name = header[345:500].partition(b"\0")[0] + b"/" + name
+        return name
+
+    def _size(self, header: bytes, position: int) -> int:
+        """Size of a member's data: links and folders have none, whatever their header says."""
+        if header[156] in b"123456":
+            return 0
+        if self._long_size is not None and header[156] not in b"LKxg":
+            return self._long_size
+        raw = header[124:136]
+        try:
+            size = int.from_bytes(raw[1:], "big") if raw[0] == 0x80 else int(raw.strip(b"\0 ") or b"0", 8)
+        except ValueError:
+            size = -1
+        if size < 0:
+            raise self._bad(f"is no tar, or is damaged at byte {position:,} (size {raw!r})")
+        return size
+
+    def _extend_next(self, kind: int, data: int, size: int) -> None:
+        """Read what a GNU long name or a pax header says about the member after it."""
+        if size > _MAX_EXTENSION_BYTES:
+            raise self._bad(f"has a header of {size:,} bytes at byte {data:,}")
+        body = self.read(data, size)
+        if kind == ord("L"):
+            self._long_name = body.partition(b"\0")[0]
+            return
+        records = self._pax(body, data)
+        if any(key.startswith(b"GNU.sparse") for key in records):
+            raise self._bad("has a sparse file, stored by pax")
+        self._long_name = records.get(b"path", self._long_name)
+        if b"size" in records:
+            if not records[b"size"].isdigit():
+                raise self._bad(f"has a damaged pax header at byte {data:,}")
+            self._long_size = int(records[b"size"])
+
+    def _pax(self, body: bytes, position: int) -> dict[bytes, bytes]:
+        records = {}
+        while body.strip(b"\0"):
+            digits = body.partition(b" ")[0]
+            length = int(digits) if digits.isdigit() and len(digits) < 9 else 0
+            key, equals, value = body[len(digits) + 1 : length].partition(b"=")
+            if length == 0 or length > len(body) or not equals or not value.endswith(b"\n"):
+                raise self._bad(f"has a damaged pax header at byte {position:,}")
+            records[key] = value[:-1]
+            body = body[length:]
+        return records
+
+    def _check_sums(self, position: int) -> None:
+        """Check the checksums of the headers read since the last call, all at once."""
+        headers, self._unchecked = self._unchecked, []
+        if not headers:
+            return
+        blocks = np.frombuffer(b"".join(headers), np.uint8).reshape(-1, BLOCK_BYTES)
+        rest = blocks.copy()
+        rest[:, 148:156] = ord(" ")
+        unsigned = rest.sum(axis=1, dtype=np.int64)
+        signed = rest.view(np.int8).sum(axis=1, dtype=np.int64)  # what some old tars wrote
+        for header, sums in zip(headers, zip(unsigned.tolist(), signed.tolist(), strict=True), strict=True):
+            if _octal(header[148:156]) not in sums:
+                near = f"in one of the {len(headers)} headers up to byte {position:,}"
+                raise self._bad(f"is no tar, or is damaged (wrong checksum {near})")
+
+    def _bad(self, what: str) -> SourceError:
+        return SourceError(
+            f"{self.where} {what}",
+            expected="a whole tar file with plain members",
+            next_step="Check it with tar -tf, and copy or download it again if it is damaged",
+        )
+
+
+def refuse_incomplete(members: Members, where: str) -> None:
+    """Raise SourceError if an archive ended without its end mark."""
+    if not members.complete:
+        raise SourceError(
+            f"{where} is cut off: it ends at byte {members.end:,} without an end mark",
+            expected="a complete tar file",
+            next_step="Copy or download it again, or ask for its whole members with allow_truncated",
+        )
+
+
+def is_tar(name: bytes) -> bool:
+    """Whether a member is itself a tar, by its name."""
+    return name.lower().endswith(b".tar")
+
+
+def prefix_of(name: bytes) -> bytes:
+    """What the members of an inner tar are called: `n01440764.tar` makes a folder `n01440764/`."""
+    return name[: -len(b".tar")] + b"/"
+
+
+def _octal(field_bytes: bytes) -> int:
+    try:
+        return int(field_bytes.strip(b"\0 ") or b"0", 8)
+    except ValueError:
+        return -1
