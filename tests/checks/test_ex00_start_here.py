@@ -1,0 +1,51 @@
+"""The warm-up: each known wrong answer gets its own diagnosis."""
+
+import math
+
+import pytest
+
+from helpers.checks import ex00_start_here as ex00
+
+
+@pytest.fixture(autouse=True)
+def lenient(monkeypatch):
+    monkeypatch.delenv("COURSE_STRICT", raising=False)
+
+
+WRONG_ANSWERS = {
+    "no folders": (lambda free, files, folders: free // files, "folders take an inode each"),
+    "no parentheses": (lambda free, files, folders: free // files + folders, "parentheses"),
+    "a fraction": (lambda free, files, folders: free / (files + folders), "`//` rounds down"),
+    "rounded up": (lambda free, files, folders: math.ceil(free / (files + folders)), "rounded up"),
+    "rounded": (lambda free, files, folders: round(free / (files + folders)), "nearest"),
+    "subtracted": (lambda free, files, folders: free - files - folders, "subtracted"),
+    "other way round": (lambda free, files, folders: (files + folders) // free, "other way round"),
+    "one in reserve": (lambda free, files, folders: free // (files + folders) - 1, "in reserve"),
+    "first example": (lambda free, files, folders: 10, "divide the free inodes"),
+    "truth value": (lambda free, files, folders: free > files, "`//` rounds down"),
+    "text": (lambda free, files, folders: "10", "`//` rounds down"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_ANSWERS)
+def test_a_wrong_answer_gets_its_diagnosis(name):
+    answer, diagnosis = WRONG_ANSWERS[name]
+    verdict = ex00.copies_that_fit(answer)
+    assert verdict.state == "not yet" and diagnosis in verdict.because
+
+
+def test_diagnoses_differ_for_different_mistakes():
+    said = {name: ex00.copies_that_fit(answer).because for name, (answer, _) in WRONG_ANSWERS.items()}
+    assert len(set(said.values())) == len(said) - 2  # a float, a truth value and a text share one
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda free, files, folders: free // (files + folders),
+        lambda free, files, folders: math.floor(free / (files + folders)),
+        lambda free, files, folders: divmod(free, files + folders)[0],
+    ],
+)
+def test_every_right_way_passes(answer):
+    assert ex00.copies_that_fit(answer)

@@ -1,0 +1,282 @@
+"""The framework of the checks: every way an answer can misbehave becomes a verdict."""
+
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.checks import Attempt, CheckFailed, Verdict, check, diagnose, shown
+from helpers.checks.attempt import OutOfTime, is_stub, time_limit
+from helpers.errors import FormatError
+
+
+@pytest.fixture(autouse=True)
+def lenient(monkeypatch):
+    monkeypatch.delenv("COURSE_STRICT", raising=False)
+
+
+@check(buys="It adds up.", limit_s=0.5, errors={KeyError: "there is no such key"})
+def total(attempt):
+    """Sum of a list."""
+    for sizes in ([], [1], [2, 3]):
+        got = attempt(sizes)
+        attempt.expect(
+            sum(sizes), got, because=diagnose(got, (len(sizes), "that counts"), otherwise="not the sum")
+        )
+
+
+def stub_that_raises(sizes):
+    """Doc."""
+    raise NotImplementedError
+
+
+def stub_of_dots(sizes): ...
+
+
+def stub_of_pass(sizes):
+    pass
+
+
+def stub_of_none(sizes):
+    """Doc."""
+    return None
+
+
+@pytest.mark.parametrize("answer", [None, ..., stub_that_raises, stub_of_dots, stub_of_pass, stub_of_none])
+def test_what_is_not_started_is_a_circle_and_says_what_to_do(answer):
+    verdict = total(answer)
+    assert verdict.state == "not started" and not verdict
+    assert str(verdict).startswith("○ total: not started\n") and "Replace the stub" in str(verdict)
+
+
+def test_a_right_answer_passes_and_says_what_it_buys():
+    verdict = total(sum)
+    assert verdict
+    assert str(verdict) == "✓ total: passed\n  It adds up."
+
+
+def test_the_first_wrong_case_is_told_in_four_parts():
+    assert total(len).parts == (
+        ("you gave", "len([2, 3])"),
+        ("got", "2"),
+        ("expected", "5"),
+        ("because", "that counts"),
+    )
+
+
+def printing(sizes):
+    print(sum(sizes))
+
+
+def forgetting(sizes):
+    answer = sum(sizes)  # noqa: F841
+
+
+def raising(sizes):
+    return 1 / len(sizes)
+
+
+def missing(sizes):
+    return {}[0]
+
+
+def changing(sizes):
+    sizes.append(0)
+    return sum(sizes)
+
+
+def looping(sizes):
+    while True:
+        try:
+            time.sleep(0.01)
+        except Exception:
+            pass
+
+
+def swallowing(sizes):
+    while True:
+        try:
+            time.sleep(0.01)
+        except:  # noqa: E722
+            return -1
+
+
+def floating(sizes):
+    return float(sum(sizes))
+
+
+def an_array(sizes):
+    return np.array(sizes)
+
+
+@pytest.mark.parametrize(
+    ("answer", "part", "said"),
+    [
+        (printing, "because", "replace print(…) by return"),
+        (forgetting, "because", "ends without return"),
+        (raising, "got", "ZeroDivisionError: division by zero in line"),
+        (raising, "got", "return 1 / len(sizes)"),
+        (missing, "because", "there is no such key"),
+        (changing, "because", "work on a copy"),
+        (looping, "got", "nothing in 0.5 s; it was in line"),
+        (looping, "because", "never ends"),
+        (swallowing, "got", "-1"),
+        (floating, "got", "0.0"),
+        (an_array, "got", "array([]"),
+        (lambda: 1, "got", "TypeError"),
+        (7, "got", "TypeError"),
+    ],
+)
+def test_every_way_to_misbehave_has_its_own_words(answer, part, said):
+    verdict = total(answer)
+    assert verdict.state == "not yet"
+    assert said in dict(verdict.parts)[part]
+
+
+def test_what_an_answer_prints_still_appears(capsys):
+    total(printing)
+    assert capsys.readouterr().out == "0\n"
+
+
+@check(buys="It reads.", limit_s=2)
+def loads(attempt):
+    """First item of a loader."""
+    attempt.require(next(iter(attempt(4))) is not None, got="None", expected="a batch", because="it is empty")
+
+
+class Hanging(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        time.sleep(60)
+
+
+def test_a_data_loader_that_hangs_is_told(recwarn):
+    verdict = loads(lambda n: torch.utils.data.DataLoader(Hanging(), num_workers=1))
+    assert "nothing in 2 s" in str(verdict) and "DataLoader" in verdict.because
+
+
+@check(buys="")
+def yields(attempt):
+    """Items of a generator."""
+    attempt.require(attempt.items(3) == [0, 1, 2], got="others", expected="0 1 2", because="they differ")
+
+
+def test_a_generator_is_drawn_under_guard():
+    def failing(n):
+        yield 0
+        raise ValueError("late")
+
+    assert yields(range)
+    assert "ValueError: late in line" in str(yields(failing))
+
+
+@check(buys="")
+def refuses(attempt):
+    """A check that meets a failure of the package."""
+    raise FormatError("x.arrow is cut off", expected="a whole file", next_step="Write it again")
+
+
+@check(buys="")
+def trips(attempt):
+    """A check that trips over an odd answer."""
+    attempt.answer.no_such_attribute  # noqa: B018
+
+
+def test_a_sentence_of_the_package_becomes_the_diagnosis():
+    assert refuses(sum).parts[1:] == (
+        ("got", "x.arrow is cut off"),
+        ("expected", "a whole file"),
+        ("because", "Write it again."),
+    )
+
+
+def test_a_check_that_trips_over_an_odd_answer_gives_no_traceback():
+    assert "AttributeError" in str(trips(sum)) and "signature in the task" in trips(sum).because
+
+
+@pytest.mark.parametrize("answer", [None, len, looping])
+def test_strict_mode_raises_whatever_is_not_solved(answer, monkeypatch):
+    monkeypatch.setenv("COURSE_STRICT", "1")
+    with pytest.raises(CheckFailed, match="total: not"):
+        total(answer)
+    assert total(sum)
+
+
+def test_the_alarm_of_others_goes_on_after_a_check():
+    rung = []
+    before = signal.signal(signal.SIGALRM, lambda *_: rung.append(1))
+    others = signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        total(sum)
+        time.sleep(0.5)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *others)
+    assert rung == [1]
+
+
+def test_outside_the_main_thread_there_is_no_limit_but_no_failure_either():
+    import threading
+
+    verdicts = []
+    thread = threading.Thread(target=lambda: verdicts.append(total(sum)))
+    thread.start()
+    thread.join()
+    assert verdicts[0]
+
+
+def test_the_limit_ends_a_block_in_time():
+    started = time.monotonic()
+    with pytest.raises(OutOfTime), time_limit(0.1):
+        time.sleep(5)
+    assert time.monotonic() - started < 2
+
+
+class Broken:
+    def __repr__(self):
+        raise RuntimeError
+
+
+@given(st.recursive(st.none() | st.text() | st.binary() | st.integers(), st.lists, max_leaves=50))
+def test_a_shown_value_is_one_short_line(value):
+    assert "\n" not in shown(value) and len(shown(value)) <= 300
+
+
+def test_a_value_that_cannot_be_shown_is_named_by_its_type():
+    assert shown(Broken()).startswith("<Broken")
+
+
+def test_a_long_list_is_shortened():
+    assert shown(list(range(1000))) == "[0, 1, 2, 3, 4, 5, 6, 7, ...]"
+
+
+def test_html_is_escaped_and_tells_the_state_in_words():
+    verdict = Verdict("f", "not yet", (("you gave", "f('<script>')"), ("got", "1"), ("", "plain & simple")))
+    page = verdict._repr_html_()
+    assert "<script>" not in page and "&lt;script&gt;" in page and "plain &amp; simple" in page
+    assert "✗ f: not yet" in page and 'role="status"' in page
+
+
+def test_the_three_verdicts_differ_without_colour():
+    pages = {s: Verdict("f", s, ())._repr_html_() for s in ("not started", "not yet", "passed")}
+    borders = {page.split("border-left: ")[1].split(" currentColor")[0] for page in pages.values()}
+    assert len(borders) == 3 and not any("#" in page or "rgb" in page for page in pages.values())
+
+
+def test_stubs_are_told_from_functions_that_do_something():
+    assert is_stub(stub_of_dots) and is_stub(stub_of_pass) and is_stub(stub_of_none)
+    assert not any(map(is_stub, [forgetting, printing, sum, Broken, lambda: 1]))
+
+
+def test_an_attempt_remembers_what_it_was_given():
+    attempt = Attempt(sum, "f")
+    attempt([1, 2], _shown="two sizes")
+    assert attempt.gave == "sum(two sizes)"
+    attempt.given("the file a.arrow")
+    assert attempt.wrong("x", "y", "z").gave == "the file a.arrow"
