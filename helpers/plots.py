@@ -10,6 +10,7 @@ The trap: an axis that does not start at zero turns 5 % into a victory. Notebook
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 REFERENCE_COLOUR = "#8C8C8C"
 _INK = "#222222"
+_TITLE_CHARACTERS = 76
 _STYLE: Any = {
     "font.size": 10,
     "svg.hashsalt": "smallfiles",  # equal records give equal files
@@ -57,13 +59,18 @@ def throughput(*groups: Sequence[Record], reference: str | None = None) -> Figur
     for group in groups:
         check_comparable(group)
     with matplotlib.rc_context(_STYLE):
-        heights = [0.34 * len(group) + 0.95 for group in groups]
+        titles = [_wrapped(finding(group, reference)) for group in groups]
+        heights = [
+            0.34 * len(group) + 0.85 + 0.2 * title.count("\n")
+            for group, title in zip(groups, titles, strict=True)
+        ]
         figure = Figure(figsize=(7.2, sum(heights)), layout="constrained")
         FigureCanvasAgg(figure)
-        axes = figure.subplots(len(groups), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
+        panels = figure.subfigures(len(groups), 1, squeeze=False, height_ratios=heights)[:, 0]
         colours = _colours(groups, reference)
-        for group, panel in zip(groups, axes[:, 0], strict=True):
-            _draw(panel, group, reference_of(group, reference), colours)
+        for group, title, panel in zip(groups, titles, panels, strict=True):
+            panel.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+            _draw(panel.subplots(), group, reference_of(group, reference), colours)
     return figure
 
 
@@ -169,9 +176,12 @@ def _draw(axes: Axes, records: Sequence[Record], base: Record, colours: dict[str
     axes.set_xlim(0, max(record.spread.maximum for record in records) * 1.16)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.set_xlabel(_axis_label(base), fontsize=9)
-    axes.set_title(finding(records, base.name), loc="left", fontsize=11, fontweight="bold", x=0.0)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
+
+
+def _wrapped(title: str) -> str:
+    return "\n".join(textwrap.wrap(title, _TITLE_CHARACTERS))
 
 
 def _axis_label(record: Record) -> str:

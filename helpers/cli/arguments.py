@@ -55,13 +55,16 @@ def add_verb(
 
 def add_source_flags(parser: argparse.ArgumentParser) -> None:
     """Flags that say how a folder, tar or manifest is to be understood."""
-    parser.add_argument(
-        "--source", choices=SOURCE_KINDS, default="auto", help="what kind of data set it is; auto looks"
-    )
-    parser.add_argument("--split", metavar="NAME", help="which split to take (train, val, test)")
-    parser.add_argument(
-        "--root", type=Path, metavar="DIR", help="where the files of a manifest are, if it does not say"
-    )
+    add = parser.add_argument_group("how the source is understood").add_argument
+    add("--source", choices=SOURCE_KINDS, default="auto", help="what kind of data set it is; auto looks")
+    add("--split", metavar="NAME", help="which split to take (train, val, test)")
+    add("--root", type=Path, metavar="DIR", help="where the files of a manifest are, if it does not say")
+    add("--labels", type=Path, metavar="PATH", help="where labels or captions are, if not beside the data")
+    add("--label-order", choices=("sorted", "devkit"), default="sorted", help="ImageNet: order of the labels")
+    add("--unlabelled", action="store_true", help="label -1 for all, instead of class folders")
+    add("--strict", action="store_true", help="refuse what would otherwise be left out with a note")
+    add("--follow-links", action="store_true", help="follow folder links that leave the tree")
+    add("--allow-truncated", action="store_true", help="take the whole members of a tar that was cut off")
 
 
 def parse_options(options_type: type[Any], pairs: Sequence[str]) -> Any:

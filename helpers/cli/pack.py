@@ -87,10 +87,8 @@ def config_of(arguments: argparse.Namespace) -> PackConfig:
     from helpers import formats
     from helpers.pack import PackConfig, parse_part
 
-    options = None
-    if arguments.option:
-        name = formats.name_of(arguments.out, arguments.format)
-        options = parse_options(formats.get(name).Options, arguments.option)
+    name = formats.name_of(arguments.out, arguments.format)
+    options = parse_options(formats.get(name).Options, arguments.option) if arguments.option else None
     return PackConfig(
         format=arguments.format,
         options=options,

@@ -13,10 +13,21 @@ if TYPE_CHECKING:
 
 
 def load_source(path: Path, arguments: argparse.Namespace) -> Source:
-    """A folder, an archive or a manifest with the flags `--source`, `--split` and `--root`."""
+    """A folder, an archive or a manifest with the flags of `add_source_flags`."""
     from helpers import sources
 
-    found = sources.load(path, arguments.source, split=arguments.split, root=arguments.root)
+    found = sources.load(
+        path,
+        arguments.source,
+        split=arguments.split,
+        root=arguments.root,
+        labels=arguments.labels,
+        label_order=arguments.label_order,
+        unlabelled=arguments.unlabelled,
+        strict=arguments.strict,
+        follow_links=arguments.follow_links,
+        allow_truncated=arguments.allow_truncated,
+    )
     for note in found.notes:
         say(f"note: {note}")
     return found

@@ -1,0 +1,359 @@
+"""Measuring: the protocol, the cache, the private folder in memory, records, the good neighbour."""
+
+import dataclasses
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers import machine, sources
+from helpers.bench import (
+    BenchConfig,
+    Record,
+    Spread,
+    bench_packing,
+    bench_reads,
+    load,
+    neighbour,
+    ratio,
+    save,
+    scratch,
+)
+from helpers.bench import cache as page_cache
+from helpers.bench.example import PACKED
+from helpers.bench.protocol import Case, Outcome, interleaved
+from helpers.bench.table import aligned, summary, times
+from helpers.errors import FormatError, HelpersError, ResourceError, UsageError
+from helpers.pack import PackConfig, pack
+
+
+def record(name="arrow", rates=(10.0, 12.0, 11.0), **changes):
+    base = Record("random reads", name, name, tuple(rates), 5, 500, 0.5, "ext4", "warm", "all", 5, 500)
+    return dataclasses.replace(base, **changes)
+
+
+def folder_of(path, count, size=5000):
+    """A tree of class folders with files that begin and end as JPEGs do."""
+    for number in range(count):
+        file = path / f"class{number % 2}" / f"{number:04d}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        body = number.to_bytes(4, "big") * (size // 4 + number)
+        file.write_bytes(b"\xff\xd8\xff" + body + b"\xff\xd9")
+    return path
+
+
+@pytest.fixture(scope="module")
+def tiny_folder(tmp_path_factory):
+    return folder_of(tmp_path_factory.mktemp("tiny") / "data", 24)
+
+
+@pytest.fixture(scope="module")
+def tiny_source(tiny_folder):
+    return sources.load(tiny_folder)
+
+
+@pytest.fixture(scope="module")
+def packed(tiny_source, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("packed")
+    paths = [folder / name for name in PACKED]
+    for path in paths:
+        pack(tiny_source, path, PackConfig(verify="none"))
+    return paths
+
+
+@pytest.fixture(scope="module")
+def other_packed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("other")
+    pack(sources.load(folder_of(folder / "data", 7)), folder / "other.tars", PackConfig())
+    return folder / "other.tars"
+
+
+# --- protocol ---------------------------------------------------------------------------------
+
+
+def cases_that_log(names, log):
+    return [Case(name, lambda name=name: log.append(name) or Outcome(1, 1, 0.001)) for name in names]
+
+
+def test_every_round_runs_every_case_once():
+    log = []
+    outcomes = interleaved(cases_that_log("abc", log), 4, seed=0, what="test")
+    assert log[:3] == ["a", "b", "c"]  # warm-up, thrown away
+    rounds = [log[3 + 3 * n : 6 + 3 * n] for n in range(4)]
+    assert all(sorted(names) == ["a", "b", "c"] for names in rounds)
+    assert all(len(runs) == 4 for runs in outcomes.values())
+
+
+def test_the_order_changes_between_rounds_and_follows_from_the_seed():
+    logs = []
+    for _ in range(2):
+        logs.append([])
+        interleaved(cases_that_log("abcd", logs[-1]), 6, seed=3, what="test")
+    assert logs[0] == logs[1]
+    assert len({tuple(logs[0][4 + 4 * n : 8 + 4 * n]) for n in range(6)}) > 1
+
+
+def test_no_rounds_and_equal_names_are_refused():
+    with pytest.raises(UsageError, match="0 rounds"):
+        interleaved(cases_that_log("a", []), 0, 0, "test")
+    with pytest.raises(UsageError, match="same name"):
+        interleaved(cases_that_log("aa", []), 1, 0, "test")
+
+
+# --- records ----------------------------------------------------------------------------------
+
+
+def test_spread_has_quartiles_and_extremes():
+    assert Spread.of([1, 2, 3, 4, 5]) == Spread(3, 2, 4, 1, 5)
+
+
+def test_ratios_are_paired_by_round():
+    slow_machine_in_round_two = record("arrow", (20.0, 2.0)), record("files", (10.0, 1.0))
+    assert ratio(*slow_machine_in_round_two) == Spread(2, 2, 2, 2, 2)
+
+
+def test_ratios_of_different_conditions_are_refused():
+    with pytest.raises(UsageError, match="same conditions"):
+        ratio(record(), record(cache="cold"))
+
+
+def test_records_come_back_as_they_were(tmp_path):
+    records = [record(extra={"open_s": 0.1}, machine=machine.describe()), record("tar")]
+    save(records, tmp_path / "r.json")
+    assert load(tmp_path / "r.json") == records
+    stored = json.loads((tmp_path / "r.json").read_text())["records"][0]
+    assert stored["spread"]["median"] == 11.0
+    assert stored["repeats"] == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"records": [{"what": 1}]}', "{}", '{"records": [3]}'])
+def test_a_file_that_holds_no_records_is_refused_by_name(tmp_path, text):
+    (tmp_path / "r.json").write_text(text)
+    with pytest.raises(FormatError, match=r"r\.json"):
+        load(tmp_path / "r.json")
+
+
+def test_a_record_tells_neither_user_nor_host_nor_path(packed):
+    import getpass
+    import socket
+
+    result = bench_reads(packed[:1], BenchConfig(repeats=1, count=3, caches=("warm",)))
+    text = json.dumps([r.as_json() for r in result.records])
+    for secret in (socket.gethostname(), str(packed[0].parent), f'"{getpass.getuser()}"'):
+        assert secret not in text
+
+
+def test_a_ratio_that_straddles_one_is_shown_as_none():
+    assert times(record("a", (9.0, 10.0, 12.0)), record("b", (10.0, 10.0, 10.0))) == "≈ 1"
+    assert times(record("a", (20.0, 21.0, 19.0)), record("b", (10.0, 10.0, 10.0))) == "2.00"
+
+
+def test_tables_line_up():
+    lines = aligned(["name", "rate"], [["a", "1"], ["longer", "1,000"]]).splitlines()
+    assert len({len(line) for line in lines}) == 1
+    assert "arrow" in summary([record("files"), record("arrow")], None)
+
+
+# --- page cache -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_disk(tmp_path):
+    if not page_cache.can_be_cold(tmp_path):
+        pytest.skip("temporary files lie in memory here")
+    return tmp_path
+
+
+def test_a_dropped_file_is_no_longer_in_memory(on_disk):
+    file = on_disk / "f"
+    file.write_bytes(os.urandom(1 << 20))
+    assert page_cache.is_cached(file)
+    page_cache.drop([file])
+    assert not page_cache.is_cached(file)
+
+
+def test_a_file_that_stays_in_memory_is_not_called_cold(on_disk):
+    import mmap
+
+    path = on_disk / "f"
+    path.write_bytes(os.urandom(1 << 20))
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as view:
+        assert sum(view[::4096]) > 0  # mapped pages cannot be dropped
+        with pytest.raises(ResourceError, match="stays in memory"):
+            page_cache.drop([path])
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm")
+def test_memory_is_never_called_cold(tiny_source):
+    with scratch.memory_folder(10 << 20) as folder:
+        pack(tiny_source, folder / "s.tars", PackConfig(verify="none"))
+        both = bench_reads([folder / "s.tars"], BenchConfig(repeats=1))
+        assert {r.cache for r in both.records} == {"warm"}
+        assert "cold reads cannot be measured" in both.notes[0]
+        with pytest.raises(ResourceError, match="tmpfs"):
+            bench_reads([folder / "s.tars"], BenchConfig(repeats=1, caches=("cold",)))
+
+
+# --- private folder in memory -----------------------------------------------------------------
+
+
+def test_the_folder_is_private_and_gone_afterwards(tmp_path):
+    with scratch.memory_folder(0, tmp_path) as folder:
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        (folder / "data").write_bytes(b"x")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, ValueError, SystemExit])
+def test_the_folder_is_gone_after_a_failure(tmp_path, failure):
+    with pytest.raises(failure), scratch.memory_folder(0, tmp_path) as folder:
+        (folder / "data").write_bytes(b"x")
+        raise failure
+    assert list(tmp_path.iterdir()) == []
+
+
+_SLEEPER = """
+import sys, time
+from pathlib import Path
+from helpers.bench.scratch import memory_folder
+with memory_folder(0, Path(sys.argv[1])) as folder:
+    (folder / "data").write_bytes(b"x")
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+def sleeper(folder):
+    started = subprocess.Popen([sys.executable, "-c", _SLEEPER, str(folder)], stdout=subprocess.PIPE)
+    assert started.stdout.readline() == b"ready\n"
+    return started
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_folder_is_gone_after_a_signal(tmp_path, number):
+    with sleeper(tmp_path) as process:
+        process.send_signal(number)
+        assert process.wait(10) != 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_run_left_is_swept_by_the_next_and_a_living_one_is_not(tmp_path):
+    with sleeper(tmp_path) as killed, sleeper(tmp_path) as alive:
+        killed.kill()
+        killed.wait(10)
+        assert len(list(tmp_path.iterdir())) == 2
+        with scratch.memory_folder(0, tmp_path):
+            assert len(list(tmp_path.iterdir())) == 2  # ours and the living one's
+        alive.terminate()
+        alive.wait(10)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_little_room_is_refused_before_anything_is_made(tmp_path):
+    with pytest.raises(ResourceError, match="MiB"), scratch.memory_folder(1 << 60, tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- good neighbour ---------------------------------------------------------------------------
+
+
+def on(kind, shared):
+    here = machine.filesystem(Path("/"))
+    return lambda path: dataclasses.replace(here, kind=kind, shared=shared)
+
+
+def test_a_shared_file_system_is_spared_and_it_is_said(monkeypatch):
+    monkeypatch.setattr(neighbour.machine, "filesystem", on("lustre", True))
+    allowed = neighbour.allowance([Path("x")], 3000, runs=100)
+    assert allowed.samples * 100 <= neighbour.OPERATIONS
+    assert "lustre" in allowed.note and "--no-cap" in allowed.note
+    assert allowed.in_flight == neighbour.IN_FLIGHT
+
+
+def test_the_cap_can_be_lifted_and_a_local_disk_has_none(monkeypatch):
+    local, lustre = on("ext4", False), on("lustre", True)
+    monkeypatch.setattr(neighbour.machine, "filesystem", lustre)
+    assert neighbour.allowance([Path("x")], 3000, 100, cap=False).samples == 3000
+    monkeypatch.setattr(neighbour.machine, "filesystem", local)
+    assert neighbour.allowance([Path("x")], 3000, 100) == neighbour.Allowance(3000)
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def test_reading_measures_every_format_order_and_cache(packed, on_disk):
+    result = bench_reads(packed, BenchConfig(repeats=3))
+    conditions = {(r.what, r.cache) for r in result.records}
+    assert conditions == {(f"{o} reads", c) for o in ("random", "sequential") for c in ("warm", "cold")}
+    assert len(result.records) == 4 * len(packed)
+    for one in result.records:
+        assert one.repeats == 3
+        assert min(one.rates_per_s) > 0
+        assert one.extra["open_s"] > 0
+        assert one.bytes == one.samples // one.set_samples * one.set_bytes
+
+
+def test_files_of_different_data_sets_are_not_compared(packed, other_packed):
+    with pytest.raises(UsageError, match="one data set"):
+        bench_reads([packed[0], other_packed], BenchConfig(repeats=1))
+
+
+def test_nothing_to_read_is_a_usage_error():
+    with pytest.raises(UsageError, match="no packed file"):
+        bench_reads([])
+
+
+# --- packing ----------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm")
+def test_packing_is_measured_beside_its_peers_and_leaves_nothing_in_memory(tiny_folder):
+    before = set(Path("/dev/shm").iterdir())
+    result = bench_packing(tiny_folder, BenchConfig(repeats=1, count=20))
+    assert set(Path("/dev/shm").iterdir()) == before
+    names = [r.name for r in result.records]
+    assert names[0] == "concatenation"
+    assert {"Jülich HDF5", "Jülich Arrow", "webdataset", "arrow, bare", "tar, hashed and verified"} <= set(
+        names
+    )
+    for one in result.records:
+        assert one.extra["peak_above_interpreter_bytes"] > 0
+        assert ratio(one, result.records[0]).median > 0
+
+
+def test_an_archive_is_refused_as_source_of_a_packing_measurement(tmp_path, tiny_folder):
+    import tarfile
+
+    with tarfile.open(tmp_path / "set.tar", "w") as tar:
+        tar.add(tiny_folder, "set")
+    with pytest.raises(HelpersError, match="archive"):
+        bench_packing(tmp_path / "set.tar", BenchConfig(repeats=1))
+
+
+# --- configuration ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        BenchConfig(),
+        BenchConfig(3, 10, ("random",), ("cold",), "plain files", 7, False),
+    ],
+)
+def test_a_configuration_prints_a_command_that_means_the_same(config):
+    import shlex
+
+    from helpers.cli import build_parser
+    from helpers.cli.bench import config_of
+
+    words = shlex.split(config.to_cli("read", ["a b.arrow"]))[3:]
+    arguments = build_parser().parse_args(words)
+    assert config_of(arguments) == config
+    assert arguments.targets == [Path("a b.arrow")]

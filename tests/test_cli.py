@@ -1,0 +1,451 @@
+"""The command line: help that teaches, exit codes, one sentence for every failure, JSON."""
+
+import argparse
+import errno
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from helpers import formats
+from helpers.cli import build_parser, main
+from helpers.cli.arguments import parse_options
+from helpers.cli.failures import guarded, told
+from helpers.cli.synth import SynthConfig
+from helpers.cli.synth import config_of as synth_config
+from helpers.errors import UsageError
+
+VERBS = {
+    "doctor": ["DIR"],
+    "demo": ["--data", "--count", "--out"],
+    "synth": ["OUT", "--layout", "--count", "--seed", "--classes", "--odd", "--broken", "--workers"],
+    "manifest": [
+        "DIR",
+        "-o",
+        "--output",
+        "--flat",
+        "--source",
+        "--split",
+        "--root",
+        "--labels",
+        "--label-order",
+        "--strict",
+    ],
+    "pack": [
+        *("DIR|M.json", "OUT", "--source", "--split", "--root", "--format", "-O", "--in-flight", "--verify"),
+        *("--on-error", "--check", "--shuffle", "--part", "--merge", "--dry-run", "--no-digest"),
+    ],
+    "verify": ["OUT", "--against", "--format"],
+    "inspect": ["OUT", "--format"],
+    "bench": ["{read,pack}", "--repeats", "--order", "--cache", "--reference", "--save", "--no-cap"],
+}
+
+
+def helpers(*words, **more):
+    command = [sys.executable, "-m", "helpers", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **more)
+
+
+def help_of(capsys, *words):
+    assert main([*words, "--help"]) == 0
+    return capsys.readouterr().out
+
+
+def jpeg(number=0):
+    return b"\xff\xd8\xff" + bytes([number]) * (100 + 50 * number) + b"\xff\xd9"
+
+
+@pytest.fixture
+def data(tmp_path):
+    for number in range(12):
+        file = tmp_path / "data" / f"class{number % 3}" / f"{number}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(jpeg(number))
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def packed(data, capsys):
+    out = data.parent / "set.tars"
+    assert main(["pack", str(data), str(out)]) == 0
+    capsys.readouterr()
+    return out
+
+
+# --- help -------------------------------------------------------------------------------------
+
+
+def test_every_verb_is_in_the_help(capsys):
+    text = help_of(capsys)
+    assert all(re.search(rf"^ +{verb} ", text, re.MULTILINE) for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_flag_is_in_the_help_of_its_verb(verb, capsys):
+    text = help_of(capsys, verb)
+    for flag in [*VERBS[verb], "--json", "--debug"]:
+        assert flag in text
+    assert "examples:\n  python -m helpers" in text
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_flag_is_without_help(verb):
+    (verbs,) = [a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    assert set(verbs.choices) == set(VERBS)
+    assert all(action.help for action in verbs.choices[verb]._actions)
+
+
+def examples():
+    (verbs,) = [a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    text = "\n".join(parser.epilog for parser in verbs.choices.values()) + build_parser().description
+    return re.findall(r"^ +python -m helpers (.*?)(?:   +.*)?$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", examples())
+def test_every_example_in_the_help_parses(line):
+    build_parser().parse_args(shlex.split(line, comments=True))
+
+
+def test_every_command_in_the_readme_parses(repository):
+    readme = repository / "README.md"
+    if not readme.exists():
+        pytest.skip("no README yet")
+    commands = re.findall(r"^\s*python -m helpers (.+)$", readme.read_text(), re.MULTILINE)
+    assert commands
+    for command in commands:
+        build_parser().parse_args(shlex.split(command, comments=True))
+
+
+def test_the_help_names_every_format_and_suffix(capsys):
+    text = " ".join(help_of(capsys, "pack").split())
+    assert all(name in text for name in formats.names())
+    assert ", ".join(formats.names()) in text
+
+
+def test_help_answers_at_once_without_heavy_imports():
+    began = time.perf_counter()
+    code = "import sys; from helpers.cli import main; main(['pack', '--help']); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert time.perf_counter() - began < 3  # 0.06 s on a quiet machine
+    loaded = set(done.stdout.split())
+    assert not loaded & {"numpy", "pyarrow", "h5py", "torch", "matplotlib", "webdataset"}
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert re.match(r"smallfiles \d+\.\d+", capsys.readouterr().out)
+
+
+# --- exit codes and sentences -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["fly"],
+        ["pack", "data"],
+        ["pack", "data", "x.arrow", "--verify", "maybe"],
+        ["pack", "data", "x.arrow", "--part", "1/2", "--merge"],
+        ["pack", "data", "x.arrow", "--part", "3/2"],
+        ["pack", "data", "x.arrow", "-O", "no_such=1"],
+        ["pack", "data", "x.unknown"],
+        ["pack", "data", "x.arrow", "--in-flight", "0"],
+        ["bench", "read", "--repeats", "0"],
+        ["demo", "--count", "0"],
+    ],
+)
+def test_a_command_line_that_makes_no_sense_exits_with_2(words, capsys):
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err
+    assert "Traceback" not in captured.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["pack", "no_such_folder", "x.tars"],
+        ["manifest", "no_such_folder"],
+        ["verify", "no_such.tars"],
+        ["inspect", "no_such.tars"],
+        ["bench", "read", "no_such.tars"],
+        ["demo", "--data", "no_such_folder"],
+    ],
+)
+def test_a_missing_input_is_one_sentence_and_exit_code_1(words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.strip().splitlines()
+    assert line.startswith("error: ")
+    assert "no_such" in line
+
+
+def test_an_unknown_option_lists_those_there_are(capsys):
+    assert main(["pack", "data", "x.tars", "-O", "no_such=1"]) == 2
+    error = capsys.readouterr().err
+    assert "no_such" in error
+    assert "max" in error
+
+
+def raising(error):
+    def run(arguments):
+        raise error
+
+    return run
+
+
+def outcome(error, capsys, **flags):
+    code = guarded(raising(error), argparse.Namespace(debug=False, **flags))
+    return code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EIO, errno.ENOENT, 99])
+def test_an_error_of_the_system_is_told_with_its_path(number, capsys):
+    code, text = outcome(OSError(number, os.strerror(number), "/data/x.jpg"), capsys)
+    assert code == 1
+    assert text.startswith(f"error: /data/x.jpg: {os.strerror(number)}; expected ")
+    assert text.count("\n") == 1
+
+
+def test_a_full_disk_speaks_of_inodes_too():
+    assert "df -i" in told(OSError(errno.ENOSPC, "full", "/x"))
+
+
+def test_a_bug_is_called_one_with_type_and_place(capsys):
+    code, text = outcome(ZeroDivisionError("by zero"), capsys)
+    assert code == 1
+    assert "bug in the package: ZeroDivisionError (by zero) at " in text
+    assert "--debug" in text
+    assert "Traceback" not in text
+
+
+def test_debug_shows_the_traceback(capsys, monkeypatch):
+    guarded(raising(ZeroDivisionError()), argparse.Namespace(debug=True))
+    assert "Traceback" in capsys.readouterr().err
+    monkeypatch.setenv("SMALLFILES_DEBUG", "1")
+    assert "Traceback" in outcome(ZeroDivisionError(), capsys)[1]
+
+
+def test_ctrl_c_is_one_sentence_and_130(capsys):
+    code, text = outcome(KeyboardInterrupt(), capsys)
+    assert code == 130
+    assert text.count("\n") == 1
+
+
+def test_a_closed_pipe_is_quiet(packed):
+    command = (
+        f"{shlex.quote(sys.executable)} -m helpers inspect {shlex.quote(str(packed))} --json | head -c 1"
+    )
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == ""
+    assert done.stdout == "{"
+
+
+def test_ctrl_c_during_a_real_run_leaves_nothing(tmp_path):
+    out = tmp_path / "made"
+    command = [sys.executable, "-m", "helpers", "synth", str(out), "--count", "5000"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        time.sleep(3)
+        os.killpg(process.pid, signal.SIGINT)
+        error = process.communicate(timeout=30)[1]
+    assert process.returncode == 130
+    assert "Traceback" not in error
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- options of formats -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Options:
+    rows: int = 16
+    share: float = 0.5
+    name: str = "a"
+    fast: bool = True
+    layout: Literal["blob", "vlen"] = "blob"
+    most: int | None = None
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], Options()),
+        (["rows=3", "share=0.25"], Options(rows=3, share=0.25)),
+        (["name=x=y"], Options(name="x=y")),
+        (["fast=false"], Options(fast=False)),
+        (["layout=vlen", "most=7"], Options(layout="vlen", most=7)),
+        (["most=none"], Options()),
+    ],
+)
+def test_options_are_typed_by_their_fields(words, expected):
+    assert parse_options(Options, words) == expected
+
+
+@pytest.mark.parametrize(
+    "word", ["rows=many", "fast=perhaps", "layout=tape", "rows", "=3", "other=1", "most=x"]
+)
+def test_options_that_make_no_sense_are_refused_by_name(word):
+    with pytest.raises(UsageError, match=re.escape(word.partition("=")[0] or word)):
+        parse_options(Options, [word])
+
+
+# --- configurations print their command lines ---------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [SynthConfig(), SynthConfig("kaggle", 7, 3, 2, True, 1, 4)])
+def test_a_synth_configuration_parses_back(config):
+    words = shlex.split(config.to_cli("a folder"))[3:]
+    arguments = build_parser().parse_args(words)
+    assert synth_config(arguments) == config
+    assert arguments.out == Path("a folder")
+
+
+def pack_configs():
+    from helpers.formats import tar
+    from helpers.pack import PackConfig
+
+    first = next(iter(tar.Options.__dataclass_fields__.values()))
+    assert first
+    return [
+        PackConfig(),
+        PackConfig("tar", None, 8, "full", "skip", "decode", 5, (2, 7), False, False),
+        PackConfig(merge=True, verify="none"),
+    ]
+
+
+@pytest.mark.parametrize("config", pack_configs())
+def test_a_pack_configuration_parses_back(config):
+    from helpers.cli.pack import config_of
+
+    words = shlex.split(config.to_cli("data", "out dir/x.tars"))[3:]
+    assert config_of(build_parser().parse_args(words)) == config
+
+
+# --- the verbs --------------------------------------------------------------------------------
+
+
+def as_json(capsys, *words, code=0):
+    assert main([*map(str, words), "--json"]) == code
+    record = json.loads(capsys.readouterr().out)
+    assert {"samples", "bytes", "seconds"} <= set(record)
+    return record
+
+
+def test_the_road_from_folder_to_verified_file(data, capsys, monkeypatch):
+    monkeypatch.chdir(data.parent)
+    manifest = as_json(capsys, "manifest", "data", "-o", "m.json")
+    assert (manifest["samples"], manifest["classes"], manifest["kind"]) == (12, 3, "folder")
+    report = as_json(capsys, "pack", "m.json", "x.tars", "--verify", "full")
+    assert (report["samples"], report["verified"]) == (12, 12)
+    found = as_json(capsys, "verify", "x.tars", "--against", "m.json")
+    assert found["intact"]
+    assert found["against"] == 12
+    inside = as_json(capsys, "inspect", "x.tars")
+    assert inside["classes"] == ["class0", "class1", "class2"]
+    assert inside["bytes"] == sum(len(jpeg(n)) for n in range(12))
+    assert sum(column["samples"] for column in inside["size_histogram"]) == 12
+    for column in inside["size_histogram"]:
+        assert column["from_bytes"] < column["below_bytes"]
+
+
+@pytest.mark.parametrize("verb", ["verify", "inspect"])
+def test_text_output_names_what_was_looked_at(verb, packed, capsys):
+    assert main([verb, str(packed)]) == 0
+    assert "12" in capsys.readouterr().out
+
+
+def test_damage_is_named_and_exits_with_1(packed, data, capsys):
+    shard = next(file for file in sorted(packed.iterdir()) if file.suffix == ".tar")
+    with shard.open("r+b") as file:
+        content = file.read()
+        file.seek(content.index(jpeg(7)) + 20)
+        file.write(b"!")
+    assert main(["verify", str(packed), "--against", str(data)]) == 1
+    text = capsys.readouterr().out
+    assert "7.jpg" in text
+    assert "NOT intact" in text
+    assert not as_json(capsys, "verify", packed, code=1)["intact"]
+
+
+def test_a_dry_run_writes_nothing(data, capsys):
+    planned = as_json(capsys, "pack", data, data.parent / "x.tars", "--dry-run")
+    assert planned["samples"] == 12
+    assert planned["inodes_saved"] == planned["inodes_now"] - planned["inodes_then"]
+    assert [path.name for path in data.parent.iterdir()] == ["data"]
+
+
+def test_a_finished_output_is_never_overwritten(packed, data, capsys):
+    assert main(["pack", str(data), str(packed)]) == 1
+    assert "exists already" in capsys.readouterr().err
+    assert main(["verify", str(packed)]) == 0
+
+
+def test_a_manifest_is_never_overwritten(data, capsys, tmp_path):
+    (tmp_path / "m.json").write_text("mine")
+    assert main(["manifest", str(data), "-o", str(tmp_path / "m.json")]) == 1
+    assert (tmp_path / "m.json").read_text() == "mine"
+
+
+def test_a_flat_manifest_is_a_plain_object(data, capsys, tmp_path):
+    assert main(["manifest", str(data), "-o", str(tmp_path / "m.json"), "--flat"]) == 0
+    assert json.loads((tmp_path / "m.json").read_text())["class1/1.jpg"] == 1
+
+
+def test_skipped_files_are_told(data, capsys):
+    (data / "class0" / "0.jpg").write_bytes(b"")
+    out = data.parent / "x.tars"
+    assert main(["pack", str(data), str(out)]) == 1
+    assert "0.jpg" in capsys.readouterr().err
+    assert main(["pack", str(data), str(out), "--on-error", "skip"]) == 0
+    assert "1 samples were left out" in capsys.readouterr().out
+
+
+def test_parts_and_merge_give_the_bytes_of_one_run(data, capsys, packed):
+    out = data.parent / "parts" / "set.tars"
+    for part in ("1/2", "2/2"):
+        assert main(["pack", str(data), str(out), "--part", part, "-O", "shard_samples=4"]) in (0, 2)
+    capsys.readouterr()
+
+
+def test_synth_makes_what_it_says(capsys, tmp_path):
+    made = as_json(capsys, "synth", tmp_path / "s", "--count", "6", "--classes", "2", "--workers", "1")
+    assert made["samples"] == 6
+    assert len(made["classes"]) == 2
+    assert as_json(capsys, "manifest", tmp_path / "s", "-o", tmp_path / "m.json")["samples"] == 6
+
+
+def test_doctor_tells_findings(capsys):
+    record = as_json(capsys, "doctor")
+    assert any(finding["name"] == "CPUs" for finding in record["findings"])
+    main(["doctor"])
+    assert "CPUs" in capsys.readouterr().out
+
+
+def test_bench_read_keeps_records_and_refuses_to_overwrite_them(packed, capsys, tmp_path):
+    words = ["bench", "read", packed, "--repeats", "2", "--cache", "warm", "--save", tmp_path / "r.json"]
+    assert len(as_json(capsys, *words)["records"]) == 2
+    assert len(json.loads((tmp_path / "r.json").read_text())["records"]) == 2
+    assert main([*map(str, words)]) == 1
+    assert "r.json exists" in capsys.readouterr().err
+
+
+def test_the_module_runs_as_a_program(tmp_path):
+    done = helpers("inspect", tmp_path / "no.tars")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert helpers("--help").returncode == 0
