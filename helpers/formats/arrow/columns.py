@@ -1,0 +1,104 @@
+"""Which column of an Arrow file is what: in ours, in the Jülich course's, in others'.
+
+The trap: a file of Hugging Face `datasets` is an IPC *stream*, whose images are structs of `bytes`
+and `path`; a reader of IPC files alone calls it damaged. Notebook 02 looks inside one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from helpers.errors import FormatError
+
+_DATA = ("data", "image_data", "image", "jpg", "jpeg", "png", "img", "bytes", "content")
+_LABELS = ("label", "labels", "target", "targets", "cls", "class", "fine_label")
+_CAPTIONS = ("captions", "caption")
+_KEYS = ("key", "__key__", "path", "file_name", "filename", "name")
+
+# struct-module letters of integer types, to read one label at an offset
+LETTERS = {
+    pa.int8(): "b",
+    pa.uint8(): "B",
+    pa.int16(): "h",
+    pa.uint16(): "H",
+    pa.int32(): "i",
+    pa.uint32(): "I",
+    pa.int64(): "q",
+    pa.uint64(): "Q",
+}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Column numbers; None where a file has no such column.
+
+    Args:
+        data: Encoded bytes (binary, or a struct with a binary field `bytes`).
+        label: Integer labels.
+        captions: Lists of strings.
+        key: Strings.
+        meta: JSON objects as strings (only in our files).
+    """
+
+    data: int
+    label: int | None
+    captions: int | None
+    key: int | None
+    meta: int | None
+
+
+def is_binary(kind: pa.DataType) -> bool:
+    """Whether a column of this type can hold encoded bytes."""
+    if pa.types.is_struct(kind):
+        index = kind.get_field_index("bytes")
+        return index >= 0 and is_binary(kind.field(index).type)
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def find(schema: pa.Schema, path: Path) -> Columns:
+    """Find the columns by name, or by type where only one fits.
+
+    Raises:
+        FormatError: No column of bytes, or several and none of a name that we know.
+    """
+    fits = {
+        "data": [i for i, field in enumerate(schema) if is_binary(field.type)],
+        "label": [i for i, field in enumerate(schema) if field.type in LETTERS],
+        "captions": [i for i, field in enumerate(schema) if _is_strings(field.type)],
+        "key": [i for i, field in enumerate(schema) if _is_text(field.type)],
+    }
+    names = schema.names
+    data = _choose(names, fits["data"], _DATA, alone=True)
+    if data is None:
+        raise FormatError(
+            f"{path} has the columns {', '.join(f'{f.name}: {f.type}' for f in schema) or '(none)'}",
+            expected=f"one binary column, or one named {', '.join(_DATA[:4])}",
+            next_step="Rename or cast the column that holds the images",
+        )
+    label = _choose(names, fits["label"], _LABELS, alone=True)
+    return Columns(
+        data,
+        label,
+        None if label is not None else _choose(names, fits["captions"], _CAPTIONS, alone=True),
+        _choose(names, fits["key"], _KEYS, alone=False),
+        _choose(names, fits["key"], ("meta",), alone=False),
+    )
+
+
+def _choose(names: list[str], fitting: list[int], known: tuple[str, ...], *, alone: bool) -> int | None:
+    for name in known:
+        for index in fitting:
+            if names[index] == name:
+                return index
+    return fitting[0] if alone and len(fitting) == 1 else None
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_strings(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_text(kind.value_type)
