@@ -4,7 +4,8 @@ First line `v1.2 SAMPLES`; then a line a sample: suffix, offset, size and name o
 separated by spaces. DALI splits at white space, so a name's own spaces stand as `%20` here (DALI only
 shows this name, it does not look it up).
 
-The trap: without this file DALI scans every shard when a job starts. Notebook 05 names it.
+The trap: without this file DALI scans every shard when a job starts, and takes members with names
+beyond 100 bytes or beyond ASCII (pax headers) for others. Notebook 05 names it.
 
 Source of the format: NVIDIA/DALI, tools/wds2idx.py and webdataset_loader.cc.
 """
