@@ -22,7 +22,7 @@ from helpers.sources.synthetic.trees import Draw, write_files
 _IMAGES = 31_783  # of the real one, to scale its peculiarities
 _BAD_IMAGE = 3_999
 _NOT_IN_SPLIT = 769
-_SPLIT_TOTAL, _SPLIT_PART = 31_014, 1_014
+_IN_SPLIT, _VAL, _TEST = 31_014, 1_014, 1_000
 _FOLDER = "flickr30k_images"
 
 
@@ -82,8 +82,8 @@ def _karpathy(plan: Plan, files: list[str], told: list[list[str]]) -> list[dict[
 
 
 def _splits(count: int, dice: random.Random) -> list[str]:
-    part = min(count // 3, max(1, round(count * _SPLIT_PART / _SPLIT_TOTAL)))
-    splits = ["val"] * part + ["test"] * part + ["train"] * (count - 2 * part)
+    val, test = (min(count // 3, max(1, round(count * part / _IN_SPLIT))) for part in (_VAL, _TEST))
+    splits = ["val"] * val + ["test"] * test + ["train"] * (count - val - test)
     dice.shuffle(splits)
     return splits
 

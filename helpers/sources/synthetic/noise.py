@@ -32,7 +32,7 @@ class Grain:
 
 def doubled(plane: Plane) -> Plane:
     """Twice the size less the rim: (…, h, w) becomes (…, 2h - 4, 2w - 4), smoothly."""
-    middle = plane[..., 1:-1] * np.int16(3)
+    middle = plane[..., 1:-1] * np.int16(3) + np.int16(2)  # 2 rounds
     wide = np.empty((*middle.shape, 2), np.int16)
     np.add(middle, plane[..., :-2], out=wide[..., 0])
     np.add(middle, plane[..., 2:], out=wide[..., 1])
@@ -41,7 +41,7 @@ def doubled(plane: Plane) -> Plane:
 
 
 def _doubled_down(plane: Plane) -> Plane:
-    middle = plane[..., 1:-1, :] * np.int16(3)
+    middle = plane[..., 1:-1, :] * np.int16(3) + np.int16(2)
     out = np.empty((*middle.shape[:-2], 2 * middle.shape[-2], middle.shape[-1]), np.int16)
     np.add(middle, plane[..., :-2, :], out=out[..., 0::2, :])
     np.add(middle, plane[..., 2:, :], out=out[..., 1::2, :])

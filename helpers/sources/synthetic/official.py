@@ -14,7 +14,6 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import scipy.io
 
 from helpers.sources.synthetic import wordnet
 from helpers.sources.synthetic.plans import Plan
@@ -79,6 +78,8 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
 
 def _write_meta(plan: Plan, path: Path) -> None:
     """Write the struct array `synsets`: one row a node, the leaves are the classes."""
+    import scipy.io  # here, for it takes longer to import than a hundred pictures to draw
+
     nodes = wordnet.synsets(plan.classes, plan.seed)
     label_of_id = {number: label for label, number in enumerate(wordnet.ilsvrc_ids(plan.classes, plan.seed))}
     counts = np.bincount([plan.label(index) for index in plan.train_indices], minlength=plan.classes)

@@ -139,15 +139,15 @@ def _dimensions(dice: random.Random, size: tuple[int, int]) -> tuple[int, int]:
     if kind >= 0.62:
         short = round(short * dice.uniform(0.82, 1.12))
     if kind >= 0.85:
-        scale = math.exp(dice.gauss(-0.1, 0.35))
+        scale = math.exp(dice.gauss(0.0, 0.3))
         long, short = round(long * scale), round(short * scale)
     long, short = max(long, 24), max(min(short, long), 24)
     return (short, long) if dice.random() < 0.25 else (long, short)
 
 
 def _target_bytes(dice: random.Random, pixels: int) -> int:
-    """Log-normal with a median near 90 KB at 500 x 375 pixels, cut at four deviations."""
-    spread = max(-4.0, min(4.0, dice.gauss(0.0, 1.0)))
+    """Log-normal with a median near 90 KB at 500 x 375 pixels; tails are cut."""
+    spread = max(-3.2, min(3.2, dice.gauss(0.0, 1.0)))
     return round(pixels * 0.51 * math.exp(0.45 * spread))
 
 

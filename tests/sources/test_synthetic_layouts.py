@@ -1,0 +1,277 @@
+"""Each layout, held against what is known of the real data sets."""
+
+import csv
+import json
+import re
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import scipy.io
+
+from helpers.sources import synthetic
+from helpers.sources.synthetic import flickr, official, plans, trees, wordnet
+
+TINY = {"size": (64, 48), "show_progress": False, "workers": 1}
+COUNT = 60
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """One data set a layout, made once."""
+    root = tmp_path_factory.mktemp("synthetic")
+    return {name: synthetic.make(root / name, name, count=COUNT, **TINY) for name in synthetic.LAYOUTS}
+
+
+def tree(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+def lines(path: Path) -> list[str]:
+    text = path.read_text(encoding="utf-8")
+    assert text.endswith("\n") and "\r" not in text
+    return text.split("\n")[:-1]
+
+
+def test_the_thousand_classes_are_imagenets_in_sorted_order():
+    wnids = wordnet.wnids(1000)
+    assert len(set(wnids)) == 1000 and list(wnids) == sorted(wnids)
+    assert [wnids.index(name) for name in ("n01440764", "n01751748", "n03146219")] == [0, 65, 524]
+    first_names = Counter(names.split(", ")[0] for names in wordnet.words(1000))
+    assert {name for name, times in first_names.items() if times > 1} >= {"crane", "maillot"}
+
+
+@pytest.mark.parametrize("classes", [1, 2, 10, 1000])
+def test_the_two_label_orders_differ_and_the_tree_has_one_root(classes):
+    ids = wordnet.ilsvrc_ids(classes, 0)
+    assert sorted(ids) == list(range(1, classes + 1))
+    assert classes == 1 or list(ids) != sorted(ids)
+    nodes = wordnet.synsets(classes, 0)
+    assert [node.ilsvrc_id for node in nodes] == list(range(1, len(nodes) + 1))
+    assert len({node.wnid for node in nodes}) == len(nodes)
+    children = Counter(child for node in nodes for child in node.children)
+    assert children == Counter(range(1, len(nodes))), "each node but the last has one parent"
+
+
+def test_folder_is_an_imagefolder_tree(made):
+    found = made["folder"]
+    assert tree(found.path) == sorted(found.files)
+    assert all(re.fullmatch(r"([a-z_]+)/\1_\d{5}\.jpg", file) for file in found.files)
+    assert list(found.classes) == sorted(path.name for path in found.path.iterdir())
+    assert [found.classes[label] for label in found.targets] == [f.split("/")[0] for f in found.files]
+    assert set(found.targets) == set(range(10)) and set(found.splits) == {"train"}
+
+
+def test_torchvision_reads_folder_with_our_labels(made):
+    datasets = pytest.importorskip("torchvision.datasets")
+    found = made["folder"]
+    by_torchvision = {Path(path).name: label for path, label in datasets.ImageFolder(found.path).samples}
+    assert by_torchvision == found.truth
+
+
+def test_prepared_has_class_folders_in_both_splits(made):
+    found = made["prepared"]
+    assert tree(found.path) == sorted(found.files)
+    assert found.classes == wordnet.wnids(10)
+    for file, label, split in zip(found.files, found.targets, found.splits, strict=True):
+        wnid = found.classes[label]
+        name = rf"{wnid}_\d+" if split == "train" else r"ILSVRC2012_val_\d{8}"
+        assert re.fullmatch(rf"{split}/{wnid}/{name}\.JPEG", file)
+    assert Counter(found.splits) == {"train": 54, "val": 6}
+
+
+def test_kaggle_has_every_file_of_the_competition_and_no_other(made):
+    found = made["kaggle"]
+    lists = {f"ILSVRC/ImageSets/CLS-LOC/{name}.txt" for name in ("train_cls", "train_loc", "val", "test")}
+    tables = {"LOC_synset_mapping.txt", "LOC_train_solution.csv", "LOC_val_solution.csv"}
+    assert set(tree(found.path)) == {*found.files, *lists, *tables}
+    by_split = {"train": r"train/(n\d{8})/\1_\d+", "val": r"val/ILSVRC2012_val_\d{8}"}
+    by_split["test"] = r"test/ILSVRC2012_test_\d{8}"
+    for file, split in zip(found.files, found.splits, strict=True):
+        assert re.fullmatch(rf"ILSVRC/Data/CLS-LOC/{by_split[split]}\.JPEG", file)
+
+
+def test_kaggle_class_names_split_at_the_first_space(made):
+    rows = [line.split(" ", 1) for line in lines(made["kaggle"].path / "LOC_synset_mapping.txt")]
+    assert rows[0] == ["n01440764", "tench, Tinca tinca"]
+    assert [wnid for wnid, _ in rows] == list(made["kaggle"].classes)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_kaggle_solutions_are_unsorted_and_their_first_token_is_the_label(made, split):
+    found = made["kaggle"]
+    header, *rows = lines(found.path / f"LOC_{split}_solution.csv")
+    assert header == "ImageId,PredictionString"
+    names = [row.split(",")[0] for row in rows]
+    assert names != sorted(names) and not any(name.endswith(".JPEG") for name in names)
+    for name, value in (row.split(",") for row in rows):
+        wnid = value.split(" ")[0]
+        assert found.truth[f"{name}.JPEG"] == found.classes.index(wnid)
+        assert re.fullmatch(rf"({wnid} \d+ \d+ \d+ \d+ )+", value), "boxes repeat and end in a blank"
+    in_split = sum(one == split for one in found.splits)
+    assert len(rows) == in_split if split == "val" else 0 < len(rows) < in_split
+
+
+def test_kaggle_solutions_hold_several_boxes_in_some_row(tmp_path):
+    plan = plans.Plan(0, 10, 60, 0, 10, (64, 48))
+    trees._write_solution(
+        tmp_path / "v.csv", plan, plan.val_indices, [trees.val_name(plan, i) for i in plan.val_indices]
+    )
+    counts = [row.count(" n") for row in lines(tmp_path / "v.csv")]
+    assert max(counts) >= 1 and min(counts) == 0
+
+
+def test_kaggle_lists_count_their_lines_from_one(made):
+    found = made["kaggle"]
+    lists = found.path / "ILSVRC/ImageSets/CLS-LOC"
+    assert lines(lists / "val.txt")[0] == "ILSVRC2012_val_00000001 1"
+    for name, folder in (("train_cls", "train"), ("val", "val"), ("test", "test")):
+        rows = [row.rsplit(" ", 1) for row in lines(lists / f"{name}.txt")]
+        assert [int(number) for _, number in rows] == list(range(1, len(rows) + 1))
+        there = {f for f, split in zip(found.files, found.splits, strict=True) if split == folder}
+        assert {f"ILSVRC/Data/CLS-LOC/{folder}/{stem}.JPEG" for stem, _ in rows} == there
+
+
+def test_official_train_is_a_tar_of_tars(made):
+    found = made["official"]
+    seen = []
+    with tarfile.open(found.path / "ILSVRC2012_img_train.tar") as outer:
+        assert outer.getnames() == [f"{wnid}.tar" for wnid in found.classes]
+        for member in outer:
+            with tarfile.open(fileobj=outer.extractfile(member)) as inner:
+                for file in inner:
+                    assert re.fullmatch(rf"{member.name[:-4]}_\d+\.JPEG", file.name)
+                    assert file.size > 100 and not (file.uid or file.uname)
+                    seen.append(f"ILSVRC2012_img_train.tar/{member.name}/{file.name}")
+    assert sorted(seen) == sorted(f for f, s in zip(found.files, found.splits, strict=True) if s == "train")
+
+
+def test_official_val_is_flat_and_holds_the_same_pictures_as_prepared(made):
+    found, prepared = made["official"], made["prepared"]
+    with tarfile.open(found.path / "ILSVRC2012_img_val.tar") as tar:
+        assert tar.getnames() == [f"ILSVRC2012_val_{k:08d}.JPEG" for k in range(1, 7)]
+        inside = [tar.extractfile(member).read() for member in tar]
+    assert inside == [(prepared.path / file).read_bytes() for file in prepared.files[54:]]
+
+
+def test_official_devkit_leads_to_the_true_labels_by_its_own_numbers(made):
+    found = made["official"]
+    data = found.path / "ILSVRC2012_devkit_t12/data"
+    synsets = scipy.io.loadmat(data / "meta.mat", squeeze_me=True)["synsets"]
+    assert synsets.dtype.names == (
+        *("ILSVRC2012_ID", "WNID", "words", "gloss"),
+        *("num_children", "children", "wordnet_height", "num_train_images"),
+    )
+    leaves = {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in synsets if row["num_children"] == 0}
+    assert sorted(leaves) == list(range(1, 11)) and len(synsets) > 10, "and inner nodes"
+    truth = [int(line) for line in lines(data / "ILSVRC2012_validation_ground_truth.txt")]
+    labels = [found.classes.index(leaves[number]) for number in truth]
+    assert labels == list(found.targets[54:])
+    assert labels != [number - 1 for number in truth], "ID - 1 must be found out as wrong"
+    images = {str(row["WNID"]): int(row["num_train_images"]) for row in synsets if row["num_children"] == 0}
+    assert images == Counter(found.classes[label] for label in found.targets[:54])
+
+
+def test_torchvision_understands_meta_mat_as_it_does_the_real_one(made):
+    """A re-statement of torchvision.datasets.imagenet.parse_meta_mat, which wants a checksum."""
+    file = made["official"].path / "ILSVRC2012_devkit_t12/data/meta.mat"
+    meta = scipy.io.loadmat(file, squeeze_me=True)["synsets"]
+    children = list(zip(*meta, strict=True))[4]
+    numbers, wnids, words = list(
+        zip(*[m for m, n in zip(meta, children, strict=True) if n == 0], strict=True)
+    )[:3]
+    assert sorted(wnids) == list(made["official"].classes) and sorted(numbers) == list(range(1, 11))
+    assert ("tench", "Tinca tinca") in [tuple(names.split(", ")) for names in words]
+
+
+def test_meta_mat_holds_no_time_of_day(made):
+    start = (made["official"].path / "ILSVRC2012_devkit_t12/data/meta.mat").read_bytes()[:116]
+    assert start.startswith(b"MATLAB 5.0 MAT-file") and b"Created" not in start
+
+
+@pytest.mark.parametrize("classes", [1, 2])
+def test_official_can_hold_very_few_classes(tmp_path, classes):
+    found = synthetic.make(tmp_path / "out", "official", count=11, classes=classes, **TINY)
+    meta = scipy.io.loadmat(found.path / "ILSVRC2012_devkit_t12/data/meta.mat", squeeze_me=True)["synsets"]
+    assert sum(row["num_children"] == 0 for row in meta) == classes
+
+
+def test_inner_tars_larger_than_memory_allows_wait_on_disk(tmp_path, monkeypatch):
+    found = synthetic.make(tmp_path / "memory", "official", count=30, **TINY)
+    monkeypatch.setattr(official, "_IN_MEMORY_BYTES", 1)
+    other = synthetic.make(tmp_path / "disk", "official", count=30, **TINY)
+    assert tree(found.path) == tree(other.path)
+    for file in tree(found.path):
+        assert (found.path / file).read_bytes() == (other.path / file).read_bytes()
+
+
+def test_flickr_folders_are_nested_with_a_csv_in_each(made):
+    found = made["flickr30k"]
+    nested = "flickr30k_images/flickr30k_images"
+    tables = {"flickr30k_images/results.csv", f"{nested}/results.csv"}
+    others = {"results_20130124.token", "dataset_flickr30k.json"}
+    assert set(tree(found.path)) == {*found.files, *tables, *others}
+    assert found.files[0] == f"{nested}/1000092795.jpg"
+    assert all(re.fullmatch(rf"{nested}/\d{{10}}\.jpg", file) for file in found.files)
+    assert len({(found.path / table).read_bytes() for table in tables}) == 1
+
+
+def test_flickr_csv_is_as_on_kaggle_with_one_bad_row(made):
+    found = made["flickr30k"]
+    header, *rows = lines(found.path / "flickr30k_images/results.csv")
+    assert header == "image_name| comment_number| comment" and len(rows) == 5 * COUNT
+    captions = [text for five in found.targets for text in five]
+    names = [Path(file).name for file in found.files for _ in range(5)]
+    bad = []
+    for place, (row, name, text) in enumerate(zip(rows, names, captions, strict=True)):
+        if row == f"{name}| {place % 5}| {text}":
+            continue
+        assert row == f"{name}| 4   {text}"
+        bad.append(place)
+    assert bad == [5 * flickr.bad_image(plans.Plan(0, COUNT, 0, 0, 10, (64, 48))) + 4]
+
+
+def test_flickr_bad_row_is_line_20001_at_full_size():
+    full = plans.Plan(0, 31_783, 0, 0, 10, (500, 375))
+    assert 1 + 5 * flickr.bad_image(full) + 4 + 1 == 20_001
+    names = flickr.names(full)
+    assert len(set(names)) == 31_783 and names == sorted(names) and max(map(len, names)) == 14
+    splits = Counter(entry["split"] for entry in flickr._karpathy(full, names, [["."] * 5] * 31_783))
+    assert splits == {"train": 29_000, "val": 1_014, "test": 1_000}
+
+
+def test_flickr_captions_break_a_parser_that_believes_in_quotes(made):
+    text = (made["flickr30k"].path / "flickr30k_images/results.csv").read_text()
+    assert '"' in text and "," in text
+    plain = list(csv.reader(text.splitlines(), delimiter="|", quoting=csv.QUOTE_NONE))
+    assert Counter(map(len, plain)) == {3: 5 * COUNT, 2: 1}
+
+
+def test_flickr_token_file_splits_once_on_tab_and_hash(made):
+    found = made["flickr30k"]
+    told: dict[str, list[str]] = {}
+    for line in lines(found.path / "results_20130124.token"):
+        key, text = line.split("\t")
+        name, number = key.rsplit("#", 1)
+        told.setdefault(name, []).append(text)
+        assert int(number) == len(told[name]) - 1
+    assert told == found.truth
+
+
+def test_flickr_karpathy_split_misses_some_pictures(made):
+    found = made["flickr30k"]
+    split = json.loads((found.path / "dataset_flickr30k.json").read_text())
+    assert set(split) == {"images", "dataset"} and split["dataset"] == "flickr30k"
+    assert 0 < COUNT - len(split["images"]) < 5
+    sentids = []
+    for place, image in enumerate(split["images"]):
+        assert set(image) == {"sentids", "imgid", "sentences", "split", "filename"}
+        assert image["imgid"] == place and image["split"] in ("train", "val", "test")
+        assert [sentence["raw"] for sentence in image["sentences"]] == found.truth[image["filename"]]
+        for sentence, sentid in zip(image["sentences"], image["sentids"], strict=True):
+            assert (sentence["imgid"], sentence["sentid"]) == (place, sentid)
+            assert sentence["tokens"] == re.findall("[a-z]+", sentence["raw"].lower())
+        sentids += image["sentids"]
+    assert sentids == list(range(5 * len(split["images"])))
+    assert {"train", "val", "test"} == {image["split"] for image in split["images"]}
