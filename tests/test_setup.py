@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,22 @@ from packaging.utils import canonicalize_name
 
 CONDA_NAMES = {"torch": "pytorch", "matplotlib": "matplotlib-base", "xxhash": "python-xxhash"}
 HEAVY = {"torch", "torchvision", "numpy", "pyarrow", "h5py", "scipy", "matplotlib", "PIL", "IPython"}
-SHELL_TOOLS = ("sh", "dirname", "cat", "cksum", "grep", "ls", "rm", "sed", "make", "printf", "mkdir", "cp")
+SHELL_TOOLS = (
+    "sh",
+    "dirname",
+    "cat",
+    "cksum",
+    "grep",
+    "ls",
+    "rm",
+    "sed",
+    "make",
+    "printf",
+    "mkdir",
+    "cp",
+    "find",
+    "head",
+)
 
 
 @pytest.fixture(scope="session")
@@ -294,6 +310,35 @@ def test_a_sites_own_torch_is_kept_and_the_choice_is_remembered(checkout, tmp_pa
     assert log.stat().st_size == size
     make(checkout, "setup", chosen, "SYSTEM_SITE=0")
     assert "-m uv" in log.read_text()
+
+
+def test_a_site_set_up_that_failed_is_not_remembered(checkout, tmp_path):
+    broken = recording_python(tmp_path / "python", tmp_path / "log")
+    broken.write_text(broken.read_text().replace('echo "torch==2.7.0"', "exit 1"))
+    assert make(checkout, "setup", f"PYTHON={broken}", "SYSTEM_SITE=1").returncode != 0
+    assert make(checkout, "setup", f"PYTHON={broken}").returncode == 0
+    assert "-m uv" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("configuration", ["", "include-system-site-packages = false\n"])
+def test_a_set_up_that_was_killed_starts_over(checkout, tmp_path, configuration):
+    log = tmp_path / "log"
+    chosen = recording_python(tmp_path / "python", log)
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    if configuration:
+        (checkout / ".venv" / "pyvenv.cfg").write_text(configuration)
+    assert make(checkout, "setup", f"PYTHON={chosen}").returncode == 0
+    assert log.read_text().startswith("venv\n")
+
+
+def test_two_set_ups_at_once_install_once(checkout, tmp_path, need_tool):
+    need_tool("flock", "util-linux")
+    log = tmp_path / "log"
+    chosen = f"PYTHON={recording_python(tmp_path / 'python', log)}"
+    with ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(lambda _: make(checkout, "setup", chosen), range(4)))
+    assert [one.returncode for one in done] == [0] * 4
+    assert log.read_text().splitlines().count("venv") == 1
 
 
 def test_make_alone_lists_the_targets(checkout):

@@ -14,9 +14,10 @@ extras=$1
 venv=${VENV:-.venv}
 stamp="$venv/.setup-stamp"
 system_site=${SYSTEM_SITE:-0}
-if [ -z "${SYSTEM_SITE:-}" ] && grep -qsx 'include-system-site-packages = true' "$venv/pyvenv.cfg"; then
-    system_site=1 # once chosen it stays, so that `make demo` needs no SYSTEM_SITE=1 of its own
+if [ -z "${SYSTEM_SITE:-}" ] && grep -qs '^[a-z,]* 1 ' "$stamp"; then
+    system_site=1 # once set up it stays, so that `make demo` needs no SYSTEM_SITE=1 of its own
 fi
+export PIP_DISABLE_PIP_VERSION_CHECK=1 UV_PYTHON_DOWNLOADS=never
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 refuse() { say "$*"; exit 1; }
@@ -59,7 +60,7 @@ is_sound() {
 }
 
 make_venv() {
-    if [ -e "$venv" ] && [ ! -f "$venv/pyvenv.cfg" ] && [ -n "$(ls -A "$venv" 2>/dev/null)" ]; then
+    if [ -e "$venv" ] && [ ! -f "$venv/pyvenv.cfg" ] && [ -n "$(find "$venv" ! -type d | head -n 1)" ]; then
         refuse "$venv exists and is no virtual environment; choose another folder with VENV=."
     fi
     if is_sound; then return; fi
@@ -81,7 +82,7 @@ install_with_uv() {
 
 run_uv() {
     if [ ! -t 2 ]; then set -- --quiet "$@"; fi # a bar in a terminal, nothing in a log
-    UV_CACHE_DIR=${UV_CACHE_DIR:-$venv/.uv-cache} UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-300} UV_PYTHON_DOWNLOADS=never \
+    UV_CACHE_DIR=${UV_CACHE_DIR:-$venv/.uv-cache} UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-300} \
         "$venv/bin/python" -m uv pip install --python "$venv/bin/python" "$@"
 }
 
@@ -95,17 +96,23 @@ install_beside_site() {
 }
 
 install() {
-    failed="the packages could not be installed (see above); is the network or a package mirror within reach, and space left for 6 GB?"
-    say "installing the pinned packages; the first time this takes some minutes and 6 GB"
+    failed="the packages could not be installed (see above); is the network or a package mirror within reach, and space left?"
     if [ "$system_site" = 1 ]; then
+        say "installing what the site's packages lack"
         install_beside_site || refuse "$failed"
     else
+        say "installing the pinned packages; the first time this takes some minutes and 6 GB"
         install_with_uv || { say "uv did not do it, trying pip (slower)"; install_with_pip requirements.lock; } || refuse "$failed"
     fi
     rm -rf "$venv/.uv-cache" # thousands of files that only a second environment would use
 }
 
 if is_done "$extras"; then exit 0; fi
+if command -v flock >/dev/null; then # one at a time, should `make demo` and `make test` start together
+    exec 9<tools/setup.sh
+    flock 9 2>/dev/null || true # some parallel file systems have no locks
+    if is_done "$extras"; then exit 0; fi
+fi
 make_venv
 install
 {
