@@ -7,6 +7,7 @@ import os
 import subprocess
 import tarfile
 
+import numpy as np
 import pytest
 import webdataset as wds
 from torch.utils.data import DataLoader
@@ -116,12 +117,14 @@ def test_dali_reads_shards_by_their_index(tmp_path):
     @dali.pipeline_def(batch_size=8, num_threads=1, device_id=None)
     def pipeline():
         paths = {"paths": [str(tmp_path / "x.tar")], "index_paths": [str(tmp_path / "x.tar.idx")]}
-        return dali.fn.readers.webdataset(ext=["jpg", "cls"], missing_component_behavior="error", **paths)
+        return tuple(
+            dali.fn.readers.webdataset(ext=["jpg", "cls"], missing_component_behavior="error", **paths)
+        )
 
     built = pipeline()
     built.build()
     data, labels = built.run()
-    found = [(bytes(memoryview(data[i])), bytes(memoryview(labels[i]))) for i in range(8)]
+    found = [(bytes(np.array(data[i])), bytes(np.array(labels[i]))) for i in range(8)]
     assert found == [(s.data, b"%d" % s.target) for s in long]
 
 
