@@ -51,7 +51,8 @@ class Made:
         seconds: Time it took.
         odd: The odd and broken files, with their kind.
         files: Relative path of each picture; a member of a tar follows the tar's name.
-        targets: For each file the label (rank of the sorted wnid or folder name) or the captions.
+        targets: For each file the label (rank of the sorted wnid or folder name) or the captions;
+            also for test pictures, whose class no file tells.
         splits: For each file `train`, `val` or `test`.
         classes: wnids or folder names in label order; empty for captions.
     """
