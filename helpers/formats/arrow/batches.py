@@ -144,7 +144,7 @@ class Opened:
         self._borders[number] = self._offset(borders) + data.offset * self._pair.size // 2
 
     def _offset(self, buffer: pa.Buffer) -> int:
-        offset = int(buffer.address) - self._base
+        offset: int = buffer.address - self._base
         if not 0 <= offset <= offset + buffer.size <= self.file.size:
             raise FormatError(
                 f"{self.file.path} holds compressed record batches",
