@@ -1,7 +1,7 @@
 """Walk over the headers of a tar, 512 bytes at a time, and write down where each file's bytes lie.
 
-Plain headers take this scanner about three microseconds where `tarfile` takes fifty or more, which
-is four seconds or two minutes for ImageNet. GNU long names, pax headers and base-256 sizes are read;
+Plain headers cost this scanner about a quarter of what `tarfile` takes (5 against 20 µs), and inner
+archives are scanned at the same time. GNU long names, pax headers and base-256 sizes are read;
 sparse files and archives over several volumes are refused.
 
 The trap: a tar has no table of contents and no total. Cut at a 512-byte border it looks complete but

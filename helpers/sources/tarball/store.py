@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from helpers.errors import SourceError
 from helpers.sources.tarball.archive import Archive
 from helpers.sources.tarball.streams import ForwardFile, PlainFile
 
+_HASH_AT_ONCE = 16_384
+
 
 class Lookup:
     """Row of a name among millions, without a dict: sorted 64-bit hashes, then the name itself.
@@ -30,7 +33,7 @@ class Lookup:
 
     def __init__(self, names: pa.StringArray) -> None:
         self._names = names
-        hashes = np.fromiter(map(xxhash.xxh3_64_intdigest, names.to_pylist()), np.uint64, len(names))
+        hashes = np.fromiter(_hashes(names), np.uint64, len(names))
         order = np.argsort(hashes, kind="stable")
         self._hashes = hashes[order].data
         self._rows = order.data
@@ -45,6 +48,12 @@ class Lookup:
                 return row
             place += 1
         return -1
+
+
+def _hashes(names: pa.StringArray) -> Iterator[int]:
+    for start in range(0, len(names), _HASH_AT_ONCE):  # never a million Python strings at once
+        for name in names.slice(start, _HASH_AT_ONCE).cast(pa.binary()).to_pylist():
+            yield xxhash.xxh3_64_intdigest(name)
 
 
 class _Store:

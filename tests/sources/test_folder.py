@@ -1,0 +1,317 @@
+"""Class folders: what ImageFolder says, and what it gets wrong."""
+
+import os
+import pickle
+import socket
+import string
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.errors import SourceError
+from helpers.sources import Options, folder
+from helpers.sources.folder import FolderStore
+
+
+def plant(root: Path, *names: str, data: bytes = b"\xff\xd8 picture") -> Path:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    return root
+
+
+def rows(source) -> dict[str, int]:
+    return dict(zip(source.manifest.paths.to_pylist(), source.manifest.targets.to_pylist(), strict=True))
+
+
+def refused(path: Path, **options) -> SourceError:
+    with pytest.raises(SourceError) as caught:
+        folder.load(path, Options(**options))
+    return caught.value
+
+
+def test_classes_are_the_first_level_folders_in_byte_order(tmp_path):
+    plant(tmp_path, "dog/1.jpg", "Cat/2.jpg", "é/3.jpg", "a-b/4.jpg", "a/5.jpg", "a/sub/6.jpg")
+    source = folder.load(tmp_path)
+    assert source.manifest.classes == ("Cat", "a", "a-b", "dog", "é")
+    assert rows(source) == {
+        "Cat/2.jpg": 0,
+        "a/5.jpg": 1,
+        "a/sub/6.jpg": 1,
+        "a-b/4.jpg": 2,
+        "dog/1.jpg": 3,
+        "é/3.jpg": 4,
+    }
+    assert source.kind == "folder" and source.notes == () and source.root == tmp_path
+
+
+_NAME = st.text(string.ascii_letters + string.digits + "-_ ~#éß漢", min_size=1, max_size=6).filter(
+    lambda name: name == name.strip()
+)
+_FILE = st.tuples(
+    _NAME, st.lists(_NAME, max_size=2), _NAME, st.sampled_from([".jpg", ".JPEG", ".png", ".Tif", ".webp"])
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(_FILE, min_size=1, max_size=12, unique_by=lambda f: (f[0], *f[1], f[2]).__repr__()))
+def test_a_tree_reads_as_torchvision_reads_it(tmp_path_factory, files):
+    from torchvision.datasets import ImageFolder
+
+    root = tmp_path_factory.mktemp("tree")
+    for top, middle, stem, suffix in files:
+        path = root.joinpath(top, *(f"{name}.d" for name in middle), stem + suffix)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    theirs = ImageFolder(str(root))
+    ours = folder.load(root, Options(threads=2))
+    assert list(ours.manifest.classes) == theirs.classes
+    expected = [(os.path.relpath(path, root), label) for path, label in theirs.samples]
+    assert list(rows(ours).items()) == expected
+
+
+def test_sizes_come_with_the_scan_unless_not_wanted(tmp_path):
+    plant(tmp_path, "a/1.jpg", data=b"123")
+    plant(tmp_path, "b/2.jpg", data=b"")
+    assert folder.load(tmp_path).manifest.sizes.tolist() == [3, 0]
+    assert folder.load(tmp_path, Options(sizes=False)).manifest.sizes is None
+
+
+def test_splits_are_no_classes(tmp_path):
+    plant(tmp_path, "train/cat/1.jpg", "train/dog/2.jpg", "val/dog/3.jpg", "test/4.jpg")
+    source = folder.load(tmp_path)
+    assert rows(source) == {"train/cat/1.jpg": 0, "train/dog/2.jpg": 1}
+    assert source.manifest.split == "train"
+    assert any("splits found: test, train, val; train was taken" in note for note in source.notes)
+
+
+def test_a_class_missing_in_val_does_not_shift_the_labels(tmp_path):
+    plant(tmp_path, "train/cat/1.jpg", "train/dog/2.jpg", "val/dog/3.jpg")
+    source = folder.load(tmp_path, Options(split="val"))
+    assert rows(source) == {"val/dog/3.jpg": 1}
+    assert source.manifest.classes == ("cat", "dog")
+
+
+@pytest.mark.parametrize("asked", ["val", "validation", "valid"])
+def test_a_split_may_be_asked_for_by_its_usual_names(tmp_path, asked):
+    plant(tmp_path, "Train/cat/1.jpg", "validation/cat/2.jpg")
+    source = folder.load(tmp_path, Options(split=asked))
+    assert rows(source) == {"validation/cat/2.jpg": 0} and source.manifest.split == "val"
+
+
+def test_a_split_that_is_not_there_is_refused_with_those_that_are(tmp_path):
+    plant(tmp_path, "train/cat/1.jpg", "val/cat/2.jpg")
+    assert "train, val" in str(refused(tmp_path, split="test"))
+
+
+def test_a_path_that_is_a_split_is_not_taken_for_another(tmp_path):
+    plant(tmp_path, "train/cat/1.jpg")
+    assert folder.load(tmp_path / "train").manifest.split == "train"
+    assert "is the train split" in str(refused(tmp_path / "train", split="val"))
+
+
+def test_an_unlabelled_test_split_gets_the_label_for_unknown(tmp_path):
+    plant(tmp_path, "train/cat/1.jpg", "test/9.jpg")
+    assert rows(folder.load(tmp_path, Options(split="test"))) == {"test/9.jpg": -1}
+
+
+def test_a_class_called_train_stays_a_class(tmp_path):
+    plant(tmp_path, "bus/1.jpg", "train/2.jpg")
+    assert folder.load(tmp_path).manifest.classes == ("bus", "train")
+    plant(tmp_path / "lone", "train/2.jpg")
+    assert folder.load(tmp_path / "lone").manifest.classes == ("train",)
+
+
+def test_tiny_imagenet_val_does_not_become_one_class(tmp_path):
+    plant(tmp_path, "train/n02/images/n02_0.JPEG", "train/n01/images/n01_0.JPEG")
+    plant(tmp_path, "val/images/val_0.JPEG", "val/images/val_1.JPEG", "val/images/val_2.JPEG")
+    (tmp_path / "val/val_annotations.txt").write_text(
+        "val_0.JPEG\tn02\t0\t0\t62\t57\nval_1.JPEG\tn01\t0\t0\t9\t9\nval_7.JPEG\tn01\t0\t0\t9\t9\n"
+    )
+    for source in (folder.load(tmp_path, Options(split="val")), folder.load(tmp_path / "val")):
+        labels = {path.rpartition("/")[2]: label for path, label in rows(source).items()}
+        assert labels == {"val_0.JPEG": 1, "val_1.JPEG": 0}
+        assert source.manifest.classes == ("n01", "n02")
+        told = " ".join(source.notes)
+        assert "1 image without an annotation" in told and "missing: val_7.JPEG" in told
+
+
+def test_a_flat_folder_is_refused_and_can_be_read_unlabelled(tmp_path):
+    plant(tmp_path, "1.jpg", "2.jpg")
+    assert "2 images outside of any class folder" in str(refused(tmp_path))
+    source = folder.load(tmp_path, Options(unlabelled=True))
+    assert rows(source) == {"1.jpg": -1, "2.jpg": -1}
+
+
+def test_images_beside_class_folders_are_left_aside_with_a_note(tmp_path):
+    plant(tmp_path, "cat/1.jpg", "stray.jpg")
+    source = folder.load(tmp_path)
+    assert rows(source) == {"cat/1.jpg": 0}
+    assert any("1 image outside" in note for note in source.notes)
+
+
+def test_an_empty_class_keeps_its_label_and_is_named(tmp_path):
+    plant(tmp_path, "ant/1.jpg", "cat/2.jpg")
+    (tmp_path / "bee").mkdir()
+    source = folder.load(tmp_path)
+    assert source.manifest.classes == ("ant", "bee", "cat") and rows(source)["cat/2.jpg"] == 2
+    assert any("without images: bee" in note for note in source.notes)
+
+
+def test_a_folder_that_is_no_data_set_says_what_it_holds(tmp_path):
+    plant(tmp_path, "a.csv", "b.csv", "sub/c.csv", "sub/README")
+    assert "3 .csv files, 1 suffix-less file and no images" in str(refused(tmp_path))
+
+
+def test_other_suffixes_are_samples_when_asked_for(tmp_path):
+    plant(tmp_path, "a/1.npy", "a/2.jpg")
+    assert list(rows(folder.load(tmp_path, Options(suffixes=("npy",))))) == ["a/1.npy"]
+
+
+def test_hidden_names_are_left_aside_and_counted(tmp_path):
+    plant(tmp_path, "cat/1.jpg", "cat/._1.jpg", ".ipynb_checkpoints/x.jpg")
+    source = folder.load(tmp_path)
+    assert source.manifest.classes == ("cat",) and "2 hidden names left aside" in source.notes
+
+
+@pytest.mark.parametrize("name", [b"a\xff.jpg", b"a\nb.jpg"])
+def test_names_that_cannot_travel_are_named(tmp_path, name):
+    (tmp_path / "cat").mkdir()
+    Path(os.fsdecode(bytes(tmp_path) + b"/cat/" + name)).write_bytes(b"x")
+    message = str(refused(tmp_path))
+    assert "1 name that cannot travel" in message and ("\\xff" in message or "\\n" in message)
+    message.encode()
+
+
+def test_a_link_to_its_own_parent_ends(tmp_path):
+    plant(tmp_path, "cat/1.jpg")
+    (tmp_path / "cat/again").symlink_to(tmp_path)
+    (tmp_path / "cat/self").symlink_to(".")
+    for follow in (False, True):
+        source = folder.load(tmp_path, Options(follow_links=follow))
+        assert list(rows(source)) == ["cat/1.jpg"]
+        assert any("cat/again (a link to a folder that it is in)" in note for note in source.notes)
+
+
+def test_folders_that_link_to_each_other_end(tmp_path):
+    plant(tmp_path, "a/1.jpg", "b/2.jpg")
+    (tmp_path / "a/b").symlink_to(tmp_path / "b")
+    (tmp_path / "b/a").symlink_to(tmp_path / "a")
+    assert list(rows(folder.load(tmp_path))) == ["a/1.jpg", "a/b/2.jpg", "b/2.jpg", "b/a/1.jpg"]
+    assert len(folder.load(tmp_path, Options(follow_links=True)).manifest) < 50
+
+
+def test_a_folder_link_that_leaves_the_tree_is_followed_only_when_asked(tmp_path):
+    elsewhere = plant(tmp_path / "elsewhere", "1.jpg")
+    tree = plant(tmp_path / "tree", "cat/2.jpg")
+    (tree / "dog").symlink_to(elsewhere)
+    source = folder.load(tree)
+    assert source.manifest.classes == ("cat",) and "leaves the tree" in " ".join(source.notes)
+    assert rows(folder.load(tree, Options(follow_links=True))) == {"cat/2.jpg": 0, "dog/1.jpg": 1}
+
+
+def test_a_tree_of_links_only_says_why_it_is_empty(tmp_path):
+    elsewhere = plant(tmp_path / "elsewhere", "cat/1.jpg")
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/cat").symlink_to(elsewhere / "cat")
+    assert "a link that leaves the tree" in str(refused(tmp_path / "tree"))
+
+
+def test_linked_files_are_samples_and_broken_links_are_named(tmp_path):
+    plant(tmp_path, "pool/1.jpg")
+    (tmp_path / "tree/cat").mkdir(parents=True)
+    (tmp_path / "tree/cat/1.jpg").symlink_to(tmp_path / "pool/1.jpg")
+    (tmp_path / "tree/cat/2.jpg").symlink_to(tmp_path / "pool/gone.jpg")
+    os.mkfifo(tmp_path / "tree/cat/3.jpg")
+    source = folder.load(tmp_path / "tree")
+    assert list(rows(source)) == ["cat/1.jpg"]
+    told = " ".join(source.notes)
+    assert "cat/2.jpg (a broken link)" in told and "cat/3.jpg (neither a file nor a folder)" in told
+
+
+def test_the_result_does_not_depend_on_the_number_of_threads(tmp_path):
+    plant(tmp_path, *(f"{k % 7}/{k % 3}/{k}.jpg" for k in range(100)))
+    one, many = (folder.load(tmp_path, Options(threads=n)).manifest for n in (1, 32))
+    assert one.table.equals(many.table)
+
+
+def test_a_store_reads_whole_files_and_survives_pickling(tmp_path):
+    plant(tmp_path, "a/1.jpg", data=b"12345")
+    store = pickle.loads(pickle.dumps(FolderStore(tmp_path)))
+    buffer = bytearray(8)
+    assert store.read_into("a/1.jpg", memoryview(buffer)) == store.size("a/1.jpg") == 5
+    assert bytes(buffer[:5]) == b"12345" and store.describe() == f"folder {tmp_path}"
+
+
+@pytest.mark.parametrize("room", [0, 1, 4])
+def test_a_buffer_that_is_too_small_is_told_the_size(tmp_path, room):
+    plant(tmp_path, "1.jpg", data=b"12345")
+    assert FolderStore(tmp_path).read_into("1.jpg", memoryview(bytearray(room))) == 5
+
+
+def test_zero_byte_files_and_exact_buffers_are_read(tmp_path):
+    plant(tmp_path, "empty.jpg", data=b"")
+    plant(tmp_path, "full.jpg", data=b"123")
+    store = FolderStore(tmp_path)
+    assert store.read_into("empty.jpg", memoryview(bytearray(4))) == 0
+    assert store.read_into("full.jpg", memoryview(bytearray(3))) == 3
+
+
+def test_short_reads_are_completed(tmp_path, monkeypatch):
+    plant(tmp_path, "1.jpg", data=bytes(range(100)))
+    readv = os.readv
+    monkeypatch.setattr(os, "readv", lambda fd, buffers: readv(fd, (buffers[0][:7],)))
+    buffer = bytearray(101)
+    assert FolderStore(tmp_path).read_into("1.jpg", memoryview(buffer)) == 100
+    assert bytes(buffer[:100]) == bytes(range(100))
+
+
+@pytest.mark.timeout(20)
+def test_what_is_no_readable_file_is_refused_by_name_and_never_hangs(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "folder.jpg").mkdir()
+    (tmp_path / "loop.jpg").symlink_to("loop.jpg")
+    (tmp_path / "zero.jpg").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as server:
+        monkeypatch.chdir(tmp_path)  # the path of a socket must be short
+        server.bind("socket.jpg")
+    store = FolderStore(tmp_path)
+    for name in ("pipe", "folder", "loop", "zero", "socket", "missing", "a\0b", "x" * 300):
+        with pytest.raises(SourceError) as caught:
+            store.read_into(f"{name}.jpg", memoryview(bytearray(16)))
+        assert f"{name}.jpg" in caught.value.got
+    with pytest.raises(SourceError, match="is missing"):
+        store.size("missing.jpg")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_an_unreadable_file_is_refused_by_name(tmp_path):
+    plant(tmp_path, "1.jpg")
+    (tmp_path / "1.jpg").chmod(0)
+    with pytest.raises(SourceError, match=r"1\.jpg cannot be read \(Permission denied\)"):
+        FolderStore(tmp_path).read_into("1.jpg", memoryview(bytearray(16)))
+
+
+def test_threads_read_without_leaking_descriptors(tmp_path):
+    names = [f"{k}.jpg" for k in range(20)]
+    for k, name in enumerate(names):
+        plant(tmp_path, name, data=bytes([k]) * 1000)
+    store, wrong = FolderStore(tmp_path), []
+    before = len(os.listdir("/proc/self/fd"))
+
+    def read(seed: int) -> None:
+        buffer = bytearray(1001)
+        for k in np.random.default_rng(seed).integers(0, 20, 300):
+            if store.read_into(names[k], memoryview(buffer)) != 1000 or buffer[999] != k:
+                wrong.append(k)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and len(os.listdir("/proc/self/fd")) == before
