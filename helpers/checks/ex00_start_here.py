@@ -21,6 +21,20 @@ CASES = (
 )
 
 
+@check(buys="Quotas count inodes, and now you count as they do.")
+def inodes_of_a_copy(attempt: Attempt) -> None:
+    """`inodes_of_a_copy(files, folders)` is what one copy takes; notebook 00 solves it."""
+    for files, folders in ((99, 1), (0, 1), (1_331_167, 2_003)):
+        got = attempt(files, folders)
+        because = diagnose(
+            got,
+            (files, "a folder takes an inode as well"),
+            (files * folders, "you multiplied; each file and each folder takes one inode"),
+            otherwise="each file and each folder takes one inode",
+        )
+        attempt.expect(files + folders, got, because=because)
+
+
 @check(
     buys="On a cluster you now know before the job, not an hour into it, that the file quota is too small.",
     errors={

@@ -3,4 +3,36 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+import pytest
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "tools"), str(Path(__file__).resolve().parent)]
+
+
+@pytest.fixture(scope="session")
+def course_cache(tmp_path_factory):
+    """One cache for all executed notebooks, so that each data set is drawn once."""
+    return tmp_path_factory.mktemp("course")
+
+
+@pytest.fixture
+def participant(course_cache, tmp_path, monkeypatch, repository):
+    """The environment of a participant who starts now: small size, nobody else's settings."""
+    for name in ("COURSE_DATA", "COURSE_STRICT", "MPLBACKEND"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COURSE_SIZE", "small")
+    monkeypatch.setenv("COURSE_CACHE", str(course_cache))
+    monkeypatch.setenv("PYTHONPATH", str(repository))
+    for name in ("IPYTHONDIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return folder
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Seconds of every notebook that was executed."""
+    running = sys.modules.get("running")
+    if running is not None and running.SECONDS:
+        terminalreporter.section("seconds a notebook")
+        for name, seconds in sorted(running.SECONDS.items()):
+            terminalreporter.write_line(f"{seconds:6.1f} s  {name}")

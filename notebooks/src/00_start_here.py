@@ -1,0 +1,237 @@
+# %% [markdown] id="top"
+# # 00 · Start here
+#
+# **Minutes** 15 · **Machine** any Linux computer, two CPUs do · **Needs** nothing · **Data** none
+#
+# A GPU waits. It could look at thousands of images a second, but each image is a file of its own, each file must be
+# found, opened and read, and a thousand other jobs ask the same file system. This course measures where the time goes,
+# and shows six ways to stop the waiting.
+#
+# This first notebook looks at the machine under your hands, and at how notebooks, exercises and checks work.
+
+# %% [markdown] id="questions"
+# ## Questions
+#
+# - How much of this machine is really mine?
+# - How many files does a Python program open before it does anything?
+# - Why does the order of cells matter?
+# - How do I know that an exercise is solved?
+
+# %% [markdown] id="objectives"
+# ## After this you can
+#
+# - tell the CPUs and the memory that you may use from those that are built in,
+# - read the two limits of a file system, bytes and inodes,
+# - run a notebook from top to bottom, and repair it when cells ran out of order,
+# - work through an exercise with its check.
+
+# %% [markdown] id="setup"
+# ## Set up
+#
+# Every notebook begins with this cell. It looks for the course's package, checks that this kernel is the right one,
+# makes or finds the data, and says how long the notebook takes. Click into the cell and press **Shift+Enter**: the cell
+# runs, and the next one is selected.
+#
+# Should a later cell say `name 'setup' is not defined`, this cell has not run yet.
+
+# %% id="start"
+import sys
+
+sys.path.append("..")  # finds the course's package, whatever the kernel
+from helpers import course
+
+setup = course.start("00")
+
+# %% [markdown] id="machine"
+# ## 1 · Ask the machine what it is
+#
+# A program that starts one worker for each CPU asks the operating system for their number. On a cluster the answer is
+# a trap: the node may have 128 CPUs while your job was given 4 of them.
+#
+# > **Predict.** How many CPUs does this machine have, and how many of them may this notebook use?
+
+# %%
+import os
+
+from helpers import machine
+
+os.cpu_count(), machine.usable_cpus()
+
+# %% [markdown]
+# The first number is what is built in. The second counts the CPUs that the scheduler, the container or the batch system
+# grants to this process. Start workers by the second one. Where both are equal, nobody has set a limit here; run the
+# cell again inside a job and compare.
+#
+# Memory has the same two numbers, and exceeding the smaller one is worse than slow: the job is killed.
+
+# %%
+from helpers.progress import bytes_text
+
+limit = machine.memory_limit()
+f"{bytes_text(limit.limit_bytes)}, limited by {limit.source}"
+
+# %% [markdown]
+# A file system has two limits too. One is its size in bytes. The other is the number of *inodes*: each file and each
+# folder takes one, however small it is. Quotas on clusters count both.
+#
+# > **Predict.** Divide the free bytes by the free inodes of this file system. Is the result larger or smaller than
+# > a typical photo of 100 kB?
+
+# %%
+place = machine.filesystem(setup.scratch)
+place.kind, bytes_text(place.free_bytes), place.inodes_free
+
+# %%
+from helpers.course import portrait
+
+picture = portrait.portrait(setup.scratch)
+course.figure(portrait.draw(picture), alt=picture.alt_text)
+
+# %% [markdown]
+# The title is computed from what was found, as in all figures of this course. Data sets with files below the size that
+# it names run out of inodes first, and then "No space left on device" appears although many bytes are free. A quota of
+# inodes on a cluster is often far tighter than the file system itself.
+#
+# The `doctor` looks at all of this at once, and at what is installed. A line that needs attention says what to do.
+
+# %%
+from helpers import doctor
+
+findings = doctor.examine(setup.scratch)
+for finding in findings:
+    print({"ok": "✓", "warn": "!", "fail": "✗"}[finding.verdict], finding.name, "·", finding.value)
+
+# %%
+for finding in findings:
+    if finding.verdict != "ok":
+        course.say(f"**{finding.name}**: {finding.advice}")
+
+# %% [markdown] id="imports"
+# ## 2 · Count the files behind one import
+#
+# Data sets are not the only thing made of many small files. A Python package is a tree of them, and each `import`
+# walks through it: every module is a file to find, open and read.
+#
+# > **Predict.** How many files does `import torch` open in a fresh Python: 10, 100 or 1,000?
+
+# %%
+from helpers.course.imports import files_opened_by
+
+opened = [files_opened_by(module) for module in ("json", "numpy", "torch")]
+
+# %%
+for one in opened:
+    print(f"import {one.module:6} opens {one.files:6,} files, {bytes_text(one.bytes)} together")
+
+# %%
+torch = opened[-1]
+processes = 64
+course.say(
+    f"If {processes} processes of a job start at once, the metadata server answers "
+    f"**{processes * torch.files:,} opens** before the first image is read."
+)
+
+# %% [markdown]
+# On your own disk an open takes microseconds and nobody notices. On a parallel file system it is a request over the
+# network to a server that all users share. Many small requests are the theme of this course; here they come from your
+# environment, later from your data. Notebook 01 measures what one open costs.
+
+# %% [markdown] id="order"
+# ## 3 · Run cells in order
+#
+# Behind the page runs a *kernel*: one Python process that remembers everything until it ends. Cells are pieces of text
+# that are sent to it. The kernel does not know where on the page a cell stands; it only knows which came first.
+
+# %%
+f"this kernel is process {os.getpid()}, Python {sys.version.split()[0]}"
+
+# %% [markdown]
+# > **Predict.** The next two cells start a counter and increase it. What does the second cell show if you run it three
+# > times? What after you ran the first one again?
+
+# %%
+counter = 0
+
+# %%
+counter += 1
+counter
+
+# %% [markdown]
+# The number in brackets at the left of a cell tells the order in which cells ran. When results look odd, look there
+# first. The cure is always the same: **Kernel > Restart Kernel and Run All Cells** starts a fresh process and runs the
+# page from top to bottom. If a cell shows an error, run the cells above it first. A measurement that was taken out of
+# order looks like any other number, so nobody will notice but you.
+
+# %% [markdown] id="checks"
+# ## 4 · Pass a check
+#
+# Each notebook has an exercise: a function with a gap, and a cell that checks it. A check says one of three things.
+# Here is a function that is not written yet. It shall count what one copy of a data set takes from a quota of inodes.
+
+# %% tags=["raises-exception"]
+from helpers.checks import ex00_start_here as check
+
+
+def inodes_of_a_copy(files: int, folders: int) -> int:
+    raise NotImplementedError  # your code comes here
+
+
+check.inodes_of_a_copy(inodes_of_a_copy)
+
+# %% [markdown]
+# The circle says that nothing was tried yet. Now somebody fills the gap, in a hurry.
+#
+# > **Predict.** Is this right? What will the check give to the function, what will it get, and what did it expect?
+
+
+# %% tags=["raises-exception"]
+def inodes_of_a_copy(files: int, folders: int) -> int:
+    return files
+
+
+check.inodes_of_a_copy(inodes_of_a_copy)
+
+# %% [markdown]
+# The cross shows the first case that went wrong, and often a guess at the mistake behind it. A check never scolds and
+# never counts your attempts. Correct the function and run both again.
+
+
+# %%
+def inodes_of_a_copy(files: int, folders: int) -> int:
+    return files + folders
+
+
+check.inodes_of_a_copy(inodes_of_a_copy)
+
+# %% [markdown] id="exercise"
+# ## Exercise
+#
+# Now it is your turn: [Exercise 00](../exercises/00_start_here.ipynb) asks how many copies of a data set fit into
+# a quota. It takes five minutes and one line of code.
+
+# %% [markdown] id="cluster"
+# ## On the cluster
+#
+# A login node, a compute node and a job on it are three machines: other CPUs, other limits, other file systems. So ask
+# again where your program will run. The figure above prints the command that looks at the same things.
+
+# %%
+course.command(picture)
+
+# %% [markdown]
+# Run it once on the login node and once inside a job, and compare the first lines. What differs is what surprises
+# people later. Add folders at the end to look at their file systems too.
+
+# %% [markdown] id="key-points"
+# ## Key points
+#
+# - Ask for the CPUs and the memory that you may use, not for those that are built in.
+# - A file system ends at its bytes or at its inodes, whichever comes first.
+# - One `import` opens hundreds of files; a job of many processes multiplies that.
+# - A kernel remembers the order in which cells ran; restart and run all when in doubt.
+# - Checks say ○ not started, ✗ not yet and why, ✓ passed.
+
+# %% [markdown] id="next"
+# ## Next
+#
+# Notebook 01, *Count the cost of small files*, measures what one open, one read and one inode cost, here and now.

@@ -1,0 +1,77 @@
+# %% [markdown] id="top"
+# # Exercise 00 · Fit a data set into a quota
+#
+# ★☆☆ · 5 minutes · after [notebook 00](../notebooks/00_start_here.ipynb)
+#
+# A cluster gives you a quota of inodes. Somebody proposes to unpack the data set once for each experiment. How often
+# does it fit?
+
+# %% id="start"
+import sys
+
+sys.path.append("..")
+from helpers import course
+
+setup = course.start("ex00")
+
+# %% [markdown] id="task"
+# ## Task
+#
+# Each file and each folder takes one inode. Return how many whole copies of a data set fit into the inodes that are
+# free, as a whole number:
+#
+# `copies_that_fit(inodes_free: int, files: int, folders: int) -> int`
+#
+# --8<-- solution
+# --8<-- stub
+# # Replace the last line of the function with your own; one line is enough.
+# --8<-- end
+
+
+# %% id="answer"
+def copies_that_fit(inodes_free: int, files: int, folders: int) -> int:
+    """How many whole copies fit."""
+    # --8<-- solution
+    return inodes_free // (files + folders)
+    # --8<-- stub
+    # raise NotImplementedError  # your code: one line that returns a whole number
+    # --8<-- end
+
+
+# %% id="check"
+from helpers.checks import ex00_start_here as check
+
+verdict = check.copies_that_fit(copies_that_fit)
+verdict
+
+# %% [markdown] id="hints"
+# <details>
+# <summary>Hint 1: what one copy takes</summary>
+#
+# You counted it in notebook 00: the files and the folders together.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: whole numbers</summary>
+#
+# In Python `7 / 2` is `3.5` and `7 // 2` is `3`. Mind that `//` binds closer than `+`.
+#
+# </details>
+
+# %% [markdown] id="use"
+# ## With your numbers
+#
+# ImageNet has 1,331,167 images in 2,003 folders. When the check has passed, this cell asks how many copies would fit
+# into the inodes that are free on this file system.
+
+# %% id="imagenet"
+free = setup.filesystem.inodes_free
+if not verdict:
+    course.say("Solve the exercise first; then this cell uses your function.")
+elif free is None:
+    course.say(f"This {setup.filesystem.kind} counts no inodes, so there is no such limit here.")
+else:
+    course.say(
+        f"**{copies_that_fit(free, 1_331_167, 2_003)} copies** of ImageNet fit into {free:,} free inodes."
+    )

@@ -1,0 +1,116 @@
+"""Every notebook, exercise and solution runs from top to bottom, as participants run them."""
+
+import re
+import shlex
+
+import nbformat
+import pytest
+from lint_notebooks import pages
+from running import execute
+
+from helpers.cli import build_parser
+from helpers.course.plans import PLANS
+
+ROOT = __import__("pathlib").Path(__file__).resolve().parents[2]
+BY_FOLDER = {
+    folder: [path for path in pages(ROOT) if path.parent.name == folder]
+    for folder in ("notebooks", "exercises", "solutions")
+}
+
+
+def each(folder):
+    return pytest.mark.parametrize("path", BY_FOLDER[folder], ids=lambda path: path.stem)
+
+
+def kept(path):
+    return ROOT / "test_output" / "notebooks" / path.parent.name / path.name
+
+
+def assert_clean(executed):
+    """No error that was not announced, no warning, no traceback."""
+    for cell in executed.cells:
+        errors = [o for o in cell.get("outputs", ()) if o["output_type"] == "error"]
+        assert not errors or "raises-exception" in cell.metadata.get("tags", ())
+    assert "Warning" not in executed.stderr and "Traceback" not in executed.stderr, executed.stderr[-2000:]
+
+
+@each("notebooks")
+def test_a_notebook_runs_and_draws_a_figure(path, participant):
+    executed = execute(path, participant, kept(path))
+    assert_clean(executed)
+    assert re.search(r'<img alt="[^"]{20,}', executed.html), "no figure with a description was drawn"
+    plan = PLANS[path.name[:2]]
+    assert executed.seconds < 4 * plan.seconds + 30, f"the plan says {plan.seconds} s"
+
+
+@each("notebooks")
+def test_every_command_that_a_notebook_prints_is_one_that_the_command_line_takes(path):
+    if not kept(path).exists():
+        pytest.skip("the notebook was not executed in this run")
+    outputs = [o for c in nbformat.read(kept(path), as_version=4).cells for o in c.get("outputs", ())]
+    texts = [o["data"].get("text/plain", "") for o in outputs if "data" in o]
+    lines = [line for text in texts for line in text.splitlines() if line.startswith("python -m helpers ")]
+    assert lines, "no command for the cluster was printed"
+    for line in lines:
+        assert build_parser().parse_args(shlex.split(line)[3:]).verb
+
+
+@each("solutions")
+def test_a_solution_passes_its_checks(path, participant, monkeypatch):
+    monkeypatch.setenv("COURSE_STRICT", "1")
+    executed = execute(path, participant, kept(path))
+    assert_clean(executed)
+    assert "✓" in executed.text and "✗" not in executed.text and "○" not in executed.text
+
+
+@each("exercises")
+def test_an_unsolved_exercise_runs_to_its_end_and_says_what_to_do(path, participant):
+    executed = execute(path, participant, kept(path))
+    assert_clean(executed)
+    assert all(cell.execution_count for cell in executed.cells if cell.cell_type == "code")
+    assert "○" in executed.text and "Replace the stub" in executed.text
+    assert "✓" not in executed.text
+
+
+def test_every_exercise_has_its_solution_and_every_notebook_its_plan():
+    assert {p.name for p in BY_FOLDER["exercises"]} == {p.name for p in BY_FOLDER["solutions"]}
+    for path in BY_FOLDER["notebooks"]:
+        heading = nbformat.read(path, as_version=4).cells[0].source.split("\n")[0]
+        assert heading == f"# {path.name[:2]} · {PLANS[path.name[:2]].title}"
+        assert (
+            f"**Minutes** {PLANS[path.name[:2]].minutes} "
+            in nbformat.read(path, as_version=4).cells[0].source
+        )
+
+
+class TestFailuresInARealKernel:
+    """What a participant sees when a cell fails: a sentence, and Run All stops."""
+
+    def fail(self, participant, tmp_path, *sources):
+        from nbclient.exceptions import CellExecutionError
+
+        path = tmp_path / "probe.ipynb"
+        start = 'import sys\nsys.path.append("..")\nfrom helpers import course\nsetup = course.start("00")'
+        cells = [nbformat.v4.new_code_cell(source) for source in (start, *sources)]
+        nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+        copy = tmp_path / "executed.ipynb"
+        with pytest.raises((CellExecutionError, pytest.fail.Exception)):
+            execute(path, participant, copy)
+        executed = nbformat.read(copy, as_version=4).cells
+        error = next(o for c in executed for o in c.outputs if o["output_type"] == "error")
+        return error, executed
+
+    def test_a_setting_that_makes_no_sense_is_a_sentence_without_traceback(
+        self, participant, tmp_path, monkeypatch
+    ):
+        monkeypatch.setenv("COURSE_SIZE", "huge")
+        error, executed = self.fail(participant, tmp_path, "1")
+        shown = "\n".join(error["traceback"])
+        assert error["ename"] == "UsageError"
+        assert "the size is 'huge'" in shown and "Next step" in shown
+        assert "Traceback" not in shown and "line" not in shown and "plans.py" not in shown
+        assert executed[1].execution_count is None  # Run All stopped
+
+    def test_a_cell_out_of_order_gets_a_hint(self, participant, tmp_path):
+        error, _ = self.fail(participant, tmp_path, "rates.mean()")
+        assert "Run All Above Selected Cell" in "\n".join(error["traceback"])
