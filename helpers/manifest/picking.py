@@ -54,6 +54,17 @@ def checked_rows(indices: Sequence[int] | Rows, count: int) -> Rows:
     return np.asarray(rows, np.int64)
 
 
+def rows_of_rank(count: int, rank: int, world_size: int) -> Rows:
+    """Every `world_size`-th row from `rank` on."""
+    if not 0 <= rank < world_size:
+        raise UsageError(
+            f"rank {rank} of {world_size}",
+            expected="a rank from 0 to one less than the number of processes",
+            next_step="Take both from SLURM_PROCID and SLURM_NTASKS",
+        )
+    return np.arange(rank, count, world_size, dtype=np.int64)
+
+
 def drawn_rows(count: int, fraction: float, seed: int, labels: Rows | None) -> npt.NDArray[np.bool_]:
     """Mark `fraction` of the rows, of each label where labels are given.
 

@@ -1,4 +1,4 @@
-"""Read a manifest from JSON, whichever of the two shapes it has.
+"""Read a manifest from JSON, whichever of the two shapes it has, and say what is wrong with it.
 
 The trap: `json.load` keeps the last of two equal keys and says nothing, so a file with two labels
 for one image looks fine. Notebook 02 teaches it.
@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from helpers.errors import ManifestError
-from helpers.manifest.columns import duplicate_fault
+from helpers.manifest.columns import OPTIONAL, repeated_paths
+from helpers.manifest.faults import fault, short
+from helpers.manifest.slices import read_sliced
 from helpers.manifest.writing import FORMAT, VERSION
 
 _NEXT = "Check that this is the right file, or make it again: python -m helpers manifest"
@@ -33,65 +35,93 @@ def read_document(path: Path) -> Document:
     Raises:
         ManifestError: It cannot be read, is not JSON, or has neither of the two shapes.
     """
+    try:
+        sliced = read_sliced(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if sliced is not None:
+        return _understood(path, sliced.header, sliced.columns)
+    return read_whole(path)
+
+
+def read_whole(path: Path) -> Document:
+    """Read a file in one go: slower, with more memory, but every fault has its name.
+
+    Raises:
+        ManifestError: As `read_document`.
+    """
     found = _parse(path, _text(path))
     if not isinstance(found, dict):
         raise _fault(f"{path} holds a JSON {_kind(found)}", "a JSON object")
-    if isinstance(found.get("format"), str) or isinstance(found.get("columns"), dict):
-        return _columns(path, found)
-    return Document({"paths": list(found), "targets": list(found.values())})
+    if not isinstance(found.get("format"), str) and not isinstance(found.get("columns"), dict):
+        return Document({"paths": list(found), "targets": list(found.values())})
+    columns = found.pop("columns", None)
+    if not isinstance(columns, dict):
+        raise _fault(f"{path} has columns of the JSON kind {_kind(columns)}", "an object of lists")
+    return _understood(path, found, columns)
 
 
-def _columns(path: Path, found: dict[str, Any]) -> Document:
-    if found.get("format") != FORMAT:
-        raise _fault(f"{path} says its format is {found.get('format')!r}", f'"format": "{FORMAT}"')
-    version = found.get("version")
-    if version != VERSION or isinstance(version, bool):
+def _understood(path: Path, header: dict[str, Any], columns: dict[str, Any]) -> Document:
+    if not header:  # flat, in slices
+        paths = columns.pop("path")
+        ((kind, targets),) = columns.items()
+        return Document({"paths": paths, "targets": targets, "target": kind})
+    _check_version(path, header)
+    target: Any = header.get("target")
+    if target not in ("label", "captions"):
+        raise _fault(f"{path} has the target {short(target)}", '"label" or "captions"')
+    _check_columns(path, columns, target)
+    count = header.get("count", len(columns["path"]))
+    if count != len(columns["path"]) or isinstance(count, bool):
         raise _fault(
-            f"{path} has version {version!r}",
-            f"version {VERSION}",
-            "Update this package, or convert the file",
+            f"{path} says {short(count)} samples but has {len(columns['path']):,} paths", "the same count"
         )
-    columns, target = found.get("columns"), found.get("target")
-    if not isinstance(columns, dict) or target not in ("label", "captions"):
-        raise _fault(f"{path} has target {target!r} and columns {_kind(columns)}", "a target and columns")
-    wrong = [name for name in ("path", target) if not isinstance(columns.get(name), list)]
-    wrong += [
-        name
-        for name in columns
-        if name not in ("path", target, "bytes", "sha256", "meta") or not isinstance(columns[name], list)
-    ]
-    if wrong:
-        raise _fault(
-            f"{path} has missing, unknown or malformed columns: {', '.join(wrong)}", "lists of entries"
-        )
-    if not isinstance(found.get("classes", []), list):
-        raise _fault(f"{path} has classes {_kind(found['classes'])}", "a list of names")
-    count = found.get("count", len(columns["path"]))
-    if count != len(columns["path"]):
-        raise _fault(f"{path} says {count!r} samples but has {len(columns['path']):,} paths", "one count")
-    digest = found.get("digest")
-    if digest is not None and not isinstance(digest, str):
-        raise _fault(f"{path} has digest {digest!r}", "a string")
-    arguments = {
-        "paths": columns["path"],
-        "targets": columns[target],
-        "target": target,
+    digest: Any = header.get("digest")
+    if not isinstance(digest, str | None):
+        raise _fault(f"{path} has the digest {short(digest)}", "a string")
+    if not isinstance(header.get("classes", []), list):
+        raise _fault(f"{path} has classes of the JSON kind {_kind(header['classes'])}", "a list of names")
+    arguments = {"paths": columns["path"], "targets": columns[target], "target": target}
+    arguments |= {
         "sizes": columns.get("bytes"),
         "sha256": columns.get("sha256"),
         "metas": columns.get("meta"),
-        "classes": found.get("classes", []),
     }
-    arguments |= {name: found[name] for name in ("name", "split", "root_hint") if name in found}
+    arguments |= {name: header[name] for name in ("name", "split", "classes", "root_hint") if name in header}
     return Document(arguments, digest)
+
+
+def _check_version(path: Path, header: dict[str, Any]) -> None:
+    if header.get("format") != FORMAT:
+        raise _fault(f"{path} says that its format is {short(header.get('format'))}", f'"format": "{FORMAT}"')
+    version = header.get("version")
+    if version != VERSION or isinstance(version, bool):
+        raise _fault(
+            f"{path} has the version {short(version)}",
+            f"version {VERSION}",
+            "Update this package, or write the file again with the version that made it",
+        )
+
+
+def _check_columns(path: Path, columns: dict[str, Any], target: str) -> None:
+    missing = [name for name in ("path", target) if name not in columns]
+    unknown = [name for name in columns if name not in ("path", target, *OPTIONAL)]
+    malformed = [
+        name for name, values in columns.items() if isinstance(values, dict | str | int | float | None)
+    ]
+    for what, names in (("lacks the", missing), ("has unknown", unknown), ("has malformed", malformed)):
+        if names:
+            raise _fault(
+                f"{path} {what} columns {', '.join(map(short, names))}",
+                f"lists path and {target}, and if known bytes, sha256 and meta",
+            )
 
 
 def _text(path: Path) -> str:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise _fault(
-            f"{path} cannot be read ({error.strerror or error})", "a manifest file", "Check the path"
-        ) from error
+        raise _unreadable(path, error) from error
     if not data.strip():
         raise _fault(f"{path} is empty", "a JSON object")
     if data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -101,35 +131,42 @@ def _text(path: Path) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _fault(f"{path} is not UTF-8 at byte {error.start:,}", "a JSON file in UTF-8") from error
+        raise _fault(f"{path} is not UTF-8 from byte {error.start:,} on", "a JSON file in UTF-8") from error
+
+
+def _unreadable(path: Path, error: OSError) -> ManifestError:
+    return _fault(f"{path} cannot be read ({error.strerror or error})", "a manifest file", "Check the path")
 
 
 def _parse(path: Path, text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
         cut = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
-        got = f"{path} ends in the middle" if cut else f"{path} is not JSON"
-        raise _fault(f"{got}: {error.msg} at {place}", "a complete JSON object") from error
+        got = "ends in the middle" if cut else "is not JSON"
+        raise _fault(
+            f"{path} {got}: {error.msg} at line {error.lineno:,}, column {error.colno:,}",
+            "a complete JSON object",
+        ) from error
     except RecursionError as error:
         raise _fault(f"{path} is nested too deeply", "a manifest") from error
     except _NotAllowedError as error:
         raise _fault(f"{path}: {error}", "each key once, and plain JSON numbers") from error
-    except ValueError as error:
-        raise _fault(f"{path} holds a number too large to read", "labels that fit 32 bits") from error
+    except ValueError as error:  # more digits than Python converts
+        raise _fault(f"{path} holds a number that is too long to read", "labels of 32 bits") from error
 
 
 class _NotAllowedError(Exception):
-    """Raised inside json to stop it."""
+    """Stops the JSON parser at what JSON allows and a manifest does not."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        seen: set[str] = set()
-        repeated = dict.fromkeys(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise _NotAllowedError(duplicate_fault(list(repeated)).got)
+        times: dict[str, int] = {}
+        for key, _ in pairs:
+            times[key] = times.get(key, 0) + 1
+        raise _NotAllowedError(repeated_paths([key for key, count in times.items() if count > 1]).got)
     return found
 
 
@@ -143,4 +180,4 @@ def _kind(value: object) -> str:
 
 
 def _fault(got: str, expected: str, next_step: str = _NEXT) -> ManifestError:
-    return ManifestError(got, expected=expected, next_step=next_step)
+    return fault(got, expected, next_step)

@@ -1,15 +1,15 @@
 """Write a manifest as JSON, one entry a line: fast to write, and two versions can be compared.
 
-The trap: `json.dump(..., indent=…)` uses a slow pure-Python encoder, and a job that is killed while
-it writes leaves half a file under the final name. So lines are joined here, written aside, flushed to
-disk and renamed. Notebook 02 teaches it.
+The trap: `json.dump(..., indent=…)` runs a slow encoder, and a job that is killed while it writes
+leaves half a file under the final name. So lines are joined here, written aside, flushed to disk and
+renamed. Notebook 02 teaches it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from helpers.errors import ManifestError
 FORMAT, VERSION = "smallfiles-manifest", 1
 _SLICE = 50_000  # rows that exist as Python objects at once
 
+_quoted: Callable[[str], str] = json.JSONEncoder(ensure_ascii=False).encode
+
 
 def write_columns(path: Path, header: Mapping[str, Any], table: pa.Table) -> None:
     """Write our shape: a header, then the columns.
@@ -28,54 +30,58 @@ def write_columns(path: Path, header: Mapping[str, Any], table: pa.Table) -> Non
         path: The file; replaced if it exists.
         header: What stands above the columns.
         table: The checked table.
+
+    Raises:
+        ManifestError: It cannot be written.
     """
     _write_aside(path, _column_lines(header, table))
 
 
 def write_flat(path: Path, paths: pa.StringArray, targets: pa.Array) -> None:
-    """Write the flat shape `{path: target}`."""
+    """Write the flat shape `{path: target}`.
+
+    Raises:
+        ManifestError: It cannot be written.
+    """
     _write_aside(path, _flat_lines(paths, targets))
 
 
 def _column_lines(header: Mapping[str, Any], table: pa.Table) -> Iterator[str]:
     yield "{\n"
     for name, value in {"format": FORMAT, "version": VERSION, **header}.items():
-        yield f'"{name}": {json.dumps(value, ensure_ascii=False)},\n'
-    yield '"columns": {\n'
+        yield f'"{name}": {_quoted(value)},\n'
+    yield '"columns": {'
     for number, name in enumerate(table.column_names):
-        yield f'{"," if number else ""}"{name}": [\n' if not number else f',\n"{name}": [\n'
-        yield from _joined(
-            _entries(name, table.column(name), start) for start in range(0, len(table), _SLICE)
-        )
+        yield f'{"," if number else ""}\n"{name}": [\n'
+        yield from _joined(_entries(part, name) for part in _slices(table.column(name)))
         yield "\n]"
     yield "\n}\n}\n"
 
 
 def _flat_lines(paths: pa.StringArray, targets: pa.Array) -> Iterator[str]:
     yield "{\n"
+    parts = zip(_slices(paths), _slices(targets), strict=True)
     yield from _joined(
-        [
-            f"{json.dumps(path, ensure_ascii=False)}: {json.dumps(target, ensure_ascii=False)}"
-            for path, target in rows
-        ]
-        for rows in (
-            zip(paths.slice(start, _SLICE).to_pylist(), targets.slice(start, _SLICE).to_pylist(), strict=True)
-            for start in range(0, len(paths), _SLICE)
-        )
+        map("{}: {}".format, _entries(keys, "path"), _entries(values, "")) for keys, values in parts
     )
     yield "\n}\n"
 
 
-def _joined(slices: Iterator[list[str]]) -> Iterator[str]:
+def _slices(column: pa.Array | pa.ChunkedArray) -> Iterator[list[Any]]:
+    return (column.slice(start, _SLICE).to_pylist() for start in range(0, len(column), _SLICE))
+
+
+def _entries(values: list[Any], name: str) -> Iterable[str]:
+    if name == "meta":
+        return ("null" if text is None else text for text in values)
+    if values and set(map(type, values)) == {int}:
+        return map(str, values)
+    return map(_quoted, values)
+
+
+def _joined(slices: Iterator[Iterable[str]]) -> Iterator[str]:
     for number, entries in enumerate(slices):
         yield (",\n" if number else "") + ",\n".join(entries)
-
-
-def _entries(name: str, column: pa.ChunkedArray, start: int) -> list[str]:
-    values = column.slice(start, _SLICE).to_pylist()
-    if name == "meta":
-        return ["null" if text is None else text for text in values]
-    return [json.dumps(value, ensure_ascii=False) for value in values]
 
 
 def _write_aside(path: Path, pieces: Iterator[str]) -> None:
@@ -99,7 +105,7 @@ def _write_aside(path: Path, pieces: Iterator[str]) -> None:
 
 
 def _flush_folder(folder: Path) -> None:
-    """The new name itself must reach the disk."""
+    """The new name itself must reach the disk too."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

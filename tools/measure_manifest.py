@@ -1,0 +1,164 @@
+"""Measure what a manifest of ImageNet's size costs, against `json.load` into a dict.
+
+    python tools/measure_manifest.py [--rows 1281167] [--repeats 3]
+
+Each way runs in a fresh process, since memory that one way freed would flatter the next. A forked
+worker then walks over all samples, as a DataLoader's would: what it has for itself alone (USS) is
+what every further worker adds. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+MIB = 1 << 20
+WAYS = ("dict of flat", "flat", "columns", "columns with sizes", "columns with sizes and sha256")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_281_167, help="samples (ImageNet's training set)")
+    parser.add_argument("--repeats", type=int, default=3, help="fresh processes for each way")
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        print(json.dumps(_measured(*arguments.child)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        saved = _run("save", folder, arguments.rows)
+        files = {
+            path.stem: round(path.stat().st_size / MIB, 1) for path in sorted(Path(folder).glob("*.json"))
+        }
+        ways = {way: _median([_run(way, folder) for _ in range(arguments.repeats)]) for way in WAYS}
+    print(json.dumps({"rows": arguments.rows, "files_MiB": files, "save": saved, "load": ways}, indent=1))
+
+
+def _run(way: str, folder: str, rows: int = 0) -> dict[str, Any]:
+    if way == "save":
+        folder = f"{folder}:{rows}"
+    done = subprocess.run(
+        [sys.executable, __file__, "--child", way, folder], check=True, capture_output=True, text=True
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _median(runs: list[dict[str, float]]) -> dict[str, float]:
+    return {name: round(statistics.median(run[name] for run in runs), 3) for name in runs[0]}
+
+
+def _measured(way: str, where: str) -> dict[str, float]:
+    if way == "save":
+        folder, _, rows = where.rpartition(":")
+        return _measured_save(Path(folder), int(rows))
+    return _measured_load(way, Path(where))
+
+
+def _measured_save(folder: Path, rows: int) -> dict[str, float]:
+    """Write all the files that the other ways read, and say how long it took."""
+    from helpers.manifest import Manifest
+
+    rng = np.random.default_rng(0)
+    classes = [f"n{number:08d}" for number in sorted(rng.choice(20_000_000, 1000, replace=False))]
+    labels = rng.integers(0, 1000, rows)
+    paths = [
+        f"ILSVRC/Data/CLS-LOC/train/{classes[label]}/{classes[label]}_{row}.JPEG"
+        for row, label in enumerate(labels.tolist())
+    ]
+    started = time.perf_counter()
+    manifest = Manifest.from_columns(paths, labels, name="imagenet", classes=classes)
+    found = {"check_s": time.perf_counter() - started}
+    del paths
+    sized = manifest.with_sizes(rng.integers(1, 10**6, rows))
+    hashed = sized.with_sha256([rng.bytes(32).hex() for _ in range(rows)])
+    started = time.perf_counter()
+    _ = manifest.digest
+    found["digest_s"] = time.perf_counter() - started
+    for name, save in {
+        "flat": manifest.save_flat,
+        "columns": manifest.save,
+        "columns with sizes": sized.save,
+        "columns with sizes and sha256": hashed.save,
+    }.items():
+        started = time.perf_counter()
+        save(folder / f"{name}.json")
+        found[f"save {name}_s"] = time.perf_counter() - started
+    return {name: round(value, 2) for name, value in found.items()}
+
+
+def _measured_load(way: str, folder: Path) -> dict[str, float]:
+    load: Callable[[], Any]
+    walk: Callable[[Any], int]
+    if way == "dict of flat":
+        load = lambda: json.loads((folder / "flat.json").read_text())  # noqa: E731
+        walk = lambda found: sum(len(path) + label for path, label in found.items())  # noqa: E731
+    else:
+        from helpers.manifest import Manifest
+
+        load = lambda: Manifest.load(folder / f"{way}.json")  # noqa: E731
+        walk = lambda found: sum(len(found.path(i)) + found.target(i) for i in range(len(found)))  # noqa: E731
+    gc.collect()
+    before = _rss()
+    started = time.perf_counter()
+    found = load()
+    load_s = time.perf_counter() - started
+    kept, peak = _rss(), _peak()
+    return {
+        "load_s": load_s,
+        "added_MiB": kept - before,
+        "rss_MiB": kept,
+        "peak_rss_MiB": peak,
+        "peak_added_MiB": peak - before,
+        **_in_worker(lambda: walk(found)),
+    }
+
+
+def _in_worker(walk: Callable[[], int]) -> dict[str, float]:
+    """Fork, walk over all samples there, and say what the child then has for itself."""
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        started = time.perf_counter()
+        walk()
+        seconds = time.perf_counter() - started
+        rollup = _fields("/proc/self/smaps_rollup")
+        uss = rollup["Private_Clean"] + rollup["Private_Dirty"]
+        os.write(send, json.dumps([seconds, uss / 1024, rollup["Pss"] / 1024]).encode())
+        os._exit(0)
+    os.close(send)
+    with os.fdopen(receive) as answer:
+        seconds, uss, pss = json.load(answer)
+    os.waitpid(child, 0)
+    return {"worker_walk_s": seconds, "worker_uss_MiB": uss, "worker_pss_MiB": pss}
+
+
+def _fields(path: str) -> dict[str, int]:
+    lines = (line.split() for line in Path(path).read_text().splitlines())
+    return {words[0].rstrip(":"): int(words[1]) for words in lines if len(words) == 3 and words[2] == "kB"}
+
+
+def _rss() -> float:
+    return _fields("/proc/self/status")["VmRSS"] / 1024
+
+
+def _peak() -> float:
+    return _fields("/proc/self/status")["VmHWM"] / 1024
+
+
+if __name__ == "__main__":
+    main()
