@@ -148,7 +148,7 @@ def _dimensions(dice: random.Random, size: tuple[int, int]) -> tuple[int, int]:
 def _target_bytes(dice: random.Random, pixels: int) -> int:
     """Log-normal with a median near 90 KB at 500 x 375 pixels; tails are cut."""
     spread = max(-3.2, min(3.2, dice.gauss(0.0, 1.0)))
-    return round(pixels * 0.51 * math.exp(0.45 * spread))
+    return round(pixels * 0.51 * math.exp(0.49 * spread))
 
 
 def _things(dice: random.Random, label: int, width: int, height: int) -> tuple[Thing, ...]:
