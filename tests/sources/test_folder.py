@@ -306,8 +306,8 @@ def test_threads_read_without_leaking_descriptors(tmp_path):
     def read(seed: int) -> None:
         buffer = bytearray(1001)
         for k in np.random.default_rng(seed).integers(0, 20, 300):
-            if store.read_into(names[k], memoryview(buffer)) != 1000 or buffer[999] != k:
-                wrong.append(k)
+            got = store.read_into(names[k], memoryview(buffer))
+            wrong.extend([k] if got != 1000 or buffer[999] != k else [])
 
     threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
     for thread in threads:

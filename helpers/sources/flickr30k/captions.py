@@ -25,6 +25,7 @@ TOKEN = "results_20130124.token"
 KARPATHY = "dataset_flickr30k.json"
 _HEADER = "image_name| comment_number| comment"
 _LOST_DELIMITER = re.compile(r"(?P<image>[^|]+)\|\s*(?P<number>\d+)\s+(?P<comment>\S.*)")
+_TOKEN_LINE = re.compile(r"[^\t|]+#\d+\t")
 _NO_CAPTION = frozenset({"", "nan"})
 
 
@@ -79,7 +80,8 @@ def read(path: Path) -> Captions:
     if text.lstrip().startswith("{"):
         return _read_karpathy(path, text)
     first = text.partition("\n")[0].rstrip("\r")
-    return _read_csv(path, text) if "|" in first else _read_token(path, text)
+    is_csv = "|" in first and not _TOKEN_LINE.match(first)  # captions of a token file hold pipes too
+    return _read_csv(path, text) if is_csv else _read_token(path, text)
 
 
 def _read_csv(path: Path, text: str) -> Captions:

@@ -1,0 +1,224 @@
+"""Flickr30K: three caption files that agree, a bad row, nested folders, splits that lack images."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.errors import SourceError
+from helpers.sources import Options, flickr30k
+
+HEADER = "image_name| comment_number| comment"
+IMAGES = ("1000092795.jpg", "10002456.jpg", "2199200615.jpg")
+CAPTIONS = {
+    image: [f'Caption {k} of {image}, with "quotes", commas | and a pipe .' for k in range(5)]
+    for image in IMAGES
+}
+
+
+def csv_text(captions=CAPTIONS) -> str:
+    rows = [f"{image}| {k}| {text}" for image, texts in captions.items() for k, text in enumerate(texts)]
+    return "\n".join([HEADER, *rows]) + "\n"
+
+
+def token_text(captions=CAPTIONS) -> str:
+    return "".join(f"{i}#{k}\t{text}\n" for i, texts in captions.items() for k, text in enumerate(texts))
+
+
+def karpathy(splits: dict[str, str], captions=CAPTIONS) -> str:
+    images = [
+        {
+            "sentids": list(range(5)),
+            "imgid": number,
+            "sentences": [
+                {"tokens": [], "raw": text, "imgid": number, "sentid": k}
+                for k, text in enumerate(captions[i])
+            ],
+            "split": split,
+            "filename": i,
+        }
+        for number, (i, split) in enumerate(splits.items())
+    ]
+    return json.dumps({"images": images, "dataset": "flickr30k"})
+
+
+def plant(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"jpeg of " + name.encode())
+
+
+@pytest.fixture
+def kaggle(tmp_path) -> Path:
+    """As the archive unpacks: nested twice, with a second csv and a duplicate of some images."""
+    inner = tmp_path / "flickr30k_images/flickr30k_images"
+    plant(inner, *IMAGES)
+    plant(inner / "flickr30k_images", IMAGES[0])
+    for folder in (inner.parent, inner):
+        (folder / "results.csv").write_text(csv_text())
+    return tmp_path
+
+
+def rows(source) -> dict[str, list[str]]:
+    return dict(zip(source.manifest.paths.to_pylist(), source.manifest.targets.to_pylist(), strict=True))
+
+
+def refused(path: Path, **options) -> str:
+    with pytest.raises(SourceError) as caught:
+        flickr30k.load(path, Options(**options))
+    return str(caught.value)
+
+
+def test_one_row_an_image_with_its_captions_in_order(kaggle):
+    source = flickr30k.load(kaggle)
+    assert rows(source) == CAPTIONS and list(rows(source)) == sorted(IMAGES)
+    assert source.manifest.target_kind == "captions" and source.manifest.split == "all"
+    assert source.root == kaggle / "flickr30k_images/flickr30k_images"
+    assert source.store.size(IMAGES[0]) == source.manifest.sizes[0] > 0
+    assert any("other folders with images left aside" in note for note in source.notes)
+
+
+@pytest.mark.parametrize("level", ["flickr30k_images", "flickr30k_images/flickr30k_images"])
+def test_the_set_is_the_same_at_every_level(kaggle, level):
+    assert flickr30k.load(kaggle / level).manifest.digest == flickr30k.load(kaggle).manifest.digest
+
+
+def test_token_csv_and_karpathy_say_the_same(tmp_path):
+    digests = set()
+    for name, text in (
+        ("results.csv", csv_text()),
+        ("results_20130124.token", token_text()),
+        ("dataset_flickr30k.json", karpathy(dict.fromkeys(IMAGES, "train"))),
+    ):
+        plant(tmp_path / name.partition(".")[0], *IMAGES)
+        (tmp_path / name.partition(".")[0] / name).write_text(text)
+        digests.add(flickr30k.load(tmp_path / name.partition(".")[0], Options(split="all")).manifest.digest)
+    assert len(digests) == 1
+
+
+def test_the_row_that_lost_its_delimiter_is_mended_and_told(kaggle):
+    text = csv_text().replace("2199200615.jpg| 4| Caption 4", "2199200615.jpg| 4   Caption 4")
+    for folder in kaggle.rglob("results.csv"):
+        folder.write_text(text)
+    source = flickr30k.load(kaggle)
+    assert rows(source) == CAPTIONS
+    assert any("lost delimiter mended in 1 row (line 16)" in note for note in source.notes)
+
+
+_CAPTION = (
+    st.text(st.characters(exclude_characters="\n\r", exclude_categories=("Cs",)), min_size=1, max_size=40)
+    .map(str.strip)
+    .filter(lambda text: text and text.lower() != "nan")
+)
+
+
+@given(
+    st.dictionaries(
+        st.integers(0, 9**9).map(lambda n: f"{n}.jpg"), st.lists(_CAPTION, min_size=1, max_size=5), min_size=1
+    )
+)
+def test_captions_come_back_whatever_characters_they_hold(tmp_path_factory, captions):
+    folder = tmp_path_factory.mktemp("captions")
+    for name, text in (("results.csv", csv_text(captions)), ("results_20130124.token", token_text(captions))):
+        (folder / name).write_bytes(text.encode())
+        found = flickr30k.read(folder / name)
+        assert {image: found.ordered(image) for image in captions} == captions
+        assert found.all_notes() == []
+
+
+@given(st.dictionaries(st.sampled_from(IMAGES), st.permutations(range(5)), min_size=1))
+def test_captions_are_ordered_by_their_number(tmp_path_factory, orders):
+    path = tmp_path_factory.mktemp("order") / "results.csv"
+    shuffled = "\n".join(f"{i}| {k}| {CAPTIONS[i][k]}" for i, order in orders.items() for k in order)
+    path.write_text(f"{HEADER}\r\n{shuffled}\n")
+    found = flickr30k.read(path)
+    assert all(found.ordered(image) == CAPTIONS[image] for image in orders)
+
+
+def test_empty_nan_and_repeated_captions_are_named(tmp_path):
+    path = tmp_path / "results.csv"
+    path.write_text(f"{HEADER}\na.jpg| 0|\na.jpg| 1| nan\na.jpg| 2| ok\na.jpg| 2| again\n")
+    found = flickr30k.read(path)
+    assert found.ordered("a.jpg") == ["ok"]
+    told = " ".join(found.all_notes())
+    assert "2 empty captions: a.jpg#0, a.jpg#1" in told and "a.jpg#2" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "told"),
+    [
+        ("results.csv", b"image,number|comment\n", "line 1 of"),
+        ("results.csv", f"{HEADER}\na.jpg| x| y\n".encode(), "line 2 of"),
+        ("results.csv", f"{HEADER}\na.jpg| 0| ok\nnonsense\n".encode(), "line 3 of"),
+        (
+            "results.csv",
+            f"{HEADER}\na.jpg| 0| ok\na.jpg| 1| \xff\n".encode("latin-1"),
+            "line 3 of .* not UTF-8",
+        ),
+        ("results_20130124.token", b"a.jpg#0\tok\na.jpg 1 bad\n", "line 2 of"),
+        ("dataset_flickr30k.json", b'{"images": [{"filename": "a.jpg"}]}', "Karpathy"),
+        ("dataset_flickr30k.json", b'{"images": ', "Karpathy"),
+    ],
+)
+def test_a_caption_file_that_makes_no_sense_is_refused_by_its_line(tmp_path, name, data, told):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(SourceError, match=told):
+        flickr30k.read(tmp_path / name)
+
+
+def test_karpathys_splits_are_joined_though_images_are_missing_on_either_side(kaggle):
+    splits = {IMAGES[0]: "train", IMAGES[1]: "val", "77.jpg": "train"}
+    captions = {**CAPTIONS, "77.jpg": ["gone"] * 5}
+    (kaggle / "dataset_flickr30k.json").write_text(karpathy(splits, captions))
+    source = flickr30k.load(kaggle)
+    assert rows(source) == {IMAGES[0]: CAPTIONS[IMAGES[0]]} and source.manifest.split == "train"
+    told = " ".join(source.notes)
+    assert "train was taken" in told and f"1 image in no split: {IMAGES[2]}" in told
+    assert "1 image of split train missing: 77.jpg" in told
+    assert list(rows(flickr30k.load(kaggle, Options(split="val")))) == [IMAGES[1]]
+    assert len(flickr30k.load(kaggle, Options(split="all")).manifest) == 3
+    assert "train, val" in refused(kaggle, split="test")
+
+
+def test_a_split_without_a_split_file_is_refused(kaggle):
+    assert "dataset_flickr30k.json" in refused(kaggle, split="val")
+
+
+def test_what_a_join_leaves_over_is_told_and_refused_on_demand(kaggle):
+    captions = {IMAGES[0]: CAPTIONS[IMAGES[0]], IMAGES[1]: CAPTIONS[IMAGES[1]][:3], "9.jpg": ["gone"]}
+    for file in kaggle.rglob("results.csv"):
+        file.write_text(csv_text(captions))
+    source = flickr30k.load(kaggle)
+    assert list(rows(source)) == [IMAGES[0], IMAGES[1]]
+    told = " ".join(source.notes)
+    assert f"1 image without captions left aside: {IMAGES[2]}" in told
+    assert "1 image with captions missing: 9.jpg" in told
+    assert f"1 image with another number of captions than 5: {IMAGES[1]}" in told
+    assert IMAGES[2] in refused(kaggle, strict=True)
+
+
+def test_two_caption_files_that_differ_are_told(kaggle):
+    (kaggle / "flickr30k_images/flickr30k_images/results.csv").write_text(csv_text({IMAGES[0]: ["other"]}))
+    told = " ".join(flickr30k.load(kaggle).notes)
+    assert "flickr30k_images/flickr30k_images/results.csv says something else" in told
+
+
+def test_captions_may_be_elsewhere(tmp_path):
+    plant(tmp_path / "pictures", *IMAGES)
+    assert "has images" in refused(tmp_path / "pictures")
+    (tmp_path / "my_captions.txt").write_text(token_text())
+    source = flickr30k.load(tmp_path / "pictures", Options(labels=tmp_path / "my_captions.txt"))
+    assert rows(source) == CAPTIONS
+
+
+def test_captions_of_other_images_are_refused(tmp_path):
+    plant(tmp_path, "a.jpg")
+    (tmp_path / "results.csv").write_text(csv_text())
+    assert "none of the 1 image" in refused(tmp_path)
+
+
+def test_a_folder_without_images_says_what_it_holds(tmp_path):
+    (tmp_path / "results.csv").write_text(csv_text())
+    assert "1 .csv file and no images" in refused(tmp_path)

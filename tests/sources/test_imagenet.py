@@ -1,0 +1,353 @@
+"""ImageNet as it is found: Kaggle's tree at every level, prepared trees, official tars, two label orders."""
+
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.io import savemat
+
+from helpers.errors import SourceError
+from helpers.manifest import Manifest
+from helpers.sources import Options, imagenet
+
+# Ids that do not follow the sorted wnids, as in the real development kit.
+IDS = {3: "n01440764", 1: "n01751748", 4: "n02105855", 2: "n03146219"}
+SORTED = sorted(IDS.values())
+TRUTH = [1, 4, 3, 2, 1]
+
+
+def plant(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"jpeg of " + name.encode())
+
+
+def val(number: int) -> str:
+    return f"ILSVRC2012_val_{number:08}.JPEG"
+
+
+def make_devkit(root: Path, ids=IDS, truth=TRUTH) -> Path:
+    kind = [("ILSVRC2012_ID", "O"), ("WNID", "O"), ("words", "O"), ("gloss", "O"), ("num_children", "O")]
+    rows = [(float(number), wnid, "a, b", "words", 0.0) for number, wnid in sorted(ids.items())]
+    rows += [(float(len(ids) + 1), "n00001740", "entity", "all", 2.0)]  # not a leaf: no class
+    synsets = np.array(rows, kind).reshape(-1, 1)
+    data = root / "ILSVRC2012_devkit_t12" / "data"
+    data.mkdir(parents=True)
+    savemat(data / "meta.mat", {"synsets": synsets})
+    lines = "".join(f"{number}\n" for number in truth)
+    (data / "ILSVRC2012_validation_ground_truth.txt").write_text(lines)
+    return data.parent
+
+
+@pytest.fixture
+def kaggle(tmp_path) -> Path:
+    base = "ILSVRC/Data/CLS-LOC"
+    plant(tmp_path, *(f"{base}/train/{wnid}/{wnid}_{k}.JPEG" for wnid in SORTED for k in (7, 10)))
+    plant(tmp_path, *(f"{base}/val/{val(k)}" for k in range(1, 6)))
+    plant(tmp_path, f"{base}/test/ILSVRC2012_test_00000001.JPEG")
+    lines = [f"{wnid} crane, bird no. {k}" for k, wnid in enumerate(SORTED)]
+    (tmp_path / "LOC_synset_mapping.txt").write_text("\n".join(lines) + "\n")
+    rows = [f"ILSVRC2012_val_{k:08},{IDS[i]} 1 2 3 4 {IDS[i]} 5 6 7 8 " for k, i in enumerate(TRUTH, 1)]
+    text = "\n".join(["ImageId,PredictionString", *reversed(rows)]) + "\n"
+    (tmp_path / "LOC_val_solution.csv").write_text(text)
+    sets = tmp_path / "ILSVRC/ImageSets/CLS-LOC"
+    sets.mkdir(parents=True)
+    names = [f"{wnid}/{wnid}_{k}" for wnid in SORTED for k in (7, 10)]
+    (sets / "train_cls.txt").write_text("".join(f"{name} {k}\n" for k, name in enumerate(names, 1)))
+    (sets / "val.txt").write_text("".join(f"ILSVRC2012_val_{k:08} {k}\n" for k in range(1, 6)))
+    return tmp_path
+
+
+def tar_of(members: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+@pytest.fixture
+def official(tmp_path) -> Path:
+    inner = {f"{w}.tar": tar_of({f"{w}_{k}.JPEG": f"{w}{k}".encode() for k in (7, 10)}) for w in SORTED}
+    (tmp_path / "ILSVRC2012_img_train.tar").write_bytes(tar_of(inner))
+    flat = {val(k): f"picture {k}".encode() for k in range(1, 6)}
+    (tmp_path / "ILSVRC2012_img_val.tar").write_bytes(tar_of(flat))
+    make_devkit(tmp_path)
+    return tmp_path
+
+
+def rows(source) -> dict[str, int]:
+    return dict(zip(source.manifest.paths.to_pylist(), source.manifest.targets.to_pylist(), strict=True))
+
+
+def refused(path: Path, **options) -> str:
+    with pytest.raises(SourceError) as caught:
+        imagenet.load(path, Options(**options))
+    return str(caught.value)
+
+
+TRAIN_KEYS = {
+    f"ILSVRC/Data/CLS-LOC/train/{wnid}/{wnid}_{k}.JPEG": label
+    for label, wnid in enumerate(SORTED)
+    for k in (7, 10)
+}
+VAL_LABELS = {val(k): SORTED.index(IDS[i]) for k, i in enumerate(TRUTH, 1)}
+
+
+@pytest.mark.parametrize(
+    "level", [".", "ILSVRC", "ILSVRC/Data", "ILSVRC/Data/CLS-LOC", "ILSVRC/Data/CLS-LOC/train"]
+)
+def test_kaggles_tree_has_the_same_keys_at_every_level(kaggle, level):
+    source = imagenet.load(kaggle / level)
+    assert rows(source) == TRAIN_KEYS and source.manifest.classes == tuple(SORTED)
+    assert source.kind == "imagenet, Kaggle tree" and source.manifest.split == "train"
+    first = source.manifest.path(0)
+    assert source.store.size(first) == (kaggle / first).stat().st_size == source.manifest.sizes[0]
+
+
+def test_kaggles_validation_labels_come_from_the_solution_file(kaggle):
+    expected = {f"ILSVRC/Data/CLS-LOC/val/{name}": label for name, label in VAL_LABELS.items()}
+    for source in (
+        imagenet.load(kaggle, Options(split="val")),
+        imagenet.load(kaggle / "ILSVRC/Data/CLS-LOC/val"),
+    ):
+        assert rows(source) == expected
+        assert source.manifest.split == "val" and "labels read from LOC_val_solution.csv" in source.notes
+
+
+def test_kaggles_test_split_is_unlabelled(kaggle):
+    source = imagenet.load(kaggle, Options(split="test"))
+    assert rows(source) == {"ILSVRC/Data/CLS-LOC/test/ILSVRC2012_test_00000001.JPEG": -1}
+
+
+def test_an_interrupted_extraction_is_told_by_the_lists(kaggle):
+    (kaggle / f"ILSVRC/Data/CLS-LOC/train/{SORTED[1]}/{SORTED[1]}_7.JPEG").unlink()
+    told = " ".join(imagenet.load(kaggle).notes)
+    assert f"train_cls.txt lists 8 images and 7 are there; missing: {SORTED[1]}/{SORTED[1]}_7" in told
+
+
+def test_a_class_without_images_keeps_its_label(kaggle):
+    for k in (7, 10):
+        (kaggle / f"ILSVRC/Data/CLS-LOC/train/{SORTED[0]}/{SORTED[0]}_{k}.JPEG").unlink()
+    (kaggle / f"ILSVRC/Data/CLS-LOC/train/{SORTED[0]}").rmdir()
+    source = imagenet.load(kaggle)
+    assert source.manifest.classes == tuple(SORTED) and set(rows(source).values()) == {1, 2, 3}
+    assert f"1 class without images: {SORTED[0]}" in source.notes
+
+
+def test_a_folder_that_is_no_class_is_refused_by_name(kaggle):
+    plant(kaggle, "ILSVRC/Data/CLS-LOC/train/n99999999/n99999999_1.JPEG")
+    assert "n99999999" in refused(kaggle)
+
+
+def test_images_missing_in_the_solution_file_are_told_or_refused(kaggle):
+    plant(kaggle, f"ILSVRC/Data/CLS-LOC/val/{val(77)}")
+    source = imagenet.load(kaggle, Options(split="val"))
+    assert len(source.manifest) == 5
+    assert any(f"1 image not in LOC_val_solution.csv left aside: {val(77)}" in note for note in source.notes)
+    assert val(77) in refused(kaggle, split="val", strict=True)
+
+
+def test_a_validation_set_without_any_labels_says_what_is_missing(kaggle):
+    (kaggle / "LOC_val_solution.csv").unlink()
+    message = refused(kaggle, split="val")
+    assert "LOC_val_solution.csv" in message and "ILSVRC2012_devkit_t12" in message
+    devkit = make_devkit(kaggle / "elsewhere")
+    source = imagenet.load(kaggle, Options(split="val", labels=devkit))
+    assert {path.rpartition("/")[2]: label for path, label in rows(source).items()} == VAL_LABELS
+
+
+def test_the_devkits_label_order_comes_only_when_asked_for(kaggle):
+    assert "there is no devkit" in refused(kaggle, label_order="devkit")
+    make_devkit(kaggle)
+    source = imagenet.load(kaggle, Options(split="val", label_order="devkit"))
+    assert source.manifest.classes == tuple(IDS[i] for i in (1, 2, 3, 4))
+    assert list(rows(source).values()) == [i - 1 for i in TRUTH]
+    by_class = [source.manifest.classes[label] for label in rows(source).values()]
+    assert by_class == [IDS[i] for i in TRUTH]
+
+
+def test_a_prepared_tree_reads_as_torchvision_reads_it(tmp_path):
+    from torchvision.datasets import ImageFolder
+
+    plant(tmp_path, *(f"train/{wnid}/{wnid}_{k}.JPEG" for wnid in SORTED for k in (1, 2)))
+    plant(tmp_path, *(f"val/{IDS[i]}/{val(k)}" for k, i in enumerate(TRUTH, 1)))
+    for split in ("train", "val"):
+        source = imagenet.load(tmp_path, Options(split=split))
+        theirs = ImageFolder(str(tmp_path / split))
+        assert [str(tmp_path / path) for path in rows(source)] == [path for path, _ in theirs.samples]
+        assert (
+            list(rows(source).values()) == theirs.targets and list(source.manifest.classes) == theirs.classes
+        )
+        assert source.kind == "imagenet, prepared tree"
+        assert list(rows(imagenet.load(tmp_path / split)).values()) == theirs.targets
+
+
+def test_a_prepared_tree_with_a_flat_val_folder_uses_the_devkit(tmp_path):
+    plant(
+        tmp_path, *(f"train/{wnid}/{wnid}_1.JPEG" for wnid in SORTED), *(f"val/{val(k)}" for k in range(1, 6))
+    )
+    make_devkit(tmp_path)
+    for path in (tmp_path, tmp_path / "val"):
+        source = imagenet.load(path, Options(split="val"))
+        assert list(rows(source).values()) == list(VAL_LABELS.values())
+        assert "labels read from the devkit" in source.notes
+
+
+def test_the_official_train_tar_is_read_in_place(official):
+    for path in (official, official / "ILSVRC2012_img_train.tar"):
+        source = imagenet.load(path)
+        expected = {f"{w}/{w}_{k}.JPEG": label for label, w in enumerate(SORTED) for k in (7, 10)}
+        assert rows(source) == expected and source.kind == "imagenet, official tar"
+        buffer = bytearray(64)
+        name = f"{SORTED[2]}/{SORTED[2]}_10.JPEG"
+        got = source.store.read_into(name, memoryview(buffer))
+        assert bytes(buffer[:got]) == f"{SORTED[2]}10".encode()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_official_val_tar_gets_its_labels_from_the_devkit(official, packed):
+    if packed:
+        kit = official / "ILSVRC2012_devkit_t12"
+        with tarfile.open(official / "ILSVRC2012_devkit_t12.tar.gz", "w:gz") as archive:
+            archive.add(kit, "ILSVRC2012_devkit_t12")
+        kit.rename(official / "away")
+    source = imagenet.load(official, Options(split="val"))
+    assert rows(source) == VAL_LABELS and source.manifest.classes == tuple(SORTED)
+    assert "is the val split" in refused(official / "ILSVRC2012_img_val.tar", split="train")
+
+
+def test_the_official_test_tar_is_unlabelled(official):
+    data = tar_of({"test/ILSVRC2012_test_00000001.JPEG": b"x"})
+    (official / "ILSVRC2012_img_test_v10102019.tar").write_bytes(data)
+    source = imagenet.load(official, Options(split="test"))
+    assert rows(source) == {"test/ILSVRC2012_test_00000001.JPEG": -1}
+
+
+def test_a_val_tar_without_a_devkit_says_what_is_missing(official):
+    (official / "ILSVRC2012_devkit_t12").rename(official / "away")
+    assert "ILSVRC2012_devkit_t12" in refused(official, split="val")
+    rows(imagenet.load(official, Options(split="val", labels=official / "away")))
+
+
+def test_a_devkit_is_read_as_ids_and_classes(tmp_path):
+    devkit = imagenet.load_devkit(make_devkit(tmp_path))
+    assert devkit.wnid_of_id == dict(sorted(IDS.items()))
+    assert [devkit.wnid_of_val(k) for k in (0, 1, 2, 6)] == [None, "n01751748", "n02105855", None]
+
+
+@pytest.mark.parametrize(
+    ("file", "data", "told"),
+    [
+        ("meta.mat", b"MATLAB 5.0 no", "meta.mat"),
+        ("meta.mat", b"", "meta.mat"),
+        ("ILSVRC2012_validation_ground_truth.txt", b"1\ntwo\n", "no number"),
+        ("ILSVRC2012_validation_ground_truth.txt", b"1\n9999\n", "9999"),
+    ],
+)
+def test_a_damaged_devkit_gives_a_sentence(tmp_path, file, data, told):
+    kit = make_devkit(tmp_path)
+    (kit / "data" / file).write_bytes(data)
+    with pytest.raises(SourceError, match=told):
+        imagenet.load_devkit(kit)
+
+
+def test_a_devkit_with_a_missing_file_gives_a_sentence(tmp_path):
+    kit = make_devkit(tmp_path)
+    (kit / "data/ILSVRC2012_validation_ground_truth.txt").unlink()
+    with pytest.raises(SourceError, match="cannot be read"):
+        imagenet.load_devkit(kit)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("ImageId;Prediction\n", 1), ("ImageId,PredictionString\nval_1,dog 1 2\n", 2), ("", 1)],
+)
+def test_a_wrong_line_of_a_solution_file_is_named(tmp_path, text, line):
+    path = tmp_path / "LOC_val_solution.csv"
+    path.write_text(text)
+    with pytest.raises(SourceError, match=f"line {line} of"):
+        imagenet.read_solution(path)
+
+
+def test_a_mapping_line_is_split_at_its_first_blank(tmp_path):
+    path = tmp_path / "LOC_synset_mapping.txt"
+    path.write_text("n02012849 crane\nn03126707 crane\r\nn01440764 tench, Tinca tinca\n")
+    assert imagenet.read_mapping(path) == {
+        "n02012849": "crane",
+        "n03126707": "crane",
+        "n01440764": "tench, Tinca tinca",
+    }
+    path.write_text("tench n01440764\n")
+    with pytest.raises(SourceError, match="line 1 of"):
+        imagenet.read_mapping(path)
+
+
+SORTED_VAL = {1: 65, 2: 970, 3: 230, 4: 809, 5: 516, 6: 57, 293: 0}
+DEVKIT_VAL = {1: 490, 2: 361, 3: 171, 4: 822}
+
+
+def flat(labels: dict[int, int]) -> Manifest:
+    return Manifest.from_columns([val(k) for k in labels], list(labels.values()))
+
+
+def test_the_two_label_orders_are_told_apart():
+    assert imagenet.check_label_order(flat(SORTED_VAL)) == "sorted"
+    assert imagenet.check_label_order(flat({k: n - 1 for k, n in DEVKIT_VAL.items()})) == "devkit"
+    assert imagenet.check_label_order(flat(DEVKIT_VAL)) == "devkit, counted from 1"
+    assert imagenet.check_label_order(flat({1000: 3})) == "unknown"
+    train = {"ILSVRC/Data/CLS-LOC/train/n03146219/n03146219_8050.JPEG": 524}
+    assert imagenet.check_label_order(Manifest.from_columns(list(train), list(train.values()))) == "sorted"
+
+
+def test_labels_that_fit_no_order_are_refused_with_the_right_ones():
+    with pytest.raises(SourceError, match=r"ILSVRC2012_val_00000002 = \[7\].*ILSVRC2012_val_00000002 = 970"):
+        imagenet.check_label_order(flat({**SORTED_VAL, 2: 7}))
+
+
+@pytest.fixture
+def real_classes() -> list[str]:
+    """A thousand wnids of which the known three have their true ranks."""
+    known = {0: "n01440764", 65: "n01751748", 524: "n03146219"}
+    starts = sorted(known.items())
+    found = []
+    for (rank, wnid), (after, _) in zip(starts, [*starts[1:], (1000, "")], strict=True):
+        found += [f"n{int(wnid[1:]) + k:08}" for k in range(after - rank)]
+    assert len(set(found)) == 1000 and all(sorted(found)[rank] == wnid for rank, wnid in known.items())
+    return found
+
+
+def test_the_real_classes_with_labels_of_another_order_are_refused(tmp_path, real_classes):
+    plant(tmp_path, *(f"val/{val(k)}" for k in SORTED_VAL))
+    lines = "".join(f"{wnid} words\n" for wnid in real_classes)
+    (tmp_path / "LOC_synset_mapping.txt").write_text(lines)
+    table = tmp_path / "LOC_val_solution.csv"
+
+    def solve(labels: dict[int, int]) -> None:
+        rows = "".join(f"ILSVRC2012_val_{k:08},{real_classes[n]} 1 2 3 4\n" for k, n in labels.items())
+        table.write_text("ImageId,PredictionString\n" + rows)
+
+    solve(SORTED_VAL)
+    source = imagenet.load(tmp_path, Options(split="val"))
+    assert list(rows(source).values()) == list(SORTED_VAL.values())
+    solve({**SORTED_VAL, **{k: n - 1 for k, n in DEVKIT_VAL.items()}})
+    assert "are in the order 'devkit'; expected the order 'sorted'" in refused(tmp_path, split="val")
+
+
+def test_tiny_imagenet_is_read_through_its_annotations(tmp_path):
+    plant(tmp_path, *(f"train/{wnid}/images/{wnid}_0.JPEG" for wnid in SORTED), "val/images/val_0.JPEG")
+    (tmp_path / "wnids.txt").write_text("\n".join(reversed(SORTED)))
+    (tmp_path / "val/val_annotations.txt").write_text(f"val_0.JPEG\t{SORTED[2]}\t0\t0\t1\t1\n")
+    for path in (tmp_path, tmp_path / "val"):
+        assert imagenet.recognises(path)
+        source = imagenet.load(path, Options(split="val"))
+        assert list(rows(source).values()) == [2] and source.manifest.classes == tuple(SORTED)
+
+
+def test_what_is_not_imagenet_is_not_recognised(tmp_path):
+    plant(tmp_path, "train/cat/1.jpg", "train/dog/2.jpg", "val/cat/3.jpg")
+    assert not imagenet.recognises(tmp_path)

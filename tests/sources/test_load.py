@@ -1,0 +1,161 @@
+"""`sources.load`: what a path is, said aloud, and one sentence when it is nothing."""
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from helpers import sources
+from helpers.errors import HelpersError, ManifestError, SourceError, UsageError
+from helpers.samples import ByteStore
+
+
+def plant(root: Path, *names: str) -> Path:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"data of " + name.encode())
+    return root
+
+
+def make_tar(path: Path, *names: str) -> Path:
+    with tarfile.open(path, "w") as archive:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.size = len(name)
+            archive.addfile(info, io.BytesIO(name.encode()))
+    return path
+
+
+def rows(source) -> dict[str, object]:
+    return dict(zip(source.manifest.paths.to_pylist(), source.manifest.targets.to_pylist(), strict=True))
+
+
+def reads(source) -> None:
+    store: ByteStore = source.store
+    for path, size in zip(source.manifest.paths.to_pylist(), source.manifest.sizes, strict=True):
+        buffer = bytearray(int(size) + 1)
+        assert store.read_into(path, memoryview(buffer)) == store.size(path) == size
+
+
+def test_a_path_is_recognised_for_what_it_is(tmp_path):
+    plant(tmp_path / "plain", "cat/1.jpg", "dog/2.jpg")
+    plant(tmp_path / "prepared", "train/n01440764/n01440764_1.JPEG", "val/n01440764/x.JPEG")
+    plant(tmp_path / "kaggle", "ILSVRC/Data/CLS-LOC/train/n01440764/n01440764_1.JPEG")
+    plant(tmp_path / "tiny", "wnids.txt", "train/n01440764/images/1.JPEG")
+    (tmp_path / "tiny/wnids.txt").write_text("n01440764\n")
+    plant(tmp_path / "flickr", "flickr30k_images/flickr30k_images/1.jpg")
+    (tmp_path / "flickr/flickr30k_images/results.csv").write_text(
+        "image_name| comment_number| comment\n1.jpg| 0| A dog .\n"
+    )
+    make_tar(tmp_path / "any.tar", "cat/1.jpg")
+    make_tar(tmp_path / "wds.tar", "1.jpg", "1.txt")
+    make_tar(tmp_path / "renamed.tar", "n01440764/n01440764_1.JPEG")
+    expected = {
+        "plain": "folder",
+        "prepared": "imagenet, prepared tree",
+        "kaggle": "imagenet, Kaggle tree",
+        "tiny": "tiny-imagenet",
+        "flickr": "flickr30k",
+        "any.tar": "tarball",
+        "wds.tar": "webdataset tar",
+        "renamed.tar": "imagenet, official tar",
+    }
+    for name, kind in expected.items():
+        source = sources.load(tmp_path / name)
+        assert source.kind == kind
+        reads(source)
+
+
+def test_a_kind_that_is_asked_for_is_not_guessed(tmp_path):
+    plant(tmp_path, "train/n01440764/1.JPEG")
+    assert sources.load(tmp_path, "folder").kind == "folder"
+    assert (
+        sources.load(make_tar(tmp_path / "t.tar", "n01440764/n01440764_1.JPEG"), "tarball").kind == "tarball"
+    )
+    for kind in ("folder", "flickr30k"):
+        with pytest.raises(SourceError, match="is a file"):
+            sources.load(tmp_path / "t.tar", kind)
+    with pytest.raises(SourceError, match="is a folder"):
+        sources.load(tmp_path, "tarball")
+    with pytest.raises(UsageError, match="folder, imagenet, flickr30k, tarball"):
+        sources.load(tmp_path, "imagnet")
+
+
+def test_a_manifest_finds_its_bytes_by_its_hint_beside_it_or_by_root(tmp_path):
+    plant(tmp_path / "data", "cat/1.jpg", "dog/2.jpg")
+    manifest = sources.load(tmp_path / "data").manifest
+    manifest.save(tmp_path / "data/beside.json")
+    manifest.save(tmp_path / "away.json")
+    manifest.save_flat(tmp_path / "data/flat.json")
+    for path, root in (
+        ("data/beside.json", None),
+        ("away.json", tmp_path / "data"),
+        ("data/flat.json", None),
+    ):
+        source = sources.load(tmp_path / path, root=root)
+        assert source.kind == "manifest" and rows(source) == {"cat/1.jpg": 0, "dog/2.jpg": 1}
+        assert source.store.size("cat/1.jpg") > 0 and source.root is not None
+    hinted = type(manifest)(manifest.table, manifest.name, "train", manifest.classes, root_hint="data")
+    hinted.save(tmp_path / "hinted.json")
+    reads(sources.load(tmp_path / "hinted.json"))
+    with pytest.raises(SourceError, match=r"the data of .*hinted\.json is not at .*gone"):
+        sources.load(tmp_path / "hinted.json", root=tmp_path / "gone")
+    with pytest.raises(SourceError, match="is of split 'train'"):
+        sources.load(tmp_path / "hinted.json", split="val")
+
+
+def test_a_manifest_may_point_into_a_tar(tmp_path):
+    tar = make_tar(tmp_path / "t.tar", "cat/1.jpg", "dog/2.jpg")
+    manifest = sources.load(tar).manifest
+    type(manifest)(manifest.table, "t", "train", manifest.classes, root_hint="t.tar").save(
+        tmp_path / "m.json"
+    )
+    reads(sources.load(tmp_path / "m.json"))
+
+
+def test_a_juelich_manifest_reads_the_kaggle_tree_and_tells_its_label_order(tmp_path):
+    key = "ILSVRC/Data/CLS-LOC/train/n03146219/n03146219_8050.JPEG"
+    plant(tmp_path, key)
+    (tmp_path / "imagenet_train.json").write_text(f'{{"{key}": 524}}')
+    source = sources.load(tmp_path / "imagenet_train.json")
+    assert rows(source) == {key: 524} and source.store.size(key) > 0
+    assert sources.imagenet.check_label_order(source.manifest) == "sorted"
+
+
+@pytest.mark.timeout(30)
+def test_what_is_no_data_set_gets_one_sentence(tmp_path):
+    plant(tmp_path / "csvs", "a.csv", "b.csv", "c.csv")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "void.tar").write_bytes(b"")
+    os.mkfifo(tmp_path / "pipe.tar")
+    for name, told in {
+        "csvs": "3 .csv files and no images",
+        "empty": "no images",
+        "missing/deeper": f"does not exist (but {tmp_path} does)",
+        "notes.txt": "is no tar file and no manifest",
+        "void.tar": "is no tar file",
+        "pipe.tar": "neither a file nor a folder",
+    }.items():
+        with pytest.raises(SourceError) as caught:
+            sources.load(tmp_path / name)
+        assert told in str(caught.value) and name.partition("/")[0] in str(caught.value)
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(ManifestError):
+        sources.load(tmp_path / "bad.json")
+
+
+def test_options_that_make_no_sense_are_refused(tmp_path):
+    with pytest.raises(HelpersError, match="label_order"):
+        sources.load(tmp_path, label_order="torch")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root lists everything")
+def test_a_folder_that_may_not_be_listed_is_named(tmp_path):
+    plant(tmp_path, "cat/1.jpg")
+    (tmp_path / "cat").chmod(0)
+    with pytest.raises(SourceError, match="cat cannot be looked at"):
+        sources.load(tmp_path)
+    (tmp_path / "cat").chmod(0o700)
