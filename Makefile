@@ -38,7 +38,7 @@ setup: ## make .venv and install the pinned packages (PYTHON=, VENV=, SYSTEM_SIT
 	@tools/setup.sh formats
 
 setup-dev:
-	@tools/setup.sh formats,dev
+	@tools/setup.sh formats,dev,browser
 
 bench: setup ## measure reading and packing in every format on this machine
 	$(py) -m helpers bench pack

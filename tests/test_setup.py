@@ -285,7 +285,7 @@ def test_the_developers_set_holds_the_users_one(checkout, tmp_path):
     chosen = f"PYTHON={recording_python(tmp_path / 'python', log)}"
     make(checkout, "setup-dev", chosen)
     size = log.stat().st_size
-    assert "--extra formats --extra dev" in log.read_text()
+    assert "--extra formats --extra dev --extra browser" in log.read_text()
     make(checkout, "setup", chosen)
     assert log.stat().st_size == size
 
