@@ -135,6 +135,9 @@ class Reader(Protocol):
     def span(self, index: int) -> tuple[Path, int, int] | None:
         """Where a sample's bytes lie: file, first byte, one after the last; None if scattered."""
 
+    def sha256(self, index: int) -> str | None:
+        """SHA-256 of a sample as it was packed, in hexadecimal, where the format keeps one."""
+
     def info(self) -> dict[str, Any]:
         """JSON-ready facts: format, samples, bytes, layout, provenance."""
 

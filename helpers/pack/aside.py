@@ -96,6 +96,20 @@ def refuse_existing(out: Path) -> None:
         )
 
 
+def sweep(out: Path) -> None:
+    """Remove what a run left that was killed after it had published `out`."""
+    place = Aside(out, _folder_of(out))
+    if not out.exists() or not place.folder.is_dir():
+        return
+    with contextlib.suppress(OSError, HelpersError), (place.folder / "lock").open("a+") as lock:
+        _own(lock.fileno(), place)
+        shutil.rmtree(place.folder, ignore_errors=True)
+
+
+def _folder_of(out: Path) -> Path:
+    return out.parent / f".{out.name}.packing"
+
+
 @contextlib.contextmanager
 def aside(out: Path) -> Iterator[Aside]:
     """Own the private folder of `out` while the block runs; remove it at the end if it is empty.
@@ -106,7 +120,7 @@ def aside(out: Path) -> Iterator[Aside]:
         ResourceError: The folder cannot be written.
     """
     refuse_existing(out)
-    place = Aside(out, out.parent / f".{out.name}.packing")
+    place = Aside(out, _folder_of(out))
     with translated(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         place.folder.mkdir(exist_ok=True)

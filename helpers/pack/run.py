@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from helpers.errors import ResourceError
-from helpers.pack.aside import Aside, aside, refuse_existing, translated
+from helpers.pack.aside import Aside, aside, refuse_existing, sweep, translated
 from helpers.pack.compare import Expected, compare
 from helpers.pack.config import PackConfig, PackReport, Plan, Skipped
 from helpers.pack.job import Job, check_room, prepare, unpackable
@@ -63,9 +63,10 @@ def pack(source: Source, out: Path, config: PackConfig | None = None) -> PackRep
     config = config or PackConfig()
     out = Path(out)
     started = time.perf_counter()
-    refuse_existing(out)
-    job = prepare(source, out, config)
     target = out if config.part is None else part_folder(out, config.part)
+    sweep(target)
+    refuse_existing(target)
+    job = prepare(source, out, config)
     with translated(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         check_room(job)
@@ -123,15 +124,11 @@ def _resume_or_clear(job: Job, place: Aside) -> None:
 
 
 def _verify(job: Job, records: Sequence[Written], finished: Path) -> int:
-    if job.config.verify == "none":
+    if job.config.verify == "none" or not records:
         return 0
     expected = Expected(
-        rows=np.concatenate([job.order[record.start : record.stop][record.kept] for record in records])
-        if records
-        else np.zeros(0, np.int64),
-        checksums=np.concatenate([record.checksums[record.kept] for record in records])
-        if records
-        else np.zeros(0, np.uint64),
+        rows=np.concatenate([job.order[record.start : record.stop][record.kept] for record in records]),
+        checksums=np.concatenate([record.checksums[record.kept] for record in records]),
         manifest=job.source.manifest,
     )
     path = finished if job.sharded else finished / job.out.name

@@ -6,6 +6,7 @@ every changed byte, and `against` compares each sample with its source. Notebook
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Iterator
@@ -148,18 +149,21 @@ def _check_samples(reader: Reader, found: _Findings) -> None:
         for index in range(len(reader)):
             data = reader.read(index)
             targets.append(reader.target(index))
+            stated = reader.sha256(index)
+            if stated is not None and hashlib.sha256(data).hexdigest() != stated:
+                found.problems.append(f"{reader.key(index)} has other bytes than were packed")
             found.bytes += len(data)
             bar.advance(1, bytes=len(data))
     kind = pa.int64() if reader.target_kind == "label" else pa.list_(pa.string())
     actual = digests.set_digest(reader.keys(), pa.array(targets, kind))
     provenance = reader.info().get("provenance") or {}
     schema = provenance.get("schema", {})
-    planned, stated = schema.get("count", len(reader)), schema.get("manifest_digest")
+    planned, digest = schema.get("count", len(reader)), schema.get("manifest_digest")
     if planned != len(reader):
         _explain_missing(reader.path, planned - len(reader), found)
-    elif stated and stated != actual:
+    elif digest and digest != actual:
         found.problems.append(f"{reader.path.name}: keys and targets are not those that were packed")
-    elif not stated:
+    elif not digest:
         found.notes.append("no provenance inside, so keys and targets were read but not compared")
 
 
@@ -195,7 +199,7 @@ def _check_against(reader: Reader, source: Source, found: _Findings) -> None:
         except HelpersError as error:
             found.problems.append(str(error))
             continue
-        if size != len(data) or room[:size] != memoryview(data):
+        if size != len(data) or room[:size] != memoryview(data).cast("B"):
             found.problems.append(f"{key} has other bytes in the source")
     if places:
         found.problems.append(

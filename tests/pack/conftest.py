@@ -11,6 +11,7 @@ from packing import make_tree
 from helpers import sources
 from helpers.sources import Source
 
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     return make_tree(tmp_path / "tree", 40)

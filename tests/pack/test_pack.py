@@ -16,7 +16,9 @@ from helpers.sources import Source
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("shuffle", [None, 7])
-def test_what_is_packed_comes_back_exactly(name: str, shuffle: int | None, source: Source, tmp_path: Path) -> None:
+def test_what_is_packed_comes_back_exactly(
+    name: str, shuffle: int | None, source: Source, tmp_path: Path
+) -> None:
     out = tmp_path / FORMATS[name]
     report = pack(source, out, PackConfig(shuffle=shuffle, verify="full"))
     assert (report.samples, report.verified, report.skipped) == (40, 40, ())

@@ -21,7 +21,9 @@ def small_shards(name: str) -> object:
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("n", [1, 3, 50])
-def test_merged_parts_have_the_bytes_of_a_single_run(name: str, n: int, source: Source, tmp_path: Path) -> None:
+def test_merged_parts_have_the_bytes_of_a_single_run(
+    name: str, n: int, source: Source, tmp_path: Path
+) -> None:
     options = small_shards(name)
     (tmp_path / "single").mkdir()
     single = tmp_path / "single" / FORMATS[name]
@@ -34,7 +36,9 @@ def test_merged_parts_have_the_bytes_of_a_single_run(name: str, n: int, source: 
     report = pack(source, merged, PackConfig(options=options, shuffle=5, merge=True, verify="full"))
     assert report.samples == 40
     assert contents(merged) == contents(single)
-    assert sorted(p.name for p in merged.parent.iterdir() if p.name.startswith((".", merged.name + ".p"))) == []
+    assert (
+        sorted(p.name for p in merged.parent.iterdir() if p.name.startswith((".", merged.name + ".p"))) == []
+    )
 
 
 def test_a_merge_names_the_parts_that_are_missing(source: Source, tmp_path: Path) -> None:

@@ -48,7 +48,9 @@ def read_all(store: MemoryStore, in_flight: int, sizes: list[int] | None = None)
 
 
 @given(st.lists(st.binary(max_size=2000), max_size=200), st.sampled_from([1, 2, 7]))
-def test_samples_arrive_complete_and_in_order_whatever_the_threads(bodies: list[bytes], in_flight: int) -> None:
+def test_samples_arrive_complete_and_in_order_whatever_the_threads(
+    bodies: list[bytes], in_flight: int
+) -> None:
     store = MemoryStore({f"{n}": body for n, body in enumerate(bodies)})
     assert read_all(store, in_flight) == bodies
 
