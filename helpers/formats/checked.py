@@ -40,7 +40,7 @@ def label_of(sample: Sample, out: Path, allowed: range = INT64) -> int:
         FormatError: Not an integer, or outside `allowed`.
     """
     try:
-        label = operator.index(sample.target)  # type: ignore[arg-type]  # the check is the point
+        label = int(operator.index(sample.target))  # type: ignore[arg-type]  # the check
     except TypeError:
         raise _unfit(sample, out, "an integer label, as the schema says") from None
     if label not in allowed:

@@ -1,0 +1,153 @@
+"""What the contract test needs in its worker processes too: variants, sample sets, a Dataset."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from helpers import formats
+from helpers.samples import Sample, Schema
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A format with options, and the limits that its modules declare."""
+
+    name: str
+    format: str
+    suffix: str
+    options: tuple[tuple[str, Any], ...] = ()
+    labels: tuple[int, int] = (-(2**63), 2**63 - 1)
+    captions: bool = True
+    component_bytes: int | None = None
+
+    def write(
+        self, samples: Iterator[Sample] | Sequence[Sample], out: Path, schema: Schema, digest: bool = True
+    ):
+        module = formats.get(self.format)
+        return module.write(
+            samples, out, schema=schema, options=module.Options(**dict(self.options)), digest=digest
+        )
+
+    def out(self, folder: Path) -> Path:
+        return folder / f"set{self.suffix}"
+
+    def allows(self, key: str) -> bool:
+        limit = self.component_bytes
+        return limit is None or all(len(part.encode()) <= limit for part in key.split("/"))
+
+
+VARIANTS = (
+    Variant("files", "files", ".files", labels=(-1, 2**31 - 1), component_bytes=255),
+    Variant("arrow", "arrow", ".arrow"),
+    Variant("arrow-small", "arrow", ".arrow", (("rows_per_batch", 3), ("max_batch_bytes", 2000))),
+    Variant("arrow-juelich", "arrow", ".arrow", (("layout", "juelich"),), labels=(0, 65535), captions=False),
+    Variant("hdf5", "hdf5", ".h5"),
+    Variant("hdf5-vlen", "hdf5", ".h5", (("layout", "vlen"),), labels=(-32768, 32767), captions=False),
+    Variant("tar", "tar", ".tar"),
+    Variant("tar-shards", "tar", ".tars", (("max_count", 4),)),
+    Variant("tar-gz", "tar", ".tar.gz"),
+    Variant("tar-zst", "tar", ".tar.zst"),
+)
+BY_NAME = {variant.name: variant for variant in VARIANTS}
+
+KEYS = (
+    "n01440764/n01440764_1.JPEG",
+    "ordinary.jpg",
+    "dots.in.the.name/a.b.c.jpg",
+    ".hidden",
+    "no_suffix",
+    "with spaces/and more .jpg",
+    "日本語/Ünïcødé 🐦.jpeg",
+    "line\nfeed/tab\t.png",
+    "percent%2F/plus+amp&quote'\"\\.gif",
+    "long/" + "x" * 251 + ".jpg",
+    "/".join(["deep"] * 300) + "/end.jpg",
+    "too long for a file name " + "y" * 400,
+    "empty.jpg",
+)
+
+
+def content(number: int) -> bytes:
+    """A few hundred bytes that differ from sample to sample."""
+    seed = zlib.crc32(str(number).encode())
+    return bytes((seed * k >> 7) & 255 for k in range(100 + seed % 700))
+
+
+def samples_of(variant: Variant, *, captions: bool = False, metas: bool = True) -> list[Sample]:
+    """Every odd name that the format allows; the last sample has no bytes."""
+    low, high = variant.labels
+    keys = [key for key in KEYS if variant.allows(key)]
+    labels = [low, high, 0, *range(1, len(keys))]
+    made = []
+    for number, key in enumerate(keys):
+        data = b"" if key == "empty.jpg" else content(number)
+        texts = [f"caption {n} of\n{key}" for n in range(number % 4)]
+        meta = {"box": [number, 2.5, None], "ß": {"n": number}} if metas and number % 3 == 0 else None
+        made.append(Sample(key, data, texts if captions else labels[number], meta))
+    return made
+
+
+def schema_of(samples: Sequence[Sample], *, captions: bool = False, **more: Any) -> Schema:
+    """The schema that a manifest of these samples would give."""
+    sizes = [len(sample.data) for sample in samples]
+    stems = {re.sub(r"\.[^/]*$", "", sample.key) for sample in samples}
+    return Schema(
+        len(samples),
+        sum(sizes),
+        max(sizes, default=0),
+        target="captions" if captions else "label",
+        has_meta=any(sample.meta is not None for sample in samples),
+        unique_stems=len(stems) == len(samples),
+        **more,
+    )
+
+
+def facts(samples: Iterator[Sample] | Sequence[Sample]) -> list[tuple[Any, ...]]:
+    """Comparable content of samples, whatever kind of buffer holds their bytes."""
+    return [(s.key, bytes(s.data), s.target, s.meta) for s in samples]
+
+
+def poisoned(samples: Sequence[Sample]) -> Iterator[Sample]:
+    """The samples in one buffer that is overwritten as soon as the next one is drawn."""
+    buffer = bytearray(max((len(s.data) for s in samples), default=0))
+    for sample in samples:
+        size = len(sample.data)
+        buffer[:size] = sample.data
+        view = memoryview(buffer)[:size]
+        yield Sample(sample.key, view, sample.target, sample.meta)
+        view.release()
+        buffer[:] = b"\xaa" * len(buffer)
+
+
+def checksum(reader: Any, index: int) -> tuple[Any, ...]:
+    """What a worker saw of a sample, small enough to send back."""
+    return index, reader.key(index), zlib.crc32(reader.read(index)), reader.target(index)
+
+
+def checksums(task: tuple[Any, list[int]]) -> list[tuple[Any, ...]]:
+    """Runs in a worker: a reader that came by pickle or over fork, and what to read."""
+    reader, indices = task
+    return [checksum(reader, index) for index in indices]
+
+
+class ReaderDataset:
+    """The smallest map-style Dataset over a reader."""
+
+    def __init__(self, reader: Any) -> None:
+        self.reader = reader
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        return checksum(self.reader, index)
+
+
+def as_list(batch: list[Any]) -> list[Any]:
+    """Collate function that leaves a batch alone."""
+    return batch

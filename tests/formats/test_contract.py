@@ -1,0 +1,485 @@
+"""The one contract that every format keeps: what goes in comes out, however it is read."""
+
+import multiprocessing
+import os
+import pickle
+import random
+import resource
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import contract_sets as sets
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers import digests, formats
+from helpers.errors import FormatError, OutputExistsError, ReaderClosedError, UsageError
+from helpers.keys import key_problem
+from helpers.samples import Reader, Sample, Schema
+
+METHODS = [m for m in ("fork", "spawn", "forkserver") if m in multiprocessing.get_all_start_methods()]
+
+
+@pytest.fixture(params=sets.VARIANTS, ids=lambda variant: variant.name)
+def variant(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def packs(tmp_path_factory):
+    """Path and samples of each variant, written once."""
+    made = {}
+
+    def pack(variant):
+        if variant.name not in made:
+            out = variant.out(tmp_path_factory.mktemp(variant.name))
+            samples = sets.samples_of(variant)
+            variant.write(samples, out, sets.schema_of(samples, name="odd names"))
+            made[variant.name] = out, samples
+        return made[variant.name]
+
+    return pack
+
+
+def folder_bytes(out: Path) -> dict[str, bytes]:
+    """Everything that was written under the name of `out` and beside it."""
+    files = [p for p in out.parent.rglob("*") if p.is_file()]
+    return {str(p.relative_to(out.parent)): p.read_bytes() for p in files}
+
+
+def data_files(out: Path) -> list[Path]:
+    """Every file that holds samples or says what they are; digests left aside."""
+    files = [p for p in (out.parent).rglob("*") if p.is_file()]
+    return sorted(p for p in files if not p.name.endswith(digests.SIDECAR_SUFFIX))
+
+
+def test_every_format_is_under_contract():
+    assert {variant.format for variant in sets.VARIANTS} == set(formats.names())
+
+
+@pytest.mark.parametrize("captions", [False, True], ids=["labels", "captions"])
+@pytest.mark.parametrize("metas", [False, True], ids=["no-meta", "meta"])
+def test_what_goes_in_comes_out(variant, tmp_path, captions, metas):
+    if captions and not variant.captions:
+        pytest.skip("this layout has labels only")
+    samples = sets.samples_of(variant, captions=captions, metas=metas)
+    more = {"classes": (), "name": "odd", "split": "val", "manifest_digest": "sha256:" + "0" * 64}
+    schema = sets.schema_of(samples, captions=captions, **more)
+    packed = variant.write(iter(samples), variant.out(tmp_path), schema)
+    reader = formats.open(packed.path)
+    assert isinstance(reader, Reader)
+    assert sets.facts(reader) == sets.facts(samples)
+    assert reader.keys().to_pylist() == [s.key for s in samples]
+    assert [reader.size(i) for i in range(len(reader))] == [len(s.data) for s in samples]
+    assert reader.target_kind == schema.target
+    assert (packed.samples, packed.payload_bytes) == (len(samples), schema.total_bytes)
+    assert packed.format == variant.format and all(file.exists() for file in packed.files)
+    assert packed.file_bytes == sum(p.stat().st_size for p in tmp_path.rglob("*") if p.is_file())
+
+
+def test_provenance_names_the_set_and_its_classes(variant, tmp_path):
+    samples = [Sample("a.jpg", b"1", 0), Sample("b.jpg", b"2", 1)]
+    schema = sets.schema_of(samples, name="birds", split="val", classes=("crane", "crane"))
+    variant.write(samples, variant.out(tmp_path), schema)
+    reader = formats.open(variant.out(tmp_path))
+    info = reader.info()
+    assert reader.classes == ("crane", "crane")
+    assert (info["format"], info["samples"], info["bytes"]) == (variant.format, 2, 2)
+    record = info["provenance"]
+    assert record["package"] == "smallfiles" and record["format"] == variant.format
+    said = record["schema"]
+    assert (said["name"], said["split"], said["count"], said["target"]) == ("birds", "val", 2, "label")
+    assert pickle.loads(pickle.dumps(info)) == info
+
+
+@pytest.mark.parametrize("captions", [False, True], ids=["labels", "captions"])
+def test_an_empty_set_and_a_single_empty_sample_survive(variant, tmp_path, captions):
+    if captions and not variant.captions:
+        pytest.skip("this layout has labels only")
+    for number, samples in enumerate([[], [Sample("only", b"", [] if captions else 0)]]):
+        out = variant.out(tmp_path / str(number))
+        out.parent.mkdir()
+        variant.write(samples, out, sets.schema_of(samples, captions=captions))
+        reader = formats.open(out)
+        assert sets.facts(reader) == sets.facts(samples)
+        assert reader.keys().to_pylist() == [s.key for s in samples]
+        assert reader.target_kind == ("captions" if captions else "label")
+        with pytest.raises(IndexError):
+            reader.read(len(samples))
+
+
+KEY = st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=80), min_size=1, max_size=4).map(
+    "/".join
+)
+TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@st.composite
+def sample_sets(draw, variant):
+    keys = draw(
+        st.lists(KEY.filter(lambda k: key_problem(k) is None and variant.allows(k)), max_size=8, unique=True)
+    )
+    if variant.format == "files":  # a name cannot be a folder of another, and one is the manifest's
+        folders = {"/".join(k.split("/")[:n]) for k in keys for n in range(1, k.count("/") + 1)}
+        keys = [k for k in keys if k not in folders and not k.startswith("manifest.json")]
+    captions = variant.captions and draw(st.booleans())
+    targets = st.lists(TEXT, max_size=4) if captions else st.integers(*variant.labels)
+    metas = st.none() | st.dictionaries(TEXT, JSON, max_size=3) if draw(st.booleans()) else st.none()
+    return captions, [Sample(key, draw(st.binary(max_size=3000)), draw(targets), draw(metas)) for key in keys]
+
+
+@pytest.mark.parametrize("variant", sets.VARIANTS, ids=lambda v: v.name)
+def test_any_set_comes_back_exactly(variant, tmp_path_factory):
+    @settings(max_examples=20, deadline=None)
+    @given(sample_sets(variant))
+    def round_trip(made):
+        captions, samples = made
+        out = variant.out(tmp_path_factory.mktemp("any"))
+        variant.write(sets.poisoned(samples), out, sets.schema_of(samples, captions=captions))
+        with formats.open(out) as reader:
+            assert sets.facts(reader) == sets.facts(samples)
+            assert reader.keys().to_pylist() == [s.key for s in samples]
+
+    round_trip()
+
+
+def test_a_writer_never_uses_a_sample_after_the_next_one_is_drawn(variant, tmp_path):
+    samples = sets.samples_of(variant)
+    variant.write(sets.poisoned(samples), variant.out(tmp_path), sets.schema_of(samples))
+    assert sets.facts(formats.open(variant.out(tmp_path))) == sets.facts(samples)
+
+
+def test_equal_samples_give_equal_bytes(variant, tmp_path):
+    samples = sets.samples_of(variant)
+    for number in "12":
+        (tmp_path / number).mkdir()
+        variant.write(samples, variant.out(tmp_path / number), sets.schema_of(samples))
+    first, second = (folder_bytes(variant.out(tmp_path / number)) for number in "12")
+    assert first == second
+
+
+def test_the_digest_taken_while_writing_is_that_of_the_file(variant, tmp_path):
+    samples = [Sample(f"{n}.jpg", bytes([n]) * 3_000_000, n) for n in range(5)]
+    packed = variant.write(samples, variant.out(tmp_path), sets.schema_of(samples))
+    beside = list(tmp_path.rglob(f"*{digests.SIDECAR_SUFFIX}"))
+    assert beside and set(beside) <= set(packed.files)
+    for path in beside:
+        file = path.with_name(path.name.removesuffix(digests.SIDECAR_SUFFIX))
+        assert digests.ContentDigest.load(path) == digests.digest_file(file)
+
+
+def test_no_digest_is_written_when_none_is_asked_for(variant, tmp_path):
+    samples = sets.samples_of(variant)
+    variant.write(samples, variant.out(tmp_path), sets.schema_of(samples), digest=False)
+    assert not [*tmp_path.rglob(f"*{digests.SIDECAR_SUFFIX}")]
+    assert sets.facts(formats.open(variant.out(tmp_path))) == sets.facts(samples)
+
+
+def test_fewer_samples_than_planned_are_still_a_whole_file(variant, tmp_path):
+    samples = sets.samples_of(variant)
+    kept = [s for n, s in enumerate(samples) if n % 3]
+    variant.write(kept, variant.out(tmp_path), sets.schema_of(samples))
+    assert sets.facts(formats.open(variant.out(tmp_path))) == sets.facts(kept)
+
+
+def test_a_name_that_is_taken_is_never_overwritten(variant, packs):
+    out, samples = packs(variant)
+    before = folder_bytes(out)
+    with pytest.raises(OutputExistsError, match="exists"):
+        variant.write(samples, out, sets.schema_of(samples))
+    assert folder_bytes(out) == before
+
+
+@pytest.mark.parametrize(
+    ("sample", "schema"),
+    [
+        (Sample("a.jpg", b"1", ["caption"]), Schema(1, 1, 1)),
+        (Sample("a.jpg", b"1", 0, {"n": b"1"}), Schema(1, 1, 1, has_meta=True)),
+        (Sample("../a.jpg", b"1", 0), Schema(1, 1, 1)),
+        (Sample("/a.jpg", b"1", 0), Schema(1, 1, 1)),
+        (Sample("a.jpg", b"1", 2**63), Schema(1, 1, 1)),
+    ],
+    ids=["captions", "no-json", "climbing", "absolute", "huge-label"],
+)
+def test_a_sample_that_does_not_fit_is_refused_by_name(variant, tmp_path, sample, schema):
+    with pytest.raises(FormatError, match=r"a\.jpg"):
+        variant.write([sample], variant.out(tmp_path), schema)
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        Sample("a.jpg", b"1", 0, {"n": 1}),  # the schema says that there are no JSON objects
+        Sample("a.jpg", b"1", 1.5),  # type: ignore[arg-type]
+        Sample("a.jpg", b"1", True),
+    ],
+    ids=["meta", "fraction", "truth"],
+)
+def test_what_the_schema_does_not_announce_is_refused_or_kept_never_changed(variant, tmp_path, sample):
+    try:
+        variant.write([sample], variant.out(tmp_path), Schema(1, 1, 1, has_meta=False))
+    except FormatError as error:
+        assert "a.jpg" in str(error)
+        return
+    assert sets.facts(formats.open(variant.out(tmp_path))) == sets.facts([sample])
+
+
+def test_many_are_read_in_the_order_asked_for_with_repeats(variant, packs):
+    out, samples = packs(variant)
+    reader = formats.open(out)
+    wanted = [3, 0, 3, len(samples) - 1, -1, 1, 0, 2]
+    assert [bytes(data) for data in reader.read_many(wanted)] == [bytes(samples[i].data) for i in wanted]
+    assert reader.read_many([]) == []
+
+
+def test_negative_indices_count_from_the_end_and_others_are_refused(variant, packs):
+    out, samples = packs(variant)
+    reader = formats.open(out)
+    last = len(samples) - 1
+    assert sets.checksum(reader, -1)[1:] == sets.checksum(reader, last)[1:]
+    assert reader.meta(-len(samples)) == samples[0].meta
+    for index in (last + 1, -last - 2, 2**40):
+        for ask in (reader.read, reader.key, reader.target, reader.meta, reader.size):
+            with pytest.raises(UsageError, match="was asked of"):
+                ask(index)
+
+
+def test_spans_say_where_the_bytes_lie(variant, packs):
+    out, samples = packs(variant)
+    reader = formats.open(out)
+    for index, sample in enumerate(samples):
+        span = reader.span(index)
+        if span is not None and sample.data:
+            assert span[0].read_bytes()[span[1] : span[2]] == bytes(sample.data)
+
+
+def test_a_closed_reader_says_so(variant, packs):
+    out, samples = packs(variant)
+    reader = formats.open(out)
+    kept = reader.read(0)
+    reader.close()
+    reader.close()
+    assert bytes(kept) == bytes(samples[0].data)
+    for use in (
+        lambda: reader.read(0),
+        lambda: len(reader),
+        reader.keys,
+        lambda: reader.target(0),
+        reader.info,
+    ):
+        with pytest.raises(ReaderClosedError, match="closed"):
+            use()
+
+
+def test_a_reader_is_pickled_without_its_handles(variant, packs):
+    out, samples = packs(variant)
+    reader = formats.open(out)
+    fresh = len(pickle.dumps(reader))
+    assert sets.facts(reader) == sets.facts(samples)
+    used = pickle.dumps(reader)
+    assert len(used) == fresh < 2000
+    assert sets.facts(pickle.loads(used)) == sets.facts(samples)
+
+
+def test_threads_share_a_reader(variant, packs):
+    out, samples = packs(variant)
+    reader = formats.open(out)
+    tasks = [random.Random(seed).choices(range(len(samples)), k=200) for seed in range(8)]
+    expected = sets.checksums((reader, list(range(len(samples)))))
+    fresh, barrier = formats.open(out), threading.Barrier(4)
+
+    def read(indices):
+        if not barrier.broken:
+            barrier.wait(30)  # all four meet a reader that is not open yet
+            barrier.abort()
+        return sets.checksums((fresh, indices))
+
+    def read_safely(indices):
+        try:
+            return read(indices)
+        except threading.BrokenBarrierError:
+            return sets.checksums((fresh, indices))
+
+    with ThreadPoolExecutor(4) as pool:
+        for indices, found in zip(tasks, pool.map(read_safely, tasks), strict=True):
+            assert found == [expected[index] for index in indices]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_worker_processes_read_what_the_parent_reads(method, packs):
+    opened = {}
+    for variant in sets.VARIANTS:
+        reader = formats.open(packs(variant)[0])
+        opened[variant.name] = reader, sets.checksums((reader, list(range(len(reader)))))
+    tasks = [(name, reader, order) for name, (reader, _) in opened.items() for order in _orders(len(reader))]
+    context = multiprocessing.get_context(method)
+    with context.Pool(3) as pool:
+        answers = pool.map(sets.checksums, [task[1:] for task in tasks], chunksize=1)
+    for (name, _, order), found in zip(tasks, answers, strict=True):
+        assert found == [opened[name][1][index] for index in order], name
+
+
+def _orders(count: int) -> list[list[int]]:
+    return [random.Random(seed).choices(range(count), k=60) for seed in range(3)]
+
+
+@pytest.mark.skipif("fork" not in METHODS, reason="this system has no fork")
+def test_forked_children_read_on_from_a_reader_that_the_parent_uses(variant, packs):
+    out, samples = packs(variant)
+    reader = formats.open(out)
+    expected = sets.checksums((reader, list(range(len(samples)))))
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+
+    def child(seed):  # inherits the opened reader itself, not a pickle
+        order = random.Random(seed).choices(range(len(samples)), k=100)
+        queue.put((order, sets.checksums((reader, order))))
+
+    children = [context.Process(target=child, args=(seed,)) for seed in range(3)]
+    for process in children:
+        process.start()
+    for _ in range(20):
+        assert sets.checksums((reader, list(range(len(samples))))) == expected
+    for _ in children:
+        order, found = queue.get(timeout=60)
+        assert found == [expected[index] for index in order]
+    for process in children:
+        process.join(60)
+        assert process.exitcode == 0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_data_loader_gets_every_sample_once(variant, packs, workers):
+    data = pytest.importorskip("torch.utils.data")
+    out, _ = packs(variant)
+    reader = formats.open(out)
+    expected = sets.checksums((reader, list(range(len(reader)))))
+    loader = data.DataLoader(
+        sets.ReaderDataset(reader), batch_size=3, num_workers=workers, shuffle=True, collate_fn=sets.as_list
+    )
+    assert sorted(item for batch in loader for item in batch) == expected
+
+
+def _write_much(folder: str, names: list[str], queue) -> None:
+    buffer = memoryview(bytearray(os.urandom(1 << 20)))
+    sizes = [1 << 20] * 150
+    grown = {}
+    for name in names:
+        variant = sets.BY_NAME[name]
+        out = variant.out(Path(folder) / name)
+        out.parent.mkdir()
+        warm = [Sample("a.jpg", buffer[:10], 0)]
+        variant.write(warm, out.with_name("warm" + variant.suffix), sets.schema_of(warm))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        samples = (Sample(f"{n}.jpg", buffer[:size], n) for n, size in enumerate(sizes))
+        variant.write(samples, out, Schema(len(sizes), sum(sizes), max(sizes)))
+        grown[name] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        for path in sorted(out.parent.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+    queue.put(grown)
+
+
+def test_packing_150_mb_takes_less_memory_than_that(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    # Small batches last: the peak of a process only ever grows.
+    names = ["files", "hdf5", "hdf5-vlen", "tar", "tar-gz", "tar-zst", "tar-shards", "arrow-juelich", "arrow"]
+    process = context.Process(target=_write_much, args=(str(tmp_path), names, queue))
+    process.start()
+    grown = queue.get(timeout=200)
+    process.join(60)
+    assert {name: kib for name, kib in grown.items() if kib > 100_000} == {}
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_a_truncated_file_is_refused_or_read_right(variant, tmp_path, part):
+    samples = sets.samples_of(variant)
+    out = variant.out(tmp_path)
+    variant.write(samples, out, sets.schema_of(samples))
+    for file in data_files(out)[:3]:
+        whole = file.read_bytes()
+        marks = {0, 1, 7, 511, 512, len(whole) // 2, len(whole) - 1, len(whole) - 8, len(whole) - 1024}
+        cuts = sorted({*marks, *random.Random(file.name).choices(range(len(whole) or 1), k=45)})
+        for cut in cuts[part::3]:
+            if 0 <= cut < len(whole):
+                file.write_bytes(whole[:cut])
+                _refused_or_right(out, samples, f"{file.name} cut at {cut} of {len(whole)}")
+        file.write_bytes(whole)
+
+
+def _refused_or_right(out, samples, what):
+    try:
+        with formats.open(out) as reader:
+            found = sets.facts(reader)
+    except FormatError as error:
+        assert out.name in str(error), what
+        return
+    assert found == sets.facts(samples), what
+
+
+def _read_damaged(name: str, folder: str, seed: int, count: int) -> None:
+    """Runs in a child, so that a crash of a library is seen; says on exit what happened."""
+    signal.alarm(100)
+    variant = sets.BY_NAME[name]
+    samples = sets.samples_of(variant)
+    out = variant.out(Path(folder))
+    variant.write(samples, out, sets.schema_of(samples))
+    files = data_files(out)[:6]
+    chance = random.Random(seed)
+    for _ in range(count):
+        file = chance.choice(files)
+        whole = file.read_bytes()
+        hurt = bytearray(whole or b"0")
+        for _ in range(chance.choice([1, 1, 2, 8])):
+            place = chance.choice([chance.randrange(len(hurt)), min(chance.randrange(2000), len(hurt) - 1)])
+            hurt[place] = chance.choice(
+                [0, 255, hurt[place] ^ 1 << chance.randrange(8), chance.randrange(256)]
+            )
+        file.write_bytes(hurt)
+        try:
+            with formats.open(out) as reader:
+                for index in range(min(len(reader), 50)):
+                    sets.checksum(reader, index), reader.meta(index), reader.size(index)
+                reader.keys(), reader.classes, reader.info()
+        except FormatError:
+            pass
+        file.write_bytes(whole)
+
+
+def _survives(variant, folder, seed, count):
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=_read_damaged, args=(variant.name, str(folder), seed, count))
+    process.start()
+    process.join(150)
+    assert process.exitcode == 0, f"{variant.name} with seed {seed}: exit code {process.exitcode}"
+
+
+def test_changed_bytes_give_a_sentence_and_never_a_crash(variant, tmp_path):
+    _survives(variant, tmp_path, seed=1, count=150)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 12))
+def test_thousands_of_changed_bytes_never_crash_a_reader(variant, tmp_path, seed):
+    _survives(variant, tmp_path, seed, count=500)
+
+
+def test_what_is_no_packed_file_is_refused_with_its_path(variant, tmp_path):
+    out = variant.out(tmp_path)
+    with pytest.raises(FormatError, match="does not exist"):
+        formats.open(out)
+    if variant.suffix in (".files", ".tars"):
+        out.mkdir()
+    else:
+        out.write_bytes(b"\xff\xd8 this is a photograph " * 100)
+    with pytest.raises(FormatError) as caught:
+        len(formats.open(out))
+    assert out.name in str(caught.value)
