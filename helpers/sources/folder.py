@@ -165,8 +165,11 @@ def _find_split(path: Path, options: Options) -> tuple[str, str, tuple[str, ...]
             expected="a folder that holds this split",
             next_step="Give the folder above it",
         )
-    wanted = canonical_split(options.split) or options.split if options.split else None
-    return "", wanted or own or "train", ()
+    if options.split is None:
+        return "", own or "train", ()
+    named = canonical_split(options.split) or options.split
+    notes = () if own else (f"no split folders found: all of {path} was taken as split {named}",)
+    return "", named, notes
 
 
 def _class_folders(tree: Tree) -> list[str]:

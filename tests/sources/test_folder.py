@@ -119,6 +119,13 @@ def test_an_unlabelled_test_split_gets_the_label_for_unknown(tmp_path):
     assert rows(folder.load(tmp_path, Options(split="test"))) == {"test/9.jpg": -1}
 
 
+def test_a_split_asked_of_a_tree_without_splits_only_names_it(tmp_path):
+    plant(tmp_path, "cat/1.jpg")
+    source = folder.load(tmp_path, Options(split="val"))
+    assert rows(source) == {"cat/1.jpg": 0} and source.manifest.split == "val"
+    assert "no split folders found" in source.notes[0]
+
+
 def test_a_class_called_train_stays_a_class(tmp_path):
     plant(tmp_path, "bus/1.jpg", "train/2.jpg")
     assert folder.load(tmp_path).manifest.classes == ("bus", "train")

@@ -105,6 +105,7 @@ def index(path: Path, options: Options | None = None) -> Archive:
 
 def _scan_plain(path: Path, options: Options) -> tuple[Members, list[str]]:
     file = PlainFile(path)
+    file.expect_short_reads()
     outer = Scanner(file.read, str(path), SIDE_SUFFIXES).scan(0, file.size)
     notes = _ending(outer, path, file.size, options)
     if outer.complete and any(file.read(outer.end, _AFTER_END_BYTES)):

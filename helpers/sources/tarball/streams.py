@@ -63,8 +63,6 @@ class PlainFile:
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             self.size = os.fstat(self._descriptor).st_size
-            # Read-ahead would fetch the whole archive while only its headers are wanted.
-            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         except OSError as error:
             raise cannot_read(path, error) from error
         if expected_bytes is not None and self.size != expected_bytes:
@@ -77,6 +75,10 @@ class PlainFile:
     def __del__(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
+
+    def expect_short_reads(self) -> None:
+        """Turn read-ahead off: it would fetch the whole archive while only its headers are wanted."""
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 
     def read(self, offset: int, size: int) -> bytes:
         """Bytes from a position; fewer at the end."""
