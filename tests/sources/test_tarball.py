@@ -152,7 +152,9 @@ def test_a_tar_of_tars_is_read_in_place(tmp_path):
 
 
 def test_tars_may_be_nested_and_compressed_outside(tmp_path):
-    nested = tar_bytes({"out.tar": tar_bytes({"cat.tar": tar_bytes({"1.jpg": b"deep"})}), "out/dog/2.jpg": b"x"})
+    nested = tar_bytes(
+        {"out.tar": tar_bytes({"cat.tar": tar_bytes({"1.jpg": b"deep"})}), "out/dog/2.jpg": b"x"}
+    )
     for path in (put(tmp_path / "t.tar", nested), put(tmp_path / "t.tgz", gzip.compress(nested))):
         source = tarball.load(path)
         assert contents(source) == {"out/cat/1.jpg": b"deep", "out/dog/2.jpg": b"x"}
@@ -242,7 +244,9 @@ def test_bytes_that_are_no_tar_give_a_sentence(tmp_path_factory, data):
         tarball.load(path)
 
 
-@pytest.mark.parametrize("name", ["../../.bashrc.jpg", "/etc/passwd.jpg", "a/../../b.jpg", "a/..", "a//b.jpg"])
+@pytest.mark.parametrize(
+    "name", ["../../.bashrc.jpg", "/etc/passwd.jpg", "a/../../b.jpg", "a/..", "a//b.jpg"]
+)
 def test_names_that_leave_their_folder_are_refused_by_name(tmp_path, name):
     message = refused(special(tmp_path / "t.tar", tarfile.TarInfo(name)))
     assert repr(name) in message and "1 name that" in message
@@ -255,7 +259,12 @@ def test_names_that_cannot_travel_are_refused_by_name(tmp_path):
 
 def test_links_and_devices_are_left_aside_with_a_note(tmp_path):
     infos = []
-    for name, kind in (("s", tarfile.SYMTYPE), ("h", tarfile.LNKTYPE), ("d", tarfile.CHRTYPE), ("f", tarfile.FIFOTYPE)):
+    for name, kind in (
+        ("s", tarfile.SYMTYPE),
+        ("h", tarfile.LNKTYPE),
+        ("d", tarfile.CHRTYPE),
+        ("f", tarfile.FIFOTYPE),
+    ):
         info = tarfile.TarInfo(f"cat/{name}.jpg")
         info.type, info.linkname = kind, "cat/1.jpg"
         infos.append(info)
@@ -305,7 +314,12 @@ def test_webdataset_samples_get_their_labels_captions_and_objects(tmp_path):
     source = tarball.load(put(tmp_path / "l.tar", tar_bytes(labels)))
     assert rows(source) == {"0.jpg": 7, "1.jpg": -1} and source.kind == "webdataset tar"
     assert [source.manifest.meta(i) for i in range(2)] == [None, {"k": 1}]
-    captions = {"x/0.jpg": b"a", "x/0.txt": "a dog\na cät".encode(), "x/1.jpg": b"b", "x/1.json": b'["c", "d"]'}
+    captions = {
+        "x/0.jpg": b"a",
+        "x/0.txt": "a dog\na cät".encode(),
+        "x/1.jpg": b"b",
+        "x/1.json": b'["c", "d"]',
+    }
     source = tarball.load(put(tmp_path / "c.tar", tar_bytes(captions)))
     assert rows(source) == {"x/0.jpg": ["a dog", "a cät"], "x/1.jpg": ["c", "d"]}
     both = {"0.jpg": b"a", "0.json": json.dumps({"label": 3, "by": "me"}).encode()}
