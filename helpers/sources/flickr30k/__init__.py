@@ -111,9 +111,9 @@ def _find(path: Path, names: tuple[str, ...]) -> list[Path]:
     for _ in range(_DEPTH + 1):
         deeper = []
         for folder in level:
-            found += [folder / name for name in names if (folder / name).is_file()]
-            below = list_folder(folder).folders
-            deeper += [folder / name for name in below] if len(below) <= _MANY else []
+            listed = list_folder(folder)
+            found += [folder / name for name in names if name in listed.files]
+            deeper += [folder / name for name in listed.folders] if len(listed.folders) <= _MANY else []
         level = deeper
     return found
 
