@@ -18,8 +18,11 @@ from helpers.pack import PackConfig, pack, verify
 from helpers.sources import Source
 
 
+EIGHT_SHARDS = formats.get("tar").Options(max_count=8)
+
+
 def options_of(name: str) -> object:
-    return formats.get("tar").Options(max_count=8) if name == "tar" else None
+    return formats.get("tar").Options(max_count=16) if name == "tar" else None
 
 
 def in_child(source: Source, out: Path, config: PackConfig) -> int:
@@ -89,7 +92,7 @@ def run_kills(name: str, tmp_path: Path, wanted: int) -> int:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_killed_pack_never_looks_finished_and_the_next_run_completes_it(name: str, tmp_path: Path) -> None:
-    print(f"{name}: {run_kills(name, tmp_path, wanted=25)} kills, none looked finished")
+    print(f"{name}: {run_kills(name, tmp_path, wanted=15)} kills, none looked finished")
 
 
 @pytest.mark.slow
@@ -101,7 +104,7 @@ def test_hundreds_of_kills_lose_nothing(name: str, tmp_path: Path) -> None:
 
 def test_finished_shards_are_not_written_again_after_a_kill(tmp_path: Path) -> None:
     source = sources.load(make_tree(tmp_path / "tree", 64))
-    config = PackConfig(options=options_of("tar"))
+    config = PackConfig(options=EIGHT_SHARDS)
     out = tmp_path / "out.tars"
     finished = tmp_path / ".out.tars.packing" / "data" / "out.tars"
     pid = in_child(_Slow.of(source), out, config)
@@ -121,14 +124,14 @@ def test_finished_shards_are_not_written_again_after_a_kill(tmp_path: Path) -> N
 def test_leftovers_of_other_options_are_cleared_not_mixed(tmp_path: Path) -> None:
     source = sources.load(make_tree(tmp_path / "tree", 64))
     out = tmp_path / "out.tars"
-    pid = in_child(_Slow.of(source), out, PackConfig(options=options_of("tar"), shuffle=1))
+    pid = in_child(_Slow.of(source), out, PackConfig(options=EIGHT_SHARDS, shuffle=1))
     finished = tmp_path / ".out.tars.packing" / "data" / "out.tars"
     until = time.monotonic() + 20
     while len(list(finished.glob("*.tar"))) < 2 and time.monotonic() < until:
         time.sleep(0.002)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    report = pack(source, out, PackConfig(options=options_of("tar"), shuffle=2, verify="full"))
+    report = pack(source, out, PackConfig(options=EIGHT_SHARDS, shuffle=2, verify="full"))
     assert report.resumed == 0
     assert verify(out, source).intact
 
