@@ -17,7 +17,6 @@ from helpers.errors import OutputExistsError
 from helpers.pack import PackConfig, pack, verify
 from helpers.sources import Source
 
-
 EIGHT_SHARDS = formats.get("tar").Options(max_count=8)
 
 
