@@ -14,8 +14,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from helpers.samples import Buffer
 ALGORITHM = "xxh3_128"
 BLOCK_BYTES = 4 << 20
 SIDECAR_SUFFIX = ".digest.json"
+_LARGEST_BLOCK, _LARGEST_FILE = 1 << 26, 1 << 63  # a hostile number must not become an allocation
 _ROWS_AT_ONCE = 100_000  # bounds memory, whatever the size of the set
 
 
@@ -39,7 +41,7 @@ def byte_order(keys: pa.Array) -> pa.Array:
     Args:
         keys: String array without nulls.
     """
-    if pc.all(pc.less(keys.slice(0, max(len(keys) - 1, 0)), keys.slice(1))).as_py():
+    if pc.all(pc.less(keys.slice(0, max(len(keys) - 1, 0)), keys.slice(1)), min_count=0).as_py():
         rows = np.arange(len(keys), dtype=np.uint64)
         return pa.Array.from_buffers(pa.uint64(), len(rows), [None, pa.py_buffer(rows)])
     return pc.sort_indices(keys)
@@ -117,7 +119,13 @@ class ContentDigest:
     algorithm: str = ALGORITHM
 
     def save(self, path: Path) -> None:
-        """Write as JSON."""
+        """Write as JSON, one hash a line.
+
+        A copy that takes this small file along can be checked without the original.
+
+        Raises:
+            OSError: It cannot be written; packing tells why.
+        """
         record = {
             "algorithm": self.algorithm,
             "block_bytes": self.block_bytes,
@@ -136,21 +144,18 @@ class ContentDigest:
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
             digest = cls(
-                int(record["file_bytes"]),
+                _integer(record["file_bytes"], 0, _LARGEST_FILE),
                 tuple(str(block) for block in record["blocks"]),
-                int(record["block_bytes"]),
+                _integer(record["block_bytes"], 1, _LARGEST_BLOCK),
                 str(record["algorithm"]),
             )
-            valid = digest.block_bytes > 0 and len(digest.blocks) == -(
-                -digest.file_bytes // digest.block_bytes
-            )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise FormatError(
-                f"{path} cannot be read as a content digest ({error})",
+                f"{path} cannot be read as a content digest ({type(error).__name__}: {error})",
                 expected="the JSON file written beside a packed file",
                 next_step="Pack again, or delete it and verify with --against the source",
             ) from error
-        if not valid or digest.algorithm != ALGORITHM:
+        if digest.algorithm != ALGORITHM or len(digest.blocks) != digest._block_count():
             raise FormatError(
                 f"{path} has {len(digest.blocks)} blocks of {digest.algorithm} for {digest.file_bytes} bytes",
                 expected=f"{ALGORITHM} hashes of every block",
@@ -158,29 +163,58 @@ class ContentDigest:
             )
         return digest
 
+    def _block_count(self) -> int:
+        return -(-self.file_bytes // self.block_bytes)
+
     def block_is_intact(self, number: int, data: Buffer) -> bool:
-        """Whether `data` is block `number`."""
+        """Whether `data` is block `number`; staging asks for each block that it copied."""
         return hash_block(data) == self.blocks[number]
 
     def damaged_blocks(self, path: Path, threads: int = 4) -> list[int]:
         """Numbers of the blocks of `path` that are not what was written.
 
+        Several are read at once, since one stream does not use what a parallel file system has.
+
+        Args:
+            path: The file, or a copy of it.
+            threads: Blocks that are read at once.
+
         Raises:
-            DamagedFileError: The file has another size.
+            DamagedFileError: The file is missing, unreadable or of another size.
         """
-        size = path.stat().st_size
-        if size != self.file_bytes:
-            raise DamagedFileError(
-                f"{path} has {size:,} bytes",
-                expected=f"the {self.file_bytes:,} bytes that were written",
-                next_step="Copy or pack it again; the transfer was cut or the file was changed",
-            )
-        with path.open("rb", buffering=0) as file, ThreadPoolExecutor(threads) as pool:
-            numbers = range(len(self.blocks))
-            intact = pool.map(
-                lambda n: self.block_is_intact(n, _read_block(file.fileno(), n, self.block_bytes)), numbers
-            )
-            return [number for number, good in zip(numbers, intact, strict=True) if not good]
+        with _readable(path):
+            size = path.stat().st_size
+            if size != self.file_bytes:
+                raise DamagedFileError(
+                    f"{path} has {size:,} bytes",
+                    expected=f"the {self.file_bytes:,} bytes that were written",
+                    next_step="Copy or pack it again; the transfer was cut or the file was changed",
+                )
+            with path.open("rb", buffering=0) as file, ThreadPoolExecutor(threads) as pool:
+
+                def is_intact(number: int) -> bool:
+                    return self.block_is_intact(number, _block(file.fileno(), number, self.block_bytes))
+
+                intact = pool.map(is_intact, range(len(self.blocks)))
+                return [number for number, good in enumerate(intact) if not good]
+
+
+def _integer(value: object, lowest: int, highest: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
+        raise ValueError(f"{value!r} is not a whole number from {lowest} to {highest}")
+    return value
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DamagedFileError(
+            f"{path} cannot be read ({error.strerror or error})",
+            expected="the file that was written",
+            next_step="Check the path and its permissions; copy or pack it again if it is gone",
+        ) from error
 
 
 def hash_block(data: Buffer) -> str:
@@ -230,35 +264,48 @@ class BlockHasher:
         """Complete the digest with the blocks of `path` that did not pass through `update`.
 
         Args:
-            path: The finished file.
+            path: The finished file, closed or flushed.
             changed: Byte ranges that were rewritten after they passed through `update`.
+
+        Raises:
+            OSError: The file cannot be read back; packing tells why.
         """
         size = path.stat().st_size
         if self._whole and self._position == size and size % BLOCK_BYTES:
             self._done[size // BLOCK_BYTES] = self._hash.hexdigest()
+        if size < self._position:  # cut off afterwards: the last block is another now
+            self._done.pop(size // BLOCK_BYTES, None)
         for span in changed:
             for number in range(span.start // BLOCK_BYTES, -(-span.stop // BLOCK_BYTES)):
                 self._done.pop(number, None)
         with path.open("rb", buffering=0) as file:
             blocks = tuple(
-                self._done.get(n) or hash_block(_read_block(file.fileno(), n, BLOCK_BYTES))
-                for n in range(-(-size // BLOCK_BYTES))
+                self._done.get(number) or hash_block(_block(file.fileno(), number, BLOCK_BYTES))
+                for number in range(-(-size // BLOCK_BYTES))
             )
-        return ContentDigest(size, blocks)
+        return ContentDigest(size, blocks, BLOCK_BYTES)
 
 
 def digest_file(path: Path) -> ContentDigest:
-    """Content digest of a file that is already there."""
-    return BlockHasher().finish(path) if path.stat().st_size == 0 else _digest_by_reading(path)
+    """Content digest of a file that is already there; reads all of it.
 
-
-def _digest_by_reading(path: Path) -> ContentDigest:
+    Raises:
+        DamagedFileError: It is missing or unreadable.
+    """
     hasher = BlockHasher()
-    with path.open("rb", buffering=0) as file:
-        while data := file.read(BLOCK_BYTES):
-            hasher.update(data)
-    return hasher.finish(path)
+    with _readable(path):
+        with path.open("rb", buffering=0) as file:
+            while data := file.read(BLOCK_BYTES):
+                hasher.update(data)
+        return hasher.finish(path)
 
 
-def _read_block(descriptor: int, number: int, block_bytes: int) -> bytes:
-    return os.pread(descriptor, block_bytes, number * block_bytes)
+def _block(descriptor: int, number: int, block_bytes: int) -> bytes:
+    """One block by position, so that threads share the descriptor; shorter at the end of the file."""
+    start = number * block_bytes
+    data = os.pread(descriptor, block_bytes, start)
+    while len(data) < block_bytes and (
+        more := os.pread(descriptor, block_bytes - len(data), start + len(data))
+    ):
+        data += more  # a network file system may return less than was asked for
+    return data

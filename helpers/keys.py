@@ -2,6 +2,9 @@
 
 Everything that reads names from outside (manifests, tar members, archives) or writes files by
 name asks here first, so that no hostile `../../.bashrc` leaves its folder.
+
+The trap: `Path("/data") / "/etc/passwd"` is `/etc/passwd`, and `os.path.normpath` quietly repairs what
+should be refused. Nothing is repaired here. Notebook 02 teaches it.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ MAX_COMPONENT_BYTES = 255
 
 def key_problem(key: str) -> str | None:
     """Say what is wrong with `key` as a sample's name, or None if nothing is.
+
+    A name that is checked once, where it comes in, can be joined to any folder later.
 
     Args:
         key: The proposed key.
@@ -37,5 +42,9 @@ def key_problem(key: str) -> str | None:
 
 
 def is_writable_name(key: str) -> bool:
-    """Whether a file of this name can exist on Linux (each component at most 255 bytes)."""
-    return all(len(part.encode("utf-8")) <= MAX_COMPONENT_BYTES for part in key.split("/"))
+    """Whether a file of this name can exist on Linux (each component at most 255 bytes).
+
+    A packed file holds longer names; only unpacking them onto a file system fails.
+    """
+    parts = key.encode("utf-8", "surrogatepass").split(b"/")
+    return all(len(part) <= MAX_COMPONENT_BYTES for part in parts)

@@ -230,7 +230,7 @@ def _as_text(meta: object) -> str:
 def have_unique_stems(paths: pa.StringArray) -> bool:
     """Whether paths stay unique without what follows the first dot of their file name."""
     stems = pc.replace_substring_regex(paths, pattern=r"\.[^/]*$", replacement="")
-    return bool(pc.all(pc.greater(*_neighbours(stems.take(byte_order(stems))))).as_py())
+    return bool(pc.all(pc.greater(*_neighbours(stems.take(byte_order(stems)))), min_count=0).as_py())
 
 
 OPTIONAL: dict[str, Callable[[Any, Namer], pa.Array]] = {

@@ -6,7 +6,9 @@ million lines. Both are cut here. Notebook 02 shows the messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import contextmanager
+from pathlib import Path
 
 from helpers.errors import ManifestError, first_few
 
@@ -17,6 +19,17 @@ _LONGEST = 120  # characters of one entry in a message
 def fault(got: str, expected: str, next_step: str = NEXT_STEP) -> ManifestError:
     """A ManifestError with the usual next step."""
     return ManifestError(got, expected=expected, next_step=next_step)
+
+
+@contextmanager
+def told_of(path: Path) -> Iterator[None]:
+    """Put the file in front of what was wrong with its columns."""
+    try:
+        yield
+    except ManifestError as error:
+        raise ManifestError(
+            f"{path}: {error.got}", expected=error.expected, next_step=error.next_step
+        ) from error
 
 
 def counted(items: Sized, what: str) -> str:

@@ -17,6 +17,7 @@ from helpers.samples import ByteStore
 
 IN_FLIGHT = 16
 _SLICE = 4096  # futures that exist at once; a million would cost a gigabyte
+_NAMED = 5
 
 
 def check_files(paths: pa.StringArray, store: ByteStore) -> None:
@@ -29,23 +30,25 @@ def check_files(paths: pa.StringArray, store: ByteStore) -> None:
     Raises:
         ManifestError: There are such files; says how many and the first few.
     """
-    faults = [f"{path} ({fault})" for path, fault in _faults(paths, store)]
-    if faults:
+    count, examples = 0, []
+    for fault in _faults(paths, store):
+        count += 1
+        if count <= _NAMED:
+            examples.append(fault)
+    if count:
         raise ManifestError(
-            f"{len(faults):,} of {len(paths):,} files in {store.describe()} cannot be used: "
-            f"{first_few(faults, len(faults))}",
+            f"{count:,} of {len(paths):,} files in {store.describe()} cannot be used: "
+            f"{first_few(examples, count, _NAMED)}",
             expected="a readable file with at least one byte for each path",
             next_step="Check the root folder, restore the files, or leave them out of the manifest",
         )
 
 
-def _faults(paths: pa.StringArray, store: ByteStore) -> Iterator[tuple[str, str]]:
+def _faults(paths: pa.StringArray, store: ByteStore) -> Iterator[str]:
     with ThreadPoolExecutor(1 if store.sequential else IN_FLIGHT) as pool:
         for start in range(0, len(paths), _SLICE):
             names = paths.slice(start, _SLICE).to_pylist()
-            for name, fault in zip(names, pool.map(lambda n: _fault(n, store), names), strict=True):
-                if fault is not None:
-                    yield name, fault
+            yield from filter(None, pool.map(lambda name: _fault(name, store), names))
 
 
 def _fault(path: str, store: ByteStore) -> str | None:
@@ -55,5 +58,5 @@ def _fault(path: str, store: ByteStore) -> str | None:
     except HelpersError as error:
         return error.got
     except OSError as error:
-        return error.strerror or type(error).__name__
-    return None if size > 0 else "is empty"
+        return f"{path} cannot be read ({error.strerror or error})"
+    return None if size > 0 else f"{path} is empty"

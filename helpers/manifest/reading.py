@@ -15,7 +15,7 @@ from typing import Any
 from helpers.errors import ManifestError
 from helpers.manifest.columns import OPTIONAL, repeated_paths
 from helpers.manifest.faults import fault, short
-from helpers.manifest.slices import read_sliced
+from helpers.manifest.slices import HEADER, read_sliced
 from helpers.manifest.writing import FORMAT, VERSION
 
 _NEXT = "Check that this is the right file, or make it again: python -m helpers manifest"
@@ -27,6 +27,15 @@ class Document:
 
     arguments: dict[str, Any]
     digest: str | None = None
+
+    def check_digest(self, path: Path, actual: str) -> None:
+        """Rows that were changed after the digest was taken are not the set that it names."""
+        if self.digest not in (None, actual):
+            raise _fault(
+                f"{path} says that its digest is {short(self.digest)}, but its rows have {actual}",
+                "rows that were not changed since the digest was taken",
+                'Restore the file, or delete its "digest" line if the change was meant',
+            )
 
 
 def read_document(path: Path) -> Document:
@@ -71,16 +80,7 @@ def _understood(path: Path, header: dict[str, Any], columns: dict[str, Any]) -> 
     if target not in ("label", "captions"):
         raise _fault(f"{path} has the target {short(target)}", '"label" or "captions"')
     _check_columns(path, columns, target)
-    count = header.get("count", len(columns["path"]))
-    if count != len(columns["path"]) or isinstance(count, bool):
-        raise _fault(
-            f"{path} says {short(count)} samples but has {len(columns['path']):,} paths", "the same count"
-        )
-    digest: Any = header.get("digest")
-    if not isinstance(digest, str | None):
-        raise _fault(f"{path} has the digest {short(digest)}", "a string")
-    if not isinstance(header.get("classes", []), list):
-        raise _fault(f"{path} has classes of the JSON kind {_kind(header['classes'])}", "a list of names")
+    _check_header(path, header, len(columns["path"]))
     arguments = {"paths": columns["path"], "targets": columns[target], "target": target}
     arguments |= {
         "sizes": columns.get("bytes"),
@@ -88,7 +88,7 @@ def _understood(path: Path, header: dict[str, Any], columns: dict[str, Any]) -> 
         "metas": columns.get("meta"),
     }
     arguments |= {name: header[name] for name in ("name", "split", "classes", "root_hint") if name in header}
-    return Document(arguments, digest)
+    return Document(arguments, header.get("digest"))
 
 
 def _check_version(path: Path, header: dict[str, Any]) -> None:
@@ -101,6 +101,19 @@ def _check_version(path: Path, header: dict[str, Any]) -> None:
             f"version {VERSION}",
             "Update this package, or write the file again with the version that made it",
         )
+
+
+def _check_header(path: Path, header: dict[str, Any], count: int) -> None:
+    unknown = [name for name in header if name not in HEADER]
+    if unknown:
+        raise _fault(f"{path} has unknown entries {', '.join(map(short, unknown))}", ", ".join(HEADER))
+    told = header.get("count", count)
+    if told != count or isinstance(told, bool):
+        raise _fault(f"{path} says {short(told)} samples but has {count:,} paths", "the same count")
+    if not isinstance(header.get("digest"), str | None):
+        raise _fault(f"{path} has the digest {short(header['digest'])}", "a string")
+    if not isinstance(header.get("classes", []), list):
+        raise _fault(f"{path} has classes of the JSON kind {_kind(header['classes'])}", "a list of names")
 
 
 def _check_columns(path: Path, columns: dict[str, Any], target: str) -> None:

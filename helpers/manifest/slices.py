@@ -27,6 +27,7 @@ from helpers.manifest.columns import by_row, caption_column, meta_column, target
 from helpers.samples import TargetKind
 
 SLICE_BYTES = 1 << 20
+HEADER = ("format", "version", "name", "split", "classes", "root_hint", "target", "digest", "count")
 
 _FLAT = re.compile(rb"\s*\{")
 _OURS = re.compile(rb'\s*\{\s*"format"\s*:\s*"')
@@ -195,11 +196,10 @@ def _column_pieces(window: _Window) -> Iterator[bytes]:
 
 def _is_plain(header: dict[str, Any]) -> bool:
     """Whether the columns that were seen can only have been those of `columns`."""
-    known = {"format", "version", "name", "split", "classes", "root_hint", "target", "digest", "count"}
     nested = [value for name, value in header.items() if isinstance(value, list | dict) and name != "classes"]
     classes = header.get("classes", [])
     return (
-        set(header) <= known
+        set(header) <= set(HEADER)
         and not nested
         and isinstance(classes, list)
         and all(isinstance(entry, str) for entry in classes)

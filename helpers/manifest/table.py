@@ -23,6 +23,7 @@ from helpers.errors import ManifestError
 from helpers.manifest import columns as checks
 from helpers.manifest import picking
 from helpers.manifest.arrays import from_numpy, one_chunk, to_numpy
+from helpers.manifest.faults import told_of
 from helpers.manifest.files import check_files
 from helpers.manifest.reading import read_document
 from helpers.manifest.writing import write_columns, write_flat
@@ -108,18 +109,9 @@ class Manifest:
         """
         path = Path(path)
         document = read_document(path)
-        try:
+        with told_of(path):
             manifest = cls.from_columns(**document.arguments)
-        except ManifestError as error:
-            raise ManifestError(
-                f"{path}: {error.got}", expected=error.expected, next_step=error.next_step
-            ) from error
-        if document.digest is not None and manifest.digest != document.digest:
-            raise ManifestError(
-                f"{path} says that its digest is {document.digest}, but its rows have {manifest.digest}",
-                expected="rows that were not changed since the digest was taken",
-                next_step='Restore the file, or delete its "digest" line if the change was meant',
-            )
+        document.check_digest(path, manifest.digest)
         pa.default_memory_pool().release_unused()  # some 60 MB after sorting ImageNet's paths
         return manifest
 
@@ -132,15 +124,8 @@ class Manifest:
         Raises:
             ManifestError: It cannot be written.
         """
-        header = {
-            "name": self.name,
-            "split": self.split,
-            "classes": list(self.classes),
-            "root_hint": self.root_hint,
-            "target": self.target_kind,
-            "digest": self.digest,
-            "count": len(self),
-        }
+        header = dict(zip(("name", "split", "classes", "root_hint"), self._header(), strict=True))
+        header |= {"target": self.target_kind, "digest": self.digest, "count": len(self)}
         write_columns(Path(path), header, self.table)
 
     def save_flat(self, path: Path) -> None:

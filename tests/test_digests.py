@@ -1,0 +1,253 @@
+import hashlib
+import json
+import os
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers import digests
+from helpers.digests import BlockHasher, ContentDigest, digest_file, set_digest
+from helpers.errors import DamagedFileError, FormatError, UsageError
+
+KEYS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), max_size=20, unique=True)
+LABELS = st.integers(-(2**63), 2**63 - 1)
+CAPTIONS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), max_size=4)
+BLOCK = 64  # small blocks in tests: every border is reached with few bytes
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(digests, "BLOCK_BYTES", BLOCK)
+
+
+def defined(rows):
+    """The definition in the docstring of `set_digest`, word for word."""
+    text = b""
+    for key, target in sorted(rows, key=lambda row: row[0].encode()):
+        told = (
+            str(target)
+            if isinstance(target, int)
+            else json.dumps(target, ensure_ascii=False, separators=(",", ":"))
+        )
+        text += key.encode() + b"\0" + told.encode() + b"\n"
+    return "sha256:" + hashlib.sha256(text).hexdigest()
+
+
+def of_rows(rows, kind):
+    return set_digest(
+        pa.array([key for key, _ in rows], pa.string()), pa.array([target for _, target in rows], kind)
+    )
+
+
+@given(st.data(), KEYS, st.booleans(), st.integers(0, 9))
+def test_the_set_digest_is_as_defined_whatever_the_order(data, keys, captions, seed):
+    kind, targets = (pa.list_(pa.string()), CAPTIONS) if captions else (pa.int64(), LABELS)
+    rows = [(key, data.draw(targets)) for key in keys]
+    mixed = random.Random(seed).sample(rows, len(rows))
+    assert of_rows(rows, kind) == of_rows(mixed, kind) == defined(rows)
+
+
+@given(st.data(), KEYS.filter(len))
+def test_the_set_digest_changes_with_any_label_and_any_key(data, keys):
+    rows = [(key, 0) for key in keys]
+    at = data.draw(st.integers(0, len(rows) - 1))
+    relabelled = [(key, int(row == at)) for row, (key, _) in enumerate(rows)]
+    shorter = rows[:at] + rows[at + 1 :]
+    assert len({of_rows(variant, pa.int64()) for variant in (rows, relabelled, shorter)}) == 3
+
+
+def test_integer_widths_and_slices_of_arrays_give_the_same_set_digest(monkeypatch):
+    monkeypatch.setattr(digests, "_ROWS_AT_ONCE", 3)
+    keys = [f"k{number % 7}/{number}" for number in range(20)]
+    labels = list(range(20))
+    expected = defined(list(zip(keys, labels, strict=True)))
+    for kind in (pa.uint8(), pa.int16(), pa.int32(), pa.int64()):
+        padded_keys, padded = pa.array(["x", *keys, "y"]), pa.array([0, *labels, 0], kind)
+        assert set_digest(padded_keys.slice(1, 20), padded.slice(1, 20)) == expected
+
+
+def test_the_set_digest_of_the_empty_set_is_the_sha256_of_nothing():
+    empty = set_digest(pa.array([], pa.string()), pa.array([], pa.int32()))
+    assert empty == "sha256:" + hashlib.sha256(b"").hexdigest()
+
+
+def test_labels_and_captions_that_look_alike_have_different_digests():
+    assert of_rows([("a", 1)], pa.int64()) != of_rows([("a", ["1"])], pa.list_(pa.string()))
+
+
+@pytest.mark.parametrize(
+    ("keys", "labels"), [(["a"], [0, 1]), (["a", None], [0, 1]), (["a", "b"], [0, None])]
+)
+def test_missing_keys_or_labels_have_no_digest(keys, labels):
+    with pytest.raises(UsageError, match="null"):
+        set_digest(pa.array(keys, pa.string()), pa.array(labels, pa.int32()))
+
+
+@given(KEYS)
+def test_byte_order_sorts_by_the_bytes_of_the_keys(keys):
+    for given_order in (keys, sorted(keys, key=str.encode)):
+        order = digests.byte_order(pa.array(given_order, pa.string())).to_pylist()
+        assert [given_order[row] for row in order] == sorted(keys, key=str.encode)
+
+
+def pieces(data, seed):
+    """`data` cut anywhere, empty pieces included."""
+    rng = random.Random(seed)
+    borders = sorted(rng.choices(range(len(data) + 1), k=rng.randrange(6)))
+    return [data[start:stop] for start, stop in zip([0, *borders], [*borders, len(data)], strict=True)]
+
+
+@given(st.integers(0, 5 * BLOCK), st.integers(0, 2 * BLOCK), st.integers(0, 10**6))
+def test_a_digest_taken_while_writing_equals_that_of_the_file(tmp_path_factory, size, start, seed):
+    path = tmp_path_factory.getbasetemp() / "written"
+    header, body = os.urandom(start), os.urandom(size)
+    hasher = BlockHasher(start)
+    for number, piece in enumerate(pieces(body, seed)):
+        hasher.update(
+            [piece, bytearray(piece), memoryview(piece), np.frombuffer(piece, np.uint8).data][number % 4]
+        )
+    path.write_bytes(header + body)
+    assert hasher.finish(path) == digest_file(path)
+
+
+@given(
+    st.binary(min_size=1, max_size=5 * BLOCK),
+    st.lists(st.tuples(st.integers(0, 400), st.integers(1, 100)), max_size=3),
+    st.integers(0, 400),
+)
+def test_rewritten_ranges_are_read_back(tmp_path_factory, body, spans, kept):
+    path = tmp_path_factory.getbasetemp() / "rewritten"
+    hasher = BlockHasher()
+    hasher.update(body)
+    final = bytearray(body)
+    changed = [range(min(start, len(body)), min(start + length, len(body))) for start, length in spans]
+    for span in changed:
+        final[span.start : span.stop] = bytes(byte ^ 0xFF for byte in final[span.start : span.stop])
+    path.write_bytes(final)
+    assert hasher.finish(path, changed) == digest_file(path)
+
+
+@given(st.binary(min_size=1, max_size=4 * BLOCK), st.integers(0, 4 * BLOCK))
+def test_a_file_that_was_cut_or_went_on_after_hashing_is_digested_as_it_is(tmp_path_factory, body, size):
+    path = tmp_path_factory.getbasetemp() / "cut"
+    hasher = BlockHasher()
+    hasher.update(body)
+    path.write_bytes(body[:size].ljust(size, b"\0"))
+    assert hasher.finish(path) == digest_file(path)
+
+
+def test_every_single_flipped_byte_is_found_in_its_block(tmp_path):
+    path = tmp_path / "file"
+    body = os.urandom(3 * BLOCK + 5)
+    path.write_bytes(body)
+    digest = digest_file(path)
+    assert digest.damaged_blocks(path) == []
+    with path.open("r+b", buffering=0) as file:
+        for at in range(len(body)):
+            os.pwrite(file.fileno(), bytes([body[at] ^ (1 << at % 8)]), at)
+            assert digest.damaged_blocks(path, threads=1) == [at // BLOCK]
+            os.pwrite(file.fileno(), body[at : at + 1], at)
+    assert digest.damaged_blocks(path) == []
+
+
+def test_damage_in_several_blocks_is_told_in_order(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(10 * BLOCK))
+    digest = digest_file(path)
+    path.write_bytes(b"".join(bytes([n % 3]) * BLOCK for n in range(10)))
+    assert digest.damaged_blocks(path) == [1, 2, 4, 5, 7, 8]
+
+
+@pytest.mark.parametrize("change", [-1, 1, -2 * BLOCK, BLOCK])
+def test_a_shorter_or_longer_file_is_refused_with_both_sizes(tmp_path, change):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(3 * BLOCK))
+    digest = digest_file(path)
+    path.write_bytes(bytes(3 * BLOCK + change))
+    with pytest.raises(
+        DamagedFileError, match=rf"{3 * BLOCK + change} bytes; expected the {3 * BLOCK} bytes"
+    ):
+        digest.damaged_blocks(path)
+
+
+def test_a_missing_file_is_told_with_its_path(tmp_path):
+    gone = tmp_path / "gone"
+    for look in (ContentDigest(0, ()).damaged_blocks, digest_file):
+        with pytest.raises(DamagedFileError, match="gone cannot be read"):
+            look(gone)
+
+
+def test_short_reads_of_a_network_file_system_are_no_damage(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(3 * BLOCK + 5))
+    digest, pread = digest_file(path), os.pread
+    monkeypatch.setattr(
+        digests.os, "pread", lambda descriptor, length, at: pread(descriptor, min(length, 7), at)
+    )
+    assert digest.damaged_blocks(path) == []
+
+
+@pytest.mark.parametrize("size", [0, 1, BLOCK, 2 * BLOCK + 1])
+def test_a_saved_content_digest_comes_back(tmp_path, size):
+    path = tmp_path / "x.arrow"
+    path.write_bytes(bytes(size))
+    digest = digest_file(path)
+    digest.save(digests.sidecar(path))
+    assert digests.sidecar(path).name == "x.arrow.digest.json"
+    assert ContentDigest.load(digests.sidecar(path)) == digest
+    assert len(digest.blocks) == -(-size // BLOCK)
+
+
+GOOD = {"algorithm": "xxh3_128", "block_bytes": 64, "file_bytes": 65, "blocks": ["00", "11"]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        "[" * 100_000,
+        "\ufeff{}",
+        json.dumps({**GOOD, "file_bytes": -5, "blocks": []}),
+        json.dumps({**GOOD, "file_bytes": 1.5}),
+        json.dumps({**GOOD, "file_bytes": True, "blocks": ["00"]}),
+        json.dumps({**GOOD, "file_bytes": 10**30, "block_bytes": 10**30}),
+        json.dumps({**GOOD, "block_bytes": 0}),
+        json.dumps({**GOOD, "block_bytes": 1 << 40, "blocks": ["00"]}),
+        json.dumps({**GOOD, "blocks": ["00"]}),
+        json.dumps({**GOOD, "blocks": None}),
+        json.dumps({**GOOD, "algorithm": "md5"}),
+    ],
+)
+def test_a_malformed_content_digest_is_refused_by_name(tmp_path, text):
+    path = tmp_path / "x.digest.json"
+    path.write_text(text)
+    with pytest.raises(FormatError, match=r"x\.digest\.json"):
+        ContentDigest.load(path)
+
+
+def test_a_missing_or_binary_content_digest_is_refused_by_name(tmp_path):
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    for name in ("binary", "gone", "."):
+        with pytest.raises(FormatError, match="cannot be read as a content digest"):
+            ContentDigest.load(tmp_path / name)
+
+
+def test_the_kept_digest_of_a_known_file_does_not_change(tmp_path, monkeypatch):
+    """Files that were packed with an earlier version must stay verifiable."""
+    monkeypatch.undo()
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(256)) * 20_000)
+    assert digests.BLOCK_BYTES == 4 << 20
+    assert digest_file(path).blocks == KNOWN_BLOCKS
+    assert of_rows([("b/2.jpg", 1), ("a/1.jpg", 0)], pa.int32()) == KNOWN_SET
+
+
+KNOWN_BLOCKS = ("83426414488f2c18fc8ac74b334706be", "39ac3d75c934c2676ad72a107a3cee03")
+KNOWN_SET = "sha256:69a83c132b69ecb507dc529440804b74407529689bad1367ecd59254c92339dd"

@@ -1,0 +1,75 @@
+import posixpath
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.keys import is_writable_name, key_problem
+from helpers.manifest.columns import SUSPICIOUS_PATH
+
+TRICKY = st.text(st.sampled_from("/.\0a\né "), max_size=8)
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("", "empty"),
+        ("a\0b", "NUL"),
+        ("/etc/passwd", "absolute"),
+        ("/", "absolute"),
+        ("..", "leaves its folder"),
+        ("../a", "leaves its folder"),
+        ("a/../b", "leaves its folder"),
+        ("a/..", "leaves its folder"),
+        (".", "not normalised"),
+        ("./a", "not normalised"),
+        ("a//b", "not normalised"),
+        ("a/", "not normalised"),
+        ("a/./b", "not normalised"),
+        ("\ud800", "UTF-8"),
+    ],
+)
+def test_a_bad_key_is_described(key, words):
+    assert words in key_problem(key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["a", "a/b.jpg", ".hidden", "a/.b/..c/d..", "...", " ", "a\nb", "..\n", "ü/漢字.jpg", "-rf", "x" * 5000],
+)
+def test_an_unusual_but_harmless_key_is_allowed(key):
+    assert key_problem(key) is None
+
+
+@given(st.one_of(TRICKY, ANY_TEXT))
+def test_an_allowed_key_is_what_normalising_it_gives_and_stays_in_its_folder(key):
+    if key_problem(key) is None:
+        assert posixpath.normpath(key) == key
+        assert posixpath.join("/root", key).startswith("/root/")
+
+
+@given(st.lists(st.one_of(TRICKY, ANY_TEXT), max_size=20))
+def test_the_vectorised_check_of_manifests_agrees_with_key_problem(keys):
+    suspicious = pc.match_substring_regex(pa.array(keys, pa.string()), SUSPICIOUS_PATH).to_pylist()
+    assert suspicious == [key_problem(key) is not None for key in keys]
+
+
+@pytest.mark.parametrize(
+    ("key", "writable"),
+    [
+        ("a" * 255, True),
+        ("a" * 256, False),
+        ("ü" * 127, True),
+        ("ü" * 128, False),
+        ("b/" + "a" * 256 + "/c", False),
+    ],
+)
+def test_a_component_beyond_255_bytes_cannot_be_written(key, writable):
+    assert is_writable_name(key) is writable
+
+
+def test_asking_whether_half_a_surrogate_pair_is_writable_does_not_crash():
+    assert is_writable_name("\ud800")
