@@ -108,8 +108,12 @@ def _ours(task: Task, source: Any, manifest: Any) -> Any:
 
 
 def _peer(task: Task, source: Any, manifest: Any) -> Any:
-    from helpers.bench.peers import METHODS
+    import importlib
 
+    from helpers.bench.peers import METHODS, MODULES
+
+    if task.name in MODULES:
+        importlib.import_module(MODULES[task.name])
     paths = [f"{source.store.root}/{path}" for path in manifest.paths.to_pylist()]
     targets = manifest.targets.to_pylist()
     labels = [max(target, 0) if isinstance(target, int) else 0 for target in targets]

@@ -40,5 +40,5 @@ def packed_example(count: int, seed: int) -> Iterator[list[Path]]:
 
 
 def _made(out: Path, count: int, seed: int) -> Path:
-    synthetic.make(out, "folder", count=count, seed=seed)
+    synthetic.make(out, "folder", count=count, seed=seed, classes=min(10, count))
     return out

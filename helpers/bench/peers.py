@@ -70,3 +70,6 @@ METHODS: dict[str, Method] = {
     "webdataset": webdataset_shards,
 }
 """By the name that the records carry."""
+
+MODULES = {"Jülich HDF5": "h5py", "Jülich Arrow": "pyarrow", "webdataset": "webdataset"}
+"""What a method imports; done before its clock starts."""

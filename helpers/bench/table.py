@@ -74,11 +74,11 @@ def _row(record: Record, reference: Record) -> list[str]:
 
 
 def times(record: Record, reference: Record) -> str:
-    """The ratio as text; `≈ 1` where the quartiles straddle it."""
+    """The ratio as text; `≈ 1` where it straddles 1 or the rates overlap (quartiles)."""
     if record is reference:
         return "1"
     found = ratio(record, reference)
-    if found.lower <= 1 <= found.upper:
+    if found.lower <= 1 <= found.upper or record.spread.overlaps(reference.spread):
         return "≈ 1"
     return f"{found.median:.2f}" if found.median < 10 else f"{found.median:.0f}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from bisect import bisect_right
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _KEYS = 3
 _SIZES = 100_000
 _WIDTH = 300
+_BORDERS = [0, *(step * 10**power for power in range(14) for step in (1, 2, 5))]
 
 _MORE = """\
 Format, layout, number of samples, classes, how and from what it was packed, the first keys and the
@@ -69,13 +71,13 @@ def _sizes(reader: Reader) -> list[int]:
 
 
 def _histogram(sizes: list[int]) -> list[dict[str, int]]:
-    """Number of samples between powers of two; an empty sample counts from 0."""
-    counts = Counter(size.bit_length() for size in sizes)
+    """Number of samples between 0, 1, 2, 5, 10, 20, 50 … bytes, from the smallest to the largest."""
+    counts = Counter(bisect_right(_BORDERS, size) for size in sizes)
     if not counts:
         return []
     return [
-        {"from_bytes": 1 << (bits - 1) if bits else 0, "below_bytes": 1 << bits, "samples": counts[bits]}
-        for bits in range(min(counts), max(counts) + 1)
+        {"from_bytes": _BORDERS[n - 1], "below_bytes": _BORDERS[n], "samples": counts[n]}
+        for n in range(min(counts), max(counts) + 1)
     ]
 
 

@@ -28,6 +28,7 @@ from helpers.sources import Source, synthetic
 
 PACKED = ("set.files", "set.arrow", "set.h5", "set.tars")
 MEASURED = 1000
+_CLASSES = 10
 _MARK = ".smallfiles-demo"
 
 Say = Callable[[str], None]
@@ -124,7 +125,9 @@ def _made(config: DemoConfig, say: Say) -> Path:
     if out.exists():
         say(f"data: {out} is there from an earlier run")
         return out
-    made = synthetic.make(out, "folder", count=config.count, seed=config.seed)
+    made = synthetic.make(
+        out, "folder", count=config.count, seed=config.seed, classes=min(_CLASSES, config.count)
+    )
     say(f"data: {made.images:,} images ({bytes_text(made.bytes)}) made in {made.seconds:.0f} s")
     return out
 

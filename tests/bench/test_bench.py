@@ -20,15 +20,18 @@ from helpers.bench import (
     bench_reads,
     load,
     neighbour,
+    packing,
     ratio,
     save,
     scratch,
 )
 from helpers.bench import cache as page_cache
+from helpers.bench.child import Task
 from helpers.bench.example import PACKED
+from helpers.bench.peers import METHODS
 from helpers.bench.protocol import Case, Outcome, interleaved
 from helpers.bench.table import aligned, summary, times
-from helpers.errors import FormatError, HelpersError, ResourceError, UsageError
+from helpers.errors import FormatError, HelpersError, PackError, ResourceError, UsageError
 from helpers.pack import PackConfig, pack
 
 
@@ -313,19 +316,83 @@ def test_nothing_to_read_is_a_usage_error():
 # --- packing ----------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm")
-def test_packing_is_measured_beside_its_peers_and_leaves_nothing_in_memory(tiny_folder):
-    before = set(Path("/dev/shm").iterdir())
-    result = bench_packing(tiny_folder, BenchConfig(repeats=1, count=20))
-    assert set(Path("/dev/shm").iterdir()) == before
-    names = [r.name for r in result.records]
-    assert names[0] == "concatenation"
-    assert {"Jülich HDF5", "Jülich Arrow", "webdataset", "arrow, bare", "tar, hashed and verified"} <= set(
-        names
-    )
+def ours_in_memory():
+    return set(Path("/dev/shm").glob("smallfiles-bench-*"))
+
+
+def check_packing(folder, names):
+    before = ours_in_memory()
+    result = bench_packing(folder, BenchConfig(repeats=1, count=20))
+    assert ours_in_memory() <= before
+    assert [r.name for r in result.records] == names
     for one in result.records:
+        assert one.samples == 20
         assert one.extra["peak_above_interpreter_bytes"] > 0
         assert ratio(one, result.records[0]).median > 0
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm")
+def test_packing_is_measured_in_processes_of_its_own_and_leaves_nothing_in_memory(tiny_folder, monkeypatch):
+    methods = {name: METHODS[name] for name in ("concatenation", "Jülich HDF5")}
+    monkeypatch.setattr(packing, "METHODS", methods)
+    monkeypatch.setattr(packing, "FORMATS", ("tar",))
+    check_packing(tiny_folder, [*methods, "tar, bare", "tar, hashed and verified"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm")
+def test_packing_is_measured_beside_all_peers(tiny_folder):
+    ours = [f"{name}, {how}" for name in packing.FORMATS for how in ("bare", "hashed and verified")]
+    check_packing(tiny_folder, [*METHODS, *ours])
+
+
+def test_a_method_that_fails_is_named_with_its_last_words(tmp_path):
+    task = Task("tar", True, False, str(tmp_path / "no_such"), None, "out.tars", 1)
+    with pytest.raises(PackError, match=r"tar, bare failed.*no_such"):
+        packing._Runner(task, tmp_path)()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def listed(tiny_source):
+    manifest = tiny_source.manifest
+    paths = [f"{tiny_source.store.root}/{path}" for path in manifest.paths.to_pylist()]
+    return paths, manifest.targets.to_pylist()
+
+
+def test_concatenation_writes_all_bytes(listed, tmp_path):
+    METHODS["concatenation"](*listed, tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == b"".join(Path(path).read_bytes() for path in listed[0])
+
+
+def test_the_hdf5_method_writes_what_the_course_reads(listed, tmp_path):
+    import h5py
+
+    METHODS["Jülich HDF5"](*listed, tmp_path / "out.h5")
+    with h5py.File(tmp_path / "out.h5") as file:
+        assert file["train/targets"][:].tolist() == listed[1]
+        assert file["train/images"][3].tobytes() == Path(listed[0][3]).read_bytes()
+
+
+def test_the_arrow_method_writes_one_batch_a_row(listed, tmp_path):
+    import pyarrow as pa
+
+    METHODS["Jülich Arrow"](*listed, tmp_path / "out.arrow")
+    with pa.memory_map(str(tmp_path / "out.arrow")) as file:
+        reader = pa.ipc.open_file(file)
+        assert reader.num_record_batches == len(listed[0])
+        assert reader.get_batch(5).to_pylist() == [
+            {"image_data": Path(listed[0][5]).read_bytes(), "label": listed[1][5]}
+        ]
+
+
+@pytest.mark.slow
+def test_the_shard_writer_writes_tars(listed, tmp_path):
+    import tarfile
+
+    METHODS["webdataset"](*listed, tmp_path / "out")
+    with tarfile.open(tmp_path / "out" / "000000.tar") as tar:
+        assert len(tar.getmembers()) == 2 * len(listed[0])
 
 
 def test_an_archive_is_refused_as_source_of_a_packing_measurement(tmp_path, tiny_folder):
