@@ -358,7 +358,8 @@ def test_forked_children_read_on_from_a_reader_that_the_parent_uses(variant, pac
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_data_loader_gets_every_sample_once(variant, packs, workers):
-    data = pytest.importorskip("torch.utils.data")
+    from torch.utils import data  # takes seconds, so only where it is used
+
     out, _ = packs(variant)
     reader = formats.open(out)
     expected = sets.checksums((reader, list(range(len(reader)))))

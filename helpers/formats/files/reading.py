@@ -87,7 +87,7 @@ class FilesReader(BaseReader[Manifest]):
         index = self._checked(index)
         stated = self._stated_size(index)
         try:
-            descriptor = os.open(self._prefix + self.key(index), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self._prefix + self._handle().path(index), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 data = _read_all(descriptor, os.fstat(descriptor).st_size if stated is None else stated)
             finally:

@@ -34,7 +34,7 @@ class Found:
         split: Name of the group.
         record: Provenance; empty in a foreign file.
         arrays: Data sets as arrays: views of the mapped file where they are contiguous.
-        starts: Offset in the file at which the bytes of `data` begin; None in the vlen layout.
+        start: Offset in the file at which the bytes of `data` begin; None in the vlen layout.
         stop: Size of `data` in bytes.
         base: What heap addresses count from.
     """
@@ -119,7 +119,10 @@ def _place(data: h5py.Dataset, file: ByteFile) -> int:
 
 def _array(item: h5py.Dataset, file: ByteFile) -> np.ndarray:
     if h5py.check_vlen_dtype(item.dtype) == np.uint8:
-        if item.size and item.id.get_storage_size() != item.size * _ROW.size:
+        stored = item.id.get_storage_size()
+        if stored == 0:  # laid out, and no row was ever written
+            return np.zeros(item.size, np.dtype("V16"))
+        if stored != item.size * _ROW.size:
             raise FormatError(
                 f"{file.path} has heap addresses of another size in {item.name}",
                 expected="addresses of 8 bytes",

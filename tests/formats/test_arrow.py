@@ -1,0 +1,348 @@
+"""Arrow files: what others read of ours, what we read of others', and where a batch ends."""
+
+import json
+import os
+import resource
+import struct
+
+import contract_sets as sets
+import duckdb
+import juelich_loaders as juelich
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from helpers import formats
+from helpers.errors import DamagedFileError, FormatError, UsageError
+from helpers.formats import arrow
+from helpers.formats.arrow import batches, footer, writing
+from helpers.samples import Sample, Schema
+
+ITEMS = [(sets.content(n), n * 7 % 1000) for n in range(40)]
+SAMPLES = [Sample(f"n{n % 3}/{n}.jpg", data, label) for n, (data, label) in enumerate(ITEMS)]
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "set.arrow"
+
+
+def pack(out, samples=SAMPLES, **options):
+    captions = bool(samples) and isinstance(samples[0].target, list)
+    schema = sets.schema_of(samples, captions=captions, name="birds", classes=tuple(map(str, range(1000))))
+    arrow.write(samples, out, schema=schema, options=arrow.Options(**options))
+    return out
+
+
+def rows_of(path):
+    with pa.memory_map(str(path)) as file:
+        reader = pa.ipc.open_file(file)
+        return [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
+
+
+def test_pyarrow_reads_our_columns_and_types(out):
+    pack(out)
+    table = pa.ipc.open_file(out.read_bytes()).read_all()
+    table.validate(full=True)
+    assert table.schema.names == ["key", "label", "data"]
+    assert [str(kind) for kind in table.schema.types] == ["string", "int64", "binary"]
+    assert table["data"].to_pylist() == [data for data, _ in ITEMS]
+    assert table["key"].to_pylist() == [sample.key for sample in SAMPLES]
+
+
+def test_captions_and_json_objects_are_columns_that_pyarrow_reads(out):
+    pack(out, [Sample("a.jpg", b"1", ["one", "two\nlines"], {"n": 1}), Sample("b.jpg", b"2", [])])
+    table = pa.ipc.open_file(out.read_bytes()).read_all()
+    assert table["captions"].to_pylist() == [["one", "two\nlines"], []]
+    assert table["meta"].to_pylist() == ['{"n":1}', None]
+
+
+def test_hugging_face_datasets_reads_our_file(out, tmp_path):
+    import datasets  # takes seconds, so only where it is used
+
+    pack(out)
+    table = datasets.Dataset.from_file(str(stream_copy(out, tmp_path)))
+    assert table[5]["key"] == SAMPLES[5].key
+    loaded = datasets.load_dataset(
+        "arrow", data_files={"train": str(out)}, cache_dir=str(tmp_path / "cache"), split="train"
+    )
+    assert [row["data"] for row in loaded] == [data for data, _ in ITEMS]
+    assert loaded["label"][:] == [label for _, label in ITEMS]
+
+
+def stream_copy(out, folder):
+    table = pa.ipc.open_file(out.read_bytes()).read_all()
+    with (
+        pa.OSFile(str(folder / "stream.arrow"), "wb") as file,
+        pa.ipc.new_stream(file, table.schema) as writer,
+    ):
+        writer.write_table(table)
+    return folder / "stream.arrow"
+
+
+def test_duckdb_reads_our_file(out):
+    pack(out)
+    with duckdb.connect() as connection:
+        connection.register("birds", pa.ipc.open_file(out.read_bytes()).read_all())
+        query = "SELECT count(*), sum(octet_length(data)), max(label) FROM birds"
+        counted = connection.execute(query).fetchone()
+    assert counted == (40, sum(len(data) for data, _ in ITEMS), max(label for _, label in ITEMS))
+
+
+def test_the_juelich_loader_reads_our_juelich_layout(out):
+    pack(out, layout="juelich")
+    loader = juelich.ArrowLoader(out)
+    assert [loader[index] for index in range(len(ITEMS))] == ITEMS
+    table = pa.ipc.open_file(out.read_bytes()).schema
+    assert table.field("image_data").type == pa.binary() and table.field("label").type == pa.uint16()
+
+
+@pytest.mark.parametrize("label", [-1, 65536])
+def test_a_label_beyond_16_bits_is_refused_in_the_juelich_layout(out, label):
+    with pytest.raises(FormatError, match="from 0 to 65535"):
+        pack(out, [Sample("a.jpg", b"1", label)], layout="juelich")
+
+
+def test_captions_are_refused_in_the_juelich_layout(out):
+    with pytest.raises(FormatError, match="captions"):
+        pack(out, [Sample("a.jpg", b"1", ["text"])], layout="juelich")
+
+
+def test_we_read_what_the_juelich_script_writes(out):
+    juelich.write_arrow(out, ITEMS)
+    reader = formats.open(out)
+    assert [(bytes(reader.read(i)), reader.target(i)) for i in range(len(reader))] == ITEMS
+    assert reader.keys().to_pylist() == [str(n) for n in range(40)] and reader.key(3) == "3"
+    assert reader.classes == () and reader.info()["provenance"] == {}
+
+
+def test_we_read_a_stream_of_hugging_face_datasets_with_images_as_structs(tmp_path):
+    import datasets  # takes seconds, so only where it is used
+
+    rows = {
+        "image": [{"bytes": data, "path": f"{n}.jpg"} for n, (data, _) in enumerate(ITEMS)],
+        "label": [n % 2 for n in range(40)],
+    }
+    names = datasets.ClassLabel(names=["crane", "maillot"])
+    features = datasets.Features({"image": datasets.Image(decode=False), "label": names})
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(tmp_path / "saved")
+    (path,) = (tmp_path / "saved").glob("*.arrow")
+    reader = formats.open(path)
+    assert [bytes(data) for data in reader.read_many(range(40))] == [data for data, _ in ITEMS]
+    assert [reader.target(n) for n in range(4)] == [0, 1, 0, 1]
+    assert reader.classes == ("crane", "maillot")
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {
+            "jpg": pa.array([b"1", b"22"]),
+            "cls": pa.array([3, 4], pa.int32()),
+            "__key__": pa.array(["a", "b"]),
+        },
+        {"x": pa.array([b"1", b"22"], pa.large_binary()), "y": pa.array([3, 4], pa.uint8())},
+        {"x": pa.chunked_array([[b"1"], [b"22"]]), "label": pa.chunked_array([[3], [4]]), "z": [1.5, 2.5]},
+    ],
+    ids=["webdataset-names", "by-type", "chunked"],
+)
+def test_we_read_foreign_tables_with_one_binary_and_one_integer_column(out, columns):
+    table = pa.table(columns)
+    with pa.ipc.new_file(str(out), table.schema) as writer:
+        writer.write_table(table)
+    reader = formats.open(out)
+    assert [(bytes(reader.read(n)), reader.target(n)) for n in range(2)] == [(b"1", 3), (b"22", 4)]
+    assert reader.keys().to_pylist() == (["a", "b"] if "__key__" in columns else ["0", "1"])
+
+
+def test_nulls_and_missing_labels_of_foreign_tables_are_unknown_labels(out):
+    table = pa.table({"jpg": [b"1", b"2"], "label": pa.array([5, None], pa.int16())})
+    with pa.ipc.new_file(str(out), table.schema) as writer:
+        writer.write_table(table)
+    assert [formats.open(out).target(n) for n in range(2)] == [5, -1]
+    out.unlink()
+    with pa.ipc.new_file(str(out), table.select(["jpg"]).schema) as writer:
+        writer.write_table(table.select(["jpg"]))
+    assert formats.open(out).target(0) == -1
+
+
+def test_a_table_without_images_and_a_compressed_one_are_refused_with_advice(out):
+    table = pa.table({"x": [1.5], "y": ["text"]})
+    with pa.ipc.new_file(str(out), table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(FormatError, match="binary column"):
+        len(formats.open(out))
+    table = pa.table({"jpg": [b"abc" * 1000], "label": [1]})
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(str(out), table.schema, options=options) as writer:
+        writer.write_table(table)
+    with pytest.raises(FormatError, match="without compression"):
+        formats.open(out).read(0)
+
+
+def test_batches_are_cut_by_rows_and_by_bytes(out):
+    sizes = [400, 400, 400, 1500, 10, 10, 10, 10, 10, 0]
+    samples = [Sample(f"{n}", b"x" * size, 0) for n, size in enumerate(sizes)]
+    pack(out, samples, rows_per_batch=4, max_batch_bytes=1000)
+    assert rows_of(out) == [2, 1, 1, 4, 2]
+    assert sets.facts(formats.open(out)) == sets.facts(samples)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_row_counts_are_right_though_only_doubtful_batches_are_asked(out, seed):
+    chance = np.random.default_rng(seed)
+    sizes = chance.integers(0, chance.choice([50, 300, 900]), 300)
+    samples = [Sample(f"{n}", b"x" * int(size), n) for n, size in enumerate(sizes)]
+    pack(out, samples, rows_per_batch=5, max_batch_bytes=1000)
+    reader = formats.open(out)
+    assert len(reader) == 300
+    assert [len(reader.read(n)) for n in range(300)] == sizes.tolist()
+
+
+def test_opening_asks_one_header_when_no_batch_can_have_been_cut_by_bytes():
+    asked = []
+    cuts = footer.Cuts(64, 64 << 20, 1 << 20)
+    counts = footer.row_counts(20_000, np.full(20_000, 7 << 20), cuts, lambda n: asked.append(n) or 17)
+    assert asked == [19_999] and counts.sum() == 19_999 * 64 + 17
+
+
+def test_a_foreign_file_of_a_million_batches_is_sampled_and_checked_when_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(footer, "_ASK_ALL", 10)
+    path = tmp_path / "x.arrow"
+    schema = pa.schema([("image_data", pa.binary()), ("label", pa.uint16())])
+    with pa.ipc.new_file(str(path), schema) as writer:
+        for number in range(2000):
+            rows = 2 if number == 701 else 1
+            writer.write_batch(pa.record_batch([[b"x"] * rows, [1] * rows], schema=schema))
+    some = np.unique(np.linspace(0, 1998, footer._ASK_SOME).astype(int))
+    assert 701 not in some
+    reader = formats.open(path)
+    assert bytes(reader.read(5)) == b"x"
+    with pytest.raises(DamagedFileError, match="batch 701 has 2 rows"):
+        reader.read(701)
+
+
+def test_the_column_becomes_large_where_two_gigabytes_may_be_passed(out, monkeypatch):
+    monkeypatch.setattr(writing, "BINARY_LIMIT", 1000)
+    for largest, batch_bytes, expected in [
+        (1001, 10, "large_binary"),
+        (500, 900, "binary"),
+        (500, 5000, "large_binary"),
+    ]:
+        samples = [Sample(f"{n}", bytes([n]) * largest, n) for n in range(5)]
+        pack(out, samples, max_batch_bytes=batch_bytes)
+        assert str(pa.ipc.open_file(out.read_bytes()).schema.field("data").type) == expected
+        assert sets.facts(formats.open(out)) == sets.facts(samples)
+        out.unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [2, 64])
+def test_more_than_two_gigabytes_in_one_sample_and_in_one_batch(tmp_path, rows):
+    big = memoryview(bytearray((2 << 30) + 5))
+    big[-1] = 7
+    half = big[: (1 << 30) + 9]
+    samples = [
+        Sample("big", big, 1),
+        Sample("half1", half, 2),
+        Sample("half2", half, 3),
+        Sample("small", b"x", 4),
+    ]
+    sizes = [len(s.data) for s in samples]
+    out = tmp_path / "big.arrow"
+    options = arrow.Options(rows_per_batch=rows, max_batch_bytes=3 << 30)
+    arrow.write(samples, out, schema=Schema(4, sum(sizes), max(sizes)), options=options, digest=False)
+    for access in ("mmap", "pread"):
+        reader = arrow.open(out, access=access)
+        assert [reader.size(n) for n in range(4)] == sizes
+        assert bytes(reader.read(0)[-3:]) == b"\0\0\7" and bytes(reader.read(3)) == b"x"
+    out.unlink()
+
+
+def test_a_sample_larger_than_the_schema_says_is_refused(out):
+    with pytest.raises(FormatError, match="at most 3"):
+        arrow.write([Sample("a.jpg", b"1234", 0)], out, schema=Schema(1, 3, 3))
+
+
+@pytest.mark.parametrize("access", ["mmap", "pread", "auto"])
+def test_every_way_of_access_reads_the_same(out, access):
+    pack(out)
+    reader = arrow.open(out, access=access)
+    assert sets.facts(reader) == sets.facts(SAMPLES)
+    assert isinstance(reader.read(0), bytes if access == "pread" else memoryview)
+
+
+def test_parallel_file_systems_are_read_by_pread(out, monkeypatch):
+    pack(out)
+    monkeypatch.setattr("helpers.formats.bytefile.is_parallel_filesystem", lambda path: True)
+    assert isinstance(arrow.open(out).read(0), bytes)
+
+
+def test_looking_at_targets_leaves_the_images_on_disk(tmp_path):
+    out = tmp_path / "set.arrow"
+    data = os.urandom(1 << 20)
+    samples = [Sample(f"{n}", data, n) for n in range(100)]
+    arrow.write(samples, out, schema=sets.schema_of(samples), options=arrow.Options(rows_per_batch=10))
+    reader = arrow.open(out, access="mmap")
+    assert len(reader) == 100
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    assert [reader.target(n) for n in range(100)] == list(range(100))
+    assert len(reader.keys()) == 100
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    assert faults < 2000  # all the images would be 25,600 pages
+
+
+def test_a_reader_of_many_batches_stays_small(out):
+    pack(out, [Sample(f"{n}", b"x", n) for n in range(5000)], layout="juelich")
+    reader = arrow.open(out)
+    assert [reader.target(n) for n in range(0, 5000, 7)] == list(range(0, 5000, 7))
+    kept = reader._handle()
+    assert sum(part.nbytes for part in (kept._data, kept._data_bytes, kept._borders, kept._labels)) == 160_000
+
+
+def test_borders_that_run_backwards_are_refused_by_sample(out):
+    pack(out, rows_per_batch=4)
+    reader = arrow.open(out, access="mmap")
+    reader.read(0)
+    place = reader._handle()._borders[0]
+    hurt = bytearray(out.read_bytes())
+    struct.pack_into("<i", hurt, place + 4, 1 << 30)
+    out.write_bytes(hurt)
+    with pytest.raises(DamagedFileError, match="record batch 0"):
+        arrow.open(out).read(0)
+
+
+def test_a_stream_that_was_cut_between_two_messages_is_refused(out, tmp_path):
+    pack(out, rows_per_batch=4)
+    path = stream_copy(out, tmp_path)
+    assert len(arrow.open(path)) == 40
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-8])
+    with pytest.raises(DamagedFileError, match="does not end"):
+        len(arrow.open(path))
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b'{"rows":0,"bytes":1,"largest":1}', b'{"rows":"x"}', None])
+def test_a_rule_of_cutting_that_makes_no_sense_is_not_believed(text):
+    assert footer.Cuts.loads(text) is None
+
+
+def test_the_footer_gives_the_body_sizes_that_pyarrow_wrote(out):
+    pack(out, rows_per_batch=7)
+    sizes = footer.body_sizes(memoryview(out.read_bytes()), out)
+    assert len(sizes) == len(rows_of(out)) and (sizes > 0).all()
+    with pytest.raises(DamagedFileError, match="footer"):
+        footer.body_sizes(memoryview(b"\xff" * 40), out)
+
+
+@pytest.mark.parametrize("bad", [{"rows_per_batch": 0}, {"max_batch_bytes": 0}, {"layout": "other"}])
+def test_options_that_make_no_sense_are_refused(bad):
+    with pytest.raises(UsageError, match="expected"):
+        arrow.Options(**bad)
+
+
+def test_provenance_and_the_rule_of_cutting_stand_in_the_metadata_of_the_schema(out):
+    pack(out)
+    metadata = pa.ipc.open_file(out.read_bytes()).schema.metadata
+    assert json.loads(metadata[writing.PROVENANCE])["schema"]["name"] == "birds"
+    assert footer.Cuts.loads(metadata[batches.CUTS]).rows == 64

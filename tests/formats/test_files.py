@@ -1,0 +1,103 @@
+"""Plain files under the contract: names, collisions, and trees that somebody else made."""
+
+import hashlib
+import json
+
+import contract_sets as sets
+import pytest
+
+from helpers import formats
+from helpers.errors import DamagedFileError, FormatError
+from helpers.formats import files
+from helpers.manifest import Manifest
+from helpers.samples import Sample
+
+SAMPLES = [Sample("a/1.jpg", b"one", 0), Sample("a/b/2.jpg", b"two", 1), Sample("3", b"three", 1)]
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "set.files"
+
+
+def pack(out, samples=SAMPLES, **more):
+    return files.write(samples, out, schema=sets.schema_of(samples), **more)
+
+
+def test_samples_lie_at_their_keys_beside_a_manifest(out):
+    pack(out)
+    found = {str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()}
+    assert found == {"a/1.jpg", "a/b/2.jpg", "3", "manifest.json", "manifest.json.digest.json"}
+    assert (out / "a/b/2.jpg").read_bytes() == b"two"
+    assert json.loads((out / "manifest.json").read_text())["target"] == "label"
+    assert Manifest.load(out / "manifest.json").paths.to_pylist() == [s.key for s in SAMPLES]
+
+
+@pytest.mark.parametrize("digest", [True, False])
+def test_the_manifest_keeps_the_hash_of_each_sample_when_digests_are_taken(out, digest):
+    pack(out, digest=digest)
+    reader = formats.open(out)
+    expected = [hashlib.sha256(s.data).hexdigest() if digest else None for s in SAMPLES]
+    assert [reader.sha256(n) for n in range(3)] == expected
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("a", "a/b"), ("a/b", "a"), ("a/b/c", "a/b"), ("a", "a"), ("a", "a/b/c")]
+)
+def test_names_that_collide_are_refused_by_name(out, first, second):
+    with pytest.raises(FormatError, match=r"collides|same|twice"):
+        pack(out, [Sample(first, b"1", 0), Sample(second, b"2", 0)])
+
+
+@pytest.mark.parametrize("key", ["x" * 256, "a/" + "ü" * 128, "/".join(["y" * 200] * 25), "manifest.json"])
+def test_names_that_no_file_can_have_are_refused_by_name(out, key):
+    with pytest.raises(FormatError, match="expected a name that a file can have"):
+        pack(out, [Sample(key, b"1", 0)])
+
+
+@pytest.mark.parametrize("key", ["../x", "/x", "a/../../x"])
+def test_nothing_is_written_outside_of_the_folder(out, key):
+    with pytest.raises(FormatError, match=r"leaves its folder|absolute"):
+        pack(out, [Sample(key, b"1", 0)])
+    assert [p.name for p in out.parent.iterdir()] == ["set.files"] and not [*out.iterdir()]
+
+
+@pytest.mark.parametrize("label", [-2, 2**31])
+def test_a_label_that_no_manifest_holds_is_refused(out, label):
+    with pytest.raises(FormatError, match="a label from -1"):
+        pack(out, [Sample("a", b"1", label)])
+
+
+def test_any_tree_is_read_with_a_manifest(tmp_path):
+    (tmp_path / "tree/x").mkdir(parents=True)
+    (tmp_path / "tree/x/1.jpg").write_bytes(b"one")
+    (tmp_path / "tree/x/2.jpg").write_bytes(b"three")
+    (tmp_path / "flat.json").write_text('{"x/2.jpg": 1, "x/1.jpg": 0}')
+    reader = files.open(tmp_path / "tree", manifest=tmp_path / "flat.json")
+    assert [bytes(data) for data in reader.read_many([0, 1])] == [b"three", b"one"]
+    assert [reader.size(0), reader.target(0), reader.sha256(0)] == [5, 1, None]
+    assert reader.info()["bytes"] is None
+
+
+@pytest.mark.parametrize("content", [b"", b"tw", b"two!"])
+def test_a_file_of_another_size_is_refused_by_name(out, content):
+    pack(out)
+    (out / "a/b/2.jpg").write_bytes(content)
+    with pytest.raises(DamagedFileError, match=r"a/b/2\.jpg"):
+        formats.open(out).read(1)
+
+
+def test_a_missing_file_is_refused_by_name(out):
+    pack(out)
+    (out / "3").unlink()
+    with pytest.raises(DamagedFileError, match="No such file"):
+        formats.open(out).read(2)
+
+
+def test_a_folder_without_a_manifest_and_a_damaged_manifest_are_refused(out):
+    out.mkdir()
+    with pytest.raises(FormatError, match=r"holds no manifest\.json"):
+        len(formats.open(out))
+    (out / "manifest.json").write_text('{"format": ')
+    with pytest.raises(DamagedFileError, match=r"manifest\.json"):
+        len(formats.open(out))
