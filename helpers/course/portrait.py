@@ -68,7 +68,7 @@ class Portrait:
     @property
     def finding(self) -> str:
         """The sentence that the figure supports."""
-        share = f"{self.cpus_usable} of {self.cpus_present} CPUs are ours"
+        share = f"We may use {self.cpus_usable} of {self.cpus_present} CPUs"
         if self.bytes_an_inode is None:
             return f"{share}; the {self.places[0].filesystem.kind} of the data counts no inodes"
         return f"{share}; files below {bytes_text(self.bytes_an_inode)} use up inodes before bytes"
@@ -93,7 +93,12 @@ def portrait(folder: Path) -> Portrait:
         memory_limit_bytes=machine.memory_limit_bytes(),
         memory_present_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         places=_places(
-            [("data", folder), ("home", Path.home()), ("temporary", _temporary()), ("memory", SHARED_MEMORY)]
+            [
+                ("data", folder),
+                ("home", Path.home()),
+                ("temporary", _temporary()),
+                (str(SHARED_MEMORY), SHARED_MEMORY),
+            ]
         ),
         folder=folder,
     )

@@ -100,12 +100,13 @@ class Setup:
 
         place = self.filesystem
         files = "" if place.inodes_free is None else f" and room for {place.inodes_free:,} files"
+        cpus = f"{self.cpus} CPU{'s' * (self.cpus > 1)}"
         lines = [
             f"**{self.plan.title}**: about {self.plan.minutes} minutes, of which the machine computes "
             f"{self._computing_s} s.",
-            f"**This machine**: {self.cpus} CPUs and {bytes_text(self.memory_bytes)} of memory for this "
-            f"kernel; {place.kind} ({'shared' if place.shared else 'local'}) with "
-            f"{bytes_text(place.free_bytes)}{files} free.",
+            f"**This machine**: {cpus} and {bytes_text(self.memory_bytes)} of memory for this kernel; "
+            f"{place.kind} ({'shared' if place.shared else 'local'}) with {bytes_text(place.free_bytes)}"
+            f"{files} free.",
             *(f"**Data**: {self._told(data)}" for data in self.data.values()),
         ]
         return "\n\n".join(lines + [self._cap_told()] * self.shared)

@@ -97,14 +97,15 @@ course.figure(portrait.draw(picture), alt=picture.alt_text)
 # %%
 from helpers import doctor
 
-findings = doctor.examine(setup.scratch)
+findings = doctor.examine()
 for finding in findings:
     print({"ok": "✓", "warn": "!", "fail": "✗"}[finding.verdict], finding.name, "·", finding.value)
 
 # %%
-for finding in findings:
-    if finding.verdict != "ok":
-        course.say(f"**{finding.name}**: {finding.advice}")
+odd = [finding for finding in findings if finding.verdict != "ok"]
+for finding in odd:
+    course.say(f"**{finding.name}**: {finding.advice}")
+course.say(f"{len(odd) or 'None'} of {len(findings)} lines need attention.")
 
 # %% [markdown] id="imports"
 # ## 2 · Count the files behind one import
@@ -113,11 +114,18 @@ for finding in findings:
 # walks through it: every module is a file to find, open and read.
 #
 # > **Predict.** How many files does `import torch` open in a fresh Python: 10, 100 or 1,000?
+#
+# Cells that take longer than a moment show a progress bar.
 
 # %%
 from helpers.course.imports import files_opened_by
+from helpers.progress import progress
 
-opened = [files_opened_by(module) for module in ("json", "numpy", "torch")]
+opened = []
+with progress(3, "counting", unit="imports") as bar:
+    for module in ("json", "numpy", "torch"):
+        opened.append(files_opened_by(module))
+        bar.advance()
 
 # %%
 for one in opened:
@@ -127,12 +135,12 @@ for one in opened:
 torch = opened[-1]
 processes = 64
 course.say(
-    f"If {processes} processes of a job start at once, the metadata server answers "
-    f"**{processes * torch.files:,} opens** before the first image is read."
+    f"If {processes} processes start from a parallel file system at once, its metadata server "
+    f"answers **{processes * torch.files:,} opens** before the first image is read."
 )
 
 # %% [markdown]
-# On your own disk an open takes microseconds and nobody notices. On a parallel file system it is a request over the
+# The first line is little more than Python itself. On your own disk an open takes microseconds and nobody notices. On a parallel file system it is a request over the
 # network to a server that all users share. Many small requests are the theme of this course; here they come from your
 # environment, later from your data. Notebook 01 measures what one open costs.
 

@@ -1,0 +1,48 @@
+"""A real browser opens the course in JupyterLab, runs it, and solves an exercise by typing."""
+
+import pytest
+from lab import errors, shown
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_notebook_00_runs_and_shows_its_figure_and_a_progress_bar(lab, pictures):
+    lab.open("notebooks/00_start_here.ipynb")
+    cells = lab.run_all()
+    lab.screenshot(pictures / "notebook_00.png", height=7000)
+    assert not errors(cells)
+    figures = [page for page in shown(cells, "text/html") if "<img alt=" in page]
+    assert figures, "no figure"
+    assert shown(cells, "application/vnd.jupyter.widget-view+json"), "no progress bar"
+    lab.select("machine-07")
+    image = lab.page.locator(".jp-Notebook img[alt^='Bar chart']")
+    image.wait_for(state="visible", timeout=20_000)
+    assert image.evaluate("element => element.naturalWidth") > 600
+    lab.select("imports-02")
+    lab.page.locator(".jp-Notebook .widget-hprogress, .jp-Notebook .jupyter-widgets").first.wait_for(
+        state="visible", timeout=20_000
+    )
+    lab.screenshot(pictures / "notebook_00_progress.png")
+
+
+def test_exercise_00_is_solved_by_typing(lab, pictures):
+    lab.open("exercises/00_start_here.ipynb")
+    cells = lab.run_all()
+    assert not errors(cells)
+    assert any("○" in text for text in shown(cells, "text/plain"))
+    lab.screenshot(pictures / "exercise_00_not_started.png", height=1500)
+
+    lab.replace_line("answer", "raise NotImplementedError", "return inodes_free // files")
+    lab.run_cell("answer")
+    cell = lab.run_cell("check")
+    assert any("✗" in t and "folders take an inode" in t for t in shown([cell], "text/plain"))
+    lab.screenshot(pictures / "exercise_00_not_yet.png", height=1500)
+
+    lab.replace_line("answer", "return inodes_free // files", "return inodes_free // (files + folders)")
+    lab.run_cell("answer")
+    cell = lab.run_cell("check")
+    assert any("✓" in text for text in shown([cell], "text/plain"))
+    verdict = lab.page.locator(".jp-Notebook [role=status]", has_text="✓")
+    verdict.wait_for(state="visible", timeout=20_000)
+    lab.screenshot(pictures / "exercise_00_passed.png", height=1500)
+    assert not errors(lab.cells())
