@@ -181,11 +181,8 @@ class TestOwnData:
 
     @pytest.fixture
     def own(self, tmp_path, monkeypatch):
-        sources = pytest.importorskip("helpers.sources")
         from helpers.sources import synthetic
 
-        if not hasattr(sources, "load"):
-            pytest.skip("sources.load is not there yet")
         made = synthetic.make(tmp_path / "own", "folder", count=60, show_progress=False)
         monkeypatch.setenv("COURSE_DATA", str(made.path))
         return made.path
