@@ -1,4 +1,4 @@
-"""Figures of the course: bars for medians, a dot for each run, a title that states the finding.
+"""Figures of bench records: bars for medians, a dot for each run, a title that states the finding.
 
 A figure that compares what was measured under different conditions is worse than none, so records
 are refused unless their conditions agree. Titles and alt texts are computed from the records; where
@@ -9,34 +9,17 @@ The trap: an axis that does not start at zero turns 5 % into a victory. Notebook
 
 from __future__ import annotations
 
-import io
-import textwrap
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from helpers.bench.record import Record, ratio
 from helpers.bench.table import reference_of
 from helpers.errors import UsageError
+from helpers.plots.canvas import COLOURS, INK, REFERENCE_COLOUR, empty_figure, styled, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-# Okabe and Ito's palette, told apart by colour-blind eyes; the reference is grey.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
-REFERENCE_COLOUR = "#8C8C8C"
-_INK = "#222222"
-_TITLE_CHARACTERS = 76
-_STYLE: Any = {
-    "font.size": 10,
-    "svg.hashsalt": "smallfiles",  # equal records give equal files
-    "svg.fonttype": "path",
-    "text.color": _INK,
-    "axes.labelcolor": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-}
 
 
 def throughput(*groups: Sequence[Record], reference: str | None = None) -> Figure:
@@ -52,20 +35,15 @@ def throughput(*groups: Sequence[Record], reference: str | None = None) -> Figur
     Raises:
         UsageError: A group is empty, or its records were measured under different conditions.
     """
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     for group in groups:
         check_comparable(group)
-    with matplotlib.rc_context(_STYLE):
-        titles = [_wrapped(finding(group, reference)) for group in groups]
+    with styled():
+        titles = [wrapped(finding(group, reference)) for group in groups]
         heights = [
             0.34 * len(group) + 0.85 + 0.2 * title.count("\n")
             for group, title in zip(groups, titles, strict=True)
         ]
-        figure = Figure(figsize=(7.2, sum(heights)), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = empty_figure(sum(heights))
         panels = figure.subfigures(len(groups), 1, squeeze=False, height_ratios=heights)[:, 0]
         colours = _colours(groups, reference)
         for group, title, panel in zip(groups, titles, panels, strict=True):
@@ -125,29 +103,6 @@ def alt_text(*groups: Sequence[Record], reference: str | None = None) -> str:
     return "Bar chart. " + " ".join(sentences)
 
 
-def save(figure: Figure, stem: Path) -> tuple[Path, Path]:
-    """Write `stem.svg` and `stem.png`; equal figures give equal bytes.
-
-    Args:
-        figure: From `throughput`.
-        stem: Path without suffix.
-    """
-    svg, png = stem.with_name(f"{stem.name}.svg"), stem.with_name(f"{stem.name}.png")
-    svg.write_text(as_svg(figure), encoding="utf-8")
-    figure.savefig(png, dpi=160, metadata={"Software": None})
-    return svg, png
-
-
-def as_svg(figure: Figure) -> str:
-    """The figure as SVG text, for a page that must not load anything."""
-    import matplotlib
-
-    target = io.StringIO()
-    with matplotlib.rc_context(_STYLE):
-        figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})
-    return target.getvalue()
-
-
 def _colours(groups: Sequence[Sequence[Record]], reference: str | None) -> dict[str, str]:
     """One colour for each name through all panels."""
     references = {reference_of(group, reference).name for group in groups}
@@ -163,7 +118,7 @@ def _draw(axes: Axes, records: Sequence[Record], base: Record, colours: dict[str
     axes.barh(rows, medians, height=0.62, color=[colours[record.name] for record in records], alpha=0.75)
     for row, record in zip(rows, records, strict=True):
         offsets = [row + 0.16 * (n % 3 - 1) for n in range(record.repeats)]
-        axes.plot(record.rates_per_s, offsets, "o", ms=3.2, mfc="white", mec=_INK, mew=0.7, ls="")
+        axes.plot(record.rates_per_s, offsets, "o", ms=3.2, mfc="white", mec=INK, mew=0.7, ls="")
         axes.annotate(
             f"{record.spread.median:,.0f}",
             (record.spread.maximum, row),
@@ -178,10 +133,6 @@ def _draw(axes: Axes, records: Sequence[Record], base: Record, colours: dict[str
     axes.set_xlabel(_axis_label(base), fontsize=9)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
-
-
-def _wrapped(title: str) -> str:
-    return "\n".join(textwrap.wrap(title, _TITLE_CHARACTERS))
 
 
 def _axis_label(record: Record) -> str:
