@@ -12,7 +12,7 @@ py = "$(VENV)/bin/python"
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all check setup setup-dev bench lab kernel lock clean
+.PHONY: help demo test test-all check setup setup-dev bench lab notebooks kernel lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -33,6 +33,8 @@ check: setup-dev ## format, lint, types, shell scripts, spelling
 	$(py) -m mypy
 	PATH="$(VENV)/bin:$$PATH" shellcheck .ci/run tools/*.sh  # no wheel for ARM: there the system's
 	$(py) -m codespell_lib .
+	$(py) tools/build_notebooks.py --check
+	$(py) tools/lint_notebooks.py
 
 setup: ## make .venv and install the pinned packages (PYTHON=, VENV=, SYSTEM_SITE=1)
 	@tools/setup.sh formats
@@ -44,8 +46,12 @@ bench: setup ## measure reading and packing in every format on this machine
 	$(py) -m helpers bench pack
 	$(py) -m helpers bench read
 
-lab: setup ## open JupyterLab
-	$(py) -m jupyterlab
+lab: setup ## open JupyterLab at notebook 00
+	$(py) -m jupyterlab notebooks/00_start_here.ipynb
+
+notebooks: setup-dev ## build notebooks, exercises and solutions from their sources
+	$(py) tools/build_notebooks.py
+	$(py) tools/lint_notebooks.py
 
 kernel: setup ## register the environment as a Jupyter kernel of this user (JupyterHub, Open OnDemand)
 	$(py) -m ipykernel install --user --name smallfiles --display-name "Small Files, Big Machines"
