@@ -1,5 +1,6 @@
 """One JupyterLab and one browser for all tests of this folder."""
 
+import os
 import sys
 from pathlib import Path
 
