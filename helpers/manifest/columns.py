@@ -165,6 +165,9 @@ def _is_captions(entry: object) -> bool:
 
 
 def _checked_captions(column: pa.Array) -> pa.Array:
+    inner = getattr(column.type, "value_type", None)
+    if inner not in (pa.string(), pa.large_string()):
+        raise fault(f"the captions have the Arrow type {column.type}", "lists of strings")
     try:
         column.validate(full=True)
         column = column.cast(pa.list_(pa.string()))

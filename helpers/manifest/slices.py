@@ -33,7 +33,7 @@ _FLAT = re.compile(rb"\s*\{")
 _OURS = re.compile(rb'\s*\{\s*"format"\s*:\s*"')
 _ENTRY_ENDS = re.compile(rb'[\d\]]\s*,\s*(?=")')  # a label or list of captions, then the next key
 _COLUMN_STARTS = re.compile(rb'\n[ \t]*"(path|label|captions|bytes|sha256|meta)": ?\[\n')
-_TAIL = 1 << 16
+_TAIL, _CANDIDATES = 1 << 16, 8  # where, and how many, to try
 
 
 class _GaveUpError(Exception):
@@ -112,9 +112,9 @@ class _Columns:
             case _:
                 pieces.append(meta_column(values))
 
-    def finish(self) -> dict[str, pa.Array]:
+    def finish(self, *chosen: str) -> dict[str, pa.Array]:
         found = {"path": self._paths.finish()}
-        for name in [name for name in self._pieces if name != "path"]:
+        for name in chosen or [name for name in self._pieces if name != "path"]:
             found[name] = one_chunk(pa.chunked_array(self._pieces.pop(name)))
         return found
 
@@ -126,30 +126,38 @@ def _read_flat(window: _Window) -> Sliced:
     window.cut(0, start.end())
     columns = _Columns()
     kinds: set[TargetKind] = set()
-    for piece in _flat_pieces(window):
-        pairs = _pairs(b"{" + piece)
-        if not pairs and not kinds:
-            columns.add("path", [])
-            columns.add("label", [])
-        elif pairs:
-            paths, targets = zip(*pairs, strict=True)
-            kinds.add(target_kind_of(targets))
-            columns.add("path", list(paths))
-            columns.add(target_kind_of(targets), list(targets))
+    for pairs in _flat_pieces(window):
+        targets = [target for _, target in pairs]
+        kind = target_kind_of(targets)
+        if pairs:
+            kinds.add(kind)
+        columns.add("path", [path for path, _ in pairs])
+        columns.add(kind, targets)
     if len(kinds) > 1:
         raise _GaveUpError
-    return Sliced({}, columns.finish())
+    return Sliced({}, columns.finish(*kinds))
 
 
-def _flat_pieces(window: _Window) -> Iterator[bytes]:
+def _flat_pieces(window: _Window) -> Iterator[list[tuple[str, Any]]]:
     while True:
-        start = max(0, len(window.data) - _TAIL)
-        ends = [match.span() for match in _ENTRY_ENDS.finditer(window.data, start)]
-        if ends:
-            yield window.cut(ends[-1][0] + 1, ends[-1][1]) + b"}"
+        if (pairs := _cut_pairs(window)) is not None:
+            yield pairs
         if not window.more():
             break
-    yield window.data
+    yield _pairs(b"{" + window.data)
+
+
+def _cut_pairs(window: _Window) -> list[tuple[str, Any]] | None:
+    """All entries that are complete; None if there is none, or only candidates that are no ends."""
+    start = max(0, len(window.data) - _TAIL)
+    for end in reversed([*_ENTRY_ENDS.finditer(window.data, start)][-_CANDIDATES:]):
+        try:
+            pairs = _pairs(b"{" + window.data[: end.start() + 1] + b"}")
+        except ValueError:  # inside a caption that looks like the end of an entry
+            continue
+        window.cut(end.start() + 1, end.end())
+        return pairs
+    return None
 
 
 def _pairs(piece: bytes) -> list[tuple[str, Any]]:

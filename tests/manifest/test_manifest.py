@@ -1,0 +1,318 @@
+import multiprocessing
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.digests import set_digest
+from helpers.errors import ManifestError, UsageError
+from helpers.manifest import Manifest
+from helpers.samples import UNLABELLED, Schema
+
+
+def labelled(count, classes=4, **more):
+    paths = [f"class{row % classes}/{row:05d}.jpg" for row in range(count)]
+    labels = [row % classes for row in range(count)]
+    names = [f"class{label}" for label in range(classes)]
+    return Manifest.from_columns(paths, labels, classes=names, **more)
+
+
+def captioned(count):
+    return Manifest.from_columns(
+        [f"{row}.jpg" for row in range(count)], [[f"picture {row}", "ü\n"][: row % 3] for row in range(count)]
+    )
+
+
+def rows(manifest):
+    return [(manifest.path(row), manifest.target(row)) for row in range(len(manifest))]
+
+
+def test_columns_come_back_as_they_were_given():
+    manifest = Manifest.from_columns(
+        ["a.jpg", "b/c.jpg", "b/d"],
+        [1, 0, UNLABELLED],
+        name="pets",
+        split="val",
+        classes=["cat", "dog"],
+        root_hint="../pets",
+        sizes=[3, 0, None],
+        sha256=["0" * 64, None, "f" * 64],
+        metas=[{"a": [1, None, "ü"]}, None, {}],
+    )
+    assert rows(manifest) == [("a.jpg", 1), ("b/c.jpg", 0), ("b/d", -1)]
+    assert [manifest.meta(row) for row in range(3)] == [{"a": [1, None, "ü"]}, None, {}]
+    assert (manifest.name, manifest.split, manifest.classes) == ("pets", "val", ("cat", "dog"))
+    assert manifest.root_hint == "../pets"
+    assert manifest.target_kind == "label"
+    assert manifest.has_meta
+    assert manifest.sizes is None
+    assert len(manifest) == 3
+    assert "pets" in repr(manifest)
+
+
+def test_the_table_has_the_promised_types_and_one_chunk_a_column():
+    table = labelled(10, sizes=range(10), sha256=["a" * 64] * 10, metas=[{}] * 10).table
+    assert {name: str(table.schema.field(name).type) for name in table.column_names} == {
+        "path": "string",
+        "label": "int32",
+        "bytes": "int64",
+        "sha256": "string",
+        "meta": "string",
+    }
+    assert str(captioned(3).table.schema.field("captions").type) == "list<item: string>"
+    assert all(column.num_chunks == 1 for column in table.columns)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [0, 1, -1],
+        (0, 1, -1),
+        [np.int64(0), 1, np.int8(-1)],
+        np.array([0, 1, -1], np.int8),
+        np.array([0, 9, 1, 9, -1, 9], np.int64)[::2],
+        pa.array([0, 1, -1], pa.int16()),
+        pa.chunked_array([[0], [1, -1]], pa.int64()),
+    ],
+)
+@pytest.mark.parametrize(
+    "paths",
+    [
+        ["a", "b", "ü"],
+        ("a", "b", "ü"),
+        np.array(["a", "b", "ü"]),
+        pa.array(["a", "b", "ü"]),
+        pa.array(["a", "b", "ü"], pa.large_string()),
+        pa.chunked_array([["a"], [], ["b", "ü"]]),
+        pa.array(["x", "a", "b", "ü"]).slice(1),
+    ],
+)
+def test_lists_numpy_and_arrow_columns_make_the_same_manifest(paths, labels):
+    assert Manifest.from_columns(paths, labels) == Manifest.from_columns(["a", "b", "ü"], [0, 1, -1])
+
+
+@pytest.mark.parametrize(
+    "captions",
+    [
+        [["x", "y"], [], ["ü\n"]],
+        [("x", "y"), (), ("ü\n",)],
+        pa.array([["x", "y"], [], ["ü\n"]]),
+        pa.array([["x", "y"], [], ["ü\n"]], pa.large_list(pa.large_string())),
+        pa.chunked_array([[["x", "y"]], [[], ["ü\n"]]]),
+    ],
+)
+def test_captions_of_any_container_make_the_same_manifest(captions):
+    manifest = Manifest.from_columns(["a", "b", "c"], captions)
+    assert manifest.target_kind == "captions"
+    assert rows(manifest) == [("a", ["x", "y"]), ("b", []), ("c", ["ü\n"])]
+
+
+def test_a_caller_who_changes_an_array_later_does_not_change_the_manifest():
+    labels, sizes = np.array([0, 1]), np.array([5, 6])
+    manifest = Manifest.from_columns(["a", "b"], labels, sizes=sizes)
+    labels[:] = sizes[:] = 9
+    assert manifest.targets.to_pylist() == [0, 1]
+    assert manifest.sizes.tolist() == [5, 6]
+    with pytest.raises(ValueError, match="read-only"):
+        manifest.sizes[0] = 1
+
+
+def test_an_empty_set_is_a_manifest_of_either_kind():
+    for kind in ("label", "captions"):
+        empty = Manifest.from_columns([], [], target=kind, sizes=[])
+        assert (len(empty), empty.target_kind) == (0, kind)
+        assert empty.schema().count == empty.schema().largest_bytes == 0
+        assert len(empty.slice(0, 2)) == len(empty.split_off(0.5, seed=0)[1]) == 0
+        assert empty.order(1).tolist() == []
+
+
+def test_the_digest_is_the_set_digest_and_ignores_order_sizes_and_names():
+    manifest = labelled(20)
+    assert manifest.digest == set_digest(manifest.paths, manifest.targets)
+    mixed = manifest.select(manifest.order(3))
+    assert mixed.digest == manifest.digest
+    assert mixed != manifest
+    assert labelled(20, name="x", sizes=range(20)).digest == manifest.digest
+    assert labelled(19).digest != manifest.digest
+
+
+def test_equal_manifests_are_equal_and_hash_alike():
+    assert labelled(5) == labelled(5)
+    assert hash(labelled(5)) == hash(labelled(5))
+    assert labelled(5) != labelled(6)
+    assert labelled(5, split="val") != labelled(5)
+    assert labelled(5).with_sizes(range(5)) != labelled(5)
+    assert labelled(5) != "labelled"
+
+
+@pytest.mark.parametrize("manifest", [labelled(7, sizes=range(7), metas=[{"a": 1}] * 7), captioned(7)])
+def test_a_pickled_manifest_is_the_same_and_small(manifest):
+    digest, _, _ = manifest.digest, manifest.paths, manifest.targets
+    copy = pickle.loads(pickle.dumps(manifest))
+    assert copy == manifest
+    assert copy.digest == digest
+    assert copy.path(3) == manifest.path(3)
+
+
+def test_a_pickled_slice_does_not_carry_the_whole_set():
+    manifest = labelled(20_000)
+    whole, part = len(pickle.dumps(manifest)), len(pickle.dumps(manifest.slice(0, 100)))
+    assert part < whole / 50
+
+
+def _first_path(manifest):
+    return manifest.path(0)
+
+
+def test_a_manifest_travels_to_spawned_and_forked_workers():
+    manifest = labelled(10)
+    for method in ("spawn", "fork"):
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            assert pool.apply(_first_path, (manifest,)) == "class0/00000.jpg"
+
+
+def test_sizes_and_hashes_can_be_filled_in_later():
+    manifest = labelled(3, metas=[None, {"a": 1}, None]).with_sha256(["0" * 64, None, "1" * 64])
+    sized = manifest.with_sizes([1, 2, 3])
+    assert sized.sizes.tolist() == [1, 2, 3]
+    assert sized.table.column_names == ["path", "label", "bytes", "sha256", "meta"]
+    assert sized.with_sizes(np.array([4, 5, 6])).sizes.tolist() == [4, 5, 6]
+    assert sized.meta(1) == {"a": 1}
+    assert sized.digest == manifest.digest
+    with pytest.raises(ManifestError, match="different lengths: path 3, bytes 2"):
+        manifest.with_sizes([1, 2])
+    with pytest.raises(ManifestError, match=r"-1 \('class1/00001.jpg'\)"):
+        manifest.with_sizes([1, -1, 3])
+
+
+def test_select_takes_rows_in_the_order_asked_for():
+    manifest = labelled(6, sizes=range(6))
+    chosen = manifest.select([4, 0, 3])
+    assert rows(chosen) == [rows(manifest)[row] for row in (4, 0, 3)]
+    assert chosen.sizes.tolist() == [4, 0, 3]
+    assert chosen.classes == manifest.classes
+    assert len(manifest.select([])) == 0
+    assert all(column.num_chunks == 1 for column in manifest.select([]).table.columns)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [([6], "outside: 6"), ([-1], "outside: -1"), ([1, 1], "twice"), ([0.0], "float"), ([[0]], "row numbers")],
+)
+def test_rows_that_cannot_be_selected_are_refused(chosen, words):
+    with pytest.raises(UsageError, match=words):
+        labelled(6).select(chosen)
+
+
+@given(st.integers(0, 200), st.integers(1, 30))
+def test_slices_by_rank_hold_every_sample_exactly_once_and_differ_by_one_at_most(count, world_size):
+    manifest = labelled(count)
+    slices = [manifest.slice(rank, world_size) for rank in range(world_size)]
+    assert sorted(row for part in slices for row in rows(part)) == sorted(rows(manifest))
+    lengths = {len(part) for part in slices}
+    assert max(lengths) - min(lengths) <= 1
+
+
+@pytest.mark.parametrize(("rank", "world_size"), [(2, 2), (-1, 2), (0, 0)])
+def test_a_rank_that_does_not_exist_is_refused(rank, world_size):
+    with pytest.raises(UsageError, match="rank"):
+        labelled(4).slice(rank, world_size)
+
+
+@given(st.lists(st.integers(-1, 5), max_size=120), st.floats(0, 1), st.integers(0, 2**40), st.booleans())
+def test_splitting_off_keeps_all_samples_and_the_share_of_each_class(labels, fraction, seed, stratify):
+    manifest = Manifest.from_columns([f"{row}.jpg" for row in range(len(labels))], labels)
+    rest, part = manifest.split_off(fraction, seed, stratify)
+    assert len(part) == round(fraction * len(labels))
+    assert sorted(rows(rest) + rows(part)) == sorted(rows(manifest))
+    kept = {path: place for place, (path, _) in enumerate(rows(manifest))}
+    for side in (rest, part):
+        places = [kept[path] for path, _ in rows(side)]
+        assert places == sorted(places)
+    if stratify:
+        drawn, members = Counter(part.targets.to_pylist()), Counter(labels)
+        assert all(abs(drawn[label] - fraction * count) < 1 for label, count in members.items())
+    assert manifest.split_off(fraction, seed, stratify)[1] == part
+
+
+def test_the_drawn_part_has_its_own_split_name_and_depends_on_the_seed():
+    manifest = labelled(100)
+    rest, part = manifest.split_off(0.2, seed=1)
+    assert (rest.split, part.split) == ("train", "val")
+    assert manifest.split_off(0.2, seed=1, split="test")[1].split == "test"
+    assert manifest.split_off(0.2, seed=2)[1].digest != part.digest
+    assert len(captioned(10).split_off(0.3, seed=0)[1]) == 3
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan")])
+def test_an_impossible_fraction_is_refused(fraction):
+    with pytest.raises(UsageError, match="fraction"):
+        labelled(4).split_off(fraction, seed=0)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, True, "1"])
+def test_an_impossible_seed_is_refused(seed):
+    with pytest.raises(UsageError, match="seed"):
+        labelled(4).order(seed)
+
+
+def test_the_order_is_a_known_function_of_the_seed():
+    manifest = labelled(10)
+    assert manifest.order(None).tolist() == list(range(10))
+    assert manifest.order(0).tolist() == [4, 6, 2, 7, 3, 5, 9, 0, 8, 1]  # must not change between versions
+    assert manifest.order(7).tolist() == np.random.Generator(np.random.PCG64(7)).permutation(10).tolist()
+    assert manifest.order(0).dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("paths", "unique"),
+    [
+        (["a.jpg"], True),
+        (["a.jpg", "b.jpg"], True),
+        (["a.jpg", "a.png"], False),
+        (["a.1.jpg", "a.2.jpg"], False),
+        (["a.jpg", "a"], False),
+        (["x.y/a.jpg", "x.z/a.jpg"], True),
+        ([".a", ".b"], False),
+        (["a\n.jpg", "a\n.png"], False),
+        (["b.jpg", "a.jpg", "b.png"], False),
+    ],
+)
+def test_stems_end_at_the_first_dot_of_the_file_name(paths, unique):
+    assert Manifest.from_columns(paths, [0] * len(paths)).unique_stems() is unique
+
+
+def test_the_schema_tells_counts_and_sizes_of_what_will_be_written():
+    manifest = labelled(4, sizes=[5, 9, 0, 1], name="n", split="s", metas=[None, None, {}, None])
+    assert manifest.schema() == Schema(
+        4, 15, 9, "label", True, True, "n", "s", manifest.classes, manifest.digest
+    )
+    part = manifest.schema(order=[2, 0])
+    assert (part.count, part.total_bytes, part.largest_bytes) == (2, 5, 5)
+    with pytest.raises(ManifestError, match="size of every sample"):
+        labelled(4).schema()
+
+
+def test_a_manifest_is_loaded_without_importing_pandas(tmp_path):
+    labelled(50, sizes=range(50)).save(tmp_path / "m.json")
+    code = (
+        "import sys; from pathlib import Path; from helpers.manifest import Manifest;"
+        "m = Manifest.load(Path(sys.argv[1])); m.path(3), m.target(3), m.sizes, m.slice(0, 2), m.order(1);"
+        "print('pandas' in sys.modules)"
+    )
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "m.json")],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,324 @@
+"""Both JSON shapes: out and in, read in slices or whole, and against their JSON Schemas."""
+
+import json
+import os
+from pathlib import Path
+
+import jsonschema
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from helpers.errors import ManifestError
+from helpers.keys import key_problem
+from helpers.manifest import Manifest, reading
+from helpers.manifest.slices import read_sliced
+
+SCHEMAS = Path(__file__).resolve().parents[2] / "data_manifests"
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
+TRICKY = st.text(st.sampled_from(['"', "\\", ",", " ", "\n", "]", "}", "1", ":", "é", "/", "🦉"]), max_size=8)
+PATH = st.one_of(TEXT, TRICKY).filter(lambda text: key_problem(text) is None)
+META = st.dictionaries(
+    TEXT, st.recursive(st.none() | st.booleans() | st.integers() | TEXT | TRICKY, st.lists), max_size=3
+)
+
+
+@st.composite
+def manifests(draw):
+    paths = draw(st.lists(PATH, max_size=12, unique=True))
+
+    def column(entry):
+        return st.lists(entry, min_size=len(paths), max_size=len(paths))
+
+    captions = draw(st.booleans())
+    classes = [] if captions else draw(st.lists(TEXT.filter(lambda t: "\0" not in t), max_size=3))
+    label = st.integers(-1, len(classes) - 1) if classes else st.integers(-(2**31), 2**31 - 1)
+    return Manifest.from_columns(
+        paths,
+        draw(column(st.lists(st.one_of(TEXT, TRICKY), max_size=3) if captions else label)),
+        target="captions" if captions else "label",
+        classes=classes,
+        name=draw(st.sampled_from(["dataset", 'a "name",\n"path": [\n', "ü"])),
+        sizes=draw(st.none() | column(st.none() | st.integers(0, 2**63 - 1))),
+        sha256=draw(st.none() | column(st.none() | st.sampled_from(["0" * 64, "9af" + "b" * 61]))),
+        metas=draw(st.none() | column(st.none() | META)),
+    )
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("manifests") / "m.json"
+
+
+def schema(name):
+    return jsonschema.Draft202012Validator(json.loads((SCHEMAS / name).read_text()))
+
+
+OURS, FLAT = schema("manifest.schema.json"), schema("manifest-flat.schema.json")
+
+
+@given(manifests())
+def test_our_shape_comes_back_exactly_and_fits_its_schema(place, manifest):
+    manifest.save(place)
+    assert Manifest.load(place) == manifest
+    OURS.validate(json.loads(place.read_text()))
+
+
+@given(manifests())
+def test_the_flat_shape_keeps_paths_and_targets_and_fits_its_schema(place, manifest):
+    manifest.save_flat(place)
+    loaded = Manifest.load(place)
+    assert loaded.paths.equals(manifest.paths)
+    if len(manifest):  # an empty object does not tell its kind
+        assert loaded.targets.equals(manifest.targets)
+    assert loaded.classes == ()
+    FLAT.validate(json.loads(place.read_text()))
+
+
+@given(manifests(), st.integers(1, 200))
+def test_reading_in_slices_finds_what_reading_whole_finds(place, manifest, slice_bytes):
+    for save in (manifest.save, manifest.save_flat):
+        save(place)
+        sliced = read_sliced(place, slice_bytes)
+        if sliced is None:
+            continue  # no cut in reach of so small a slice; then it is read whole
+        document = reading._understood(place, sliced.header, dict(sliced.columns))
+        whole = reading.read_whole(place)
+        assert Manifest.from_columns(**document.arguments) == Manifest.from_columns(**whole.arguments)
+        assert document.digest == whole.digest
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_a_file_of_many_slices_is_read_in_slices(place, flat):
+    manifest = Manifest.from_columns(
+        [f'n{row % 3}/"{row}",é.jpg' for row in range(2000)],
+        [row % 3 for row in range(2000)],
+        sizes=range(2000),
+    )
+    (manifest.save_flat if flat else manifest.save)(place)
+    sliced = read_sliced(place, 1000)
+    assert sliced is not None
+    assert sliced.columns["path"].equals(manifest.paths)
+    assert sliced.columns["label"].to_pylist() == manifest.targets.to_pylist()
+
+
+@pytest.mark.parametrize(
+    "dump", [{}, {"indent": 2}, {"indent": "\t"}, {"separators": (",", ":")}, {"ensure_ascii": False}]
+)
+@pytest.mark.parametrize("target", [7, ["a 1, ", '"', "]"], []])
+def test_a_flat_file_of_any_json_writer_is_read_in_slices(place, dump, target):
+    found = {f'path {row}, "{row}": 1,é{row}.jpg': target for row in range(1000)}
+    place.write_text(json.dumps(found, **dump))
+    sliced = read_sliced(place, 900)
+    assert sliced is not None
+    assert (
+        dict(
+            zip(sliced.columns["path"].to_pylist(), list(sliced.columns.values())[1].to_pylist(), strict=True)
+        )
+        == found
+    )
+
+
+@pytest.mark.parametrize(
+    "dump", [{}, {"indent": 2}, {"indent": 0}, {"separators": (",", ":")}, {"sort_keys": True}]
+)
+def test_our_shape_rewritten_by_another_json_tool_is_the_same_manifest(place, dump):
+    manifest = Manifest.from_columns(
+        ["b", "a"], [["x"], []], name="n", metas=[{"path": [1, [2]]}, None], sizes=[1, 2]
+    )
+    manifest.save(place)
+    place.write_text(json.dumps(json.loads(place.read_text()), **dump))
+    assert Manifest.load(place) == manifest
+
+
+@example('{"format": 3}')
+@example('{"a": 1, "a": 1}')
+@example('{"a": {}}')
+@example('{"a": 1,}')
+@example('{"a": 1} {"b": 1}')
+@given(
+    st.one_of(
+        st.text(st.sampled_from('{}[]",: \n1ab\\.'), max_size=30).map(lambda text: "{" + text),
+        st.dictionaries(
+            st.text("ab1, ", min_size=1, max_size=3),
+            st.none() | st.integers() | st.lists(st.text("ab", max_size=2), max_size=2),
+            max_size=5,
+        ).map(json.dumps),
+    )
+)
+def test_slices_tell_of_any_flat_file_what_reading_whole_tells(place, text):
+    place.write_text(text)
+    expected = outcome(lambda: reading.read_whole(place))
+    for slice_bytes in (1, 2, 3, 7, 1000):
+        sliced = read_sliced(place, slice_bytes)
+        if sliced is not None:
+            assert (
+                outcome(lambda found=sliced: reading._understood(place, {}, dict(found.columns))) == expected
+            )
+
+
+def outcome(read):
+    try:
+        return Manifest.from_columns(**read().arguments)
+    except ManifestError:
+        return "refused"
+
+
+MINIMAL = {
+    "format": "smallfiles-manifest",
+    "version": 1,
+    "target": "label",
+    "columns": {"path": ["a"], "label": [0]},
+}
+
+
+def test_only_format_version_target_and_columns_are_needed(place):
+    place.write_text(json.dumps(MINIMAL))
+    assert Manifest.load(place) == Manifest.from_columns(["a"], [0])
+    OURS.validate(MINIMAL)
+
+
+HIDDEN = '{\n"format": "smallfiles-manifest",\n"version": 1,\n"target": "label",\n%s\n}'
+"""Columns in places where only a careless reader would look for them."""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '"path": [\n"a"\n],\n"columns": {"path": [], "label": []}',
+        '"name": {\n"path": [\n"a"\n]},\n"columns": {"path": [], "label": []}',
+        '"classes": [{\n"path": [\n"a"\n]}],\n"columns": {"path": [], "label": []}',
+        '"columns": {\n"path": [\n"a"\n],\n"path": [\n"b"\n],\n"label": [\n0,\n1\n]}',
+        '"columns": {\n"path": [\n"a"\n],\n"label": [\n0\n],\n"label": []}',
+        '"columns": {"label": [0],\n"x": {\n"path": [\n"a"\n]}}',
+        '"columns": {\n"path": [\n"a"\n]\n, "label": [0]}, "columns": {\n"path": [\n"a"\n]\n, "label": [0]}',
+    ],
+)
+def test_columns_in_the_wrong_place_or_twice_are_never_taken(place, body):
+    place.write_text(HIDDEN % body)
+    assert read_sliced(place) is None
+    with pytest.raises(ManifestError):
+        Manifest.load(place)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "other"},
+        {"version": 2},
+        {"version": "1"},
+        {"target": "boxes"},
+        {"target": "captions"},
+        {"name": 3},
+        {"split": None},
+        {"classes": "ab"},
+        {"classes": [1]},
+        {"clases": ["a"]},
+        {"root_hint": "/data"},
+        {"digest": 5},
+        {"digest": "md5:00"},
+        {"count": -1},
+        {"columns": {"path": ["a"]}},
+        {"columns": {"label": [0]}},
+        {"columns": {"path": ["a"], "label": [0], "weight": [1]}},
+        {"columns": {"path": ["a"], "label": [0], "captions": [["x"]]}},
+        {"columns": {"path": "a", "label": [0]}},
+        {"columns": {"path": [1], "label": [0]}},
+        {"columns": {"path": ["a", "a"], "label": [0, 0]}},
+        *[
+            {"columns": {"path": [path], "label": [0]}}
+            for path in ("", "/a", "../a", "a/../b", "a//b", "a/", "./a", "a\0")
+        ],
+        *[{"columns": {"path": ["a"], "label": [label]}} for label in (True, 0.5, "0", None, 2**31, [0])],
+        *[{"columns": {"path": ["a"], "label": [0], "bytes": [size]}} for size in (-1, 0.5, "1")],
+        *[
+            {"columns": {"path": ["a"], "label": [0], "sha256": [value]}}
+            for value in ("0", "G" * 64, "A" * 64, 5)
+        ],
+        *[{"columns": {"path": ["a"], "label": [0], "meta": [meta]}} for meta in ([], "x", 1)],
+    ],
+    ids=str,
+)
+def test_schema_and_loader_refuse_the_same_faults_of_our_shape(place, change):
+    wrong = {**MINIMAL, **change}
+    assert not OURS.is_valid(wrong)
+    place.write_text(json.dumps(wrong))
+    with pytest.raises(ManifestError, match=r"m\.json"):
+        Manifest.load(place)
+
+
+@pytest.mark.parametrize(
+    "flat",
+    [
+        {"/a": 1},
+        {"a/..": 1},
+        {"": 1},
+        {"a": True},
+        {"a": 0.5},
+        {"a": "1"},
+        {"a": None},
+        {"a": {"label": 1}},
+        {"a": 1, "b": ["x"]},
+        {"a": [1]},
+        {"a": ["x", None]},
+        {"a": 2**31},
+    ],
+    ids=str,
+)
+def test_schema_and_loader_refuse_the_same_faults_of_the_flat_shape(place, flat):
+    assert not FLAT.is_valid(flat)
+    place.write_text(json.dumps(flat))
+    with pytest.raises(ManifestError, match=r"m\.json"):
+        Manifest.load(place)
+
+
+def test_the_schemas_are_valid_schemas():
+    for validator in (OURS, FLAT):
+        jsonschema.Draft202012Validator.check_schema(validator.schema)
+
+
+@given(st.one_of(PATH, TEXT, TRICKY, st.text(st.sampled_from("./\0\na"), max_size=6)))
+def test_the_path_pattern_of_the_schemas_agrees_with_key_problem(path):
+    for columns, validator in (
+        ({path: 0}, FLAT),
+        ({**MINIMAL, "columns": {"path": [path], "label": [0]}}, OURS),
+    ):
+        assert validator.is_valid(columns) == (key_problem(path) is None)
+
+
+def test_one_entry_stands_on_each_line_so_that_versions_can_be_compared(place):
+    Manifest.from_columns(["a", "b"], [0, 1], metas=[None, {"x": [1, 2]}]).save(place)
+    lines = place.read_text().splitlines()
+    for line in ('"a",', '"b"', "0,", "1", "null,", '{"x":[1,2]}'):
+        assert line in lines
+    assert place.read_bytes().endswith(b"}\n")
+
+
+def test_equal_manifests_give_equal_bytes(tmp_path):
+    for name in "ab":
+        Manifest.from_columns(["ü", "b"], [0, 1], classes=["x", "ü"]).save(tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "m.json"
+    Manifest.from_columns(["a"], [0]).save(path)
+    before = path.read_bytes()
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ManifestError, match=r"m\.json cannot be written \(No space left"):
+        Manifest.from_columns(["b"], [0]).save(path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["m.json"]
+
+
+def test_a_save_into_no_folder_or_onto_a_folder_is_refused_by_name(tmp_path):
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "gone" / "m.json", tmp_path / "folder"):
+        for save in (Manifest.from_columns(["a"], [0]).save, Manifest.from_columns(["a"], [0]).save_flat):
+            with pytest.raises(ManifestError, match=f"{path} cannot be written"):
+                save(path)
+    assert os.listdir(tmp_path) == ["folder"]
