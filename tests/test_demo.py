@@ -35,7 +35,7 @@ def test_the_demo_walks_the_whole_road(done):
     assert [row.name for row in result.rows] == ["plain files", "arrow", "hdf5", "tar"]
     assert result.samples == 40
     names = {path.name for path in config.out.iterdir()}
-    assert {"manifest.json", "packed", "report.html", "random_reads.svg", "random_reads.png"} <= names
+    assert {"manifest.json", "packed", "report.html", "reads.svg", "reads.png"} <= names
     assert not any(name.endswith(".part") for name in names)
 
 

@@ -16,21 +16,23 @@ _HEADER = ("name", "samples/s", "quartiles", "bytes/s", "× {}")  # noqa: RUF001
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns of text: the first aligned to the left, all others to the right."""
-    lines = [list(header), *[list(row) for row in rows]]
+    """Columns of text: the first aligned to the left, all others to the right.
+
+    Args:
+        header: Names of the columns; a line break in one makes the header two lines high.
+        rows: The cells, all of one line.
+    """
+    split = [name.split("\n") for name in header]
+    height = max(map(len, split))
+    head = [[([""] * (height - len(name)) + name)[line] for name in split] for line in range(height)]
+    lines = [*head, *[list(row) for row in rows]]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    shown = [
-        "  ".join(
-            cell.rjust(width) if column else cell.ljust(width)
-            for column, (cell, width) in _cells(line, widths)
-        )
-        for line in lines
-    ]
-    return "\n".join(line.rstrip() for line in [shown[0], "  ".join("-" * w for w in widths), *shown[1:]])
+    shown = ["  ".join(map(_cell, line, widths, range(len(widths)))).rstrip() for line in lines]
+    return "\n".join([*shown[:height], "  ".join("-" * width for width in widths), *shown[height:]])
 
 
-def _cells(line: Sequence[str], widths: Sequence[int]) -> list[tuple[int, tuple[str, int]]]:
-    return list(enumerate(zip(line, widths, strict=True)))
+def _cell(text: str, width: int, column: int) -> str:
+    return text.rjust(width) if column else text.ljust(width)
 
 
 def summary(records: Sequence[Record], reference: str | None = None) -> str:

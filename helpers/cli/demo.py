@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,12 +80,12 @@ def _as_json(result: DemoResult) -> dict[str, Any]:
 
 
 def _tell(result: DemoResult, arguments: argparse.Namespace) -> None:
-    from helpers.demo.rows import as_text
+    from helpers.demo.rows import LEGEND, as_text
 
     print(f"\n{as_text(result.rows)}\n")
-    print(f"{result.samples:,} samples, {bytes_text(result.bytes)}; medians of {arguments.repeats} rounds;")
-    print("× plain: how many times as fast as plain files in the same rounds, ≈ 1 if not clear")  # noqa: RUF001
-    print(f"report: {result.report}    figure: {result.figure}    in {in_seconds(result.seconds)}")
+    about = f"{result.samples:,} samples, {bytes_text(result.bytes)}, {arguments.repeats} rounds. {LEGEND}"
+    print("\n".join(textwrap.wrap(about, 104)))
+    print(f"\nin {in_seconds(result.seconds)}; the page: {result.report}; the figure: {result.figure}")
     if arguments.data is None:
         print("\nThe same with your own images, which are only read:")
         print("  python -m helpers demo --data DIR")

@@ -16,6 +16,11 @@ CONDITIONS = (
     ("sequential reads", "cold"),
     ("random reads", "cold"),
 )
+LEGEND = (
+    "Packed and read: samples per second, medians. × plain: how many times as fast as plain files in the "  # noqa: RUF001
+    "same rounds, ≈ 1 where there is no clear difference."
+)
+_SHORT = {"sequential reads": "in order", "random reads": "random"}
 
 
 @dataclass(frozen=True)
@@ -64,10 +69,10 @@ def _inodes(report: PackReport) -> int:
 
 
 def header(rows: Sequence[Row]) -> list[str]:
-    """Names of the columns; those of cold reads only where they were measured."""
-    names = ["format", "files+folders", "size", "packed/s"]
+    """Names of the columns in two lines; those of cold reads only where they were measured."""
+    names = ["format", "files,\nfolders", "size", "packed"]
     for what, cache in _measured(rows):
-        names += [f"{what.removesuffix(' reads')} {cache}/s", "× plain"]  # noqa: RUF001 - the sign is meant
+        names += [f"{_SHORT[what]},\n{cache}", "×\nplain"]  # noqa: RUF001 - the sign is meant
     return names
 
 

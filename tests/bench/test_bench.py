@@ -176,7 +176,7 @@ def on_disk(tmp_path):
 def test_a_dropped_file_is_no_longer_in_memory(on_disk):
     file = on_disk / "f"
     file.write_bytes(os.urandom(1 << 20))
-    assert page_cache.is_cached(file)
+    assert any(page_cache.is_cached(file) for _ in range(1000))  # a page being written back looks absent
     page_cache.drop([file])
     assert not page_cache.is_cached(file)
 
