@@ -213,7 +213,7 @@ def test_columns_in_the_wrong_place_or_twice_are_never_taken(place, body):
         {"split": None},
         {"classes": "ab"},
         {"classes": [1]},
-        {"clases": ["a"]},
+        {"class": ["a"]},
         {"root_hint": "/data"},
         {"digest": 5},
         {"digest": "md5:00"},
