@@ -12,19 +12,20 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from helpers.bench.memory import in_workers, peak_bytes, resident_bytes
 
 MIB = 1 << 20
 WAYS = ("dict of flat", "flat", "columns", "columns with sizes", "columns with sizes and sha256")
@@ -113,11 +114,11 @@ def _measured_load(way: str, folder: Path) -> dict[str, float]:
         load = lambda: Manifest.load(folder / f"{way}.json")  # noqa: E731
         walk = lambda found: sum(len(found.path(i)) + found.target(i) for i in range(len(found)))  # noqa: E731
     gc.collect()
-    before = _rss()
+    before = resident_bytes() / MIB
     started = time.perf_counter()
     found = load()
     load_s = time.perf_counter() - started
-    kept, peak = _rss(), _peak()
+    kept, peak = resident_bytes() / MIB, peak_bytes() / MIB
     return {
         "load_s": load_s,
         "added_MiB": kept - before,
@@ -130,34 +131,16 @@ def _measured_load(way: str, folder: Path) -> dict[str, float]:
 
 def _in_worker(walk: Callable[[], int]) -> dict[str, float]:
     """Fork, walk over all samples there, and say what the child then has for itself."""
-    receive, send = os.pipe()
-    child = os.fork()
-    if child == 0:
-        started = time.perf_counter()
-        walk()
-        seconds = time.perf_counter() - started
-        rollup = _fields("/proc/self/smaps_rollup")
-        uss = rollup["Private_Clean"] + rollup["Private_Dirty"]
-        os.write(send, json.dumps([seconds, uss / 1024, rollup["Pss"] / 1024]).encode())
-        os._exit(0)
-    os.close(send)
-    with os.fdopen(receive) as answer:
-        seconds, uss, pss = json.load(answer)
-    os.waitpid(child, 0)
-    return {"worker_walk_s": seconds, "worker_uss_MiB": uss, "worker_pss_MiB": pss}
 
+    def steps(number: int) -> Iterator[int]:
+        yield walk()
 
-def _fields(path: str) -> dict[str, int]:
-    lines = (line.split() for line in Path(path).read_text().splitlines())
-    return {words[0].rstrip(":"): int(words[1]) for words in lines if len(words) == 3 and words[2] == "kB"}
-
-
-def _rss() -> float:
-    return _fields("/proc/self/status")["VmRSS"] / 1024
-
-
-def _peak() -> float:
-    return _fields("/proc/self/status")["VmHWM"] / 1024
+    ((found,),) = in_workers(steps, 1)
+    return {
+        "worker_walk_s": found.seconds,
+        "worker_uss_MiB": found.private_bytes / MIB,
+        "worker_pss_MiB": found.proportional_bytes / MIB,
+    }
 
 
 if __name__ == "__main__":

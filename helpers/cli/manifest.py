@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from helpers.cli.arguments import Verbs, add_source_flags, add_verb
-from helpers.cli.output import in_seconds, print_json
-from helpers.cli.source import load_source
+from helpers.cli.output import in_seconds, print_json, say
 from helpers.errors import OutputExistsError, first_few
 from helpers.progress import bytes_text
 
 if TYPE_CHECKING:
-    from helpers.sources import Source
+    from helpers.sources import ManifestConfig, Source
 
 _MORE = """\
 A walk over a million files is expensive on a parallel file system: do it once, keep the manifest,
@@ -49,6 +47,24 @@ def add(verbs: Verbs) -> None:
     parser.set_defaults(run=run)
 
 
+def config_of(arguments: argparse.Namespace) -> ManifestConfig:
+    """The configuration that a parsed command line means."""
+    from helpers.sources import ManifestConfig
+
+    return ManifestConfig(
+        kind=arguments.source,
+        split=arguments.split,
+        root=arguments.root,
+        labels=arguments.labels,
+        label_order=arguments.label_order,
+        unlabelled=arguments.unlabelled,
+        strict=arguments.strict,
+        follow_links=arguments.follow_links,
+        allow_truncated=arguments.allow_truncated,
+        flat=arguments.flat,
+    )
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Walk, check, write."""
     began = perf_counter()
@@ -59,8 +75,12 @@ def run(arguments: argparse.Namespace) -> int:
             expected="a name that is free",
             next_step="Choose another with -o, or remove it yourself if it is not needed",
         )
-    source = load_source(arguments.dir, arguments)
-    _save(source, path, flat=arguments.flat)
+    config = config_of(arguments)
+    source = config.load(arguments.dir)
+    for note in source.notes:
+        say(f"note: {note}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    config.save(source, path)
     facts = _facts(source, path, perf_counter() - began)
     if arguments.json:
         print_json(facts)
@@ -70,15 +90,6 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{facts['kind']}, split {facts['split']}, {_targets(source)}")
     print(facts["digest"])
     return 0
-
-
-def _save(source: Source, path: Path, *, flat: bool) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if flat:
-        source.manifest.save_flat(path)
-        return
-    hint = "" if source.root is None else os.path.relpath(source.root.resolve(), path.parent.resolve())
-    dataclasses.replace(source.manifest, root_hint=hint).save(path)
 
 
 def _facts(source: Source, path: Path, seconds: float) -> dict[str, Any]:

@@ -10,7 +10,8 @@ The trap: guessing is convenient and sometimes wrong, so `kind` and `notes` say 
 Notebook 02 teaches it.
 """
 
+from helpers.sources.config import ManifestConfig
 from helpers.sources.detection import KINDS, load
 from helpers.sources.record import IMAGE_SUFFIXES, Options, Source
 
-__all__ = ["IMAGE_SUFFIXES", "KINDS", "Options", "Source", "load"]
+__all__ = ["IMAGE_SUFFIXES", "KINDS", "ManifestConfig", "Options", "Source", "load"]

@@ -1,0 +1,68 @@
+"""The record behind the verb `manifest`: its command line means the same record again."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.cli import build_parser, manifest
+from helpers.errors import SourceError
+from helpers.sources import KINDS, ManifestConfig, load, synthetic
+
+text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=12)
+word = text.filter(lambda value: not value.startswith("-"))
+paths = st.none() | word.map(Path)
+configs = st.builds(
+    ManifestConfig,
+    kind=st.sampled_from(("auto", *KINDS)),
+    split=st.none() | word,
+    root=paths,
+    labels=paths,
+    label_order=st.sampled_from(("sorted", "devkit")),
+    unlabelled=st.booleans(),
+    strict=st.booleans(),
+    follow_links=st.booleans(),
+    allow_truncated=st.booleans(),
+    flat=st.booleans(),
+)
+
+
+@given(configs, word, word)
+def test_the_command_line_means_the_same_record(config, source, out):
+    arguments = build_parser().parse_args(shlex.split(config.to_cli(source, out))[3:])
+    assert manifest.config_of(arguments) == config
+    assert (arguments.dir, arguments.output) == (Path(source), Path(out))
+
+
+def test_defaults_are_not_spelt_out():
+    assert ManifestConfig().to_cli("data", "m.json") == "python -m helpers manifest data -o m.json"
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    path = tmp_path_factory.mktemp("trees") / "prepared"
+    synthetic.make(path, "prepared", count=30, classes=3, size=(64, 48), workers=1)
+    return path
+
+
+def test_a_saved_manifest_finds_its_data_from_another_folder(tree, tmp_path):
+    config = ManifestConfig(split="val")
+    source = config.load(tree)
+    config.save(source, tmp_path / "val.json")
+    again = load(tmp_path / "val.json")
+    again.manifest.check_files(again.store)
+    assert again.manifest.digest == source.manifest.digest
+    assert not Path(again.manifest.root_hint).is_absolute()
+
+
+def test_the_flat_shape_holds_paths_and_labels_only(tree, tmp_path):
+    config = ManifestConfig(flat=True)
+    config.save(config.load(tree), tmp_path / "train.json")
+    assert load(tmp_path / "train.json", root=tree).manifest.root_hint == ""
+
+
+def test_a_split_that_is_not_there_is_a_sentence(tree):
+    with pytest.raises(SourceError, match="has no split 'dev'"):
+        ManifestConfig(split="dev").load(tree)
