@@ -74,7 +74,7 @@ PLANS: dict[str, Plan] = {
     "ex03": Plan("Exercise 03", minutes=40, seconds=20, wants=(FLICKR,)),
     "04": Plan("Pack samples into HDF5", minutes=30, seconds=40, wants=(FOLDER,)),
     "ex04": Plan("Exercise 04", minutes=30, seconds=10, wants=(FOLDER,)),
-    "05": Plan("Shard a dataset into tar files", minutes=40, seconds=50, wants=(FOLDER, OFFICIAL)),
+    "05": Plan("Shard a dataset into tar files", minutes=40, seconds=35, wants=(FOLDER, OFFICIAL, FLICKR)),
     "ex05": Plan("Exercise 05", minutes=30, seconds=10, wants=(FOLDER,)),
 }
 

@@ -1,0 +1,9 @@
+"""The experiments of notebook 05: what shards do to mixing, speed, size and the split over workers.
+
+    mixing      how random a batch is, for a shuffle at packing and a buffer at reading
+    rates       images per second against images in a shard, with and without slow opens
+    shrinking   what compression saves, what it costs, and when that pays
+    dealing     which worker of which rank read which sample
+
+The trap: each of them is easy to get right for one process on one disk, and wrong on a cluster.
+"""
