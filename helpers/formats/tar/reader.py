@@ -169,10 +169,9 @@ class TarReader(BaseReader[_Shards]):
         return {
             "format": NAME,
             "samples": len(self),
-            "payload_bytes": sum(int(np.sum(found.sizes)) for found in shards.indexes),
+            "bytes": sum(int(np.sum(found.sizes)) for found in shards.indexes),
             "file_bytes": sum(path.stat().st_size for path in shards.paths),
             "target": self.target_kind,
-            "classes": len(self.classes),
             "shards": len(shards.paths),
             "indexed": not self._scanned,
             "compressed": compressed,

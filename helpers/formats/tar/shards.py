@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from helpers.errors import FormatError
-from helpers.formats import provenance
+from helpers.formats import checked, provenance
 from helpers.formats.tar import dali, headers, index, names
 from helpers.formats.tar.options import NAME, SUFFIXES, Compression, Options, compression_of
 from helpers.formats.tar.output import Output, failure
 from helpers.formats.tar.stores import MappedStore
-from helpers.samples import Packed, Sample, Schema
+from helpers.samples import Packed, Sample, Schema, Target
 
 SAMPLE_BYTES = 4 * headers.BLOCK_BYTES
 """What a sample is counted with beside its data: two headers, a target block, and one to spare."""
@@ -90,7 +90,7 @@ class Shard:
     def add(self, sample: Sample) -> None:
         """Append a sample; its data may be overwritten afterwards."""
         stem, suffix = names.split_key(sample.key, self._unique_stems)
-        target_suffix, target = self._target_member(sample)
+        value, target_suffix, target = self._target_member(sample)
         size = len(sample.data)
         offset = self._out.member(headers.member(f"{stem}.{suffix}", size), sample.data)
         tail = headers.padding(size) + headers.small_member(f"{stem}.{target_suffix}", target)
@@ -101,26 +101,23 @@ class Shard:
             tail += headers.small_member(f"{stem}.meta", meta.encode())
         self._out.small(tail)
         self._out.sample_end()
-        self._rows.add(sample.key, offset, size, sample.target, meta)
+        self._rows.add(sample.key, offset, size, value, meta)
         if self._dali is not None:
             self._dali.append(dali.line(stem, (suffix, offset, size), beside))
         self.samples += 1
         self.payload_bytes += size
         self.counted_bytes += counted_bytes(size)
 
-    def _target_member(self, sample: Sample) -> tuple[str, bytes]:
-        target = sample.target
+    def _target_member(self, sample: Sample) -> tuple[Target, str, bytes]:
         if self._schema.target == "label":
-            if isinstance(target, list) or not -(1 << 63) <= target < 1 << 63:
-                raise _unfit(sample, f"has the target {target!r}", "a 64-bit label, as the schema says")
-            return "cls", b"%d" % target
-        if not isinstance(target, list):
-            raise _unfit(sample, f"has the target {target!r}", "a list of captions, as the schema says")
+            label = checked.label_of(sample, self._out.path)
+            return label, "cls", b"%d" % label
+        target = checked.captions_of(sample, self._out.path)
         if self._options.caption_suffix == "json":
-            return "json", _json(sample, target).encode()
+            return target, "json", _json(sample, target).encode()
         if any("\n" in caption for caption in target):
             raise _unfit(sample, "has a line feed in a caption", "one caption a line (caption_suffix is txt)")
-        return "txt", _utf8(sample, "".join(f"{caption}\n" for caption in target))
+        return target, "txt", _utf8(sample, "".join(f"{caption}\n" for caption in target))
 
     def finish(self) -> list[Path]:
         """End the archive and write what stands beside it.
