@@ -25,7 +25,7 @@ INTERPRETER_BYTES = _status_bytes("VmRSS")
 import json  # noqa: E402
 import sys  # noqa: E402
 from dataclasses import asdict, dataclass  # noqa: E402
-from time import perf_counter  # noqa: E402
+from time import perf_counter, process_time  # noqa: E402
 from typing import Any  # noqa: E402
 
 
@@ -64,13 +64,14 @@ def run(task: Task) -> dict[str, Any]:
     total_bytes = _warm(source, manifest)
     work = _ours(task, source, manifest) if task.ours else _peer(task, source, manifest)
     ready_bytes = _status_bytes("VmRSS")
-    began = perf_counter()
+    began, cpu_began = perf_counter(), process_time()
     work()
-    seconds = perf_counter() - began
+    seconds, cpu_s = perf_counter() - began, process_time() - cpu_began
     return {
         "samples": len(manifest),
         "bytes": total_bytes,
         "seconds": seconds,
+        "cpu_s": cpu_s,
         "peak_bytes": _status_bytes("VmHWM"),
         "interpreter_bytes": INTERPRETER_BYTES,
         "ready_bytes": ready_bytes,

@@ -151,8 +151,8 @@ class _Runner:
             lines: Sequence[str] = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
             raise self._failed(lines[-1])
         answer = json.loads(done.stdout)
-        memory = {name: int(answer[name]) for name in ("peak_bytes", "interpreter_bytes", "ready_bytes")}
-        return Outcome(int(answer["samples"]), int(answer["bytes"]), float(answer["seconds"]), memory)
+        costs = {name: answer[name] for name in ("cpu_s", "peak_bytes", "interpreter_bytes", "ready_bytes")}
+        return Outcome(int(answer["samples"]), int(answer["bytes"]), float(answer["seconds"]), costs)
 
     def _failed(self, why: str) -> PackError:
         return PackError(
@@ -163,7 +163,7 @@ class _Runner:
 
 
 def _record(task: Task, outcomes: list[Outcome], kind: str, size: tuple[int, int], seed: int) -> Record:
-    seconds = sorted(outcome.seconds for outcome in outcomes)
+    middle = len(outcomes) // 2
     peak = max(outcome.extra["peak_bytes"] - outcome.extra["interpreter_bytes"] for outcome in outcomes)
     working = max(outcome.extra["peak_bytes"] - outcome.extra["ready_bytes"] for outcome in outcomes)
     return Record(
@@ -173,14 +173,18 @@ def _record(task: Task, outcomes: list[Outcome], kind: str, size: tuple[int, int
         rates_per_s=tuple(outcome.rate_per_s for outcome in outcomes),
         samples=outcomes[0].samples,
         bytes=outcomes[0].bytes,
-        seconds=seconds[len(seconds) // 2],
+        seconds=sorted(outcome.seconds for outcome in outcomes)[middle],
         filesystem=kind,
         cache="warm",
         touched="every byte read and written",
         set_samples=size[0],
         set_bytes=size[1],
         seed=seed,
-        extra={"peak_above_interpreter_bytes": peak, "peak_above_imports_bytes": working},
+        extra={
+            "cpu_s": sorted(outcome.extra["cpu_s"] for outcome in outcomes)[middle],
+            "peak_above_interpreter_bytes": peak,
+            "peak_above_imports_bytes": working,
+        },
         machine=machine.describe(),
         versions=versions_of(_PACKAGES),
     )
