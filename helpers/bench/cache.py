@@ -33,8 +33,13 @@ def can_be_cold(path: Path) -> bool:
     return machine.filesystem(path).kind not in IN_MEMORY
 
 
-def drop(files: Iterable[Path]) -> None:
+def drop(files: Iterable[Path], *, clean: bool = False) -> None:
     """Write back and forget the cached pages of `files`.
+
+    Args:
+        files: Which ones.
+        clean: Whether they were dropped before and not written since; each needless write-back asks
+            the disk to empty its own cache, which takes milliseconds a file.
 
     Raises:
         ResourceError: The system has no such call, or the pages are still there afterwards.
@@ -47,8 +52,8 @@ def drop(files: Iterable[Path]) -> None:
         )
     files = list(files)
     for file in files:
-        _forget(file)
-    still = next((file for file in files[:: max(1, len(files) // 8)] if _stays(file)), None)
+        _forget(file, clean)
+    still = next((file for file in files[:: max(1, len(files) // 8)] if _stays(file, clean)), None)
     if still is not None:
         raise ResourceError(
             f"{still} stays in memory although it was to be forgotten",
@@ -57,17 +62,18 @@ def drop(files: Iterable[Path]) -> None:
         )
 
 
-def _forget(file: Path) -> None:
+def _forget(file: Path, clean: bool) -> None:
     descriptor = os.open(file, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # read-only file systems refuse; then nothing is dirty either
-            os.fsync(descriptor)
+        if not clean:
+            with contextlib.suppress(OSError):  # read-only file systems refuse; then nothing is dirty either
+                os.fsync(descriptor)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)
 
 
-def _stays(file: Path) -> bool:
+def _stays(file: Path, clean: bool) -> bool:
     """Whether a file is in memory however often it is forgotten.
 
     Asking starts a read: a quick disk may answer "yes" to the first question, and what was read must
@@ -75,7 +81,7 @@ def _stays(file: Path) -> bool:
     """
     for _ in range(_TRIALS):
         found = is_cached(file)
-        _forget(file)
+        _forget(file, clean)
         if not found:
             return False
     return True
