@@ -41,7 +41,7 @@ def test_h5py_reads_our_blob(out):
         assert group["key_data"][keys[3] : keys[4]].tobytes().decode() == SAMPLES[3].key
         assert group["labels"][3] == ITEMS[3][1]
         assert group["meta_data"][:].tobytes() == b'{"n":1}'
-        assert file.attrs["complete"] == 1 and "smallfiles" in file.attrs["provenance"]
+        assert file.attrs["complete"] == 1 and b"smallfiles" in file.attrs["provenance"]
         assert group["data"].chunks is None and group["data"].id.get_offset() >= 0
 
 

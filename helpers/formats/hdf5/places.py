@@ -23,6 +23,7 @@ from helpers.formats.bytefile import ByteFile, damaged
 
 _ROW = struct.Struct("<IQI")  # length, address of the heap, number of the object in it
 _OBJECT = struct.Struct("<HHIQ")  # number, references, reserved, size
+_MAX_ROWS = 1 << 28
 _HEAP_SIZE = struct.Struct("<Q")
 
 
@@ -70,7 +71,7 @@ def find(file: ByteFile, split: str | None) -> Found:
 
 
 def _look(opened: h5py.File, file: ByteFile, split: str | None) -> Found:
-    record = provenance.loads(opened.attrs.get("provenance"))
+    record = _record(opened.attrs)
     if record and opened.attrs.get("complete") != 1:
         raise damaged(file.path, "writing it was interrupted before it was complete")
     split = split or _split_of(opened, record, file.path)
@@ -86,6 +87,13 @@ def _look(opened: h5py.File, file: ByteFile, split: str | None) -> Found:
     arrays = {name: _array(item, file) for name, item in sets.items()}
     start = None if data is None else _place(data, file)
     return Found(split, record, arrays, start, data.size if data is not None else 0, opened.userblock_size)
+
+
+def _record(attributes: h5py.AttributeManager) -> dict[str, object]:
+    """Our provenance; other programs' attribute of that name is left alone."""
+    if "provenance" not in attributes or attributes.get_id("provenance").dtype.kind != "S":
+        return {}
+    return provenance.loads(bytes(attributes["provenance"]))
 
 
 def _split_of(opened: h5py.File, record: dict[str, object], path: Path) -> str:
@@ -120,7 +128,7 @@ def _place(data: h5py.Dataset, file: ByteFile) -> int:
 def _array(item: h5py.Dataset, file: ByteFile) -> np.ndarray:
     if h5py.check_vlen_dtype(item.dtype) == np.uint8:
         stored = item.id.get_storage_size()
-        if stored == 0:  # laid out, and no row was ever written
+        if stored == 0 and item.size <= _MAX_ROWS:  # laid out, and no row was ever written
             return np.zeros(item.size, np.dtype("V16"))
         if stored != item.size * _ROW.size:
             raise FormatError(

@@ -97,7 +97,9 @@ def _start(file: h5py.File, out: Path, schema: Schema, options: Any) -> h5py.Gro
             expected="a name for an HDF5 group, such as train",
             next_step="Name the split in the manifest",
         )
-    file.attrs["provenance"] = provenance.dumps(provenance.record("hdf5", schema, options))
+    # Of fixed length: one of variable length lies in a heap, in whose damage the library can hang.
+    text = provenance.dumps(provenance.record("hdf5", schema, options))
+    file.attrs["provenance"] = np.bytes_(text.encode("ascii"))
     return file.create_group(schema.split)
 
 
