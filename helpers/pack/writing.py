@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from helpers import formats
 from helpers.pack.aside import Aside
@@ -169,7 +170,7 @@ class _Feed:
         job, piece = self._job, self._piece
         return read_in_order(
             job.source.store,
-            _Paths(job, piece.start),
+            _Paths(job, piece),
             job.sizes[piece.start : piece.stop],
             in_flight=job.in_flight,
             examine=examiner(job.config.check),
@@ -202,15 +203,22 @@ class _Feed:
 
 
 class _Paths:
-    """Paths of a piece, made into strings a slice at a time."""
+    """Paths of a piece, made into strings a few thousand at a time."""
 
-    def __init__(self, job: Job, start: int) -> None:
-        self._job, self._start = job, start
+    def __init__(self, job: Job, piece: Piece) -> None:
+        self._job, self._piece = job, piece
+        self._first = 0
+        self._names: list[str] = []
 
     def __getitem__(self, span: slice) -> list[str]:
-        rows = self._job.order[self._start + span.start : self._start + span.stop]
-        names: list[str] = self._job.source.manifest.paths.take(rows).to_pylist()
-        return names
+        first, last = span.start - self._first, span.stop - self._first
+        if first < 0 or last > len(self._names):
+            begin = self._piece.start + span.start
+            end = min(max(begin + ROWS_AT_ONCE, self._piece.start + span.stop), self._piece.stop)
+            rows = pa.array(self._job.order[begin:end])
+            self._first, self._names = span.start, self._job.source.manifest.paths.take(rows).to_pylist()
+            first, last = 0, span.stop - span.start
+        return self._names[first:last]
 
 
 def _rows(job: Job, piece: Piece) -> Iterator[tuple[str, Any, Any]]:
