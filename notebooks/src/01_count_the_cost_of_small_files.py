@@ -1,0 +1,275 @@
+# %% [markdown] id="top"
+# # 01 · Count the cost of small files
+#
+# **Minutes** 30 · **Machine** any Linux computer, two CPUs do · **Needs** notebook 00 · **Data** 400 synthetic images
+#
+# A data set of a million images is a million files. Each takes an inode and some blocks, and each must be opened before
+# it can be read. On a laptop you hardly notice. On the file system of a cluster the same habits keep a GPU waiting.
+#
+# This notebook measures what small files cost here, and computes what they would cost there.
+
+# %% [markdown] id="questions"
+# ## Questions
+#
+# - What do small files take besides their bytes?
+# - How long does one open take, and how long the slowest?
+# - From which size on does a file cost more than its opening?
+# - When does it help to have many opens in flight?
+
+# %% [markdown] id="objectives"
+# ## After this you can
+#
+# - count the inodes and blocks of a folder,
+# - time single operations, and read a histogram of times,
+# - measure warm and cold reads, and say what "cold" leaves out,
+# - tell whether latency or the server's rate limits you.
+
+# %% [markdown] id="setup"
+# ## Set up
+
+# %% id="start"
+import sys
+
+sys.path.append("..")
+from helpers import course
+
+setup = course.start("01")
+
+# %% [markdown] id="count"
+# ## 1 · Count inodes and blocks
+#
+# An *inode* is the record that a file system keeps for each file and each folder: owner, size, where the bytes are. A
+# quota on a cluster counts inodes as well as bytes. The bytes lie in *blocks* of a fixed size, so the end of the last
+# block stays empty.
+#
+# > **Predict.** The demo set is one folder for each of ten classes. How many inodes do its images take? And how many
+# > does the Python environment take that runs this notebook?
+
+# %%
+from helpers.bench import cost
+
+source = setup.source()
+folder = cost.folder_of(source)
+tree = cost.count_tree(folder)
+tree.files, tree.folders, tree.inodes
+
+# %%
+from pathlib import Path
+
+environment = cost.count_tree(Path(sys.prefix))
+environment.files, environment.folders, environment.inodes
+
+# %% [markdown]
+# The second is often the surprise: an environment of Python packages is a data set of small files too. The next cell
+# compares what the files hold with what the file system set aside for them.
+
+# %%
+from helpers.progress import bytes_text
+
+for name, one in {"demo set": tree, "environment": environment}.items():
+    print(f"{name:12} median file {bytes_text(one.median_bytes)}, holds {bytes_text(one.bytes)},", end=" ")
+    print(f"takes {bytes_text(one.allocated_bytes)} in blocks of {one.block_bytes:,} bytes")
+
+# %% [markdown]
+# Small blocks waste little. Some storage systems use large ones, to keep many disks busy with one file.
+#
+# > **Predict.** If every file had to take whole blocks of 1 MiB, how much space would the demo set take: twice its
+# > bytes, five times, ten times?
+
+# %%
+from helpers.plots import cost as plots
+
+trees = {"the demo set": tree, "this environment": environment}
+course.figure(plots.space(trees), alt=plots.space_alt_text(trees))
+
+# %% [markdown]
+# The large rings are measured, the lines are computed from the sizes of the files. Where the block is smaller than a
+# typical file, the line is flat. Where it is larger, each doubling of the block doubles the space.
+
+# %% [markdown] id="operations"
+# ## 2 · Time a single open
+#
+# To read a file, a program opens it, reads, and closes it. Often it asks for the size before (`stat`). Each of these is
+# a call of the operating system. We time every call by itself, on every image, five times.
+#
+# > **Predict.** Which takes longest on this machine: stat, open, read or close? How many microseconds?
+
+# %%
+paths = source.manifest.paths.to_pylist()
+times = cost.time_operations(folder, paths)
+for note in times.notes:
+    course.say(note)
+
+# %%
+course.figure(plots.latencies(times), alt=times.alt_text)
+
+# %% [markdown]
+# *Warm* means that the kernel still holds the bytes in memory, in the *page cache*. *Cold* means that it was told to
+# forget them (`posix_fadvise`), so they come from the disk. This is only half of the truth: the names and inodes stay
+# known, and only root can make the kernel forget those. A first open on a quiet morning is slower than any open here.
+#
+# The time axis is logarithmic. Look at the right ends: a mean hides the few slow calls, and a batch is ready only when
+# its slowest file is.
+
+# %%
+from helpers.bench.cost.operations import micro_text
+
+slowest = max(times.warm["open"])
+course.say(
+    f"Half of the opens took less than **{micro_text(times.median_s('open'))}**; "
+    f"the slowest of {len(times.warm['open']):,} took **{micro_text(slowest)}**, "
+    f"{slowest / times.median_s('open'):,.0f} times as long."
+)
+
+# %% [markdown]
+# > **Predict.** ImageNet has 1,281,167 training images. How long does it take to open all of them one after the other,
+# > first at the speed measured here, then if each open waits 2 ms for a busy server?
+
+# %%
+from helpers.progress import duration_text
+
+images, wait_s = 1_281_167, 0.002
+here, there = (duration_text(images * one_s) for one_s in (times.median_s("open"), wait_s))
+course.say(f"Here: **{here}**. At {micro_text(wait_s)} each: **{there}**, in every epoch.")
+
+# %% [markdown]
+# The 2 ms are an assumption. Your cluster has its own number, and it changes with the hour. The command near the end of
+# this notebook tells: one second divided by the rate of plain files is the time that one file takes.
+
+# %% [markdown] id="sizes"
+# ## 3 · Trade many files for one
+#
+# Opening costs the same for a small file and for a large one. So the price for a byte depends on the size of the file.
+# The next cell writes the same bytes twice: as many files of one size, and as one large file that is read in pieces of
+# that size. Both are read in random order.
+#
+# > **Predict.** A file of 4 MB holds 4,000 times as many bytes as one of 1 kB. How many times as many bytes per second
+# > does reading it give?
+
+# %%
+ladder = cost.measure_ladder(setup.scratch / "ladder")
+for note in ladder.notes:
+    course.say(note)
+
+# %%
+course.figure(plots.throughput_by_size(ladder), alt=ladder.alt_text)
+
+# %%
+course.say(f"**{ladder.gain_finding}.**")
+
+# %% [markdown]
+# At the left, opening is all that counts, and the lines lie far apart. At the right, moving bytes is all that counts,
+# and they meet. Files of this course's images lie between. Each point was measured in five rounds, and in each round
+# all points in a new order: so a disturbance hits all of them, not one. The dots show the single runs.
+#
+# Now the demo set itself. We pack it into one file (Arrow, explained in notebook 03) and read single images from both,
+# in random order, with a warm cache.
+
+# %%
+from helpers.pack import PackConfig, pack
+
+files, one_file = setup.scratch / "set.files", setup.scratch / "set.arrow"
+for out in (files, one_file):
+    pack(source, out, PackConfig(verify="none"))
+
+# %% [markdown]
+# > **Predict.** The images hold about 100 kB each. Find that size in the figure above. Will one file win clearly?
+
+# %%
+from helpers.bench import BenchConfig, bench_reads
+from helpers.plots import alt_text, throughput
+
+config = BenchConfig(repeats=5, count=400, orders=("random",), caches=("warm",))
+records = bench_reads([files, one_file], config).records
+course.figure(throughput(records), alt=alt_text(records))
+
+# %% [markdown]
+# The title claims a difference only if the middle halves of the runs do not overlap. One number from one run is an
+# anecdote: run the cell again, and compare.
+
+# %% [markdown] id="in-flight"
+# ## 4 · Keep many opens in flight
+#
+# A program that waits for one answer before it asks the next question spends its life waiting. It can ask several
+# questions at once, from several threads: they are *in flight*. First the machine that we have, with a warm cache and
+# a cold one.
+#
+# > **Predict.** How many times as fast are 16 threads as one, warm and cold, on this machine?
+
+# %%
+largest = int(source.manifest.sizes.max())
+warm = cost.measure_in_flight(source.store, paths, largest, name="warm cache", folder=folder)
+
+# %%
+from helpers.bench import cache
+
+measured = [warm]
+if cache.can_be_cold(folder):
+    measured.append(
+        cost.measure_in_flight(source.store, paths, largest, name="cold cache", folder=folder, cold=True)
+    )
+
+# %% [markdown]
+# Next a **model** of a metadata server, since a laptop has none: a wrapper in this process that makes each open wait
+# 2 ms, and lets at most 4,000 opens through in a second. The bytes still come from this disk. It is no measurement of
+# any cluster; both numbers are ours, and you may change them.
+#
+# > **Predict.** With 1 open in flight the model gives at most 500 files per second. What does it give with 4, 16, 64?
+
+# %%
+server = cost.ModelServer(source.store, wait_s=0.002, opens_per_s=4_000)
+measured.append(cost.measure_in_flight(server, paths, largest, name="model server", folder=folder))
+course.figure(plots.in_flight(*measured), alt=plots.in_flight_alt_text(*measured))
+
+# %%
+model = measured[-1]
+course.say(
+    f"Through the model, **{model.enough}** opens in flight reach nine tenths of the best rate. "
+    f"Arithmetic says {wait_s * server.opens_per_s:.0f}: 2 ms times 4,000 opens per second."
+)
+
+# %% [markdown]
+# Two limits act one after the other. While few opens are in flight, waiting rules, and each further one helps. Once
+# the server answers as fast as it can, further ones only queue. With a warm cache nobody waits, so threads can only get
+# into each other's way.
+#
+# A server is shared. If you take all it can answer, everybody else waits. So this course asks first what it may do:
+
+# %%
+from helpers.bench import neighbour
+
+allowed = neighbour.allowance([setup.scratch], samples=3_000, runs=40)
+course.say(allowed.note or f"This {setup.filesystem.kind} is local: nothing was capped.")
+course.say(
+    f"On a shared file system an experiment stops at {neighbour.OPERATIONS:,} operations with {neighbour.IN_FLIGHT} "
+    f"in flight. Thirty participants without a cap would ask for {30 * 3_000 * 40:,} opens."
+)
+
+# %% [markdown] id="exercise"
+# ## Exercise
+#
+# In [Exercise 01](../exercises/01_count_the_cost_of_small_files.ipynb) you predict how many inodes a data set takes and
+# how many hours its opens keep a job waiting. Then you measure whether you were right.
+
+# %% [markdown] id="cluster"
+# ## On the cluster
+#
+# The comparison of many files with one file, as a command. Copy both packed files to the file system that your jobs
+# use, and run it in a job of one node. With `--cache both` it measures cold reads too.
+
+# %%
+course.command(config, "read", [files.name, one_file.name])
+
+# %% [markdown] id="key-points"
+# ## Key points
+#
+# - A small file takes an inode, at least one block, and an open; its bytes are the least of it.
+# - Opens take microseconds from a warm cache and may take milliseconds from a server; look at the slowest, not the mean.
+# - Below some size the open costs more than the bytes; one large file pays it once.
+# - Opens in flight hide waiting until the server's rate is reached; then they only queue.
+
+# %% [markdown] id="next"
+# ## Next
+#
+# Notebook 02, *Describe a dataset with a JSON manifest*, lists the files once, so that no job has to search for them
+# again.

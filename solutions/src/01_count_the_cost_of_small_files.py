@@ -1,0 +1,145 @@
+# %% [markdown] id="top"
+# # Exercise 01 · Predict what a million files cost
+#
+# ★★☆ · 20 minutes · after [notebook 01](../notebooks/01_count_the_cost_of_small_files.ipynb)
+#
+# Before you copy a data set to a cluster, two questions can be answered with a pencil: do its files fit into the quota of
+# inodes, and how long do its opens keep a job waiting? Write both answers as functions, then measure the second.
+
+# %% id="start"
+import sys
+
+sys.path.append("..")
+from helpers import course
+
+setup = course.start("ex01")
+
+# %% [markdown] id="task-1"
+# ## Task 1: inodes
+#
+# A data set is given as the relative paths of its files. Each file takes an inode, and so does each folder on the way to
+# a file, and the data set's own top folder. Return the number of inodes:
+#
+# `inodes_needed(paths: list[str]) -> int`
+
+
+# %% id="answer-1"
+def inodes_needed(paths: list[str]) -> int:
+    """Inodes of the files, of all folders above them, and of the top folder."""
+    # --8<-- solution
+    folders = {""}  # the top folder
+    for path in paths:
+        parts = path.split("/")[:-1]
+        folders |= {"/".join(parts[: depth + 1]) for depth in range(len(parts))}
+    return len(paths) + len(folders)
+    # --8<-- stub
+    # raise NotImplementedError  # your code: about five lines that return a whole number
+    # --8<-- end
+
+
+# %% id="check-1"
+from helpers.checks import ex01_count_the_cost_of_small_files as check
+
+inodes_verdict = check.inodes_needed(inodes_needed)
+inodes_verdict
+
+# %% [markdown] id="hints-1"
+# <details>
+# <summary>Hint 1: each folder once</summary>
+#
+# Many files share a folder. A `set` holds each thing once, however often you add it.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: folders in folders</summary>
+#
+# The file `train/cat/1.jpg` needs `train` and `train/cat`. The loop
+# `for parent in PurePosixPath(path).parents` visits both, and the top folder as `.`.
+#
+# </details>
+
+# %% [markdown] id="task-2"
+# ## Task 2: hours
+#
+# An open waits `wait_s`, with `in_flight` of them waiting at once. The server answers `server_opens_per_s`, shared
+# equally by `jobs` jobs like this one. The slower limit decides. Return the hours until `files` files are open:
+#
+# `hours_to_open(files: int, wait_s: float, in_flight: int, server_opens_per_s: float, jobs: int) -> float`
+
+
+# %% id="answer-2"
+def hours_to_open(files: int, wait_s: float, in_flight: int, server_opens_per_s: float, jobs: int) -> float:
+    """Hours until all files of one job are open."""
+    # --8<-- solution
+    waiting_s = files * wait_s / max(1, min(in_flight, files))
+    answering_s = files * jobs / server_opens_per_s
+    return max(waiting_s, answering_s) / 3600
+    # --8<-- stub
+    # raise NotImplementedError  # your code: about three lines that return a number
+    # --8<-- end
+
+
+# %% id="check-2"
+hours_verdict = check.hours_to_open(hours_to_open)
+hours_verdict
+
+# %% [markdown] id="hints-2"
+# <details>
+# <summary>Hint 1: two times, not two rates</summary>
+#
+# Compute how many seconds the waiting takes, and how many seconds the server takes. Where the wait is zero, a rate would
+# be a division by zero; a time is not.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: which of the two</summary>
+#
+# The two go on at the same time, so they do not add up. The longer one decides.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 3: few files</summary>
+#
+# Three files cannot have 64 opens in flight. However few files there are, the first answer takes `wait_s`.
+#
+# </details>
+
+# %% [markdown] id="use"
+# ## With real numbers
+#
+# The first cell compares your count with what the file system says. The second predicts how long the demo set takes
+# through the model server of notebook 01, and measures it. The last one asks about ImageNet.
+
+# %% id="count"
+from helpers.bench import cost
+
+source = setup.source()
+folder, paths = cost.folder_of(source), source.manifest.paths.to_pylist()
+if inodes_verdict:
+    found = cost.count_tree(folder).inodes
+    course.say(f"You predict {inodes_needed(paths):,} inodes; the folder has **{found:,}**.")
+
+# %% id="measure"
+server = cost.ModelServer(source.store, wait_s=0.004, opens_per_s=1_000)
+largest = int(source.manifest.sizes.max())
+for in_flight in (1, 2, 16) if hours_verdict else ():
+    predicted_s = 3600 * hours_to_open(len(paths), 0.004, in_flight, 1_000, 1)
+    measured_s = cost.seconds_to_read(server, paths, largest, in_flight)
+    course.say(f"{in_flight} in flight: predicted {predicted_s:.2f} s, measured **{measured_s:.2f} s**.")
+
+# %% [markdown] id="explain"
+# The measured time is a little longer: threads start, sleep wakes late, and the bytes are read too. A prediction that is
+# off by a tenth is good enough to choose between an hour and a day.
+
+# %% id="imagenet"
+if inodes_verdict and hours_verdict:
+    alone, together = (hours_to_open(1_281_167, 0.002, 8, 5_000, jobs) for jobs in (1, 30))
+    course.say(
+        f"ImageNet's training images, 2 ms a wait, 8 in flight, a server of 5,000 opens per second: "
+        f"**{60 * alone:.0f} minutes** an epoch for one job, **{together:.1f} hours** for each of thirty."
+    )
+else:
+    course.say("Solve both tasks first; then the cells above use your functions.")
