@@ -1,0 +1,168 @@
+"""Write and read rates of the HDF5 layouts, and the bytes that a random read costs.
+
+Every round writes or reads each layout once; reads hash every byte, and the sums must agree. How many
+bytes a layout reads for each byte that it delivers is counted by a file object below the library.
+
+The trap: rates of a warm cache hide bytes that are read in vain; on a parallel file system those bytes
+come over the network, so both numbers belong together. Notebook 04 draws them.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from helpers import machine
+from helpers.bench.hdf5.layouts import READ, WRITTEN, Layout, blob_slices, vlen_rows
+from helpers.bench.protocol import Case, Outcome, interleaved
+from helpers.bench.record import Record, versions_of
+from helpers.errors import DamagedFileError
+from helpers.formats import hdf5
+from helpers.samples import Sample
+
+SLOW_SAMPLES = 40
+
+
+def bench_writes(samples: Sequence[Sample], folder: Path, repeats: int = 5, seed: int = 0) -> list[Record]:
+    """Write every layout, interleaved; what each run wrote is removed again.
+
+    Args:
+        samples: In memory.
+        folder: Where to write.
+        repeats: Rounds.
+        seed: Of the order within rounds.
+    """
+    cases = [
+        Case(layout.name, partial(_write_once, layout, samples, folder), warm_up=False) for layout in WRITTEN
+    ]
+    found = interleaved(cases, repeats, seed, "writing")
+    return [_record("writing", name, outcomes, samples, folder) for name, outcomes in found.items()]
+
+
+def _write_once(layout: Layout, samples: Sequence[Sample], folder: Path) -> Outcome:
+    chosen, out = samples[:SLOW_SAMPLES] if layout.slow else samples, folder / "write.h5"
+    began = time.perf_counter()
+    try:
+        layout.write(chosen, out)
+        seconds = time.perf_counter() - began
+    finally:
+        out.unlink(missing_ok=True)
+    return Outcome(len(chosen), sum(len(sample.data) for sample in chosen), seconds)
+
+
+def bench_random_reads(
+    samples: Sequence[Sample], folder: Path, repeats: int = 5, count: int = 60, seed: int = 0
+) -> list[Record]:
+    """Read samples at random from every layout, interleaved, and count what each read costs.
+
+    Args:
+        samples: In memory; written to each layout once.
+        folder: Where to write.
+        repeats: Rounds.
+        count: Reads a run.
+        seed: Of the order of reads and of rounds.
+
+    Returns:
+        One record a layout; `extra["read_per_delivered"]` tells the cost in bytes.
+
+    Raises:
+        DamagedFileError: A layout gave back other bytes than it was given.
+    """
+    order = np.random.default_rng(seed).permutation(len(samples))[:count].tolist()
+    wanted = sum(xxhash.xxh3_64_intdigest(samples[index].data) for index in order)
+    files = {layout.name: _written(layout, samples, folder / f"read{n}.h5") for n, layout in enumerate(READ)}
+    cases = [Case(one.name, partial(_read_once, one, files[one.name], order, wanted)) for one in READ]
+    found = interleaved(cases, repeats, seed, "random reads")
+    costs = {layout.name: read_per_delivered(layout, files[layout.name], order) for layout in READ}
+    return [
+        replace(
+            _record("random reads", name, outcomes, samples, folder),
+            extra={"read_per_delivered": costs[name]},
+        )
+        for name, outcomes in found.items()
+    ]
+
+
+def _written(layout: Layout, samples: Sequence[Sample], out: Path) -> Path:
+    layout.write(samples, out)
+    return out
+
+
+def _read_once(layout: Layout, path: Path, order: Sequence[int], wanted: int) -> Outcome:
+    assert layout.open is not None
+    hashed, total, size = xxhash.xxh3_64_intdigest, 0, 0
+    with layout.open(path) as read:
+        began = time.perf_counter()
+        for index in order:
+            data = read(index)
+            total += hashed(data)
+            size += len(data)
+        seconds = time.perf_counter() - began
+    if total != wanted:
+        raise DamagedFileError(
+            f"{path} gave back other bytes than were written ({layout.name})",
+            expected="equal bytes from every layout",
+            next_step="Check the file system, and run the cell again",
+        )
+    return Outcome(len(order), size, seconds)
+
+
+class CountedFile(io.FileIO):
+    """A file that counts what is read from it; HDF5 reads through it as through any file object."""
+
+    bytes_read = 0
+
+    def readinto(self, buffer: Any) -> int:
+        """Read, and count what came."""
+        got = super().readinto(buffer) or 0
+        self.bytes_read += got
+        return got
+
+
+def read_per_delivered(layout: Layout, path: Path, order: Sequence[int]) -> float:
+    """Bytes that are read from the file for each byte that is delivered; opening is not counted.
+
+    Our reader fetches by position, so its share follows from the spans that it reads.
+
+    Args:
+        layout: Tells how to read.
+        path: Written by the same layout.
+        order: Samples to read.
+    """
+    if layout.open not in (vlen_rows, blob_slices):
+        reader = hdf5.open(path)
+        spans = [reader.span(index) for index in order]
+        fetched = sum(span[2] - span[1] for span in spans if span is not None)
+        return fetched / max(sum(reader.size(index) for index in order), 1)
+    with CountedFile(path) as file, layout.open(file) as read:
+        before = file.bytes_read
+        delivered = sum(len(read(index)) for index in order)
+        return (file.bytes_read - before) / max(delivered, 1)
+
+
+def _record(what: str, name: str, outcomes: list[Outcome], samples: Sequence[Sample], folder: Path) -> Record:
+    seconds = sorted(outcome.seconds for outcome in outcomes)
+    return Record(
+        what=what,
+        name=name,
+        format="hdf5",
+        rates_per_s=tuple(outcome.rate_per_s for outcome in outcomes),
+        samples=outcomes[0].samples,
+        bytes=outcomes[0].bytes,
+        seconds=seconds[len(seconds) // 2],
+        filesystem=machine.filesystem(folder).kind,
+        cache="warm",
+        touched="every byte written" if what == "writing" else "every byte hashed (xxh3_64)",
+        set_samples=len(samples),
+        set_bytes=sum(len(sample.data) for sample in samples),
+        machine=machine.describe(),
+        versions=versions_of(("h5py", "numpy", "smallfiles")),
+    )
