@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from helpers.errors import UsageError
-from helpers.progress import Progress, progress
+from helpers.progress import Progress, bytes_text, progress
 
 Order: TypeAlias = npt.NDArray[np.int64]
 Epoch: TypeAlias = Callable[[int, int], Order]
@@ -29,6 +29,8 @@ Packing: TypeAlias = Literal["class order", "full shuffle"]
 PACKINGS: tuple[Packing, ...] = ("class order", "full shuffle")
 NEAR = 0.95
 """This share of the ideal counts as reached."""
+FEW = 0.02
+"""Fewer pairs than this that met again count as few."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,22 @@ class Mixing:
         return (
             f"Shuffled at packing, a batch holds {median(plain.classes):.0f} classes with "
             f"{_told(plain.buffer)}; {ordered} (ideal: {ideal:.0f})"
+        )
+
+    def advice(self, mean_bytes: float, workers: int) -> str:
+        """The smallest buffer after a shuffle at packing that leaves few old neighbours, and its memory.
+
+        Args:
+            mean_bytes: Of an image.
+            workers: Each has a buffer of its own.
+        """
+        line = self.line("full shuffle")
+        chosen = next((mix for mix in line if median(mix.met_again) < FEW), line[-1])
+        memory = bytes_text(chosen.buffer * mean_bytes * workers)
+        return (
+            f"With {_told(chosen.buffer)}, **{median(chosen.met_again):.1%}** of the pairs had met in the "
+            f"epoch before, without one {median(line[0].met_again):.0%}. In {workers} "
+            f"workers such buffers hold **{memory}** of our images, out of the memory of the job."
         )
 
     @property

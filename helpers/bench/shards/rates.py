@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, sleep
@@ -133,7 +133,7 @@ def _read(paths: Sequence[Path], open_s: float) -> Outcome:
     return Outcome(samples, size, perf_counter() - began)
 
 
-def streamed(paths: Sequence[Path], open_s: float = 0.0) -> Iterator[dict[str, Any]]:
+def streamed(paths: Iterable[Path], open_s: float = 0.0) -> Iterator[dict[str, Any]]:
     """Samples of shards as webdataset groups them, with a pause before each open.
 
     Args:

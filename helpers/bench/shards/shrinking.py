@@ -146,3 +146,21 @@ def _row(row: Shrunk) -> tuple[str, ...]:
         f"{1000 * median(row.read_s):.1f} ms",
         pays if row.compression else "",
     )
+
+
+def verdict(rows: Sequence[Shrunk], storage_bytes_per_s: float = 500e6) -> str:
+    """Which of them pay on a storage of this speed, in words.
+
+    Args:
+        rows: What was measured.
+        storage_bytes_per_s: What one reader gets.
+    """
+    packed = [row for row in rows if row.compression]
+    pays = [f"{r.compression} for {r.what}" for r in packed if r.pays_below_bytes_per_s > storage_bytes_per_s]
+    costs = [
+        f"{r.compression} for {r.what}" for r in packed if r.pays_below_bytes_per_s <= storage_bytes_per_s
+    ]
+    return (
+        f"If a reader gets {bytes_text(storage_bytes_per_s)}/s, compression saves time with "
+        f"**{' and '.join(pays) or 'none of them'}**, and costs time with {' and '.join(costs) or 'none'}."
+    )

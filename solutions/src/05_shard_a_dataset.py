@@ -1,0 +1,131 @@
+# %% [markdown] id="top"
+# # Exercise 05 · Deal the shards out, each sample once
+#
+# ★★☆ · 30 minutes · after [notebook 05](../notebooks/05_shard_a_dataset.ipynb)
+#
+# A training run has `ranks` processes, one for each GPU, and each rank has `workers` that read for it. Nobody tells a
+# worker what to read: each calls your function with its own numbers and reads what it returns.
+
+# %% id="start"
+import sys
+
+sys.path.append("..")
+from helpers import course
+
+setup = course.start("ex05")
+
+# %% [markdown] id="deal"
+# ## Task 1
+#
+# Return the shards that one worker of one rank reads. Ranks and workers count from 0. Each shard goes to exactly
+# one process. Ranks differ by one shard at most, and so do the workers of a rank; some may get none:
+#
+# `my_shards(shards: list[str], rank: int, ranks: int, worker: int, workers: int) -> list[str]`
+
+
+# %% id="deal-answer"
+def my_shards(shards: list[str], rank: int, ranks: int, worker: int, workers: int) -> list[str]:
+    """The shards of one worker of one rank."""
+    # --8<-- solution
+    of_rank = shards[rank::ranks]
+    return of_rank[worker::workers]
+    # --8<-- stub
+    # raise NotImplementedError  # your code: two lines are enough
+    # --8<-- end
+
+
+# %% id="deal-check"
+from helpers.checks import ex05_shard_a_dataset as check
+
+dealt = check.my_shards(my_shards)
+dealt
+
+# %% [markdown] id="deal-hints"
+# <details>
+# <summary>Hint 1: two steps</summary>
+#
+# First find the shards of the rank, as if it had one worker. Then split these over its workers.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: deal in turn</summary>
+#
+# `cards[1::3]` takes every third card, from number 1 on. Nothing is rounded, nothing is left over, and an empty result
+# needs no special case.
+#
+# </details>
+
+# %% [markdown] id="shuffle"
+# ## Task 2
+#
+# Now each epoch has an order of its own, which only `seed` and `epoch` decide. Shards shall change hands from epoch to
+# epoch, and task 1 still holds:
+#
+# `my_shards_in_epoch(shards: list[str], rank: int, ranks: int, worker: int, workers: int, seed: int, epoch: int)
+# -> list[str]`
+
+# %% id="shuffle-answer"
+import random
+
+
+def my_shards_in_epoch(
+    shards: list[str], rank: int, ranks: int, worker: int, workers: int, seed: int, epoch: int
+) -> list[str]:
+    """The shards of one worker in one epoch, in order."""
+    # --8<-- solution
+    deck = list(shards)
+    random.Random(f"{seed} {epoch}").shuffle(deck)
+    return my_shards(deck, rank, ranks, worker, workers)
+    # --8<-- stub
+    # raise NotImplementedError  # your code: three lines; my_shards may help
+    # --8<-- end
+
+
+# %% id="shuffle-check"
+shuffled = check.my_shards_in_epoch(my_shards_in_epoch)
+shuffled
+
+# %% [markdown] id="shuffle-hints"
+# <details>
+# <summary>Hint 1: what comes first</summary>
+#
+# If each process shuffles what it was dealt, it keeps these shards for ever. So shuffle first. Then all processes must
+# shuffle alike, although they cannot talk to each other.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: the same luck everywhere</summary>
+#
+# `random.Random("any text")` is a generator of its own, and equal texts give equal luck on every machine. Its `shuffle`
+# changes a list in place, and the list is not yours: copy it.
+#
+# </details>
+
+# %% [markdown] id="use"
+# ## With your function
+#
+# This cell packs real images into seven shards and lets 2 ranks of 3 workers read one epoch, as your function says.
+
+# %% id="read"
+from helpers.bench.shards.rates import streamed
+from helpers.formats import tar
+from helpers.pack import PackConfig, pack
+
+packed = pack(setup.source(), setup.scratch / "train.tars", PackConfig(options=tar.Options(max_count=60)))
+shards = sorted(str(path) for path in packed.path.glob("*.tar"))
+places = [(rank, worker) for rank in range(2) for worker in range(3)]
+
+# %% id="count"
+from pathlib import Path
+
+if not (dealt and shuffled):
+    course.say("Solve both tasks first; then this cell reads with your function.")
+else:
+    hands = [my_shards_in_epoch(shards, rank, 2, worker, 3, 0, 0) for rank, worker in places]
+    keys = [sample["__key__"] for hand in hands for sample in streamed(map(Path, hand))]
+    course.say(
+        f"{len(places)} processes read {[len(hand) for hand in hands]} shards, together **{len(keys)} samples, "
+        f"{len(set(keys))} of them different**; {packed.samples} were packed."
+    )
