@@ -1,0 +1,339 @@
+# %% [markdown] id="top"
+# # 02 · Describe a dataset with a JSON manifest
+#
+# **Minutes** 30 · **Machine** any Linux computer, two CPUs do · **Needs** notebook 00 · **Data** made by the set-up cell
+#
+# Before a program can read images it needs a list: which samples are there, and what is the target of each? Many programs
+# find out anew at every start, by walking through a million files. A *manifest* is that list, written down once.
+#
+# This notebook makes manifests of four kinds of data set, catches wrong labels in them, and measures what a list of
+# paths costs in memory.
+
+# %% [markdown] id="questions"
+# ## Questions
+#
+# - Where do ImageNet and Flickr30K keep their labels and captions?
+# - When are two manifests the same data set?
+# - How do I see that labels are in the wrong order?
+# - What can be wrong with a manifest, and who tells me?
+# - Why does memory grow while DataLoader workers only read?
+
+# %% [markdown] id="objectives"
+# ## After this you can
+#
+# - make a manifest of a tree, a tar file, ImageNet or Flickr30K, and read what was odd,
+# - name a data set by its digest, split it, and divide it among processes,
+# - tell ImageNet's two label orders apart,
+# - explain why a dict of paths is copied into each worker, and avoid it.
+
+# %% [markdown] id="setup"
+# ## Set up
+#
+# The cell makes or finds small copies of real data sets. Layouts, names and odd files are those of the originals; the
+# pictures are drawn.
+
+# %% id="start"
+import sys
+
+sys.path.append("..")
+from helpers import course
+
+setup = course.start("02")
+
+# %% [markdown] id="walk"
+# ## 1 · Walk once, write down what is there
+#
+# `sources.load` looks at a path, recognises the kind of data set, and walks through it once, with many requests in
+# flight. It returns the manifest and a store to read the bytes from.
+
+# %%
+from helpers import sources
+
+source = setup.source()
+manifest = source.manifest
+manifest
+
+# %%
+manifest.table.slice(0, 2).to_pylist()
+
+# %% [markdown]
+# One row is one sample: its *path*, relative to the root of the data; its *target*, here a label; and its size. A label
+# is a number: the place of the class in a list. The path is also the *key* by which the sample is known from now on.
+#
+# > **Predict.** Four data sets lie on this disk: class folders, Kaggle's tree, ImageNet's official tar files, Flickr30K.
+# > In which of them does the path of an image tell its class?
+
+# %%
+for layout in setup.data:
+    found = setup.source(layout)
+    print(f"{found.kind}: {len(found.manifest)} samples, first {found.manifest.path(0)}")
+    for note in found.notes:
+        print("    note:", note)
+
+# %% [markdown]
+# Training images tell their class (`n01440764` is a *wnid*, WordNet's number of a noun). Validation images of Kaggle's
+# tree and of the official tar do not: their labels stand in a CSV file or in the development kit. Flickr30K has captions
+# in up to three files. The notes say what was guessed or left aside. Read them: a wrong guess costs a training run.
+#
+# Captions come as `.token` file and as `results.csv`, which lost a delimiter in one row.
+#
+# > **Predict.** Do both files give the same data set?
+
+# %%
+flickr = setup.path("flickr30k")
+for name, file in {file.name: file for file in flickr.rglob("results*")}.items():
+    found = sources.load(flickr, split="all", labels=file)
+    print(f"{name:24} {found.manifest.digest[:23]}…  {found.notes[-1]}")
+
+# %% [markdown]
+# A *digest* is a fingerprint, here of all paths and captions. Equal digests mean equal data sets, although the files
+# differ: the broken row was mended, and a note says so.
+#
+# Now that everything is in a table, questions about the data set cost no request to the file system.
+
+# %%
+from helpers.plots.manifests import Profile
+
+profile = Profile(manifest)
+course.figure(profile.draw(), alt=profile.alt_text)
+
+# %% [markdown] id="write"
+# ## 2 · Write it down, name it, divide it
+#
+# > **Predict.** Reading one JSON file against walking through the tree: how many times faster is it on this disk?
+
+# %%
+from timeit import repeat
+
+from helpers.bench.record import Spread
+from helpers.manifest import Manifest
+
+path = setup.scratch / "train.json"
+manifest.save(path)
+walk = Spread.of(repeat(setup.source, number=1, repeat=7))
+read = Spread.of(repeat(lambda: Manifest.load(path), number=1, repeat=7))
+
+# %%
+times = f"walking {1e3 * walk.median:.1f} ms, reading {1e3 * read.median:.1f} ms (medians of 7)"
+if walk.overlaps(read):
+    course.say(f"**No clear difference here**: {times}.")
+else:
+    course.say(f"**Reading takes {read.median / walk.median:.0%} of the time of walking**: {times}.")
+course.say(f"The walk asked the file system about {len(manifest):,} files, the reading about one.")
+
+# %% [markdown]
+# On a warm local disk each question takes microseconds, and a small data set shows little. On a parallel file system
+# each is a trip over the network to a server that all users share. Two shapes of JSON are understood: ours, with a header and
+# columns, and a flat one, `{path: label}`, which other courses use.
+
+# %%
+manifest.save_flat(setup.scratch / "flat.json")
+for name in ("train.json", "flat.json"):
+    lines = (setup.scratch / name).read_text().splitlines()
+    print(f"--- {name}", *(line[:100] for line in lines[:13]), "…", sep="\n")
+
+# %% [markdown]
+# > **Predict.** The rows are shuffled; then one label is changed. Which of the two changes the digest?
+
+# %%
+shuffled = manifest.select(manifest.order(seed=1))
+labels = manifest.targets.to_pylist()
+labels[0] = 1 - labels[0]
+changed = Manifest.from_columns(manifest.paths, labels)
+shuffled.digest == manifest.digest, changed.digest == manifest.digest
+
+# %% [markdown]
+# The digest does not depend on the order, so a shuffled copy is still the same set. Whoever trains on your manifest can
+# compare one line instead of a million files.
+#
+# `split_off` draws a part, the same one for the same seed, with its share of each class. Several processes divide the rest among them.
+#
+# > **Predict.** The rows are sorted by class. How many classes does each of four processes see, if each takes a quarter
+# > in one piece? If each takes every fourth row?
+
+# %%
+import numpy as np
+
+train, val = manifest.split_off(0.1, seed=0)
+pieces = np.array_split(np.asarray(train.targets), 4)
+for rank, piece in enumerate(pieces):
+    own = np.asarray(train.slice(rank, 4).targets)
+    print(f"process {rank}: piece {len(np.unique(piece))} classes, slice {len(np.unique(own))} classes")
+
+# %% [markdown] id="order"
+# ## 3 · Catch the wrong label order
+#
+# ImageNet's validation images are labelled by `ILSVRC2012_ID`, a number from 1 to 1000 in the development kit. Models
+# from torchvision, timm and Keras count otherwise: label = rank of the wnid among all sorted wnids, from 0. Here are two
+# copies of the same pictures: one sorted into folders named by wnid, one official, with a development kit.
+
+# %%
+from helpers.sources import imagenet, synthetic
+
+copies = {"prepared": setup.scratch / "prepared", "official": setup.scratch / "official"}
+for layout, folder in copies.items():
+    synthetic.make(folder, layout, count=200, val=160, classes=40, size=(48, 36))
+by_folder, by_kit = (sources.load(folder, split="val").manifest for folder in copies.values())
+devkit = imagenet.load_devkit(copies["official"] / "ILSVRC2012_devkit_t12")
+devkit.ground_truth[:5], by_kit.targets[:5].to_pylist()
+
+# %% [markdown]
+# > **Predict.** A colleague writes `label = ID - 1`. All labels are in range, and nothing fails. A perfect model, trained
+# > on sorted wnids, is tested with them: what accuracy is reported?
+
+# %%
+truth = {path.rpartition("/")[2]: label for path, label in zip(by_folder.paths.to_pylist(), by_folder.targets.to_pylist())}
+right = np.array([truth[name] for name in by_kit.paths.to_pylist()])
+candidates = {"ID": devkit.ground_truth, "ID - 1": devkit.ground_truth - 1, "rank": np.asarray(by_kit.targets)}
+accuracy = {name: (labels == right).mean() for name, labels in candidates.items()}
+for name, share in accuracy.items():
+    print(f"label = {name:7} agrees with the folders for {share:6.1%} of the images")
+
+# %%
+course.say(
+    f"With `ID - 1` the perfect model scores **{accuracy['ID - 1']:.1%}**; guessing among "
+    f"{len(by_kit.classes)} classes scores {1 / len(by_kit.classes):.1%}."
+)
+
+# %% [markdown]
+# On the real set this looks like a broken model, with an accuracy near 0.1 %, as users report
+# ([DynamicViT 17](https://github.com/raoyongming/DynamicViT/issues/17),
+# [timm 1081](https://github.com/huggingface/pytorch-image-models/issues/1081)). To tell the orders apart, look at images
+# whose label is known. Validation images 1 to 4 have IDs 490, 361, 171, 822, and sorted labels 65, 970, 230, 809.
+#
+# > **Predict.** Somebody repaired two of four labels by hand. What will the check say?
+
+# %%
+from helpers.errors import HelpersError
+
+
+def order_of(*labels):
+    names = [f"ILSVRC2012_val_{number:08d}.JPEG" for number in range(1, len(labels) + 1)]
+    try:
+        return imagenet.check_label_order(Manifest.from_columns(names, labels))
+    except HelpersError as error:
+        return f"refused: {error.got}"
+
+
+# %%
+for labels in ((65, 970, 230, 809), (490, 361, 171, 822), (489, 360, 170, 821), (65, 970, 170, 821)):
+    print(labels, "→", order_of(*labels))
+
+# %% [markdown] id="refuse"
+# ## 4 · Refuse what is wrong
+#
+# A manifest comes from a colleague, a script, an archive. Python's `json` reads any JSON; a manifest must also make sense.
+#
+# > **Predict.** Which of these eight does `json.loads` refuse?
+
+# %%
+suspects = [
+    '{"cat/1.jpg": 0, "cat/1.jpg": 1}',
+    '{"../cat/1.jpg": 0}',
+    '{"/data/cat/1.jpg": 0}',
+    '{"cat//1.jpg": 0}',
+    '{"cat/1.jpg": "0"}',
+    '{"cat/1.jpg": 0.5}',
+    '{"cat/1.jpg": [0, 1]}',
+    '{"cat/1.jpg": 0, "cat/2.j',
+]
+
+# %%
+import json
+
+
+def told(read, *arguments):
+    try:
+        read(*arguments)
+        return "accepted"
+    except (HelpersError, ValueError) as error:
+        return getattr(error, "got", "refused").replace(f"{setup.scratch}/", "")
+
+
+# %%
+for text in suspects:
+    (setup.scratch / "suspect.json").write_text(text)
+    print(text)
+    print("    json.loads:", told(json.loads, text), "· Manifest.load:", told(Manifest.load, setup.scratch / "suspect.json"))
+
+# %% [markdown]
+# Of two equal keys `json` keeps the last and says nothing, so an image with two labels looks fine. A path with `..` or
+# a leading slash would leave the folder of the data. Each sentence names the file, the count and the first few culprits.
+# Labels are held against the class list, rows against the digest, paths against the files:
+
+# %%
+edited = json.loads(path.read_text())
+edited["columns"]["label"][0] = 1 - edited["columns"]["label"][0]
+path.with_name("edited.json").write_text(json.dumps(edited))
+print(told(Manifest.load, path.with_name("edited.json")))
+
+# %%
+print(told(lambda: Manifest.from_columns(["1.jpg", "2.jpg"], [1, 2], classes=["cat", "dog"])))
+gone = Manifest.from_columns([manifest.path(0), "gone/1.jpg"], [0, 0])
+print(told(lambda: gone.check_files(source.store)))
+
+# %% [markdown] id="memory"
+# ## 5 · Count the memory of workers
+#
+# A DataLoader forks workers. After a fork all processes share the pages of memory; a page is copied only when somebody
+# writes to it. Workers only read the list of paths, so it should cost nothing.
+#
+# > **Predict.** Four workers read every sample of a list once. How much memory does each of them add: nothing, a little,
+# > or a copy of the list?
+#
+# We ask the kernel (`/proc/self/smaps_rollup`) which pages each worker has for itself alone. Each way of holding the
+# list gets a fresh interpreter.
+
+# %%
+from helpers.bench import manifest_memory
+from helpers.plots.manifests import Comparison
+
+rows = 500 * setup.count
+manifest_memory.write_example(setup.scratch / "large.json", rows)
+comparison = Comparison(manifest_memory.watch(setup.scratch / "large.json", workers=4))
+
+# %%
+course.figure(comparison.draw(), alt=comparison.alt_text)
+course.say(f"By the same bytes a sample, {comparison.at_imagenet_size} of ImageNet's {manifest_memory.IMAGENET_ROWS:,} paths.")
+
+# %% [markdown]
+# Reading is writing: Python counts the references to each object *in the object*. To look at a path is to change its
+# count, and the page is copied. Objects of many samples share a page, so the cost is there after a small part of an
+# epoch. It looks like a leak, and the discussion of it is long
+# ([pytorch 13246](https://github.com/pytorch/pytorch/issues/13246)). A columnar table has no object for each sample: a
+# few large buffers hold all paths, and nobody writes to them.
+#
+# One caution: since Python 3.14 workers do not start by fork any more, unless told to
+# ([pytorch 138957](https://github.com/pytorch/pytorch/issues/138957)). Then each gets a copy of whatever the data set
+# holds, table or dict, so keep it small.
+
+# %% [markdown] id="exercise"
+# ## Exercise
+#
+# [Exercise 02](../exercises/02_describe_a_dataset.ipynb) builds the validation manifest from a development kit, and then
+# a guard that catches the wrong label order in the manifests of others. It takes 20 minutes.
+
+# %% [markdown] id="cluster"
+# ## On the cluster
+#
+# Make the manifest once, in a job or on a transfer node, and keep it beside the data. `strict` refuses what would
+# otherwise be left out with a note, for nobody reads the notes of a job.
+
+# %%
+config = sources.ManifestConfig(strict=True)
+config.save(config.load(setup.path()), setup.scratch / "job.json")
+course.command(config, "imagenet", "train.json")
+
+# %% [markdown] id="key-points"
+# ## Key points
+#
+# - Labels are in folder names, CSV files or a development kit; captions in up to three files; notes say what was odd.
+# - Two manifests with one digest are the same data set, in any order.
+# - Label = rank of the sorted wnid, never `ID - 1`; check it with images whose label is known.
+# - JSON that can be read may still be wrong: repeats, paths that lead out, labels outside the class list.
+# - Python objects are copied into each worker by reading them; columns are not.
+
+# %% [markdown] id="next"
+# ## Next
+#
+# Notebook 03, *Pack samples into Arrow*, writes the samples of a manifest into one file.

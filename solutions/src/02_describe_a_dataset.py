@@ -1,0 +1,139 @@
+# %% [markdown] id="top"
+# # Exercise 02 · Build the validation manifest from the devkit
+#
+# ★★☆ · 20 minutes · after [notebook 02](../notebooks/02_describe_a_dataset.ipynb)
+#
+# The names of ImageNet's validation images say nothing of their class. The development kit does, in an order of its
+# own. First you write the manifest, then a guard that catches the wrong order in manifests of others.
+
+# %% id="start"
+import sys
+
+sys.path.append("..")
+from helpers import course
+
+setup = course.start("ex02")
+
+# %% [markdown] id="task-1"
+# ## Task 1 · The manifest
+#
+# `classes` maps each ILSVRC2012_ID to `(wnid, words)`. `truth[0]` is the ID of image 1. `paths` are the images that are
+# there, in any order. Return `{path: label}`, where the label is the rank, from 0, of the wnid among all sorted wnids:
+#
+# `val_manifest(classes: dict, truth: list, paths: list) -> dict`
+
+
+# %% id="answer-1"
+def val_manifest(classes: dict, truth: list, paths: list) -> dict:
+    """The flat manifest {path: label}."""
+    # --8<-- solution
+    wnids = sorted(wnid for wnid, _ in classes.values())
+    label_of = {wnid: rank for rank, wnid in enumerate(wnids)}
+    manifest = {}
+    for path in paths:
+        number = int(path.removesuffix(".JPEG")[-8:])
+        manifest[path] = label_of[classes[truth[number - 1]][0]]
+    return manifest
+    # --8<-- stub
+    # raise NotImplementedError  # your code: about five lines that return a dict
+    # --8<-- end
+
+
+# %% id="check-1"
+from helpers.checks import ex02_describe_a_dataset as check
+
+built = check.val_manifest(val_manifest)
+built
+
+# %% [markdown] id="hints-1"
+# <details>
+# <summary>Hint 1: the label of an ID</summary>
+#
+# Sort the wnids of all classes. `enumerate` gives each its rank, and a dict finds the rank of a wnid quickly.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: the line of an image</summary>
+#
+# The eight digits before `.JPEG` count from 1, list places from 0. A path may begin with folders, which hold digits too.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 3: the order of things</summary>
+#
+# Go through `paths`, not through `truth`: an image that is missing then does no harm.
+#
+# </details>
+
+# %% [markdown] id="task-2"
+# ## Task 2 · The guard
+#
+# `known` maps file names without suffix to sorted-order labels. Return `"sorted"` if all known images that the manifest
+# holds have that label, `"other"` if any has not, and `"unknown"` if it holds none of them. Paths may have folders:
+#
+# `label_order(manifest: dict, known: dict) -> str`
+
+# %% id="answer-2"
+from pathlib import PurePosixPath
+
+
+def label_order(manifest: dict, known: dict) -> str:
+    """`sorted`, `other` or `unknown`."""
+    # --8<-- solution
+    label_of = {PurePosixPath(path).stem: label for path, label in manifest.items()}
+    found = [label_of[name] == label for name, label in known.items() if name in label_of]
+    if not found:
+        return "unknown"
+    return "sorted" if all(found) else "other"
+    # --8<-- stub
+    # raise NotImplementedError  # your code: about four lines that return one of three words
+    # --8<-- end
+
+
+# %% id="check-2"
+guard = check.label_order(label_order)
+guard
+
+# %% [markdown] id="hints-2"
+# <details>
+# <summary>Hint 1: the name without folders and suffix</summary>
+#
+# `PurePosixPath("val/a.JPEG").stem` is `"a"`.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: nothing found</summary>
+#
+# `all([])` is `True`. Collect the comparisons in a list first, and look whether it is empty.
+#
+# </details>
+
+# %% [markdown] id="use"
+# ## With the devkit on this disk
+#
+# When both checks have passed, your function builds the manifest of the course's small copy of ImageNet, and its labels
+# are compared with those that `helpers.sources` reads. The copy borrows the real file names, but its pictures are drawn.
+# What will your guard say?
+
+# %% id="compare"
+from helpers.sources import imagenet
+
+kit = setup.path("official") / "ILSVRC2012_devkit_t12"
+if not (built and guard):
+    course.say("Solve both tasks first; then this cell uses your functions.")
+elif not imagenet.is_devkit(kit):
+    course.say("There is no devkit beside your own data, so there is nothing to compare with.")
+else:
+    source = setup.source("official", split="val")
+    truth = imagenet.load_devkit(kit).ground_truth.tolist()
+    yours = val_manifest(check.devkit_classes(kit), truth, source.manifest.paths.to_pylist())
+    same = sum(mine == its for mine, its in zip(yours.values(), source.manifest.targets.to_pylist()))
+    said = label_order(yours, check.KNOWN)
+    course.say(f"**{same} of {len(yours)} labels** agree with `helpers.sources`. Your guard says **{said}**.")
+
+# %% [markdown] id="meaning"
+# On the drawn copy *other* is the right answer: its images have the names of real ones and other labels. A guard that
+# knows a few images by name raises the same alarm when somebody has renumbered or mixed up files.

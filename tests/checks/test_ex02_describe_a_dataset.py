@@ -1,0 +1,303 @@
+"""Exercise 02: each known wrong answer gets its own diagnosis, and every right way passes."""
+
+import re
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import pytest
+
+from helpers.checks import ex02_describe_a_dataset as ex02
+from helpers.checks.ex02_describe_a_dataset.devkits import cases
+from helpers.checks.ex02_describe_a_dataset.strangers import STRANGERS
+from helpers.checks.ex02_describe_a_dataset.validation import _LABELLINGS, _PAIRINGS
+from helpers.sources import imagenet, synthetic
+
+
+@pytest.fixture(autouse=True)
+def lenient(monkeypatch):
+    monkeypatch.delenv("COURSE_STRICT", raising=False)
+
+
+def number_of(path):
+    return int(re.findall(r"\d{8}", path)[-1])
+
+
+def ranks(classes):
+    return {wnid: rank for rank, wnid in enumerate(sorted(wnid for wnid, _ in classes.values()))}
+
+
+def right(classes, truth, paths):
+    label_of = ranks(classes)
+    return {path: label_of[classes[truth[number_of(path) - 1]][0]] for path in paths}
+
+
+def labelled(label):
+    """The right line for each path, labelled by `label(classes, truth, id)`."""
+    return lambda classes, truth, paths: {
+        path: label(classes, truth, truth[number_of(path) - 1]) for path in paths
+    }
+
+
+def paired(line):
+    """The right label of the id in line `line(paths, path)`, counted from 0."""
+
+    def answer(classes, truth, paths):
+        label_of = ranks(classes)
+        return {path: label_of[classes[truth[line(paths, path) % len(truth)]][0]] for path in paths}
+
+    return answer
+
+
+def changed(change):
+    return lambda classes, truth, paths: {
+        key: value
+        for path, label in right(classes, truth, paths).items()
+        for key, value in [change(path, label)]
+    }
+
+
+def sorted_words(classes):
+    return sorted(words for _, words in classes.values())
+
+
+def basename(path):
+    return path.rpartition("/")[2]
+
+
+def without_image_five(classes, truth, paths):
+    return {path: label for path, label in right(classes, truth, paths).items() if number_of(path) != 5}
+
+
+def for_every_line(classes, truth, paths):
+    folder = paths[0].rpartition("ILSVRC2012_val")[0] if paths else ""
+    return right(classes, truth, [f"{folder}ILSVRC2012_val_{n + 1:08d}.JPEG" for n in range(len(truth))])
+
+
+def sorting_in_place(classes, truth, paths):
+    paths.sort()
+    return right(classes, truth, paths)
+
+
+def both_mistakes(classes, truth, paths):
+    return {path: number - 1 for path, number in zip(sorted(paths), truth, strict=False)}
+
+
+WRONG_MANIFESTS = {
+    "ID - 1": (labelled(lambda c, t, i: i - 1), "ID - 1 counts from 0 and keeps the devkit's order"),
+    "ID": (labelled(lambda c, t, i: i), "this is the ILSVRC2012_ID itself"),
+    "position in the dict": (labelled(lambda c, t, i: list(c).index(i)), "ID - 1 counts from 0"),
+    "sorted by words": (
+        labelled(lambda c, t, i: sorted(c, key=lambda k: c[k][1]).index(i)),
+        "you sorted by the words",
+    ),
+    "place of the words": (
+        labelled(lambda c, t, i: sorted_words(c).index(c[i][1])),
+        "you sorted by the words",
+    ),
+    "words as keys": (
+        labelled(lambda c, t, i: {w: r for r, w in enumerate(sorted_words(c))}[c[i][1]]),
+        "words are no keys",
+    ),
+    "set of words": (
+        labelled(lambda c, t, i: sorted(set(sorted_words(c))).index(c[i][1])),
+        "you sorted by the words",
+    ),
+    "rank from 1": (labelled(lambda c, t, i: ranks(c)[c[i][0]] + 1), "your ranks count from 1"),
+    "rank among those that occur": (
+        labelled(lambda c, t, i: sorted({c[k][0] for k in t}).index(c[i][0])),
+        "only those classes that occur",
+    ),
+    "one line too far": (lambda c, t, p: right(c, [*t[1:], t[0]], p), "the label of the next one"),
+    "beyond the last line": (
+        lambda c, t, p: {path: ranks(c)[c[t[number_of(path)]][0]] for path in p},
+        "image n belongs to truth[n - 1]",
+    ),
+    "one line too early": (paired(lambda p, path: number_of(path) - 2), "the label of the image before"),
+    "order of the listing": (
+        paired(lambda p, path: p.index(path)),
+        "the first path of the listing with line 1",
+    ),
+    "order of sorted paths": (
+        paired(lambda p, path: sorted(p).index(path)),
+        "one that is missing shifts all behind it",
+    ),
+    "order of sorted names": (
+        paired(lambda p, path: sorted(map(basename, p)).index(basename(path))),
+        "one that is missing shifts all behind it",
+    ),
+    "ID - 1 and sorted paths": (both_mistakes, "ID - 1 counts from 0"),
+    "first number of the name": (
+        lambda c, t, p: {path: ranks(c)[c[t[int(re.search(r"\d+", path)[0]) - 1]][0]] for path in p},
+        "2012 is the year",
+    ),
+    "all digits": (
+        lambda c, t, p: {path: ranks(c)[c[t[int(path[:-5]) - 1]][0]] for path in p},
+        "the eight digits before the suffix",
+    ),
+    "an id that is no class": (
+        labelled(lambda c, t, i: ranks(c)[c[i - 1][0]]),
+        "ids count from 1, and only the ids in `classes`",
+    ),
+    "labels as text": (changed(lambda path, label: (path, str(label))), "this label is text"),
+    "wnids": (labelled(lambda c, t, i: c[i][0]), "this is the wnid"),
+    "NumPy's integers": (changed(lambda path, label: (path, np.int64(label))), "json.dump refuses"),
+    "floats": (changed(lambda path, label: (path, float(label))), "whole numbers of type int"),
+    "absolute paths": (changed(lambda path, label: (f"/data/{path}", label)), "these paths are absolute"),
+    "paths as Path": (changed(lambda path, label: (Path(path), label)), "the paths as text"),
+    "numbers as keys": (changed(lambda path, label: (number_of(path), label)), "the paths as text"),
+    "names without folders": (
+        changed(lambda path, label: (basename(path), label)),
+        "the folders were cut off",
+    ),
+    "no suffix": (changed(lambda path, label: (path[:-5], label)), "the suffix was cut off"),
+    "an image left out": (without_image_five, "1 of 12 images are missing"),
+    "all labels swapped": (lambda c, t, p: {v: k for k, v in right(c, t, p).items()}, "the paths as text"),
+    "an entry for every line": (for_every_line, "images that are not among the paths"),
+    "pairs in a list": (lambda c, t, p: list(right(c, t, p).items()), "which is a dict in Python"),
+    "sorting the argument": (sorting_in_place, "work on a copy"),
+    "always zero": (changed(lambda path, label: (path, 0)), "line n holds the id of image n"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_MANIFESTS)
+def test_a_wrong_manifest_gets_its_diagnosis(name):
+    answer, diagnosis = WRONG_MANIFESTS[name]
+    verdict = ex02.val_manifest(answer)
+    assert verdict.state == "not yet" and diagnosis in verdict.because, verdict
+
+
+def test_two_mistakes_at_once_are_both_named():
+    def answer(classes, truth, paths):
+        return {path: truth[place] - 1 for place, path in enumerate(paths[::-1])}
+
+    because = ex02.val_manifest(lambda c, t, p: {path: t[number_of(path) % len(t)] - 1 for path in p}).because
+    assert "ID - 1" in because and "; and: each image got the label of the next one" in because
+    assert ex02.val_manifest(answer).because.startswith("line n holds")
+
+
+def test_the_first_wrong_image_is_shown_and_not_a_thousand():
+    parts = dict(ex02.val_manifest(WRONG_MANIFESTS["ID - 1"][0]).parts)
+    assert parts["got"] == "ILSVRC2012_val_00000002.JPEG: 4"
+    assert parts["expected"] == "ILSVRC2012_val_00000002.JPEG: 0"
+    assert all(len(text) < 600 for text in parts.values())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        right,
+        lambda c, t, p: dict(sorted(right(c, t, p).items())),
+        paired(lambda p, path: number_of(path) - 1),
+        labelled(lambda c, t, i: sum(wnid < c[i][0] for wnid, _ in c.values())),
+    ],
+)
+def test_every_right_manifest_passes(answer):
+    assert ex02.val_manifest(answer)
+
+
+def test_each_wrong_way_differs_from_the_right_one_in_some_case():
+    for pairing, text in _PAIRINGS[1:]:
+        assert any(
+            case.labels(_LABELLINGS[0][0](case), pairing(case))
+            != case.labels(_LABELLINGS[0][0](case), _PAIRINGS[0][0](case))
+            for case in cases()
+            if case.paths
+        ), text
+    for labelling, text in _LABELLINGS[1:]:
+        assert any(labelling(case) != _LABELLINGS[0][0](case) for case in cases()), text
+
+
+def stem(path):
+    return PurePosixPath(path).stem
+
+
+def found(manifest, known):
+    labels = {stem(path): label for path, label in manifest.items()}
+    return [labels[name] == label for name, label in known.items() if name in labels]
+
+
+def word(right):
+    return "sorted" if right else "other"
+
+
+def guarded(manifest, known):
+    return word(all(found(manifest, known))) if found(manifest, known) else "unknown"
+
+
+def by_truth(manifest, known):
+    labels = {stem(path): label for path, label in manifest.items()}
+    seen = [labels[name] == label for name, label in known.items() if labels.get(name)]
+    return word(all(seen)) if seen else "unknown"
+
+
+def whole_paths(manifest, known):
+    seen = [manifest[f"{name}.JPEG"] == label for name, label in known.items() if f"{name}.JPEG" in manifest]
+    return word(all(seen)) if seen else "unknown"
+
+
+WRONG_GUARDS = {
+    "any": (
+        lambda m, k: word(any(found(m, k))) if found(m, k) else "unknown",
+        "a single wrong label|by chance",
+    ),
+    "all of nothing": (lambda m, k: word(all(found(m, k))), "none of the known images"),
+    "any of nothing": (lambda m, k: word(any(found(m, k))), "by chance"),
+    "zero is false": (by_truth, "0 is false in a condition"),
+    "no folders": (whole_paths, "the paths have folders"),
+    "all must occur": (
+        lambda m, k: word(all({stem(p): v for p, v in m.items()}.get(n) == v for n, v in k.items())),
+        "here number 293",
+    ),
+    "a KeyError": (
+        lambda m, k: word(all(m[f"{n}.JPEG"] == v for n, v in k.items())),
+        "not every known image",
+    ),
+    "range": (lambda m, k: word(max(m.values(), default=0) < 1000), "compare the value"),
+    "ids only": (lambda m, k: word(490 not in m.values()), "labels are ID - 1"),
+    "always sorted": (lambda m, k: "sorted", "these labels are ID - 1"),
+    "a truth value": (lambda m, k: all(found(m, k)), "one of these three words"),
+    "another word": (lambda m, k: "devkit", "one of these three words"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_GUARDS)
+def test_a_wrong_guard_gets_its_diagnosis(name):
+    answer, diagnosis = WRONG_GUARDS[name]
+    verdict = ex02.label_order(answer)
+    assert verdict.state == "not yet" and re.search(diagnosis, verdict.because), verdict
+
+
+def test_a_right_guard_passes():
+    assert ex02.label_order(guarded)
+
+
+def test_the_expected_words_are_those_of_a_right_guard():
+    assert [guarded(s.manifest, ex02.KNOWN) for s in STRANGERS] == [s.expected for s in STRANGERS]
+
+
+def test_the_known_labels_are_those_of_the_package():
+    paths = [f"{name}.JPEG" for name in ex02.KNOWN]
+    from helpers.manifest import Manifest
+
+    manifest = Manifest.from_columns(paths, list(ex02.KNOWN.values()))
+    assert imagenet.check_label_order(manifest) == "sorted"
+
+
+@pytest.mark.parametrize("check", [ex02.val_manifest, ex02.label_order])
+def test_a_stub_says_what_to_do(check):
+    def stub(*arguments):
+        raise NotImplementedError
+
+    verdict = check(stub)
+    assert verdict.state == "not started" and "Replace the stub" in str(verdict)
+
+
+def test_a_devkit_on_disk_is_read_in_the_form_of_the_exercise(tmp_path):
+    made = synthetic.make(tmp_path / "o", "official", count=40, classes=9, size=(48, 32), workers=1)
+    kit = tmp_path / "o/ILSVRC2012_devkit_t12"
+    classes = ex02.devkit_classes(kit)
+    truth = imagenet.load_devkit(kit).ground_truth.tolist()
+    assert {number: wnid for number, (wnid, _) in classes.items()} == imagenet.load_devkit(kit).wnid_of_id
+    assert classes[truth[0]][1]
+    names = [name for name in made.truth if "_val_" in name]
+    assert right(classes, truth, names) == {name: made.truth[name] for name in names}
