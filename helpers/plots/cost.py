@@ -29,11 +29,11 @@ _HISTOGRAM_BINS = np.logspace(-7, -1, 61)  # seconds
 
 def space_finding(trees: Mapping[str, TreeCount]) -> str:
     """What large blocks would cost these trees, for the title."""
-    block = TOLD_BLOCK_BYTES
-    told = [f"{name} {tree.taken_share(block):,.1f} times" for name, tree in trees.items()]
-    return (
-        f"In blocks of {_binary_text(block)} a file system would take {' and '.join(told)} the bytes stored"
-    )
+    first, *others = [
+        (name, f"{tree.taken_share(TOLD_BLOCK_BYTES):,.1f} times") for name, tree in trees.items()
+    ]
+    told = [f"{first[0]} would take {first[1]} its bytes", *(f"{name} {times}" for name, times in others)]
+    return f"In blocks of {_binary_text(TOLD_BLOCK_BYTES)} {', '.join(told)}"
 
 
 def space_alt_text(trees: Mapping[str, TreeCount]) -> str:
@@ -56,16 +56,8 @@ def space(trees: Mapping[str, TreeCount]) -> Figure:
         for (name, tree), colour, marker in zip(trees.items(), COLOURS, _MARKERS, strict=False):
             taken = [tree.taken_share(block) for block in BLOCKS_BYTES]
             axes.plot(BLOCKS_BYTES, taken, "-", color=colour, marker=marker, ms=3.5, label=name)
-            axes.plot(
-                tree.block_bytes,
-                tree.allocated_share,
-                marker,
-                color=colour,
-                mec=INK,
-                ms=10,
-                label="_measured",
-            )
-        axes.plot([], [], "o", mfc="none", mec=INK, ms=11, mew=2, label="measured on this file system")
+            axes.plot(tree.block_bytes, tree.allocated_share, marker, mfc="none", mec=colour, ms=11, mew=2)
+        axes.plot([], [], "o", mfc="none", mec=INK, ms=11, mew=2, ls="", label="measured on this file system")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.xaxis.set_major_formatter(lambda value, _: _binary_text(int(value)))

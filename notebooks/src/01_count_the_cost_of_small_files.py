@@ -13,7 +13,7 @@
 #
 # - What do small files take besides their bytes?
 # - How long does one open take, and how long the slowest?
-# - From which size on does a file cost more than its opening?
+# - From which size on does reading a file take longer than opening it?
 # - When does it help to have many opens in flight?
 
 # %% [markdown] id="objectives"
@@ -71,7 +71,8 @@ for name, one in {"demo set": tree, "environment": environment}.items():
     print(f"takes {bytes_text(one.allocated_bytes)} in blocks of {one.block_bytes:,} bytes")
 
 # %% [markdown]
-# Small blocks waste little. Some storage systems use large ones, to keep many disks busy with one file.
+# The closer the last two numbers, the less is wasted. Some storage systems use much larger blocks, to keep many disks
+# busy with one file.
 #
 # > **Predict.** If every file had to take whole blocks of 1 MiB, how much space would the demo set take: twice its
 # > bytes, five times, ten times?
@@ -106,7 +107,8 @@ course.figure(plots.latencies(times), alt=times.alt_text)
 # %% [markdown]
 # *Warm* means that the kernel still holds the bytes in memory, in the *page cache*. *Cold* means that it was told to
 # forget them (`posix_fadvise`), so they come from the disk. This is only half of the truth: the names and inodes stay
-# known, and only root can make the kernel forget those. A first open on a quiet morning is slower than any open here.
+# known, and only root can make the kernel forget those. The first open after a reboot must fetch them too, and is not
+# among the times above.
 #
 # The time axis is logarithmic. Look at the right ends: a mean hides the few slow calls, and a batch is ready only when
 # its slowest file is.
@@ -130,7 +132,7 @@ from helpers.progress import duration_text
 
 images, wait_s = 1_281_167, 0.002
 here, there = (duration_text(images * one_s) for one_s in (times.median_s("open"), wait_s))
-course.say(f"Here: **{here}**. At {micro_text(wait_s)} each: **{there}**, in every epoch.")
+course.say(f"Here: **{here}**. At {1e3 * wait_s:.0f} ms each: **{there}**, in every epoch.")
 
 # %% [markdown]
 # The 2 ms are an assumption. Your cluster has its own number, and it changes with the hour. The command near the end of
@@ -155,12 +157,12 @@ for note in ladder.notes:
 course.figure(plots.throughput_by_size(ladder), alt=ladder.alt_text)
 
 # %%
-course.say(f"**{ladder.gain_finding}.**")
+course.say(f"{ladder.gain_finding}. **{ladder.even_finding}.**")
 
 # %% [markdown]
-# At the left, opening is all that counts, and the lines lie far apart. At the right, moving bytes is all that counts,
-# and they meet. Files of this course's images lie between. Each point was measured in five rounds, and in each round
-# all points in a new order: so a disturbance hits all of them, not one. The dots show the single runs.
+# Where solid or dashed lines lie apart, opening is what counts. Where they meet, moving the bytes is what counts. Our
+# images lie between. Each point was measured in five rounds, and in each round all points in a new order: so a
+# disturbance hits all of them, not one. The dots show the single runs.
 #
 # Now the demo set itself. We pack it into one file (Arrow, explained in notebook 03) and read single images from both,
 # in random order, with a warm cache.
@@ -197,7 +199,7 @@ course.figure(throughput(records), alt=alt_text(records))
 # > **Predict.** How many times as fast are 16 threads as one, warm and cold, on this machine?
 
 # %%
-largest = int(source.manifest.sizes.max())
+largest = max(map(source.store.size, paths))
 warm = cost.measure_in_flight(source.store, paths, largest, name="warm cache", folder=folder)
 
 # %%
@@ -205,9 +207,8 @@ from helpers.bench import cache
 
 measured = [warm]
 if cache.can_be_cold(folder):
-    measured.append(
-        cost.measure_in_flight(source.store, paths, largest, name="cold cache", folder=folder, cold=True)
-    )
+    named = {"name": "cold cache", "folder": folder, "cold": True}
+    measured.append(cost.measure_in_flight(source.store, paths, largest, **named))
 
 # %% [markdown]
 # Next a **model** of a metadata server, since a laptop has none: a wrapper in this process that makes each open wait
@@ -229,9 +230,9 @@ course.say(
 )
 
 # %% [markdown]
-# Two limits act one after the other. While few opens are in flight, waiting rules, and each further one helps. Once
-# the server answers as fast as it can, further ones only queue. With a warm cache nobody waits, so threads can only get
-# into each other's way.
+# There are two limits. While few opens are in flight, waiting rules, and each further one helps. Once
+# the server answers as fast as it can, further ones only queue. With a warm cache nobody waits for a disk: threads can
+# gain what further CPUs give, no more, and they may get into each other's way.
 #
 # A server is shared. If you take all it can answer, everybody else waits. So this course asks first what it may do:
 
@@ -241,8 +242,9 @@ from helpers.bench import neighbour
 allowed = neighbour.allowance([setup.scratch], samples=3_000, runs=40)
 course.say(allowed.note or f"This {setup.filesystem.kind} is local: nothing was capped.")
 course.say(
-    f"On a shared file system an experiment stops at {neighbour.OPERATIONS:,} operations with {neighbour.IN_FLIGHT} "
-    f"in flight. Thirty participants without a cap would ask for {30 * 3_000 * 40:,} opens."
+    f"On a shared file system an experiment stops at {neighbour.OPERATIONS:,} operations, "
+    f"with {neighbour.IN_FLIGHT} in flight. "
+    f"Thirty participants without a cap would ask for {30 * 3_000 * 40:,} opens."
 )
 
 # %% [markdown] id="exercise"
@@ -265,7 +267,7 @@ course.command(config, "read", [files.name, one_file.name])
 #
 # - A small file takes an inode, at least one block, and an open; its bytes are the least of it.
 # - Opens take microseconds from a warm cache and may take milliseconds from a server; look at the slowest, not the mean.
-# - Below some size the open costs more than the bytes; one large file pays it once.
+# - Below some size, measured above, opening takes longer than reading; one large file is opened once.
 # - Opens in flight hide waiting until the server's rate is reached; then they only queue.
 
 # %% [markdown] id="next"

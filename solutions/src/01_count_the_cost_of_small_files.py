@@ -124,14 +124,14 @@ if inodes_verdict:
 
 # %% id="measure"
 server = cost.ModelServer(source.store, wait_s=0.004, opens_per_s=1_000)
-largest = int(source.manifest.sizes.max())
+largest = max(map(source.store.size, paths))
 for in_flight in (1, 2, 16) if hours_verdict else ():
     predicted_s = 3600 * hours_to_open(len(paths), 0.004, in_flight, 1_000, 1)
     measured_s = cost.seconds_to_read(server, paths, largest, in_flight)
     course.say(f"{in_flight} in flight: predicted {predicted_s:.2f} s, measured **{measured_s:.2f} s**.")
 
 # %% [markdown] id="explain"
-# The measured time is a little longer: threads start, sleep wakes late, and the bytes are read too. A prediction that is
+# The measured time is usually a little longer: threads start, sleep wakes late, and the bytes are read too. A prediction that is
 # off by a tenth is good enough to choose between an hour and a day.
 
 # %% id="imagenet"

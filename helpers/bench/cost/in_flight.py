@@ -51,8 +51,8 @@ class InFlight:
 
     @property
     def gain(self) -> Spread:
-        """How many times as fast the best is as one at a time, paired by rounds."""
-        pairs = zip(self.rates_per_s[self.best], self.rates_per_s[1], strict=True)
+        """How many times as fast `enough` is as one at a time, paired by rounds."""
+        pairs = zip(self.rates_per_s[self.enough], self.rates_per_s[1], strict=True)
         return Spread.of([many / one for many, one in pairs])
 
     @property
@@ -64,9 +64,9 @@ class InFlight:
     @property
     def finding(self) -> str:
         """The sentence that one panel supports."""
-        if len(self.rates_per_s) < 2 or self.best == 1 or self.gain.lower < CLEAR:
+        if self.enough == 1 or self.gain.lower < CLEAR:
             return f"{self.name}: more opens in flight gain nothing clear"
-        return f"{self.name}: {self.best} opens in flight are {times_text(self.gain)} as fast as one"
+        return f"{self.name}: {self.enough} opens in flight are {times_text(self.gain)} as fast as one"
 
     @property
     def alt_text(self) -> str:

@@ -85,6 +85,25 @@ class Ladder:
         pairs = zip(line[-1].bytes_per_s, line[0].bytes_per_s, strict=True)
         return Spread.of([large / small for large, small in pairs])
 
+    def even_bytes(self, cache: Cache) -> int | None:
+        """The smallest size at which many files are at least half as fast as one file.
+
+        There opening takes no longer than reading; None if no size that was measured gets so far.
+        """
+        lines = zip(*(self.line(layout, cache) for layout in LAYOUTS), strict=True)
+        return next(
+            (many.size_bytes for many, one in lines if 2 * many.spread.median >= one.spread.median), None
+        )
+
+    @property
+    def even_finding(self) -> str:
+        """From which size on opening is no longer the larger part, for a conclusion."""
+        sizes = {cache: self.even_bytes(cache) for cache in self.caches}
+        told = [f"from {size_text(size)} on ({cache})" for cache, size in sizes.items() if size]
+        if not told:
+            return "Opening takes longer than reading at every size measured here"
+        return f"Reading takes at least as long as opening {' and '.join(told)}"
+
     @property
     def finding(self) -> str:
         """The sentence that the figure supports."""
