@@ -119,8 +119,9 @@ from helpers.bench import cost
 source = setup.source()
 folder, paths = cost.folder_of(source), source.manifest.paths.to_pylist()
 if inodes_verdict:
-    found = cost.count_tree(folder).inodes
-    course.say(f"You predict {inodes_needed(paths):,} inodes; the folder has **{found:,}**.")
+    found = cost.count_tree(folder)
+    course.say(f"You predict **{inodes_needed(paths):,}** inodes for {len(paths):,} files.")
+    course.say(f"The folder has **{found.inodes:,}** inodes, {found.files:,} of them files.")
 
 # %% id="measure"
 server = cost.ModelServer(source.store, wait_s=0.004, opens_per_s=1_000)

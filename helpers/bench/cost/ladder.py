@@ -88,7 +88,8 @@ class Ladder:
     def even_bytes(self, cache: Cache) -> int | None:
         """The smallest size at which many files are at least half as fast as one file.
 
-        There opening takes no longer than reading; None if no size that was measured gets so far.
+        There what a file costs beside its bytes takes no longer than the bytes; None if no size that
+        was measured gets so far.
         """
         lines = zip(*(self.line(layout, cache) for layout in LAYOUTS), strict=True)
         return next(
@@ -97,12 +98,12 @@ class Ladder:
 
     @property
     def even_finding(self) -> str:
-        """From which size on opening is no longer the larger part, for a conclusion."""
+        """From which size on the bytes are the larger part, for a conclusion."""
         sizes = {cache: self.even_bytes(cache) for cache in self.caches}
         told = [f"from {size_text(size)} on ({cache})" for cache, size in sizes.items() if size]
         if not told:
-            return "Opening takes longer than reading at every size measured here"
-        return f"Reading takes at least as long as opening {' and '.join(told)}"
+            return "At no size measured here do many files reach half the speed of one"
+        return f"Many files reach half the speed of one {' and '.join(told)}"
 
     @property
     def finding(self) -> str:
