@@ -146,18 +146,21 @@ class Comparison:
         if most.copied_bytes < _NOTICEABLE * max(least.copied_bytes, 1):
             return f"No clear difference: {told} {bytes_text(most.copied_bytes)} of the {most.way}"
         return (
-            f"Reading {least.rows:,} samples, {told} {bytes_text(most.copied_bytes)} of the {most.way} "
-            f"and {bytes_text(least.copied_bytes)} of the {least.way}"
+            f"In one epoch of {least.rows:,} samples {told} {bytes_text(most.copied_bytes)} "
+            f"of the {most.way} and {bytes_text(least.copied_bytes)} of the {least.way}"
         )
 
     @property
     def at_imagenet_size(self) -> str:
-        """What that comes to for ImageNet, by the same bytes a sample: an estimate."""
+        """What that comes to for ImageNet, with as many bytes a sample: an estimate."""
         told = (
-            f"{bytes_text(one.copied_bytes_a_row * IMAGENET_ROWS * one.workers)} for the {one.way}"
+            f"{bytes_text(one.copied_bytes_a_row * IMAGENET_ROWS * one.workers)} of the {one.way}"
             for one in self.watched
         )
-        return f"{self.watched[0].workers} workers would copy about {' and '.join(told)}"
+        workers = self.watched[0].workers
+        return (
+            f"for ImageNet's {IMAGENET_ROWS:,} paths {workers} workers would copy about {' or '.join(told)}"
+        )
 
     @property
     def alt_text(self) -> str:

@@ -61,21 +61,21 @@ manifest.table.slice(0, 2).to_pylist()
 # is a number: the place of the class in a list. The path is also the *key* by which the sample is known from now on.
 #
 # > **Predict.** Four data sets lie on this disk: class folders, Kaggle's tree, ImageNet's official tar files, Flickr30K.
-# > In which of them does the path of an image tell its class?
+# > In which of them does the path of a validation image tell what it shows?
 
 # %%
-for layout in setup.data:
-    found = setup.source(layout)
+for layout, data in setup.data.items():
+    found = setup.source(layout, split=None if data.layout == "real" else "val")
     print(f"{found.kind}: {len(found.manifest)} samples, first {found.manifest.path(0)}")
     for note in found.notes:
         print("    note:", note)
 
 # %% [markdown]
-# Training images tell their class (`n01440764` is a *wnid*, WordNet's number of a noun). Validation images of Kaggle's
-# tree and of the official tar do not: their labels stand in a CSV file or in the development kit. Flickr30K has captions
+# Only the class folders tell (`n01440764` is a *wnid*, WordNet's number of a noun). For Kaggle's tree the labels stand in
+# a CSV file, for the official tar in the development kit, and the tar is read without unpacking it. Flickr30K has captions
 # in up to three files. The notes say what was guessed or left aside. Read them: a wrong guess costs a training run.
 #
-# Captions come as `.token` file and as `results.csv`, which lost a delimiter in one row.
+# Captions come as a `.token` file and as `results.csv`, of which one row lost a delimiter.
 #
 # > **Predict.** Do both files give the same data set?
 
@@ -87,7 +87,7 @@ for name, file in {file.name: file for file in flickr.rglob("results*")}.items()
 
 # %% [markdown]
 # A *digest* is a fingerprint, here of all paths and captions. Equal digests mean equal data sets, although the files
-# differ: the broken row was mended, and a note says so.
+# differ: the broken row was mended, and its note says so.
 #
 # Now that everything is in a table, questions about the data set cost no request to the file system.
 
@@ -97,8 +97,14 @@ from helpers.plots.manifests import Profile
 profile = Profile(manifest)
 course.figure(profile.draw(), alt=profile.alt_text)
 
+# %% [markdown]
+# In your own data look for classes with few images, and for a few very large files: the first are learnt badly, the
+# second make a batch wait.
+
 # %% [markdown] id="write"
 # ## 2 · Write it down, name it, divide it
+#
+# Training does not need the walk again. It needs the list.
 #
 # > **Predict.** Reading one JSON file against walking through the tree: how many times faster is it on this disk?
 
@@ -118,19 +124,21 @@ times = f"walking {1e3 * walk.median:.1f} ms, reading {1e3 * read.median:.1f} ms
 if walk.overlaps(read):
     course.say(f"**No clear difference here**: {times}.")
 else:
-    course.say(f"**Reading takes {read.median / walk.median:.0%} of the time of walking**: {times}.")
-course.say(f"The walk asked the file system about {len(manifest):,} files, the reading about one.")
+    course.say(f"**Reading is {walk.median / read.median:.1f} times as fast**: {times}.")
+course.say(f"The walk asked about {len(manifest):,} files, the reading about one.")
 
 # %% [markdown]
 # On a warm local disk each question takes microseconds, and a small data set shows little. On a parallel file system
-# each is a trip over the network to a server that all users share. Two shapes of JSON are understood: ours, with a header and
-# columns, and a flat one, `{path: label}`, which other courses use.
+# each is a trip over the network to a server that all users share.
+#
+# Two shapes of JSON are understood: ours, with a header and columns, and the flat one of the Jülich course,
+# `{path: label}`.
 
 # %%
 manifest.save_flat(setup.scratch / "flat.json")
 for name in ("train.json", "flat.json"):
     lines = (setup.scratch / name).read_text().splitlines()
-    print(f"--- {name}", *(line[:100] for line in lines[:13]), "…", sep="\n")
+    print(f"--- {name}", *(line[:90] for line in lines[:13]), "…", sep="\n")
 
 # %% [markdown]
 # > **Predict.** The rows are shuffled; then one label is changed. Which of the two changes the digest?
@@ -138,7 +146,7 @@ for name in ("train.json", "flat.json"):
 # %%
 shuffled = manifest.select(manifest.order(seed=1))
 labels = manifest.targets.to_pylist()
-labels[0] = 1 - labels[0]
+labels[0] = int(labels[0] == 0)
 changed = Manifest.from_columns(manifest.paths, labels)
 shuffled.digest == manifest.digest, changed.digest == manifest.digest
 
@@ -146,19 +154,25 @@ shuffled.digest == manifest.digest, changed.digest == manifest.digest
 # The digest does not depend on the order, so a shuffled copy is still the same set. Whoever trains on your manifest can
 # compare one line instead of a million files.
 #
-# `split_off` draws a part, the same one for the same seed, with its share of each class. Several processes divide the rest among them.
+# `split_off` draws a part with its share of each class, the same part for the same seed. What stays is divided among
+# the processes of a job.
 #
-# > **Predict.** The rows are sorted by class. How many classes does each of four processes see, if each takes a quarter
-# > in one piece? If each takes every fourth row?
+# > **Predict.** A walk finds the images class by class. How many classes does each of four processes see, if each takes
+# > a quarter in one piece? If each takes every fourth row?
 
 # %%
 import numpy as np
 
 train, val = manifest.split_off(0.1, seed=0)
+train = train.select(np.argsort(train.targets, kind="stable"))
 pieces = np.array_split(np.asarray(train.targets), 4)
 for rank, piece in enumerate(pieces):
-    own = np.asarray(train.slice(rank, 4).targets)
-    print(f"process {rank}: piece {len(np.unique(piece))} classes, slice {len(np.unique(own))} classes")
+    own = np.unique(train.slice(rank, 4).targets)
+    print(f"process {rank}: {len(np.unique(piece))} classes in a piece, {len(own)} in every fourth row")
+
+# %% [markdown]
+# A process that sees few classes computes batch statistics of these only, and if it is lost, so are its classes. `slice`
+# takes every fourth row; loaders shuffle on top of it.
 
 # %% [markdown] id="order"
 # ## 3 · Catch the wrong label order
@@ -172,20 +186,22 @@ from helpers.sources import imagenet, synthetic
 
 copies = {"prepared": setup.scratch / "prepared", "official": setup.scratch / "official"}
 for layout, folder in copies.items():
-    synthetic.make(folder, layout, count=200, val=160, classes=40, size=(48, 36))
+    synthetic.make(folder, layout, count=200, val=160, classes=40, size=(48, 36), workers=1)
 by_folder, by_kit = (sources.load(folder, split="val").manifest for folder in copies.values())
 devkit = imagenet.load_devkit(copies["official"] / "ILSVRC2012_devkit_t12")
-devkit.ground_truth[:5], by_kit.targets[:5].to_pylist()
+print("IDs of images 1 to 5:   ", *devkit.ground_truth[:5])
+print("labels of images 1 to 5:", *by_kit.targets[:5])
 
 # %% [markdown]
 # > **Predict.** A colleague writes `label = ID - 1`. All labels are in range, and nothing fails. A perfect model, trained
 # > on sorted wnids, is tested with them: what accuracy is reported?
 
 # %%
-truth = {path.rpartition("/")[2]: label for path, label in zip(by_folder.paths.to_pylist(), by_folder.targets.to_pylist())}
-right = np.array([truth[name] for name in by_kit.paths.to_pylist()])
-candidates = {"ID": devkit.ground_truth, "ID - 1": devkit.ground_truth - 1, "rank": np.asarray(by_kit.targets)}
-accuracy = {name: (labels == right).mean() for name, labels in candidates.items()}
+names = [path.rpartition("/")[2] for path in by_folder.paths.to_pylist()]
+right = np.asarray(by_folder.targets)[np.argsort(names)]  # image 1, 2, 3 …
+ids, ranks = devkit.ground_truth, np.asarray(by_kit.targets)
+guesses = {"ID": ids, "ID - 1": ids - 1, "rank": ranks}
+accuracy = {name: (labels == right).mean() for name, labels in guesses.items()}
 for name, share in accuracy.items():
     print(f"label = {name:7} agrees with the folders for {share:6.1%} of the images")
 
@@ -196,12 +212,12 @@ course.say(
 )
 
 # %% [markdown]
-# On the real set this looks like a broken model, with an accuracy near 0.1 %, as users report
+# On the real set this looks like a broken model with an accuracy near 0.1 %, as users report
 # ([DynamicViT 17](https://github.com/raoyongming/DynamicViT/issues/17),
 # [timm 1081](https://github.com/huggingface/pytorch-image-models/issues/1081)). To tell the orders apart, look at images
 # whose label is known. Validation images 1 to 4 have IDs 490, 361, 171, 822, and sorted labels 65, 970, 230, 809.
 #
-# > **Predict.** Somebody repaired two of four labels by hand. What will the check say?
+# > **Predict.** Somebody repaired the first two of four labels by hand. What will the check say?
 
 # %%
 from helpers.errors import HelpersError
@@ -216,7 +232,8 @@ def order_of(*labels):
 
 
 # %%
-for labels in ((65, 970, 230, 809), (490, 361, 171, 822), (489, 360, 170, 821), (65, 970, 170, 821)):
+strangers = [(65, 970, 230, 809), (490, 361, 171, 822), (489, 360, 170, 821), (65, 970, 170, 821)]
+for labels in strangers:
     print(labels, "→", order_of(*labels))
 
 # %% [markdown] id="refuse"
@@ -252,18 +269,21 @@ def told(read, *arguments):
 
 # %%
 for text in suspects:
-    (setup.scratch / "suspect.json").write_text(text)
-    print(text)
-    print("    json.loads:", told(json.loads, text), "· Manifest.load:", told(Manifest.load, setup.scratch / "suspect.json"))
+    suspect = setup.scratch / "suspect.json"
+    suspect.write_text(text)
+    print(f"{text:36} json.loads: {told(json.loads, text)}")
+    print("   ", told(Manifest.load, suspect))
 
 # %% [markdown]
 # Of two equal keys `json` keeps the last and says nothing, so an image with two labels looks fine. A path with `..` or
-# a leading slash would leave the folder of the data. Each sentence names the file, the count and the first few culprits.
-# Labels are held against the class list, rows against the digest, paths against the files:
+# a leading slash would leave the folder of the data. Each sentence tells the file, the count and the first few culprits.
+#
+# A manifest can also contradict itself or the disk. Rows are compared with the digest, labels with the class list, paths
+# with the files:
 
 # %%
 edited = json.loads(path.read_text())
-edited["columns"]["label"][0] = 1 - edited["columns"]["label"][0]
+edited["columns"]["label"][0] = int(edited["columns"]["label"][0] == 0)
 path.with_name("edited.json").write_text(json.dumps(edited))
 print(told(Manifest.load, path.with_name("edited.json")))
 
@@ -278,11 +298,11 @@ print(told(lambda: gone.check_files(source.store)))
 # A DataLoader forks workers. After a fork all processes share the pages of memory; a page is copied only when somebody
 # writes to it. Workers only read the list of paths, so it should cost nothing.
 #
-# > **Predict.** Four workers read every sample of a list once. How much memory does each of them add: nothing, a little,
-# > or a copy of the list?
+# > **Predict.** Four workers share an epoch, so each looks up a quarter of the samples, in random order. How much memory
+# > does each add: nothing, a quarter of the list, or nearly all of it?
 #
-# We ask the kernel (`/proc/self/smaps_rollup`) which pages each worker has for itself alone. Each way of holding the
-# list gets a fresh interpreter.
+# The kernel tells (in `/proc/self/smaps_rollup`) how many pages a worker has for itself alone. The list is held once as
+# a dict and once as a table, each in a fresh interpreter.
 
 # %%
 from helpers.bench import manifest_memory
@@ -294,11 +314,11 @@ comparison = Comparison(manifest_memory.watch(setup.scratch / "large.json", work
 
 # %%
 course.figure(comparison.draw(), alt=comparison.alt_text)
-course.say(f"By the same bytes a sample, {comparison.at_imagenet_size} of ImageNet's {manifest_memory.IMAGENET_ROWS:,} paths.")
+course.say(f"With as many bytes a sample, {comparison.at_imagenet_size}.")
 
 # %% [markdown]
 # Reading is writing: Python counts the references to each object *in the object*. To look at a path is to change its
-# count, and the page is copied. Objects of many samples share a page, so the cost is there after a small part of an
+# count, and the page is copied. Objects of many samples share a page, so most of it is copied after a small part of an
 # epoch. It looks like a leak, and the discussion of it is long
 # ([pytorch 13246](https://github.com/pytorch/pytorch/issues/13246)). A columnar table has no object for each sample: a
 # few large buffers hold all paths, and nobody writes to them.

@@ -4,7 +4,7 @@
 # ★★☆ · 20 minutes · after [notebook 02](../notebooks/02_describe_a_dataset.ipynb)
 #
 # The names of ImageNet's validation images say nothing of their class. The development kit does, in an order of its
-# own. First you write the manifest, then a guard that catches the wrong order in manifests of others.
+# own: its line 7 belongs to `ILSVRC2012_val_00000007.JPEG`. First you write the manifest, then a guard that catches the wrong order in manifests of others.
 
 # %% id="start"
 import sys
@@ -130,9 +130,11 @@ else:
     source = setup.source("official", split="val")
     truth = imagenet.load_devkit(kit).ground_truth.tolist()
     yours = val_manifest(check.devkit_classes(kit), truth, source.manifest.paths.to_pylist())
-    same = sum(mine == its for mine, its in zip(yours.values(), source.manifest.targets.to_pylist()))
+    same = sum(map(int.__eq__, yours.values(), source.manifest.targets.to_pylist()))
     said = label_order(yours, check.KNOWN)
-    course.say(f"**{same} of {len(yours)} labels** agree with `helpers.sources`. Your guard says **{said}**.")
+    course.say(
+        f"**{same} of {len(yours)}** labels are those of `helpers.sources`; your guard says **{said}**."
+    )
 
 # %% [markdown] id="meaning"
 # On the drawn copy *other* is the right answer: its images have the names of real ones and other labels. A guard that

@@ -23,7 +23,7 @@ def profile(labels=(0, 0, 1), classes=("cat", "dog"), sizes=(1000, 2000, 90_000)
 def test_the_title_says_what_a_worker_copied():
     finding = Comparison([watched(DICT, 28), watched(TABLE, 0.8)]).finding
     assert finding == (
-        "Reading 1,000 samples, each of 4 workers copied 28.0 MB of the dict of paths "
+        "In one epoch of 1,000 samples each of 4 workers copied 28.0 MB of the dict of paths "
         "and 800 kB of the columnar table"
     )
 
@@ -40,8 +40,8 @@ def test_a_table_that_costs_more_is_said():
 
 def test_the_estimate_for_imagenet_scales_with_rows_and_workers():
     text = Comparison([watched(DICT, 1), watched(TABLE, 0.01)]).at_imagenet_size
-    assert "4 workers would copy about 5.1 GB for the dict of paths" in text
-    assert "51.2 MB for the columnar table" in text
+    assert "1,281,167 paths 4 workers would copy about 5.1 GB of the dict of paths" in text
+    assert text.endswith("or 51.2 MB of the columnar table")
 
 
 @pytest.mark.parametrize("other", [watched(TABLE, 1, workers=2), watched(TABLE, 1, rows=7)])
