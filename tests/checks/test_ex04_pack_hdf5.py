@@ -1,0 +1,386 @@
+"""Exercise 04: every known wrong answer gets its own diagnosis, right ways pass."""
+
+import functools
+import itertools
+import os
+import time
+
+import h5py
+import numpy as np
+import pytest
+
+from helpers.checks import ex04_pack_hdf5 as ex04
+from helpers.checks.forked import in_worker
+from helpers.formats import hdf5
+
+
+@pytest.fixture(autouse=True)
+def lenient(monkeypatch):
+    monkeypatch.delenv("COURSE_STRICT", raising=False)
+
+
+def convert(
+    vlen_path,
+    out,
+    *,
+    order=lambda rows, labels: range(len(labels)),
+    offsets=lambda sizes: np.cumsum([0, *sizes], dtype=np.uint64),
+    labels=lambda values: values.astype(np.int64),
+    row=lambda values: values,
+    **storage,
+):
+    """The right conversion, with places to break it."""
+    with h5py.File(vlen_path) as source, h5py.File(out, "w") as target:
+        rows, values = source["train/images"], source["train/targets"][...]
+        chosen = list(order(rows, values))
+        sizes = [len(rows[i]) for i in chosen]
+        borders = np.cumsum([0, *sizes])
+        group = target.create_group("train")
+        data = group.create_dataset("data", (int(borders[-1]),), storage.pop("dtype", np.uint8), **storage)
+        for i, start, size in zip(chosen, borders, sizes, strict=False):
+            data[start : start + size] = row(rows[i])
+        group["offsets"] = offsets(sizes)
+        if labels is not None:
+            group["labels"] = labels(values[chosen])
+        return len(chosen)
+
+
+def all_at_once(vlen_path, out):
+    with h5py.File(vlen_path) as source, h5py.File(out, "w") as target:
+        rows = [np.zeros(0, np.uint8), *source["train/images"][...]]
+        group = target.create_group("train")
+        group["data"] = np.concatenate(rows)
+        group["offsets"] = np.cumsum([len(row) for row in rows], dtype=np.uint64)
+        group["labels"] = source["train/targets"][...].astype(np.int64)
+        return len(rows) - 1
+
+
+def never_closed(vlen_path, out):
+    count = convert(vlen_path, out)
+    never_closed.kept = h5py.File(out)
+    return count
+
+
+def source_kept(vlen_path, out):
+    source_kept.kept = h5py.File(vlen_path)
+    return convert(vlen_path, out)
+
+
+def other_data(**more):
+    """The right file, whose `data` is then replaced."""
+
+    def write(vlen_path, out):
+        count = convert(vlen_path, out)
+        with h5py.File(out, "r+") as file:
+            whole, borders = file["train/data"][...], file["train/offsets"][...].astype(int)
+            del file["train/data"]
+            more["replace"](file["train"], whole, [whole[a:b] for a, b in itertools.pairwise(borders)])
+        return count
+
+    return write
+
+
+def as_rows(group, whole, parts):
+    rows = group.create_dataset("data", (len(parts),), h5py.vlen_dtype(np.uint8))
+    for i, part in enumerate(parts):
+        rows[i] = part
+
+
+def as_text(group, whole, parts):
+    group["data"] = np.array([part.tobytes()[:50] or b" " for part in parts], "S50")
+
+
+def flat(vlen_path, out):
+    count = convert(vlen_path, out)
+    with h5py.File(out, "r+") as file:
+        for name in ("data", "offsets", "labels"):
+            file.move(f"train/{name}", name)
+        del file["train"]
+    return count
+
+
+def cut(group, whole, parts):
+    group["data"] = whole[:-1]
+
+
+def changed(group, whole, parts):
+    group["data"] = whole ^ 1
+
+
+def by_label(rows, labels):
+    return np.argsort(labels, kind="stable").tolist()
+
+
+def without_empty(rows, labels):
+    return [i for i in range(len(labels)) if len(rows[i])]
+
+
+WRONG_CONVERSIONS = {
+    "sizes": (functools.partial(convert, offsets=lambda s: np.array(s, np.uint64)), "these are the sizes"),
+    "0 and sizes": (
+        functools.partial(convert, offsets=lambda s: np.array([0, *s], np.uint64)),
+        "are the sizes",
+    ),
+    "no last": (
+        functools.partial(convert, offsets=lambda s: np.cumsum([0, *s])[:-1]),
+        "last offset is missing",
+    ),
+    "no first": (functools.partial(convert, offsets=lambda s: np.cumsum(s)), "first offset is missing"),
+    "from one": (functools.partial(convert, offsets=lambda s: np.cumsum([0, *s]) + 1), "one too large"),
+    "inclusive": (
+        functools.partial(convert, offsets=lambda s: np.array([0, *(np.cumsum(s) - 1)])),
+        "a slice ends before its stop",
+    ),
+    "int32": (functools.partial(convert, offsets=lambda s: np.cumsum([0, *s], dtype=np.int32)), "2 or 4 GiB"),
+    "uint32": (
+        functools.partial(convert, offsets=lambda s: np.cumsum([0, *s], dtype=np.uint32)),
+        "2 or 4 GiB",
+    ),
+    "float": (
+        functools.partial(convert, offsets=lambda s: np.cumsum([0, *s], dtype=float)),
+        "float is no index",
+    ),
+    "unlike": (functools.partial(convert, offsets=lambda s: np.arange(len(s) + 1)), "sample i lies in"),
+    "dropped": (functools.partial(convert, order=without_empty), "zero bytes were dropped"),
+    "sorted": (functools.partial(convert, order=by_label), "another order"),
+    "no labels": (functools.partial(convert, labels=None), "labels are lost; they are `train/targets`"),
+    "zero labels": (
+        functools.partial(convert, labels=lambda v: np.zeros(len(v), np.int64)),
+        "labels are lost",
+    ),
+    "int8 labels": (functools.partial(convert, labels=lambda v: v.astype(np.int8)), "int8 cannot hold"),
+    "uint8 labels": (functools.partial(convert, labels=lambda v: v.astype(np.uint8)), "uint8 cannot hold"),
+    "uint16 labels": (functools.partial(convert, labels=lambda v: v.astype(np.uint16)), "uint16 cannot hold"),
+    "float labels": (functools.partial(convert, labels=lambda v: v.astype(float)), "labels are signed"),
+    "text labels": (functools.partial(convert, labels=lambda v: v.astype("S")), "whole numbers"),
+    "sorted labels": (functools.partial(convert, labels=lambda v: np.sort(v)), "labels are in another order"),
+    "few labels": (functools.partial(convert, labels=lambda v: v[1:].astype(np.int64)), "one label a sample"),
+    "other labels": (functools.partial(convert, labels=lambda v: v.astype(np.int64) + 1), "not the labels"),
+    "int64 data": (functools.partial(convert, dtype=np.int64), "each byte takes 8 bytes"),
+    "int8 data": (
+        other_data(replace=lambda g, w, p: g.create_dataset("data", data=w.view(np.int8))),
+        "type is uint8",
+    ),
+    "rows": (other_data(replace=as_rows), "vlen layout again"),
+    "text": (other_data(replace=as_text), "text ends at a zero byte"),
+    "cut data": (other_data(replace=cut), "missing or cut"),
+    "more data": (
+        other_data(replace=lambda g, w, p: g.create_dataset("data", data=np.append(w, w))),
+        "more bytes",
+    ),
+    "changed data": (other_data(replace=changed), "not those of its row"),
+    "data by size": (
+        other_data(replace=lambda g, w, p: g.create_dataset("data", data=np.concatenate(p[::-1]))),
+        "another order",
+    ),
+    "chunks": (functools.partial(convert, chunks=True), "fetches whole chunks"),
+    "gzip": (functools.partial(convert, compression="gzip"), "fetches whole chunks"),
+    "no group": (flat, "at the top of the file"),
+    "not closed": (never_closed, "use `with h5py.File"),
+    "source kept": (source_kept, "use `with h5py.File"),
+    "all in memory": (all_at_once, "whole data set in memory"),
+    "list of a row": (
+        functools.partial(convert, row=lambda r: np.array(list(r), np.uint8)),
+        "becomes a Python object",
+    ),
+    "list of bytes": (
+        functools.partial(convert, row=lambda r: np.array(list(r.tobytes()), np.uint8)),
+        "becomes a Python object",
+    ),
+    "no file": (lambda vlen_path, out: 3, "write to the path"),
+    "not HDF5": (lambda vlen_path, out: out.write_bytes(b"no"), "write it with h5py.File"),
+    "other names": (lambda vlen_path, out: [h5py.File(out, "w").close(), 1][1], "looks for these names"),
+    "float count": (lambda vlen_path, out: float(convert(vlen_path, out)), "a plain int"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_CONVERSIONS)
+def test_a_wrong_conversion_gets_its_diagnosis(name):
+    answer, diagnosis = WRONG_CONVERSIONS[name]
+    verdict = ex04.write_blob(answer)
+    assert verdict.state == "not yet" and diagnosis in verdict.because, str(verdict)
+
+
+def test_an_empty_part_that_breaks_the_answer_is_told():
+    def with_concatenate(vlen_path, out):
+        with h5py.File(vlen_path) as source:
+            if not len(source["train/images"]):
+                np.concatenate([])
+        return convert(vlen_path, out)
+
+    verdict = ex04.write_blob(with_concatenate)
+    assert "need at least one array" in str(verdict) and "empty.h5 of 0 samples" in str(verdict)
+
+
+def test_the_right_conversion_passes_and_our_reader_reads_its_file(tmp_path):
+    assert ex04.write_blob(convert)
+    from helpers.bench.hdf5 import write_vlen
+    from helpers.checks.ex04_pack_hdf5.cases import samples_of, small_set
+
+    write_vlen(samples_of(small_set()), tmp_path / "vlen.h5")
+    convert(tmp_path / "vlen.h5", tmp_path / "blob.h5")
+    reader = hdf5.open(tmp_path / "blob.h5")
+    assert [(bytes(reader.read(i)), reader.target(i)) for i in range(len(reader))] == small_set()
+
+
+def part(group, index, shift=0, more=0):
+    start, stop = (int(border) for border in group["offsets"][index : index + 2])
+    return group["data"][start + shift : stop + more].tobytes(), int(group["labels"][index])
+
+
+def opener(key=lambda path: (path, os.getpid()), how=lambda path: h5py.File(path)):
+    """Opens a file once for each key."""
+    kept = {}
+
+    def opened(path):
+        if key(path) not in kept:
+            kept[key(path)] = how(path)["train"]
+        return kept[key(path)]
+
+    return opened
+
+
+def reading(get=part, **how):
+    opened = opener(**how)
+    return lambda path, index: get(opened(path), index)
+
+
+def each_time(path, index):
+    with h5py.File(path) as file:
+        return part(file["train"], index)
+
+
+def whole(group, index):
+    start, stop = (int(border) for border in group["offsets"][index : index + 2])
+    return group["data"][...][start:stop].tobytes(), int(group["labels"][index])
+
+
+def cached_whole():
+    opened = opener(how=lambda path: {"train": {n: i[...] for n, i in h5py.File(path)["train"].items()}})
+    return lambda path, index: part(opened(path), index)
+
+
+def seeking():
+    """One Python file for parent and worker: seek, then read."""
+    kept = {}
+
+    def read(path, index):
+        if path not in kept:
+            with h5py.File(path) as file:
+                group = file["train"]
+                place, borders = group["data"].id.get_offset(), group["offsets"][...].tolist()
+                kept[path] = path.open("rb", buffering=0), place, borders, group["labels"][...]
+        file, place, borders, labels = kept[path]
+        file.seek(place + borders[index])
+        return file.read(borders[index + 1] - borders[index]), int(labels[index])
+
+    return read
+
+
+def by_position():
+    """What the package's reader does: no handle of the library, reads by position."""
+    kept = {}
+
+    def read(path, index):
+        if path not in kept:
+            with h5py.File(path) as file:
+                group = file["train"]
+                place, borders = group["data"].id.get_offset(), group["offsets"][...].tolist()
+                kept[path] = os.open(path, os.O_RDONLY), place, borders, group["labels"][...]
+        descriptor, place, borders, labels = kept[path]
+        size = borders[index + 1] - borders[index]
+        return os.pread(descriptor, size, place + borders[index]), int(labels[index])
+
+    return read
+
+
+def mapped():
+    kept = {}
+
+    def read(path, index):
+        if path not in kept:
+            with h5py.File(path) as file:
+                group = file["train"]
+                place, size = group["data"].id.get_offset(), group["data"].size
+                data = np.memmap(path, np.uint8, "r", place, (size,))
+                kept[path] = {"data": data, "offsets": group["offsets"][...], "labels": group["labels"][...]}
+        return part(kept[path], index)
+
+    return read
+
+
+def dies_in_worker():
+    right, here = reading(), os.getpid()
+    return lambda path, index: right(path, index) if os.getpid() == here else os._exit(1)
+
+
+def raises_in_worker():
+    right, here = reading(), os.getpid()
+
+    def read(path, index):
+        if os.getpid() != here:
+            raise OSError("broken handle")
+        return right(path, index)
+
+    return read
+
+
+WRONG_READERS = {
+    "array": (reading(lambda g, i: (g["data"][0:9], 1)), "tobytes()"),
+    "only data": (reading(lambda g, i: part(g, i)[0]), "return data, label"),
+    "NumPy label": (reading(lambda g, i: (part(g, i)[0], g["labels"][i])), "wrap it in int"),
+    "other label": (reading(lambda g, i: (part(g, i)[0], int(g["labels"][max(0, i - 1)]))), "not the label"),
+    "one short": (reading(lambda g, i: part(g, i, more=-1)), "one byte is missing"),
+    "one long": (reading(lambda g, i: part(g, i, more=1)), "one byte too many"),
+    "next sample": (reading(lambda g, i: part(g, min(i + 1, 8))), "another sample of the file"),
+    "everything": (reading(lambda g, i: (g["data"][...].tobytes(), 0)), "bytes of all samples"),
+    "nothing": (reading(lambda g, i: (b"", 0)), "sample i is data"),
+    "any path": (reading(key=lambda path: os.getpid()), "belong to its path"),
+    "opened each time": (each_time, "cost of small files back"),
+    "whole each time": (reading(whole), "load the whole data set"),
+    "whole kept": (cached_whole(), "load the whole data set"),
+    "handle kept": (reading(key=lambda path: path), "remember with the handle which process"),
+    "Python file": (reading(key=lambda p: p, how=lambda p: h5py.File(p.open("rb"))), "handle which process"),
+    "shared offset": (seeking(), "handle which process"),
+    "dies": (dies_in_worker(), "where os.getpid() is another"),
+    "raises": (raises_in_worker(), "where os.getpid() is another"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_READERS)
+def test_a_wrong_reader_gets_its_diagnosis(name):
+    answer, diagnosis = WRONG_READERS[name]
+    verdict = ex04.read_sample(answer)
+    assert verdict.state == "not yet" and diagnosis in verdict.because, str(verdict)
+
+
+@pytest.mark.parametrize("answer", [reading(), by_position(), mapped()], ids=["h5py", "pread", "memmap"])
+def test_every_right_reader_passes(answer):
+    verdict = ex04.read_sample(answer)
+    assert verdict, str(verdict)
+
+
+def test_stubs_are_not_started():
+    def stub(path, index):
+        raise NotImplementedError
+
+    assert ex04.read_sample(stub).state == ex04.write_blob(stub).state == "not started"
+
+
+class TestWorkers:
+    def test_a_worker_returns_what_was_computed_in_another_process(self):
+        assert in_worker(lambda: [1, os.getpid() != here]) == [1, True]
+
+    def test_an_exception_in_a_worker_is_told(self):
+        assert in_worker(lambda: 1 / 0) == {"error": "ZeroDivisionError: division by zero"}
+
+    def test_a_worker_that_hangs_is_stopped(self):
+        began = time.monotonic()
+        assert in_worker(lambda: time.sleep(60), limit_s=0.3) is None
+        assert time.monotonic() - began < 5
+
+    def test_more_than_a_pipe_holds_arrives(self):
+        assert in_worker(lambda: "x" * 300_000) == "x" * 300_000
+
+
+here = os.getpid()
