@@ -35,7 +35,7 @@ def mixing(result: Mixing) -> Figure:
         _ideal(left, median(result.ideal.classes))
         _ideal(right, 100 * median(result.ideal.met_again))
         left.set_ylabel(f"different classes in a batch of {result.config.batch}", fontsize=9)
-        right.set_ylabel("pairs of a batch that met in the last epoch too, %", fontsize=9)
+        right.set_ylabel("pairs in a batch that had met before, %", fontsize=9)
         for axes in (left, right):
             _finish(axes, buffers, "shuffle buffer, images (1: none)")
         left.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(0, 0.68))
@@ -72,7 +72,11 @@ def _line(axes: Axes, xs: Sequence[int], runs: Sequence[Sequence[float]], number
     colour, marker = COLOURS[number], _MARKERS[number]
     for x, values in zip(xs, runs, strict=True):
         axes.plot([x] * len(values), values, ".", ms=4, color=colour, alpha=0.5)
-    axes.plot(xs, [median(values) for values in runs], marker=marker, ms=5, color=colour, label=label)
+    # The first line is broad, so that it shows where the second lies upon it.
+    width, size = ((4.0, 8), (1.6, 5))[number]
+    axes.plot(
+        xs, [median(v) for v in runs], marker=marker, ms=size, lw=width, color=colour, alpha=0.85, label=label
+    )
 
 
 def _ideal(axes: Axes, value: float) -> None:

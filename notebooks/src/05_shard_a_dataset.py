@@ -43,11 +43,12 @@ setup = course.start("05")
 # `pack` with an output that ends in `.tars` makes a folder of shards. Here a shard takes at most 100 images.
 
 # %%
+from helpers.bench.shards.place import fresh_folder
 from helpers.formats import tar
 from helpers.pack import PackConfig, pack
 
-hundred = tar.Options(max_count=100)
-packed = pack(setup.source("folder"), setup.scratch / "train.tars", PackConfig(options=hundred))
+place = fresh_folder(setup.scratch)  # pack overwrites nothing, and a cell may run twice
+packed = pack(setup.source("folder"), place / "train.tars", PackConfig(options=tar.Options(max_count=100)))
 shards = sorted(packed.path.glob("*.tar"))
 
 # %% [markdown]
@@ -63,13 +64,15 @@ len(members), members[:4]
 # %% [markdown]
 # The convention comes from [webdataset](https://github.com/webdataset/webdataset): neighbours that share a name up to
 # the first dot are one sample. `.cls` holds a label, `.json` captions, and `.meta` whatever else belongs to the image.
-# Nothing but the order keeps the parts together, so a tar is packed in order or sorted by name (`tar --sort=name`).
+# Nothing but the order keeps the parts together. [tarp](https://github.com/webdataset/tarp) and webdataset's writer keep
+# the order that they are given; a plain tar needs `tar --sort=name`, which puts `.cls` before `.jpg`. Both are fine.
 
 # %%
 import webdataset as wds
 
 sample = next(iter(wds.WebDataset(str(shards[0]), shardshuffle=False)))
-{name: value if len(value) < 60 else f"{len(value):,} bytes" for name, value in sample.items() if name[0] != "_"}
+for name, value in sample.items():
+    print(name, value if len(value) < 60 else f"{len(value):,} bytes")
 
 # %% [markdown]
 # "Up to the *first* dot" is a trap. Here are two images with a version in their names, in one tar, sorted by name.
@@ -77,13 +80,15 @@ sample = next(iter(wds.WebDataset(str(shards[0]), shardshuffle=False)))
 # > **Predict.** How many samples will webdataset make of them?
 
 # %%
-folder = setup.scratch / "versions" / "cats"
-folder.mkdir(parents=True)
-with tarfile.open(setup.scratch / "plain.tar", "w") as archive:
+folder = fresh_folder(setup.scratch) / "cats"
+folder.mkdir()
+plain = folder / "plain.tar"
+with tarfile.open(plain, "w") as archive:
     for name in ("cat.v1.cls", "cat.v1.jpg", "cat.v2.cls", "cat.v2.jpg"):
         (folder / name).write_bytes(b"1")
         archive.add(folder / name, name)
-[sorted(sample)[2:] for sample in wds.WebDataset(str(setup.scratch / "plain.tar"), shardshuffle=False)]
+for sample in wds.WebDataset(str(plain), shardshuffle=False):
+    print(sample["__key__"], [name for name in sample if name[0] != "_"])
 
 # %% [markdown]
 # One sample with four parts, and no error; two images trained as none. `pack` writes a dot in a stem as `%2E`, so that
@@ -92,9 +97,11 @@ with tarfile.open(setup.scratch / "plain.tar", "w") as archive:
 # %%
 from helpers import formats, sources
 
-versions = pack(sources.load(folder.parent), setup.scratch / "versions.tar", PackConfig(check="none"))
-with tarfile.open(versions.path) as archive:
-    print(archive.getnames(), formats.open(versions.path).keys().to_pylist())
+out = fresh_folder(setup.scratch) / "cats.tar"
+pack(sources.load(folder.parent), out, PackConfig(check="none"))
+with tarfile.open(out) as archive:
+    print(archive.getnames())
+formats.open(out).keys().to_pylist()
 
 # %% [markdown]
 # A tar has no table of contents: to find sample 70 one walks over 69 others. Beside each shard `pack` leaves an index
@@ -105,7 +112,7 @@ with tarfile.open(versions.path) as archive:
 # %%
 from helpers.bench.shards import lookup
 
-found = lookup.measure_lookup(packed.path, setup.scratch / "without_index")
+found = lookup.measure_lookup(packed.path, setup.scratch)
 course.say(found.sentence)
 
 # %% [markdown] id="mix"
@@ -118,8 +125,9 @@ course.say(found.sentence)
 # %%
 official = setup.source("official", split="train")
 sixty = tar.Options(max_count=60)
-ordered = pack(official, setup.scratch / "ordered.tars", PackConfig(options=sixty))
-mixed = pack(official, setup.scratch / "mixed.tars", PackConfig(options=sixty, shuffle=0))
+place = fresh_folder(setup.scratch)
+ordered = pack(official, place / "ordered.tars", PackConfig(options=sixty))
+mixed = pack(official, place / "mixed.tars", PackConfig(options=sixty, shuffle=0))
 
 # %% [markdown]
 # > **Predict.** Which labels have the first 24 images of each?
@@ -191,6 +199,8 @@ from helpers.bench.shards import rates
 
 speed = rates.measure_rates(setup.source("folder"), setup.scratch)
 course.figure(draw.rates(speed), alt=speed.alt_text)
+if speed.note:
+    course.say(speed.note)
 
 # %% [markdown]
 # So shards can be too small. Can they be too large? A shard is the smallest thing that a worker gets. Take ImageNet's
@@ -205,7 +215,7 @@ for max_bytes in (100_000_000, 1_000_000_000, 10_000_000_000):
     print(f"{max_bytes / 1e9:4.1f} GB a shard: {count:5,} shards for 512 workers, {max(0, 512 - count)} idle")
 
 # %% [markdown]
-# A shard of some 100 MB is one open in a thousand images, and still leaves several shards for each worker.
+# A shard of some 100 MB is one open for about a thousand images, and still leaves something to do for each worker.
 #
 # Shards can be compressed, for fewer bytes on the way and more work on arrival. That pays only if the storage is slower
 # than the unpacking. The table gives the speed below which it pays, for one reader: saved bytes divided by extra seconds.
@@ -250,8 +260,8 @@ epochs = [
 print(table(epochs))
 
 # %% [markdown]
-# Neither mistake fails. The loss falls, an epoch just takes longer, and the GPUs learn from the same images. Only
-# counting shows it.
+# Neither mistake raises an error. An epoch just takes longer, and GPUs or workers repeat each other. Only counting
+# shows it.
 #
 # > **Predict.** Now both splits, but 3 shards for 4 workers. What happens to the fourth worker, and to its rank?
 
@@ -259,18 +269,10 @@ print(table(epochs))
 three = sum(len(formats.open(path)) for path in shards[:3])
 few = deal("3 shards", shards[:3], three, **run, **both)
 print(table([few]))
-
-# %%
-ahead = max(few.by_rank) - min(few.by_rank)
-course.say(
-    f"All {three} samples came once, but one rank has **{ahead} samples more** than the other. Ranks exchange "
-    "gradients at each step, so the longer one waits for a partner who has finished."
-    if ahead
-    else "Both ranks have equally many samples here."
-)
+course.say(few.finding)
 
 # %% [markdown]
-# That is how such training hangs at the end of an epoch
+# That is how training hangs at the end of an epoch
 # ([#68](https://github.com/webdataset/webdataset/issues/68)). Make more shards than workers, of equal size, and stop all
 # ranks at the same number of batches.
 #
@@ -279,10 +281,8 @@ course.say(
 # %%
 dataset = wds.WebDataset([str(path) for path in shards], shardshuffle=100)
 first, second = ([sample["__key__"] for sample in dataset] for _ in range(2))
-course.say(
-    f"webdataset {wds.__version__}: "
-    + ("the **same** order in both epochs." if first == second else "another order in each epoch.")
-)
+order = "the **same** order" if first == second else "another order"
+course.say(f"webdataset {wds.__version__}: {order} in the second epoch.")
 
 # %% [markdown]
 # In webdataset 1.0.2 it is the same ([#502](https://github.com/webdataset/webdataset/pull/502)). It also shuffles after
@@ -299,14 +299,15 @@ course.say(
 # %%
 reader = formats.open(shards[0])
 _, middle, _ = reader.span(len(reader) // 2)
-cut = setup.scratch / "cut.tar"
-cut.write_bytes(shards[0].read_bytes()[: middle - 512])  # the sample's header has 512 bytes
+cut = fresh_folder(setup.scratch) / "cut.tar"
+kept = cut.write_bytes(shards[0].read_bytes()[: middle - 512])  # the header before it has 512 bytes
+print(f"{kept:,} of {shards[0].stat().st_size:,} bytes")
 
 # %%
 with tarfile.open(cut) as archive:
     listed = len(archive.getnames()) // 2
 streamed = sum(1 for _ in wds.WebDataset(str(cut), shardshuffle=False))
-course.say(f"Of {len(reader)} samples, tarfile finds {listed} and webdataset {streamed}, both without an error.")
+course.say(f"Of {len(reader)} samples, tarfile finds {listed} and webdataset {streamed}, without an error.")
 
 # %%
 from helpers.errors import HelpersError
@@ -334,11 +335,11 @@ except HelpersError as error:
 # list at the same places. Does it give the same bytes as one run? Here with two parts:
 
 # %%
-out = setup.scratch / "parts.tars"
+out = fresh_folder(setup.scratch) / "parts.tars"
 for number in (1, 2):
     pack(official, out, PackConfig(options=sixty, shuffle=0, part=(number, 2)))
 merged = pack(official, out, PackConfig(options=sixty, shuffle=0, merge=True))
-same = all(path.read_bytes() == (mixed.path / path.name).read_bytes() for path in merged.path.glob("*.tar"))
+same = all(p.read_bytes() == (mixed.path / p.name).read_bytes() for p in merged.path.glob("*.tar"))
 course.say(f"{merged.samples} samples, **{'the same bytes' if same else 'other bytes'}** as in one run.")
 
 # %% [markdown]

@@ -106,14 +106,17 @@ shuffled
 # %% [markdown] id="use"
 # ## With your function
 #
-# This cell packs real images into seven shards and lets 2 ranks of 3 workers read one epoch, as your function says.
+# The first cell packs the images into shards of 60. The second lets 2 ranks of 3 workers read one epoch, as your
+# function says.
 
 # %% id="read"
+from helpers.bench.shards.place import fresh_folder
 from helpers.bench.shards.rates import streamed
 from helpers.formats import tar
 from helpers.pack import PackConfig, pack
 
-packed = pack(setup.source(), setup.scratch / "train.tars", PackConfig(options=tar.Options(max_count=60)))
+sixty = PackConfig(options=tar.Options(max_count=60))
+packed = pack(setup.source(), fresh_folder(setup.scratch) / "train.tars", sixty)
 shards = sorted(str(path) for path in packed.path.glob("*.tar"))
 places = [(rank, worker) for rank in range(2) for worker in range(3)]
 
@@ -126,6 +129,6 @@ else:
     hands = [my_shards_in_epoch(shards, rank, 2, worker, 3, 0, 0) for rank, worker in places]
     keys = [sample["__key__"] for hand in hands for sample in streamed(map(Path, hand))]
     course.say(
-        f"{len(places)} processes read {[len(hand) for hand in hands]} shards, together **{len(keys)} samples, "
-        f"{len(set(keys))} of them different**; {packed.samples} were packed."
+        f"{len(places)} processes read {[len(hand) for hand in hands]} shards, together "
+        f"**{len(keys)} samples, {len(set(keys))} of them different**; {packed.samples} were packed."
     )

@@ -49,6 +49,18 @@ class Dealt:
         return self.keys.total() - len(self.keys)
 
     @property
+    def finding(self) -> str:
+        """What came, and what unequal ranks mean for a training run, in words."""
+        came = f"{len(self.keys):,} of {self.samples:,} samples came, {self.repeated:,} of them again"
+        ahead = max(self.by_rank) - min(self.by_rank)
+        if not ahead:
+            return f"{came}. All ranks have equally many."
+        return (
+            f"{came}. One rank has **{ahead:,} samples more** than another. Ranks exchange gradients at "
+            "each step, so it waits for a partner that has finished."
+        )
+
+    @property
     def missing(self) -> int:
         """Samples that nobody read."""
         return self.samples - len(self.keys)

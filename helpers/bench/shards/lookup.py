@@ -16,6 +16,7 @@ from time import perf_counter
 import numpy as np
 
 from helpers.bench.protocol import Case, Outcome, interleaved
+from helpers.bench.shards.place import fresh_folder
 from helpers.formats import tar
 
 
@@ -47,15 +48,15 @@ class Lookup:
         )
 
 
-def measure_lookup(shards: Path, without: Path, *, repeats: int = 7) -> Lookup:
+def measure_lookup(shards: Path, folder: Path, *, repeats: int = 7) -> Lookup:
     """Open and read a folder of shards, and open a copy that has no indexes.
 
     Args:
         shards: A folder of shards with their indexes.
-        without: Folder for the copy; must not exist yet.
+        folder: Where to put the copy.
         repeats: Runs of each.
     """
-    without.mkdir()
+    without = fresh_folder(folder)
     for path in shards.glob("*.tar"):
         shutil.copyfile(path, without / path.name)
     cases = [

@@ -20,6 +20,7 @@ from statistics import median
 from time import perf_counter
 
 from helpers.bench.protocol import Case, Outcome, interleaved
+from helpers.bench.shards.place import fresh_folder
 from helpers.bench.table import aligned
 from helpers.formats import tar
 from helpers.formats.tar.options import SUFFIXES, Compression
@@ -75,8 +76,9 @@ def measure_shrinking(sets: dict[str, Sequence[Sample]], folder: Path, *, repeat
         folder: Where to write.
         repeats: Runs of each.
     """
+    place = fresh_folder(folder)
     paths = {
-        (what, kind): _written(samples, folder / f"shrunk-{number}{SUFFIXES[kind]}")
+        (what, kind): _written(samples, place / f"shrunk-{number}{SUFFIXES[kind]}")
         for number, (what, samples) in enumerate(sets.items())
         for kind in KINDS
     }
