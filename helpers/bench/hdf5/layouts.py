@@ -85,10 +85,10 @@ def write_vlen(
 
     Args:
         samples: With labels of 16 bits.
-        out: A name that is free.
+        out: The file; replaced if it is there.
         convert: From bytes to an array.
     """
-    with h5py.File(out, "x", locking=False) as file:
+    with h5py.File(out, "w", locking=False) as file:
         group = file.create_group("train")
         images = group.create_dataset("images", (len(samples),), dtype=h5py.vlen_dtype(np.uint8))
         targets = group.create_dataset("targets", (len(samples),), dtype=np.int16)
@@ -102,11 +102,11 @@ def write_blob(samples: Sequence[Sample], out: Path, **storage: Any) -> None:
 
     Args:
         samples: With labels.
-        out: A name that is free.
+        out: The file; replaced if it is there.
         **storage: For h5py's `create_dataset`: chunks, compression.
     """
     borders = np.cumsum([0, *(len(sample.data) for sample in samples)], dtype=np.uint64)
-    with h5py.File(out, "x", locking=False) as file:
+    with h5py.File(out, "w", locking=False) as file:
         group = file.create_group("train")
         data = group.create_dataset("data", (int(borders[-1]),), np.uint8, **storage)
         for sample, start in zip(samples, borders.tolist(), strict=False):

@@ -10,6 +10,7 @@ come over the network, so both numbers belong together. Notebook 04 draws them.
 from __future__ import annotations
 
 import io
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -64,7 +65,7 @@ def bench_random_reads(
     """Read samples at random from every layout, interleaved, and count what each read costs.
 
     Args:
-        samples: In memory; written to each layout once.
+        samples: In memory; written to each layout once, and removed.
         folder: Where to write.
         repeats: Rounds.
         count: Reads a run.
@@ -78,22 +79,15 @@ def bench_random_reads(
     """
     order = np.random.default_rng(seed).permutation(len(samples))[:count].tolist()
     wanted = sum(xxhash.xxh3_64_intdigest(samples[index].data) for index in order)
-    files = {layout.name: _written(layout, samples, folder / f"read{n}.h5") for n, layout in enumerate(READ)}
-    cases = [Case(one.name, partial(_read_once, one, files[one.name], order, wanted)) for one in READ]
-    found = interleaved(cases, repeats, seed, "random reads")
-    costs = {layout.name: read_per_delivered(layout, files[layout.name], order) for layout in READ}
-    return [
-        replace(
-            _record("random reads", name, outcomes, samples, folder),
-            extra={"read_per_delivered": costs[name]},
-        )
-        for name, outcomes in found.items()
-    ]
-
-
-def _written(layout: Layout, samples: Sequence[Sample], out: Path) -> Path:
-    layout.write(samples, out)
-    return out
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        files = {one.name: Path(name) / f"{number}.h5" for number, one in enumerate(READ)}
+        for one in READ:
+            one.write(samples, files[one.name])
+        cases = [Case(one.name, partial(_read_once, one, files[one.name], order, wanted)) for one in READ]
+        found = interleaved(cases, repeats, seed, "random reads")
+        costs = {one.name: read_per_delivered(one, files[one.name], order) for one in READ}
+    records = [_record("random reads", name, runs, samples, folder) for name, runs in found.items()]
+    return [replace(record, extra={"read_per_delivered": costs[record.name]}) for record in records]
 
 
 def _read_once(layout: Layout, path: Path, order: Sequence[int], wanted: int) -> Outcome:

@@ -1,0 +1,202 @@
+# %% [markdown] id="top"
+# # Exercise 04 · Turn rows into one run of bytes
+#
+# ★★☆ · 30 minutes · after [notebook 04](../notebooks/04_pack_hdf5.ipynb)
+#
+# A colleague left an HDF5 file with one variable-length row for each image. It was slow to write, and it is slow to read.
+# You convert it, and you write the function that all workers will read it with.
+
+# %% id="start"
+import sys
+
+sys.path.append("..")
+from helpers import course
+
+setup = course.start("ex04")
+
+# %% [markdown] id="look"
+# ## Look at the file
+#
+# The rows are `train/images`, the labels `train/targets`. Reading `images[i]` gives a NumPy array of type uint8.
+
+# %% id="file"
+import h5py
+
+from helpers.bench import hdf5 as bench
+
+samples = bench.load(setup.source())[:200]
+vlen_path = setup.scratch / "rows.h5"
+bench.write_vlen(samples, vlen_path)
+
+# %% id="rows"
+with h5py.File(vlen_path) as file:
+    for name, item in file["train"].items():
+        print(name, item.shape, item.dtype)
+    print("image 7 has", len(file["train/images"][7]), "bytes and label", file["train/targets"][7])
+
+# %% [markdown] id="task-write"
+# ## Task 1: convert the file
+#
+# Write a group `train`: `data` (uint8, all bytes in order, contiguous), `offsets` (uint64, n + 1 borders), `labels`
+# (int64). Copy row by row; a real file does not fit into memory. Rows may be empty, and a file may have none. Return the
+# number of samples. Seven to twelve lines:
+#
+# `write_blob(vlen_path: Path, out: Path) -> int`
+
+# %% id="write"
+from pathlib import Path
+
+import numpy as np
+
+
+def write_blob(vlen_path: Path, out: Path) -> int:
+    """Convert, and return the number of samples."""
+    # --8<-- solution
+    with h5py.File(vlen_path, "r") as source, h5py.File(out, "w") as target:
+        images, labels = source["train/images"], source["train/targets"][...]
+        offsets = np.cumsum([0, *(len(image) for image in images)], dtype=np.uint64)
+        data = target.create_dataset("train/data", (int(offsets[-1]),), np.uint8)
+        for i, image in enumerate(images):
+            data[offsets[i] : offsets[i + 1]] = image
+        target["train/offsets"], target["train/labels"] = offsets, labels.astype(np.int64)
+    return len(labels)
+    # --8<-- stub
+    # raise NotImplementedError  # your code: 7 to 12 lines
+    # --8<-- end
+
+
+# %% id="check-write"
+from helpers.checks import ex04_pack_hdf5 as check
+
+written = check.write_blob(write_blob)
+written
+
+# %% [markdown] id="hints-write"
+# <details>
+# <summary>Hint 1: two passes</summary>
+#
+# `data` must be created with its full length, so first go through the rows for their lengths only, then once more for
+# their bytes.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: borders</summary>
+#
+# Draw three samples of 4, 0 and 2 bytes. Their borders are 0, 4, 4, 6. Sample `i` is `data[offsets[i]:offsets[i + 1]]`,
+# also when it is empty and when it is the last.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 3: types</summary>
+#
+# `np.cumsum(numbers, dtype=np.uint64)` gives running sums. `target.create_dataset("train/data", (length,), np.uint8)`
+# makes room in the file, and `data[start:stop] = row` writes there. Do all inside one `with`.
+#
+# </details>
+
+# %% [markdown] id="task-read"
+# ## Task 2: read one sample, in any process
+#
+# Return bytes and label (an `int`) of one sample of your file. Open each file once a process, at its first read: a
+# process that was forked later must open for itself. You may add a second function. Read nothing but this sample. Five
+# to ten lines:
+#
+# `read_sample(path: Path, index: int) -> tuple[bytes, int]`
+
+# %% id="read"
+import functools
+import os
+
+
+# --8<-- solution
+@functools.lru_cache(maxsize=8)
+def opened(path: Path, process: int) -> h5py.Group:
+    """The group of a file, opened once in each process."""
+    return h5py.File(path, "r", locking=False)["train"]
+
+
+# --8<-- stub
+# --8<-- end
+def read_sample(path: Path, index: int) -> tuple[bytes, int]:
+    """Bytes and label of one sample."""
+    # --8<-- solution
+    group = opened(path, os.getpid())
+    start, stop = group["offsets"][index : index + 2]
+    return group["data"][start:stop].tobytes(), int(group["labels"][index])
+    # --8<-- stub
+    # raise NotImplementedError  # your code: 5 to 10 lines
+    # --8<-- end
+
+
+# %% id="check-read"
+read = check.read_sample(read_sample)
+read
+
+# %% [markdown] id="hints-read"
+# <details>
+# <summary>Hint 1: keep what you opened</summary>
+#
+# A dictionary remembers: `_opened: dict[tuple[Path, int], h5py.Group] = {}`. `functools.lru_cache` around a function of
+# the same two arguments does the same.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: whose handle is it</summary>
+#
+# `os.getpid()` is another number in a forked worker. If it is part of what you look up, the worker finds nothing and
+# opens the file itself.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 3: only this sample</summary>
+#
+# `group["data"]` is not in memory yet. A slice of it, `group["data"][start:stop]`, reads from `start` to `stop` and
+# nothing else. `.tobytes()` makes bytes of an array.
+#
+# </details>
+
+# %% [markdown] id="use"
+# ## Use it
+#
+# When both checks have passed, this cell converts the colleague's file, and reads it at random in both layouts.
+
+# %% id="rates"
+import random
+import time
+
+
+def rate(read_one) -> float:
+    """Samples a second over all samples in random order."""
+    order = random.Random(0).sample(range(len(samples)), len(samples))
+    began = time.perf_counter()
+    for index in order:
+        read_one(index)
+    return len(order) / (time.perf_counter() - began)
+
+
+# %% id="compare"
+if written and read:
+    out = setup.scratch / "blob.h5"
+    write_blob(vlen_path, out)
+    read_sample(out, 0)  # opens it
+    with h5py.File(vlen_path) as file:
+        rows = rate(file["train/images"].__getitem__)
+    blob = rate(lambda index: read_sample(out, index))
+    course.say(f"Rows: {rows:,.0f} samples/s. Your function: **{blob:,.0f} samples/s**.")
+else:
+    course.say("Solve both tasks first; then this cell uses your functions.")
+
+# %% [markdown] id="ours"
+# The package's reader takes your file as it is. It asks HDF5 only where the bytes lie, and reads them without it.
+
+# %% id="reader"
+if written and read:
+    from helpers import formats
+
+    reader = formats.open(out)
+    ours = rate(reader.read)
+    course.say(f"The package's reader: {ours:,.0f} samples/s from {len(reader)} samples of your file.")
