@@ -14,10 +14,12 @@ from pathlib import Path
 
 from helpers import digests
 from helpers.digests import BlockHasher
-from helpers.errors import HelpersError, OutputExistsError, ResourceError
+from helpers.errors import HelpersError, OutputExistsError, PackError, ResourceError
 from helpers.samples import Buffer, Packed
 
 _PIECES_AT_ONCE = 512  # the kernel takes 1,024 (IOV_MAX)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NO_WAY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
 
 
 class OutputFile:
@@ -31,6 +33,7 @@ class OutputFile:
     def __init__(self, path: Path, *, digest: bool) -> None:
         self.path = path
         self._hasher = BlockHasher() if digest else None
+        self._descriptor = -1
         with writing(path):
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self.position = 0
@@ -46,10 +49,11 @@ class OutputFile:
                     self._hasher.update(piece)
 
     def close(self) -> None:
-        """Close the file; once is enough."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        """Close the file; once is enough. Some network file systems tell only here that a quota is full."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with writing(self.path):
+                os.close(descriptor)
 
     def finish(self) -> tuple[Path, ...]:
         """Close, write the digest beside it, and name every file that was written."""
@@ -104,16 +108,28 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def cannot_write(path: Path, error: OSError) -> HelpersError:
-    """The sentence for an OSError: the name is taken, the disk is full, or there is no permission."""
+    """The sentence for an OSError: the name is taken, no room, no such folder or permission, or worse."""
     if isinstance(error, FileExistsError):
         return OutputExistsError(
             f"{path} exists already",
             expected="a name that is free",
             next_step="Choose another name, or remove it if it is not needed",
         )
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return ResourceError(
-        f"{path} cannot be written ({error.strerror or error})",
-        expected="free blocks and inodes within your quota" if full else "a folder that you may write to",
-        next_step="Free some space (df -h and df -i tell)" if full else "Choose another place",
+    got = f"{path} cannot be written ({error.strerror or error})"
+    if error.errno in _NO_ROOM:
+        return ResourceError(
+            got,
+            expected="free blocks and free inodes, within your quota",
+            next_step="Free some (df -h and df -i, or your site's quota command, tell) and run it again",
+        )
+    if error.errno in _NO_WAY:
+        return ResourceError(
+            got,
+            expected="a folder that exists and that you may write to",
+            next_step="Choose another place for the output",
+        )
+    return PackError(
+        got,
+        expected="a file system that takes it",
+        next_step="Run it again, or choose another place for the output",
     )

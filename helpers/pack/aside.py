@@ -13,7 +13,6 @@ Notebook 03 shows a killed run.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -24,7 +23,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.errors import HelpersError, OutputExistsError, PackError, ResourceError
+from helpers.errors import HelpersError, OutputExistsError, PackError
+from helpers.formats.output import writing
 
 STALE_AFTER_S = 600.0
 
@@ -121,7 +121,7 @@ def aside(out: Path) -> Iterator[Aside]:
     """
     refuse_existing(out)
     place = Aside(out, _folder_of(out))
-    with translated(out):
+    with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         place.folder.mkdir(exist_ok=True)
         for part in (place.partial, place.data, place.records):
@@ -136,38 +136,6 @@ def aside(out: Path) -> Iterator[Aside]:
             _tidy(place)
 
 
-@contextlib.contextmanager
-def translated(out: Path) -> Iterator[None]:
-    """Turn an OSError of writing `out` into a sentence."""
-    try:
-        yield
-    except HelpersError:
-        raise
-    except OSError as error:
-        raise sentence_of(error, out) from error
-
-
-def sentence_of(error: OSError, out: Path) -> HelpersError:
-    """The sentence for an OSError that happened while `out` was written."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return ResourceError(
-            f"there is no room left to write {out} ({os.strerror(error.errno)})",
-            expected="free blocks and free inodes, within your quota",
-            next_step="Free some (df -h and df -i, or your site's quota command, tell) and run it again",
-        )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return ResourceError(
-            f"{out} cannot be written ({os.strerror(error.errno)})",
-            expected="a folder that you may write to",
-            next_step="Choose another place for the output",
-        )
-    return PackError(
-        f"writing {out} failed ({error})",
-        expected="a file system that takes it",
-        next_step="Run it again, or choose another place for the output",
-    )
-
-
 def _own(descriptor: int, place: Aside) -> None:
     """Take the lock, which the kernel lets go when its owner dies, kill -9 included."""
     try:
@@ -179,7 +147,7 @@ def _own(descriptor: int, place: Aside) -> None:
     if not _still_there(descriptor, place.folder / "lock"):
         raise _busy(place)  # its last owner has just finished and removed the folder
     owner = {"host": socket.gethostname(), "pid": os.getpid(), "time_s": time.time()}
-    with translated(place.out):
+    with writing(place.out):
         (place.folder / "owner.json").write_text(json.dumps(owner), encoding="utf-8")
 
 

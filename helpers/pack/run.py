@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from helpers.errors import ResourceError
-from helpers.pack.aside import Aside, aside, refuse_existing, sweep, translated
+from helpers.formats.output import writing
+from helpers.pack.aside import Aside, aside, refuse_existing, sweep
 from helpers.pack.compare import Expected, compare
 from helpers.pack.config import PackConfig, PackReport, Plan, Skipped
 from helpers.pack.job import Job, check_room, prepare, unpackable
@@ -67,10 +68,10 @@ def pack(source: Source, out: Path, config: PackConfig | None = None) -> PackRep
     sweep(target)
     refuse_existing(target)
     job = prepare(source, out, config)
-    with translated(target):
+    with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         check_room(job)
-    with aside(target) as place, translated(target):
+    with aside(target) as place, writing(target):
         try:
             return _run(job, place, started)
         except BaseException as error:

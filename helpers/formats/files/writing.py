@@ -69,7 +69,8 @@ class _Tree:
         try:
             write_all(descriptor, [sample.data], 0, self._path)
         finally:
-            os.close(descriptor)
+            with writing(self._path):
+                os.close(descriptor)
 
     def _refused(self, key: str, error: OSError) -> HelpersError:
         if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR):

@@ -128,7 +128,8 @@ def _descriptor(out: Path) -> Iterator[int]:
     try:
         yield descriptor
     finally:
-        os.close(descriptor)
+        with writing(out):
+            os.close(descriptor)
 
 
 @contextlib.contextmanager
