@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from helpers.errors import ReaderClosedError, UsageError
@@ -139,6 +140,13 @@ class BaseReader(ABC, Generic[Handle]):
                 next_step="Check the length with len(reader)",
             )
         return index % count
+
+
+def numbered_keys(count: int) -> pa.StringArray:
+    """Keys of a file that has none: its row numbers."""
+    # Not pa.array, which imports pandas where that is installed: a second a worker.
+    rows = pa.py_buffer(np.arange(count, dtype=np.int64))
+    return pa.Array.from_buffers(pa.int64(), count, [None, rows]).cast(pa.string())
 
 
 class SampleIndexError(UsageError, IndexError):

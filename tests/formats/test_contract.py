@@ -6,6 +6,8 @@ import pickle
 import random
 import resource
 import signal
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 
 from helpers import digests, formats
 from helpers.errors import FormatError, OutputExistsError, ReaderClosedError, UsageError
+from helpers.formats.bytefile import ByteFile
 from helpers.keys import key_problem
 from helpers.samples import Reader, Sample, Schema
 
@@ -238,6 +241,80 @@ def test_many_are_read_in_the_order_asked_for_with_repeats(variant, packs):
     wanted = [3, 0, 3, len(samples) - 1, -1, 1, 0, 2]
     assert [bytes(data) for data in reader.read_many(wanted)] == [bytes(samples[i].data) for i in wanted]
     assert reader.read_many([]) == []
+
+
+@pytest.mark.parametrize("access", ["mmap", "pread"])
+def test_a_batch_is_announced_in_stored_order_before_its_first_read(variant, packs, monkeypatch, access):
+    out, samples = packs(variant)
+    asked = []
+    monkeypatch.setattr(ByteFile, "expect", lambda file, start, stop: asked.append((file.path, start, stop)))
+    real = ByteFile.read
+    monkeypatch.setattr(ByteFile, "read", lambda file, *place: asked.append("read") or real(file, *place))
+    if variant.format == "files":
+        pytest.skip("plain files are opened one by one")
+    reader = formats.get(variant.format).open(out, access=access)
+    wanted = [3, 0, -1, 2, 0]
+    for index in wanted:
+        reader.read(index)  # opens, finds the columns
+    asked.clear()
+    data = reader.read_many(wanted)
+    announced = asked[: asked.index("read")] if "read" in asked else asked  # a frame may be kept unpacked
+    assert announced and "read" not in announced
+    if all(reader.span(index) for index in wanted):
+        assert announced == [reader.span(index) for index in (0, 2, 3, len(samples) - 1)]
+    assert [bytes(each) for each in data] == [bytes(samples[index].data) for index in wanted]
+
+
+@pytest.mark.parametrize("access", ["mmap", "pread"])
+def test_announcing_changes_nothing_but_the_time(variant, packs, access):
+    if variant.format == "files":
+        pytest.skip("plain files are opened one by one")
+    out, samples = packs(variant)
+    reader = formats.get(variant.format).open(out, access=access)
+    everything = list(range(len(samples)))
+    assert [bytes(data) for data in reader.read_many(everything)] == [bytes(s.data) for s in samples]
+
+
+def test_what_is_read_compares_with_bytes_and_cannot_be_written(variant, packs):
+    out, samples = packs(variant)
+    reader = formats.open(out)
+    for data in (*map(reader.read, range(len(samples))), *reader.read_many(range(len(samples)))):
+        view = memoryview(data)
+        # A view of format "b", as pyarrow's are, is unequal to the same bytes from 128 on.
+        assert (view.format, view.itemsize, view.ndim, view.readonly) == ("B", 1, 1, True)
+    assert all(reader.read(index) == sample.data for index, sample in enumerate(samples))
+
+
+def test_every_format_tells_the_same_facts(variant, packs):
+    out, samples = packs(variant)
+    info = formats.open(out).info()
+    assert {"format", "layout", "samples", "bytes", "file_bytes", "provenance"} <= set(info)
+    assert info["bytes"] == sum(len(sample.data) for sample in samples)
+    if variant.name not in ("tar-gz", "tar-zst"):
+        assert info["file_bytes"] >= info["bytes"]
+
+
+def test_reading_imports_neither_pandas_nor_torch(packs):
+    """pyarrow imports pandas in `pa.array` and `to_numpy` where it is installed: a second a worker."""
+    paths = [str(packs(variant)[0]) for variant in sets.VARIANTS if variant.format != "files"]
+    code = (
+        "import sys; from helpers import formats\n"
+        "for path in sys.argv[1:]:\n"
+        "    r = formats.open(path); r.read(0), r.key(0), r.target(0), r.meta(0), r.keys(), r.info()\n"
+        "    print([m for m in ('pandas', 'torch') if m in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:-1] == ["[]"] * len(paths)
+
+
+def test_ten_thousand_opens_leave_no_descriptor_open(variant, packs):
+    out, samples = packs(variant)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(1000):  # ten formats and layouts
+        with formats.open(out) as reader:
+            assert len(reader.read(0)) == len(samples[0].data)
+    del reader
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_negative_indices_count_from_the_end_and_others_are_refused(variant, packs):

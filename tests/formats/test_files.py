@@ -76,7 +76,7 @@ def test_any_tree_is_read_with_a_manifest(tmp_path):
     reader = files.open(tmp_path / "tree", manifest=tmp_path / "flat.json")
     assert [bytes(data) for data in reader.read_many([0, 1])] == [b"three", b"one"]
     assert [reader.size(0), reader.target(0), reader.sha256(0)] == [5, 1, None]
-    assert reader.info()["bytes"] is None
+    assert "bytes" not in reader.info()  # asking for a million sizes is no inspection
 
 
 @pytest.mark.parametrize("content", [b"", b"tw", b"two!"])

@@ -22,6 +22,7 @@ from helpers.formats.arrow import columns
 from helpers.formats.arrow.footer import Cuts, body_sizes, row_counts
 from helpers.formats.arrow.writing import CUTS
 from helpers.formats.bytefile import Access, ByteFile, damaged
+from helpers.formats.reader import numbered_keys
 from helpers.samples import UNLABELLED
 
 _FILE_MAGIC = b"ARROW1"
@@ -36,6 +37,7 @@ class Opened:
     def __init__(self, path: Path, access: Access) -> None:
         self.file = ByteFile(path, access)
         self._lock = threading.Lock()  # lives and dies with the process's handle
+        self._last: tuple[int, pa.RecordBatch | None] = (-1, None)
         buffer = pa.py_buffer(self.file.view)
         self._base = buffer.address
         try:
@@ -99,6 +101,9 @@ class Opened:
         Raises:
             DamagedFileError: It is not as the file says.
         """
+        kept, batch = self._last  # one tuple, replaced as a whole: threads never see half of it
+        if kept == number and batch is not None:
+            return batch
         try:
             batch = self._raw(number)
             batch.validate(full=True)
@@ -108,6 +113,7 @@ class Opened:
             ) from error
         if batch.num_rows != self._starts[number + 1] - self._starts[number]:
             raise damaged(self.file.path, f"record batch {number} has {batch.num_rows} rows")
+        self._last = (number, batch)
         return batch
 
     def where(self, index: int) -> tuple[int, int]:
@@ -180,12 +186,15 @@ class Opened:
     def all_keys(self) -> pa.StringArray:
         """The key column in one piece; row numbers where a file has none."""
         if self.columns.key is None:
-            return pa.array(np.arange(self.rows)).cast(pa.string())
+            return numbered_keys(self.rows)
         parts = [
             pa.concat_arrays([self.batch(n).column(self.columns.key) for n in range(first, last)])
             for first, last in _ranges(self.count, _KEYS_AT_ONCE)
         ]
-        return pc.fill_null(pa.chunked_array(parts, pa.string()).combine_chunks(), "")
+        keys = pa.chunked_array(parts, pa.string()).combine_chunks()
+        del parts
+        pa.default_memory_pool().release_unused()  # else a process keeps the keys twice
+        return pc.fill_null(keys, "") if keys.null_count else keys
 
 
 def _numbers(values: np.ndarray) -> memoryview[int]:

@@ -15,12 +15,12 @@ import pyarrow as pa
 from helpers.formats import provenance
 from helpers.formats.arrow.batches import Opened
 from helpers.formats.arrow.writing import PROVENANCE
-from helpers.formats.bytefile import Access, damaged
-from helpers.formats.reader import BaseReader
-from helpers.samples import Buffer, Meta, Target, TargetKind
+from helpers.formats.bytefile import Access, ByteFile, damaged
+from helpers.formats.placed import PlacedReader
+from helpers.samples import Meta, Target, TargetKind
 
 
-class ArrowReader(BaseReader[Opened]):
+class ArrowReader(PlacedReader[Opened]):
     """Random access to an Arrow file; see `helpers.formats.arrow.open`."""
 
     def __init__(self, path: Path, access: Access = "auto") -> None:
@@ -73,18 +73,10 @@ class ArrowReader(BaseReader[Opened]):
             raise damaged(self.path, f"the JSON object of sample {index} is {error}") from error
         return found
 
-    def size(self, index: int) -> int:
-        start, stop = self._handle().place(self._checked(index))
-        return stop - start
-
-    def read(self, index: int) -> Buffer:
-        index, opened = self._checked(index), self._handle()
+    def _place(self, index: int) -> tuple[ByteFile, int, int]:
+        opened = self._handle()
         start, stop = opened.place(index)
-        return opened.file.read(start, stop)
-
-    def span(self, index: int) -> tuple[Path, int, int] | None:
-        start, stop = self._handle().place(self._checked(index))
-        return self.path, start, stop
+        return opened.file, start, stop
 
     def info(self) -> dict[str, Any]:
         opened = self._handle()

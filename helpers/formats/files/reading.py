@@ -35,6 +35,10 @@ class FilesReader(BaseReader[Manifest]):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_loaded": None}
 
+    def close(self) -> None:
+        super().close()
+        self._loaded = None
+
     def _open(self) -> Manifest:
         # A manifest is no handle: forked workers share the one that is loaded.
         if self._loaded is None:
@@ -109,7 +113,6 @@ class FilesReader(BaseReader[Manifest]):
 
     def info(self) -> dict[str, Any]:
         manifest = self._handle()
-        sizes = manifest.sizes
         schema = Schema(
             len(manifest),
             0,
@@ -123,11 +126,19 @@ class FilesReader(BaseReader[Manifest]):
         )
         return {
             "format": "files",
+            "layout": "folder",
             "samples": len(manifest),
-            "bytes": None if sizes is None else int(np.sum(sizes)),
+            **self._byte_counts(manifest),
             "files": len(manifest),
             "provenance": provenance.record("files", schema, None),
         }
+
+    def _byte_counts(self, manifest: Manifest) -> dict[str, int]:
+        """Left out where the manifest has no sizes: a stat a file is what a file system suffers from."""
+        if manifest.sizes is None:
+            return {}
+        payload = int(np.sum(manifest.sizes))
+        return {"bytes": payload, "file_bytes": payload + self._manifest_path.stat().st_size}
 
 
 def _load(path: Path) -> Manifest:

@@ -24,6 +24,8 @@ from helpers.formats.bytefile import ByteFile, damaged
 _ROW = struct.Struct("<IQI")  # length, address of the heap, number of the object in it
 _OBJECT = struct.Struct("<HHIQ")  # number, references, reserved, size
 _MAX_ROWS = 1 << 28
+_MAX_OBJECTS = 1 << 16  # numbers of 16 bits; more is a heap that leads nowhere
+_MAX_RATIO = 1_100  # what deflate can reach, rounded up
 _HEAP_SIZE = struct.Struct("<Q")
 
 
@@ -140,6 +142,8 @@ def _array(item: h5py.Dataset, file: ByteFile) -> np.ndarray:
     if item.dtype.kind not in "iu" or item.ndim != 1:
         return np.zeros(0)
     if item.id.get_offset() is None:
+        if item.nbytes > max(item.id.get_storage_size(), _ROW.size) * _MAX_RATIO:
+            raise damaged(file.path, f"{item.name} names {item.size:,} rows, which are not stored")
         return np.asarray(item[...])
     return np.frombuffer(file.view, item.dtype, item.size, _place(item, file))
 
@@ -165,7 +169,9 @@ def row_place(file: ByteFile, row: bytes, base: int) -> tuple[int, int]:
             raise damaged(file.path, f"there is no heap at byte {heap:,}")
         (size,) = _HEAP_SIZE.unpack_from(file.view, heap + 8)
         place, end = heap + 16, min(heap + size, file.size)
-        while place + _OBJECT.size <= end:
+        for _ in range(_MAX_OBJECTS):
+            if place + _OBJECT.size > end:
+                break
             number, _, _, held = _OBJECT.unpack_from(file.view, place)
             place += _OBJECT.size
             if number == wanted and length <= held and place + length <= end:

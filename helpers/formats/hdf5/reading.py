@@ -16,8 +16,9 @@ import pyarrow as pa
 from helpers.formats import provenance
 from helpers.formats.bytefile import Access, ByteFile, damaged
 from helpers.formats.hdf5.places import Found, find, row_lengths, row_place
-from helpers.formats.reader import BaseReader
-from helpers.samples import Buffer, Meta, Target, TargetKind
+from helpers.formats.placed import PlacedReader
+from helpers.formats.reader import numbered_keys
+from helpers.samples import Meta, Target, TargetKind
 
 
 class _Opened:
@@ -108,10 +109,10 @@ class _Opened:
     def all_keys(self) -> pa.StringArray:
         """The keys without a copy of their bytes."""
         if "key_offsets" not in self.found.arrays:
-            return pa.array([str(index) for index in range(self.count)], pa.string())
+            return numbered_keys(self.count)
         data, borders = self._array("key_data"), self._array("key_offsets")
         if not self.count:
-            return pa.array([], pa.string())
+            return numbered_keys(0)
         if borders[-1] > len(data) or len(data) > 2**31 - 1:
             raise damaged(self.file.path, "its keys reach beyond their bytes")
         offsets = pa.py_buffer(borders.astype("<i4"))
@@ -123,7 +124,7 @@ class _Opened:
         return keys
 
 
-class HDF5Reader(BaseReader[_Opened]):
+class HDF5Reader(PlacedReader[_Opened]):
     """Random access to an HDF5 file; see `helpers.formats.hdf5.open`."""
 
     def __init__(self, path: Path, split: str | None = None, access: Access = "auto") -> None:
@@ -173,17 +174,12 @@ class HDF5Reader(BaseReader[_Opened]):
         index, opened = self._checked(index), self._handle()
         if opened.rows is not None:
             return int(row_lengths(opened.rows[index : index + 1])[0])
-        start, stop = opened.place(index)
-        return stop - start
+        return super().size(index)
 
-    def read(self, index: int) -> Buffer:
-        index, opened = self._checked(index), self._handle()
+    def _place(self, index: int) -> tuple[ByteFile, int, int]:
+        opened = self._handle()
         start, stop = opened.place(index)
-        return opened.file.read(start, stop)
-
-    def span(self, index: int) -> tuple[Path, int, int] | None:
-        start, stop = self._handle().place(self._checked(index))
-        return self.path, start, stop
+        return opened.file, start, stop
 
     def info(self) -> dict[str, Any]:
         opened = self._handle()

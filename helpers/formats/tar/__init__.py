@@ -15,10 +15,10 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from helpers.formats.bytefile import Access
 from helpers.formats.tar.options import NAME, Options
 from helpers.formats.tar.reader import TarReader
 from helpers.formats.tar.shards import plan_shards, shard_name, write_folder, write_shard
-from helpers.formats.tar.stores import Access
 from helpers.samples import Packed, Sample, Schema
 
 __all__ = ["NAME", "Options", "TarReader", "open", "plan_shards", "shard_name", "write", "write_shard"]

@@ -16,8 +16,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from helpers.formats.output import writing
 from helpers.formats.tar import headers
-from helpers.formats.tar.output import failure
 
 _SPACE = re.compile(r"\s")
 
@@ -45,8 +45,6 @@ def line(stem: str, data: tuple[str, int, int], beside: Sequence[tuple[str, byte
 def save(path: Path, lines: Sequence[str]) -> Path:
     """Write the index of the tar `path`; return where: `shard-000000.tar.idx`."""
     out = path.with_name(path.name + ".idx")
-    try:
+    with writing(out):
         out.write_text("\n".join([f"v1.2 {len(lines)}", *lines, ""]), encoding="utf-8")
-    except OSError as error:
-        raise failure(out, error) from error
     return out

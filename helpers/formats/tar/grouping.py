@@ -18,10 +18,11 @@ from typing import Any
 
 from helpers.errors import FormatError
 from helpers.formats import provenance
+from helpers.formats.placed import Store
 from helpers.formats.tar import names
 from helpers.formats.tar.index import Index, IndexBuilder
 from helpers.formats.tar.parse import Member, Walk
-from helpers.formats.tar.stores import Store
+from helpers.formats.tar.stores import peek
 from helpers.keys import key_problem
 from helpers.samples import UNLABELLED, Target
 
@@ -140,7 +141,7 @@ class _Sample:
         if member.size > _MAX_BESIDE_BYTES:
             raise _unreadable(self._path, member, f"has {member.size:,} bytes", "a short text")
         try:
-            return str(self._store.view(member.offset, member.size), "utf-8")
+            return str(peek(self._store, member.offset, member.size), "utf-8")
         except UnicodeDecodeError as error:
             raise _unreadable(self._path, member, f"is no UTF-8 ({error.reason})", "UTF-8 text") from error
 

@@ -23,14 +23,16 @@ import pyarrow as pa
 from helpers.digests import BlockHasher, hash_block
 from helpers.errors import DamagedFileError, FormatError
 from helpers.formats import provenance
-from helpers.formats.tar.output import failure, save_digest
-from helpers.formats.tar.stores import Access, Frames, Store
+from helpers.formats.bytefile import Access, ByteFile
+from helpers.formats.output import save_digest, writing
+from helpers.formats.tar.stores import Frames, peek
 from helpers.samples import Target, TargetKind
 
 SUFFIX = ".index.arrow"
 _FACTS = b"smallfiles.tar"
 _EDGE_BYTES = 4096
 _CHUNK_ROWS = 16_384
+_NONE = np.zeros(0, np.int64)
 _TARGET_TYPES: dict[TargetKind, pa.DataType] = {"label": pa.int64(), "captions": pa.list_(pa.string())}
 
 
@@ -94,7 +96,7 @@ class IndexBuilder:
         """The index of what was added."""
         self._gather()
         keys, offsets, sizes, targets, metas = (pa.concat_arrays(chunks) for chunks in self._chunks)
-        return Index(keys, offsets.to_numpy(), sizes.to_numpy(), targets, metas, **facts)
+        return Index(keys, _numbers(offsets), _numbers(sizes), targets, metas, **facts)
 
 
 def beside(path: Path) -> Path:
@@ -102,10 +104,10 @@ def beside(path: Path) -> Path:
     return path.with_name(path.name + SUFFIX)
 
 
-def edges(store: Store) -> str:
+def edges(file: ByteFile) -> str:
     """What binds an index to its file: a hash of the file's first and last 4 KiB."""
-    head = bytes(store.view(0, _EDGE_BYTES))
-    return hash_block(head + bytes(store.view(max(0, store.size - _EDGE_BYTES), _EDGE_BYTES)))
+    head = bytes(peek(file, 0, _EDGE_BYTES))
+    return hash_block(head + bytes(peek(file, max(0, file.size - _EDGE_BYTES), _EDGE_BYTES)))
 
 
 def save(index: Index, path: Path, *, digest: bool) -> list[Path]:
@@ -129,13 +131,11 @@ def save(index: Index, path: Path, *, digest: bool) -> list[Path]:
         writer.write_batch(batch)
     data = memoryview(sink.getvalue())
     out, hasher = beside(path), BlockHasher() if digest else None
-    try:
+    with writing(out):
         out.write_bytes(data)
-        if hasher is not None:
-            hasher.update(data)
-        return [out, *save_digest(hasher, out)]
-    except OSError as error:
-        raise failure(out, error) from error
+    if hasher is not None:
+        hasher.update(data)
+    return [*save_digest(out, hasher)]
 
 
 def load(path: Path, access: Access) -> Index:
@@ -174,8 +174,8 @@ def _index_of(batch: pa.RecordBatch) -> Index:
         raise ValueError("frames out of order")
     return Index(
         keys,
-        offsets.to_numpy(),
-        sizes.to_numpy(),
+        _numbers(offsets),
+        _numbers(sizes),
         targets,
         metas,
         provenance.loads(facts["provenance"]),
@@ -183,6 +183,12 @@ def _index_of(batch: pa.RecordBatch) -> Index:
         str(facts["edges"]),
         frames,
     )
+
+
+def _numbers(column: pa.Int64Array) -> npt.NDArray[np.int64]:
+    """A column without nulls as numpy; `to_numpy` imports pandas where it is installed: a second."""
+    values = column.buffers()[1]
+    return np.frombuffer(values, np.int64, len(column), 8 * column.offset) if len(column) else _NONE
 
 
 def _bad_index(file: Path, problem: str) -> DamagedFileError:
@@ -193,20 +199,19 @@ def _bad_index(file: Path, problem: str) -> DamagedFileError:
     )
 
 
-def check_bound(path: Path, store: Store, index: Index) -> None:
+def check_bound(file: ByteFile, index: Index) -> None:
     """Refuse an index that belongs to another state of the file.
 
     Args:
-        path: The tar, for messages.
-        store: Its plain bytes, before unpacking.
+        file: The tar, before unpacking.
         index: Its index.
 
     Raises:
         DamagedFileError: Tar and index do not fit.
     """
-    check_size(path, store.size, index)
-    if edges(store) != index.edges:
-        raise _stale(path, "begins or ends differently from the file that its index was made for")
+    check_size(file.path, file.size, index)
+    if edges(file) != index.edges:
+        raise _stale(file.path, "begins or ends differently from the file that its index was made for")
 
 
 def check_size(path: Path, file_bytes: int, index: Index) -> None:

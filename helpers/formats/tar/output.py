@@ -1,20 +1,17 @@
-"""Write a shard front to back with few system calls, hashing on the way.
+"""Write a shard front to back with few system calls.
 
 Headers and small samples gather in a buffer; a large sample goes out together with what waits in
-front of it in one `writev`, straight from the caller's memory. That is what brings a tar to the
-speed of plain concatenation.
+front of it in one call, straight from the caller's memory. That is what brings a tar to the speed
+of plain concatenation.
 
-The trap: `writev` may write less than it was given (a full disk, 2 GiB a call). Notebook 05 uses it.
+The trap: a header is 512 bytes, and a write of its own for each doubles the calls. Notebook 05 uses it.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 from pathlib import Path
 
-from helpers.digests import BlockHasher, sidecar
-from helpers.errors import HelpersError, OutputExistsError, PackError, ResourceError
+from helpers.formats.output import OutputFile
 from helpers.formats.tar import compression
 from helpers.formats.tar.options import Compression
 from helpers.samples import Buffer
@@ -40,13 +37,8 @@ class Output:
         self.position = 0
         self.frames = [(0, 0)]
         self._packing = packing
-        self._written = 0
         self._pending = bytearray()
-        self._hasher = BlockHasher() if digest else None
-        try:
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise failure(path, error) from error
+        self._file = OutputFile(path, digest=digest)
 
     def small(self, data: bytes) -> None:
         """Append a header or another small thing."""
@@ -85,72 +77,19 @@ class Output:
             self._end_frame()
         else:
             self._flush()
-        try:
-            os.close(self._descriptor)
-            self._descriptor = -1
-            return [self.path, *save_digest(self._hasher, self.path)]
-        except OSError as error:
-            raise failure(self.path, error) from error
+        return [*self._file.finish()]
 
     def abandon(self) -> None:
         """Close without finishing; nothing happens if it was finished."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._file.close()
 
     def _end_frame(self) -> None:
         assert self._packing is not None
         if self._pending:
-            packed = compression.compress(self._packing, self._pending)
+            self._file.append([compression.compress(self._packing, self._pending)])
             self._pending.clear()
-            self._write(packed, b"")
-            self.frames.append((self._written, self.position))
+            self.frames.append((self._file.position, self.position))
 
     def _flush(self, data: Buffer = b"") -> None:
-        self._write(self._pending, data)
-        self._pending.clear()
-
-    def _write(self, first: Buffer, second: Buffer) -> None:
-        total = len(first) + len(second)
-        try:
-            written = os.writev(self._descriptor, (first, second))
-            if written != total:
-                self._write_rest(b"".join((first, second)), written)
-        except OSError as error:
-            raise failure(self.path, error) from error
-        self._written += total
-        if self._hasher is not None:
-            self._hasher.update(first)
-            self._hasher.update(second)
-
-    def _write_rest(self, whole: bytes, written: int) -> None:
-        rest = memoryview(whole)[written:]
-        while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
-
-
-def save_digest(hasher: BlockHasher | None, path: Path) -> list[Path]:
-    """Write the sidecar of `path` if a digest was taken; return the files written."""
-    if hasher is None:
-        return []
-    hasher.finish(path).save(sidecar(path))
-    return [sidecar(path)]
-
-
-def failure(path: Path, error: OSError) -> HelpersError:
-    """The sentence for an error of the operating system while writing `path`."""
-    if isinstance(error, FileExistsError):
-        return OutputExistsError(
-            f"{path} exists", expected="a new name", next_step="Delete it or choose another output"
-        )
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return ResourceError(
-            f"{path} could not grow ({error.strerror})",
-            expected="free space, free inodes and quota for the whole output",
-            next_step="See what is left with: python -m helpers doctor",
-        )
-    return PackError(
-        f"{path} could not be written ({error.strerror or error})",
-        expected="a folder that exists and that you may write to",
-        next_step="Check the path and your permissions",
-    )
+        self._file.append([self._pending, data])
+        self._pending = bytearray()  # the views that were written may still hold the old one

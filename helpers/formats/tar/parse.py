@@ -19,8 +19,9 @@ from typing import Any
 
 from helpers.errors import DamagedFileError, FormatError
 from helpers.formats import provenance
+from helpers.formats.placed import Store
 from helpers.formats.tar.headers import BLOCK_BYTES, COMMENT, RECORD_BYTES
-from helpers.formats.tar.stores import Store
+from helpers.formats.tar.stores import peek
 
 _MAX_EXTENDED_BYTES = 16 << 20
 _OCTAL = re.compile(rb"[ \0]*([0-7]*)[ \0]*")
@@ -74,7 +75,7 @@ class Walk:
 
     def _header(self, position: int) -> bytes | None:
         """The header at `position`, checked; None at the end of the archive."""
-        block = bytes(self._store.view(position, BLOCK_BYTES))
+        block = bytes(peek(self._store, position, BLOCK_BYTES))
         if len(block) < BLOCK_BYTES:
             raise self._damaged(position, "ends without the two blocks of zeros that end a tar")
         if block == _ZERO_BLOCK:
@@ -88,12 +89,12 @@ class Walk:
 
     def _check_end(self, position: int) -> None:
         """Two blocks of zeros, and nothing but zeros behind."""
-        if bytes(self._store.view(position + BLOCK_BYTES, BLOCK_BYTES)) != _ZERO_BLOCK:
+        if bytes(peek(self._store, position + BLOCK_BYTES, BLOCK_BYTES)) != _ZERO_BLOCK:
             raise self._damaged(position, "has one block of zeros where a tar ends with two")
         if self.is_ours and self._store.size % RECORD_BYTES:
             raise self._damaged(self._store.size, "is cut in the zeros at its end")
         for start in range(position, self._store.size, 1 << 20):
-            if any(self._store.view(start, 1 << 20)):
+            if any(peek(self._store, start, 1 << 20)):
                 raise self._damaged(start, "has data behind the end of the archive")
 
     def _size(self, block: bytes, position: int) -> int:
@@ -131,7 +132,7 @@ class Walk:
         """Read what a pax header or a GNU long name says of what follows."""
         if size > _MAX_EXTENDED_BYTES:
             raise self._damaged(position, f"has an extended header of {size:,} bytes")
-        data = bytes(self._store.view(position + BLOCK_BYTES, size))
+        data = bytes(peek(self._store, position + BLOCK_BYTES, size))
         if kind == b"L":
             self._extended["path"] = _text(data.split(b"\0", 1)[0])
         elif kind == b"g":

@@ -13,7 +13,6 @@ import contextlib
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import accumulate
@@ -25,11 +24,12 @@ import pyarrow as pa
 
 from helpers.errors import DamagedFileError, FormatError, first_few
 from helpers.formats import provenance
-from helpers.formats.reader import BaseReader
+from helpers.formats.bytefile import Access, ByteFile
+from helpers.formats.placed import PlacedReader, Store
 from helpers.formats.tar import compression, grouping, index
 from helpers.formats.tar.options import NAME, SUFFIXES
-from helpers.formats.tar.stores import Access, FramedStore, Store, file_store, find_frames, reading
-from helpers.samples import Buffer, Meta, Sample, Target, TargetKind
+from helpers.formats.tar.stores import FramedStore, find_frames, peek, reading
+from helpers.samples import Meta, Target, TargetKind
 
 _NUMBERED = re.compile(r"shard-(\d{6,})\.tar(\.gz|\.zst)?")
 _MAX_OPEN_SHARDS = 128
@@ -42,6 +42,14 @@ class _Shards:
         self.paths, self.indexes, self._access = paths, indexes, access
         self.starts = [0, *accumulate(len(found.keys) for found in indexes)]
         self._stores: dict[int, Store] = {}
+        self._keys: pa.StringArray | None = None
+
+    def keys(self) -> pa.StringArray:
+        """The keys of all shards; put together once."""
+        if self._keys is None:
+            parts = [found.keys for found in self.indexes]
+            self._keys = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+        return self._keys
 
     def place(self, position: int) -> tuple[int, int]:
         """Shard and row of a sample."""
@@ -61,7 +69,7 @@ class _Shards:
         return store
 
 
-class TarReader(BaseReader[_Shards]):
+class TarReader(PlacedReader[_Shards]):
     """Random access to tar shards.
 
     Args:
@@ -114,8 +122,7 @@ class TarReader(BaseReader[_Shards]):
         return provenance.class_names(self._handle().indexes[0].provenance)
 
     def keys(self) -> pa.StringArray:
-        indexes = self._handle().indexes
-        return indexes[0].keys if len(indexes) == 1 else pa.concat_arrays([found.keys for found in indexes])
+        return self._handle().keys()
 
     def key(self, index: int) -> str:
         shards = self._handle()
@@ -139,15 +146,15 @@ class TarReader(BaseReader[_Shards]):
         number, row = shards.place(self._checked(index))
         return int(shards.indexes[number].sizes[row])
 
-    def read(self, index: int) -> Buffer:
+    def _place(self, index: int) -> tuple[Store, int, int]:
         shards = self._handle()
-        number, row = shards.place(self._checked(index))
-        found = shards.indexes[number]
-        offset, size = int(found.offsets[row]), int(found.sizes[row])
-        data = shards.store(number).view(offset, size) if offset >= 0 and size >= 0 else b""
-        if len(data) != size:
-            raise _outside(shards.paths[number], self.key(index), offset, size)
-        return data
+        number, row = shards.place(index)
+        found, store = shards.indexes[number], shards.store(number)
+        start = found.offsets.item(row)
+        stop = start + found.sizes.item(row)
+        if not 0 <= start <= stop <= store.size:
+            raise _outside(shards.paths[number], self.key(index), start, stop)
+        return store, start, stop
 
     def span(self, index: int) -> tuple[Path, int, int] | None:
         """File and byte range of a sample's data; None in compressed shards."""
@@ -159,15 +166,12 @@ class TarReader(BaseReader[_Shards]):
         offset = int(found.offsets[row])
         return shards.paths[number], offset, offset + int(found.sizes[row])
 
-    def __iter__(self) -> Iterator[Sample]:
-        for position in range(len(self)):
-            yield Sample(self.key(position), self.read(position), self.target(position), self.meta(position))
-
     def info(self) -> dict[str, Any]:
         shards = self._handle()
         compressed = any(found.frames for found in shards.indexes)
         return {
             "format": NAME,
+            "layout": "webdataset",
             "samples": len(self),
             "bytes": sum(int(np.sum(found.sizes)) for found in shards.indexes),
             "file_bytes": sum(path.stat().st_size for path in shards.paths),
@@ -182,20 +186,19 @@ class TarReader(BaseReader[_Shards]):
 
 def _open_store(path: Path, access: Access, found: index.Index) -> Store:
     """The (unpacked) bytes of a tar, checked against its index."""
-    plain = file_store(path, access)
-    index.check_bound(path, plain, found)
-    kind = compression.kind_of(bytes(plain.view(0, 4)))
-    return plain if kind is None else FramedStore(path, plain, kind, found.frames)
+    file = ByteFile(path, access)
+    index.check_bound(file, found)
+    kind = compression.kind_of(bytes(peek(file, 0, 4)))
+    return file if kind is None else FramedStore(file, kind, found.frames)
 
 
 def scan(path: Path, access: Access) -> index.Index:
     """Make the index of a tar that has none, by reading all its headers (or unpacking all of it)."""
-    plain = file_store(path, access)
-    kind = compression.kind_of(bytes(plain.view(0, 4)))
-    frames = find_frames(path, plain, kind) if kind is not None else []
-    store = FramedStore(path, plain, kind, frames) if kind is not None else plain
-    found = grouping.scan(path, store)
-    return replace(found, file_bytes=plain.size, edges=index.edges(plain), frames=frames)
+    file = ByteFile(path, access)
+    kind = compression.kind_of(bytes(peek(file, 0, 4)))
+    frames = find_frames(file, kind) if kind is not None else []
+    found = grouping.scan(path, file if kind is None else FramedStore(file, kind, frames))
+    return replace(found, file_bytes=file.size, edges=index.edges(file), frames=frames)
 
 
 def _shard_paths(path: Path) -> list[Path]:
@@ -235,9 +238,9 @@ def _meta(path: Path, text: str) -> Meta:
     return meta
 
 
-def _outside(path: Path, key: str, offset: int, size: int) -> DamagedFileError:
+def _outside(path: Path, key: str, start: int, stop: int) -> DamagedFileError:
     return DamagedFileError(
-        f"{path} does not hold bytes {offset:,} to {offset + size:,}, where its index has {key}",
+        f"{path} does not hold bytes {start:,} to {stop:,}, where its index has {key}",
         expected="a tar and an index of one packing",
         next_step=f"Copy both again, or delete {index.beside(path).name}",
     )

@@ -19,10 +19,11 @@ import numpy.typing as npt
 
 from helpers.errors import FormatError
 from helpers.formats import checked, provenance
+from helpers.formats.bytefile import ByteFile
+from helpers.formats.output import writing
 from helpers.formats.tar import dali, headers, index, names
 from helpers.formats.tar.options import NAME, SUFFIXES, Compression, Options, compression_of
-from helpers.formats.tar.output import Output, failure
-from helpers.formats.tar.stores import MappedStore
+from helpers.formats.tar.output import Output
 from helpers.samples import Packed, Sample, Schema, Target
 
 SAMPLE_BYTES = 4 * headers.BLOCK_BYTES
@@ -128,7 +129,7 @@ class Shard:
         self._out.small(headers.end(self._out.position))
         files = self._out.finish()
         path = files[0]
-        plain = MappedStore(path)
+        plain = ByteFile(path, "mmap")
         rows = self._rows.build(
             provenance=self._record,
             file_bytes=plain.size,
@@ -194,10 +195,8 @@ def write_folder(
     samples: Iterable[Sample], out: Path, *, schema: Schema, options: Options, digest: bool
 ) -> Packed:
     """Write numbered shards, cut where `plan_shards` cuts; arguments as for `write_shard`."""
-    try:
+    with writing(out):
         out.mkdir()
-    except OSError as error:
-        raise failure(out, error) from error
     shards: list[Shard] = []
     files: list[Path] = []
     try:

@@ -1,126 +1,82 @@
-"""The bytes of one shard by position: memory-mapped, read with `pread`, or unpacked by frame.
+"""The bytes of a compressed shard by position, unpacked frame by frame; a plain one is a `ByteFile`.
 
-The trap: a memory map turns a file that shrinks under it into SIGBUS, and on some parallel file
-systems it reads 4 KiB at a time; there `pread` asks for what is needed in one request. Neither has an
-offset that processes could fight over. Notebook 05 compares them.
+The trap: one gzip stream cannot be entered in its middle, so a reader that seeks in it unpacks all
+that lies before, for each sample again. Frames of 1 MiB bound that. Notebook 05 compares them.
 """
 
 from __future__ import annotations
 
-import os
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
-
-import pyarrow as pa
+from typing import TypeAlias
 
 from helpers.errors import DamagedFileError, FormatError
+from helpers.formats.bytefile import ByteFile
+from helpers.formats.placed import Store
 from helpers.formats.tar import compression
 from helpers.formats.tar.options import Compression
+from helpers.samples import Buffer
 
-Access: TypeAlias = Literal["auto", "mmap", "pread"]
 Frames: TypeAlias = Sequence[tuple[int, int]]
 """(compressed offset, raw offset) of each frame's start, and of the end."""
 MAX_SCANNED_FRAME_BYTES = 256 << 20
 
 
-class Store(Protocol):
-    """The tar stream of one shard."""
-
-    size: int
-
-    def view(self, offset: int, size: int) -> memoryview:
-        """Bytes at `offset`; fewer than `size` where the stream ends."""
-
-
-class MappedStore:
-    """A shard in the address space: a view costs no copy and no system call."""
-
-    def __init__(self, path: Path) -> None:
-        with reading(path):
-            self.size = path.stat().st_size
-            if self.size == 0:  # an empty file cannot be mapped
-                self._view = memoryview(b"")
-                return
-            with pa.memory_map(str(path)) as source:  # the map outlives the descriptor
-                self._view = memoryview(source.read_buffer(self.size))
-
-    def view(self, offset: int, size: int) -> memoryview:
-        return self._view[offset : offset + size]
-
-
-class PreadStore:
-    """A shard read by position: one request a sample."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._descriptor = -1
-        with reading(path):
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self.size = os.fstat(self._descriptor).st_size
-
-    def view(self, offset: int, size: int) -> memoryview:
-        size = max(0, min(size, self.size - offset))
-        with reading(self._path):
-            return memoryview(os.pread(self._descriptor, size, offset))
-
-    def __del__(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-
-
 class FramedStore:
-    """A compressed shard: unpacks the frames that a view touches and keeps the last one.
+    """A compressed shard: unpacks the frames that a read touches and keeps the last one.
 
     Args:
-        store: The compressed bytes.
+        file: The compressed bytes.
         kind: How they are compressed.
         frames: Where the frames start, and where the last one ends.
     """
 
-    def __init__(self, path: Path, store: Store, kind: Compression, frames: Frames) -> None:
-        self._path, self._store, self._kind = path, store, kind
+    def __init__(self, file: ByteFile, kind: Compression, frames: Frames) -> None:
+        self.path, self._file, self._kind = file.path, file, kind
         self._packed = [start for start, _ in frames]
         self._raw = [start for _, start in frames]
         self._last: tuple[int, bytes] = (-1, b"")
         self.size = self._raw[-1]
 
-    def view(self, offset: int, size: int) -> memoryview:
-        size = max(0, min(size, self.size - offset))
-        number = bisect_right(self._raw, offset) - 1
+    def read(self, start: int, stop: int) -> Buffer:
+        """Unpacked bytes; a view where one frame holds them all."""
         pieces: list[memoryview] = []
-        while size > 0:
-            start = offset - self._raw[number]
-            piece = memoryview(self._frame(number))[start : start + size]
+        for number in self._touched(start, stop):
+            first = self._raw[number]
+            piece = memoryview(self._frame(number))[max(0, start - first) : stop - first]
             pieces.append(piece)
-            offset, size, number = offset + len(piece), size - len(piece), number + 1
-        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def expect(self, start: int, stop: int) -> None:
+        """Announce the frames that hold these bytes."""
+        for number in self._touched(start, stop):
+            self._file.expect(self._packed[number], self._packed[number + 1])
+
+    def _touched(self, start: int, stop: int) -> range:
+        """Numbers of the frames that hold a range."""
+        return range(bisect_right(self._raw, start) - 1, bisect_left(self._raw, stop) if stop > start else 0)
 
     def _frame(self, number: int) -> bytes:
         kept, data = self._last  # one tuple, replaced as a whole: threads never see half of it
         if kept == number:
             return data
-        packed = self._store.view(self._packed[number], self._packed[number + 1] - self._packed[number])
+        packed = self._file.read(self._packed[number], self._packed[number + 1])
         try:
             data = compression.decompress(self._kind, packed, self._raw[number + 1] - self._raw[number])
         except compression.BadFrameError as error:
-            raise bad_frame(self._path, self._packed[number], error) from error
+            raise bad_frame(self.path, self._packed[number], error) from error
         self._last = (number, data)
         return data
 
 
-def file_store(path: Path, access: Access) -> Store:
-    """The plain bytes of `path`; `auto` maps into memory, except on parallel file systems."""
-    if access == "auto":
-        from helpers.machine import is_parallel_filesystem
-
-        access = "pread" if is_parallel_filesystem(path) else "mmap"
-    return PreadStore(path) if access == "pread" else MappedStore(path)
+def peek(store: Store, offset: int, size: int) -> Buffer:
+    """Bytes at `offset`; fewer than `size` where the stream ends."""
+    return store.read(min(offset, store.size), min(offset + size, store.size))
 
 
-def find_frames(path: Path, store: Store, kind: Compression) -> list[tuple[int, int]]:
+def find_frames(file: ByteFile, kind: Compression) -> list[tuple[int, int]]:
     """Frames of a shard that has no index, by unpacking all of it once.
 
     Raises:
@@ -129,16 +85,16 @@ def find_frames(path: Path, store: Store, kind: Compression) -> list[tuple[int, 
     """
     frames = [(0, 0)]
     try:
-        for packed, raw in compression.frame_lengths(kind, store.view(0, store.size)):
+        for packed, raw in compression.frame_lengths(kind, file.view):
             if raw > MAX_SCANNED_FRAME_BYTES:
                 raise FormatError(
-                    f"{path} is one {kind} stream of more than {raw >> 20} MiB without an index",
+                    f"{file.path} is one {kind} stream of more than {raw >> 20} MiB without an index",
                     expected="frames of about 1 MiB, as this package writes them, for random access",
                     next_step="Unpack it with gunzip or unzstd, or pack it again with this package",
                 )
             frames.append((frames[-1][0] + packed, frames[-1][1] + raw))
     except compression.BadFrameError as error:
-        raise bad_frame(path, frames[-1][0], error) from error
+        raise bad_frame(file.path, frames[-1][0], error) from error
     return frames
 
 
