@@ -30,8 +30,9 @@ def mixing(result: Mixing) -> Figure:
         for number, packing in enumerate(PACKINGS):
             line = result.line(packing)
             label = f"packed in {packing}" if number == 0 else "shuffled at packing"
-            _line(left, buffers, [mix.classes for mix in line], number, label)
-            _line(right, buffers, [[100 * x for x in mix.met_again] for mix in line], number, label)
+            broad = 1.0 if number else 2.0  # it shows where the second line lies upon the first
+            _line(left, buffers, [mix.classes for mix in line], number, label, broad)
+            _line(right, buffers, [[100 * x for x in mix.met_again] for mix in line], number, label, broad)
         _ideal(left, median(result.ideal.classes))
         _ideal(right, 100 * median(result.ideal.met_again))
         left.set_ylabel(f"different classes in a batch of {result.config.batch}", fontsize=9)
@@ -68,15 +69,19 @@ def rates(result: ShardRates) -> Figure:
     return figure
 
 
-def _line(axes: Axes, xs: Sequence[int], runs: Sequence[Sequence[float]], number: int, label: str) -> None:
+def _line(
+    axes: Axes,
+    xs: Sequence[int],
+    runs: Sequence[Sequence[float]],
+    number: int,
+    label: str,
+    broad: float = 1.0,
+) -> None:
     colour, marker = COLOURS[number], _MARKERS[number]
     for x, values in zip(xs, runs, strict=True):
         axes.plot([x] * len(values), values, ".", ms=4, color=colour, alpha=0.5)
-    # The first line is broad, so that it shows where the second lies upon it.
-    width, size = ((4.0, 8), (1.6, 5))[number]
-    axes.plot(
-        xs, [median(v) for v in runs], marker=marker, ms=size, lw=width, color=colour, alpha=0.85, label=label
-    )
+    medians = [median(values) for values in runs]
+    axes.plot(xs, medians, marker=marker, ms=5 * broad, lw=1.6 * broad, color=colour, alpha=0.85, label=label)
 
 
 def _ideal(axes: Axes, value: float) -> None:

@@ -182,8 +182,8 @@ course.say(mixture.advice(mean_bytes, workers=8))
 
 # %% [markdown]
 # A worker's buffer sees only the shards of that worker, and webdataset starts to give out samples when 100 are in it,
-# whatever its size ([#62](https://github.com/webdataset/webdataset/issues/62)). Shuffle at packing; it costs nothing
-# later. Then a small buffer does the rest.
+# whatever its size ([#62](https://github.com/webdataset/webdataset/issues/62)). So shuffle at packing, which costs nothing
+# later, and then take the buffer that your memory allows.
 
 # %% [markdown] id="size"
 # ## 3 · Choose the size of a shard
