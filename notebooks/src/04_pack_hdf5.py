@@ -46,12 +46,14 @@ setup = course.start("04")
 # %%
 from helpers.formats import hdf5
 from helpers.pack import PackConfig, pack
+from helpers.progress import bytes_text
 
 source = setup.source()
 vlen, blob = setup.scratch / "vlen.h5", setup.scratch / "blob.h5"
 config = PackConfig(options=hdf5.Options(layout="blob"))
 pack(source, blob, config)
-pack(source, vlen, PackConfig(options=hdf5.Options(layout="vlen")))
+report = pack(source, vlen, PackConfig(options=hdf5.Options(layout="vlen")))
+course.say(f"{report.samples:,} images in each of the two files, {bytes_text(report.payload_bytes)} together.")
 
 # %%
 import h5py
@@ -82,7 +84,7 @@ row_bytes, image.nbytes
 # %%
 with h5py.File(blob, "r") as file:
     group = file[source.manifest.split]
-    start, stop = group["offsets"][7:9]
+    start, stop = map(int, group["offsets"][7:9])
     same = group["data"][start:stop].tobytes() == image.tobytes()
 start, stop, same
 
@@ -121,7 +123,7 @@ except HelpersError as error:
 #
 # Many scripts turn the bytes of a file into an array by `np.array(list(data))`. NumPy has `np.frombuffer` for that.
 #
-# > **Predict.** How many times as long does the first one take for one image: 2, 100 or 1,000 times?
+# > **Predict.** How many times as long does the first one take for one image: 2 times, 100 times, or more than 1,000 times?
 
 # %%
 from timeit import repeat
@@ -149,13 +151,13 @@ writes = bench.bench_writes(samples, setup.scratch)
 # %%
 from helpers import plots
 
-slowest = "vlen, np.array(list(…))"
+slowest = "vlen from np.array(list(…))"
 course.figure(plots.throughput(writes, reference=slowest), alt=plots.alt_text(writes, reference=slowest))
 
 # %% [markdown]
 # Bars are medians, dots are single runs. A row of variable length needs a place in a heap; a blob needs none. Our writer
-# is told the sizes beforehand: it lets HDF5 lay out the file, and then writes the bytes past the library. Compressing
-# takes longest but for the list, and the next part asks what it buys.
+# is told the sizes beforehand: it lets HDF5 lay out the file, and then writes the bytes past the library. The last two
+# bars cut the blob into chunks. The next part asks what those, and the time for compression, buy.
 
 # %% [markdown] id="reading"
 # ## 3 · Read one sample at random
@@ -178,14 +180,14 @@ for name, cost in costs.items():
     print(f"{name:26} {cost:5.1f} bytes read for each byte delivered")
 
 # %%
-chunks, packed_chunks = costs["blob, chunks of 1 MiB"], costs["blob, chunks, gzip"]
+chunks, packed_chunks = costs["blob in 1 MiB chunks"], costs["blob in gzip chunks"]
 course.say(
     f"Contiguous storage reads {costs['blob']:.1f} bytes for each byte delivered, chunks read {chunks:.1f}. "
-    f"gzip saves {1 - packed_chunks / chunks:.0%} of that, since a JPEG is compressed already."
+    f"gzip saves {1 - packed_chunks / chunks:.0%} of that."
 )
 
 # %% [markdown]
-# The rates are those of a warm page cache, where vain bytes are cheap. On a parallel file system they come over the
+# A JPEG is compressed already. The rates are those of a warm page cache, where vain bytes are cheap. On a parallel file system they come over the
 # network. Chunks are made for slices of large arrays; for samples that are read whole, use contiguous storage. (HDF5 keeps
 # the last chunks in a cache. A real data set is larger than any cache, so it was set to 1 MiB here.)
 #
@@ -265,7 +267,9 @@ for attempt in attempts:
 
 # %%
 refused = [attempt for attempt in attempts if not attempt.opened]
-course.say(f"{len(refused)} of {len(attempts)} attempts were refused." + f" `{refused[0].message}`" * bool(refused))
+course.say(f"{len(refused)} of {len(attempts)} attempts were refused.")
+for message in {attempt.message for attempt in refused}:
+    print(message)
 
 # %% [markdown]
 # A notebook that somebody forgot to close is enough to stop your job. Some parallel file systems have no locks at all;

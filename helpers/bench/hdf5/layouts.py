@@ -97,18 +97,23 @@ def write_vlen(
             targets[index] = sample.target
 
 
-def write_blob(samples: Sequence[Sample], out: Path, **storage: Any) -> None:
+def write_blob(
+    samples: Sequence[Sample], out: Path, chunk_bytes: int = 0, compression: str | None = None
+) -> None:
     """Write one run of bytes and its borders through h5py.
 
     Args:
         samples: With labels.
         out: The file; replaced if it is there.
-        **storage: For h5py's `create_dataset`: chunks, compression.
+        chunk_bytes: Size of a chunk; 0 for contiguous storage.
+        compression: Of chunks, by its name in h5py.
     """
     borders = np.cumsum([0, *(len(sample.data) for sample in samples)], dtype=np.uint64)
+    total = int(borders[-1])
+    chunks = (min(chunk_bytes, total),) if chunk_bytes and total else None
     with h5py.File(out, "w", locking=False) as file:
         group = file.create_group("train")
-        data = group.create_dataset("data", (int(borders[-1]),), np.uint8, **storage)
+        data = group.create_dataset("data", (total,), np.uint8, chunks=chunks, compression=compression)
         for sample, start in zip(samples, borders.tolist(), strict=False):
             data[start : start + len(sample.data)] = by_buffer(sample.data)
         group["offsets"] = borders
@@ -145,23 +150,25 @@ def our_reader(path: Path, access: Access = "auto") -> Iterator[Read]:
 
 
 WRITTEN = (
-    Layout("vlen, np.array(list(…))", partial(write_vlen, convert=by_list), slow=True),
-    Layout("vlen, np.frombuffer", write_vlen),
+    Layout("vlen from np.array(list(…))", partial(write_vlen, convert=by_list), slow=True),
+    Layout("vlen from np.frombuffer", write_vlen),
     Layout("blob", write_blob),
-    Layout("blob, our writer", write_ours),
-    Layout("blob, chunks of 1 MiB", partial(write_blob, chunks=(CHUNK_BYTES,))),
-    Layout("blob, chunks, gzip", partial(write_blob, chunks=(CHUNK_BYTES,), compression="gzip"), slow=True),
+    Layout("blob by our writer", write_ours),
+    Layout("blob in 1 MiB chunks", partial(write_blob, chunk_bytes=CHUNK_BYTES)),
+    Layout(
+        "blob in gzip chunks", partial(write_blob, chunk_bytes=CHUNK_BYTES, compression="gzip"), slow=True
+    ),
 )
 READ = (
     Layout("vlen", write_vlen, vlen_rows),
-    Layout("vlen, our reader", write_vlen, our_reader),
+    Layout("vlen by our reader", write_vlen, our_reader),
     Layout("blob", write_blob, blob_slices),
-    Layout("blob, our reader, mmap", write_blob, partial(our_reader, access="mmap")),
-    Layout("blob, our reader, pread", write_blob, partial(our_reader, access="pread")),
-    Layout("blob, chunks of 1 MiB", partial(write_blob, chunks=(CHUNK_BYTES,)), blob_slices),
+    Layout("blob by our mmap", write_blob, partial(our_reader, access="mmap")),
+    Layout("blob by our pread", write_blob, partial(our_reader, access="pread")),
+    Layout("blob in 1 MiB chunks", partial(write_blob, chunk_bytes=CHUNK_BYTES), blob_slices),
     Layout(
-        "blob, chunks, gzip",
-        partial(write_blob, chunks=(CHUNK_BYTES,), compression="gzip"),
+        "blob in gzip chunks",
+        partial(write_blob, chunk_bytes=CHUNK_BYTES, compression="gzip"),
         blob_slices,
     ),
 )

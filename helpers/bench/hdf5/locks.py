@@ -135,4 +135,6 @@ def _attempt(path: Path, held_for: str, opener: str) -> Attempted:
         check=False,
     )
     said = (done.stdout.strip() or done.stderr.strip() or "the process died").splitlines()[-1]
-    return Attempted(held_for, opener, said == "opened", "" if said == "opened" else said)
+    return Attempted(
+        held_for, opener, said == "opened", said.removeprefix("opened").removeprefix("refused: ")
+    )

@@ -22,7 +22,7 @@ import numpy as np
 import xxhash
 
 from helpers import machine
-from helpers.bench.hdf5.layouts import READ, WRITTEN, Layout, blob_slices, vlen_rows
+from helpers.bench.hdf5.layouts import READ, WRITTEN, Layout, Read, blob_slices, vlen_rows
 from helpers.bench.protocol import Case, Outcome, interleaved
 from helpers.bench.record import Record, versions_of
 from helpers.errors import DamagedFileError
@@ -30,6 +30,7 @@ from helpers.formats import hdf5
 from helpers.samples import Sample
 
 SLOW_SAMPLES = 40
+RUN_S = 0.1
 
 
 def bench_writes(samples: Sequence[Sample], folder: Path, repeats: int = 5, seed: int = 0) -> list[Record]:
@@ -91,22 +92,36 @@ def bench_random_reads(
 
 
 def _read_once(layout: Layout, path: Path, order: Sequence[int], wanted: int) -> Outcome:
+    """Read in this order, again and again until the run is long enough to be timed."""
     assert layout.open is not None
-    hashed, total, size = xxhash.xxh3_64_intdigest, 0, 0
+    reads, size, seconds = 0, 0, 0.0
     with layout.open(path) as read:
-        began = time.perf_counter()
-        for index in order:
-            data = read(index)
-            total += hashed(data)
-            size += len(data)
-        seconds = time.perf_counter() - began
+        while seconds < RUN_S:
+            began = time.perf_counter()
+            total, delivered = _touch(read, order)
+            seconds += time.perf_counter() - began
+            reads, size = reads + len(order), size + delivered
+            _check_sum(total, wanted, layout, path)
+    return Outcome(reads, size, seconds)
+
+
+def _touch(read: Read, order: Sequence[int]) -> tuple[int, int]:
+    """Hash every byte of these samples; the sum of hashes, and of sizes."""
+    hashed, total, size = xxhash.xxh3_64_intdigest, 0, 0
+    for index in order:
+        data = read(index)
+        total += hashed(data)
+        size += len(data)
+    return total, size
+
+
+def _check_sum(total: int, wanted: int, layout: Layout, path: Path) -> None:
     if total != wanted:
         raise DamagedFileError(
             f"{path} gave back other bytes than were written ({layout.name})",
             expected="equal bytes from every layout",
             next_step="Check the file system, and run the cell again",
         )
-    return Outcome(len(order), size, seconds)
 
 
 class CountedFile(io.FileIO):
