@@ -16,6 +16,11 @@ from pathlib import Path
 import pyarrow as pa
 
 
+# What was allocated from a pool goes back to it, perhaps long after the block: a pool that is gone by then
+# ends the process. So pools are kept; each is a few bytes.
+_POOLS: list[pa.MemoryPool] = []
+
+
 @dataclass
 class Traffic:
     """Bytes that were moved while the block ran.
@@ -42,6 +47,7 @@ def watched() -> Iterator[Traffic]:
     found = Traffic()
     pool, before = pa.default_memory_pool(), read_bytes()
     counting = pa.proxy_memory_pool(pool)
+    _POOLS.append(counting)
     tracing = tracemalloc.is_tracing()
     if not tracing:
         tracemalloc.start()

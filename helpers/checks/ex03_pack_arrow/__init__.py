@@ -30,7 +30,14 @@ from helpers.checks.ex03_pack_arrow.loaders import try_loaders
 from helpers.checks.ex03_pack_arrow.tables import try_tables
 from helpers.checks.verdict import Verdict
 
-__all__ = ["captions_of", "flickr30k_file", "make_loader", "read_captions", "write_flickr30k"]
+__all__ = [
+    "captions_of",
+    "flickr30k_file",
+    "make_loader",
+    "practice_folder",
+    "read_captions",
+    "write_flickr30k",
+]
 
 _BUYS = "One large file now stands for {count:,} small ones; it holds every caption, and each image once."
 

@@ -1,0 +1,271 @@
+# %% [markdown] id="top"
+# # Exercise 03 · Pack Flickr30K into one Arrow file
+#
+# ★★★ · 40 minutes · after [notebook 03](../notebooks/03_pack_arrow.ipynb)
+#
+# Flickr30K is 31,783 photographs with five captions each. Many published loaders for it lose captions, store each
+# photograph five times, or read gigabytes to get at a few megabytes of text. Yours will not.
+#
+# The data is a synthetic copy with the same traps. To use the real one, set `COURSE_DATA` to its folder before you start
+# the server; the second cell below then takes 400 of its images by links.
+
+# %% id="start"
+import sys
+
+sys.path.append("..")
+from helpers import course
+
+setup = course.start("ex03")
+
+# %% id="folder"
+from helpers.checks import ex03_pack_arrow as check
+
+folder = check.practice_folder(setup.path(), setup.scratch / "part")
+
+# %% [markdown] id="look"
+# ## Look at the table
+#
+# `results.csv` is no ordinary CSV file. Captions hold commas and quotes, `| ` stands between the cells, and one row is
+# broken. Find out how.
+
+# %% id="first"
+table = next(folder.rglob("results.csv"))
+lines = table.read_text(encoding="utf-8").split("\n")
+lines[:4]
+
+# %% id="broken"
+[line for line in lines if line.count("|") == 1]
+
+# %% [markdown] id="task-captions"
+# ## Task 1: read the captions
+#
+# Return the captions of each image in the order of their numbers, without blanks around them. Repair the broken row,
+# wherever it stands. A caption may hold a `|` itself. Six to ten lines:
+#
+# `read_captions(csv_file: Path) -> dict[str, list[str]]`
+
+# %% id="captions"
+import re
+from pathlib import Path
+
+
+def read_captions(csv_file: Path) -> dict[str, list[str]]:
+    """The captions of each image, by its name."""
+    # --8<-- solution
+    found = {}
+    for line in csv_file.read_text(encoding="utf-8").split("\n")[1:]:
+        if line:
+            name, rest = line.split("|", 1)
+            number, text = re.fullmatch(r"\s*(\d+)\s*\|?\s*(.*?)\s*", rest).groups()
+            found.setdefault(name, {})[int(number)] = text
+    return {name: [texts[n] for n in sorted(texts)] for name, texts in found.items()}
+    # --8<-- stub
+    # raise NotImplementedError  # your code: 6 to 10 lines
+    # --8<-- end
+
+
+# %% id="check-captions"
+read = check.read_captions(read_captions)
+read
+
+# %% [markdown] id="hints-captions"
+# <details>
+# <summary>Hint 1: cut where it is safe</summary>
+#
+# No image name holds a `|`, so `name, rest = line.split("|", 1)` always works. What is left is a number, perhaps a `|`,
+# and the caption.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: one pattern for good and broken rows</summary>
+#
+# `re.fullmatch(r"\s*(\d+)\s*\|?\s*(.*?)\s*", rest)` matches both: `\|?` is a bar that may be missing. Its two groups are
+# the number and the caption.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 3: the order</summary>
+#
+# Keep a dictionary of number to caption for each image, and sort its numbers at the end.
+#
+# </details>
+
+# %% [markdown] id="task-file"
+# ## Task 2: write the file
+#
+# Write one row an image, sorted by name: `key: string` (the file name), `captions: list<string>`, `data: binary` (the
+# bytes of the file as they are). Use 16 to 128 rows a record batch. Images and table lie a few folders deep. Return the
+# number of images. Eight to ten lines:
+#
+# `write_flickr30k(folder: Path, out: Path) -> int`
+
+# %% id="file"
+import pyarrow as pa
+
+
+def write_flickr30k(folder: Path, out: Path) -> int:
+    """Pack a Flickr30K folder; returns the number of images."""
+    # --8<-- solution
+    told = read_captions(next(folder.rglob("results.csv")))
+    images = sorted(folder.rglob("*.jpg"), key=lambda path: path.name)
+    schema = pa.schema({"key": pa.string(), "captions": pa.list_(pa.string()), "data": pa.binary()})
+    with pa.OSFile(str(out), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        for start in range(0, len(images), 64):
+            part = images[start : start + 64]
+            rows = [{"key": p.name, "captions": told[p.name], "data": p.read_bytes()} for p in part]
+            writer.write(pa.RecordBatch.from_pylist(rows, schema=schema))
+    return len(images)
+    # --8<-- stub
+    # raise NotImplementedError  # your code: 8 to 10 lines
+    # --8<-- end
+
+
+# %% id="check-file"
+written = check.write_flickr30k(write_flickr30k, folder)
+written
+
+# %% [markdown] id="hints-file"
+# <details>
+# <summary>Hint 1: find everything</summary>
+#
+# `next(folder.rglob("results.csv"))` takes one of the two copies of the table.
+# `sorted(folder.rglob("*.jpg"), key=lambda path: path.name)` gives the images by name.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: a record batch from rows</summary>
+#
+# `pa.RecordBatch.from_pylist(rows, schema=schema)` makes one from a list of dictionaries. Notebook 03 opens the file
+# with `pa.OSFile(str(out), "wb")` and the writer with `pa.ipc.new_file(file, schema)`, both in a `with`.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 3: 64 at a time</summary>
+#
+# `for start in range(0, len(images), 64):` and `images[start : start + 64]`. The last part is shorter by itself.
+#
+# </details>
+
+# %% [markdown] id="task-text"
+# ## Task 3: get the text without the images
+#
+# Return the captions of every image in a file like yours, as Python lists. Do not read the images for that: the check
+# counts the bytes that your code moves. Columns may come in another order. Two or three lines:
+#
+# `captions_of(arrow_file: Path) -> list[list[str]]`
+
+# %% id="text"
+def captions_of(arrow_file: Path) -> list[list[str]]:
+    """The captions of each image, in stored order."""
+    # --8<-- solution
+    with pa.memory_map(str(arrow_file)) as file:
+        return pa.ipc.open_file(file).read_all()["captions"].to_pylist()
+    # --8<-- stub
+    # raise NotImplementedError  # your code: 2 or 3 lines
+    # --8<-- end
+
+
+# %% id="check-text"
+text = check.captions_of(captions_of)
+text
+
+# %% [markdown] id="hints-text"
+# <details>
+# <summary>Hint 1: look without reading</summary>
+#
+# Through `pa.memory_map` even `read_all()` reads nothing: it makes views. Bytes move when you ask for values.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: one column</summary>
+#
+# A table gives a column by its name, `table["captions"]`, and `.to_pylist()` makes Python lists of that column alone.
+#
+# </details>
+
+# %% [markdown] id="why"
+# ## Why no data set of your own
+#
+# Workers are processes of their own. Unless they are forked (and from Python 3.14 on
+# they are not), they import classes and functions by the name of a module, and what a notebook defines is in no module:
+# the loader would wait for ever.
+
+# %% [markdown] id="task-loader"
+# ## Task 4: feed a training loop
+#
+# Return a `DataLoader` with two workers that gives every image in stored order, with its captions as padded numbers.
+# Take `CaptionDataset`, `Vocabulary` and `collate` from `helpers.captions`; the vocabulary holds all words that come at
+# least twice in the file. Four to six lines:
+#
+# `make_loader(arrow_file: Path, batch_size: int) -> DataLoader`
+
+# %% id="loader"
+from torch.utils.data import DataLoader
+
+from helpers.captions import CaptionDataset, Vocabulary, collate
+
+
+def make_loader(arrow_file: Path, batch_size: int) -> DataLoader:
+    """Batches of images and padded captions, from two workers."""
+    # --8<-- solution
+    texts = [text for captions in captions_of(arrow_file) for text in captions]
+    dataset = CaptionDataset(arrow_file, Vocabulary.build(texts, min_count=2))
+    return DataLoader(dataset, batch_size=batch_size, num_workers=2, collate_fn=collate)
+    # --8<-- stub
+    # raise NotImplementedError  # your code: 4 to 6 lines
+    # --8<-- end
+
+
+# %% id="check-loader"
+loaded = check.make_loader(make_loader)
+loaded
+
+# %% [markdown] id="hints-loader"
+# <details>
+# <summary>Hint 1: the words</summary>
+#
+# `Vocabulary.build` wants one list of texts. Flatten the lists of your `captions_of`:
+# `[text for captions in captions_of(arrow_file) for text in captions]`.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: the loader</summary>
+#
+# `DataLoader(CaptionDataset(arrow_file, vocabulary), …)` needs `batch_size`, `num_workers` and `collate_fn=collate`;
+# without the last it would try to stack captions of different lengths.
+#
+# </details>
+
+# %% [markdown] id="use"
+# ## Put it together
+#
+# When all checks have passed, these cells pack the folder with your functions, take one batch from your loader, and let
+# the check open the file.
+
+# %% id="all"
+solved = read and written and text and loaded
+packed = setup.scratch / "flickr30k.arrow"
+if not solved:
+    course.say("Solve the four tasks first; then this cell uses your functions.")
+else:
+    course.say(f"**{write_flickr30k(folder, packed):,} images** packed into `{packed.name}`.")
+
+# %% id="batch"
+if solved:
+    loader = make_loader(packed, batch_size=32)
+    batch = next(iter(loader))
+    print("tokens", tuple(batch.tokens.shape), "of", len(loader.dataset.vocabulary), "words")
+    print(batch.keys[0], "·", loader.dataset.vocabulary.decode(batch.tokens[0][0].tolist()))
+
+# %% id="opened"
+check.flickr30k_file(packed if solved else None, folder)
+
+# %% [markdown] id="whole"
+# The whole of Flickr30K is packed by a job, not by a notebook. `check.flickr30k_file(path, folder)` looks at the file of
+# such a job too, whoever wrote it.
