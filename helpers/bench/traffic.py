@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-
 # What was allocated from a pool goes back to it, perhaps long after the block: a pool that is gone by then
 # ends the process. So pools are kept; each is a few bytes.
 _POOLS: list[pa.MemoryPool] = []
