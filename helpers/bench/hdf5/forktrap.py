@@ -204,7 +204,7 @@ def in_words(trials: Sequence[Trial]) -> str:
             "number of CPUs; a handle that moves an offset is wrong all the same."
         )
     told = "; ".join(
-        f"*{trial.way}*: {trial.wrong} wrong and {trial.errors} refused of {trial.reads:,}"
+        f"*{trial.way}*: {trial.wrong:,} wrong and {trial.errors:,} refused of {trial.reads:,}"
         + f", {trial.dead} workers lost" * bool(trial.dead)
         for trial in bad
     )
