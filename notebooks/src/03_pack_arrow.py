@@ -208,7 +208,7 @@ for way in batches.WAYS:
 # %% [markdown] id="juelich"
 # ## 4 · Read the layout of the Jülich course
 #
-# A well-known course on this subject, held at the supercomputing centre in Jülich, writes one row a batch: `image_data:
+# A course on this subject, held at the supercomputing centre in Jülich, writes one row a batch: `image_data:
 # binary, label: uint16`. Batch i is then sample i, and its loader opens an `OSFile`. The last figure tells why this is a
 # sound choice for that loader. The package writes this layout too.
 

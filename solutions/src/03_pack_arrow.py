@@ -3,8 +3,8 @@
 #
 # ★★★ · 40 minutes · after [notebook 03](../notebooks/03_pack_arrow.ipynb)
 #
-# Flickr30K is 31,783 photographs with five captions each. Many published loaders for it lose captions, store each
-# photograph five times, or read gigabytes to get at a few megabytes of text. Yours will not.
+# Flickr30K is 31,783 photographs with five captions each. One published solution loses a caption, stores each photograph
+# five times, and reads gigabytes to get at a few megabytes of text. Yours will not.
 #
 # The data is a synthetic copy with the same traps. To use the real one, set `COURSE_DATA` to its folder before you start
 # the server; the second cell below then takes 400 of its images by links.

@@ -304,6 +304,8 @@ class TestRealFolders:
         truth = truth_of(practice_folder(place, tmp_path / "part"))
         assert len(truth.captions) == MOST_IMAGES and len(truth.captions["99.jpg"]) == 5
         assert (truth.images / "99.jpg").is_symlink()
+        assert truth_of(practice_folder(place, tmp_path / "part")).captions == truth.captions  # once more
+        assert (place / "99.jpg").exists()
         assert ex03.write_flickr30k(write, place)
 
 

@@ -7,6 +7,7 @@ answer that was only tried on tidy data works until line 20,001.
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +95,7 @@ def practice_folder(folder: Path, place: Path) -> Path:
     kept = set(chosen)
     rows = [f"{name}|{rest}\n" for name, rest in _named(lines) if name in kept] or _rows_of(truth, chosen)
     images = {name: truth.images / name for name in chosen}
+    shutil.rmtree(place / _NESTED.parts[0], ignore_errors=True)  # a cell that runs again
     return kaggle_folder(place, images, "".join([HEADER + "\n", *rows]))
 
 
