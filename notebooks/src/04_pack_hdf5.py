@@ -53,7 +53,9 @@ vlen, blob = setup.scratch / "vlen.h5", setup.scratch / "blob.h5"
 config = PackConfig(options=hdf5.Options(layout="blob"))
 pack(source, blob, config)
 report = pack(source, vlen, PackConfig(options=hdf5.Options(layout="vlen")))
-course.say(f"{report.samples:,} images in each of the two files, {bytes_text(report.payload_bytes)} together.")
+course.say(
+    f"{report.samples:,} images in each of the two files, {bytes_text(report.payload_bytes)} together."
+)
 
 # %%
 import h5py
@@ -210,7 +212,7 @@ for name, other in (("vlen by our reader", "vlen"), ("blob by our pread", "blob"
 # the place where the next read begins, and the copies share it. If one worker seeks and another one reads, it reads the
 # wrong place.
 #
-# People meet this as wrong labels, or as odd errors from inside HDF5: see
+# People meet this as wrong data, or as odd errors from inside HDF5: see
 # [pytorch#11887](https://github.com/pytorch/pytorch/issues/11887) and
 # [pytorch#3415](https://github.com/pytorch/pytorch/issues/3415).
 #
@@ -280,7 +282,7 @@ for message in {attempt.message for attempt in refused}:
     print(message)
 
 # %% [markdown]
-# A notebook that somebody forgot to close is enough to stop your job. Some parallel file systems have no locks at all;
+# A notebook that somebody forgot to close is enough to stop a job that appends. Some parallel file systems have no locks at all;
 # then even reading fails, with "No locks available"
 # ([h5py#1101](https://github.com/h5py/h5py/issues/1101)). For files that nobody changes any more, switch locks off: by
 # `h5py.File(path, locking=False)`, or by the variable `HDF5_USE_FILE_LOCKING=FALSE`. Compare the two lines above that
