@@ -84,5 +84,11 @@ def open(path: Path | str, format: str | None = None) -> Reader:
             expected=f"a packed {name} file",
             next_step="Check the path, or make it with: python -m helpers pack",
         )
+    if not (path.is_file() or (path.is_dir() and name in ("files", "tar"))):
+        raise FormatError(  # a pipe would keep the reader waiting for ever
+            f"{path} is {'a folder' if path.is_dir() else 'neither a file nor a folder'}",
+            expected=f"a packed {name} file",
+            next_step="Give the file itself",
+        )
     reader: Reader = get(name).open(path)
     return reader

@@ -88,8 +88,9 @@ class ByteFile:
         """Have the kernel fetch these bytes in the background, since they are read soon.
 
         A mapped file is otherwise fetched page by page, each when it is touched. Asking for all samples
-        of a batch before the first is read keeps many requests in flight: cold, on a local disk, 9,000
-        samples a second instead of 3,200 (measured); where they are cached it costs 2 µs a sample.
+        of a batch of 64 before the first is read keeps many requests in flight: at random from a cold
+        file of 4.4 GB on a local disk 6,000 samples a second instead of 650 (measured). Where they are
+        cached it costs 2 µs a sample.
         """
         if not 0 <= start < stop <= self.size:
             return

@@ -109,6 +109,12 @@ def writing(path: Path) -> Iterator[None]:
 
 def cannot_write(path: Path, error: OSError) -> HelpersError:
     """The sentence for an OSError: the name is taken, no room, no such folder or permission, or worse."""
+    if isinstance(error, FileExistsError) and error.filename in map(str, path.parents):
+        return PackError(
+            f"{path} cannot be written, since {error.filename} is a file",
+            expected="folders all the way to the output",
+            next_step="Choose another place for the output",
+        )
     if isinstance(error, FileExistsError):
         return OutputExistsError(
             f"{path} exists already",

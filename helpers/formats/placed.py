@@ -36,6 +36,9 @@ class PlacedReader(BaseReader[Handle]):
     def _place(self, index: int) -> tuple[Store, int, int]:
         """Store, first byte and one after the last of a sample; `index` was checked."""
 
+    def _expect_places(self, indices: Sequence[int]) -> None:
+        """Announce what tells the places of these samples, where that is spread over the file."""
+
     def size(self, index: int) -> int:
         _, start, stop = self._place(self._checked(index))
         return stop - start
@@ -55,7 +58,9 @@ class PlacedReader(BaseReader[Handle]):
         batch waits for its samples together and not for each in turn.
         """
         wanted = [self._checked(index) for index in indices]
-        places = {index: self._place(index) for index in sorted(set(wanted))}
+        order = sorted(set(wanted))
+        self._expect_places(order)
+        places = {index: self._place(index) for index in order}
         for store, start, stop in places.values():
             store.expect(start, stop)
         found = {index: store.read(start, stop) for index, (store, start, stop) in places.items()}

@@ -16,6 +16,7 @@ from helpers import formats
 from helpers.errors import DamagedFileError, FormatError, UsageError
 from helpers.formats import arrow
 from helpers.formats.arrow import batches, footer, writing
+from helpers.formats.bytefile import ByteFile
 from helpers.samples import Sample, Schema
 
 ITEMS = [(sets.content(n), n * 7 % 1000) for n in range(40)]
@@ -329,10 +330,10 @@ def test_a_rule_of_cutting_that_makes_no_sense_is_not_believed(text):
 
 def test_the_footer_gives_the_body_sizes_that_pyarrow_wrote(out):
     pack(out, rows_per_batch=7)
-    sizes = footer.body_sizes(memoryview(out.read_bytes()), out)
+    sizes = footer.blocks(memoryview(out.read_bytes()), out)["body"]
     assert len(sizes) == len(rows_of(out)) and (sizes > 0).all()
     with pytest.raises(DamagedFileError, match="footer"):
-        footer.body_sizes(memoryview(b"\xff" * 40), out)
+        footer.blocks(memoryview(b"\xff" * 40), out)
 
 
 @pytest.mark.parametrize("bad", [{"rows_per_batch": 0}, {"max_batch_bytes": 0}, {"layout": "other"}])
@@ -346,3 +347,21 @@ def test_provenance_and_the_rule_of_cutting_stand_in_the_metadata_of_the_schema(
     metadata = pa.ipc.open_file(out.read_bytes()).schema.metadata
     assert json.loads(metadata[writing.PROVENANCE])["schema"]["name"] == "birds"
     assert footer.Cuts.loads(metadata[batches.CUTS]).rows == 64
+
+
+def test_batches_that_were_not_met_are_announced_before_they_are_looked_into(out, monkeypatch):
+    samples = [Sample(f"{n}.jpg", bytes([n]) * 500_000, n) for n in range(12)]
+    arrow.write(samples, out, schema=Schema(12, 6_000_000, 500_000), options=arrow.Options(rows_per_batch=4))
+    asked = []
+    monkeypatch.setattr(ByteFile, "expect", lambda file, start, stop: asked.append((start, stop)))
+    reader = arrow.open(out)
+    reader.read(9)  # meets the last batch
+    data = reader.read_many([5, 0, 9])
+    assert [bytes(each) for each in data] == [samples[n].data for n in (5, 0, 9)]
+    heads, places = asked[:2], asked[2:]
+    whole = pa.py_buffer(out.read_bytes())
+    keys = [pa.ipc.open_file(whole).get_batch(n).column("key").buffers()[1] for n in (0, 1)]
+    offsets = [buffer.address - whole.address for buffer in keys]
+    assert places == [reader.span(n)[1:] for n in (0, 5, 9)]
+    for (start, stop), offset in zip(heads, offsets, strict=True):
+        assert start <= offset < stop <= start + (66 << 10)

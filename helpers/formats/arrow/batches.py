@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 import threading
 from bisect import bisect_right
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 
 from helpers.errors import FormatError, HelpersError
 from helpers.formats.arrow import columns
-from helpers.formats.arrow.footer import Cuts, body_sizes, row_counts
+from helpers.formats.arrow.footer import Cuts, blocks, row_counts
 from helpers.formats.arrow.writing import CUTS
 from helpers.formats.bytefile import Access, ByteFile, damaged
 from helpers.formats.reader import numbered_keys
@@ -29,6 +30,7 @@ _FILE_MAGIC = b"ARROW1"
 _STREAM_START = b"\xff\xff\xff\xff"
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 _KEYS_AT_ONCE = 1024
+_SMALL_COLUMNS_BYTES = 64 << 10  # keys, labels, captions of some 64 rows
 
 
 class Opened:
@@ -50,11 +52,11 @@ class Opened:
 
     def _load(self, buffer: pa.Buffer) -> None:
         view, path = self.file.view, self.file.path
-        bodies = None
+        self._blocks: np.ndarray | None = None
         if bytes(view[:6]) == _FILE_MAGIC:
             self._reader, self._batches = pa.ipc.open_file(buffer), []
             self.schema, self.count = self._reader.schema, self._reader.num_record_batches
-            bodies = body_sizes(view, path)
+            self._blocks = blocks(view, path)
         elif bytes(view[:4]) == _STREAM_START:
             if bytes(view[-8:]) != _STREAM_END:
                 raise damaged(path, "it does not end where an Arrow stream ends")
@@ -67,9 +69,9 @@ class Opened:
                 expected="an IPC file (it begins with ARROW1) or stream",
                 next_step="Check the path; Parquet and Feather v1 are other formats",
             )
-        self.layout = "stream" if bodies is None else "file"
+        self.layout = "stream" if self._blocks is None else "file"
         self.columns = columns.find(self.schema, path)
-        self._prepare(bodies)
+        self._prepare(None if self._blocks is None else self._blocks["body"])
 
     def _prepare(self, bodies: np.ndarray | None) -> None:
         cuts = Cuts.loads((self.schema.metadata or {}).get(CUTS))
@@ -120,6 +122,15 @@ class Opened:
         """Batch and row of a sample."""
         number = bisect_right(self._starts, index) - 1
         return number, index - self._starts[number]
+
+    def expect_batches(self, indices: Sequence[int]) -> None:
+        """Announce the headers and small columns of the batches of these samples that were not met yet."""
+        if self._blocks is None or len(self._blocks) != self.count:
+            return
+        for number in sorted({self.where(index)[0] for index in indices}):
+            if not self._borders[number]:
+                start, header, _, body = self._blocks[number].item()
+                self.file.expect(start, start + header + min(body, _SMALL_COLUMNS_BYTES))
 
     def place(self, index: int) -> tuple[int, int]:
         """Start and stop of a sample's bytes in the file."""

@@ -83,8 +83,8 @@ def row_counts(
     return np.array([ask(number) for number in range(count)], np.int64)
 
 
-def body_sizes(view: memoryview, path: Path) -> np.ndarray:
-    """Body size of each batch of an Arrow file, from its footer.
+def blocks(view: memoryview, path: Path) -> np.ndarray:
+    """Offset, header and body size of each batch of an Arrow file, from its footer; a view of it.
 
     Raises:
         DamagedFileError: The footer is not one.
@@ -98,10 +98,9 @@ def body_sizes(view: memoryview, path: Path) -> np.ndarray:
         (table_bytes,) = struct.unpack_from("<H", footer, table)
         field = struct.unpack_from("<H", footer, table + slot)[0] if table_bytes >= slot + 2 else 0
         if field == 0:
-            return np.zeros(0, np.int64)
+            return np.zeros(0, _BLOCK)
         vector = root + field + struct.unpack_from("<I", footer, root + field)[0]
         (count,) = struct.unpack_from("<I", footer, vector)
-        blocks = np.frombuffer(footer, _BLOCK, count, vector + 4)
+        return np.frombuffer(footer, _BLOCK, count, vector + 4)
     except (struct.error, ValueError) as error:
         raise damaged(path, f"its footer cannot be read ({error})") from error
-    return np.asarray(blocks["body"])

@@ -7,6 +7,7 @@ mapped file with 1,000 rows a batch. This reader fetches the row alone either wa
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,9 @@ class ArrowReader(PlacedReader[Opened]):
         opened = self._handle()
         start, stop = opened.place(index)
         return opened.file, start, stop
+
+    def _expect_places(self, indices: Sequence[int]) -> None:
+        self._handle().expect_batches(indices)
 
     def info(self) -> dict[str, Any]:
         opened = self._handle()
