@@ -21,6 +21,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from helpers.errors import FormatError, UsageError
+from helpers.formats.output import writing
 
 Cache: TypeAlias = Literal["warm", "cold"]
 
@@ -155,12 +156,17 @@ def versions_of(packages: Sequence[str]) -> dict[str, str]:
 
 
 def save(records: Sequence[Record], path: Path) -> None:
-    """Write records as one JSON file, aside first."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write records as one JSON file, aside first.
+
+    Raises:
+        ResourceError: No space or no permission.
+    """
     aside = path.with_name(f".{path.name}.part")
     text = json.dumps({"records": [record.as_json() for record in records]}, indent=1, ensure_ascii=False)
-    aside.write_text(text + "\n", encoding="utf-8")
-    aside.replace(path)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(text + "\n", encoding="utf-8")
+        aside.replace(path)
 
 
 def load(path: Path) -> list[Record]:

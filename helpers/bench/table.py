@@ -58,8 +58,11 @@ def reference_of(records: Sequence[Record], name: str | None) -> Record:
 def _table(records: Sequence[Record], reference: Record) -> str:
     header = [column.format(reference.name) for column in _HEADER]
     has_memory = any("peak_above_interpreter_bytes" in record.extra for record in records)
-    rows = [_row(record, reference) + _memory(record) * has_memory for record in records]
-    return aligned(header + ["peak memory"] * has_memory, rows)
+    has_cpu = any("cpu_s" in record.extra for record in records)
+    rows = [
+        _row(record, reference) + _cpu(record) * has_cpu + _memory(record) * has_memory for record in records
+    ]
+    return aligned(header + ["processor"] * has_cpu + ["peak memory"] * has_memory, rows)
 
 
 def _row(record: Record, reference: Record) -> list[str]:
@@ -83,6 +86,12 @@ def times(record: Record, reference: Record) -> str:
     if found.lower <= 1 <= found.upper or record.spread.overlaps(reference.spread):
         return "≈ 1"
     return f"{found.median:.2f}" if found.median < 10 else f"{found.median:.0f}"
+
+
+def _cpu(record: Record) -> list[str]:
+    """Processor time for each sample, over all threads; comparable whatever number a run packed."""
+    each_us = 1e6 * record.extra.get("cpu_s", 0) / max(record.samples, 1)
+    return [f"{each_us:,.0f} µs/sample"]
 
 
 def _memory(record: Record) -> list[str]:
