@@ -242,4 +242,4 @@ course.command(picture)
 # %% [markdown] id="next"
 # ## Next
 #
-# Notebook 01, *Count the cost of small files*, measures what one open, one read and one inode cost, here and now.
+# Notebook 01, [Count the cost of small files](01_count_the_cost_of_small_files.ipynb), measures what one open, one read and one inode cost, here and now.

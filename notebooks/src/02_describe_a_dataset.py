@@ -356,4 +356,4 @@ course.command(config, "imagenet", "train.json")
 # %% [markdown] id="next"
 # ## Next
 #
-# Notebook 03, *Pack samples into Arrow*, writes the samples of a manifest into one file.
+# Notebook 03, [Pack samples into Arrow](03_pack_arrow.ipynb), writes the samples of a manifest into one file.

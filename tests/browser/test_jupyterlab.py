@@ -25,6 +25,19 @@ def test_notebook_00_runs_and_shows_its_figure_and_a_progress_bar(lab, pictures)
     lab.screenshot(pictures / "notebook_00_progress.png")
 
 
+def test_notebook_03_runs_and_shows_its_figure(lab, pictures):
+    lab.open("notebooks/03_pack_arrow.ipynb")
+    cells = lab.run_all()
+    lab.screenshot(pictures / "notebook_03.png", height=9000)
+    assert not errors(cells)
+    figures = [page for page in shown(cells, "text/html") if "<img alt=" in page]
+    assert figures, "no figure"
+    image = lab.page.locator(".jp-Notebook img[alt]").last
+    image.scroll_into_view_if_needed()
+    image.wait_for(state="visible", timeout=20_000)
+    assert image.evaluate("element => element.naturalWidth") > 600
+
+
 def test_exercise_00_is_solved_by_typing(lab, pictures):
     lab.open("exercises/00_start_here.ipynb")
     cells = lab.run_all()
