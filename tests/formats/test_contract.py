@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import pickle
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -562,3 +563,14 @@ def test_what_is_no_packed_file_is_refused_with_its_path(variant, tmp_path):
     with pytest.raises(FormatError) as caught:
         len(formats.open(out))
     assert out.name in str(caught.value)
+
+
+def test_a_pipe_or_a_folder_for_a_file_is_refused_and_never_waited_for(variant, tmp_path):
+    out = variant.out(tmp_path)
+    os.mkfifo(out)
+    with pytest.raises(FormatError, match="neither a file nor a folder"):
+        formats.open(out)
+    out.unlink()
+    out.mkdir()
+    with pytest.raises(FormatError, match=re.escape(out.name)):
+        len(formats.open(out))
