@@ -21,7 +21,7 @@ import xxhash
 
 import helpers
 from helpers import formats, machine
-from helpers.errors import HelpersError, PackError, ResourceError, first_few
+from helpers.errors import HelpersError, PackError, ResourceError, UsageError, first_few
 from helpers.manifest import Manifest
 from helpers.pack.config import PackConfig, Plan, Skipped, format_and_options
 from helpers.samples import ByteStore, Schema
@@ -151,6 +151,7 @@ def prepare(source: Source, out: Path, config: PackConfig) -> Job:
         UsageError: Format or options make no sense.
     """
     name, options = format_and_options(config, out)
+    _refuse_senseless(source, out, config)
     in_flight = _in_flight(source, config)
     manifest, skipped = _with_sizes(source, config, in_flight)
     source = dataclasses.replace(source, manifest=manifest)
@@ -176,6 +177,23 @@ def check_room(job: Job) -> None:
             f"{job.out.parent} has {place.inodes_free:,} inodes free",
             expected=f"{plan.inodes_then:,} for {job.out.name}",
             next_step="Pack into one file (.arrow, .h5, .tars) instead of many, or choose another place",
+        )
+
+
+def _refuse_senseless(source: Source, out: Path, config: PackConfig) -> None:
+    """Refuse what would fail after hours, or make the next walk take our output for samples."""
+    if source.store.sequential and config.shuffle is not None:
+        raise UsageError(
+            f"a shuffle of {source.store.describe()} was asked for, which is compressed",
+            expected="a source that can be read in any order",
+            next_step="Decompress it first (gzip -dk, zstd -dk), or pack without --shuffle",
+        )
+    walked = source.root is not None and source.root.is_dir() and source.kind != "manifest"
+    if walked and source.root and out.resolve().is_relative_to(source.root.resolve()):
+        raise UsageError(
+            f"the output {out} lies inside the data {source.root}",
+            expected="an output elsewhere, since the data is only read",
+            next_step="Give another place for the output",
         )
 
 
@@ -228,7 +246,9 @@ def unpackable(faults: Sequence[Skipped], total: int, where: str, report: Path |
     error = PackError(
         f"{len(faults):,} of {total:,} samples from {where} cannot be packed{full}: {listed}",
         expected="samples that can all be read",
-        next_step="Mend or remove them, or leave them out with --on-error skip",
+        next_step="Mend or remove them, or leave them out with --on-error skip"
+        if len(faults) < total
+        else "Check that this is where the files are (--root says it), or mend them",
     )
     error.faults = tuple(faults)
     return error

@@ -38,8 +38,13 @@ def plan(source: Source, out: Path, config: PackConfig | None = None) -> Plan:
 
     Returns:
         The plan; its numbers follow from the manifest alone.
+
+    Raises:
+        OutputExistsError: `out` is there already, so that `pack` would refuse.
     """
-    return prepare(source, Path(out), config or PackConfig()).plan()
+    config = config or PackConfig()
+    refuse_existing(_target(Path(out), config))
+    return prepare(source, Path(out), config).plan()
 
 
 def pack(source: Source, out: Path, config: PackConfig | None = None) -> PackReport:
@@ -64,7 +69,7 @@ def pack(source: Source, out: Path, config: PackConfig | None = None) -> PackRep
     config = config or PackConfig()
     out = Path(out)
     started = time.perf_counter()
-    target = out if config.part is None else part_folder(out, config.part)
+    target = _target(out, config)
     sweep(target)
     refuse_existing(target)
     job = prepare(source, out, config)
@@ -77,6 +82,10 @@ def pack(source: Source, out: Path, config: PackConfig | None = None) -> PackRep
         except BaseException as error:
             _abandon(job, place, error)
             raise
+
+
+def _target(out: Path, config: PackConfig) -> Path:
+    return out if config.part is None else part_folder(out, config.part)
 
 
 def _run(job: Job, place: Aside, started: float) -> PackReport:

@@ -16,7 +16,7 @@ import pytest
 from packing import FORMATS, contents, make_tree
 
 from helpers import formats, sources
-from helpers.errors import HelpersError, PackError, ResourceError
+from helpers.errors import HelpersError, PackError, ResourceError, UsageError
 from helpers.pack import PackConfig, pack, verify
 
 
@@ -195,3 +195,37 @@ def test_the_source_may_not_change_between_manifest_and_pack(tree: Path, tmp_pat
     path.write_bytes(path.read_bytes() + b"more")
     with pytest.raises(PackError, match="more than"):
         pack(job.source, tmp_path / "x.arrow")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_output_inside_the_data_is_refused_before_it_becomes_a_class(
+    name: str, tree: Path, tmp_path: Path
+) -> None:
+    before = contents(tree)
+    with pytest.raises(UsageError, match="lies inside the data"):
+        pack(sources.load(tree), tree / FORMATS[name])
+    assert contents(tree) == before
+    sources.load(tree).manifest.save(tmp_path / "m.json")  # a manifest says what belongs to the set
+    assert pack(sources.load(tmp_path / "m.json", root=tree), tree / FORMATS[name]).samples == 40
+
+
+def test_a_compressed_tar_is_not_shuffled_and_the_sentence_says_so_once(tree: Path, tmp_path: Path) -> None:
+    packed = Path(shutil.make_archive(str(tmp_path / "set"), "gztar", tree))
+    source = sources.load(packed)
+    with pytest.raises(UsageError, match=r"set\.tar\.gz was asked for, which is compressed"):
+        pack(source, tmp_path / "set.tars", PackConfig(shuffle=1))
+    assert pack(source, tmp_path / "set.tars").samples == 40
+
+
+def test_a_file_where_a_folder_should_be_is_named(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_bytes(b"mine")
+    with pytest.raises(PackError, match=r"since .*taken is a file; expected folders"):
+        pack(sources.load(tree), tmp_path / "taken" / "set.arrow")
+    assert (tmp_path / "taken").read_bytes() == b"mine"
+
+
+def test_a_manifest_without_its_files_points_to_the_root(tree: Path, tmp_path: Path) -> None:
+    sources.load(tree).manifest.save(tmp_path / "m.json")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PackError, match=r"40 of 40 samples .*--root"):
+        pack(sources.load(tmp_path / "m.json", root=tmp_path / "empty"), tmp_path / "set.arrow")
