@@ -17,7 +17,7 @@ from typing import Literal
 import pytest
 
 from helpers import formats
-from helpers.cli import build_parser, main
+from helpers.cli import build_parser, main, parse
 from helpers.cli.arguments import parse_options
 from helpers.cli.failures import guarded, told
 from helpers.cli.synth import SynthConfig
@@ -256,6 +256,54 @@ def test_a_closed_pipe_is_quiet(packed):
     assert done.stdout == "{"
 
 
+def test_closed_and_full_outputs_are_no_bugs(packed):
+    command = f"{shlex.quote(sys.executable)} -m helpers inspect {shlex.quote(str(packed))}"
+    closed = subprocess.run(
+        f"{command} >&-", shell=True, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (closed.returncode, closed.stderr) == (0, "")
+    full = subprocess.run(
+        f"{command} >/dev/full", shell=True, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert full.returncode == 1
+    assert full.stderr.startswith("error: standard output: No space left on device; expected ")
+
+
+def test_an_ascii_terminal_gets_every_finding_and_whole_json(tmp_path):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    told = helpers("doctor", tmp_path / "é", env=environment)
+    assert told.returncode == 0
+    assert "+ Python" in told.stdout and "\\xe9" in told.stdout
+    listed = json.loads(helpers("doctor", tmp_path / "é", "--json", env=environment).stdout)
+    assert f"folder {tmp_path}/é" in [finding["name"] for finding in listed["findings"]]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["bench", "read", "--count", "9", "a.arrow", "b.h5"],
+        ["bench", "read", "a.arrow", "--count", "9", "b.h5"],
+        ["bench", "--count", "9", "read", "a.arrow", "b.h5"],
+        ["doctor", "a.arrow", "--json", "b.h5"],
+    ],
+)
+def test_paths_may_stand_anywhere_among_the_flags(words):
+    assert parse(words).paths == [Path("a.arrow"), Path("b.h5")]
+
+
+def test_an_unknown_flag_is_refused_and_not_taken_for_a_path(capsys):
+    assert main(["bench", "read", "a.arrow", "--fast"]) == 2
+    assert main(["inspect", "a.arrow", "b.arrow"]) == 2
+    assert capsys.readouterr().err.count("unrecognized arguments") == 2
+
+
+def test_records_that_cannot_be_saved_are_refused_before_measuring(packed, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda *_: False)
+    monkeypatch.setattr("helpers.bench.bench_reads", None)
+    assert main(["bench", "read", str(packed), "--save", str(tmp_path / "new" / "r.json")]) == 1
+    assert "new is not writable" in capsys.readouterr().err
+
+
 def test_ctrl_c_during_a_real_run_leaves_nothing(tmp_path):
     out = tmp_path / "made"
     command = [sys.executable, "-m", "helpers", "synth", str(out), "--count", "5000"]
@@ -390,8 +438,9 @@ def test_a_dry_run_writes_nothing(data, capsys):
 
 
 def test_a_finished_output_is_never_overwritten(packed, data, capsys):
-    assert main(["pack", str(data), str(packed)]) == 1
-    assert "exists already" in capsys.readouterr().err
+    for more in ([], ["--dry-run"]):
+        assert main(["pack", str(data), str(packed), *more]) == 1
+        assert "exists already" in capsys.readouterr().err
     assert main(["verify", str(packed)]) == 0
 
 

@@ -12,12 +12,15 @@ The trap: data goes to standard output and messages to standard error, so that
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from helpers import __version__
 from helpers.cli import bench, demo, doctor, inspect, manifest, pack, synth, verify
 from helpers.cli.arguments import Teaching
 from helpers.cli.failures import guarded
+from helpers.cli.output import lenient
 
 _VERBS = (doctor, demo, synth, manifest, pack, verify, inspect, bench)
 
@@ -46,6 +49,22 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse a command line, with paths before, between or behind the flags.
+
+    argparse takes several paths in one run only: of `bench read --count 9 x.arrow` it makes no path
+    and one word too many.
+    """
+    parser = build_parser()
+    arguments, rest = parser.parse_known_args(argv)
+    takes_several = hasattr(arguments, "paths")
+    if rest and (not takes_several or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        arguments.paths = [*arguments.paths, *map(Path, rest)]
+    return arguments
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line.
 
@@ -56,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 done, 1 failed with a sentence, 2 nonsensical, 130 interrupted.
     """
     try:
-        arguments = build_parser().parse_args(argv)
+        lenient(sys.stdout, sys.stderr)
+        arguments = parse(argv)
     except SystemExit as stop:  # argparse leaves this way after --help (0) and after bad usage (2)
         return int(stop.code or 0)
     return guarded(arguments.run, arguments)

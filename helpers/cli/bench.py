@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from helpers.cli.arguments import Verbs, add_verb
 from helpers.cli.output import print_json, say
-from helpers.errors import OutputExistsError, UsageError
+from helpers.errors import OutputExistsError, ResourceError, UsageError
 
 if TYPE_CHECKING:
     from helpers.bench import BenchConfig, PackResult, ReadResult, Record
@@ -45,7 +46,7 @@ def add(verbs: Verbs) -> None:
     )
     parser.add_argument("what", choices=("read", "pack"), help="what to measure")
     parser.add_argument(
-        "targets", nargs="*", type=Path, metavar="OUT|DIR", help="packed files (read) or a data set (pack)"
+        "paths", nargs="*", type=Path, metavar="OUT|DIR", help="packed files (read) or a data set (pack)"
     )
     parser.add_argument("--repeats", type=int, default=7, metavar="N", help="rounds")
     parser.add_argument(
@@ -72,12 +73,8 @@ def add(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, show, keep."""
-    if arguments.save is not None and arguments.save.exists():
-        raise OutputExistsError(
-            f"{arguments.save} exists already",
-            expected="a new file for new records",
-            next_step="Choose another name, or move the old records away",
-        )
+    if arguments.save is not None:
+        _check_place(arguments.save)
     began = perf_counter()
     result = _reads(arguments) if arguments.what == "read" else _packing(arguments)
     for note in result.notes:
@@ -88,6 +85,23 @@ def run(arguments: argparse.Namespace) -> int:
         save(result.records, arguments.save)
     _show(arguments, result.records, perf_counter() - began)
     return 0
+
+
+def _check_place(save: Path) -> None:
+    """Refuse a file that cannot be written before the measurement, not after it."""
+    if save.exists():
+        raise OutputExistsError(
+            f"{save} exists already",
+            expected="a new file for new records",
+            next_step="Choose another name, or move the old records away",
+        )
+    save.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(save.parent, os.W_OK | os.X_OK):
+        raise ResourceError(
+            f"{save.parent} is not writable",
+            expected=f"a folder that takes {save.name}",
+            next_step="Give --save a name in another folder",
+        )
 
 
 def config_of(arguments: argparse.Namespace) -> BenchConfig:
@@ -110,8 +124,8 @@ def _reads(arguments: argparse.Namespace) -> ReadResult:
     from helpers.bench.example import packed_example
 
     config = config_of(arguments)
-    if arguments.targets:
-        return bench_reads(arguments.targets, config)
+    if arguments.paths:
+        return bench_reads(arguments.paths, config)
     with packed_example(config.count, config.seed) as paths:
         return bench_reads(paths, config)
 
@@ -121,14 +135,14 @@ def _packing(arguments: argparse.Namespace) -> PackResult:
     from helpers.bench.example import example
 
     config = config_of(arguments)
-    if len(arguments.targets) > 1:
+    if len(arguments.paths) > 1:
         raise UsageError(
-            f"{len(arguments.targets)} data sets were given",
+            f"{len(arguments.paths)} data sets were given",
             expected="one to pack, or none to make one",
             next_step="Measure them one after the other",
         )
-    if arguments.targets:
-        return bench_packing(arguments.targets[0], config)
+    if arguments.paths:
+        return bench_packing(arguments.paths[0], config)
     with example(config.count, config.seed) as source:
         return bench_packing(source, config)
 

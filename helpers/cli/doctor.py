@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from helpers.cli.arguments import Verbs, add_verb
 from helpers.cli.failures import FAILED
-from helpers.cli.output import print_json
+from helpers.cli.output import print_json, sign
 
 if TYPE_CHECKING:
     from helpers.doctor import Finding
 
-_SIGNS = {"ok": "✓", "warn": "!", "fail": "✗"}
+_SIGNS = {"ok": ("✓", "+"), "warn": ("!", "!"), "fail": ("✗", "x")}
 
 _MORE = """\
 Run it first, on the login node and once inside a job: CPUs that you may really use, the memory
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _tell(findings: list[Finding]) -> None:
     width = max((len(finding.name) for finding in findings), default=0)
     for finding in findings:
-        print(f"{_SIGNS[finding.verdict]} {finding.name:<{width}}  {finding.value}")
+        print(f"{sign(*_SIGNS[finding.verdict])} {finding.name:<{width}}  {finding.value}")
         if finding.advice:
             lines = textwrap.wrap(finding.advice, 96 - width)
             print(textwrap.indent("\n".join(lines), " " * (width + 4)))

@@ -43,7 +43,8 @@ def guarded(run: Callable[[argparse.Namespace], int], arguments: argparse.Namesp
     """Run a verb and turn whatever it raises into a sentence and an exit code."""
     try:
         code = run(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by the caller (>&-)
+            sys.stdout.flush()
         return code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -88,6 +89,8 @@ def _of_system(error: OSError) -> HelpersError:
         error.errno or 0, ("the operation to succeed", "Check the path and the file system, then try again")
     )
     name = error.filename.decode(errors="replace") if isinstance(error.filename, bytes) else error.filename
+    if name is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        name = "standard output"  # files that we write are named by those who write them
     what = f"{name}: " if name is not None else ""
     return ResourceError(f"{what}{os.strerror(error.errno or 0)}", expected=expected, next_step=next_step)
 

@@ -5,14 +5,35 @@ The trap: a message on standard output breaks the program that reads the JSON th
 
 from __future__ import annotations
 
+import io
 import json
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 
 def print_json(record: dict[str, Any]) -> None:
     """One JSON object on standard output."""
-    print(json.dumps(record, ensure_ascii=False, indent=2, sort_keys=False))
+    print(json.dumps(record, ensure_ascii=not _speaks("é漢"), indent=2, sort_keys=False))
+
+
+def lenient(*streams: TextIO | None) -> None:
+    """Have streams escape what they cannot encode: an ASCII locale, a file name that is no UTF-8."""
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def sign(wanted: str, plain: str) -> str:
+    """`wanted`, or `plain` where standard output cannot show it."""
+    return wanted if _speaks(wanted) else plain
+
+
+def _speaks(text: str) -> bool:
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def say(message: str) -> None:
