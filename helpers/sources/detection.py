@@ -158,7 +158,7 @@ def _from_manifest(path: Path, root: Path | None, options: Options) -> Source:
         raise SourceError(
             f"the data of {path} is not at {place}",
             expected="the folder or tar file that its paths are relative to",
-            next_step="Say where it is with root",
+            next_step="Say where it is with root (--root DIR)",
         )
     store, notes = _store_at(place, options)
     return Source(manifest, store, "manifest", notes, place)

@@ -125,6 +125,12 @@ def load(path: Path, options: Options | None = None) -> Source:
     )
     if not len(tree):
         raise _no_images(tree, options)
+    if options.strict and tree.notes():
+        raise SourceError(
+            f"{path} holds more than samples ({'; '.join(tree.notes())})",
+            expected="samples alone, since strict was asked for",
+            next_step="Remove what does not belong there, or leave out strict",
+        )
     classes = [] if options.unlabelled else _class_folders(tree)
     if classes and not annotated.is_needed(tree, classes):
         kept, labels, classes, more = _by_folder(path, tree, classes, below)

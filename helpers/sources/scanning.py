@@ -9,6 +9,7 @@ that nobody meant. Links that leave the tree are named and left aside. Notebook 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -226,6 +227,8 @@ class _Lister:
         name = entry.name
         if name.startswith("."):
             folder.hidden.append(name)
+        elif _is_knot(entry):
+            folder.left.append(f"{folder.path}/{name} (a link that leads to itself)".lstrip("/"))
         elif entry.is_dir():
             if reason := self._no_entry(entry, hops):
                 folder.left.append(f"{folder.path}/{name} ({reason})".lstrip("/"))
@@ -252,6 +255,19 @@ class _Lister:
             return f"a link that leaves the tree, to {target}"
         limit = _HOPS_ANYWHERE if self.follow_links else _HOPS_INSIDE
         return None if hops < limit else "a link reached through links"
+
+
+def _is_knot(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a link in a ring of links, which cannot even be asked what it is."""
+    if not entry.is_symlink():
+        return False
+    try:
+        entry.is_dir()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return True
+        raise
+    return False
 
 
 def _is_within(path: str, folder: str) -> bool:

@@ -322,3 +322,22 @@ def test_threads_read_without_leaking_descriptors(tmp_path):
     for thread in threads:
         thread.join()
     assert not wrong and len(os.listdir("/proc/self/fd")) == before
+
+
+def test_links_that_lead_to_themselves_are_named_and_left(tmp_path):
+    plant(tmp_path, "cat/1.jpg")
+    (tmp_path / "cat" / "self.jpg").symlink_to("self.jpg")
+    (tmp_path / "cat" / "ping").symlink_to("pong")
+    (tmp_path / "cat" / "pong").symlink_to("ping")
+    source = folder.load(tmp_path)
+    assert rows(source) == {"cat/1.jpg": 0}
+    assert source.notes[-1].count("leads to itself") == 3
+
+
+def test_strict_refuses_what_would_be_left_aside(tmp_path):
+    plant(tmp_path, "cat/1.jpg")
+    assert len(folder.load(tmp_path, Options(strict=True)).manifest) == 1
+    os.mkfifo(tmp_path / "cat" / "pipe.jpg")
+    plant(tmp_path, "cat/notes.txt")
+    sentence = str(refused(tmp_path, strict=True))
+    assert "pipe.jpg" in sentence and "1 .txt file" in sentence

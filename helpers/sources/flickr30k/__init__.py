@@ -133,7 +133,7 @@ def _caption_files(path: Path, images: Path, options: Options) -> _Files:
         raise SourceError(
             f"{path} has images (in {images}) and no captions",
             expected=f"{TOKEN}, {CSV} or {KARPATHY}",
-            next_step="Put one of them beside the images, or say where it is with labels",
+            next_step="Put one of them beside the images, or say where it is with labels (--labels PATH)",
         )
     captions = (texts or splits)[0]
     notes = [f"captions read from {captions.name}"]
@@ -156,7 +156,7 @@ def _of_split(
             raise SourceError(
                 f"split {options.split!r} was asked for, and {path} has no file that says what is in it",
                 expected=KARPATHY,
-                next_step=f"Put it there or say where it is with labels, or ask for split={ALL}",
+                next_step=f"Put it there, say where it is (--labels PATH), or ask for split={ALL}",
             )
         return names, ALL, ()
     split_of = (captions if files.splits == files.captions else read(files.splits)).split_of

@@ -70,7 +70,7 @@ class Beside:
             "no file says which class each validation image has (looked in "
             f"{first_few(self.looked, len(self.looked))})",
             expected=f"{VAL_SOLUTION} (Kaggle) or the folder {DEVKIT} (official) beside the images",
-            next_step="Put it there, or say where it is with labels",
+            next_step="Put it there, or say where it is with labels (--labels PATH)",
         )
 
 
@@ -155,7 +155,7 @@ def in_order(classes: Iterable[str], order: LabelOrder, beside: Beside) -> list[
         raise SourceError(
             "the label order 'devkit' was asked for and there is no devkit",
             expected=f"{DEVKIT} beside the images",
-            next_step="Say where it is with labels, or use the label order 'sorted'",
+            next_step="Say where it is with labels (--labels PATH), or use the label order 'sorted'",
         )
     by_id = list(beside.devkit.wnid_of_id.values())
     if unknown := sorted(set(by_rank) - set(by_id)):

@@ -77,21 +77,38 @@ def check(plan: Plan) -> None:
         UsageError: Says which.
     """
     odd = len(_odd_kinds(plan))
-    wrong = {
-        f"{plan.count} pictures with {plan.val} for validation and {plan.test} for testing": plan.train < 1
-        or min(plan.val, plan.test, plan.broken) < 0,
-        f"{plan.classes} classes": not 1 <= plan.classes <= scenes.MAX_CLASSES,
-        f"{plan.classes} classes with {plan.train} training pictures": plan.classes > plan.train,
-        f"{odd} odd or broken files among {plan.train} training pictures": odd > plan.train,
-        f"a size of {plan.size[0]} x {plan.size[1]}": not all(32 <= side <= 4096 for side in plan.size),
-    }
-    for got, is_wrong in wrong.items():
-        if is_wrong:
+    pictures = f"{plan.train} training pictures"
+    splits = f"{plan.count} pictures with {plan.val} for validation and {plan.test} for testing"
+    rules = (
+        (plan.train >= 1 and plan.val >= 0 and plan.test >= 0, splits, "at least one training picture"),
+        (plan.broken >= 0, f"{plan.broken} broken files", "0 or more of them"),
+        (
+            1 <= plan.classes <= scenes.MAX_CLASSES,
+            f"{plan.classes} classes",
+            f"1 to {scenes.MAX_CLASSES:,} classes",
+        ),
+        (
+            plan.classes <= plan.train,
+            f"{plan.classes} classes with {pictures}",
+            "at least one training picture a class",
+        ),
+        (
+            odd <= plan.train,
+            f"{odd} odd or broken files among {pictures}",
+            "at least one training picture for each",
+        ),
+        (
+            all(32 <= side <= 4096 for side in plan.size),
+            f"pictures of {plan.size[0]} x {plan.size[1]} pixels",
+            "sides of 32 to 4,096 pixels",
+        ),
+    )
+    for is_right, got, expected in rules:
+        if not is_right:
             raise UsageError(
-                f"{got} were asked for" if not got.startswith("a ") else f"{got} was asked for",
-                expected="at least one training picture a class and an odd file, at most 1,000 classes, "
-                "and sides of 32 to 4,096 pixels",
-                next_step="Change the numbers",
+                f"{got} were asked for",
+                expected=expected,
+                next_step="Ask for more pictures, or for fewer of the rest",
             )
 
 

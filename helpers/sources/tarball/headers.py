@@ -240,7 +240,7 @@ def refuse_incomplete(members: Members, where: str) -> None:
         raise SourceError(
             f"{where} is cut off: it ends at byte {members.end:,} without an end mark",
             expected="a complete tar file",
-            next_step="Copy or download it again, or ask for its whole members with allow_truncated",
+            next_step="Copy or download it again, or ask for its whole members with --allow-truncated",
         )
 
 
