@@ -11,7 +11,7 @@ import pytest
 
 from helpers.cli import build_parser, main
 from helpers.demo import DemoConfig, run
-from helpers.errors import OutputExistsError, UsageError
+from helpers.errors import OutputExistsError, SourceError, UsageError
 
 
 def tree_digest(folder):
@@ -131,6 +131,12 @@ def test_a_large_data_set_is_thinned_evenly(captions, tmp_path):
 def test_output_inside_the_data_is_refused(captions):
     with pytest.raises(UsageError, match="inside the data"):
         run(DemoConfig(captions, out=captions / "out"), print)
+
+
+def test_data_that_cannot_be_loaded_leaves_no_folder(tmp_path):
+    with pytest.raises(SourceError, match="nowhere does not exist"):
+        run(DemoConfig(tmp_path / "nowhere", out=tmp_path / "out"), print)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_not_a_demos_is_left_alone(tmp_path):

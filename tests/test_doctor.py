@@ -74,7 +74,16 @@ def test_several_folders_are_each_looked_at(tmp_path):
 
 
 def test_a_folder_that_does_not_exist_yet_is_judged_by_its_parent(tmp_path):
-    assert by_name(doctor.examine(tmp_path / "new"), f"folder {tmp_path / 'new'}").verdict == "ok"
+    finding = by_name(doctor.examine(tmp_path / "new"), f"folder {tmp_path / 'new'}")
+    assert finding.verdict == "ok"
+    assert finding.value.startswith("not there yet; ")
+
+
+def test_a_file_is_not_taken_for_a_folder(tmp_path):
+    (tmp_path / "file").touch()
+    finding = by_name(doctor.examine(tmp_path / "file"), f"folder {tmp_path / 'file'}")
+    assert finding.verdict == "warn"
+    assert finding.value.startswith("a file on ")
 
 
 def test_a_shared_folder_is_told_with_its_consequences(tmp_path, monkeypatch, everything_lies_on):

@@ -72,7 +72,7 @@ def run(config: DemoConfig, say: Say) -> DemoResult:
         OutputExistsError: The output folder holds something that is not a demo's.
     """
     began = perf_counter()
-    _own(config)
+    _check_place(config)
     source = _load(config, say)
     reports = _pack_all(source, config, say)
     reads = _measure([report.path for report in reports], config, say)
@@ -89,8 +89,8 @@ def run(config: DemoConfig, say: Say) -> DemoResult:
     )
 
 
-def _own(config: DemoConfig) -> None:
-    """Make the output folder ours, or find that it is not."""
+def _check_place(config: DemoConfig) -> None:
+    """Refuse an output folder that is not ours, before anything is read or written."""
     out = config.out
     if config.data is not None and out.resolve().is_relative_to(config.data.resolve()):
         raise UsageError(
@@ -104,6 +104,10 @@ def _own(config: DemoConfig) -> None:
             expected="a new or empty folder, or that of an earlier demo",
             next_step="Give another --out",
         )
+
+
+def _own(out: Path) -> None:
+    """Make the output folder and mark it as ours."""
     out.mkdir(parents=True, exist_ok=True)
     (out / _MARK).touch()
 
@@ -111,6 +115,7 @@ def _own(config: DemoConfig) -> None:
 def _load(config: DemoConfig, say: Say) -> Source:
     data = config.data if config.data is not None else _made(config, say)
     source = sources.load(data)
+    _own(config.out)  # not before: data that cannot be loaded leaves no folder behind
     for note in source.notes:
         say(f"note: {note}")
     source = _at_most(source, config.count, say)
@@ -121,6 +126,7 @@ def _load(config: DemoConfig, say: Say) -> Source:
 
 def _made(config: DemoConfig, say: Say) -> Path:
     """The data set of these settings: an earlier demo's, or made now (complete or not at all)."""
+    _own(config.out)
     out = config.out / f"images-{config.count}-seed{config.seed}"
     if out.exists():
         say(f"data: {out} is there from an earlier run")

@@ -49,21 +49,24 @@ def _folder(folder: Path) -> Finding:
         found = machine.filesystem(folder)
     except HelpersError as error:
         return Finding(name, error.got, "fail", f"{error.next_step}.")
+    told = _told(found) if folder.exists() else f"not there yet; {_told(found)}"
+    if folder.exists() and not folder.is_dir():
+        return Finding(name, f"a file on {told}", "warn", "Give the folder that it is in.")
     if not _is_writable(folder):
         return Finding(
-            name, f"{_told(found)}, not writable", "warn", "Give your results another folder than this one."
+            name, f"{told}, not writable", "warn", "Give your results another folder than this one."
         )
     if found.free_bytes < NEEDED_BYTES:
-        return Finding(name, _told(found), "warn", "Make room: less than 10 GB is free.")
+        return Finding(name, told, "warn", "Make room: less than 10 GB is free.")
     if found.inodes_free is not None and found.inodes_free < NEEDED_INODES:
-        return Finding(name, _told(found), "warn", "Few files more fit, whatever bytes are free: pack them.")
+        return Finding(name, told, "warn", "Few files more fit, whatever bytes are free: pack them.")
     if found.shared:
         return Finding(
             name,
-            _told(found),
+            told,
             advice="Each open asks a server that all users share: pack small files into few large ones.",
         )
-    return Finding(name, _told(found))
+    return Finding(name, told)
 
 
 def _environment() -> Finding:
