@@ -164,6 +164,9 @@ def test_version(capsys):
         ["pack", "data", "x.arrow", "--in-flight", "0"],
         ["bench", "read", "--repeats", "0"],
         ["demo", "--count", "0"],
+        ["demo", "--seed", "-1"],
+        ["bench", "read", "x.arrow", "--seed", "-1"],
+        ["synth", "new", "--seed", "-1"],
     ],
 )
 def test_a_command_line_that_makes_no_sense_exits_with_2(words, capsys):

@@ -42,6 +42,10 @@ class BenchConfig:
                 expected="at least one of each",
                 next_step="Use --repeats 5 or more",
             )
+        if self.seed < 0:
+            raise UsageError(
+                f"the seed is {self.seed}", expected="a seed of 0 or more", next_step="Choose another seed"
+            )
 
     def to_cli(self, what: str, targets: Sequence[str] = ()) -> str:
         """The command that does the same run."""

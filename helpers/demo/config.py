@@ -34,6 +34,10 @@ class DemoConfig:
                 expected="at least one of each",
                 next_step="Leave out --count and --repeats to take what suits most machines",
             )
+        if self.seed < 0:
+            raise UsageError(
+                f"the seed is {self.seed}", expected="a seed of 0 or more", next_step="Choose another seed"
+            )
 
     def to_cli(self) -> str:
         """The command that does the same run."""

@@ -98,6 +98,7 @@ def test_the_folder_gets_the_permissions_of_any_new_folder(tmp_path):
         ("prepared", {"val": -1}, "-1 for validation"),
         ("folder", {"broken": 21}, "21 odd or broken"),
         ("folder", {"broken": -1}, "-1 broken"),
+        ("folder", {"seed": -1}, "seed -1"),
         ("folder", {"workers": 0}, "0 workers"),
         ("folder", {"size": (8, 8)}, "8 x 8"),
     ],

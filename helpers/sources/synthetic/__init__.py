@@ -188,7 +188,7 @@ def _crew_size(workers: int | None, count: int) -> int:
             f"{workers} workers were asked for", expected="at least 1", next_step="Leave workers out"
         )
     few = 1 + count // 40  # a process costs as much as some forty pictures
-    return min(few, usable_cpus()) if workers is None else workers
+    return min(few, usable_cpus()) if workers is None else min(workers, max(1, count))
 
 
 def _estimated_bytes(plan: Plan) -> int:

@@ -81,6 +81,7 @@ def check(plan: Plan) -> None:
     splits = f"{plan.count} pictures with {plan.val} for validation and {plan.test} for testing"
     rules = (
         (plan.train >= 1 and plan.val >= 0 and plan.test >= 0, splits, "at least one training picture"),
+        (plan.seed >= 0, f"pictures from the seed {plan.seed}", "a seed of 0 or more"),
         (plan.broken >= 0, f"{plan.broken} broken files", "0 or more of them"),
         (
             1 <= plan.classes <= scenes.MAX_CLASSES,
@@ -108,7 +109,7 @@ def check(plan: Plan) -> None:
             raise UsageError(
                 f"{got} were asked for",
                 expected=expected,
-                next_step="Ask for more pictures, or for fewer of the rest",
+                next_step="Correct it; more pictures leave room for more classes and odd files",
             )
 
 
