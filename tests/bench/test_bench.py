@@ -310,6 +310,15 @@ def test_reading_measures_every_format_order_and_cache(packed, on_disk):
         assert one.bytes == one.samples // one.set_samples * one.set_bytes
 
 
+def test_warm_files_were_filled_by_reading_whatever_wrote_them(packed, on_disk, monkeypatch):
+    dropped = []
+    monkeypatch.setattr(page_cache, "drop", lambda files, clean=False: dropped.append(list(files)))
+    bench_reads(packed, BenchConfig(repeats=1, orders=("random",), caches=("warm",), count=3))
+    plain = next(path for path in packed if path.is_dir() and path.suffix == ".files")
+    assert len(dropped) == len(packed)
+    assert [len(files) for files in dropped if plain in files[0].parents] == [3]  # not the whole folder
+
+
 def test_files_of_different_data_sets_are_not_compared(packed, other_packed):
     with pytest.raises(UsageError, match="one data set"):
         bench_reads([packed[0], other_packed], BenchConfig(repeats=1))
