@@ -15,7 +15,6 @@ import mmap
 import os
 import sys
 import weakref
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -54,14 +53,17 @@ class ByteFile:
         if access == "auto":
             access = "pread" if is_parallel_filesystem(path) else "mmap"
         self.mapped = access == "mmap"
+        self._view = self._mapped = self._map() if self.mapped else None
         if self.mapped:
-            self.view = self._map()
             closing()  # one descriptor a file, so that hundreds of shards fit under the usual limit
 
-    @cached_property
+    @property
     def view(self) -> memoryview:
         """The file as memory; where samples come by `pread`, only for what describes them."""
-        return self._map()
+        # Not a cached_property: before Python 3.12 that has a lock, which a fork may find taken for ever.
+        if self._view is None:
+            self._view = self._map()
+        return self._view
 
     def _map(self) -> memoryview:
         try:
@@ -77,8 +79,9 @@ class ByteFile:
         Raises:
             DamagedFileError: They are not all there.
         """
-        if self.mapped and 0 <= start <= stop <= self.size:
-            return self.view[start:stop]
+        mapped = self._mapped
+        if mapped is not None and 0 <= start <= stop <= self.size:
+            return mapped[start:stop]
         data = self._fetch(start, stop) if 0 <= start <= stop <= self.size else b""
         if len(data) != stop - start:
             raise damaged(self.path, f"bytes {start:,} to {stop:,} are not all there")

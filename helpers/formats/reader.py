@@ -133,13 +133,15 @@ class BaseReader(ABC, Generic[Handle]):
     def _checked(self, index: int) -> int:
         """`index` counted from the front; negative ones count from the end, as in a list."""
         count, index = len(self), operator.index(index)
-        if not -count <= index < count:
+        if 0 <= index < count:
+            return index
+        if not -count <= index < 0:
             raise SampleIndexError(
                 f"sample {index} was asked of {self.path}, which holds {count}",
                 expected=f"an index from 0 to {count - 1}" if count else "no read from an empty set",
                 next_step="Check the length with len(reader)",
             )
-        return index % count
+        return index + count
 
 
 def numbered_keys(count: int) -> pa.StringArray:

@@ -1,7 +1,9 @@
 """HDF5 files: what others read of ours, what we read of others', and what an interruption leaves."""
 
 import os
+import struct
 import subprocess
+import time
 
 import contract_sets as sets
 import h5py
@@ -12,6 +14,7 @@ import pytest
 from helpers import formats
 from helpers.errors import DamagedFileError, FormatError, UsageError
 from helpers.formats import hdf5
+from helpers.formats.bytefile import ByteFile
 from helpers.formats.hdf5 import places
 from helpers.samples import Sample, Schema
 
@@ -280,3 +283,22 @@ def test_an_unknown_layout_is_refused():
 
 def test_the_rows_of_the_library_are_those_of_the_specification():
     assert places._ROW.size == 16 and places._OBJECT.size == 16
+
+
+def test_rows_that_a_small_file_only_names_take_no_memory(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        group = file.create_group("train")
+        group["data"], group["offsets"] = np.zeros(3, np.uint8), np.array([0, 3], np.uint64)
+        group.create_dataset("labels", (1 << 40,), np.int64, chunks=(1 << 16,), compression="gzip")
+    with pytest.raises(DamagedFileError, match="which are not stored"):
+        len(hdf5.open(tmp_path / "x.h5"))
+
+
+def test_a_heap_that_leads_nowhere_is_given_up_soon(tmp_path):
+    heap = b"GCOL" + bytes([1, 0, 0, 0]) + struct.pack("<Q", 40 << 20)
+    objects = struct.pack("<HHIQ", 1, 0, 0, 0) * (2 << 20)
+    (tmp_path / "x").write_bytes(heap + objects)
+    began = time.perf_counter()
+    with pytest.raises(DamagedFileError, match="does not hold its row"):
+        places.row_place(ByteFile(tmp_path / "x"), struct.pack("<IQI", 5, 0, 2), 0)
+    assert time.perf_counter() - began < 1

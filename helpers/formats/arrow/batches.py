@@ -40,7 +40,8 @@ class Opened:
         self.file = ByteFile(path, access)
         self._lock = threading.Lock()  # lives and dies with the process's handle
         self._last: tuple[int, pa.RecordBatch | None] = (-1, None)
-        buffer = pa.py_buffer(self.file.view)
+        self._view = self.file.view
+        buffer = pa.py_buffer(self._view)
         self._base = buffer.address
         try:
             self._load(buffer)
@@ -51,7 +52,7 @@ class Opened:
         self.keys: pa.StringArray | None = None
 
     def _load(self, buffer: pa.Buffer) -> None:
-        view, path = self.file.view, self.file.path
+        view, path = self._view, self.file.path
         self._blocks: np.ndarray | None = None
         if bytes(view[:6]) == _FILE_MAGIC:
             self._reader, self._batches = pa.ipc.open_file(buffer), []
@@ -137,9 +138,7 @@ class Opened:
         number, row = self.where(index)
         if not self._borders[number]:
             self._locate(number)
-        start, stop = self._pair.unpack_from(
-            self.file.view, self._borders[number] + row * self._pair.size // 2
-        )
+        start, stop = self._pair.unpack_from(self._view, self._borders[number] + row * self._pair.size // 2)
         if not 0 <= start <= stop <= self._data_bytes[number]:
             raise damaged(self.file.path, f"the borders of sample {index} are {start} and {stop}")
         first = int(self._data[number])
@@ -180,7 +179,7 @@ class Opened:
         if self._labels[number] < 0:
             value = self.value(self.columns.label, index)
             return UNLABELLED if value is None else int(value)
-        return int(self._label.unpack_from(self.file.view, self._labels[number] + row * self._label.size)[0])
+        return int(self._label.unpack_from(self._view, self._labels[number] + row * self._label.size)[0])
 
     def value(self, column: int, index: int) -> Any:
         """One small value as a Python object."""
