@@ -48,10 +48,12 @@ def check_header(path: str, data: memoryview) -> None:
     if not path.lower().endswith(_IMAGE_SUFFIXES):
         return
     head = bytes(data[:8])
+    if head.startswith(b"\xff\xd8\xff") and data[-2:] == _END_OF_IMAGE:
+        return  # nearly all files, in a millionth of a second
     kind = next((name for magic, name in _MAGIC if head.startswith(magic)), None)
     if kind is None:
         raise _bad(path, f"is no image (it begins with {head!r})")
-    if kind == "JPEG" and data[-2:] != _END_OF_IMAGE and bytes(data).rfind(_END_OF_IMAGE) < 0:
+    if kind == "JPEG" and bytes(data).rfind(_END_OF_IMAGE) < 0:
         raise _bad(path, "is a JPEG that was cut off (no end-of-image marker)")
 
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import xxhash
@@ -36,8 +36,7 @@ class Paths(Protocol):
     def __getitem__(self, span: slice) -> Sequence[str]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(NamedTuple):
     """One sample that was read, or the reason why it could not be.
 
     Args:

@@ -26,6 +26,7 @@ from helpers.progress import Progress
 from helpers.samples import Packed, Sample
 
 ROWS_AT_ONCE = 4096
+TOLD_AT_ONCE = 32
 COLLECT_FAULTS_S = 30.0
 
 
@@ -179,8 +180,12 @@ class _Feed:
 
     def samples(self) -> Iterator[Sample]:
         rows = _rows(self._job, self._piece)
+        told = told_bytes = 0
         for read, (key, target, meta) in zip(self._reads, rows, strict=True):
-            self._progress.advance(1, bytes=len(read.data))
+            told, told_bytes = told + 1, told_bytes + len(read.data)
+            if told == TOLD_AT_ONCE:
+                self._progress.advance(told, bytes=told_bytes)
+                told = told_bytes = 0
             if read.error is not None:
                 self.faults.append(Skipped(key, read.error.got))
                 if self._job.config.on_error == "stop":
@@ -189,6 +194,7 @@ class _Feed:
             self.checksums[read.position] = read.checksum
             self.kept[read.position] = True
             yield Sample(key, read.data, target, meta)
+        self._progress.advance(told, bytes=told_bytes)
 
     def collect_faults(self, until_s: float) -> list[Skipped]:
         """Go on reading, without writing, so that one run names many bad samples."""
