@@ -47,7 +47,7 @@ bench: setup ## measure reading and packing in every format on this machine
 	$(py) -m helpers bench read
 
 lab: setup ## open JupyterLab at notebook 00
-	$(py) -m jupyterlab notebooks/00_start_here.ipynb
+	$(py) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/00_start_here.ipynb
 
 notebooks: setup-dev ## build notebooks, exercises and solutions from their sources
 	$(py) tools/build_notebooks.py

@@ -151,6 +151,12 @@ def prepare(source: Source, out: Path, config: PackConfig) -> Job:
         UsageError: Format or options make no sense.
     """
     name, options = format_and_options(config, out)
+    if not len(source.manifest):
+        raise PackError(
+            f"{source.store.describe()} gives no samples",
+            expected="at least one, since an empty set is nearly always a wrong path or split",
+            next_step="Look at the manifest, or choose another --split",
+        )
     _refuse_senseless(source, out, config)
     in_flight = _in_flight(source, config)
     manifest, skipped = _with_sizes(source, config, in_flight)

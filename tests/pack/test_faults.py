@@ -87,6 +87,13 @@ def test_a_set_in_which_nothing_can_be_packed_publishes_nothing(tmp_path: Path) 
     assert not (tmp_path / "out.arrow").exists()
 
 
+def test_an_empty_manifest_is_told_not_packed(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.json").write_text("{}")
+    with pytest.raises(PackError, match="gives no samples"):
+        pack(sources.load(tmp_path / "empty.json", root=tree), tmp_path / "out.arrow")
+    assert not (tmp_path / "out.arrow").exists()
+
+
 def run_cli(*words: str, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     command = [*prefix, sys.executable, "-m", "helpers", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
