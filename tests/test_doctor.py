@@ -239,7 +239,8 @@ def test_the_packages_that_are_looked_for_are_the_projects_own(repository):
     project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
     names = {name.split(">")[0].split(";")[0].strip() for name in project["dependencies"]}
     assert {"pillow" if name == "PIL" else name for name in software.CORE_MODULES} == names
-    optional = {name.split(">")[0].strip() for name in project["optional-dependencies"]["formats"]}
+    extras = project["optional-dependencies"]
+    optional = {name.split(">")[0].strip() for extra in ("formats", "slow") for name in extras[extra]}
     assert set(software.OPTIONAL_MODULES) == optional
 
 
