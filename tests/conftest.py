@@ -9,6 +9,7 @@ os.environ["MPLBACKEND"] = "Agg"
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,13 @@ def need_tool():
         return path
 
     return find
+
+
+def pytest_sessionfinish() -> None:
+    """A file that HDF5 reads through a Python file object crashes the exit of a process that leaves it open."""
+    h5py = sys.modules.get("h5py")
+    if h5py is not None:
+        kinds = h5py.h5f.OBJ_FILE | h5py.h5f.OBJ_GROUP | h5py.h5f.OBJ_DATASET
+        for held in h5py.h5f.get_obj_ids(h5py.h5f.OBJ_ALL, kinds):
+            if held.valid:  # closing a file closes all that is in it
+                h5py.File(held).close()

@@ -7,6 +7,7 @@ two a library does: the offset has moved, or it has not. Notebook 04 looks there
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -29,7 +30,9 @@ def _before(**how: Any) -> Callable[[Path], Callable[[], Read]]:
 
 
 def _by_object(path: Path) -> Callable[[], Read]:
-    read = slices(open_file(path.open("rb")))
+    opened = open_file(path.open("rb"))
+    atexit.register(opened.close)  # HDF5's own exit handler would call Python after its end: a crash
+    read = slices(opened)
     return lambda: read
 
 
