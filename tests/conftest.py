@@ -44,7 +44,7 @@ def need_tool():
 
 
 def pytest_sessionfinish() -> None:
-    """A file that HDF5 reads through a Python file object crashes the exit of a process that leaves it open."""
+    """HDF5 crashes the end of a process that leaves a file open through a Python file object."""
     h5py = sys.modules.get("h5py")
     if h5py is not None:
         kinds = h5py.h5f.OBJ_FILE | h5py.h5f.OBJ_GROUP | h5py.h5f.OBJ_DATASET
