@@ -1,0 +1,48 @@
+# shellcheck shell=bash
+# Where the local cluster lives; sourced by up, down and status.
+
+cluster=${SMALLFILES_CLUSTER:-/tmp/smallfiles-slurm-$UID}
+conf=$cluster/slurm.conf
+# shellcheck disable=SC2034  # up and down use it
+mark="# smallfiles local cluster" # lines of /etc/hosts that are ours
+
+refuse() {
+    printf 'slurm/local/%s: %s\n' "${0##*/}" "$*" >&2
+    exit 1
+}
+
+# The process of a pid file, if it is still the program that wrote it.
+process_of() {
+    local pid
+    pid=$(cat "$2" 2>/dev/null) || return 1
+    [[ -n $pid && $(cat "/proc/$pid/comm" 2>/dev/null) == "$1" ]] && printf '%s\n' "$pid"
+}
+
+stop() { # NAME PID_FILE
+    local pid
+    pid=$(process_of "$1" "$2") || return 0
+    kill "$pid" 2>/dev/null || return 0
+    for _ in {1..50}; do
+        [[ -d /proc/$pid ]] || return 0
+        sleep 0.1
+    done
+    kill -9 "$pid" 2>/dev/null || true
+}
+
+nodes_of() { sed -n 's/^NodeName=\([^ ]*\).*/\1/p' "$conf"; }
+
+stop_all() {
+    local node pid
+    [[ -f $conf ]] || return 0
+    for node in $(nodes_of); do
+        stop slurmd "$cluster/$node/slurmd.pid"
+        # The shepherds of jobs that still ran; each names its node in its command line.
+        for pid in $(pgrep -f "^slurmstepd: \[" || true); do
+            if tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx "SLURM_CONF=$conf"; then
+                kill -9 "$pid" 2>/dev/null || true
+            fi
+        done
+    done
+    stop slurmctld "$cluster/slurmctld.pid"
+    stop munged "$cluster/munge/munged.pid"
+}
