@@ -1,0 +1,88 @@
+"""What is in an image and where, as columns: one array a field, shared by all processes and back ends.
+
+The trap: a list of a million Python objects is copied into every worker as soon as somebody counts a
+reference to them. Arrays stay where they are (and may be a mapped file, see `index_file`).
+
+Regular files are the samples; they are numbered in the order of their paths as bytes. Everything else
+(folders, symlinks, devices) stands in `others`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pysquashfs import layout
+from pysquashfs.names import Names
+from pysquashfs.superblock import Superblock
+
+Array = npt.NDArray[Any]
+
+RAW = 1  # all blocks stored raw, one after another, no fragment, no hole: one pread
+LONG_NAME = 2  # a part of the path has 256 bytes, one more than Linux can hold: listed, never extracted
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """What files and others have in common; row i belongs to path i."""
+
+    names: Names
+    reference: Array  # uint64: block of the inode << 16 | offset in it, as libsquashfs takes it
+    number: Array  # uint32: inode number
+    kind: Array  # uint8: layout.FILE, layout.DIRECTORY, ...
+    flags: Array  # uint8: RAW, LONG_NAME
+    mode: Array  # uint16: permissions
+    mtime: Array  # uint32: seconds
+    uid: Array  # uint16: index in `Index.ids`
+    gid: Array  # uint16
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+@dataclass(frozen=True, eq=False)
+class Files(Entries):
+    """Regular files and where their bytes are."""
+
+    size: Array  # int64: bytes
+    start: Array  # int64: position of the first block in the image
+    fragment: Array  # uint32: which fragment holds the tail; layout.NO_FRAGMENT for none
+    fragment_offset: Array  # uint32: where in the decompressed fragment
+    first_word: Array  # int64: row in `Index.words` of its first block; blocks follow each other
+
+
+@dataclass(frozen=True, eq=False)
+class Others(Entries):
+    """Folders, symlinks, devices."""
+
+    target: Array  # int64: where the target of a symlink starts in `targets`
+    target_bytes: Array  # uint32: 0 for all that is no symlink
+    targets: Array  # uint8
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """An image, without its data."""
+
+    superblock: Superblock
+    image_bytes: int
+    mtime_ns: int
+    files: Files
+    others: Others
+    words: Array  # uint32: sizes of blocks as stored, of files that are not RAW
+    fragment_start: Array  # int64: position of each fragment in the image
+    fragment_word: Array  # uint32: its size as stored
+    ids: Array  # uint32: user and group ids
+
+    def blocks(self, row: int) -> int:
+        """How many blocks of its own a file has."""
+        return int(block_counts(self.files.size[row], self.files.fragment[row], self.superblock.block_bytes))
+
+
+def block_counts(size: Array, fragment: Array, block_bytes: int) -> Array:
+    """Blocks of files: a last piece below the block size counts unless it lies in a fragment."""
+    whole = size // block_bytes
+    return np.asarray(whole + ((fragment == layout.NO_FRAGMENT) & (size % block_bytes != 0)))
