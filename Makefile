@@ -10,6 +10,9 @@ export PYTHON VENV SYSTEM_SITE
 # The tools run as modules, since a script's first line breaks when its folder moves.
 py = "$(VENV)/bin/python"
 
+scripts = .ci/run tools/*.sh $(wildcard slurm/*.sh slurm/submit slurm/jobs/* slurm/env/*.sh) \
+  $(addprefix slurm/local/,up down status prolog epilog task_prolog lib.sh)
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help demo test test-all check setup setup-dev bench lab notebooks kernel lock clean
@@ -31,7 +34,7 @@ check: setup-dev ## format, lint, types, shell scripts, spelling
 	$(py) -m ruff check .
 	$(py) -m ruff format --check .
 	$(py) -m mypy
-	PATH="$(VENV)/bin:$$PATH" shellcheck .ci/run tools/*.sh  # no wheel for ARM: there the system's
+	PATH="$(VENV)/bin:$$PATH" shellcheck -x $(scripts)  # no wheel for ARM: there the system's
 	$(py) -m codespell_lib .
 	$(py) tools/build_notebooks.py --check
 	$(py) tools/lint_notebooks.py

@@ -14,7 +14,8 @@ and exits with code 1 (2 for a command line that makes no sense).
     │   └── ReaderClosedError … because it was closed
     ├── OutputExistsError     we would have to overwrite something
     ├── PackError             packing stopped; nothing was published
-    └── ResourceError         not enough space, inodes or memory
+    ├── ResourceError         not enough space, inodes or memory
+    └── SubmitError           a job was not submitted
 """
 
 from __future__ import annotations
@@ -99,6 +100,10 @@ class PackError(HelpersError):
 
 class ResourceError(HelpersError):
     """Not enough space, inodes or memory."""
+
+
+class SubmitError(HelpersError):
+    """A job was not submitted."""
 
 
 def first_few(items: Iterable[object], total: int, limit: int = 5) -> str:

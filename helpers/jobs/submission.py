@@ -1,0 +1,173 @@
+"""Make the exact `sbatch` command, show it, run it.
+
+`plan` decides everything and changes nothing, so that `--dry-run` and a test see what would happen. Slurm
+reads `SBATCH_ACCOUNT` and its like from the environment; the options of the site's kind of node stand on the
+command line. The trap: `sbatch` takes options behind the script for the script's own arguments. Notebook 10
+submits with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+from helpers.errors import SubmitError
+from helpers.jobs import script
+from helpers.jobs.checks import problems
+from helpers.jobs.script import Job
+from helpers.jobs.site import Site, load
+
+_SHOWN = ("SLURM_CONF", "SBATCH_", "COURSE_")
+_SUBMIT_LIMIT_S = 120
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One job, ready to be sent.
+
+    Args:
+        job: The script.
+        argv: The command line, from `sbatch` on.
+        environment: What it is started with.
+        work: Where it runs, with `logs/` in it.
+        changed: The variables that the command needs beyond those of the shell.
+    """
+
+    job: Job
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    work: Path
+    changed: Mapping[str, str]
+
+    def text(self) -> str:
+        """The command as one would type it."""
+        variables = [f"{key}={shlex.quote(value)}" for key, value in sorted(self.changed.items())]
+        return " ".join([*variables, shlex.join(self.argv)])
+
+
+def plan(
+    root: Path, site_name: str, job_name: str, words: Sequence[str] = (), options: Sequence[str] = ()
+) -> list[Submission]:
+    """The job and those that follow it, checked, not sent.
+
+    Args:
+        root: The checkout.
+        site_name: A file of `slurm/sites`.
+        job_name: A file of `slurm/jobs`.
+        words: Arguments for the job: first the positional ones, then what its command takes.
+        options: More options for `sbatch`, such as `--time=02:00:00`.
+
+    Raises:
+        UsageError: No such site or job.
+        SubmitError: Something that the job needs is missing; the sentence names all of it.
+    """
+    site, job = load(root, site_name), script.find(root, job_name)
+    given, rest = _arguments(site, job, words)
+    found = list(problems(root, site, job, given))
+    if found:
+        raise SubmitError(
+            f"{job.name} cannot run on {site.name}: " + "; and ".join(found),
+            expected="a job that has what it needs",
+            next_step="Nothing was submitted; mend this and submit again",
+        )
+    chain = [_submission(root, site, job, [*given.values(), *rest], options)]
+    while job.then:
+        job = script.find(root, job.then)
+        given, rest = _arguments(site, job, words)
+        chain.append(_submission(root, site, job, [*given.values(), *rest], ()))
+    return chain
+
+
+def _arguments(site: Site, job: Job, words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The value of each positional argument, absolute, and the words that are left."""
+    positional = list(words)
+    given = {}
+    for argument in job.arguments:
+        if positional and not positional[0].startswith("-"):
+            value = str(Path(positional.pop(0)).expanduser().absolute())
+        else:
+            value = Template(argument.default).safe_substitute(site.environment)
+        given[argument.name] = value
+    return given, positional
+
+
+def _submission(root: Path, site: Site, job: Job, words: Sequence[str], options: Sequence[str]) -> Submission:
+    work = site.work
+    assert work is not None  # problems() has refused that
+    venv = site["COURSE_VENV"] or str(root / ".venv")
+    course = {
+        "COURSE_ROOT": str(root),
+        "COURSE_SITE": site.name,
+        "COURSE_WORK": str(work),
+        "COURSE_VENV": venv,
+    }
+    environment = {**site.environment, **course}
+    argv = [
+        "sbatch",
+        "--parsable",
+        f"--chdir={work}",
+        *site.options(job.uses),
+        *options,
+        str(job.path),
+        *words,
+    ]
+    before = os.environ
+    changed = {
+        key: value
+        for key, value in environment.items()
+        if key.startswith(_SHOWN) and before.get(key) != value
+    }
+    return Submission(job, tuple(argv), environment, work, changed)
+
+
+def send(chain: Sequence[Submission]) -> list[str]:
+    """Submit jobs, each after the end of the one before.
+
+    Args:
+        chain: From `plan`.
+
+    Returns:
+        The job numbers.
+
+    Raises:
+        SubmitError: `sbatch` refused; with its own words.
+    """
+    numbers: list[str] = []
+    for submission in chain:
+        (submission.work / "logs").mkdir(parents=True, exist_ok=True)  # Slurm drops the output without it
+        argv = list(submission.argv)
+        if numbers:
+            argv[1:1] = [f"--dependency=afterok:{numbers[-1]}", "--kill-on-invalid-dep=yes"]
+        numbers.append(_sent(argv, submission, numbers))
+    return numbers
+
+
+def _sent(argv: Sequence[str], submission: Submission, before: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(
+            argv,
+            env=dict(submission.environment),
+            cwd=submission.work,
+            capture_output=True,
+            text=True,
+            timeout=_SUBMIT_LIMIT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _refused(submission.job, str(error), before) from None
+    if done.returncode:
+        raise _refused(submission.job, done.stderr.strip(), before)
+    return done.stdout.strip().partition(";")[0]
+
+
+def _refused(job: Job, words: str, before: Sequence[str]) -> SubmitError:
+    already = f"; already submitted: {', '.join(before)} (scancel them)" if before else ""
+    return SubmitError(
+        f"sbatch refused {job.name}: {words.replace('sbatch: error: ', '')}{already}",
+        expected="a job number",
+        next_step="Compare the site's options with what `sinfo` and your account allow",
+    )
