@@ -1,1 +1,36 @@
-"""Read and write squashfs images from Python: no mount, no root, no C library."""
+"""Read and write squashfs images from Python: no mount, no root, no C library.
+
+    SquashFS(path)      an image as a collection of files
+    pack(out, items)    write one
+    mount(image)        have the kernel or FUSE show it as a folder
+    SquashFSError       what all of them raise
+
+One image replaces a million inodes on a parallel file system, and one process opens it once. The trap:
+the defaults of mksquashfs compress photographs again and mix their ends, which reads eight times
+slower; `SquashFS.info` says so of an image. Notebook 06 teaches it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pysquashfs.errors import SquashFSError
+
+if TYPE_CHECKING:
+    from pysquashfs.image import SquashFS, Stat
+    from pysquashfs.mount import mount
+    from pysquashfs.writer import pack
+
+__all__ = ["SquashFS", "SquashFSError", "Stat", "mount", "pack"]
+_HOMES = {"SquashFS": "image", "Stat": "image", "mount": "mount", "pack": "writer"}
+
+
+def __getattr__(name: str) -> Any:
+    # Late, so that a worker which reads does not import what packs and mounts. Asking for the same name
+    # as a submodule (`mount`) must give the function also after that module was imported.
+    if name in _HOMES:
+        found = getattr(import_module(f"pysquashfs.{_HOMES[name]}"), name)
+        globals()[name] = found
+        return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

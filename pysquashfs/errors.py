@@ -49,6 +49,10 @@ class NotFoundError(SquashFSError, KeyError):
         return str(self.args[0])  # KeyError would show it in quotes
 
 
+class ImageIndexError(SquashFSError, IndexError):
+    """A number beyond the files of an image; also an IndexError, so that iteration protocols end."""
+
+
 class ClosedError(SquashFSError):
     """The image was used after `close()`."""
 

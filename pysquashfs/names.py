@@ -21,6 +21,11 @@ Array = npt.NDArray[Any]
 STEP = 64  # every so many paths, one is kept as an object: a landmark for the search
 
 
+def view(column: Array) -> memoryview[Any]:
+    """A column to take single items from, which costs a third of asking numpy."""
+    return memoryview(column)  # type: ignore[arg-type]
+
+
 class Names(Sequence[str]):
     r"""Sorted paths, each followed by a NUL.
 
@@ -89,14 +94,13 @@ class Names(Sequence[str]):
         low = max(bisect_right(self._landmarks, path) - 1, 0) * STEP
         return bisect_left(range(len(self)), path, low, min(low + STEP, len(self)), key=self.raw)
 
-    # Views, since reading an item from numpy costs three times as much.
     @cached_property
-    def _starts(self) -> memoryview:
-        return memoryview(self.offsets)
+    def _starts(self) -> memoryview[Any]:
+        return view(self.offsets)
 
     @cached_property
-    def _bytes(self) -> memoryview:
-        return memoryview(self.blob)
+    def _bytes(self) -> memoryview[Any]:
+        return view(self.blob)
 
     @cached_property
     def _landmarks(self) -> list[bytes]:

@@ -17,6 +17,7 @@ from pysquashfs.image_file import ImageFile
 class Superblock:
     """What the image says of itself; positions in bytes from its start, None for absent tables."""
 
+    raw: bytes  # as stored: the identity of the image, with its size and mtime
     inodes: int
     mtime_s: int
     block_bytes: int
@@ -32,7 +33,6 @@ class Superblock:
     directory_table: int
     fragment_table: int | None
     export_table: int | None
-    raw: bytes  # as stored: the identity of the image, with its size and mtime
 
     @property
     def all_raw(self) -> bool:
@@ -64,10 +64,10 @@ def parse(raw: bytes, image: ImageFile) -> Superblock:
     if compressor not in layout.COMPRESSORS:
         raise _damaged(image, f"its compressor has the number {compressor}", "one from 1 to 6")
     tables = [None if position == layout.ABSENT else position for position in fields[13:]]
+    name = layout.COMPRESSORS[compressor]
     found = Superblock(
-        inodes, mtime_s, block_bytes, fragments, layout.COMPRESSORS[compressor], flags, ids,
-        *fields[11:13], *tables, raw,
-    )  # fmt: skip
+        raw, inodes, mtime_s, block_bytes, fragments, name, flags, ids, *fields[11:13], *tables
+    )
     _check_positions(image, found)
     return found
 

@@ -1,0 +1,209 @@
+"""`SquashFS`: an image as a collection of files, open in any number of processes and threads.
+
+The trap: symlinks. They are told of and never followed, since a link in an image that you did not make
+may point anywhere. Notebook 06 reads images with this class.
+"""
+
+from __future__ import annotations
+
+import builtins
+import operator
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pysquashfs import layout
+from pysquashfs.errors import ImageIndexError, NotFoundError
+from pysquashfs.index import LONG_NAME, Entries
+from pysquashfs.names import Names
+from pysquashfs.open_image import OpenImage
+from pysquashfs.pure import PureBackend
+from pysquashfs.reading import Order, read_many
+
+
+@dataclass(frozen=True)
+class Stat:
+    """What an image says of an entry."""
+
+    path: str
+    kind: str  # "file", "directory", "symlink", "block device", "character device", "fifo", "socket"
+    size: int  # bytes; of a symlink those of its target
+    mode: int  # permissions
+    mtime_s: int
+    uid: int
+    gid: int
+    inode: int
+    target: str | None = None  # of a symlink, as stored; it is never followed
+    extractable: bool = True  # False where a name has 256 bytes, which no Linux file system holds
+
+
+class SquashFS(OpenImage):
+    """Read a squashfs image without a mount, root or a C library.
+
+    One open and one read a file, where a mount asks the kernel and a folder asks the metadata server
+    of the parallel file system each time.
+
+    Args:
+        path: The image.
+        backend: "pure", "libsquashfs", or "auto" for the one that measurement favours.
+        cache: Keep the index beside the image (`NAME.index`) when it is large and the folder may be
+            written; an image of a million files then opens in under half a second.
+
+    Raises:
+        SquashFSError: The image is missing, damaged, hostile, or needs what is not installed.
+
+    Example:
+        >>> with SquashFS("train.sqfs") as image:  # doctest: +SKIP
+        ...     data = image.read("train/n01440764/n01440764_10026.JPEG")
+    """
+
+    @property
+    def paths(self) -> Names:
+        """The paths of all regular files, in the order of `read_at`: a sequence of str."""
+        return self.index.files.names
+
+    def __len__(self) -> int:
+        return len(self.index.files)
+
+    def __contains__(self, path: object) -> bool:
+        return isinstance(path, str | os.PathLike) and self._find(path) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.paths)
+
+    def list(self, folder: str | os.PathLike[str] = "") -> builtins.list[str]:
+        """All paths below a folder, sorted: files, folders, symlinks and the rest.
+
+        Raises:
+            NotFoundError: There is no such folder.
+        """
+        start, index = _encoded(folder), self.index
+        if start and self.stat(folder).kind != "directory":
+            raise self._missing(folder, "a folder")
+        files, others = index.files.names, index.others.names
+        found = [files.raw(row) for row in files.below(start)] + [
+            others.raw(row) for row in others.below(start)
+        ]
+        return [os.fsdecode(path) for path in sorted(found)]
+
+    def stat(self, path: str | os.PathLike[str]) -> Stat:
+        """What the image says of a file, folder, symlink or device; nothing is followed.
+
+        Raises:
+            NotFoundError: There is nothing at this path.
+        """
+        found = self._find(path)
+        if found is None:
+            raise self._missing(path, "a path in the image")
+        entries, row = found
+        index, kind, target = self.index, int(entries.kind[row]), None
+        size = int(index.files.size[row]) if kind == layout.FILE else 0
+        if kind == layout.SYMLINK:
+            first, size = int(index.others.target[row]), int(index.others.target_bytes[row])
+            target = os.fsdecode(index.others.targets[first : first + size].tobytes())
+        return Stat(
+            path=entries.names[row],
+            kind=layout.INODE_TYPES[kind],
+            size=size,
+            mode=int(entries.mode[row]),
+            mtime_s=int(entries.mtime[row]),
+            uid=int(index.ids[entries.uid[row]]),
+            gid=int(index.ids[entries.gid[row]]),
+            inode=int(entries.number[row]),
+            target=target,
+            extractable=not entries.flags[row] & LONG_NAME,
+        )
+
+    def read(self, path: str | os.PathLike[str]) -> bytes:
+        """All bytes of the file at a path.
+
+        Raises:
+            NotFoundError: There is no file at this path.
+            SquashFSError: Its bytes are damaged.
+        """
+        return self._backend().read(self.row(path))
+
+    def read_at(self, index: int) -> bytes:
+        """All bytes of file number `index` of `paths`; the quickest way to read at random."""
+        return self._backend().read(self._checked(index))
+
+    def read_many(
+        self, items: Iterable[str | os.PathLike[str] | int], *, threads: int = 1, order: Order = "disk"
+    ) -> builtins.list[bytes]:
+        """Several files, in the order asked for.
+
+        All of them are announced to the kernel before they are read, so that a cold batch waits for its
+        files together and not for each in turn.
+
+        Args:
+            items: Paths, or numbers as in `read_at`.
+            threads: How many read at a time; worth it for cold or compressed data.
+            order: How they are fetched: "disk" (as stored) or "given".
+        """
+        rows = [self._checked(item) if isinstance(item, int) else self.row(item) for item in items]
+        return read_many(self, rows, threads, order)
+
+    def chunks(self, path: str | os.PathLike[str]) -> Iterator[bytes]:
+        """The bytes of a file, at most a block (1 MiB) at a time: for files larger than memory."""
+        return PureBackend(self.path, self.index).pieces(self.row(path))
+
+    def row(self, path: str | os.PathLike[str]) -> int:
+        """Number of the file at a path, for `read_at`.
+
+        Raises:
+            NotFoundError: There is no file at this path.
+        """
+        row = self.index.files.names.find(_encoded(path))
+        if row < 0:
+            raise self._missing(path, "a regular file (symlinks are not followed)")
+        return row
+
+    def _checked(self, index: int) -> int:
+        count, index = len(self), operator.index(index)
+        if 0 <= index < count:
+            return index
+        if not -count <= index < 0:
+            raise ImageIndexError(
+                f"file {index} was asked of {self.path}, which holds {count}",
+                expected=f"an index from 0 to {count - 1}" if count else "no read from an empty image",
+                next_step="Check the length with len(image)",
+            )
+        return index + count
+
+    def _find(self, path: str | os.PathLike[str]) -> tuple[Entries, int] | None:
+        wanted = _encoded(path)
+        for entries in (self.index.files, self.index.others):
+            row = entries.names.find(wanted)
+            if row >= 0:
+                return entries, row
+        return None
+
+    def _missing(self, path: str | os.PathLike[str], expected: str) -> NotFoundError:
+        found = self._find(path)
+        what = (
+            "does not exist" if found is None else f"is a {layout.INODE_TYPES[int(found[0].kind[found[1]])]}"
+        )
+        return NotFoundError(
+            f"{self.path}: {os.fspath(path)!r} {what}",
+            expected=expected,
+            next_step="See what there is with list()",
+        )
+
+    def info(self) -> dict[str, Any]:
+        """How the image is made, and why it is slow, if it is. See `info.describe`."""
+        from pysquashfs import info
+
+        return info.describe(self.index)
+
+    def verify(self) -> Any:
+        """Decompress everything and follow every pointer. See `verify.verify`."""
+        from pysquashfs import verify
+
+        return verify.verify(self.path, self.index)
+
+
+def _encoded(path: str | os.PathLike[str]) -> bytes:
+    """A path as in the image: bytes, without slashes at its ends."""
+    encoded = os.fsencode(path)
+    return encoded if encoded[:1] != b"/" and encoded[-1:] != b"/" else encoded.strip(b"/")

@@ -1,0 +1,119 @@
+"""What belongs to a process or a thread, and what all of them share.
+
+The trap: what one process opened, another may not use. Every process and thread gets a back end of its
+own at its first read; the index is shared; pickling carries the path alone. Notebook 06 hands one
+object to the workers of a DataLoader.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pysquashfs import backend as backends
+from pysquashfs import index_file
+from pysquashfs.errors import ClosedError, SquashFSError
+from pysquashfs.image_file import ImageFile
+from pysquashfs.index import Index
+
+
+class OpenImage:
+    """Life cycle of an image; `SquashFS` adds what one asks of it."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], backend: backends.Name = "auto", *, cache: bool = True
+    ) -> None:
+        self.path = Path(path)
+        self.backend = backends.choose(backend)
+        self._cache = cache
+        self._closed = False
+        self._forget()
+        self._index: Index | None = self._load()
+        self._identity = _identity(self._index)
+        self._count = len(self._index.files)
+
+    def _forget(self) -> None:
+        """Drop what belongs to this process; back ends close when the last read in them is done."""
+        self._local = threading.local()
+        self._pool: tuple[int, int, ThreadPoolExecutor] | None = None
+
+    def _load(self) -> Index:
+        return index_file.open_index(ImageFile(self.path), keep=self._cache)
+
+    @property
+    def index(self) -> Index:
+        """What is in the image, as columns."""
+        if self._closed:
+            raise self._was_closed()
+        # No lock: one held by another thread during a fork would stop the child for ever. Two threads may
+        # both load; the last one stays.
+        index = self._index
+        if index is None:
+            index = self._load()
+            if _identity(index) != self._identity:
+                raise SquashFSError(
+                    f"{self.path} is another image than the one that was opened",
+                    expected="the same file in all processes",
+                    next_step="Open it again, and do not replace it while it is used",
+                )
+            self._index = index
+        return index
+
+    def _backend(self) -> backends.Backend:
+        """The back end of this process and thread."""
+        local = self._local
+        if getattr(local, "pid", 0) == os.getpid():
+            found: backends.Backend = local.backend
+            return found
+        local.backend = backends.open_backend(self.backend, self.path, self.index)
+        local.pid = os.getpid()
+        return self._backend()
+
+    def _threads(self, count: int) -> ThreadPoolExecutor:
+        """Threads of this process; they stay, since each has a back end."""
+        pool = self._pool
+        if pool is None or pool[:2] != (os.getpid(), count):
+            pool = os.getpid(), count, ThreadPoolExecutor(count, thread_name_prefix="squashfs")
+            self._pool = pool
+        return pool[2]
+
+    def close(self) -> None:
+        """Let go of the image. Bytes that were read stay; later reads are refused."""
+        self._closed = True
+        if self._pool is not None and self._pool[0] == os.getpid():
+            self._pool[2].shutdown()
+        self._forget()
+        self._index = None
+
+    def _was_closed(self) -> ClosedError:
+        return ClosedError(
+            f"{self.path} was closed", expected="an open image", next_step="Open it again with SquashFS(path)"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        left_behind = {"_local", "_pool", "_index"}
+        return {name: value for name, value in self.__dict__.items() if name not in left_behind}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+        self._index = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.path)!r}, backend={self.backend!r})"
+
+
+def _identity(index: Index) -> tuple[bytes, int, int]:
+    return index.superblock.raw, index.image_bytes, index.mtime_ns

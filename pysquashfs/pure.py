@@ -1,0 +1,165 @@
+"""The back end that needs nothing installed: `os.pread` and the decompressors of Python.
+
+A file that is stored raw and in one piece, as this project packs them, is one `pread`.
+
+The trap: fragments. Where the tails of files share blocks, a random read decompresses a whole block for
+one tail; a small cache helps only those who read in stored order. Notebook 06 measures it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+
+from pysquashfs import compression, layout
+from pysquashfs.compression import BlockError
+from pysquashfs.errors import DamagedImageError, SquashFSError
+from pysquashfs.image_file import ImageFile
+from pysquashfs.index import RAW, Index
+from pysquashfs.names import view
+
+_FRAGMENT_CACHE_BYTES = 8 << 20
+_FREE_BYTES = 256 << 20  # what a file may decompress to however small the image, and …
+_MAX_GROWTH = 64  # … how many times the image beyond that
+_RUN_BYTES = 32 << 20  # blocks that are fetched by one pread
+
+
+class PureBackend:
+    """Reads files of one image; one for each process and thread.
+
+    Args:
+        path: The image.
+        index: What is in it.
+
+    Raises:
+        SquashFSError: It cannot be opened, or is not the one that was indexed.
+    """
+
+    def __init__(self, path: Path, index: Index) -> None:
+        self._image = ImageFile(path)
+        if (self._image.size, self._image.mtime_ns) != (index.image_bytes, index.mtime_ns):
+            raise SquashFSError(
+                f"{path} was changed after it was opened",
+                expected="the same file as before",
+                next_step="Open it again",
+            )
+        files = index.files
+        self._index = index
+        self._descriptor = self._image.descriptor
+        self._flags, self._size, self._start = view(files.flags), view(files.size), view(files.start)
+        self._block_bytes = index.superblock.block_bytes
+        self._compressor = index.superblock.compressor
+        self._limit = _FREE_BYTES + _MAX_GROWTH * index.image_bytes
+        self._fragments: OrderedDict[int, bytes] = OrderedDict()
+        self._kept = max(1, _FRAGMENT_CACHE_BYTES // self._block_bytes)
+
+    def read(self, row: int) -> bytes:
+        """All bytes of a file."""
+        if not self._flags[row] & RAW:
+            return self._assembled(row)
+        size, start = self._size[row], self._start[row]
+        try:
+            data = os.pread(self._descriptor, size, start) if size else b""
+        except (OSError, MemoryError):
+            data = b""
+        return data if len(data) == size else self._image.read(start, size)
+
+    def close(self) -> None:
+        """Forget fragments; the file closes with the last reference to it."""
+        self._fragments.clear()
+
+    def pieces(self, row: int) -> Iterator[bytes]:
+        """The bytes of a file, at most one block at a time: for files larger than memory."""
+        if self._flags[row] & RAW:
+            yield from self._raw_pieces(row)
+            return
+        files, index, left = self._index.files, self._index, self._size[row]
+        first, count = int(files.first_word[row]), index.blocks(row)
+        position = self._start[row]
+        words = index.words[first : first + count].tolist()
+        for run in _runs([word & layout.DATA_SIZE for word in words]):
+            stored = self._image.read(position, sum(words[k] & layout.DATA_SIZE for k in run))
+            at = 0
+            for word in words[run.start : run.stop]:
+                expected = min(self._block_bytes, left)
+                block = memoryview(stored)[at : at + (word & layout.DATA_SIZE)]
+                yield self._block(block, word, expected, position + at)
+                left -= expected
+                at += len(block)
+            position += len(stored)
+        if left:
+            yield self._tail(int(files.fragment[row]), int(files.fragment_offset[row]), left)
+
+    def _raw_pieces(self, row: int) -> Iterator[bytes]:
+        start, end = self._start[row], self._start[row] + self._size[row]
+        for position in range(start, end, self._block_bytes):
+            yield self._image.read(position, min(self._block_bytes, end - position))
+
+    def _assembled(self, row: int) -> bytes:
+        if self._size[row] > self._limit:
+            raise DamagedImageError(
+                f"{self._image.path}: {self._index.files.names[row]} claims {self._size[row]:,} bytes in an "
+                f"image of {self._image.size:,}",
+                expected=f"at most {self._limit:,} at once",
+                next_step="Read it piece by piece with chunks(), if you trust the image",
+            )
+        return b"".join(self.pieces(row))
+
+    def _block(self, stored: memoryview, word: int, expected: int, position: int) -> bytes:
+        if word == 0:
+            return bytes(expected)
+        data = bytes(stored) if word & layout.DATA_RAW else self._decompressed(stored, position)
+        if len(data) != expected:
+            raise self._damaged(f"the block at byte {position:,} gives {len(data):,} bytes", f"{expected:,}")
+        return data
+
+    def _decompressed(self, stored: memoryview, position: int) -> bytes:
+        try:
+            return compression.decompress(self._compressor, stored, self._block_bytes)
+        except BlockError as error:
+            fault = f"the block at byte {position:,} does not decompress ({error})"
+            raise self._damaged(fault, "it as it was written") from error
+
+    def _tail(self, fragment: int, offset: int, size: int) -> bytes:
+        start, word = int(self._index.fragment_start[fragment]), int(self._index.fragment_word[fragment])
+        stored = word & layout.DATA_SIZE
+        if word & layout.DATA_RAW and offset + size <= stored:
+            return self._image.read(start + offset, size)
+        tail = self._fragment(fragment, start, stored, word)[offset : offset + size]
+        if len(tail) != size:
+            raise self._damaged(f"the fragment {fragment:,} ends before byte {offset + size:,}", "it whole")
+        return tail
+
+    def _fragment(self, fragment: int, start: int, stored: int, word: int) -> bytes:
+        kept = self._fragments
+        data = kept.pop(fragment, None)
+        if data is None:
+            data = self._image.read(start, stored, "a fragment")
+            if not word & layout.DATA_RAW:
+                data = self._decompressed(memoryview(data), start)
+            if len(kept) >= self._kept:
+                kept.popitem(last=False)
+        kept[fragment] = data  # now the last to go
+        return data
+
+    def _damaged(self, fault: str, expected: str) -> DamagedImageError:
+        return DamagedImageError.of(self._image.path, fault, expected)
+
+
+def _runs(sizes: list[int]) -> Iterator[range]:
+    """Ranges of blocks of at most `_RUN_BYTES` together; blocks of a file lie one after the other."""
+    low = total = 0
+    for high, size in enumerate(sizes):
+        if total + size > _RUN_BYTES:
+            yield range(low, high)
+            low, total = high, 0
+        total += size
+    if low < len(sizes):
+        yield range(low, len(sizes))
+
+
+def open_backend(path: Path, index: Index) -> PureBackend:
+    """A back end for this process and thread."""
+    return PureBackend(path, index)
