@@ -20,7 +20,8 @@ _ON_SERVERS = """
 """
 _FUSE_TO_SERVERS = """
     alluxio-fuse beegfs ceph ceph-fuse cvmfs cvmfs2 davfs dfuse gcsfuse glusterfs goofys gpfs hdfs juicefs
-    lizardfs lustre mfs moosefs mount-s3 mountpoint-s3 quobyte rclone s3fs seaweedfs sshfs xtreemfs
+    lizardfs lustre mfs moosefs mount-s3 mountpoint-s3 quobyte rclone s3fs seaweedfs smallfiles-slowfs sshfs
+    xtreemfs
 """
 
 SHARED_KINDS = frozenset(_ON_SERVERS.split())
