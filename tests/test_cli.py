@@ -46,6 +46,11 @@ VERBS = {
     ],
     "verify": ["OUT", "--against", "--format"],
     "inspect": ["OUT", "--format"],
+    "stage": [
+        *("OUT", "--to", "--where", "--keep", "--leave-bytes", "--readers", "--shards", "--rank", "--wait-s"),
+    ],
+    "unstage": ["PATH", "--where", "--force"],
+    "staged": ["--where", "--sweep"],
     "bench": ["{read,pack}", "--repeats", "--order", "--cache", "--reference", "--save", "--no-cap"],
 }
 

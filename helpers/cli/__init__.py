@@ -17,12 +17,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from helpers import __version__
-from helpers.cli import bench, demo, doctor, inspect, manifest, pack, submit, synth, verify
+from helpers.cli import (
+    bench,
+    demo,
+    doctor,
+    inspect,
+    manifest,
+    pack,
+    stage,
+    staged,
+    submit,
+    synth,
+    unstage,
+    verify,
+)
 from helpers.cli.arguments import Teaching
 from helpers.cli.failures import guarded
 from helpers.cli.output import lenient
 
-_VERBS = (doctor, demo, synth, manifest, pack, verify, inspect, bench, submit)
+_VERBS = (doctor, demo, synth, manifest, pack, verify, inspect, stage, unstage, staged, bench, submit)
 
 _WHY = """\
 Small files, big machines: turn a tree of many small files into a few packed ones that a parallel

@@ -1,0 +1,166 @@
+"""The second kind of staging: from an archive that compute nodes cannot see to scratch.
+
+It runs on a transfer node, for long, and is interrupted often. So each block that was written is
+noted in a journal with its hash; a run that comes again reads those blocks back (scratch is near, the
+archive is not), keeps what is right, and copies the rest. The trap: scratch is purged after weeks, so
+the original stays where it is. Notebook 07.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from helpers import machine
+from helpers.digests import SIDECAR_SUFFIX
+from helpers.errors import PackError, ResourceError, UsageError
+from helpers.formats.output import writing
+from helpers.pack.aside import Aside, aside, sweep
+from helpers.progress import bytes_text, progress
+from helpers.staging import outputs
+from helpers.staging.config import StageConfig, Staged
+from helpers.staging.copying import Block, Copier, blocks_of, readers_for
+from helpers.staging.outputs import Output
+from helpers.staging.run import UNVERIFIED, computed_digests
+
+_BUSY = "another run is packing"
+_INODES_TO_LEAVE = 100
+
+
+def stage_to(src: Path | str, folder: Path | str, *, config: StageConfig | None = None) -> Staged:
+    """Copy a packed output to a folder that outlives the job; resumable and verified.
+
+    Args:
+        src: A packed file or a folder of shards.
+        folder: Where to put it, on scratch; made if it is not there.
+        config: Readers, and whose shards.
+
+    Returns:
+        The copy, `reused` if it was there already.
+
+    Raises:
+        OutputExistsError: Something else has its name there.
+        ResourceError: No room, no permission.
+        DamagedFileError: The source is not what was packed.
+        SourceError: The source is missing, or changed while it was copied.
+        PackError: Another run copies the same.
+    """
+    started = time.perf_counter()
+    config = config or StageConfig()
+    output = outputs.find(Path(src), config)
+    out = _target(output, Path(folder))
+    sweep(out)
+    notes: tuple[str, ...] = () if output.has_digests else (UNVERIFIED,)
+    if _is_there(output, out):
+        seconds = time.perf_counter() - started
+        there = f"{out} was there already, of the same size and digest; `verify` reads it back"
+        return Staged(out, output.bytes, True, seconds, 0.0, len(output.members), True, (there,))
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    _check_room(output, out)
+    try:
+        with aside(out) as place, writing(out):
+            kept = _copy(output, place, config)
+            place.publish()
+    except PackError as error:
+        if error.got.startswith(_BUSY):
+            raise PackError(
+                f"another run is staging {out} at this moment",
+                expected="one run for each output",
+                next_step="Wait for it; it publishes under this name when it is complete",
+            ) from error
+        raise
+    seconds = time.perf_counter() - started
+    if kept:
+        notes += (f"{bytes_text(kept)} were copied by an earlier run, read back and kept",)
+    rate = (output.bytes - kept) / max(seconds, 1e-9)
+    return Staged(out, output.bytes, False, seconds, rate, len(output.members), output.has_digests, notes)
+
+
+def _target(output: Output, folder: Path) -> Path:
+    out = folder.absolute() / output.name
+    source = Path(os.path.realpath(output.source))
+    if Path(os.path.realpath(out)) == source or source in Path(os.path.realpath(out)).parents:
+        raise UsageError(
+            f"{out} is the source itself, or inside it",
+            expected="a folder elsewhere",
+            next_step="Choose another folder for --to",
+        )
+    return out
+
+
+def _is_there(output: Output, out: Path) -> bool:
+    """Whether all files are there with the same sizes, and each digest is the same text."""
+    try:
+        for member in output.members:
+            copy = out.parent / member.name
+            if copy.stat().st_size != member.bytes:
+                return False
+            is_digest = member.name.endswith(SIDECAR_SUFFIX)
+            if is_digest and copy.read_bytes() != member.source.read_bytes():
+                return False
+        return output.has_digests
+    except OSError:
+        return False
+
+
+def _check_room(output: Output, out: Path) -> None:
+    found = machine.filesystem(out.parent)
+    inodes = len(output.members) + _INODES_TO_LEAVE
+    if found.inodes_free is not None and found.inodes_free < inodes:
+        raise ResourceError(
+            f"{out.parent} has room for {found.inodes_free:,} more files",
+            expected=f"{inodes:,}",
+            next_step="Remove what is not needed there (df -i, or your site's quota command, tells)",
+        )
+    partial = out.parent / f".{out.name}.packing"
+    grown = sum(path.lstat().st_blocks * 512 for path in partial.rglob("*") if path.is_file())
+    if found.free_bytes + grown < output.bytes:
+        raise ResourceError(
+            f"{out.parent} has {bytes_text(found.free_bytes)} free",
+            expected=f"{bytes_text(output.bytes)} for {output.name}",
+            next_step="Free some (df -h, or your site's quota command, tells), or choose another folder",
+        )
+
+
+def _copy(output: Output, place: Aside, config: StageConfig) -> int:
+    """Copy into the folder aside; bytes that an earlier run had copied."""
+    journal = place.records / "journal"
+    held = _resumable(journal, output.key)
+    if not held:
+        place.clear()
+    kept = 0
+    with journal.open("a", encoding="ascii") as file:
+        file.write(f"{output.key}\n" if not held else "\n")  # ends a line that a kill cut off
+        file.flush()
+
+        def note(block: Block, digest: str) -> None:
+            os.write(file.fileno(), f"{block.member} {block.number} {digest}\n".encode())
+
+        def known(block: Block) -> str | None:
+            return held.get((block.member, block.number))
+
+        count = len(blocks_of(output.members))
+        readers = config.readers or readers_for(output.source)
+        with progress(count, f"stage {output.name}", unit="blocks") as bar:
+            copier = Copier(output.members, place.data, readers=readers, bar=bar, known=known, note=note)
+            copier.run()
+            kept = copier.kept_bytes
+    computed_digests(copier, output, place.data)
+    return kept
+
+
+def _resumable(journal: Path, key: str) -> dict[tuple[int, int], str]:
+    """Hashes of blocks that an earlier run of the very same copy wrote, by member and number."""
+    try:
+        lines = journal.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return {}
+    if not lines or lines[0] != key:
+        return {}
+    held = {}
+    for words in map(str.split, lines[1:]):
+        if len(words) == 3 and words[0].isdigit() and words[1].isdigit():
+            held[int(words[0]), int(words[1])] = words[2]
+    return held
