@@ -69,7 +69,13 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     and one word too many.
     """
     parser = build_parser()
-    arguments, rest = parser.parse_known_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    behind: list[str] = []
+    if words[:1] == ["submit"] and "--" in words:  # the rest is for the job, flags included
+        at = words.index("--")
+        words, behind = words[:at], words[at + 1 :]
+    arguments, rest = parser.parse_known_args(words)
+    arguments.behind = behind
     takes_several = hasattr(arguments, "paths")
     if rest and (not takes_several or any(word.startswith("-") for word in rest)):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")

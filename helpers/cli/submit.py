@@ -35,7 +35,6 @@ def add(verbs: Verbs) -> None:
     )
     parser.add_argument("site", nargs="?", metavar="SITE", help="a file of slurm/sites")
     parser.add_argument("job", nargs="?", metavar="JOB", help="a file of slurm/jobs")
-    parser.add_argument("words", nargs="*", metavar="ARG", help="behind --: for the job")
     parser.add_argument("--dry-run", action="store_true", help="check and show, submit nothing")
     parser.add_argument(
         "--sbatch",
@@ -54,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     root = Path(__file__).resolve().parents[2]
     if not arguments.site or not arguments.job:
         return _list(root, arguments.site)
-    chain = jobs.plan(root, arguments.site, arguments.job, arguments.words, arguments.sbatch)
+    chain = jobs.plan(root, arguments.site, arguments.job, arguments.behind, arguments.sbatch)
     numbers = [] if arguments.dry_run else jobs.send(chain)
     if arguments.json:
         print_json(_as_json(chain, numbers))

@@ -1,0 +1,110 @@
+"""A real Slurm with two nodes, started once, and jobs really submitted to it."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+LIMIT_S = 180
+
+
+@dataclass
+class Cluster:
+    """The running cluster and a place to work."""
+
+    root: Path
+    environment: dict[str, str]
+    work: Path
+
+    def submit(self, job, *words, options=(), work=None, check=True):
+        """Submit through the front door; the JSON that it prints, or the finished process."""
+        command = [str(self.root / "slurm" / "submit"), "local", job, "--json"]
+        command += [f"--sbatch={option}" for option in options]
+        command += ["--", *map(str, words)] if words else []
+        done = subprocess.run(
+            command, env=self.at(work), capture_output=True, text=True, timeout=60, cwd=work or self.work
+        )
+        if not check:
+            return done
+        assert done.returncode == 0, done.stderr
+        return [each["number"] for each in json.loads(done.stdout)["jobs"]]
+
+    def at(self, work):
+        """The environment of a shell that works elsewhere."""
+        return {**self.environment, **({"COURSE_WORK": str(work)} if work else {})}
+
+    def run(self, *command, check=True):
+        """A command of Slurm, its standard output."""
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 or not check, f"{command}: {done.stderr}"
+        return done.stdout.strip()
+
+    def state(self, number):
+        """State and exit code of a job, for example ("COMPLETED", "0:0")."""
+        text = self.run("scontrol", "show", "job", number, "--oneliner")
+        states = [word.partition("=")[2] for word in text.split() if word.startswith("JobState=")]
+        codes = [word.partition("=")[2] for word in text.split() if word.startswith("ExitCode=")]
+        bad = [pair for pair in zip(states, codes, strict=True) if pair[0] != "COMPLETED"]
+        return bad[0] if bad else (states[0], codes[0])
+
+    def wait(self, number, limit_s=LIMIT_S):
+        """Wait for the end of a job (all tasks of an array); its log is shown if it failed."""
+        end = time.monotonic() + limit_s
+        while time.monotonic() < end:
+            state, _ = self.state(number)
+            if state not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "REQUEUED"):
+                return state
+            time.sleep(0.2)
+        self.run("scancel", number)
+        raise AssertionError(f"job {number} did not end in {limit_s} s: {self.log(number)}")
+
+    def log(self, number, work=None):
+        """What a job printed."""
+        logs = sorted(((work or self.work) / "logs").glob(f"*-{number}*.out"))
+        return "\n".join(path.read_text() for path in logs)
+
+    def done(self, job, *words, **how):
+        """Submit, wait, expect that all went well, and return the log of the last one."""
+        numbers = self.submit(job, *words, **how)
+        for number in numbers:
+            state = self.wait(number)
+            assert state == "COMPLETED", f"{job} {number} {state}:\n{self.log(number, how.get('work'))}"
+        return self.log(numbers[-1], how.get("work"))
+
+
+@pytest.fixture(scope="session")
+def cluster(repository, need_tool, tmp_path_factory):
+    """Two nodes with four CPUs each, in a folder of their own, and a data set in a path with a space."""
+    for name in ("slurmctld", "slurmd", "munged"):
+        os.environ["PATH"] += ":/usr/sbin"
+        need_tool(name, "slurm-wlm, munge")
+    place = Path(tempfile.mkdtemp(prefix="sfbm"))  # short: it holds sockets
+    work = tmp_path_factory.mktemp("a work folder")
+    clean = {
+        key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "SBATCH", "COURSE"))
+    }
+    environment = {
+        **clean,
+        "SMALLFILES_CLUSTER": str(place / "cluster"),
+        "SLURM_CONF": str(place / "cluster" / "slurm.conf"),
+        "COURSE_WORK": str(work),
+        "COURSE_VENV": os.environ.get("VIRTUAL_ENV") or str(Path(os.sys.executable).parents[1]),
+    }
+    place.chmod(0o755)
+    up = subprocess.run(
+        [repository / "slurm/local/up"], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert up.returncode == 0, up.stderr
+    try:
+        running = Cluster(repository, environment, work)
+        running.done("00_make_data", work / "data", "--count", "240", "--seed", "1")
+        yield running
+    finally:
+        subprocess.run([repository / "slurm/local/down"], env=environment, check=True, timeout=120)
+        shutil.rmtree(place)

@@ -1,0 +1,215 @@
+"""What `submit` refuses before it submits, and what it shows; no cluster is needed."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from helpers import cli, errors, jobs
+from helpers.jobs import script, site
+
+ROOT = Path(__file__).resolve().parents[2]
+JOBS = script.names(ROOT)
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout of its own, with an `sbatch` that only notes what it is given."""
+    root = tmp_path / "a checkout"
+    shutil.copytree(ROOT / "slurm", root / "slurm", ignore=shutil.ignore_patterns("*.my.env"))
+    (root / ".venv/bin").mkdir(parents=True)
+    (root / ".venv/bin/python").touch()
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "sbatch").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >> "{tmp_path}/seen"\necho 4711\n')
+    (tools / "sbatch").chmod(0o755)
+    (root / "slurm/sites/here.env").write_text(
+        f'SITE_ACCOUNT=none\nSITE_GPU_OPTIONS="--gpus-per-node=4"\nCOURSE_WORK="{tmp_path}/w o r k"\n'
+        "COURSE_DATA=${COURSE_DATA:-$COURSE_WORK/data}\n"
+    )
+    for name in [key for key in os.environ if key.startswith(("SLURM", "SBATCH", "COURSE", "SITE_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    (tmp_path / "w o r k" / "data").mkdir(parents=True)
+    return root
+
+
+def refusal(checkout, *words, **how):
+    with pytest.raises((errors.SubmitError, errors.UsageError)) as caught:
+        jobs.plan(checkout, *words, **how)
+    return str(caught.value)
+
+
+class TestRefusals:
+    def test_an_unknown_site_is_refused_with_the_nearest(self, checkout):
+        assert "Did you mean here" in refusal(checkout, "her", "03_pack_arrow")
+
+    def test_an_unknown_job_is_refused_with_the_nearest(self, checkout):
+        assert "Did you mean 03_pack_arrow" in refusal(checkout, "here", "pack_arrow")
+
+    def test_a_missing_account_is_refused_where_the_site_needs_one(self, checkout):
+        with (checkout / "slurm/sites/here.env").open("a") as file:
+            file.write("SITE_ACCOUNT=required\n")
+        assert "write SBATCH_ACCOUNT=" in refusal(checkout, "here", "03_pack_arrow")
+        (checkout / "slurm/sites/here.my.env").write_text("SBATCH_ACCOUNT=training2611\n")
+        (submission,) = jobs.plan(checkout, "here", "03_pack_arrow")
+        assert submission.environment["SBATCH_ACCOUNT"] == "training2611"
+
+    def test_no_slurm_here_is_told(self, checkout, monkeypatch, tmp_path):
+        (tmp_path / "bin/sbatch").unlink()
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/bin")
+        (tmp_path / "bin/bash").symlink_to(shutil.which("bash"))
+        (tmp_path / "bin/env").symlink_to("/usr/bin/env")
+        monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+        assert "there is no sbatch here" in refusal(checkout, "here", "03_pack_arrow")
+
+    def test_missing_data_is_told_with_the_job_that_makes_it(self, checkout, tmp_path):
+        (tmp_path / "w o r k/data").rmdir()
+        assert "make it with: slurm/submit here 00_make_data" in refusal(checkout, "here", "03_pack_arrow")
+
+    def test_an_output_that_exists_is_refused(self, checkout, tmp_path):
+        (tmp_path / "w o r k/train.arrow").touch()
+        assert "train.arrow exists already" in refusal(checkout, "here", "03_pack_arrow")
+
+    def test_too_little_room_is_told_with_the_numbers(self, checkout, tmp_path, monkeypatch):
+        archive = tmp_path / "train.tar"
+        archive.write_bytes(b"x" * 1000)
+        monkeypatch.setattr(shutil, "disk_usage", lambda place: shutil._ntuple_diskusage(9999, 9000, 999))
+        assert "needs about 1,050 bytes" in refusal(checkout, "here", "03_pack_arrow", [str(archive)])
+
+    def test_an_unwritable_place_is_told(self, checkout):
+        assert "cannot be written" in refusal(
+            checkout, "here", "03_pack_arrow", [str(checkout), f"{checkout}/slurm/submit/y.arrow"]
+        )
+
+    def test_a_misspelt_value_of_a_site_is_refused(self, checkout):
+        with (checkout / "slurm/sites/here.env").open("a") as file:
+            file.write("SITE_ACOUNT=required\n")
+        assert "Did you mean SITE_ACCOUNT" in refusal(checkout, "here", "03_pack_arrow")
+
+    def test_a_file_that_bash_cannot_read_is_told_by_line(self, checkout):
+        (checkout / "slurm/sites/here.my.env").write_text("SBATCH_ACCOUNT=a b\n")
+        assert re.search(
+            r"bash cannot read .*here\.my\.env: .*line 1", refusal(checkout, "here", "02_manifest")
+        )
+
+    def test_all_problems_are_told_at_once(self, checkout, tmp_path):
+        (tmp_path / "w o r k/train.arrow").touch()
+        shutil.rmtree(checkout / ".venv")
+        text = refusal(checkout, "here", "03_pack_arrow")
+        assert "make setup" in text and "exists already" in text and "Nothing was submitted" in text
+
+    def test_what_sbatch_says_is_told(self, checkout, tmp_path):
+        (tmp_path / "bin/sbatch").write_text(
+            "#!/bin/sh\necho 'sbatch: error: invalid partition' >&2\nexit 1\n"
+        )
+        with pytest.raises(errors.SubmitError, match="invalid partition"):
+            jobs.send(jobs.plan(checkout, "here", "03_pack_arrow"))
+
+
+class TestSubmission:
+    def test_the_shown_command_is_what_a_shell_would_need(self, checkout, tmp_path):
+        (submission,) = jobs.plan(
+            checkout, "here", "03_pack_arrow", ["--in-flight", "64"], ["--time=09:00:00"]
+        )
+        subprocess.run(["bash", "-c", submission.text()], check=True, capture_output=True)
+        seen = (tmp_path / "seen").read_text().splitlines()
+        assert seen == list(submission.argv[1:])
+        assert seen[-2:] == ["--in-flight", "64"] and "--time=09:00:00" in seen
+        assert seen[seen.index(str(submission.job.path)) + 1] == str(tmp_path / "w o r k/data")
+
+    def test_planning_changes_nothing_and_sending_makes_the_folder_of_logs(self, checkout, tmp_path):
+        chain = jobs.plan(checkout, "here", "03_pack_arrow")
+        assert not (tmp_path / "seen").exists() and not (tmp_path / "w o r k/logs").exists()
+        assert jobs.send(chain) == ["4711"]
+        assert (tmp_path / "w o r k/logs").is_dir()
+
+    def test_a_job_that_follows_waits_for_a_good_end(self, checkout, tmp_path):
+        assert jobs.send(jobs.plan(checkout, "here", "05_pack_tar")) == ["4711", "4711"]
+        assert (tmp_path / "seen").read_text().splitlines().count("--dependency=afterok:4711") == 1
+
+    def test_a_relative_path_is_meant_from_where_the_user_stands(self, checkout, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "mine").mkdir()
+        (submission,) = jobs.plan(checkout, "here", "03_pack_arrow", ["mine", "out.arrow"])
+        assert submission.argv[-2:] == (str(tmp_path / "mine"), str(tmp_path / "out.arrow"))
+
+    def test_personal_values_have_the_last_word_and_defaults_build_on_them(self, checkout, tmp_path):
+        (checkout / "slurm/sites/here.my.env").write_text(
+            f'COURSE_WORK="{tmp_path}/mine"\nSITE_CPU_OPTIONS="--qos=short"\n'
+        )
+        found = site.load(checkout, "here")
+        assert found["COURSE_DATA"] == f"{tmp_path}/w o r k/data"  # this site leaves no choice of COURSE_WORK
+        assert found.work == tmp_path / "mine" and found.options("cpu") == ["--qos=short"]
+
+    def test_the_command_line_takes_flags_of_the_job_behind_two_dashes(self, capsys, tmp_path, monkeypatch):
+        monkeypatch.setattr(jobs, "plan", lambda *words: print(json.dumps(words[1:])) or [])
+        monkeypatch.setattr(jobs, "send", lambda chain: [])
+        cli.submit.run(cli.parse(["submit", "local", "x", "--", "--json", "a b", "-O", "k=v"]))
+        assert json.loads(capsys.readouterr().out) == ["local", "x", ["--json", "a b", "-O", "k=v"], []]
+
+
+class TestScripts:
+    @pytest.mark.parametrize("name", JOBS)
+    def test_a_script_has_no_faults(self, name):
+        assert script.faults(script.folder(ROOT) / f"{name}.sbatch") == []
+
+    @pytest.mark.parametrize("name", JOBS)
+    def test_a_script_is_short_and_says_what_it_does(self, name):
+        text = (script.folder(ROOT) / f"{name}.sbatch").read_text()
+        assert len(text.splitlines()) <= 40
+        assert text.startswith("#!/bin/bash\n# ") and "# Submit: " in text
+        assert f"--job-name={name}\n" in text and "--output=logs/%x-" in text and "--time=" in text
+        assert "COURSE_ROOT:?start me with slurm/submit" in text
+
+    @pytest.mark.parametrize("name", JOBS)
+    def test_each_command_of_a_script_is_one_of_ours(self, name):
+        """Every `python -m helpers` line parses, with stand-ins for what the shell puts in."""
+        text = (script.folder(ROOT) / f"{name}.sbatch").read_text().replace("\\\n", " ")
+        for line in re.findall(r"python -m helpers ([^\n|&;)]+)", text):
+            line = line.partition(" #")[0].replace('"$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT"', "1/4")
+            words = [re.sub(r"\$\{?\w+\}?", "7", word) for word in shlex.split(line) if word != "$@"]
+            assert cli.parse(words).verb == words[0]
+
+    @pytest.mark.parametrize("name", JOBS)
+    def test_slurm_accepts_the_directives(self, cluster, name):
+        done = subprocess.run(
+            ["sbatch", "--test-only", script.folder(ROOT) / f"{name}.sbatch"],
+            env=cluster.environment,
+            capture_output=True,
+            text=True,
+            cwd=cluster.work,
+        )
+        assert done.returncode == 0 and "to start at" in done.stderr, done.stderr
+
+    @pytest.mark.parametrize(
+        ("text", "fault"),
+        [
+            ("cd x\n#SBATCH --time=1\nset -eo pipefail\n", "line 3: #SBATCH behind the first command"),
+            ("#SBATCH --account=me\nset -eo pipefail\n", "belongs to the site file"),
+            ("# Uses: gpus\nset -eo pipefail\n", "Uses: gpus"),
+            ("echo\n", "goes on after a command that failed"),
+        ],
+    )
+    def test_a_faulty_script_is_told(self, tmp_path, text, fault):
+        path = tmp_path / "x.sbatch"
+        path.write_text("#!/bin/bash\n" + text)
+        (found,) = script.faults(path)
+        assert fault in found
+
+    def test_every_site_has_a_page_and_can_be_read(self):
+        for name in site.names(ROOT):
+            found = site.load(ROOT, name)
+            assert (
+                found["SITE_TITLE"]
+                and found["SITE_VERIFIED"]
+                and found["SITE_ACCOUNT"] in ("none", "required")
+            )
+            page = site.folder(ROOT) / f"{name}.md"
+            assert found["SITE_TITLE"] in page.read_text()
+            assert name in ("local", "template") or "example, not verified" in page.read_text()
