@@ -52,6 +52,7 @@ VERBS = {
     "unstage": ["PATH", "--where", "--force"],
     "staged": ["--where", "--sweep"],
     "bench": ["{read,pack}", "--repeats", "--order", "--cache", "--reference", "--save", "--no-cap"],
+    "slowfs": ["DIR", "MOUNTPOINT", "--latency-ms", "--servers", "--bandwidth-mb", "--jitter", "--seed"],
 }
 
 

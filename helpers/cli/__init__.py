@@ -24,6 +24,7 @@ from helpers.cli import (
     inspect,
     manifest,
     pack,
+    slowfs,
     stage,
     staged,
     submit,
@@ -35,7 +36,7 @@ from helpers.cli.arguments import Teaching
 from helpers.cli.failures import guarded
 from helpers.cli.output import lenient
 
-_VERBS = (doctor, demo, synth, manifest, pack, verify, inspect, stage, unstage, staged, bench, submit)
+_VERBS = (doctor, demo, synth, manifest, pack, verify, inspect, stage, unstage, staged, bench, slowfs, submit)
 
 _WHY = """\
 Small files, big machines: turn a tree of many small files into a few packed ones that a parallel
