@@ -1,1 +1,47 @@
-"""Batches for training: every sample exactly once an epoch, over all ranks and workers."""
+"""Batches for training: every sample exactly once an epoch, over all ranks and workers.
+
+    plan        which samples a rank reads, in which order: arithmetic
+    batches     what a batch is; makers: images, captions, bytes; faults: what cannot be read
+    dataset     any sample by its number; stream: long runs from shard to shard
+    loader      `make_loader`: a DataLoader of processes, threads, or neither
+    killed      why a worker died, in a sentence
+
+The trap: each of a loader's dozen settings fails silently: samples twice, one order in all epochs, equal
+crops in all workers. `make_loader` sets them together. Notebook 08 teaches it.
+"""
+
+from __future__ import annotations
+
+from helpers.loading.batches import Batch, BatchMaker, Fault, Layout, OnError
+from helpers.loading.config import LoaderConfig
+from helpers.loading.dataset import SampleDataset, collate
+from helpers.loading.faults import BadSampleError
+from helpers.loading.killed import WorkerDiedError
+from helpers.loading.loader import Loader, ThreadLoader, make_loader
+from helpers.loading.makers import CaptionBatches, ImageBatches, RawBatches
+from helpers.loading.packets import LoadedBatch, to_tensors
+from helpers.loading.plan import EpochPlan
+from helpers.loading.stream import StreamDataset
+
+__all__ = [
+    "BadSampleError",
+    "Batch",
+    "BatchMaker",
+    "CaptionBatches",
+    "EpochPlan",
+    "Fault",
+    "ImageBatches",
+    "Layout",
+    "LoadedBatch",
+    "Loader",
+    "LoaderConfig",
+    "OnError",
+    "RawBatches",
+    "SampleDataset",
+    "StreamDataset",
+    "ThreadLoader",
+    "WorkerDiedError",
+    "collate",
+    "make_loader",
+    "to_tensors",
+]

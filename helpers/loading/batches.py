@@ -18,6 +18,8 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from helpers.samples import Reader
+
 Array: TypeAlias = npt.NDArray[Any]
 Indices: TypeAlias = Sequence[int] | npt.NDArray[np.int64]
 Layout: TypeAlias = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
@@ -60,6 +62,10 @@ class Batch:
 
 class BatchMaker(Protocol):
     """Makes batches anywhere: it can be pickled, and holds nothing that moves."""
+
+    @property
+    def reader(self) -> Reader:
+        """Where the samples are."""
 
     @property
     def fixed(self) -> bool:

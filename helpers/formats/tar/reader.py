@@ -121,6 +121,10 @@ class TarReader(PlacedReader[_Shards]):
     def classes(self) -> tuple[str, ...]:
         return provenance.class_names(self._handle().indexes[0].provenance)
 
+    def shard_sizes(self) -> tuple[int, ...]:
+        """Number of samples in each shard, in stored order; loaders read shard after shard."""
+        return tuple(len(found.keys) for found in self._handle().indexes)
+
     def keys(self) -> pa.StringArray:
         return self._handle().keys()
 
