@@ -16,10 +16,12 @@ from typing import Any
 from pysquashfs import layout
 from pysquashfs.errors import ImageIndexError, NotFoundError
 from pysquashfs.index import LONG_NAME, Entries
+from pysquashfs.info import describe
 from pysquashfs.names import Names
 from pysquashfs.open_image import OpenImage
 from pysquashfs.pure import PureBackend
 from pysquashfs.reading import Order, read_many
+from pysquashfs.verify import Report, verify
 
 
 @dataclass(frozen=True)
@@ -192,15 +194,11 @@ class SquashFS(OpenImage):
 
     def info(self) -> dict[str, Any]:
         """How the image is made, and why it is slow, if it is. See `info.describe`."""
-        from pysquashfs import info
+        return describe(self.index)
 
-        return info.describe(self.index)
-
-    def verify(self) -> Any:
+    def verify(self) -> Report:
         """Decompress everything and follow every pointer. See `verify.verify`."""
-        from pysquashfs import verify
-
-        return verify.verify(self.path, self.index)
+        return verify(self.path, self.index)
 
 
 def _encoded(path: str | os.PathLike[str]) -> bytes:
