@@ -1,0 +1,130 @@
+"""Data going out: whole files raw, or blocks compressed by several threads and written in order.
+
+The trap: the position of a block is known only when all before it are compressed. So positions are
+noted when a block is written, not when it is handed over; and what is handed over is bounded.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from pysquashfs import compression, layout
+from pysquashfs.compression import Buffer
+from pysquashfs.writer.metadata import Sink
+from pysquashfs.writer.settings import Settings
+
+_BATCH_BYTES = 256 << 10  # a task for a thread: large enough that handing it over costs nothing
+_BATCHES_AHEAD = 4  # a thread
+_FRAGMENT = -1
+
+
+class Blocks:
+    """The data of an image, block after block; knows where everything went.
+
+    Keeps 8 bytes a file, 4 a block, 16 a fragment. Memory beyond that is a few blocks a thread.
+
+    Args:
+        sink: Takes bytes, in order.
+        settings: How to store blocks.
+        position: Where in the image the next byte goes.
+    """
+
+    def __init__(self, sink: Sink, settings: Settings, position: int) -> None:
+        self._sink = sink
+        self._settings = settings
+        self.position = position
+        self.starts = array("Q")  # a file
+        self.words = array("I")  # a block
+        self.fragments: list[bytes] = []  # entries of their table
+        self.fragment_count = 0  # also those not yet written
+        self._batch: list[tuple[int, bytes]] = []
+        self._batch_bytes = 0
+        self._waiting: deque[tuple[list[tuple[int, bytes]], Future[list[bytes]]]] = deque()
+        self._most_waiting = _BATCHES_AHEAD * settings.usable_threads
+        self._pool = None if settings.raw else ThreadPoolExecutor(settings.usable_threads, "squash")
+
+    def begin(self) -> None:
+        """The blocks that follow are the next file's."""
+        self.starts.append(self.position if self._pool is None else 0)
+
+    def add(self, data: memoryview, first: bool) -> None:
+        """Add blocks of the current file: whole ones, or its last.
+
+        Args:
+            data: Bytes; may be reused by the caller afterwards.
+            first: Whether the file begins with them.
+        """
+        size, file = self._settings.block_bytes, len(self.starts) - 1
+        if self._pool is None:
+            whole, rest = divmod(len(data), size)
+            self.words.extend([size | layout.DATA_RAW] * whole)
+            if rest:
+                self.words.append(rest | layout.DATA_RAW)
+            self._write([data])
+            return
+        for start in range(0, len(data), size):
+            self._enqueue((file + 1) if first and not start else 0, bytes(data[start : start + size]))
+
+    def add_fragment(self, data: bytes) -> None:
+        """Add a block of the ends of several files."""
+        self.fragment_count += 1
+        if self._pool is None:
+            self._store(_FRAGMENT, data, data)
+        else:
+            self._enqueue(_FRAGMENT, data)
+
+    def _enqueue(self, owner: int, block: bytes) -> None:
+        """`owner` is 1 and the number of the file that begins here, 0 for none, or `_FRAGMENT`."""
+        self._batch.append((owner, block))
+        self._batch_bytes += len(block)
+        if self._batch_bytes >= _BATCH_BYTES:
+            self._submit()
+            while len(self._waiting) > self._most_waiting:
+                self._drain_one()
+
+    def _submit(self) -> None:
+        if self._batch and self._pool is not None:
+            task = self._pool.submit(_compressed, [block for _, block in self._batch], self._settings)
+            self._waiting.append((self._batch, task))
+        self._batch, self._batch_bytes = [], 0
+
+    def _drain_one(self) -> None:
+        batch, task = self._waiting.popleft()
+        for (owner, block), stored in zip(batch, task.result(), strict=True):
+            self._store(owner, block, stored)
+
+    def _store(self, owner: int, block: bytes, stored: bytes) -> None:
+        word = len(stored)
+        if word >= len(block):
+            stored, word = block, len(block) | layout.DATA_RAW
+        if owner == _FRAGMENT:
+            self.fragments.append(layout.FRAGMENT_ENTRY.pack(self.position, word, 0))
+        else:
+            self.words.append(word)
+            if owner:
+                self.starts[owner - 1] = self.position
+        self._write([stored])
+
+    def _write(self, pieces: Sequence[Buffer]) -> None:
+        self._sink(pieces)
+        self.position += sum(map(len, pieces))
+
+    def finish(self) -> None:
+        """Write what still waits."""
+        self._submit()
+        while self._waiting:
+            self._drain_one()
+        self.close()
+
+    def close(self) -> None:
+        """Stop the threads; what they were to do is forgotten."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _compressed(blocks: list[bytes], settings: Settings) -> list[bytes]:
+    name, level, size = settings.compression, settings.level, settings.block_bytes
+    return [compression.compress(name, block, level, block_bytes=size) for block in blocks]

@@ -1,0 +1,151 @@
+"""Write one image through any function that takes bytes in order.
+
+The trap: the superblock stands first and is known last. Nothing else is ever rewritten: 96 zero bytes
+hold its place, and `close` returns what belongs there, so that a digest can be taken while writing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Iterable
+
+from pysquashfs import layout
+from pysquashfs.compression import Buffer
+from pysquashfs.errors import SquashFSError
+from pysquashfs.writer.blocks import Blocks
+from pysquashfs.writer.metadata import Sink
+from pysquashfs.writer.settings import Settings
+from pysquashfs.writer.tables import Tables
+from pysquashfs.writer.tails import Tails
+from pysquashfs.writer.tree import Tree
+
+SUPERBLOCK_BYTES = layout.SUPERBLOCK.size
+
+
+class ImageWriter:
+    """Stream files into an image: `add` each, `close`, and put the superblock in its place.
+
+    One long sequential write replaces a million creations, which is what a parallel file system likes.
+    The format keeps its tables behind the data, so what is kept until `close` grows with the number of
+    files: 32 bytes each and the name, 4 a block, 8 more with fragments, about 200 with `deduplicate`;
+    and while the largest folder is sorted, its names as objects. Data itself does not wait.
+
+    Example:
+        >>> with open("x.sqfs", "wb") as file:  # doctest: +SKIP
+        ...     writer = ImageWriter(file.writelines)
+        ...     writer.add("a/1.jpg", b"...")
+        ...     superblock = writer.close()
+        ...     file.seek(0)
+        ...     file.write(superblock)
+
+    Args:
+        sink: Called with lists of buffers, to be written one after another from byte 0 on: `writelines` of
+            a buffered file, for example. It must be done with a buffer when it returns.
+        settings: Compression, block size and so on; by default everything is stored raw.
+    """
+
+    def __init__(self, sink: Sink, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        self._sink = sink
+        head = bytes(SUPERBLOCK_BYTES) + _compressor_options(self.settings)
+        sink([head])
+        self._tree = Tree()
+        self._sizes = array("Q")
+        self._blocks = Blocks(sink, self.settings, len(head))
+        self._tails = Tails(self._blocks, self.settings.block_bytes, self.settings.fragments)
+        self._originals: dict[int, int] = {}
+        self._known: dict[bytes, int] = {}
+        self.bytes = 0
+
+    @property
+    def files(self) -> int:
+        """How many files were added."""
+        return self._tree.files
+
+    def add(self, name: str, data: Buffer) -> None:
+        """Store a file.
+
+        Args:
+            name: Relative path with `/`; folders need not be added.
+            data: Its bytes; the buffer may be reused afterwards.
+
+        Raises:
+            SquashFSError: The name cannot be in an image.
+        """
+        self.add_pieces(name, [data], _digest_of(data) if self.settings.deduplicate else None)
+
+    def add_pieces(self, name: str, pieces: Iterable[Buffer], digest: bytes | None = None) -> None:
+        """Store a file that comes in pieces, for one that is too large to be held.
+
+        Args:
+            name: Relative path with `/`.
+            pieces: Its bytes; each piece but the last a multiple of the block size.
+            digest: Hash of all of it, by which an equal file is recognised; None stores it anyway.
+
+        Raises:
+            SquashFSError: The name cannot be in an image, or a piece has another length.
+        """
+        file = self._tree.add(name)
+        self._blocks.begin()
+        original = self._known.setdefault(digest, file) if digest is not None else file
+        if original != file:
+            self._originals[file] = original
+            size, end = self._sizes[original], memoryview(b"")
+        else:
+            size, end = self._store(name, pieces)
+        self._tails.add(end)
+        self._sizes.append(size)
+        self.bytes += size
+
+    def _store(self, name: str, pieces: Iterable[Buffer]) -> tuple[int, memoryview]:
+        """Hand blocks over; returns the size of the file, and its end if that is for a fragment."""
+        size, block = 0, self.settings.block_bytes
+        end = memoryview(b"")
+        for piece in pieces:
+            if size % block or len(end):
+                raise SquashFSError(
+                    f"a piece of {name!r} before its last has no whole number of blocks",
+                    expected=f"a multiple of {block:,} bytes",
+                    next_step="Cut the file at other places",
+                )
+            data = memoryview(piece).cast("B")
+            whole = len(data) - len(data) % block if self._tails.enabled else len(data)
+            if whole:
+                self._blocks.add(data[:whole], first=not size)
+            end = data[whole:]
+            size += len(data)
+        return size, end
+
+    def close(self) -> bytes:
+        """Write the tables.
+
+        Returns:
+            The superblock, to be put at byte 0 of the file.
+
+        Raises:
+            SquashFSError: Two names are equal, or one is both a file and a folder.
+        """
+        self._tails.finish()
+        self._blocks.finish()
+        self._known.clear()
+        return Tables(
+            self._sink, self.settings, self._tree, self._sizes, self._originals, self._blocks, self._tails
+        ).write()
+
+    def abandon(self) -> None:
+        """Stop the threads that compress; for whoever gives up before `close`."""
+        self._blocks.close()
+
+
+def _digest_of(data: Buffer) -> bytes | None:
+    # A digest of 128 bits stands for the bytes: an accident among 2**40 files is as likely as 2**-49.
+    return hashlib.sha256(data).digest()[:16] if len(data) else None
+
+
+def _compressor_options(settings: Settings) -> bytes:
+    """lz4 alone must say which of its formats it uses."""
+    if settings.image_compressor != "lz4":
+        return b""
+    options = layout.LZ4_OPTIONS.pack(1, 1 if settings.level else 0)
+    return layout.METADATA_HEADER.pack(len(options) | layout.METADATA_RAW) + options

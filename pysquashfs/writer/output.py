@@ -1,0 +1,164 @@
+"""The image while it grows: beside its final name, which it gets when it is complete and on disk.
+
+The trap: a file under its final name looks finished to whoever comes by, half of it or not. So it grows
+as `.NAME.packing`, and a killed run leaves only that, which the next run overwrites.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pysquashfs.compression import Buffer
+from pysquashfs.errors import SquashFSError
+
+_SMALL_BYTES = 32 << 10
+_GATHERED_BYTES = 256 << 10
+_PIECES_AT_ONCE = 512  # the kernel takes 1,024 (IOV_MAX)
+_NO_FLOCK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
+
+
+class Output:
+    """Append to an open file; small pieces are gathered, large ones go straight to the kernel.
+
+    Args:
+        descriptor: Open for writing, at its start.
+        path: For messages.
+    """
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self._descriptor = descriptor
+        self._path = path
+        self._gathered = bytearray()
+        self.bytes = 0
+
+    def append(self, pieces: Sequence[Buffer]) -> None:
+        """Write all pieces, in order; they may be reused afterwards."""
+        for piece in pieces:
+            self.bytes += len(piece)
+            if len(piece) < _SMALL_BYTES:
+                self._gathered += piece
+                if len(self._gathered) >= _GATHERED_BYTES:
+                    self._write([self._gathered])
+            else:
+                self._write([self._gathered, piece] if self._gathered else [piece])
+
+    def _write(self, pieces: list[Buffer]) -> None:
+        rest = [memoryview(piece) for piece in pieces]
+        with written(self._path):
+            while rest:
+                count = os.writev(self._descriptor, rest)
+                while rest and count >= len(rest[0]):
+                    count -= len(rest.pop(0))
+                if count:
+                    rest[0] = rest[0][count:]
+        if self._gathered:
+            self._gathered = bytearray()
+
+    def finish(self, superblock: bytes) -> None:
+        """Write what is gathered, put the superblock at the start, and have all of it on disk."""
+        self._write([self._gathered])
+        with written(self._path):
+            os.pwrite(self._descriptor, superblock, 0)
+            os.fsync(self._descriptor)
+
+
+@contextlib.contextmanager
+def aside(out: Path, *, overwrite: bool) -> Iterator[tuple[int, Path]]:
+    """Own `.NAME.packing` while the block runs; give it its final name if the block ends well.
+
+    Args:
+        out: The final name.
+        overwrite: Whether an image of that name may be replaced.
+
+    Yields:
+        A descriptor of the empty file, and its path.
+
+    Raises:
+        SquashFSError: The name is taken, somebody else is writing it, or the file system refuses.
+    """
+    _refuse_existing(out, overwrite)
+    path = out.with_name(f".{out.name}.packing")
+    with written(out):
+        descriptor = _own(path, out)
+    try:
+        with written(out):
+            os.ftruncate(descriptor, 0)
+        yield descriptor, path
+        with written(out):
+            _publish(path, out, overwrite)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+
+
+def _own(path: Path, out: Path) -> int:
+    """Open the file and lock it; the kernel lets go of the lock when its owner dies."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        still_there = path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino
+    except OSError as error:
+        still_there = error.errno in _NO_FLOCK  # mounted without locks: go on without
+    if not still_there:
+        os.close(descriptor)
+        raise SquashFSError(
+            f"another run is writing {out} at this moment",
+            expected="one run for each image",
+            next_step="Wait for it, or choose another name",
+        )
+    return descriptor
+
+
+def _publish(path: Path, out: Path, overwrite: bool) -> None:
+    if overwrite:
+        path.replace(out)
+    else:
+        try:
+            os.link(path, out)  # fails if the name is taken, which a rename does not
+        except FileExistsError:
+            _refuse_existing(out, overwrite)
+        except OSError:  # a file system without hard links
+            _refuse_existing(out, overwrite)
+            path.rename(out)
+        else:
+            path.unlink()
+    with contextlib.suppress(OSError):  # some network file systems refuse this, and need it not
+        folder = os.open(out.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _refuse_existing(out: Path, overwrite: bool) -> None:
+    if os.path.lexists(out) and not (overwrite and out.is_file()):
+        raise SquashFSError(
+            f"{out} exists already",
+            expected="a name that is free" if not overwrite else "a file, or a name that is free",
+            next_step="Choose another name, or remove it if it is not needed",
+        )
+
+
+@contextlib.contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Turn an OSError of writing `path` into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        no_room = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise SquashFSError(
+            f"{path} cannot be written ({error.strerror or error})",
+            expected="free blocks and inodes within your quota" if no_room else "a folder you may write to",
+            next_step="Free some space (df -h and df -i tell) and run it again"
+            if no_room
+            else "Choose another place for the image",
+        ) from error

@@ -1,0 +1,122 @@
+"""Pack items into an image: the pure writer, or a tool where that is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from pysquashfs.compression import Buffer
+from pysquashfs.errors import SquashFSError
+from pysquashfs.writer.image import ImageWriter
+from pysquashfs.writer.output import Output, aside
+from pysquashfs.writer.settings import DEFAULT_BLOCK_BYTES, Settings
+from pysquashfs.writer.sources import FileReader
+
+Item: TypeAlias = tuple[str, Buffer | Path]
+Tool: TypeAlias = Literal["python", "mksquashfs", "gensquashfs"]
+TOOLS = ("python", "mksquashfs", "gensquashfs")
+
+
+@dataclass(frozen=True)
+class PackedImage:
+    """What was written.
+
+    Args:
+        path: The image.
+        files: How many files are in it.
+        bytes: Of all of them together.
+        image_bytes: Of the image.
+    """
+
+    path: Path
+    files: int
+    bytes: int
+    image_bytes: int
+
+
+def pack(
+    out: Path,
+    items: Iterable[Item],
+    *,
+    compression: str = "none",
+    level: int | None = None,
+    block_bytes: int = DEFAULT_BLOCK_BYTES,
+    fragments: bool = False,
+    deduplicate: bool = False,
+    threads: int | None = None,
+    tool: Tool = "python",
+    overwrite: bool = False,
+) -> PackedImage:
+    """Pack many small files into one image, in the order of `items`.
+
+    On a parallel file system one open and long reads replace an open a file. Data lies in the order in
+    which it is given, so items shuffled here are read at full speed in that shuffled order later.
+    Equal items and settings give equal bytes (no times, users or permissions are taken over).
+
+    Memory is bounded by the tables that the format wants behind the data: see `ImageWriter`; 1.28 million
+    files of ImageNet need about 90 MB.
+
+    Args:
+        out: The image; it appears when it is complete.
+        items: (name, bytes or path of a file) pairs; names are relative with `/`. It is read once.
+        compression: "none", "gzip", "zstd", "lz4" or "xz".
+        level: Of the compressor.
+        block_bytes: A power of two from 4,096 to 1,048,576.
+        fragments: Put the ends of files together: smaller, and slow to read at random.
+        deduplicate: Store equal files once.
+        threads: That compress; None for all CPUs this process may use.
+        tool: "python" for the writer of this package. "mksquashfs" and "gensquashfs" are run where asked,
+            with equal settings; given paths, both choose the order of the data themselves.
+        overwrite: Whether an image of that name may be replaced.
+
+    Returns:
+        What was written.
+
+    Raises:
+        SquashFSError: A name cannot be in an image or comes twice, a file vanished or changed while it was
+            read, `out` exists, or there is no room. Nothing is left behind.
+
+    Example:
+        >>> pack(Path("x.sqfs"), [("a/1.txt", b"one"), ("2.jpg", Path("photo.jpg"))])  # doctest: +SKIP
+        PackedImage(path=PosixPath('x.sqfs'), files=2, bytes=48213, image_bytes=53248)
+    """
+    settings = Settings(compression, level, block_bytes, fragments, deduplicate, threads)
+    out = Path(out)
+    if tool == "python":
+        return _pack(out, items, settings, overwrite)
+    if tool not in TOOLS:
+        raise SquashFSError(
+            f"the tool {tool!r} is not known", expected=f"one of {', '.join(TOOLS)}", next_step="Use python"
+        )
+    tools = import_module("pysquashfs.tools")
+    with aside(out, overwrite=overwrite) as (_, path):
+        files, size = tools.run(tool, path, items, settings)
+        image_bytes = path.stat().st_size
+    return PackedImage(out, files, size, image_bytes)
+
+
+def _pack(out: Path, items: Iterable[Item], settings: Settings, overwrite: bool) -> PackedImage:
+    with aside(out, overwrite=overwrite) as (descriptor, _):
+        output = Output(descriptor, out)
+        with _writer(output, settings) as writer:
+            reader = FileReader(writer)
+            for name, source in items:
+                if isinstance(source, Path):
+                    reader.add(name, source)
+                else:
+                    writer.add(name, source)
+            output.finish(writer.close())
+    return PackedImage(out, writer.files, writer.bytes, output.bytes)
+
+
+@contextlib.contextmanager
+def _writer(output: Output, settings: Settings) -> Iterator[ImageWriter]:
+    writer = ImageWriter(output.append, settings)
+    try:
+        yield writer
+    finally:
+        writer.abandon()

@@ -1,0 +1,196 @@
+"""Everything behind the data: inodes, listings, fragments, ids, and the superblock that names them.
+
+Folders are written from the last to the first, so that a folder is known before the one that lists it;
+the root comes last.
+
+The trap: inodes and listings refer to each other's positions *after* compression. So inodes are written
+at once, and the listings are held back, compressed, until the last inode is out: for a million files
+about 15 MB.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+
+from pysquashfs import layout
+from pysquashfs.compression import Buffer
+from pysquashfs.errors import SquashFSError
+from pysquashfs.writer import inodes
+from pysquashfs.writer.blocks import Blocks
+from pysquashfs.writer.listings import Listing
+from pysquashfs.writer.metadata import MetadataWriter, Sink, write_table
+from pysquashfs.writer.settings import Settings
+from pysquashfs.writer.tails import Tails
+from pysquashfs.writer.tree import Tree
+
+_MOST_INODES = 0xFFFF_FFFE
+
+
+class Tables:
+    """Write the tables of one image.
+
+    Args:
+        sink: Takes bytes, in order.
+        settings: How the image is written.
+        tree: The names.
+        sizes: Bytes of each file.
+        originals: The file whose blocks a file shares, where that is another.
+        blocks: Where the data went.
+        tails: Which ends of files lie in fragments.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        settings: Settings,
+        tree: Tree,
+        sizes: array[int],
+        originals: dict[int, int],
+        blocks: Blocks,
+        tails: Tails,
+    ) -> None:
+        self._sink, self._settings = sink, settings
+        self._tree, self._sizes, self._originals = tree, sizes, originals
+        self._blocks, self._tails = blocks, tails
+        self._position = blocks.position
+        self._inodes = MetadataWriter(self._write, settings.image_compressor)
+        self._held: list[bytes] = []
+        self._listings = MetadataWriter(self._hold, settings.image_compressor)
+        self._places = [(0, 0)] * tree.folders  # of the inodes of folders
+        self._numbers = [0] * tree.folders
+
+    def write(self) -> bytes:
+        """Write all tables; returns the superblock."""
+        start = self._position
+        root = self._write_folders()
+        self._inodes.finish()
+        self._listings.finish()
+        listings = self._position
+        for piece in self._held:
+            self._write([piece])
+        self._held.clear()
+        fragments = layout.ABSENT
+        if self._blocks.fragments:
+            fragments = self._table(b"".join(self._blocks.fragments))
+        ids = self._table(layout.ID_ENTRY.pack(0))
+        used = self._position
+        self._write([bytes(-used % layout.DEVICE_BLOCK_BYTES)])
+        return self._superblock(root, used, ids, start, listings, fragments)
+
+    def _superblock(
+        self, root: tuple[int, int], used: int, ids: int, start: int, listings: int, fragments: int
+    ) -> bytes:
+        settings = self._settings
+        return layout.SUPERBLOCK.pack(
+            layout.MAGIC, self._tree.files + self._tree.folders, 0, settings.block_bytes,
+            len(self._blocks.fragments), layout.COMPRESSOR_IDS[settings.image_compressor],
+            settings.block_bytes.bit_length() - 1, flags(settings), 1, *layout.VERSION,
+            root[0] << 16 | root[1], used, ids, layout.ABSENT, start, listings, fragments, layout.ABSENT,
+        )  # fmt: skip
+
+    def _write(self, pieces: Sequence[Buffer]) -> None:
+        self._sink(pieces)
+        self._position += sum(map(len, pieces))
+
+    def _hold(self, pieces: Sequence[Buffer]) -> None:
+        self._held.extend(map(bytes, pieces))
+
+    def _table(self, entries: bytes) -> int:
+        return write_table(self._write, self._position, entries, self._settings.image_compressor)
+
+    def _write_folders(self) -> tuple[int, int]:
+        """Inodes and listings of everything; returns where the root's inode is."""
+        tree = self._tree
+        if tree.files + tree.folders > _MOST_INODES:
+            raise _too_many(f"{tree.files:,} files", "at most 4,294,967,294 files and folders")
+        rows, bounds = tree.by_folder()
+        parents = tree.parents()
+        # A folder's inode is numbered after those of its files, and folders go from the last to the first.
+        counts = np.diff(bounds) + 1
+        self._numbers = (np.cumsum(counts[::-1])[::-1]).tolist()
+        children = np.argsort(parents[1:], kind="stable") + 1
+        child_bounds = np.searchsorted(parents[children], np.arange(tree.folders + 1))
+        words = np.array(self._blocks.words, "<u4").tobytes()
+        self._words, self._first_words = memoryview(words), self._word_bounds()
+        for folder in range(tree.folders - 1, -1, -1):
+            files = rows[bounds[folder] : bounds[folder + 1]]
+            inside = children[child_bounds[folder] : child_bounds[folder + 1]]
+            parent = self._numbers[parents[folder]] if folder else tree.files + tree.folders + 1
+            self._write_folder(folder, parent, files.tolist(), inside.tolist())
+        return self._places[0]
+
+    def _word_bounds(self) -> memoryview:
+        """Where the block words of each file begin, 4 bytes a word."""
+        sizes = np.array(self._sizes, np.int64)
+        size = self._settings.block_bytes
+        blocks = sizes // size + ((sizes % size != 0) & ~self._tails.in_fragments(len(sizes)))
+        if self._originals:
+            blocks[np.fromiter(self._originals, np.int64, len(self._originals))] = 0
+        bounds = 4 * np.concatenate([[0], np.cumsum(blocks)])
+        return memoryview(bounds)  # type: ignore[arg-type]
+
+    def _write_folder(self, folder: int, parent: int, files: list[int], inside: list[int]) -> None:
+        tree, listing = self._tree, Listing(self._listings)
+        names = [tree.file_name(file) for file in files] + [tree.folder_name(child) for child in inside]
+        number = self._numbers[folder] - len(files)
+        previous = b""
+        for row in sorted(range(len(names)), key=names.__getitem__):
+            name = names[row]
+            if name == previous:
+                raise self._twice(folder, name)
+            previous = name
+            if row < len(files):
+                at = self._inodes.tell()
+                kind, inode = self._file_inode(number, files[row])
+                self._inodes.append(inode)
+                listing.add(name, at, number, kind)
+                number += 1
+            else:
+                child = inside[row - len(files)]
+                listing.add(name, self._places[child], self._numbers[child], layout.DIRECTORY)
+        listing.finish()
+        if listing.size > 0xFFFF_FFF0 or self._inodes.stored_bytes > 0xFFFF_FFF0:
+            raise _too_many(
+                f"the folder {tree.folder_path(folder)!r}", "listings and inodes of less than 4 GiB"
+            )
+        self._places[folder] = self._inodes.tell()
+        self._inodes.append(
+            inodes.folder_inode(number, parent, len(inside), listing.size, listing.at, listing.indices)
+        )
+
+    def _file_inode(self, number: int, file: int) -> tuple[int, bytes]:
+        original = self._originals.get(file, file)
+        words = self._words[self._first_words[original] : self._first_words[original + 1]]
+        start = self._blocks.starts[original] if len(words) else 0
+        return inodes.file_inode(
+            number, start, self._sizes[file], words.tobytes(), *self._tails.place(original)
+        )
+
+    def _twice(self, folder: int, name: bytes) -> SquashFSError:
+        path = self._tree.folder_path(folder) + os.fsdecode(name)
+        return SquashFSError(
+            f"the name {path!r} comes twice among the items, or as a file and as a folder",
+            expected="each name once",
+            next_step="Give one of them another name",
+        )
+
+
+def flags(settings: Settings) -> int:
+    """The flags of the superblock."""
+    found = layout.FLAG_NO_XATTRS
+    if settings.raw:
+        found |= layout.FLAG_DATA_RAW | layout.FLAG_FRAGMENTS_RAW
+    found |= layout.FLAG_ALWAYS_FRAGMENTS if settings.fragments else layout.FLAG_NO_FRAGMENTS
+    if settings.deduplicate:
+        found |= layout.FLAG_DUPLICATES
+    if settings.image_compressor == "lz4":
+        found |= layout.FLAG_COMPRESSOR_OPTIONS
+    return found
+
+
+def _too_many(got: str, expected: str) -> SquashFSError:
+    return SquashFSError(f"the image would hold {got}", expected=expected, next_step="Make several images")

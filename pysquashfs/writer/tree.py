@@ -1,0 +1,140 @@
+"""The names of an image while it grows, as columns: about 20 bytes a file and its name.
+
+The format needs every name until the end, since a folder is listed in order of its names while the
+items come in order of the data. A million `str` would take four times as much.
+
+The trap: a name such as `../x`, or one that is both a file and a folder, makes an image that unpacks
+where nobody wants it. Such names are refused; that two are equal is noticed when they are sorted.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pysquashfs import layout
+from pysquashfs.errors import SquashFSError
+
+Array = npt.NDArray[Any]
+MAX_PATH_BYTES = 4095  # PATH_MAX of Linux, less the NUL
+_BAD_PARTS = (b"", b".", b"..")
+
+
+class Tree:
+    """Folders and files by number; number 0 is the root, and a parent has a lower one than its children."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {b"": 0}
+        self._folder_names: list[bytes] = [b""]
+        self._parents = array("I", [0])
+        self._blob = bytearray()
+        self._ends = array("Q")
+        self._folder_of = array("I")
+
+    @property
+    def files(self) -> int:
+        """How many files there are."""
+        return len(self._ends)
+
+    @property
+    def folders(self) -> int:
+        """How many folders there are, with the root."""
+        return len(self._folder_names)
+
+    def add(self, name: str) -> int:
+        """Take the name of the next file; returns its number.
+
+        Raises:
+            SquashFSError: It is no relative path, or too long.
+        """
+        try:
+            path = os.fsencode(name)
+        except (UnicodeEncodeError, TypeError) as error:
+            raise _refused(name, f"cannot be encoded ({error})") from error
+        folder, _, last = path.rpartition(b"/")
+        number = self._numbers.get(folder)
+        if number is None or path[:1] == b"/":
+            number = self._new_folder(path, folder, name)
+        if last in _BAD_PARTS or len(last) > layout.LINUX_NAME_BYTES or b"\0" in last:
+            raise _refused(name, _fault(path))
+        if len(path) > MAX_PATH_BYTES:
+            raise _refused(name, f"has {len(path):,} bytes")
+        self._blob += last
+        self._ends.append(len(self._blob))
+        self._folder_of.append(number)
+        return len(self._ends) - 1
+
+    def _new_folder(self, path: bytes, folder: bytes, name: str) -> int:
+        fault = _fault(path)
+        if fault:
+            raise _refused(name, fault)
+        parts = folder.split(b"/")
+        number = 0
+        for depth, part in enumerate(parts):
+            above = b"/".join(parts[: depth + 1])
+            found = self._numbers.get(above)
+            if found is None:
+                found = self._numbers[above] = len(self._folder_names)
+                self._folder_names.append(part)
+                self._parents.append(number)
+            number = found
+        return number
+
+    def file_name(self, number: int) -> bytes:
+        """The last part of the path of a file."""
+        start = self._ends[number - 1] if number else 0
+        return bytes(self._blob[start : self._ends[number]])
+
+    def folder_name(self, number: int) -> bytes:
+        """The last part of the path of a folder."""
+        return self._folder_names[number]
+
+    def folder_path(self, number: int) -> str:
+        """The path of a folder, for messages; it ends in a slash, and is empty for the root."""
+        parts: list[bytes] = []
+        while number:
+            parts.append(self._folder_names[number])
+            number = self._parents[number]
+        return "".join(os.fsdecode(part) + "/" for part in reversed(parts))
+
+    def parents(self) -> Array:
+        """The parent of every folder; the root is its own."""
+        return np.array(self._parents, np.int64)
+
+    def by_folder(self) -> tuple[Array, Array]:
+        """The numbers of all files, folder by folder, and where each folder begins among them."""
+        of = np.array(self._folder_of, np.uint32)
+        order = np.argsort(of, kind="stable").astype(np.uint32)
+        return order, np.concatenate([[0], np.cumsum(np.bincount(of, minlength=self.folders))])
+
+
+def _fault(path: bytes) -> str:
+    """What is wrong with a path, or nothing."""
+    if not path:
+        return "is empty"
+    if path[:1] == b"/":
+        return "is absolute"
+    if b"\0" in path:
+        return "holds a NUL"
+    parts = path.split(b"/")
+    if b".." in parts:
+        return "leads out of the image"
+    if any(part in _BAD_PARTS for part in parts):
+        return "has a part that is empty or '.'"
+    longest = max(map(len, parts))
+    if longest > layout.LINUX_NAME_BYTES:
+        return f"has a part of {longest} bytes"
+    return ""
+
+
+def _refused(name: object, fault: str) -> SquashFSError:
+    shown = repr(name) if len(repr(name)) <= 200 else repr(name)[:200] + "…"
+    return SquashFSError(
+        f"the name {shown} {fault}",
+        expected="a relative path without '.', '..' and NUL, with parts of at most 255 bytes, 4,095 in all",
+        next_step="Give the file another name",
+    )
