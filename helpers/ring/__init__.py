@@ -1,0 +1,38 @@
+"""A ring of ready batches in shared memory, filled ahead of training, by this program or another.
+
+The forum's RAM disk done right: producers fill slots, training empties them, each side sleeps until the
+other has done something, and whichever is killed, no batch is lost, repeated or damaged. A batch is a
+function of (seed, epoch, indices), so what a dead producer was at is simply made again.
+
+    loader = ring.open_ring(maker, plan, ring.RingConfig(slots=64))      # filled by this program
+    loader = ring.attach("train")                                        # … or by another one:
+    $ python -m helpers ring fill train.arrow --name train --slots 800
+
+When it pays: where batches come in bursts (a file system that stalls, evaluations that leave the CPUs
+idle), a deep ring smooths what `prefetch_factor` cannot; where the CPUs are too few on average, no buffer
+helps. The trap: it is memory of the job. Notebook 08 teaches it.
+"""
+
+from helpers.ring.config import RingConfig
+from helpers.ring.faults import RingError
+from helpers.ring.filler import Filler
+from helpers.ring.folder import names, remove_leftover
+from helpers.ring.link import RingWarning
+from helpers.ring.loader import FillSample, RingLoader, attach, open_ring, ring_name
+from helpers.ring.status import RingStatus, status
+
+__all__ = [
+    "FillSample",
+    "Filler",
+    "RingConfig",
+    "RingError",
+    "RingLoader",
+    "RingStatus",
+    "RingWarning",
+    "attach",
+    "names",
+    "open_ring",
+    "remove_leftover",
+    "ring_name",
+    "status",
+]

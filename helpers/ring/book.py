@@ -1,0 +1,179 @@
+"""Which batch lies in which slot, and who is making what: the ring's book-keeping, without any I/O.
+
+Numbers are handed out in the order of training, so the first batches always have slots and the ring
+cannot fill up with late ones. The trap: the batch that the trainer held when it died may have been changed
+in place, so that one (and only that one) is made again before anybody gets it. Notebook 08 teaches the
+ring.
+"""
+
+from __future__ import annotations
+
+import heapq
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+class Position(NamedTuple):
+    """A batch: its epoch, and its number in the epoch."""
+
+    epoch: int
+    batch: int
+
+
+END = Position(sys.maxsize, 0)
+"""Behind the last batch of the last epoch."""
+
+
+@dataclass
+class _Claim:
+    position: Position
+    producer: int
+    wanted: bool = True
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A batch that waits for the trainer.
+
+    Args:
+        position: Which batch.
+        slot: Where it lies.
+        payload: What its producer said about it.
+    """
+
+    position: Position
+    slot: int
+    payload: Any
+
+
+class Book:
+    """The state of all slots.
+
+    Args:
+        slots: How many there are.
+        start: The first batch to make.
+        after: The batch that follows a batch; `END` after the last.
+    """
+
+    def __init__(self, slots: int, start: Position, after: Callable[[Position], Position]) -> None:
+        self._after = after
+        self._free = list(range(slots))[::-1]
+        self._claims: dict[int, _Claim] = {}  # by slot
+        self._ready: dict[Position, Ready] = {}
+        self._again: list[Position] = []  # a heap: batches whose producer died
+        self._next = start
+        self._to_deliver = start
+        self.position = start
+        self.slots = slots
+
+    @property
+    def ready(self) -> int:
+        """Batches made and not yet done with, the one in the trainer's hands included."""
+        return len(self._ready)
+
+    @property
+    def making(self) -> int:
+        """Slots that are being filled."""
+        return len(self._claims)
+
+    @property
+    def next_claim(self) -> Position:
+        """The next batch that a producer will get."""
+        return min(self._again[0], self._next) if self._again else self._next
+
+    @property
+    def finished(self) -> bool:
+        """Whether the trainer is done with the last batch."""
+        return self.position == END
+
+    def claim(self, producer: int) -> tuple[Position, int] | None:
+        """The next batch to make and its slot; None if the ring is full or nothing is left to make."""
+        if not self._free or self.next_claim == END:
+            return None
+        if self._again and self._again[0] < self._next:
+            position = heapq.heappop(self._again)
+        else:
+            position, self._next = self._next, self._after(self._next)
+        slot = self._free.pop()  # the one that was freed last: its memory may still be in the cache
+        self._claims[slot] = _Claim(position, producer)
+        return position, slot
+
+    def made(self, producer: int, slot: int, payload: Any) -> Position | None:
+        """A producer has filled a slot; None if nobody wants that batch any more."""
+        claim = self._claims.get(slot)
+        if claim is None or claim.producer != producer:
+            return None
+        del self._claims[slot]
+        if not claim.wanted:
+            self._free.append(slot)
+            return None
+        self._ready[claim.position] = Ready(claim.position, slot, payload)
+        return claim.position
+
+    def lost(self, producer: int) -> list[Position]:
+        """A producer died: its batches shall be made again. Returns those, the first one first."""
+        slots = [slot for slot, claim in self._claims.items() if claim.producer == producer]
+        claims = [self._claims.pop(slot) for slot in slots]
+        self._free.extend(slots)
+        positions = sorted(claim.position for claim in claims if claim.wanted)
+        for position in positions:
+            heapq.heappush(self._again, position)
+        return positions
+
+    def retire(self, slot: int) -> None:
+        """There is no memory for a slot after all: its batch goes back, the slot is gone."""
+        claim = self._claims.pop(slot)
+        if claim.wanted:
+            heapq.heappush(self._again, claim.position)
+        self.slots -= 1
+
+    def deliver(self, ahead: int) -> Iterator[Ready]:
+        """Batches that are next in order and ready, at most `ahead` of them out at once."""
+        while self._to_deliver in self._ready and self._out() < ahead:
+            yield self._ready[self._to_deliver]
+            self._to_deliver = self._after(self._to_deliver)
+
+    def done(self, position: Position) -> bool:
+        """The trainer let go of a batch; False if that is not the one it should have held."""
+        if position != self.position or not self._held():
+            return False
+        self._free.append(self._ready.pop(position).slot)
+        self.position = self._after(position)
+        return True
+
+    def withdraw(self) -> None:
+        """The trainer is gone or starts anew: what it may have touched is made again."""
+        if self._held():
+            self._free.append(self._ready.pop(self.position).slot)
+            heapq.heappush(self._again, self.position)
+        self._to_deliver = self.position
+
+    def seek(self, position: Position) -> None:
+        """Go on at another batch; what is ready from there on stays."""
+        self.withdraw()
+        if not self.position <= position <= self._next:
+            self._drop_before(END)
+            self._next = position
+        else:
+            self._drop_before(position)
+        self.position = self._to_deliver = position
+
+    def _drop_before(self, position: Position) -> None:
+        for old in [ready for ready in self._ready if ready < position]:
+            self._free.append(self._ready.pop(old).slot)
+        for claim in self._claims.values():
+            claim.wanted = claim.wanted and claim.position >= position
+        self._again = [waiting for waiting in self._again if waiting >= position]
+        heapq.heapify(self._again)
+
+    def _held(self) -> bool:
+        return self.position < self._to_deliver and self.position in self._ready
+
+    def _out(self) -> int:
+        """How many batches were delivered and not yet given back (no more than a handful)."""
+        count, position = 0, self.position
+        while position < self._to_deliver:
+            count, position = count + 1, self._after(position)
+        return count

@@ -1,0 +1,288 @@
+"""What training iterates over: the batches of a ring, as tensors on its slots, without a copy.
+
+The trap: a batch is a view of its slot, and the slot is used again as soon as the next batch is asked for.
+Who keeps a batch longer (a list of all images, say) must clone it, or ask for copies. Notebook 08 teaches
+the ring.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+
+import numpy as np
+import torch
+
+from helpers.errors import HelpersError, UsageError
+from helpers.loading.batches import Array, BatchMaker, Fault
+from helpers.loading.packets import LoadedBatch, to_tensors
+from helpers.loading.plan import EpochPlan
+from helpers.loading.schedule import Schedule
+from helpers.machine.ranks import ranks
+from helpers.ring.book import Position
+from helpers.ring.config import Copy, RingConfig
+from helpers.ring.ending import at_sigterm
+from helpers.ring.faults import RingError
+from helpers.ring.filler import Filler
+from helpers.ring.folder import SHARED_MEMORY, path_of
+from helpers.ring.link import Link, Taken
+from helpers.ring.status import RingStatus, status
+
+_HISTORY = 1 << 16
+
+
+@dataclass(frozen=True)
+class FillSample:
+    """The ring at the moment when training asked for a batch.
+
+    Args:
+        seconds: Since the loader was made.
+        epoch: Of the batch asked for.
+        batch: Its number in the epoch.
+        ready: How many batches were ready.
+        waited_s: How long it took to get this one.
+    """
+
+    seconds: float
+    epoch: int
+    batch: int
+    ready: int
+    waited_s: float
+
+
+class RingLoader:
+    """The batches of a ring, epoch after epoch, as a `DataLoader` would give them.
+
+    Each pass is the next epoch; `set_epoch` and `start_at` correct that. A pass that was broken off gives
+    its unused batches back. One thread at a time may use it.
+
+    Args:
+        link: To the filler.
+        copy: Views of the slots, copies, or copies in pinned memory.
+        own: The filler, if it is a thread of this process.
+    """
+
+    def __init__(self, link: Link, copy: Copy = "none", own: _OwnFiller | None = None) -> None:
+        if copy == "pinned" and not torch.cuda.is_available():
+            raise UsageError(
+                "copies in pinned memory were asked for and there is no GPU",
+                expected="a GPU that CUDA can use",
+                next_step="Use copy='none' or copy='copy'",
+            )
+        self._link, self._copy, self._own = link, copy, own
+        self.schedule = Schedule(link.order.plan)
+        self.schedule.start_at(*link.next)
+        self.faults: deque[Fault] = deque(maxlen=1000)
+        self.fault_count = 0
+        self._began = perf_counter()
+        self._history: deque[FillSample] = deque(maxlen=_HISTORY)
+        self._forget = at_sigterm(self.close) if own is not None else (lambda: None)
+        self._end = weakref.finalize(self, _end, os.getpid(), link, own, self._forget)
+
+    def __len__(self) -> int:
+        return self._link.order.length(self.schedule.epoch)
+
+    @property
+    def name(self) -> str:
+        """Of the ring."""
+        return self._link.path.name
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Epoch and number of the first batch that training is not done with: what a checkpoint keeps."""
+        return self._link.next.epoch, self._link.next.batch
+
+    @property
+    def fill_history(self) -> list[FillSample]:
+        """One sample for each batch taken, the last 65,536."""
+        return list(self._history)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next pass is this epoch: from where training was if it was in this one, else from its start."""
+        self.schedule.set_epoch(epoch)
+
+    def start_at(self, epoch: int, batch: int) -> None:
+        """The next pass is this epoch from this batch on, as a checkpoint says."""
+        self.schedule.start_at(epoch, batch)
+
+    def status(self) -> RingStatus:
+        """How far both sides are."""
+        return status(self.name, self._link.path.parent.parent)
+
+    def __iter__(self) -> Iterator[LoadedBatch]:
+        """The batches of the next epoch.
+
+        Raises:
+            HelpersError: A batch cannot be made, or there is no filler any more.
+        """
+        if not self._end.alive:
+            raise RingError(
+                f"the loader of ring {self.name} was closed",
+                expected="an open one",
+                next_step="Open the ring again",
+            )
+        epoch, start = self.schedule.take()
+        order = self._link.order
+        if start >= order.length(epoch):
+            return
+        self._link.go_to(order.at(epoch, start))
+        for number in range(start, order.length(epoch)):
+            began, ready = perf_counter(), self._link.fill_level
+            taken = self._link.take()
+            waited_s = perf_counter() - began
+            self._history.append(FillSample(began - self._began, epoch, number, ready, waited_s))
+            yield self._tensors(taken)
+            self._link.done(waited_s, order.after(taken.position))
+
+    def _tensors(self, taken: Taken) -> LoadedBatch:
+        block = self._link.memory.block(taken.slot)
+        arrays = {}
+        for name, (shape, dtype, start) in taken.payload["arrays"].items():
+            kind = np.dtype(dtype)
+            stop = start + int(np.prod(shape)) * kind.itemsize
+            arrays[name] = self._copied(block[start:stop].view(kind).reshape(shape))
+        faults = tuple(Fault(*fault) for fault in taken.payload["faults"])
+        self.faults.extend(faults)
+        self.fault_count += taken.payload["fault_count"]
+        return to_tensors(arrays, faults)
+
+    def _copied(self, array: Array) -> Array:
+        if self._copy == "none":
+            return array
+        if self._copy == "copy":
+            return array.copy()
+        pinned: Array = torch.from_numpy(array).pin_memory().numpy()
+        return pinned
+
+    def close(self) -> None:
+        """Leave the ring; a filler of this process ends and leaves nothing behind."""
+        self._end()
+
+    def __enter__(self) -> RingLoader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _OwnFiller:
+    """A filler as a thread of the trainer."""
+
+    def __init__(self, filler: Filler) -> None:
+        self.filler = filler
+        self.error: HelpersError | None = None
+        self._thread = threading.Thread(target=self._run, name="ring filler", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.filler.run()
+        except HelpersError as error:
+            self.error = error
+        except Exception as error:  # a thread that dies silently would leave the trainer waiting
+            self.error = RingError(
+                f"the filler failed: {type(error).__name__}: {error}",
+                expected="a filler that runs until it is stopped",
+                next_step="Report this as a bug of the package",
+            )
+
+    def end(self) -> None:
+        self.filler.stop()
+        self._thread.join()
+
+
+def _end(pid: int, link: Link, own: _OwnFiller | None, forget: object) -> None:
+    if os.getpid() != pid:
+        return  # a forked child has no part in it
+    link.close()
+    if own is not None:
+        own.end()
+    if callable(forget):
+        forget()
+
+
+def ring_name(name: str, rank: int, world_size: int) -> str:
+    """The name of a rank's ring: ranks have their own."""
+    return name if world_size == 1 else f"{name}.{rank}"
+
+
+def open_ring(
+    maker: BatchMaker,
+    plan: EpochPlan,
+    config: RingConfig | None = None,
+    *,
+    start: tuple[int, int] | None = None,
+) -> RingLoader:
+    """A ring that this process fills itself, by threads or processes.
+
+    The batches are those that a `DataLoader` over the same maker and plan gives, so many of them ahead
+    that a slow read or an evaluation does not stop the GPU.
+
+    Args:
+        maker: Makes batches.
+        plan: This rank's share of each epoch.
+        config: Size, producers and name; None takes the defaults.
+        start: Epoch and batch to begin at, from a checkpoint.
+
+    Raises:
+        OutputExistsError: A ring of this name lives.
+        ResourceError: The ring does not fit in memory.
+        RingError: Its producers cannot be started.
+    """
+    config = config or RingConfig()
+    if config.name is not None:
+        named = ring_name(config.name, plan.rank, plan.world_size)
+        config = RingConfig(**{**vars(config), "name": named})
+    filler = Filler(maker, plan, config, start=Position(*start) if start is not None else None)
+    own = _OwnFiller(filler)
+    try:
+        link = Link(path_of(config.where, filler.name), wait_s=config.wait_s, own_filler=lambda: own.error)
+        return RingLoader(link, config.copy, own)
+    except BaseException:
+        own.end()
+        raise
+
+
+def attach(
+    name: str,
+    *,
+    rank: int | None = None,
+    where: Path = SHARED_MEMORY,
+    wait_s: float = 300.0,
+    copy: Copy = "none",
+    expect: tuple[BatchMaker, EpochPlan] | None = None,
+) -> RingLoader:
+    """A ring that another program fills: it may have begun before, or begin later, or be replaced.
+
+    Training goes on at the first batch that no trainer of this ring was done with.
+
+    Args:
+        name: Of the ring, as the filler was given it.
+        rank: Number of this process; None asks torchrun or SLURM.
+        where: The folder in memory that the filler uses.
+        wait_s: How long to wait for a filler to come, or to come back.
+        copy: Views of the slots, copies, or copies in pinned memory.
+        expect: What the ring must hold; None takes what is there.
+
+    Raises:
+        RingError: Nobody fills this ring, it feeds another trainer, or it holds something else.
+    """
+    place = ranks()
+    named = ring_name(name, place.rank if rank is None else rank, place.world_size if rank is None else 2)
+    from helpers.ring.order import description
+
+    identity = None
+    if expect is not None:
+        maker, plan = expect
+        layout = maker.layout(min(plan.batch, max(plan.samples, 1)))
+        identity = description(plan, layout, None)["identity"]
+    return RingLoader(Link(path_of(where, named), wait_s=wait_s, identity=identity), copy)
