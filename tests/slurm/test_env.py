@@ -1,0 +1,73 @@
+"""The environment as one file: built, mounted, used."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def small_venv(tmp_path):
+    venv = tmp_path / "a venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    packages = next(venv.glob("lib/python*/site-packages"))
+    (packages / "only_in_the_image.py").write_text("found = 42\n")
+    return venv
+
+
+def build(repository, *words, **how):
+    command = [repository / "slurm/env/build.sh", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **how)
+
+
+def test_a_venv_in_an_image_runs_where_it_is_mounted(repository, need_tool, small_venv, tmp_path):
+    need_tool("mksquashfs", "squashfs-tools")
+    mount, unmount = need_tool("squashfuse_ll", "squashfuse"), need_tool("fusermount", "fuse3")
+    if not os.access("/dev/fuse", os.W_OK):
+        pytest.skip("/dev/fuse is not open to this user")
+    image, folder = tmp_path / "one file.sqfs", tmp_path / "mounted"
+    done = build(repository, image, small_venv)
+    assert done.returncode == 0, done.stderr
+    folder.mkdir()
+    subprocess.run([mount, image, folder], check=True)
+    try:
+        seen = subprocess.run(
+            [folder / "bin/python", "-c", "import sys, only_in_the_image as m; print(m.found, sys.prefix)"],
+            capture_output=True,
+            text=True,
+        )
+    finally:
+        subprocess.run([unmount, "-u", folder], check=True)
+    assert seen.stdout.split(maxsplit=1) == ["42", f"{folder}\n"], seen.stderr
+
+
+def test_the_same_venv_gives_the_same_bytes(repository, need_tool, small_venv, tmp_path):
+    need_tool("mksquashfs", "squashfs-tools")
+    images = [tmp_path / "1.sqfs", tmp_path / "2.sqfs"]
+    for image in images:
+        assert (
+            build(repository, image, small_venv, env={**os.environ, "SOURCE_DATE_EPOCH": "1"}).returncode == 0
+        )
+    assert images[0].read_bytes() == images[1].read_bytes()
+
+
+def test_what_is_missing_or_in_the_way_is_told(repository, need_tool, small_venv, tmp_path):
+    need_tool("mksquashfs", "squashfs-tools")
+    (tmp_path / "there.sqfs").touch()
+    assert "exists already" in build(repository, tmp_path / "there.sqfs", small_venv).stderr
+    assert "make setup" in build(repository, tmp_path / "x.sqfs", tmp_path).stderr
+    for tool in ("bash", "env", "dirname"):
+        (tmp_path / tool).symlink_to(shutil.which(tool))
+    bare = build(repository, tmp_path / "y.sqfs", env={"PATH": str(tmp_path)})
+    assert "apt-get install squashfs-tools" in bare.stderr
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_the_container_installs_what_the_project_needs(repository):
+    text = (repository / "slurm/env/apptainer.def").read_text()
+    for name in re.findall(r"^    (\S+) /opt/smallfiles/", text, re.M):
+        assert (repository / name).exists(), name
+    assert "-c requirements.lock" in text and "formats,slow" in text
