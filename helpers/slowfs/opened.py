@@ -11,13 +11,15 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from helpers.errors import ResourceError
-from helpers.samples import ByteStore
 from helpers.slowfs.config import SlowConfig
 from helpers.slowfs.mounting import Mount
 from helpers.slowfs.store import SlowStore
+
+if TYPE_CHECKING:
+    from helpers.samples import ByteStore  # with Arrow behind it, which the mount's process need not load
 
 
 @dataclass(frozen=True)

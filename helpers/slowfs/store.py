@@ -6,11 +6,13 @@ that is opened past it is as fast as ever, so nothing here pretends to have a pa
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from helpers.samples import ByteStore
 from helpers.slowfs.config import SlowConfig
 from helpers.slowfs.delays import Delays, sleep_until
+
+if TYPE_CHECKING:
+    from helpers.samples import ByteStore
 
 
 class SlowStore:

@@ -1,0 +1,188 @@
+"""The waiting: how long, how many at once, how many bytes; and the same without a mount."""
+
+import os
+import pickle
+import statistics
+import threading
+import time
+
+import pytest
+
+from helpers import slowfs
+from helpers.errors import ResourceError, SourceError, UsageError
+from helpers.slowfs import SlowConfig, SlowStore, points
+from helpers.slowfs.delays import COUNTED, Delays
+from helpers.sources.folder import FolderStore
+
+
+def later(delays, kind="open"):
+    """Seconds from now to the answer."""
+    return delays.operation(kind) - time.monotonic()
+
+
+class TestConfig:
+    @pytest.mark.parametrize(
+        ("wrong", "word"),
+        [
+            ({"latency_s": -1}, "latency_s is -1"),
+            ({"latency_s": float("nan")}, "latency_s is nan"),
+            ({"servers": 0}, "servers is 0"),
+            ({"bandwidth_bytes_s": 0}, "bandwidth_bytes_s is 0"),
+            ({"jitter": -0.1}, "jitter is -0.1"),
+            ({"seed": -1, "servers": -2}, "servers is -2 and seed is -1"),
+        ],
+    )
+    def test_impossible_storage_is_refused_by_name(self, wrong, word):
+        with pytest.raises(UsageError, match=word):
+            SlowConfig(**wrong)
+
+    def test_it_is_told_in_words_and_as_a_command(self):
+        config = SlowConfig(0.0025, 8, 2e8, 0.5, 3)
+        assert config.told() == "2.5 ms an operation, 8 at once, 200 MB/s, jitter 0.5"
+        assert SlowConfig().to_cli("data", "my slow").endswith("slowfs data 'my slow' --latency-ms 2")
+
+    def test_a_command_means_the_configuration_that_printed_it(self):
+        import shlex
+
+        from helpers.cli import build_parser
+        from helpers.cli.slowfs import config_of
+
+        for config in (SlowConfig(), SlowConfig(0.0025, 8, 2e8, 0.5, 3), SlowConfig(0, 1, 1.5e6)):
+            words = shlex.split(config.to_cli("a b", "c"))[3:]
+            assert config_of(build_parser().parse_args(words)) == config
+
+    def test_capacity_is_servers_over_latency(self):
+        assert SlowConfig(0.002, 8).capacity_per_s == pytest.approx(4000)
+        assert SlowConfig(0.002).capacity_per_s is None and SlowConfig(0, 4).capacity_per_s is None
+
+
+class TestDelays:
+    def test_operations_in_flight_wait_together(self):
+        delays = Delays(SlowConfig(0.5))
+        assert all(0.4 < later(delays) <= 0.5 for _ in range(50))
+
+    def test_beyond_the_servers_operations_queue(self):
+        delays = Delays(SlowConfig(1.0, servers=2))
+        assert [round(later(delays)) for _ in range(6)] == [1, 1, 2, 2, 3, 3]
+
+    def test_a_free_server_starts_at_once(self):
+        delays = Delays(SlowConfig(0.01, servers=1))
+        later(delays)
+        time.sleep(0.03)
+        assert later(delays) <= 0.01
+
+    def test_bytes_share_one_link(self):
+        delays = Delays(SlowConfig(0, bandwidth_bytes_s=1000))
+        assert delays.transfer(500) - time.monotonic() == pytest.approx(0.5, abs=0.1)
+        assert delays.transfer(1500) - time.monotonic() == pytest.approx(2.0, abs=0.1)
+        assert Delays(SlowConfig(0)).transfer(10**9) == 0.0
+
+    def test_jitter_keeps_the_mean_and_comes_from_the_seed(self):
+        def drawn(seed):
+            delays = Delays(SlowConfig(10, jitter=0.5, seed=seed))
+            return [later(delays) for _ in range(4000)]
+
+        times = drawn(1)
+        assert statistics.mean(times) == pytest.approx(10, rel=0.05)
+        assert statistics.stdev(times) == pytest.approx(5, rel=0.1)
+        assert min(times) > 0 and max(times) > 20
+        assert drawn(1) == pytest.approx(times, abs=0.05) != drawn(2)
+
+    def test_everything_is_counted_from_all_threads(self):
+        delays = Delays(SlowConfig(0))
+
+        def work():
+            for _ in range(500):
+                delays.operation("lookup")
+                delays.transfer(3)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert delays.counts() == dict(zip(COUNTED, (2000, 0, 0, 0, 2000, 6000), strict=True))
+
+
+class TestStore:
+    def test_the_bytes_are_those_of_the_store_and_late(self, folder):
+        store, buffer = SlowStore(FolderStore(folder), SlowConfig(0.01)), bytearray(1001)
+        began = time.monotonic()
+        assert store.read_into("a/1.jpg", memoryview(buffer)) == 1000
+        assert time.monotonic() - began >= 0.02 and buffer[:1000] == (folder / "a/1.jpg").read_bytes()
+        assert store.size("4.jpg") == 300_000
+        assert store.counts() == {
+            "lookup": 2,
+            "open": 1,
+            "list": 0,
+            "other": 0,
+            "reads": 1,
+            "bytes": 1000,
+        }
+
+    def test_a_bandwidth_is_kept(self, folder):
+        store = SlowStore(FolderStore(folder), SlowConfig(0, bandwidth_bytes_s=3e6))
+        began = time.monotonic()
+        store.read_into("4.jpg", memoryview(bytearray(300_001)))
+        assert time.monotonic() - began >= 0.1
+
+    def test_a_missing_file_is_named_after_the_wait(self, folder):
+        with pytest.raises(SourceError, match="nothing is missing"):
+            SlowStore(FolderStore(folder)).read_into("nothing", memoryview(bytearray(1)))
+
+    def test_it_says_what_it_is_and_can_be_sent_to_a_worker(self, folder):
+        store = pickle.loads(pickle.dumps(SlowStore(FolderStore(folder), SlowConfig(0.003))))
+        assert store.describe() == f"slow store (3 ms an operation) over folder {folder}"
+        assert store.sequential is False and store.size("a/1.jpg") == 1000
+
+
+class TestWithoutFuse:
+    """What happens where mounting is not allowed; runs everywhere."""
+
+    @pytest.fixture(params=["no device", "no tool"])
+    def forbidden(self, request, monkeypatch, tmp_path):
+        if request.param == "no device":
+            monkeypatch.setattr(points.why_not, "__defaults__", (tmp_path / "fuse",))
+            return "is not there (the kernel, or the container, has no FUSE)"
+        monkeypatch.setattr(points.why_not, "__defaults__", (tmp_path,))  # exists, may be used
+        monkeypatch.setattr(points.shutil, "which", lambda name: None)
+        return "fusermount3 is not there (package fuse3)"
+
+    def test_a_mount_is_refused_in_a_sentence(self, forbidden, folder):
+        with pytest.raises(ResourceError) as caught, slowfs.mounted(folder):
+            pass
+        assert forbidden in str(caught.value) and "slowfs.open_slow" in str(caught.value)
+
+    def test_reads_in_this_process_are_slow_instead(self, forbidden, folder):
+        with slowfs.open_slow(folder, SlowConfig(0.005)) as slow:
+            assert slow.how == "in-process" and forbidden in slow.note
+            began = time.monotonic()
+            assert slow.store.read_into("a/1.jpg", memoryview(bytearray(2000))) == 1000
+            assert time.monotonic() - began >= 0.01 and slow.counts()["open"] == 1
+
+    def test_it_has_no_path_that_would_be_fast(self, forbidden, folder):
+        with slowfs.open_slow(folder) as slow:
+            for use in (lambda: slow.path, lambda: slow / "x", lambda: os.stat(slow)):
+                with pytest.raises(ResourceError, match="has no path"):
+                    use()
+
+    def test_what_is_no_folder_is_refused_all_the_same(self, forbidden, folder):
+        with pytest.raises(UsageError, match="no folder"), slowfs.open_slow(folder / "a/1.jpg"):
+            pass
+
+    def test_the_command_fails_in_a_sentence(self, forbidden, folder, tmp_path, capsys):
+        from helpers.cli import main
+
+        assert main(["slowfs", str(folder), str(tmp_path / "slow")]) == 1
+        assert forbidden in capsys.readouterr().err and not (tmp_path / "slow").exists()
+
+
+def test_a_tool_that_refuses_is_quoted(folder, tmp_path, monkeypatch):
+    tool = tmp_path / "bin" / "fusermount3"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho 'fusermount3: mount failed: Operation not permitted' >&2\nexit 1\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(points.why_not, "__defaults__", (tmp_path,))
+    with pytest.raises(ResourceError, match=r"mount failed: Operation not permitted"):
+        points.mount(tmp_path)

@@ -1,0 +1,348 @@
+"""The mount: the same bytes, later; counted; gone in every case."""
+
+import errno
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import slow_mounts  # of this folder
+
+from helpers import machine, slowfs, sources
+from helpers.errors import ResourceError, UsageError
+from helpers.pack import PackConfig, pack
+from helpers.slowfs import SlowConfig, points
+from helpers.slowfs.mounting import PREFIX, Mount
+
+pytestmark = pytest.mark.usefixtures("fuse")
+NO_WAIT = SlowConfig(0)
+
+
+def tree(root):
+    """Every path below with what it holds."""
+    return {
+        str(path.relative_to(root)): path.read_bytes() if path.is_file() else None
+        for path in sorted(Path(root).rglob("*"))
+    }
+
+
+def wait_until(true, seconds=10):
+    until = time.monotonic() + seconds
+    while not true() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert true()
+
+
+class TestWhatIsSeen:
+    def test_it_shows_the_same_files_with_the_same_bytes(self, folder):
+        with slowfs.mounted(folder, NO_WAIT) as slow:
+            assert slow.how == "fuse" and slow.note == "" and Path(slow) == slow.path
+            assert tree(slow) == tree(folder)
+            assert not Path(slow).is_relative_to(folder)
+
+    def test_attributes_are_those_of_the_files(self, folder):
+        os.utime(folder / "4.jpg", ns=(-5_000_000_001, 1_234_567_890_123_456_789))
+        with slowfs.mounted(folder, NO_WAIT) as slow:
+            for name in ("4.jpg", "a", "b/c d/ü 3.jpg"):
+                ours, theirs = os.stat(slow / name), os.stat(folder / name)
+                for field in ("st_mode", "st_ino", "st_nlink", "st_uid", "st_size", "st_blocks"):
+                    assert getattr(ours, field) == getattr(theirs, field)
+                assert (ours.st_mtime_ns, ours.st_atime_ns) == (theirs.st_mtime_ns, theirs.st_atime_ns)
+            assert os.statvfs(slow).f_blocks == os.statvfs(folder).f_blocks
+
+    def test_links_are_shown_as_links(self, folder):
+        (folder / "near").symlink_to("a/1.jpg")
+        (folder / "gone").symlink_to("nowhere")
+        with slowfs.mounted(folder, NO_WAIT) as slow:
+            assert os.readlink(slow / "near") == "a/1.jpg" and (slow / "near").stat().st_size == 1000
+            assert (slow / "gone").is_symlink() and not (slow / "gone").exists()
+
+    def test_names_that_are_no_text_and_large_folders_are_listed_whole(self, folder):
+        names = {b"\xff\xfe.jpg", *(b"%04d" % number * 50 for number in range(1500))}
+        (folder / "many").mkdir()
+        for name in names:
+            (Path(os.fsencode(folder / "many").decode()) / os.fsdecode(name)).touch()
+        with slowfs.mounted(folder, NO_WAIT) as slow:
+            assert set(os.listdir(os.fsencode(slow / "many"))) == names
+            assert (slow / "many" / os.fsdecode(b"\xff\xfe.jpg")).stat().st_size == 0
+
+    def test_nothing_can_be_written(self, folder):
+        before = tree(folder)
+        with slowfs.mounted(folder, NO_WAIT) as slow:
+            for write in (
+                lambda: (slow / "new").touch(),
+                lambda: (slow / "a").rmdir(),
+                lambda: (slow / "4.jpg").unlink(),
+                lambda: (slow / "4.jpg").write_bytes(b""),
+            ):
+                with pytest.raises(OSError) as caught:
+                    write()
+                assert caught.value.errno == errno.EROFS
+        assert tree(folder) == before
+
+    def test_it_can_be_mapped_and_read_at_any_place(self, folder):
+        with slowfs.mounted(folder, NO_WAIT) as slow, open(slow / "4.jpg", "rb") as file:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                assert mapped[200_000:200_010] == (folder / "4.jpg").read_bytes()[200_000:200_010]
+            assert os.pread(file.fileno(), 50, 299_990) == (folder / "4.jpg").read_bytes()[299_990:]
+
+    def test_a_change_behind_it_is_seen_at_the_next_open(self, folder):
+        with slowfs.mounted(folder, NO_WAIT) as slow:
+            assert len((slow / "a/1.jpg").read_bytes()) == 1000
+            (folder / "a/1.jpg").write_bytes(b"other")
+            (folder / "a/new").write_bytes(b"new")
+            assert (slow / "a/1.jpg").read_bytes() == b"other" and (slow / "a/new").read_bytes() == b"new"
+            (folder / "a/new").unlink()
+            assert not (slow / "a/new").exists()
+
+    def test_a_folder_on_another_file_system_can_be_shown(self, tmp_path):
+        with slowfs.mounted(Path("/proc/self/task"), NO_WAIT) as slow:
+            assert os.listdir(slow)
+
+    def test_it_counts_as_a_shared_file_system(self, folder):
+        with slowfs.mounted(folder, NO_WAIT) as slow:
+            found = machine.filesystem(slow.path / "a")
+            assert (found.kind, found.shared, found.mount) == (slowfs.KIND, True, slow.path)
+            assert machine.is_parallel_filesystem(slow.path)
+
+
+class TestWhatItCosts:
+    def test_a_read_is_a_look_up_and_an_open_and_counted(self, folder):
+        with slowfs.mounted(folder, SlowConfig(0.05)) as slow:
+            os.listdir(slow / "a")
+            before, began = slow.counts(), time.monotonic()
+            (slow / "a/1.jpg").read_bytes()
+            assert time.monotonic() - began >= 0.1
+            after = slow.counts()
+        told = {name: after[name] - before[name] for name in after}
+        assert told.pop("reads") >= 1
+        assert told == {"lookup": 1, "open": 1, "list": 0, "other": 0, "bytes": 1000}
+        assert before["list"] == 1 and after == slow.counts()
+
+    def test_every_open_costs_again(self, folder):
+        with slowfs.mounted(folder, SlowConfig(0.02)) as slow:
+            for _ in range(3):
+                began = time.monotonic()
+                assert len((slow / "4.jpg").read_bytes()) == 300_000
+                assert time.monotonic() - began >= 0.04
+            assert (slow.counts()["lookup"], slow.counts()["open"]) == (3, 3)
+            assert slow.counts()["bytes"] == 900_000
+
+    def test_a_missing_name_costs_as_much_as_one_that_is_there(self, folder):
+        with slowfs.mounted(folder, SlowConfig(0.05)) as slow:
+            for name in ("nothing", "nothing", "4.jpg"):
+                began = time.monotonic()
+                assert (slow / name).exists() == (name == "4.jpg")
+                assert time.monotonic() - began >= 0.05
+
+    def test_new_names_of_one_folder_are_looked_up_at_once(self, folder):
+        for number in range(64):
+            (folder / "a" / str(number)).touch()
+        with slowfs.mounted(folder, SlowConfig(0.1)) as slow, ThreadPoolExecutor(64) as pool:
+            os.listdir(slow / "a")
+            began = time.monotonic()
+            list(pool.map(os.stat, [slow / "a" / str(number) for number in range(64)]))
+            assert time.monotonic() - began < 3  # one after the other it would be 6.4 s
+
+    def test_beyond_its_servers_requests_queue(self, folder):
+        with slowfs.mounted(folder, SlowConfig(0.02, servers=2)) as slow, ThreadPoolExecutor(20) as pool:
+            began = time.monotonic()
+            list(pool.map(lambda _: (slow / "4.jpg").stat(), range(40)))
+            assert time.monotonic() - began >= 0.4
+
+    def test_bandwidth_is_shared_by_all_readers(self, folder):
+        for name in ("5.jpg", "6.jpg"):
+            (folder / name).write_bytes((folder / "4.jpg").read_bytes())
+        config = SlowConfig(0, bandwidth_bytes_s=2e6)
+        with slowfs.mounted(folder, config) as slow, ThreadPoolExecutor(4) as pool:
+            began = time.monotonic()
+            read = list(pool.map(lambda name: len((slow / name).read_bytes()), ("4.jpg", "5.jpg", "6.jpg")))
+            assert sum(read) == 900_000 and time.monotonic() - began >= 0.44
+
+
+class TestPacking:
+    @pytest.fixture
+    def many(self, tmp_path):
+        generator = np.random.default_rng(0)
+        for number in range(640):
+            path = tmp_path / "set" / f"class{number % 2}" / f"{number}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"\xff\xd8\xff" + generator.bytes(50_000) + b"\xff\xd9")
+        return tmp_path / "set"
+
+    def test_pack_has_many_opens_in_flight_and_is_several_times_as_fast(self, many, tmp_path):
+        with slowfs.mounted(many) as slow:
+            source = sources.load(slow.path)
+            began = time.perf_counter()
+            for path in source.manifest.paths.to_pylist()[:100]:
+                (slow / path).read_bytes()
+            serial = 100 / (time.perf_counter() - began)
+            report = pack(source, tmp_path / "out.arrow")
+        assert report.in_flight == 32 and report.verified > 0
+        assert report.samples / report.seconds > 3 * serial  # about 10 on a calm machine
+
+    def test_what_was_packed_is_the_same_as_without_delays(self, many, tmp_path):
+        (tmp_path / "slow").mkdir()
+        with slowfs.mounted(many, SlowConfig(0.001), at=tmp_path / "slow/set") as slow:
+            pack(sources.load(slow.path), tmp_path / "slow.tar", PackConfig(check="none"))
+        pack(sources.load(many), tmp_path / "fast.tar", PackConfig(check="none"))
+        assert (tmp_path / "slow.tar").read_bytes() == (tmp_path / "fast.tar").read_bytes()
+
+
+class TestItEnds:
+    def test_after_the_block_and_after_an_exception(self, folder):
+        with slowfs.mounted(folder) as slow:
+            first = slow.path
+        with pytest.raises(RuntimeError), slowfs.mounted(folder) as slow:
+            raise RuntimeError
+        assert not first.exists() and not slow.path.exists()
+
+    def test_also_while_a_file_is_open_and_requests_wait(self, folder):
+        failures = []
+
+        def wait(path):
+            try:
+                os.stat(path)
+            except OSError as error:
+                failures.append(error.errno)
+
+        with slowfs.mounted(folder, SlowConfig(30)) as slow:
+            thread = threading.Thread(target=wait, args=(slow / "4.jpg",))
+            thread.start()
+            wait_until(lambda: slow.counts()["lookup"] == 1)
+        thread.join(10)
+        assert not thread.is_alive() and failures and not slow.path.exists()
+
+    @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL", "sys.exit", "forgotten"])
+    def test_when_its_process_ends_in_any_way(self, folder, how):
+        code = f"""
+            import os, signal, sys, time
+            from helpers import slowfs
+            entered = slowfs.mounted({str(folder)!r})
+            slow = entered.__enter__()
+            print(slow.path, flush=True)
+            if {how!r} == "sys.exit":
+                sys.exit(3)
+            if {how!r} != "forgotten":
+                os.kill(os.getpid(), getattr(signal, {how!r}))
+        """
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=30
+        )
+        point = done.stdout.strip()
+        assert Path(point).name.startswith(PREFIX), done.stderr
+        wait_until(lambda: point not in slow_mounts() and not os.path.lexists(point))
+
+    def test_a_forked_worker_that_leaves_takes_nothing_with_it(self, folder):
+        with slowfs.mounted(folder, NO_WAIT) as slow:
+            child = os.fork()
+            if not child:
+                try:
+                    import atexit
+
+                    atexit._run_exitfuncs()
+                finally:
+                    os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            assert (slow / "4.jpg").stat().st_size == 300_000
+
+    def test_what_a_killed_mount_left_is_swept_away_by_the_next(self, folder):
+        mount = Mount(folder, NO_WAIT)
+        mount._process.kill()
+        mount._process.wait()
+        with pytest.raises(OSError) as caught:
+            os.stat(mount.point)
+        assert caught.value.errno == errno.ENOTCONN
+        with slowfs.mounted(folder, NO_WAIT):
+            assert not os.path.lexists(mount.point)
+        mount.close()
+
+    def test_a_dead_mount_at_the_wanted_point_is_repaired(self, folder, tmp_path):
+        point = tmp_path / "my slow"
+        mount = Mount(folder, NO_WAIT, point)
+        mount._process.kill()
+        mount._process.wait()
+        with slowfs.mounted(folder, NO_WAIT, at=point) as slow:
+            assert slow.path == point and tree(slow) == tree(folder)
+        mount.close()
+        assert not point.exists()
+
+
+class TestWhere:
+    def test_an_empty_folder_with_a_space_is_used_and_left(self, folder, tmp_path):
+        point = tmp_path / "a b\tc"
+        point.mkdir()
+        with slowfs.mounted(folder, NO_WAIT, at=point) as slow:
+            assert tree(slow) == tree(folder)
+        assert point.is_dir() and not any(point.iterdir())
+
+    def test_mounts_within_mounts_are_refused(self, folder, tmp_path):
+        for at in (folder, folder / "a", tmp_path):
+            with pytest.raises(UsageError, match="within each other"), slowfs.mounted(folder, at=at):
+                pass
+        with slowfs.mounted(folder, NO_WAIT) as slow:
+            for wrong in (
+                lambda: slowfs.mounted(slow.path),
+                lambda: slowfs.mounted(slow / "a"),
+                lambda: slowfs.open_slow(slow.path),
+                lambda: slowfs.mounted(tmp_path / "other", at=slow / "a"),
+            ):
+                (tmp_path / "other").mkdir(exist_ok=True)
+                with pytest.raises(UsageError, match="on a slow mount already"), wrong():
+                    pass
+
+    @pytest.mark.parametrize("taken", ["a file", "a full folder", "no parent"])
+    def test_a_place_that_is_taken_is_refused(self, folder, tmp_path, taken):
+        at = tmp_path / "at"
+        if taken == "a file":
+            at.touch()
+        elif taken == "a full folder":
+            (at / "x").mkdir(parents=True)
+        else:
+            at = tmp_path / "none" / "at"
+        with pytest.raises(ResourceError, match="mount point"), slowfs.mounted(folder, at=at):
+            pass
+
+    def test_what_is_no_folder_is_refused(self, folder):
+        for wrong in (folder / "4.jpg", folder / "nothing"):
+            with pytest.raises(UsageError, match="is no folder"), slowfs.mounted(wrong):
+                pass
+
+    def test_where_mounting_works_open_slow_mounts(self, folder):
+        with slowfs.open_slow(folder, NO_WAIT) as slow:
+            assert slow.how == "fuse" and slow.store.size("4.jpg") == 300_000
+
+
+class TestCommand:
+    def start(self, *words):
+        command = [sys.executable, "-m", "helpers", "slowfs", *map(str, words)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_it_shows_the_folder_until_a_signal_and_tells_what_was_asked(self, folder, tmp_path, number):
+        import json
+
+        point = tmp_path / "my slow"
+        process = self.start(folder, point, "--latency-ms", 1, "--json")
+        assert f"is at {point}, 1 ms an operation" in process.stderr.readline()
+        assert tree(point) == tree(folder)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+        told = json.loads(out)
+        assert process.returncode == 0 and err == "" and not point.exists()
+        assert (told["samples"], told["bytes"]) == (4, 371_000) and told["operations"]["list"] >= 4
+
+    def test_it_notices_that_somebody_else_unmounted_it(self, folder, tmp_path):
+        process = self.start(folder, tmp_path / "slow")
+        process.stderr.readline()
+        points.unmount(tmp_path / "slow")
+        assert "unmounted by somebody else" in process.communicate(timeout=20)[1]
+        assert process.returncode == 1
