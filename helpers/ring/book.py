@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -90,6 +90,8 @@ class Book:
 
     def claim(self, producer: int) -> tuple[Position, int] | None:
         """The next batch to make and its slot; None if the ring is full or nothing is left to make."""
+        if not self._free:
+            self._make_way()
         if not self._free or self.next_claim == END:
             return None
         if self._again and self._again[0] < self._next:
@@ -129,11 +131,13 @@ class Book:
             heapq.heappush(self._again, claim.position)
         self.slots -= 1
 
-    def deliver(self, ahead: int) -> Iterator[Ready]:
+    def deliver(self, ahead: int) -> list[Ready]:
         """Batches that are next in order and ready, at most `ahead` of them out at once."""
+        found = []
         while self._to_deliver in self._ready and self._out() < ahead:
-            yield self._ready[self._to_deliver]
+            found.append(self._ready[self._to_deliver])
             self._to_deliver = self._after(self._to_deliver)
+        return found
 
     def done(self, position: Position) -> bool:
         """The trainer let go of a batch; False if that is not the one it should have held."""
@@ -167,6 +171,13 @@ class Book:
             claim.wanted = claim.wanted and claim.position >= position
         self._again = [waiting for waiting in self._again if waiting >= position]
         heapq.heapify(self._again)
+
+    def _make_way(self) -> None:
+        """Where slots were retired, later batches may hold all others while the trainer waits for one."""
+        if self._again and self._again[0] == self.position and self._ready:
+            last = max(self._ready)
+            self._free.append(self._ready.pop(last).slot)
+            heapq.heappush(self._again, last)
 
     def _held(self) -> bool:
         return self.position < self._to_deliver and self.position in self._ready

@@ -13,6 +13,7 @@ import pickle
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -98,17 +99,25 @@ class Crew:
             thread = threading.Thread(target=produce, args=arguments, name="ring producer", daemon=True)
             thread.start()
             return Producer(self._count, ours, thread)
-        with keeping(theirs), contextlib.closing(theirs):
-            process = self._context.Process(
-                target=run_process, args=(theirs.socket, self._maker, self._plan), daemon=True
-            )
-            try:
+        process = self._context.Process(
+            target=run_process, args=(theirs.socket, self._maker, self._plan), daemon=True
+        )
+        with contextlib.closing(theirs), contextlib.ExitStack() as on_failure:
+            on_failure.callback(ours.close)
+            with keeping(theirs), _explained():
                 process.start()
-            except (pickle.PicklingError, AttributeError, TypeError) as error:
-                raise _unsendable(error) from error
-            except (OSError, RuntimeError) as error:
-                raise _unstartable(error) from error
+            on_failure.pop_all()
         return Producer(self._count, ours, process)
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise _unsendable(error) from error
+    except (OSError, RuntimeError) as error:
+        raise _unstartable(error) from error
 
 
 def _unsendable(error: Exception) -> RingError:

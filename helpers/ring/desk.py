@@ -45,6 +45,7 @@ class Desk:
         self._folder, self._book, self._memory = folder, book, memory
         self._selector, self._note, self._status = selector, note, status
         self._door = Door(folder.fd)
+        self._guests: list[Channel] = []  # the trainer among them
         self._trainer: Channel | None = None
         self.trainer_pid: int | None = None
         self.consumed = 0
@@ -69,12 +70,13 @@ class Desk:
     def close(self) -> None:
         """Send everybody away."""
         self._door.close()
-        if self._trainer is not None:
-            self._trainer.close()
+        for guest in self._guests:
+            guest.close()
 
     def _knock(self) -> None:
         with contextlib.suppress(OSError):
             guest = self._door.accept()
+            self._guests.append(guest)
             self._selector.register(guest, selectors.EVENT_READ, lambda: self._hear(guest))
 
     def _hear(self, guest: Channel) -> None:
@@ -84,8 +86,12 @@ class Desk:
         if guest is self._trainer:
             self._hear_trainer(message)
         elif not self._hear_guest(guest, message or {}):
-            self._selector.unregister(guest)
-            guest.close()
+            self._dismiss(guest)
+
+    def _dismiss(self, guest: Channel) -> None:
+        self._selector.unregister(guest)
+        self._guests.remove(guest)
+        guest.close()
 
     def _hear_guest(self, guest: Channel, message: Message) -> bool:
         """Whether the guest stays."""
@@ -148,8 +154,7 @@ class Desk:
     def _lose_trainer(self) -> None:
         if self._trainer is None:
             return
-        self._selector.unregister(self._trainer)
-        self._trainer.close()
+        self._dismiss(self._trainer)
         epoch, batch = self._book.position
         self._trainer, pid = None, self.trainer_pid
         self.trainer_pid = None

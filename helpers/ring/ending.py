@@ -10,25 +10,24 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable
 from types import FrameType
+from typing import Any
+from weakref import finalize
 
-_cleanups: dict[int, tuple[int, Callable[[], None]]] = {}  # with the process that they belong to
+_endings: list[finalize[..., Any]] = []
 
 
-def at_sigterm(cleanup: Callable[[], None]) -> Callable[[], None]:
-    """Have `cleanup` called before SIGTERM ends this process; returns what forgets it again."""
-    number = id(cleanup)
-    _cleanups[number] = os.getpid(), cleanup
+def at_sigterm(ending: finalize[..., Any]) -> None:
+    """Have `ending` called before SIGTERM ends this process, if it was not called before."""
+    _endings[:] = [other for other in _endings if other.alive] + [ending]
     with contextlib.suppress(ValueError):  # not in the main thread, which alone may set handlers
         if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, _end)
-    return lambda: (_cleanups.pop(number, None), None)[1]
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    for pid, cleanup in list(_cleanups.values()):
-        if pid == os.getpid():  # a forked child inherits the handler, and nothing to clean up
-            cleanup()
+    # A forked child inherits the handler; an ending knows in which process it has something to do.
+    for ending in _endings:
+        ending()
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

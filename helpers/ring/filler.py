@@ -64,7 +64,7 @@ class Filler:
         on_note: Callable[[str], None] | None = None,
         on_made: Callable[[], None] | None = None,
     ) -> None:
-        self.name = config.name or f"p{os.getpid()}-{next(_unnamed)}"
+        self.name = f"p{os.getpid()}-{next(_unnamed)}" if config.name is None else config.name
         self._config, self._on_note, self._on_made = config, on_note, on_made
         self._order = BatchOrder(plan, config.epochs)
         self._notes: deque[str] = deque(maxlen=_NOTES_KEPT)

@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import torch
 
 from helpers.errors import HelpersError, UsageError
 from helpers.loading.batches import Array, BatchMaker, Fault
+from helpers.loading.loader import KEPT_FAULTS, _depends
 from helpers.loading.packets import LoadedBatch, to_tensors
 from helpers.loading.plan import EpochPlan
 from helpers.loading.schedule import Schedule
@@ -33,6 +35,7 @@ from helpers.ring.faults import RingError
 from helpers.ring.filler import Filler
 from helpers.ring.folder import SHARED_MEMORY, path_of
 from helpers.ring.link import Link, Taken
+from helpers.ring.order import description
 from helpers.ring.status import RingStatus, status
 
 _HISTORY = 1 << 16
@@ -79,12 +82,14 @@ class RingLoader:
         self._link, self._copy, self._own = link, copy, own
         self.schedule = Schedule(link.order.plan)
         self.schedule.start_at(*link.next)
-        self.faults: deque[Fault] = deque(maxlen=1000)
+        self.faults: list[Fault] = []
         self.fault_count = 0
+        self._at: tuple[int, int] | None = None
         self._began = perf_counter()
         self._history: deque[FillSample] = deque(maxlen=_HISTORY)
-        self._forget = at_sigterm(self.close) if own is not None else (lambda: None)
-        self._end = weakref.finalize(self, _end, os.getpid(), link, own, self._forget)
+        self._end = weakref.finalize(self, _end, os.getpid(), link, own)
+        if own is not None:
+            at_sigterm(self._end)
 
     def __len__(self) -> int:
         return self._link.order.length(self.schedule.epoch)
@@ -95,8 +100,13 @@ class RingLoader:
         return self._link.path.name
 
     @property
+    def plan(self) -> EpochPlan:
+        """What each epoch is."""
+        return self._link.order.plan
+
+    @property
     def position(self) -> tuple[int, int]:
-        """Epoch and number of the first batch that training is not done with: what a checkpoint keeps."""
+        """Epoch and number of the first batch that training is not done with."""
         return self._link.next.epoch, self._link.next.batch
 
     @property
@@ -107,10 +117,33 @@ class RingLoader:
     def set_epoch(self, epoch: int) -> None:
         """The next pass is this epoch: from where training was if it was in this one, else from its start."""
         self.schedule.set_epoch(epoch)
+        self._at = None
 
     def start_at(self, epoch: int, batch: int) -> None:
-        """The next pass is this epoch from this batch on, as a checkpoint says."""
+        """The next pass is this epoch from this batch on."""
         self.schedule.start_at(epoch, batch)
+        self._at = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps: the batch after the one in training. A `Loader` can go on from it too."""
+        epoch, batch = self._at or (self.schedule.epoch, self.schedule.start)
+        if batch and batch >= self.plan.length(epoch):
+            epoch, batch = epoch + 1, 0
+        return {"epoch": epoch, "batch": batch, "plan": _depends(self.plan)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The next pass goes on where the loader was that gave this state.
+
+        Raises:
+            UsageError: That loader had another batch size, seed or number of ranks.
+        """
+        if state.get("plan") != _depends(self.plan):
+            raise UsageError(
+                f"the state is of a loader with the plan {state.get('plan')}",
+                expected=f"{_depends(self.plan)}, as this one has",
+                next_step="Resume with the settings of the run that was stopped",
+            )
+        self.start_at(int(state["epoch"]), int(state["batch"]))
 
     def status(self) -> RingStatus:
         """How far both sides are."""
@@ -133,13 +166,16 @@ class RingLoader:
         if start >= order.length(epoch):
             return
         self._link.go_to(order.at(epoch, start))
+        self._at = epoch, start
         for number in range(start, order.length(epoch)):
             began, ready = perf_counter(), self._link.fill_level
             taken = self._link.take()
             waited_s = perf_counter() - began
             self._history.append(FillSample(began - self._began, epoch, number, ready, waited_s))
+            self._at = epoch, number + 1
             yield self._tensors(taken)
             self._link.done(waited_s, order.after(taken.position))
+        self._at = None
 
     def _tensors(self, taken: Taken) -> LoadedBatch:
         block = self._link.memory.block(taken.slot)
@@ -149,7 +185,7 @@ class RingLoader:
             stop = start + int(np.prod(shape)) * kind.itemsize
             arrays[name] = self._copied(block[start:stop].view(kind).reshape(shape))
         faults = tuple(Fault(*fault) for fault in taken.payload["faults"])
-        self.faults.extend(faults)
+        self.faults += faults[: max(0, KEPT_FAULTS - len(self.faults))]
         self.fault_count += taken.payload["fault_count"]
         return to_tensors(arrays, faults)
 
@@ -200,14 +236,12 @@ class _OwnFiller:
         self._thread.join()
 
 
-def _end(pid: int, link: Link, own: _OwnFiller | None, forget: object) -> None:
+def _end(pid: int, link: Link, own: _OwnFiller | None) -> None:
     if os.getpid() != pid:
         return  # a forked child has no part in it
     link.close()
     if own is not None:
         own.end()
-    if callable(forget):
-        forget()
 
 
 def ring_name(name: str, rank: int, world_size: int) -> str:
@@ -278,8 +312,6 @@ def attach(
     """
     place = ranks()
     named = ring_name(name, place.rank if rank is None else rank, place.world_size if rank is None else 2)
-    from helpers.ring.order import description
-
     identity = None
     if expect is not None:
         maker, plan = expect

@@ -1,0 +1,347 @@
+"""A ring in the trainer's own process: the batches of a loader, ahead, and nothing left behind."""
+
+import os
+import stat
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from ring_makers import Elsewhere, Numbers, Raising, Skipping
+
+from helpers import ring
+from helpers.errors import HelpersError, OutputExistsError, ResourceError, UsageError
+from helpers.loading import make_loader
+from helpers.loading.config import LoaderConfig
+from helpers.loading.plan import EpochPlan
+from helpers.ring import RingConfig, RingError
+
+
+@pytest.mark.parametrize(
+    "kind, start_method",
+    [("threads", "forkserver"), ("processes", "fork"), ("processes", "forkserver"), ("processes", "spawn")],
+)
+def test_all_epochs_are_those_of_the_plan(kind, start_method, maker, plan, config, same):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads, which was asked for
+        chosen = config(kind=kind, start_method=start_method, epochs=3)
+        with ring.open_ring(maker, plan, chosen) as loader:
+            for epoch in range(3):
+                assert len(loader) == 7
+                count = 0
+                for number, batch in enumerate(loader):
+                    same(batch, maker, plan, epoch, number)
+                    count += 1
+                assert count == 7
+    assert len(loader.fill_history) == 21
+
+
+def test_it_gives_what_a_data_loader_gives(where):
+    class Reader:
+        def __len__(self):
+            return 50
+
+        def info(self):
+            return {}
+
+    maker = Numbers(seed=9)
+    object.__setattr__(maker, "reader", Reader())
+    settings = LoaderConfig(batch=8, seed=4, mode="main")
+    peer = make_loader(maker, settings)
+    with ring.open_ring(maker, peer.plan, RingConfig(kind="threads", slots=4, where=where)) as loader:
+        for _ in range(2):
+            for ours, theirs in zip(loader, peer, strict=True):
+                assert ours.keys() == theirs.keys()
+                assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+        assert loader.state_dict() == peer.state_dict() == {"epoch": 2, "batch": 0, **_plan_of(peer)}
+
+
+def _plan_of(loader):
+    return {"plan": loader.state_dict()["plan"]}
+
+
+def test_each_epoch_is_augmented_anew(plan, config):
+    with ring.open_ring(Numbers(), plan, config()) as loader:
+        first, second = (
+            {int(i): row.clone() for b in loader for i, row in zip(b["index"], b["pixels"], strict=True)}
+            for _ in range(2)
+        )
+    assert first.keys() == second.keys() == set(range(50))
+    assert not any(torch.equal(first[index], second[index]) for index in first)
+
+
+def test_a_batch_is_a_view_of_its_slot_and_a_copy_only_when_asked(maker, plan, config, same):
+    with ring.open_ring(maker, plan, config(slots=2)) as loader:
+        kept = [batch["pixels"].data_ptr() for batch in loader]
+        assert len(set(kept)) <= 2
+    with ring.open_ring(maker, plan, config(slots=2, copy="copy")) as loader:
+        batches = list(loader)
+        for number, batch in enumerate(batches):
+            same(batch, maker, plan, 0, number)
+
+
+def test_a_batch_may_be_changed_in_place_and_outlives_the_ring(maker, plan, config, same):
+    with ring.open_ring(maker, plan, config(slots=3)) as loader:
+        for epoch in range(2):
+            for number, batch in enumerate(loader):
+                same(batch, maker, plan, epoch, number)
+                batch["pixels"].zero_()
+                if (epoch, number) == (1, 3):
+                    break
+    assert int(batch["pixels"].sum()) == 0  # the mapping is there as long as the tensor
+
+
+def test_a_pass_that_was_broken_off_is_followed_by_the_next_epoch(maker, plan, config, same):
+    with ring.open_ring(maker, plan, config()) as loader:
+        for number, batch in enumerate(loader):
+            batch["pixels"].zero_()
+            if number == 2:
+                break
+        for number, batch in enumerate(loader):
+            same(batch, maker, plan, 1, number)
+        loader.set_epoch(0)
+        for number, batch in enumerate(loader):
+            same(batch, maker, plan, 0, number)
+
+
+def test_it_goes_to_any_epoch_and_batch(maker, plan, config, same):
+    with ring.open_ring(maker, plan, config(), start=(2, 3)) as loader:
+        assert loader.position == (2, 3)
+        for epoch, start in ((2, 3), (7, 0), (7, 6), (0, 1), (3, 6)):
+            loader.start_at(epoch, start)
+            numbers = []
+            for number, batch in enumerate(loader, start):
+                same(batch, maker, plan, epoch, number)
+                numbers.append(number)
+            assert numbers == list(range(start, 7))
+        loader.start_at(4, 7)
+        assert list(loader) == []
+        assert len(list(loader)) == 7  # epoch 5
+
+
+def test_training_goes_on_from_the_state_of_a_checkpoint(maker, plan, config, same):
+    with ring.open_ring(maker, plan, config()) as loader:
+        for number, _ in enumerate(loader):
+            if number == 3:
+                state = loader.state_dict()
+                break
+    assert (state["epoch"], state["batch"]) == (0, 4)
+    with ring.open_ring(maker, plan, config()) as loader:
+        loader.load_state_dict(state)
+        for number, batch in enumerate(loader, 4):
+            same(batch, maker, plan, 0, number)
+        with pytest.raises(UsageError, match="settings of the run"):
+            loader.load_state_dict({"epoch": 0, "batch": 4, "plan": {}})
+
+
+def test_a_maker_that_raises_is_told_with_the_sample_and_in_order(plan, config, same):
+    maker = Raising(bad=int(plan.batches(0)[4][3]))
+    with ring.open_ring(maker, plan, config()) as loader:
+        with pytest.raises(
+            RingError, match=rf"batch 4 of epoch 0 .*sample {maker.bad} alone: ValueError: the col"
+        ):
+            for number, batch in enumerate(loader):
+                assert number < 4
+                same(batch, Numbers(), plan, 0, number)
+        for number, batch in enumerate(loader):  # the next epoch is well
+            same(batch, Numbers(), plan, 1, number)
+
+
+def test_samples_left_out_are_counted(plan, config, same):
+    maker = Skipping()
+    with ring.open_ring(maker, plan, config()) as loader:
+        for number, batch in enumerate(loader):
+            same(batch, maker, plan, 0, number)
+        assert loader.fault_count == 8
+        assert {fault.index for fault in loader.faults} == set(range(0, 50, 7))
+        assert loader.faults[0].key == f"images/{loader.faults[0].index}.jpg"
+
+
+def test_a_maker_that_fills_other_memory_is_refused(plan, config):
+    with ring.open_ring(Elsewhere(), plan, config()) as loader, pytest.raises(RingError, match="elsewhere"):
+        next(iter(loader))
+
+
+def test_a_maker_that_cannot_be_sent_is_refused(plan, config):
+    class Local(Numbers):
+        pass
+
+    with pytest.raises(RingError, match="cannot be sent to a process"):
+        ring.open_ring(Local(), plan, config(kind="processes", start_method="spawn"))
+
+
+def test_two_rings_at_once_do_not_meet(maker, plan, config, same):
+    other = Numbers(seed=1)
+    with (
+        ring.open_ring(maker, plan, config(name="train")) as first,
+        ring.open_ring(other, plan, config(name="val")) as second,
+        ring.open_ring(other, plan, config()) as third,
+    ):
+        for number, batches in enumerate(zip(first, second, third, strict=True)):
+            for batch, made_by in zip(batches, (maker, other, other), strict=True):
+                same(batch, made_by, plan, 0, number)
+
+
+def test_a_second_ring_of_the_same_name_is_refused(maker, plan, config):
+    with ring.open_ring(maker, plan, config(name="train")) as loader:
+        with pytest.raises(
+            OutputExistsError, match=f"train is there already, owned by process {os.getpid()}"
+        ):
+            ring.open_ring(maker, plan, config(name="train"))
+        assert len(list(loader)) == 7
+    with ring.open_ring(maker, plan, config(name="train")) as loader:
+        assert len(list(loader)) == 7
+
+
+def test_a_second_trainer_is_refused_and_a_successor_is_not(maker, plan, config, where, same):
+    with ring.open_ring(maker, plan, config(name="train")) as loader:
+        next(iter(loader))
+        with pytest.raises(RingError, match=f"feeds process {os.getpid()} already"):
+            ring.attach("train", where=where)
+        loader._link.close()
+        with ring.attach("train", where=where, wait_s=5) as successor:
+            for number, batch in enumerate(successor):
+                same(batch, maker, plan, 0, number)
+
+
+def test_each_rank_has_a_ring_of_its_own(maker, plan, config, where, monkeypatch):
+    plans = [EpochPlan(samples=50, batch=8, rank=rank, world_size=2) for rank in range(2)]
+    with (
+        ring.open_ring(maker, plans[0], config(name="train")) as first,
+        ring.open_ring(maker, plans[1], config(name="train")) as second,
+    ):
+        assert ring.names(where) == [first.name, second.name] == ["train.0", "train.1"]
+        seen = [int(i) for loader in (first, second) for batch in loader for i in batch["index"]]
+        assert sorted(seen) == list(range(50))
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        with pytest.raises(RingError, match=r"ring train\.1 feeds process"):
+            ring.attach("train", where=where)
+
+
+def test_progress_of_both_sides_can_be_asked_for(maker, plan, config, where):
+    with ring.open_ring(maker, plan, config(name="train")) as loader:
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        while (now := loader.status()).state != "full":
+            pass
+        assert (now.trainer_epoch, now.trainer_batch, now.consumed) == (0, 2, 2)
+        assert (now.filler_epoch, now.filler_batch, now.made, now.ready) == (1, 0, 7, 5)
+        assert (now.pid, now.trainer_pid, now.producers, now.restarts) == (os.getpid(), os.getpid(), 2, 0)
+        assert "full, 5 of 5 slots ready" in now.sentence()
+        assert now == ring.status("train", where) or now.seconds > 0
+        history = loader.fill_history
+        assert [(sample.epoch, sample.batch) for sample in history] == [(0, 0), (0, 1), (0, 2)]
+        assert all(0 <= sample.ready <= 5 and sample.waited_s >= 0 for sample in history)
+        batches.close()
+    with pytest.raises(UsageError, match="no ring called train"):
+        ring.status("train", where)
+
+
+def test_the_folder_is_private_and_holds_no_batch(maker, plan, config, where):
+    with ring.open_ring(maker, plan, config(name="train")) as loader:
+        next(iter(loader))
+        (base,) = where.iterdir()
+        for folder in (base, base / "train"):
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        sizes = {entry.name: entry.stat().st_size for entry in (base / "train").iterdir()}
+        assert sizes.keys() == {"ring.json", "position", "socket"}
+        assert sum(sizes.values()) < 4096
+
+
+def test_a_folder_that_others_can_write_to_is_refused(maker, plan, config, where):
+    base = where / f"smallfiles-ring-{os.geteuid()}"
+    base.mkdir(mode=0o777)
+    base.chmod(0o777)
+    with pytest.raises(ResourceError, match="not a private folder"):
+        ring.open_ring(maker, plan, config())
+    base.rmdir()
+    (where / "elsewhere").mkdir(mode=0o700)
+    base.symlink_to(where / "elsewhere")
+    with pytest.raises(ResourceError, match="not a private folder"):
+        ring.open_ring(maker, plan, config())
+    base.unlink()
+    (where / "elsewhere").rmdir()
+
+
+def test_an_epoch_loop_without_end_and_one_with(maker, plan, config):
+    with ring.open_ring(maker, plan, config(epochs=2)) as loader:
+        assert len(list(loader)) == len(list(loader)) == 7
+        with pytest.raises(HelpersError):
+            next(iter(loader))
+    with pytest.raises(RingError, match="was closed"):
+        next(iter(loader))
+
+
+def test_a_ring_after_an_exception_in_training_leaves_nothing(maker, plan, config):
+    with pytest.raises(ZeroDivisionError), ring.open_ring(maker, plan, config()) as loader:
+        for _ in loader:
+            raise ZeroDivisionError
+
+
+def test_a_forgotten_loader_is_closed_when_it_is_collected(maker, plan, config):
+    loader = ring.open_ring(maker, plan, config())
+    next(iter(loader))
+    del loader
+
+
+def test_a_ring_that_does_not_fit_is_refused_with_the_numbers(maker, plan, config):
+    with pytest.raises(
+        ResourceError, match=r"1,000,000,000,000 slots .* are free for this job; expected at most"
+    ):
+        ring.open_ring(maker, plan, config(slots=10**12))
+    with pytest.raises(ResourceError, match="at least 2 slots"):
+        ring.open_ring(maker, plan, config(slots=None, size_bytes=5000))
+    with ring.open_ring(maker, plan, config(slots=None, size_bytes=50_000)) as loader:
+        assert loader.status().slots == 12
+    with ring.open_ring(maker, plan, config(slots=None, epochs=2)) as loader:
+        assert loader.status().slots == 14  # more would never be used
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"slots": 1},
+        {"producers": 0},
+        {"epochs": 0},
+        {"slots": 4, "size_bytes": 1},
+        {"slots": None, "size_bytes": 0},
+        {"wait_s": -1},
+        {"kind": "fibres"},
+        {"start_method": "vfork"},
+        {"copy": "gpu"},
+    ],
+)
+def test_a_configuration_that_makes_no_sense_is_refused(wrong, config):
+    with pytest.raises(UsageError):
+        config(**wrong)
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "x" * 65, "a b"])
+def test_a_name_that_could_lead_elsewhere_is_refused(name, maker, plan, config):
+    with pytest.raises(UsageError, match="ring's name"):
+        ring.open_ring(maker, plan, config(name=name))
+
+
+def test_a_rank_without_a_batch_is_refused(maker, config):
+    with pytest.raises(UsageError, match="gets no batch"):
+        ring.open_ring(maker, EpochPlan(samples=0), config())
+
+
+def test_pinned_copies_need_a_gpu(maker, plan, config):
+    if torch.cuda.is_available():
+        with ring.open_ring(maker, plan, config(copy="pinned")) as loader:
+            assert next(iter(loader))["pixels"].is_pinned()
+    else:
+        with pytest.raises(UsageError, match="no GPU"):
+            ring.open_ring(maker, plan, config(copy="pinned"))
+
+
+def test_large_and_tiny_batches_and_many_slots(config):
+    for samples, batch, slots in ((1, 1, 2), (3, 64, 2), (1000, 400, 3), (150, 1, 400)):
+        plan = EpochPlan(samples=samples, batch=batch)
+        with ring.open_ring(Numbers(), plan, config(slots=slots)) as loader:
+            for _ in range(2):
+                found = np.concatenate([batch["index"].numpy().copy() for batch in loader])
+                assert sorted(found.tolist()) == list(range(samples))

@@ -1,0 +1,148 @@
+"""The book of slots: whatever happens in whatever order, batches come out in order, whole, each once."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from helpers.ring.book import END, Book, Position
+
+LENGTHS = (3, 1, 4)
+GARBAGE = "garbage"
+
+
+def after(position):
+    epoch, batch = position
+    if batch + 1 < LENGTHS[epoch]:
+        return Position(epoch, batch + 1)
+    return Position(epoch + 1, 0) if epoch + 1 < len(LENGTHS) else END
+
+
+ALL = [Position(epoch, batch) for epoch, length in enumerate(LENGTHS) for batch in range(length)]
+
+
+class Ring(RuleBasedStateMachine):
+    """Producers that die, a trainer that dies or jumps, memory that is short; slots hold what was made."""
+
+    @initialize(slots=st.integers(2, 6), start=st.sampled_from(ALL))
+    def begin(self, slots, start):
+        self.book = Book(slots, start, after)
+        self.held = {}  # slot -> content
+        self.work = {}  # slot -> (producer, position)
+        self.wanted = start  # what the trainer must get next
+        self.passed = []  # delivered and not done with
+
+    @rule(producer=st.integers(0, 3))
+    def claim(self, producer):
+        claim = self.book.claim(producer)
+        if claim is not None:
+            position, slot = claim
+            assert slot not in self.work
+            self.work[slot] = producer, position
+            self.held[slot] = GARBAGE
+
+    @precondition(lambda self: self.work)
+    @rule(data=st.data())
+    def make(self, data):
+        slot = data.draw(st.sampled_from(sorted(self.work)))
+        producer, position = self.work.pop(slot)
+        self.held[slot] = position
+        assert self.book.made(producer, slot, position) in (position, None)
+
+    @rule(producer=st.integers(0, 3))
+    def kill_producer(self, producer):
+        lost = self.book.lost(producer)
+        mine = {slot: position for slot, (owner, position) in self.work.items() if owner == producer}
+        assert set(lost) <= set(mine.values())
+        for slot in mine:
+            del self.work[slot]
+
+    @precondition(lambda self: self.work and self.book.slots > 2)
+    @rule(data=st.data())
+    def run_out_of_memory(self, data):
+        slot = data.draw(st.sampled_from(sorted(self.work)))
+        self.book.retire(slot)
+        del self.work[slot]
+        self.held[slot] = GARBAGE
+
+    @rule(ahead=st.integers(1, 4))
+    def deliver(self, ahead):
+        for ready in self.book.deliver(ahead):
+            expected = after(self.passed[-1].position) if self.passed else self.wanted
+            assert ready.position == expected
+            assert ready.payload == self.held[ready.slot] == ready.position
+            self.passed.append(ready)
+        assert len(self.passed) <= max(ahead, 4)
+
+    @precondition(lambda self: self.passed)
+    @rule(spoil=st.booleans())
+    def train(self, spoil):
+        taken = self.passed.pop(0)
+        assert self.held[taken.slot] == taken.position
+        if spoil:
+            self.held[taken.slot] = GARBAGE  # changed in place
+        assert self.book.done(taken.position)
+        self.wanted = after(taken.position)
+
+    @rule()
+    def kill_trainer(self):
+        if self.passed:
+            self.held[self.passed[0].slot] = GARBAGE
+        self.passed = []
+        self.book.withdraw()
+
+    @rule(where=st.sampled_from(ALL))
+    def jump(self, where):
+        if self.passed:
+            self.held[self.passed[0].slot] = GARBAGE
+        self.passed = []
+        self.book.seek(where)
+        self.wanted = where
+
+    @invariant()
+    def counts_add_up(self):
+        if hasattr(self, "book"):
+            assert self.book.position == self.wanted
+            assert self.book.making == len(self.work)
+            assert self.book.making + self.book.ready <= self.book.slots
+            assert self.book.finished == (self.wanted == END)
+
+    def teardown(self):
+        """From any state, a producer and a trainer that work get everything to the end."""
+        if not hasattr(self, "book"):
+            return
+        for producer in range(4):
+            self.kill_producer(producer)
+        for _ in range(1000):
+            if self.book.finished:
+                return
+            claim = self.book.claim(9)
+            if claim is not None:
+                self.held[claim[1]] = claim[0]
+                self.book.made(9, claim[1], claim[0])
+            self.deliver(4)
+            if self.passed:
+                self.train(True)
+        raise AssertionError("the ring is stuck")
+
+
+Ring.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestBatchesComeInOrderWholeAndOnce = Ring.TestCase
+
+
+def test_the_slot_that_was_freed_last_is_filled_first():
+    book = Book(4, Position(0, 0), lambda p: Position(0, p.batch + 1))
+    for _ in range(2):
+        _, slot = book.claim(1)
+        book.made(1, slot, None)
+    (first,) = book.deliver(1)
+    book.done(first.position)
+    assert book.claim(1) == (Position(0, 2), first.slot)
+
+
+def test_a_stranger_s_word_about_a_slot_is_not_believed():
+    book = Book(2, Position(0, 0), after)
+    _, slot = book.claim(1)
+    assert book.made(2, slot, "x") is None
+    assert book.made(1, 77, "x") is None
+    assert book.ready == 0
+    assert not book.done(Position(0, 0))
