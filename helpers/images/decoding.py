@@ -1,0 +1,174 @@
+"""Encoded bytes to pixels: libjpeg-turbo for JPEG, Pillow for everything else.
+
+Pillow decides what is a picture: what the fast decoder refuses goes there (PNG, CMYK, files with
+garbage between their parts), and what Pillow refuses is refused. The orientation that a camera noted
+in EXIF is ignored unless asked for, as torchvision's ImageFolder does: networks were trained that way.
+
+The trap: a JPEG that was cut off decodes "successfully" with grey below the cut in many programs.
+Here it is an error. Notebook 08 teaches it.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+import warnings
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import simplejpeg
+from PIL import Image
+
+from helpers.images.faults import not_a_picture, too_large
+from helpers.samples import Buffer
+
+Pixels: TypeAlias = npt.NDArray[np.uint8]
+Mode: TypeAlias = Literal["RGB", "L"]
+
+LARGEST_PIXELS = 100_000_000
+"""Of a picture, 300 MB as RGB; the largest of ImageNet has about 60 million."""
+
+_COLOURS: dict[Mode, str] = {"RGB": "RGB", "L": "GRAY"}
+_JPEG_START = b"\xff\xd8\xff"
+_ORIENTATION = 0x0112
+_SCRATCH_KEPT_BYTES = 32 << 20
+
+
+def decode(data: Buffer, *, mode: Mode = "RGB", exif: bool = False) -> Pixels:
+    """Decode a whole picture.
+
+    Args:
+        data: A JPEG, PNG, PPM or another file that Pillow opens.
+        mode: `RGB`, or `L` for grey.
+        exif: Turn the picture as its EXIF orientation says; else that is ignored.
+
+    Returns:
+        uint8, rows x columns x channels (3, or 1 for grey), owned by the caller.
+
+    Raises:
+        ImageError: No complete picture, or more than `LARGEST_PIXELS`.
+    """
+    pixels = np.array(_decoded(data, mode, None))
+    return np.ascontiguousarray(_turned(pixels, orientation(data))) if exif else pixels
+
+
+def is_jpeg(data: Buffer) -> bool:
+    """Whether bytes begin as a JPEG file does."""
+    return bytes(data[:3]) == _JPEG_START
+
+
+def jpeg_size(data: Buffer) -> tuple[int, int] | None:
+    """Width and height of a JPEG from its header; None if the header makes no sense."""
+    try:
+        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+    except ValueError:
+        return None
+    return width, height
+
+
+def decode_scratch(data: Buffer) -> Pixels:
+    """RGB pixels in memory that the next call in this thread uses again.
+
+    A new array for each picture is memory that the kernel must clear, page by page.
+    """
+    return _decoded(data, "RGB", _scratch)
+
+
+def orientation(data: Buffer) -> int:
+    """The EXIF orientation, 1 to 8; 1 where there is none or it is broken."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(data)) as picture:
+                found = picture.getexif().get(_ORIENTATION, 1)
+    except Exception:  # Pillow's parsers raise what they like on broken EXIF, and it is only a note
+        return 1
+    return found if found in range(1, 9) else 1
+
+
+class _Scratch(threading.local):
+    memory = np.empty(0, np.uint8)
+
+    def of(self, size: int) -> Pixels:
+        if size > _SCRATCH_KEPT_BYTES:
+            return np.empty(size, np.uint8)
+        if self.memory.size < size:
+            self.memory = np.empty(max(size, 2 * self.memory.size), np.uint8)
+        return self.memory
+
+
+_scratch = _Scratch()
+
+
+def scratch(size: int) -> Pixels:
+    """At least `size` bytes that the next call in this thread gets again."""
+    return _scratch.of(size)
+
+
+def _decoded(data: Buffer, mode: Mode, memory: _Scratch | None) -> Pixels:
+    if is_jpeg(data) and (size := jpeg_size(data)) is not None:
+        check_size(*size)
+        buffer = None if memory is None else memory.of(size[0] * size[1] * 3)
+        try:
+            found: Pixels = simplejpeg.decode_jpeg(data, _COLOURS[mode], buffer=buffer)
+        except ValueError:  # CMYK, or a warning: Pillow shall judge
+            pass
+        else:
+            return found
+    return _by_pillow(data, mode)
+
+
+def check_size(width: int, height: int) -> None:
+    """Refuse a picture that would take all the memory.
+
+    Raises:
+        ImageError: More than `LARGEST_PIXELS`.
+    """
+    if width * height > LARGEST_PIXELS:
+        raise too_large(width, height, LARGEST_PIXELS)
+
+
+def _by_pillow(data: Buffer, mode: Mode) -> Pixels:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of damaged EXIF, and of sizes that are checked below
+            with Image.open(io.BytesIO(data)) as picture:
+                check_size(*picture.size)
+                pixels = np.array(_eight_bits(picture).convert(mode))
+    except Image.DecompressionBombError as error:
+        raise not_a_picture(str(error)) from error
+    except (OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, TypeError) as error:
+        raise not_a_picture(_reason(data, error)) from error
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+def _eight_bits(picture: Any) -> Any:
+    """Sixteen bits a pixel scaled to eight; Pillow alone would cut off everything above 255."""
+    if not picture.mode.startswith("I"):
+        return picture
+    wide = np.asarray(picture).astype(np.int64).clip(0, 65535)
+    return Image.fromarray((wide >> 8).astype(np.uint8))
+
+
+def _reason(data: Buffer, error: Exception) -> str:
+    """In few words why not; Pillow names an object in memory, which tells nobody anything."""
+    start = bytes(data[:64]).lstrip().lower()
+    if len(data) == 0:
+        return "it has no bytes"
+    if start.startswith((b"<!doctype", b"<html", b"<?xml")):
+        return "it is a web page, as an interrupted download leaves it"
+    if "cannot identify" in str(error):
+        return f"no known kind of image; it begins with {bytes(data[:8]).hex(' ')}"
+    return str(error)
+
+
+def _turned(pixels: Pixels, found: int) -> Pixels:
+    """Pixels the right way up for an EXIF orientation."""
+    if found >= 5:
+        pixels = pixels.swapaxes(0, 1)
+    if found in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if found in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return pixels

@@ -1,0 +1,27 @@
+"""What is said of bytes that are no picture; the caller adds which sample they were."""
+
+from __future__ import annotations
+
+from helpers.errors import HelpersError
+
+
+class ImageError(HelpersError):
+    """Bytes that cannot be decoded as a picture, or may not be."""
+
+
+def not_a_picture(reason: str) -> ImageError:
+    """The error for bytes that no decoder takes."""
+    return ImageError(
+        f"the bytes of the image cannot be decoded ({reason})",
+        expected="a complete JPEG, PNG or another image that Pillow opens",
+        next_step="Fetch the file again, or leave it out of the manifest",
+    )
+
+
+def too_large(width: int, height: int, limit: int) -> ImageError:
+    """The error for a picture that would take all the memory."""
+    return ImageError(
+        f"the image has {width:,} x {height:,} pixels",
+        expected=f"at most {limit:,} pixels, or decoding would take all the memory of a worker",
+        next_step="Scale it down before packing, or leave it out of the manifest",
+    )
