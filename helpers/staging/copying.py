@@ -8,7 +8,6 @@ with what is there afterwards, by the open file and by the name. Notebook 07 mea
 
 from __future__ import annotations
 
-import mmap
 import os
 import stat
 import threading
@@ -67,6 +66,7 @@ class Copier:
         folder: Where their names are relative to; must exist.
         readers: Blocks in flight.
         bar: Shown progress, a block at a time.
+        mode: Permissions of the copies, before the umask.
         known: The hash of a block that the target holds already, or None.
         note: Called when a block was written, with its hash.
     """
@@ -78,11 +78,12 @@ class Copier:
         *,
         readers: int,
         bar: Progress,
+        mode: int = 0o600,
         known: Known | None = None,
         note: Note | None = None,
     ) -> None:
         self._members, self._folder, self._readers, self._bar = members, folder, readers, bar
-        self._known, self._note = known, note
+        self._mode, self._known, self._note = mode, known, note
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._waiting = deque(blocks_of(members))
@@ -108,7 +109,7 @@ class Copier:
             ResourceError: The target takes no more.
         """
         for member in self._members:
-            _create(self.target(member), member.bytes)
+            _create(self.target(member), member.bytes, self._mode)
         try:
             with ThreadPoolExecutor(self._readers, "stage") as pool:
                 try:
@@ -123,17 +124,17 @@ class Copier:
             _unchanged(member, None)
 
     def _work(self) -> None:
-        with mmap.mmap(-1, PIECE_BYTES) as memory, memoryview(memory) as buffer:
-            try:
-                while not self._stop.is_set():
-                    try:
-                        block = self._waiting.popleft()
-                    except IndexError:
-                        return
-                    self._copy(block, buffer)
-            except BaseException:
-                self.stop()
-                raise
+        buffer = memoryview(bytearray(PIECE_BYTES))
+        try:
+            while not self._stop.is_set():
+                try:
+                    block = self._waiting.popleft()
+                except IndexError:
+                    return
+                self._copy(block, buffer)
+        except BaseException:
+            self.stop()
+            raise
 
     def _copy(self, block: Block, buffer: memoryview) -> None:
         member = self._members[block.member]
@@ -226,12 +227,12 @@ class Copier:
             raise cannot_write(self.target(self._members[index]), error) from error
 
 
-def _create(path: Path, size: int) -> None:
+def _create(path: Path, size: int, mode: int) -> None:
     """A file of the final size without blocks; one of an earlier run is kept."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(path, flags, 0o600)
+        descriptor = os.open(path, flags, mode)
         try:
             os.ftruncate(descriptor, size)
         finally:

@@ -42,13 +42,17 @@ def candidates(where: str | Path, source: Path) -> tuple[list[NodeLocal], list[s
     for variable, path in nodelocal.named_directories():
         named = _named(variable, path)
         problem = nodelocal.problem_of(path)
-        if problem is None and path.stat().st_dev == source.stat().st_dev:
+        if problem is None and _same_storage(path, source):
             problem = f"is on the same storage as {source.name}"
         if problem is None:
             found.append(nodelocal.node_local(path, variable))
         else:
             passed.append(f"{named} {problem}")
     return sorted(found, key=_rank), passed
+
+
+def _same_storage(one: Path, other: Path) -> bool:
+    return one.stat().st_dev == other.stat().st_dev
 
 
 def _asked_for(path: Path) -> NodeLocal:
@@ -126,8 +130,8 @@ def check_room(place: NodeLocal, output: Output, config: StageConfig) -> None:
             f"{place.path} has {bytes_text(now.free_bytes)} {what}",
             expected=f"{bytes_text(need)} for {output.name} and {bytes_text(leave)} beside it"
             + (" for workers and their batches" if now.in_memory else ""),
-            next_step="Ask for more memory (--mem), stage a rank's own shards (--shards rank), or choose "
-            "another place with --where",
+            next_step=("Ask for more memory (--mem)" if now.in_memory else "Remove what is not needed there")
+            + ", stage a rank's own shards (--shards rank), or choose another place with --where",
         )
 
 

@@ -8,12 +8,15 @@ the original stays where it is. Notebook 07.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import subprocess
 import time
 from pathlib import Path
 
 from helpers import machine
-from helpers.digests import SIDECAR_SUFFIX
+from helpers.digests import ContentDigest, sidecar
 from helpers.errors import PackError, ResourceError, UsageError
 from helpers.formats.output import writing
 from helpers.pack.aside import Aside, aside, sweep
@@ -21,11 +24,12 @@ from helpers.progress import bytes_text, progress
 from helpers.staging import outputs
 from helpers.staging.config import StageConfig, Staged
 from helpers.staging.copying import Block, Copier, blocks_of, readers_for
-from helpers.staging.outputs import Output
+from helpers.staging.outputs import Member, Output
 from helpers.staging.run import UNVERIFIED, computed_digests
 
 _BUSY = "another run is packing"
 _INODES_TO_LEAVE = 100
+_STRIPED_BYTES, _STRIPES, _STRIPE_S = 1 << 30, 4, 30
 
 
 def stage_to(src: Path | str, folder: Path | str, *, config: StageConfig | None = None) -> Staged:
@@ -54,8 +58,9 @@ def stage_to(src: Path | str, folder: Path | str, *, config: StageConfig | None 
     notes: tuple[str, ...] = () if output.has_digests else (UNVERIFIED,)
     if _is_there(output, out):
         seconds = time.perf_counter() - started
-        there = f"{out} was there already, of the same size and digest; `verify` reads it back"
-        return Staged(out, output.bytes, True, seconds, 0.0, len(output.members), True, (there,))
+        same = "digest" if output.has_digests else "time"
+        there = f"{out} was there already, of the same size and {same}; `verify` reads it back"
+        return Staged(out, output.bytes, True, seconds, 0.0, len(output.members), False, (there,))
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     _check_room(output, out)
@@ -91,18 +96,23 @@ def _target(output: Output, folder: Path) -> Path:
 
 
 def _is_there(output: Output, out: Path) -> bool:
-    """Whether all files are there with the same sizes, and each digest is the same text."""
+    """Whether all files are there with the same sizes, and the same digests or (without one) times."""
     try:
         for member in output.members:
-            copy = out.parent / member.name
-            if copy.stat().st_size != member.bytes:
+            found = (out.parent / member.name).stat()
+            same_time = found.st_mtime_ns == member.seen[3]
+            if found.st_size != member.bytes or (member.digest is None and not same_time):
                 return False
-            is_digest = member.name.endswith(SIDECAR_SUFFIX)
-            if is_digest and copy.read_bytes() != member.source.read_bytes():
+            if member.digest is not None and not _same_digest(member, out.parent / member.name):
                 return False
-        return output.has_digests
+        return True
     except OSError:
         return False
+
+
+def _same_digest(member: Member, copy: Path) -> bool:
+    beside = sidecar(copy)
+    return beside.is_file() and ContentDigest.load(beside) == member.digest
 
 
 def _check_room(output: Output, out: Path) -> None:
@@ -130,7 +140,7 @@ def _copy(output: Output, place: Aside, config: StageConfig) -> int:
     held = _resumable(journal, output.key)
     if not held:
         place.clear()
-    kept = 0
+        _stripe(output, place.data)
     with journal.open("a", encoding="ascii") as file:
         file.write(f"{output.key}\n" if not held else "\n")  # ends a line that a kill cut off
         file.flush()
@@ -144,11 +154,25 @@ def _copy(output: Output, place: Aside, config: StageConfig) -> int:
         count = len(blocks_of(output.members))
         readers = config.readers or readers_for(output.source)
         with progress(count, f"stage {output.name}", unit="blocks") as bar:
-            copier = Copier(output.members, place.data, readers=readers, bar=bar, known=known, note=note)
+            copier = Copier(
+                output.members, place.data, readers=readers, bar=bar, mode=0o666, known=known, note=note
+            )
             copier.run()
-            kept = copier.kept_bytes
+    for member in output.members:  # as rsync does: equal size and time then mean equal bytes
+        os.utime(copier.target(member), ns=(member.seen[3], member.seen[3]))
     computed_digests(copier, output, place.data)
-    return kept
+    return copier.kept_bytes
+
+
+def _stripe(output: Output, folder: Path) -> None:
+    """Have large files on Lustre served by several servers; it is set before the first byte or never."""
+    lfs = shutil.which("lfs")
+    largest = max(member.bytes for member in output.members)
+    if lfs is None or largest < _STRIPED_BYTES or machine.filesystem(folder).kind != "lustre":
+        return
+    command = [lfs, "setstripe", "-c", str(_STRIPES), str(folder)]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # slower without, but as right
+        subprocess.run(command, capture_output=True, timeout=_STRIPE_S, check=False)
 
 
 def _resumable(journal: Path, key: str) -> dict[tuple[int, int], str]:

@@ -1,0 +1,41 @@
+"""A place that stands for storage of this node; whatever a test leaves there is a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from staging_tools import names, packed
+
+from helpers.machine import nodelocal
+from helpers.staging import lifetime, private
+
+
+@pytest.fixture(autouse=True)
+def own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in (*nodelocal.VARIABLES, "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def nothing_in_shared_memory() -> Iterator[None]:
+    before = {path.name for path in Path("/dev/shm").glob(f"{private.PREFIX}*")}
+    yield
+    lifetime.give_back_all()
+    mine = Path("/dev/shm") / private.folder_name()
+    assert mine.name in before or not mine.exists()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "node"
+    place.mkdir()
+    yield place
+    lifetime.give_back_all()
+    assert names(place) == []
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return packed(tmp_path / "data" / "train.arrow")

@@ -1,0 +1,95 @@
+"""Packed files to stage, and child processes that stage them slowly, for the tests of this folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from helpers import digests, staging
+from helpers.staging import copying
+
+MIB = 1 << 20
+ROOMY = staging.StageConfig(leave_bytes=0)
+
+
+def packed(path: Path, size: int = 9 * MIB + 12_345, *, seed: int = 0, digest: bool = True) -> Path:
+    """A file of random bytes with its digest beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(np.random.default_rng(seed).integers(0, 256, size, np.uint8).tobytes())
+    if digest:
+        digests.digest_file(path).save(digests.sidecar(path))
+    return path
+
+
+def shards(folder: Path, count: int = 4, size: int = 300_000) -> Path:
+    """A folder of shards with a DALI index each."""
+    for number in range(count):
+        shard = packed(folder / f"shard-{number:06d}.tar", size + number, seed=number)
+        shard.with_name(f"{shard.name}.idx").write_text(f"v1.2 {number}\n")
+    return folder
+
+
+def names(folder: Path) -> list[str]:
+    """Everything in a folder, relative."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def wait_for(condition: Callable[[], object], what: str, limit_s: float = 20.0) -> None:
+    until = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < until, f"waited too long for {what}"
+        time.sleep(0.002)
+
+
+def slowly(pause_s: float) -> None:
+    """Make every piece of this process's copies take a while."""
+    copying.PIECE_BYTES = 64 << 10
+    write = copying.Copier._write
+
+    def slow(self, member, target, data, position):
+        time.sleep(pause_s)
+        write(self, member, target, data, position)
+
+    copying.Copier._write = slow
+
+
+def forked(work: Callable[[], int | None]) -> int:
+    """Run `work` in a forked child; its answer is the exit code, 99 for an exception."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 99
+    try:
+        code = work() or 0
+        from helpers.staging import lifetime
+
+        lifetime.give_back_all()  # what atexit does in a process of its own
+    except BaseException as error:
+        print(f"child: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(code)
+
+
+def exit_code(pid: int, limit_s: float = 60.0) -> int:
+    """Wait for a child; negative for the signal that ended it."""
+    until = time.monotonic() + limit_s
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > until:
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
+            raise AssertionError(f"child {pid} did not end in {limit_s} s")
+        time.sleep(0.002)
+
+
+def cli(*words: object, **more) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "helpers", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **more)

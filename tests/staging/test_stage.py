@@ -1,0 +1,229 @@
+"""One process: what is copied, where to, what is reused, when it goes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+from pathlib import Path
+
+import pytest
+from staging_tools import MIB, ROOMY, exit_code, forked, names, packed, shards
+
+from helpers import digests, formats, staging
+from helpers.cli import parse
+from helpers.cli.stage import config_of
+from helpers.errors import DamagedFileError, SourceError, UsageError
+from helpers.staging import StageConfig, lifetime, outputs, private
+
+
+def test_a_copy_is_equal_private_and_goes_with_its_block(source: Path, node: Path) -> None:
+    with staging.staged(source, node, config=ROOMY) as copy:
+        assert copy.path.read_bytes() == source.read_bytes()
+        assert copy.path.name == source.name and node in copy.path.parents
+        beside = digests.sidecar(copy.path)
+        assert beside.read_bytes() == digests.sidecar(source).read_bytes()
+        assert (copy.bytes, copy.files, copy.verified, copy.reused) == (
+            source.stat().st_size + beside.stat().st_size,
+            2,
+            True,
+            False,
+        )
+        assert copy.seconds > 0 and copy.rate > 0
+        ours = node / private.folder_name()
+        assert ours.stat().st_mode & 0o777 == 0o700 and copy.path.stat().st_mode & 0o777 == 0o400
+    assert names(node) == []
+
+
+@pytest.mark.parametrize("size", [0, 1, MIB, 4 * MIB, 4 * MIB + 1, 12 * MIB - 1])
+def test_every_size_is_copied_whole(size: int, tmp_path: Path, node: Path) -> None:
+    source = packed(tmp_path / "x.h5", size, seed=size)
+    with staging.staged(source, node, config=ROOMY) as copy:
+        assert copy.path.read_bytes() == source.read_bytes()
+
+
+def test_an_output_of_every_format_can_be_read_from_its_copy(tmp_path: Path, node: Path) -> None:
+    from helpers import sources
+    from helpers.pack import pack
+
+    for number in range(6):
+        file = tmp_path / "tree" / f"c{number % 2}" / f"{number}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"\xff\xd8\xff" + bytes([number]) * 500 + b"\xff\xd9")
+    for name in ("set.arrow", "set.h5", "set.tars", "set.tar"):
+        pack(sources.load(tmp_path / "tree"), tmp_path / name)
+        with staging.staged(tmp_path / name, node, config=ROOMY) as copy:
+            original, reader = formats.open(tmp_path / name), formats.open(copy.path)
+            assert [bytes(s.data) for s in reader] == [bytes(s.data) for s in original]
+            reader.close()
+            original.close()
+
+
+def test_a_file_without_a_digest_is_copied_and_the_digest_computed_and_said(
+    tmp_path: Path, node: Path
+) -> None:
+    source = packed(tmp_path / "x.arrow", digest=False)
+    with staging.staged(source, node, config=ROOMY) as copy:
+        assert not copy.verified and any("not verified against a digest" in note for note in copy.notes)
+        assert digests.ContentDigest.load(digests.sidecar(copy.path)) == digests.digest_file(source)
+
+
+def test_a_second_call_uses_the_same_copy_and_the_last_one_out_removes_it(source: Path, node: Path) -> None:
+    first = staging.stage(source, node, config=ROOMY)
+    second = staging.stage(source, node, config=ROOMY)
+    assert second.path == first.path and second.reused and second.rate == 0
+    assert not staging.unstage(first.path).removed
+    assert first.path.exists()
+    assert staging.unstage(second.path).removed
+    assert names(node) == []
+    assert staging.unstage(first.path).removed  # gone already is no failure
+
+
+def test_equal_content_elsewhere_shares_the_copy(source: Path, tmp_path: Path, node: Path) -> None:
+    twin = packed(tmp_path / "elsewhere" / source.name)
+    with staging.staged(source, node, config=ROOMY) as one, staging.staged(twin, node, config=ROOMY) as two:
+        assert one.path == two.path and two.reused
+
+
+def test_a_file_that_was_packed_again_never_meets_its_old_copy(source: Path, node: Path) -> None:
+    with staging.staged(source, node, config=ROOMY) as old:
+        packed(source, seed=1)
+        with staging.staged(source, node, config=ROOMY) as new:
+            assert new.path != old.path and not new.reused
+            assert new.path.read_bytes() == source.read_bytes() != old.path.read_bytes()
+
+
+def test_a_copy_that_somebody_changed_is_not_reused(source: Path, node: Path) -> None:
+    copy = staging.stage(source, node, config=ROOMY)
+    copy.path.chmod(0o600)
+    copy.path.write_bytes(b"scribble")
+    lifetime.give_back_all()
+    with staging.staged(source, node, config=ROOMY) as again:
+        assert not again.reused and again.path.read_bytes() == source.read_bytes()
+
+
+def test_all_shards_or_those_of_a_rank(tmp_path: Path, node: Path) -> None:
+    folder = shards(tmp_path / "train.tars")
+    (tmp_path / "train.tars.faults.json").write_text("{}")
+    with staging.staged(folder, node, config=ROOMY) as copy:
+        assert names(copy.path) == names(folder)
+        assert (copy.path.parent / "train.tars.faults.json").exists()
+    for rank in (0, 1, 2):
+        config = StageConfig(leave_bytes=0, shards="rank", rank=rank, world_size=3)
+        with staging.staged(folder, node, config=config) as copy:
+            found = {name for name in names(copy.path) if name.endswith(".tar")}
+            assert found == {f"shard-{n:06d}.tar" for n in range(rank, 4, 3)}
+            assert len(names(copy.path)) == 3 * len(found)
+
+
+def test_the_rank_is_asked_from_the_launcher(
+    tmp_path: Path, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shards(tmp_path / "train.tars", 3)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with staging.staged(folder, node, config=StageConfig(leave_bytes=0, shards="rank")) as copy:
+        assert [n for n in names(copy.path) if n.endswith(".tar")] == ["shard-000001.tar"]
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(UsageError, match="3 shards for rank 1 of 4"):
+        staging.stage(folder, node, config=StageConfig(leave_bytes=0, shards="rank"))
+
+
+def test_what_cannot_be_staged_is_a_sentence(tmp_path: Path, node: Path) -> None:
+    tree = tmp_path / "tree"
+    for number in range(120):
+        (tree / f"{number}.jpg").parent.mkdir(exist_ok=True)
+        (tree / f"{number}.jpg").write_bytes(b"x" * 50)
+    with pytest.raises(UsageError, match="Pack it first"):
+        staging.stage(tree, node)
+    (tmp_path / "deep" / "class").mkdir(parents=True)
+    with pytest.raises(UsageError, match="Pack it first"):
+        staging.stage(tmp_path / "deep", node)
+    with pytest.raises(SourceError, match="empty folder"):
+        staging.stage(tmp_path / "deep" / "class", node)
+    with pytest.raises(SourceError, match="No such file"):
+        staging.stage(tmp_path / "nothing.arrow", node)
+    os.mkfifo(tmp_path / "pipe.arrow")
+    with pytest.raises(SourceError, match="neither a file nor a folder"):
+        staging.stage(tmp_path / "pipe.arrow", node)
+    with pytest.raises(UsageError, match="place to stage to is empty"):
+        staging.stage(packed(tmp_path / "x.arrow", 10), " ")
+    with pytest.raises(UsageError, match="no staged copy"):
+        staging.unstage(tmp_path / "x.arrow")
+
+
+def test_a_size_that_is_not_the_digests_is_refused_before_copying(source: Path, node: Path) -> None:
+    with source.open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(DamagedFileError, match="of its digest"):
+        staging.stage(source, node, config=ROOMY)
+
+
+def test_a_changed_digest_changes_the_key_and_so_does_a_new_time_without_one(tmp_path: Path) -> None:
+    config = StageConfig()
+    source = packed(tmp_path / "x.arrow", 5000)
+    first = outputs.find(source, config).key
+    os.utime(source, ns=(1, 1))
+    assert outputs.find(source, config).key == first
+    digests.sidecar(source).unlink()
+    bare = outputs.find(source, config).key
+    os.utime(source, ns=(2, 2))
+    assert len({first, bare, outputs.find(source, config).key}) == 3
+
+
+def test_a_previous_handler_stays_in_charge_and_exit_cleans_up(source: Path, node: Path) -> None:
+    """A training that saves its state on SIGTERM may read on: the copy stays until it exits."""
+
+    def work() -> int:
+        seen = []
+        signal.signal(signal.SIGTERM, lambda *_: seen.append(1))
+        copy = staging.stage(source, node, config=ROOMY)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return 0 if seen and copy.path.exists() else 1
+
+    assert exit_code(forked(work)) == 0
+    assert names(node) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_without_a_handler_cleans_up_and_still_ends_the_process(
+    number: signal.Signals, source: Path, node: Path
+) -> None:
+    def work() -> int:
+        signal.signal(number, signal.SIG_DFL)
+        staging.stage(source, node, config=ROOMY)
+        os.kill(os.getpid(), number)
+        return 1
+
+    assert exit_code(forked(work)) == -number
+    assert names(node) == []
+
+
+def test_handlers_are_put_back_when_nothing_is_staged(source: Path, node: Path) -> None:
+    before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)]
+    with staging.staged(source, node, config=ROOMY):
+        pass
+    assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)] == before
+
+
+def test_a_forked_worker_that_ends_takes_nothing_away(source: Path, node: Path) -> None:
+    with staging.staged(source, node, config=ROOMY) as copy:
+        assert exit_code(forked(lambda: 0 if copy.path.exists() else 1)) == 0
+        assert copy.path.exists()
+
+
+def test_the_configuration_prints_its_command_line(tmp_path: Path) -> None:
+    config = StageConfig(5, 3, "rank", 1, 4, 60.0)
+    words = shlex.split(config.to_cli(tmp_path / "a b.arrow", "/dev/shm"))[3:]
+    arguments = parse(words)
+    assert config_of(arguments) == config
+    assert (arguments.out, arguments.where) == (tmp_path / "a b.arrow", "/dev/shm")
+    assert config_of(parse(shlex.split(StageConfig().to_cli(Path("x.h5")))[3:])) == StageConfig()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"leave_bytes": -1}, {"readers": 0}, {"shards": "some"}, {"rank": 1}, {"wait_s": -1.0}]
+)
+def test_a_configuration_that_makes_no_sense_is_refused(wrong: dict) -> None:
+    with pytest.raises(UsageError):
+        StageConfig(**wrong)

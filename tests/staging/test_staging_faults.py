@@ -1,0 +1,303 @@
+"""Full disks, memory limits, changed and damaged sources, other people's folders: a sentence each."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from staging_tools import MIB, ROOMY, exit_code, forked, names, packed, shards
+
+from helpers import digests, staging
+from helpers.errors import DamagedFileError, HelpersError, ResourceError, SourceError
+from helpers.machine import nodelocal
+from helpers.staging import copying, places, private
+
+IN_CI = bool(os.environ.get("CI"))
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act for two users")
+
+
+def can_mount() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode == 0
+
+
+needs_mount = pytest.mark.skipif(
+    not can_mount() and not IN_CI, reason="no permission for a private tmpfs (unshare -rm)"
+)
+
+
+def on_small_disk(tmp_path: Path, limit: str, program: str, *words: object) -> subprocess.CompletedProcess:
+    """Run a program whose first argument is a tmpfs of that size; then list what is left there."""
+    small = tmp_path / "small"
+    small.mkdir()
+    script = (
+        'place="$2"; mount -t tmpfs -o "$1" tmpfs "$place" && shift 2 && "$@"; echo "exit $?"; ls -A "$place"'
+    )
+    command = ["unshare", "-rm", "sh", "-c", script, "sh", limit, str(small)]
+    command += [sys.executable, "-c", program, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+NO_CHECK = (
+    "import sys, helpers.staging.places as places; places.check_room = lambda *words: None\n"
+    "from helpers.cli import main; sys.exit(main(sys.argv[1:]))"
+)
+
+
+@needs_mount
+@pytest.mark.parametrize("limit", ["size=6m", "size=50m,nr_inodes=6"])
+def test_a_disk_that_fills_in_the_middle_gives_a_sentence_and_is_left_empty(
+    limit: str, source: Path, tmp_path: Path
+) -> None:
+    """Another program fills the disk after the check for room: leaving the check out stands for it."""
+    before = source.read_bytes()
+    done = on_small_disk(tmp_path, limit, NO_CHECK, "stage", source, "--where", tmp_path / "small")
+    assert done.stdout.split() == ["exit", "1"], done.stdout + done.stderr
+    assert "No space left on device" in done.stderr and "Traceback" not in done.stderr
+    assert source.read_bytes() == before
+
+
+@needs_mount
+@pytest.mark.parametrize(("limit", "word"), [("size=6m", "9.5 MB"), ("size=50m,nr_inodes=20", "more files")])
+def test_too_little_room_is_told_before_the_first_byte(
+    limit: str, word: str, source: Path, tmp_path: Path
+) -> None:
+    program = "import sys; from helpers.cli import main; sys.exit(main(sys.argv[1:]))"
+    small = tmp_path / "small"
+    words = ("stage", source, "--where", small, "--leave-bytes", 0)
+    done = on_small_disk(tmp_path, limit, program, *words)
+    assert done.stdout.split() == ["exit", "1"], done.stdout + done.stderr
+    assert word in done.stderr and str(small) in done.stderr
+
+
+@needs_mount
+def test_a_full_scratch_keeps_what_was_copied_for_the_next_run(source: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys, helpers.staging.transfer as t; t._check_room = lambda *words: None\n"
+        "from helpers.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    done = on_small_disk(tmp_path, "size=6m", program, "stage", source, "--to", tmp_path / "small")
+    assert "exit 1\n.train.arrow.packing" in done.stdout
+    assert "No space left on device" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_where_auto_goes_on_to_the_next_place_when_one_is_full(
+    source: Path, tmp_path: Path, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.setenv("SLURM_TMPDIR", str(other))
+    monkeypatch.setenv("L_SCRATCH", str(node))
+    real = nodelocal.node_local
+
+    def measured(path: Path, *words: object) -> nodelocal.NodeLocal:
+        found = real(path, *words)
+        return dataclasses.replace(found, free_bytes=MIB) if path == other else found
+
+    monkeypatch.setattr(nodelocal, "node_local", measured)
+    monkeypatch.setattr(places, "_same_storage", lambda *paths: False)
+    with staging.staged(source, config=ROOMY) as copy:
+        assert node in copy.path.parents
+        assert any(str(other) in note and "1.0 MB free" in note for note in copy.notes)
+    assert names(other) == []
+
+
+def test_no_place_at_all_is_a_sentence_that_names_each(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
+    monkeypatch.setattr(nodelocal, "memory_headroom_bytes", lambda *words: 3 * MIB)
+    with pytest.raises(ResourceError, match=r"gone is not there; /dev/shm has 3\.1 MB memory left"):
+        staging.stage(source)
+
+
+@pytest.fixture
+def limited_group() -> Iterator[Path]:
+    """A control group (v1) of 300 MB in which a child may live."""
+    from helpers.machine.cgroups import _own_groups
+
+    own = [folder for version, folder in _own_groups("memory", Path("/")) if version == 1]
+    group = own[-1] / "smallfiles-test" if own else Path("/nonexistent")
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(300 * MIB))
+    except OSError:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        pytest.skip("no memory control group can be made here")
+    yield group
+    group.rmdir()
+
+
+def test_a_memory_limit_below_the_file_is_a_sentence_and_no_killed_job(
+    limited_group: Path, tmp_path: Path
+) -> None:
+    source = packed(tmp_path / "big.arrow", 1)
+    with source.open("r+b") as file:
+        file.truncate(400 * MIB)
+    digests.sidecar(source).unlink()
+    script = 'echo $$ > "$1/cgroup.procs" && shift && exec "$@"'
+    command = [sys.executable, "-m", "helpers", "stage", str(source), "--where", "/dev/shm"]
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", str(limited_group), *command], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1, done.stderr
+    assert "memory left to this job" in done.stderr and "419 MB for big.arrow" in done.stderr
+
+
+@pytest.mark.parametrize("change", ["append", "rewrite", "replace", "cut", "remove"])
+def test_a_source_that_changes_during_the_copy_is_noticed(
+    change: str, source: Path, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests.sidecar(source).unlink()
+    write, changed = copying.Copier._write, []
+
+    def meddle(self, member, target, data, position):
+        if not changed and position >= 4 * MIB:
+            changed.append(True)
+            if change == "append":
+                with source.open("ab") as file:
+                    file.write(b"more")
+            elif change == "rewrite":
+                with source.open("r+b") as file:
+                    file.write(b"other")
+            elif change == "cut":
+                os.truncate(source, 5 * MIB)
+            elif change == "remove":
+                source.unlink()
+            else:
+                packed(source.with_name("new"), seed=3, digest=False).replace(source)
+        write(self, member, target, data, position)
+
+    monkeypatch.setattr(copying.Copier, "_write", meddle)
+    with pytest.raises(SourceError, match=r"train\.arrow changed while it was copied"):
+        staging.stage(source, node, config=ROOMY)
+    assert names(node) == []
+
+
+def test_a_damaged_source_is_named_by_block_and_nothing_is_published(source: Path, node: Path) -> None:
+    with source.open("r+b") as file:
+        file.seek(5 * MIB)
+        file.write(b"flipped")
+    with pytest.raises(DamagedFileError, match=r"train\.arrow is not what was packed: block 1 "):
+        staging.stage(source, node, config=ROOMY)
+    assert names(node) == []
+
+
+def test_a_damaged_shard_is_named(tmp_path: Path, node: Path) -> None:
+    folder = shards(tmp_path / "x.tars")
+    with (folder / "shard-000002.tar").open("r+b") as file:
+        file.write(b"flipped")
+    with pytest.raises(DamagedFileError, match=r"shard-000002\.tar is not what was packed: block 0"):
+        staging.stage(folder, node, config=ROOMY)
+
+
+def test_a_digest_file_that_is_none_is_a_sentence(source: Path, node: Path) -> None:
+    digests.sidecar(source).write_text("{}")
+    with pytest.raises(HelpersError, match="content digest"):
+        staging.stage(source, node, config=ROOMY)
+
+
+def test_a_read_error_names_the_source(source: Path, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*words: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(copying.os, "preadv", broken)
+    with pytest.raises(SourceError, match=r"train\.arrow cannot be read \(Input/output error\)"):
+        staging.stage(source, node, config=ROOMY)
+
+
+@needs_root
+def test_a_target_without_permission_is_a_sentence(source: Path, tmp_path: Path, node: Path) -> None:
+    for folder in (tmp_path, *tmp_path.parents[:2], source.parent):
+        folder.chmod(0o755)  # pytest keeps its folders to itself
+    node.chmod(0o755)
+
+    def work() -> int:
+        os.setuid(65534)
+        for stage in (staging.stage, staging.stage_to):
+            try:
+                stage(source, node)
+            except ResourceError as error:
+                if "written" not in str(error):
+                    return 2
+            else:
+                return 3
+        return 0
+
+    assert exit_code(forked(work)) == 0
+
+
+@needs_mount
+def test_a_read_only_target_is_a_sentence(source: Path, tmp_path: Path) -> None:
+    program = "import sys; from helpers.cli import main; sys.exit(main(sys.argv[1:]))"
+    words = ("stage", source, "--where", tmp_path / "small", "--leave-bytes", 0)
+    done = on_small_disk(tmp_path, "size=50m,ro", program, *words)
+    assert done.stdout.split() == ["exit", "1"], done.stdout + done.stderr
+    assert "written" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("planted", ["link", "dangling", "file", "lax"])
+def test_what_was_planted_under_our_name_is_neither_followed_nor_touched(
+    planted: str, source: Path, tmp_path: Path, node: Path
+) -> None:
+    ours, theirs = node / private.folder_name(), tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "precious").write_text("mine")
+    if planted in ("link", "dangling"):
+        ours.symlink_to(theirs if planted == "link" else tmp_path / "nowhere")
+    elif planted == "file":
+        ours.write_text("in the way")
+    else:
+        ours.mkdir()
+        ours.chmod(0o777)
+    with pytest.raises(ResourceError, match=r"symbolic link|no folder|open to others"):
+        staging.stage(source, node, config=ROOMY)
+    assert staging.listing([node]) == [] and staging.unstage_all([node]) == []
+    assert names(theirs) == ["precious"] and not (tmp_path / "nowhere").exists()
+    assert names(node) == [ours.name]
+    ours.rmdir() if planted == "lax" else ours.unlink()
+
+
+@needs_root
+def test_a_folder_of_another_user_is_refused_and_auto_goes_elsewhere(
+    source: Path, tmp_path: Path, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.chmod(0o1777)
+    ours = node / private.folder_name()
+    ours.mkdir(mode=0o700)
+    os.chown(ours, 65534, 65534)
+    with pytest.raises(ResourceError, match=r"belongs to another user \(uid 65534\)"):
+        staging.stage(source, node, config=ROOMY)
+    monkeypatch.setenv("SLURM_TMPDIR", str(node))
+    monkeypatch.setattr(places, "_same_storage", lambda *paths: False)
+    with staging.staged(source, config=ROOMY) as copy:
+        assert Path("/dev/shm") in copy.path.parents
+        assert any("belongs to another user" in note for note in copy.notes)
+    ours.rmdir()
+
+
+def test_a_place_where_anybody_may_rename_is_refused(source: Path, node: Path) -> None:
+    node.chmod(0o777)
+    with pytest.raises(ResourceError, match="sticky bit"):
+        staging.stage(source, node, config=ROOMY)
+
+
+def test_a_link_in_place_of_a_lock_is_not_followed(source: Path, tmp_path: Path, node: Path) -> None:
+    from helpers.staging import outputs
+
+    ours = private.private_folder(node)
+    key = outputs.find(source, ROOMY).key
+    (ours / f"{key}.lock").symlink_to(tmp_path / "victim")
+    with pytest.raises(HelpersError):
+        staging.stage(source, node, config=ROOMY)
+    assert not (tmp_path / "victim").exists()
+    shutil.rmtree(ours)

@@ -1,0 +1,190 @@
+"""The command line for job scripts: a copy that belongs to the job, its removal, and the list."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from staging_tools import ROOMY, cli, exit_code, forked, names, packed
+
+from helpers import staging
+from helpers.cli import main
+from helpers.staging import owners
+
+
+def test_stage_prints_the_path_alone_and_the_copy_stays_for_the_job(source: Path, node: Path) -> None:
+    done = cli("stage", source, "--where", node, "--leave-bytes", 0)
+    assert done.returncode == 0, done.stderr
+    path = Path(done.stdout.removesuffix("\n"))
+    assert path.read_bytes() == source.read_bytes()
+    assert "copied at" in done.stderr and "note: chose" in done.stderr
+    again = json.loads(cli("stage", source, "--where", node, "--json").stdout)
+    assert again["path"] == str(path) and again["reused"] and again["verified"]
+    listed = cli("staged", "--where", node)
+    assert str(path) in listed.stdout and "kept for" in listed.stdout and "finished" in listed.stdout
+    assert "removed" in cli("unstage", path).stderr
+    assert names(node) == []
+    assert cli("unstage", path).returncode == 0
+    assert "nothing of yours" in cli("staged", "--where", node).stderr
+
+
+def test_a_job_script_stages_uses_and_cleans_up_even_when_it_fails(source: Path, node: Path) -> None:
+    script = f"""
+        set -euo pipefail
+        staged=$({sys.executable} -m helpers stage {source} --where {node} --leave-bytes 0)
+        trap '{sys.executable} -m helpers unstage "$staged"' EXIT
+        cmp "$staged" {source} && echo same
+        false
+    """
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stdout == "same\n", done.stderr
+    assert names(node) == []
+
+
+def test_a_copy_goes_when_the_session_of_its_shell_has_ended(source: Path, node: Path) -> None:
+    """The next command on the node removes it: nobody lives who could."""
+    script = f"{sys.executable} -m helpers stage {source} --where {node} --leave-bytes 0; kill -9 $$"
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, timeout=60, start_new_session=True
+    )
+    assert done.returncode == -9 and Path(done.stdout.strip()).exists()
+    assert [copy.state for copy in staging.listing([node])] == ["leftover"]
+    assert "removed 1" in cli("staged", "--sweep", "--where", node).stderr
+    assert names(node) == []
+
+
+def test_a_session_lives_as_long_as_any_of_its_processes(source: Path, node: Path) -> None:
+    script = f"""
+        {sys.executable} -m helpers stage {source} --where {node} --leave-bytes 0 > /dev/null
+        sleep 30 > /dev/null 2>&1 &
+        echo $!
+        kill -9 $$
+    """
+    done = subprocess.run(
+        ["bash", "-c", script], stdout=subprocess.PIPE, text=True, timeout=60, start_new_session=True
+    )
+    sleeper = int(done.stdout)
+    try:
+        assert staging.sweep_all([node]) == 0
+    finally:
+        os.kill(sleeper, 9)
+    until = time.monotonic() + 10
+    while staging.sweep_all([node]) == 0 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert names(node) == []
+
+
+def in_job(number: str) -> dict[str, str]:
+    return {**os.environ, "SLURM_JOB_ID": number}
+
+
+def test_two_jobs_of_one_user_share_a_copy_and_each_gives_back_its_own(source: Path, node: Path) -> None:
+    sleepers = [subprocess.Popen(["sleep", "60"], env=in_job(number)) for number in ("901", "902")]
+    try:
+        words = ("stage", source, "--where", node, "--leave-bytes", 0)
+        paths = {cli(*words, env=in_job(number)).stdout.strip() for number in ("901", "902")}
+        (path,) = paths
+        assert set(staging.listing([node])[0].kept_for) == {"job 901", "job 902"}
+        first = cli("unstage", path, env=in_job("901"))
+        assert "stays, since it is kept for job 902" in first.stderr and Path(path).exists()
+        assert cli("unstage", "--where", node, env=in_job("902")).returncode == 0
+        assert names(node) == []
+    finally:
+        for sleeper in sleepers:
+            sleeper.kill()
+            sleeper.wait()
+
+
+def fake_squeue(folder: Path, script: str) -> None:
+    folder.mkdir()
+    (folder / "squeue").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "squeue").chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("script", "alive"),
+    [
+        ("echo RUNNING", True),
+        ("exit 0", False),
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", False),
+        ("echo 'Unable to contact slurm controller' >&2; exit 1", None),
+    ],
+)
+def test_the_scheduler_is_asked_about_a_job_without_processes_here(
+    script: str, alive: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_squeue(tmp_path / "bin", script)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "77123")
+    owner = owners.this_job()
+    monkeypatch.delenv("SLURM_JOB_ID")
+    assert owner.is_alive() is (alive is not False)  # in doubt it lives
+    old = owners.Owner(**{**vars(owner), "since_s": owner.since_s - 2 * owners.GRACE_S})
+    assert old.is_alive() is bool(alive)
+    assert not owners.Owner(**{**vars(owner), "boot": "another"}).is_alive()
+
+
+def test_a_process_is_known_by_its_start_time_too() -> None:
+    me = owners.this_process()
+    assert me.is_alive() and str(os.getpid()) in me.told
+    assert not owners.Owner(**{**vars(me), "started": me.started + 1}).is_alive()
+    assert owners.Owner(**{**vars(me), "started": 1, "world": "pid:[1]"}).is_alive()  # cannot be known
+    pid = forked(lambda: 0)
+    assert exit_code(pid) == 0
+    assert owners.start_time(pid) == 0
+
+
+def test_keep_outlives_everybody_until_it_is_unstaged(source: Path, node: Path) -> None:
+    script = f"{sys.executable} -m helpers stage {source} --where {node} --leave-bytes 0 --keep; kill -9 $$"
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, timeout=60, start_new_session=True
+    )
+    path = done.stdout.strip()
+    assert staging.sweep_all([node]) == 0
+    assert "kept until it is unstaged" in cli("staged", "--where", node).stdout
+    assert "removed" in cli("unstage", path).stderr and names(node) == []
+
+
+def test_force_forgets_other_jobs_but_not_a_process_that_reads(source: Path, node: Path) -> None:
+    sleeper = subprocess.Popen(["sleep", "60"], env=in_job("903"))
+    try:
+        cli("stage", source, "--where", node, "--leave-bytes", 0, env=in_job("903"))
+        with staging.staged(source, node, config=ROOMY) as copy:
+            assert "stays, since it is kept for job 903" in cli("unstage", copy.path).stderr
+            assert "until the last process" in cli("unstage", "--force", copy.path).stderr
+            assert copy.path.exists()
+        assert names(node) == []
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+def test_unstage_as_json_and_a_wrong_path(source: Path, node: Path, tmp_path: Path) -> None:
+    path = cli("stage", source, "--where", node, "--leave-bytes", 0).stdout.strip()
+    record = json.loads(cli("unstage", path, "--json").stdout)
+    assert record == {"copies": [{"path": path, "removed": True, "note": "removed"}]}
+    wrong = cli("unstage", source)
+    assert wrong.returncode == 2 and "no staged copy" in wrong.stderr and source.exists()
+
+
+def test_staged_as_json(source: Path, node: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with staging.staged(source, node, config=ROOMY) as copy:
+        assert main(["staged", "--json", "--where", str(node)]) == 0
+        (found,) = [c for c in json.loads(capsys.readouterr().out)["copies"] if c["path"] == str(copy.path)]
+        assert found["in_use"] and found["state"] == "finished" and found["bytes"] > 0
+
+
+def test_flags_that_contradict_are_a_sentence(source: Path, tmp_path: Path) -> None:
+    assert main(["stage", str(source), "--to", str(tmp_path / "x"), "--keep"]) == 2
+    assert main(["stage", str(source), "--rank", "3"]) == 2
+
+
+def test_several_outputs_are_staged_beside_each_other(source: Path, node: Path, tmp_path: Path) -> None:
+    other = packed(tmp_path / "data" / "val.h5", 5000, seed=9)
+    with staging.staged(source, node, config=ROOMY) as one, staging.staged(other, node, config=ROOMY) as two:
+        assert {copy.path for copy in staging.listing([node])} == {one.path, two.path}

@@ -1,0 +1,311 @@
+"""Ranks, jobs and kills: one copy a node, whoever dies, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from staging_tools import MIB, ROOMY, exit_code, forked, names, packed, slowly, wait_for
+
+from helpers import progress, staging
+from helpers.digests import hash_block
+from helpers.staging import StageConfig, copying, lifetime, locks, owners, private
+from helpers.staging.slots import Slot, sweep
+
+
+def reading(source: Path, node: Path, log: Path, pause_s: float = 0.0, stay_s: float = 0.0):
+    """A rank: stage, check every byte, note who copied, stay a while."""
+    expected = hash_block(source.read_bytes())
+
+    def work() -> int:
+        if pause_s:
+            slowly(pause_s)
+        with staging.staged(source, node, config=ROOMY) as copy:
+            with log.open("a") as file:
+                file.write("reused\n" if copy.reused else "copied\n")
+            time.sleep(stay_s)
+            return 0 if hash_block(copy.path.read_bytes()) == expected else 1
+
+    return work
+
+
+def lines(log: Path) -> list[str]:
+    return log.read_text().split() if log.exists() else []
+
+
+def grown(node: Path) -> bool:
+    """Whether half a copy is there."""
+    return any(path.stat().st_blocks for path in node.rglob("copying/*") if path.is_file())
+
+
+def test_eight_ranks_at_once_make_one_copy_and_leave_nothing(
+    source: Path, node: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    ranks = [forked(reading(source, node, log, 0.002, 0.3)) for _ in range(8)]
+    assert [exit_code(pid) for pid in ranks] == [0] * 8
+    assert sorted(lines(log)) == ["copied"] + ["reused"] * 7
+    assert names(node) == []
+
+
+def test_ranks_that_come_and_go_never_see_a_copy_vanish(source: Path, node: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    def often() -> int:
+        work = reading(source, node, log)
+        return max(work() for _ in range(12))
+
+    assert [exit_code(pid) for pid in [forked(often) for _ in range(4)]] == [0] * 4
+    assert len(lines(log)) == 48
+    assert names(node) == []
+
+
+def test_two_jobs_share_a_copy_and_the_last_one_out_removes_it(
+    source: Path, node: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    short = forked(reading(source, node, log, stay_s=0.2))
+    long = forked(reading(source, node, log, stay_s=1.0))
+    assert exit_code(short) == 0
+    assert names(node) and sorted(lines(log)) == ["copied", "reused"]
+    assert exit_code(long) == 0
+    assert names(node) == []
+
+
+def test_another_rank_takes_over_when_the_copying_one_is_killed(
+    source: Path, node: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    first = forked(reading(source, node, log, 0.02))
+    wait_for(lambda: grown(node), "half a copy")
+    waiting = [forked(reading(source, node, log, stay_s=0.2)) for _ in range(3)]
+    time.sleep(0.1)
+    os.kill(first, signal.SIGKILL)
+    assert exit_code(first) == -9
+    assert [exit_code(pid) for pid in waiting] == [0] * 3
+    assert sorted(lines(log)) == ["copied", "reused", "reused"]
+    assert names(node) == []
+
+
+def test_a_child_of_a_killed_copier_does_not_keep_the_others_waiting(
+    source: Path, node: Path, tmp_path: Path
+) -> None:
+    """A worker forked during the copy would inherit the lock."""
+
+    def work() -> int:
+        write, children = copying.Copier._write, []
+
+        def forking(self, *words):
+            if not children:
+                children.append(os.fork())
+                if not children[0]:
+                    time.sleep(30)
+                    os._exit(0)
+                (tmp_path / "child").write_text(str(children[0]))
+            time.sleep(0.05)
+            write(self, *words)
+
+        copying.Copier._write = forking
+        return reading(source, node, tmp_path / "log")()
+
+    first = forked(work)
+    wait_for(lambda: grown(node) and (tmp_path / "child").exists(), "half a copy and a child")
+    child = int((tmp_path / "child").read_text())
+    os.kill(first, signal.SIGKILL)
+    assert exit_code(first) == -9
+    try:
+        assert exit_code(forked(reading(source, node, tmp_path / "log")), 10) == 0
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_during_the_copy_leaves_nothing(
+    number: signal.Signals, source: Path, node: Path, tmp_path: Path
+) -> None:
+    def work() -> int:
+        signal.signal(number, signal.SIG_DFL)
+        return reading(source, node, tmp_path / "log", 0.01)()
+
+    pid = forked(work)
+    wait_for(lambda: grown(node), "half a copy")
+    os.kill(pid, number)
+    assert exit_code(pid) == -number
+    assert names(node) == [] and lines(tmp_path / "log") == []
+
+
+def test_control_c_in_python_unwinds_and_leaves_nothing(source: Path, node: Path, tmp_path: Path) -> None:
+    def work() -> int:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            return reading(source, node, tmp_path / "log", 0.01)()
+        except KeyboardInterrupt:
+            return 7
+
+    pid = forked(work)
+    wait_for(lambda: grown(node), "half a copy")
+    os.kill(pid, signal.SIGINT)
+    assert exit_code(pid) == 7
+    assert names(node) == []
+
+
+def test_a_child_that_still_reads_keeps_its_file_when_sigterm_comes(
+    source: Path, node: Path, tmp_path: Path
+) -> None:
+    expected = hash_block(source.read_bytes())
+    go, answer = tmp_path / "go", tmp_path / "answer"
+
+    def work() -> int:
+        copy = staging.stage(source, node, config=ROOMY)
+        if os.fork() == 0:
+            with copy.path.open("rb") as file:
+                data = file.read(MIB)
+                (tmp_path / "opened").touch()
+                wait_for(go.exists, "the word to go on")
+                right = hash_block(data + file.read()) == expected
+            answer.with_suffix(".part").write_text(str(right))
+            answer.with_suffix(".part").replace(answer)
+            os._exit(0)
+        time.sleep(30)
+        return 1
+
+    pid = forked(work)
+    wait_for((tmp_path / "opened").exists, "the child to open the copy")
+    os.kill(pid, signal.SIGTERM)
+    assert exit_code(pid) == -signal.SIGTERM
+    assert names(node) == []
+    go.touch()
+    wait_for(answer.exists, "the child's answer")
+    assert answer.read_text() == "True"
+
+
+def killed_while_using(source: Path, node: Path) -> None:
+    def work() -> int:
+        staging.stage(source, node, config=ROOMY)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return 1
+
+    assert exit_code(forked(work)) == -9
+
+
+def test_what_a_killed_job_left_is_listed_and_removed_by_the_next(
+    source: Path, node: Path, tmp_path: Path
+) -> None:
+    killed_while_using(source, node)
+    (left,) = staging.listing([node])
+    assert (left.state, left.in_use, left.kept_for) == ("leftover", False, ())
+    assert "ended" in left.owner and left.bytes >= source.stat().st_size
+    other = packed(tmp_path / "data" / "val.arrow", 1000)
+    with staging.staged(other, node, config=ROOMY) as copy:
+        assert [found.path for found in staging.listing([node])] == [copy.path]
+
+
+def test_a_finished_leftover_of_the_same_content_is_used(source: Path, node: Path) -> None:
+    killed_while_using(source, node)
+    with staging.staged(source, node, config=ROOMY) as copy:
+        assert copy.reused
+
+
+def test_a_leftover_of_before_a_reboot_is_not_trusted(
+    source: Path, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_while_using(source, node)
+    monkeypatch.setattr(owners, "_boot", lambda: "another boot")
+    with staging.staged(source, node, config=ROOMY) as copy:
+        assert not copy.reused
+
+
+def test_a_killed_jobs_living_worker_keeps_the_copy(source: Path, node: Path, tmp_path: Path) -> None:
+    def work() -> int:
+        staging.stage(source, node, config=ROOMY)
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(30)
+            os._exit(0)
+        (tmp_path / "worker.part").write_text(str(pid))
+        (tmp_path / "worker.part").replace(tmp_path / "worker")
+        time.sleep(30)
+        return 1
+
+    pid = forked(work)
+    wait_for((tmp_path / "worker").exists, "a worker")
+    worker = int((tmp_path / "worker").read_text())
+    os.kill(pid, signal.SIGKILL)
+    assert exit_code(pid) == -9
+    assert staging.sweep_all([node]) == 0 and staging.listing([node])[0].in_use
+    os.kill(worker, signal.SIGKILL)
+    wait_for(lambda: staging.sweep_all([node]), "the worker's end")
+    assert names(node) == []
+
+
+def test_waiting_says_for_whom_and_ends_with_a_sentence(
+    source: Path, node: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LOG_INTERVAL_S", 0.01)
+    folder = private.private_folder(node)
+    key = staging.outputs.find(source, ROOMY).key
+    slot = Slot(folder, key)
+    held = locks.try_lock(slot.lock, shared=False)
+    assert held is not None
+    slot.begin()
+    with pytest.raises(staging.run.ResourceError, match=f"process {os.getpid()} has been copying"):
+        staging.stage(source, node, config=StageConfig(leave_bytes=0, wait_s=0.1))
+    assert f"waiting for process {os.getpid()}, which copies train.arrow" in capsys.readouterr().err
+    assert [copy.state for copy in staging.listing([node])] == ["being copied"]
+    assert not staging.unstage(slot.data / source.name).removed
+    slot.remove(held)
+    assert names(node) == []
+
+
+def test_a_copy_swept_between_two_locks_is_made_again(
+    source: Path, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share, stolen = locks.share, []
+
+    def let_a_sweeper_in(descriptor: int) -> None:
+        if not stolen:
+            stolen.append(True)
+            locks.fcntl.flock(descriptor, locks.fcntl.LOCK_UN)
+            assert sweep(private.private_folder(node))
+        share(descriptor)
+
+    monkeypatch.setattr(locks, "share", let_a_sweeper_in)
+    with staging.staged(source, node, config=ROOMY) as copy:
+        assert copy.path.read_bytes() == source.read_bytes() and stolen
+    assert names(node) == []
+
+
+def storm(source: Path, node: Path, log: Path, rounds: int, seed: int) -> int:
+    """Kill ranks at random moments; survivors must read right bytes. Returns how many were killed."""
+    draw, killed = random.Random(seed), 0
+    for _ in range(rounds):
+        ranks = [forked(reading(source, node, log, draw.choice((0, 0.001)), 0.01)) for _ in range(3)]
+        for victim in ranks[: draw.randint(1, 2)]:
+            time.sleep(draw.uniform(0, 0.03))
+            os.kill(victim, draw.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM)))
+        codes = [exit_code(pid) for pid in ranks]
+        assert set(codes) <= {0, -9, -15} and codes[-1] == 0
+        killed += sum(code < 0 for code in codes)
+    assert staging.sweep_all([node]) <= 1  # what the last one killed left
+    assert names(node) == []
+    return killed
+
+
+def test_random_kills_lose_nothing_and_leave_nothing(node: Path, tmp_path: Path) -> None:
+    source = packed(tmp_path / "data" / "x.arrow", 3 * MIB)
+    assert storm(source, node, tmp_path / "log", 25, 0) > 15
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_thousand_random_kills_lose_nothing_and_leave_nothing(
+    seed: int, node: Path, tmp_path: Path
+) -> None:
+    source = packed(tmp_path / "data" / "x.arrow", 3 * MIB)
+    assert storm(source, node, tmp_path / "log", 240, seed + 1) > 250
+    assert lifetime._held == {}

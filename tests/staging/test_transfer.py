@@ -1,0 +1,175 @@
+"""From an archive to scratch: resumable block by block, verified, published at the end."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from staging_tools import MIB, cli, exit_code, forked, names, packed, shards, slowly, wait_for
+
+from helpers import digests, machine, staging
+from helpers.errors import DamagedFileError, OutputExistsError, PackError, ResourceError, UsageError
+from helpers.staging import copying, transfer
+
+
+def same(source: Path, copy: Path) -> bool:
+    if source.is_dir():
+        return names(source) == names(copy) and all(
+            (source / name).read_bytes() == (copy / name).read_bytes() for name in names(source)
+        )
+    return source.read_bytes() == copy.read_bytes()
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_copy_is_published_whole_with_what_lies_beside_it(folder: bool, tmp_path: Path) -> None:
+    source = shards(tmp_path / "a" / "x.tars") if folder else packed(tmp_path / "a" / "x.arrow")
+    copy = staging.stage_to(source, tmp_path / "new" / "scratch")
+    assert copy.path == tmp_path / "new" / "scratch" / source.name and copy.verified and not copy.reused
+    assert same(source, copy.path)
+    assert names(copy.path.parent) == names(source.parent)  # nothing else is left
+    assert copy.path.stat().st_mode & 0o077 == source.stat().st_mode & 0o077  # as the umask says
+    again = staging.stage_to(source, tmp_path / "new" / "scratch")
+    assert again.reused and again.rate == 0 and "there already" in again.notes[0]
+
+
+def test_a_file_without_digest_gets_one_and_is_known_again_by_its_time(tmp_path: Path) -> None:
+    source = packed(tmp_path / "a" / "x.arrow", digest=False)
+    copy = staging.stage_to(source, tmp_path / "b")
+    assert not copy.verified and "not verified against a digest" in copy.notes[0]
+    assert digests.ContentDigest.load(digests.sidecar(copy.path)).damaged_blocks(copy.path) == []
+    assert staging.stage_to(source, tmp_path / "b").reused
+
+
+def test_something_else_of_that_name_is_never_overwritten(source: Path, tmp_path: Path) -> None:
+    other = packed(tmp_path / "b" / source.name, 1000, seed=5)
+    before = other.read_bytes()
+    with pytest.raises(OutputExistsError):
+        staging.stage_to(source, tmp_path / "b")
+    assert other.read_bytes() == before
+    for wrong in (source.parent, shards(tmp_path / "s.tars")):
+        with pytest.raises(UsageError, match="source itself"):
+            staging.stage_to(source if wrong == source.parent else wrong, wrong)
+
+
+@pytest.mark.parametrize("digest", [True, False])
+def test_a_killed_transfer_goes_on_where_it_was(digest: bool, tmp_path: Path) -> None:
+    source = packed(tmp_path / "a" / "x.arrow", 24 * MIB, digest=digest)
+    scratch = tmp_path / "scratch"
+    journal = scratch / ".x.arrow.packing" / "records" / "journal"
+
+    def work() -> int:
+        slowly(0.004)
+        staging.stage_to(source, scratch)
+        return 0
+
+    pid = forked(work)
+    wait_for(lambda: journal.exists() and len(journal.read_text().splitlines()) > 2, "a few blocks")
+    os.kill(pid, signal.SIGKILL)
+    assert exit_code(pid) == -9
+    assert not (scratch / "x.arrow").exists()
+    copy = staging.stage_to(source, scratch)
+    assert same(source, copy.path) and any("by an earlier run" in note for note in copy.notes)
+    assert not journal.exists()
+
+
+def interrupted(source: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> Path:
+    """Leave half a transfer, as a full disk does; the folder of what is there."""
+    write, done = copying.Copier._write, []
+
+    def failing(self, *words):
+        done.append(1)
+        if len(done) > after:
+            raise ResourceError("no room", expected="room", next_step="Make some")
+        write(self, *words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(copying.Copier, "_write", failing)
+        with pytest.raises(ResourceError, match="no room"):
+            staging.stage_to(source, scratch)
+    return scratch / f".{source.name}.packing"
+
+
+def test_blocks_that_were_damaged_meanwhile_are_copied_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = packed(tmp_path / "a" / "x.arrow", 24 * MIB)
+    aside = interrupted(source, tmp_path / "b", monkeypatch, 14)
+    with (aside / "data" / "x.arrow").open("r+b") as file:
+        file.write(b"a power cut")
+    with (aside / "records" / "journal").open("a") as file:
+        file.write("0 5 torn")
+    copy = staging.stage_to(source, tmp_path / "b")
+    assert same(source, copy.path)
+
+
+def test_half_a_copy_of_an_older_source_is_not_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = packed(tmp_path / "a" / "x.arrow", 24 * MIB)
+    interrupted(source, tmp_path / "b", monkeypatch, 14)
+    packed(source, 24 * MIB, seed=8)
+    copy = staging.stage_to(source, tmp_path / "b")
+    assert same(source, copy.path) and not copy.notes
+
+
+def test_a_damaged_archive_publishes_nothing(source: Path, tmp_path: Path) -> None:
+    with source.open("r+b") as file:
+        file.write(b"flipped")
+    with pytest.raises(DamagedFileError, match="block 0"):
+        staging.stage_to(source, tmp_path / "b")
+    assert not (tmp_path / "b" / source.name).exists()
+
+
+def test_two_transfers_of_one_output_do_not_mix(source: Path, tmp_path: Path) -> None:
+    aside = tmp_path / "b" / f".{source.name}.packing"
+    aside.mkdir(parents=True)
+    with (aside / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(PackError, match="another run is staging"):
+            staging.stage_to(source, tmp_path / "b")
+    assert same(source, staging.stage_to(source, tmp_path / "b").path)
+
+
+def test_too_little_room_is_told_before_the_first_byte(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dataclasses
+
+    real = machine.filesystem
+    for lack, word in (({"free_bytes": MIB}, "1.0 MB free"), ({"inodes_free": 5}, "5 more files")):
+        monkeypatch.setattr(
+            machine, "filesystem", lambda path, lack=lack: dataclasses.replace(real(path), **lack)
+        )
+        with pytest.raises(ResourceError, match=word):
+            staging.stage_to(source, tmp_path / "b")
+    assert names(tmp_path / "b") == []
+
+
+def test_large_files_on_lustre_are_striped_before_the_first_byte(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dataclasses
+
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "lfs").write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/called; ls -A "$4" >> {tmp_path}/called\n'
+    )
+    (tools / "lfs").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    real = machine.filesystem
+    staging.stage_to(source, tmp_path / "local")
+    monkeypatch.setattr(transfer, "_STRIPED_BYTES", MIB)
+    monkeypatch.setattr(machine, "filesystem", lambda path: dataclasses.replace(real(path), kind="lustre"))
+    staging.stage_to(source, tmp_path / "lustre")
+    (call,) = (tmp_path / "called").read_text().splitlines()
+    assert call == f"setstripe -c 4 {tmp_path}/lustre/.{source.name}.packing/data"
+
+
+def test_the_command_prints_where_the_copy_is(source: Path, tmp_path: Path) -> None:
+    done = cli("stage", source, "--to", tmp_path / "b")
+    assert done.returncode == 0 and done.stdout == f"{tmp_path / 'b' / source.name}\n"
+    assert "there already" in cli("stage", source, "--to", tmp_path / "b").stderr
