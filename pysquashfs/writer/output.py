@@ -132,11 +132,16 @@ def _publish(path: Path, out: Path, overwrite: bool) -> None:
         else:
             path.unlink()
     with contextlib.suppress(OSError):  # some network file systems refuse this, and need it not
-        folder = os.open(out.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync(out.parent)
+
+
+def sync(path: Path) -> None:
+    """Have a file or a folder on disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _refuse_existing(out: Path, overwrite: bool) -> None:

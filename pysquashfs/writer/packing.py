@@ -9,14 +9,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from pysquashfs.compression import Buffer
 from pysquashfs.errors import SquashFSError
 from pysquashfs.writer.image import ImageWriter
-from pysquashfs.writer.output import Output, aside
+from pysquashfs.writer.output import Output, aside, sync, written
 from pysquashfs.writer.settings import DEFAULT_BLOCK_BYTES, Settings
-from pysquashfs.writer.sources import FileReader
+from pysquashfs.writer.sources import Item, digest_of, pieces, read_ahead
 
-Item: TypeAlias = tuple[str, Buffer | Path]
 Tool: TypeAlias = Literal["python", "mksquashfs", "gensquashfs"]
 TOOLS = ("python", "mksquashfs", "gensquashfs")
 
@@ -48,6 +46,7 @@ def pack(
     fragments: bool = False,
     deduplicate: bool = False,
     threads: int | None = None,
+    in_flight: int = 8,
     tool: Tool = "python",
     overwrite: bool = False,
 ) -> PackedImage:
@@ -69,6 +68,7 @@ def pack(
         fragments: Put the ends of files together: smaller, and slow to read at random.
         deduplicate: Store equal files once.
         threads: That compress; None for all CPUs this process may use.
+        in_flight: Files that are opened and read at a time; more where opening takes long.
         tool: "python" for the writer of this package. "mksquashfs" and "gensquashfs" are run where asked,
             with equal settings; given paths, both choose the order of the data themselves.
         overwrite: Whether an image of that name may be replaced.
@@ -87,28 +87,31 @@ def pack(
     settings = Settings(compression, level, block_bytes, fragments, deduplicate, threads)
     out = Path(out)
     if tool == "python":
-        return _pack(out, items, settings, overwrite)
+        return _pack(out, items, settings, in_flight, overwrite)
     if tool not in TOOLS:
         raise SquashFSError(
             f"the tool {tool!r} is not known", expected=f"one of {', '.join(TOOLS)}", next_step="Use python"
         )
     tools = import_module("pysquashfs.tools")
-    with aside(out, overwrite=overwrite) as (_, path):
+    with aside(out, overwrite=overwrite) as (_, path), written(out):
         files, size = tools.run(tool, path, items, settings)
+        sync(path)
         image_bytes = path.stat().st_size
     return PackedImage(out, files, size, image_bytes)
 
 
-def _pack(out: Path, items: Iterable[Item], settings: Settings, overwrite: bool) -> PackedImage:
+def _pack(
+    out: Path, items: Iterable[Item], settings: Settings, in_flight: int, overwrite: bool
+) -> PackedImage:
     with aside(out, overwrite=overwrite) as (descriptor, _):
         output = Output(descriptor, out)
-        with _writer(output, settings) as writer:
-            reader = FileReader(writer)
-            for name, source in items:
-                if isinstance(source, Path):
-                    reader.add(name, source)
-                else:
+        with _writer(output, settings) as writer, contextlib.closing(read_ahead(items, in_flight)) as found:
+            for name, source in found:
+                if not isinstance(source, Path):
                     writer.add(name, source)
+                else:
+                    digest = digest_of(source) if settings.deduplicate else None
+                    writer.add_pieces(name, pieces(source), digest)
             output.finish(writer.close())
     return PackedImage(out, writer.files, writer.bytes, output.bytes)
 

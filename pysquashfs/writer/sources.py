@@ -1,7 +1,10 @@
-"""Read the files that go into an image, each through one buffer that is used again and again.
+"""Read the files that go into an image: several small ones at a time, large ones piece by piece.
+
+On a parallel file system opening a file takes a millisecond and more, however small it is; so a few
+threads open and read ahead, and the image is written meanwhile.
 
 The trap: a file may vanish or grow between being listed and being read. What was announced in the image
-must be what is stored, so each is read to its end and one byte further.
+must be what is stored, so each is asked for one byte more than it should have.
 """
 
 from __future__ import annotations
@@ -10,79 +13,131 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeAlias
 
 from pysquashfs.compression import Buffer
 from pysquashfs.errors import SquashFSError
-from pysquashfs.writer.image import ImageWriter
 
-_BUFFER_BYTES = 4 << 20  # a multiple of every block size; small enough to stay in the cache of a core
+Item: TypeAlias = tuple[str, Buffer | Path]
+PIECE_BYTES = 1 << 20  # a multiple of every block size; files up to this are read whole and ahead
+_BATCH = 8  # files that a thread reads in one go
 
 
-class FileReader:
-    """Adds files of the file system to an image."""
+def read_ahead(items: Iterable[Item], in_flight: int) -> Generator[Item, None, None]:
+    """The items in their order, with small files replaced by their bytes.
 
-    def __init__(self, writer: ImageWriter) -> None:
-        self._writer = writer
-        self._buffer = memoryview(bytearray(_BUFFER_BYTES + 1))
+    Holds at most 8 MiB for each file in flight. An item that is no path is passed on before the next one
+    is drawn, so whoever makes the items may use one buffer again and again.
 
-    def add(self, name: str, path: Path) -> None:
-        """Store one file.
+    Args:
+        items: (name, bytes or path).
+        in_flight: How many files are opened and read at a time.
 
-        Args:
-            name: In the image.
-            path: On disk; links are followed.
+    Raises:
+        SquashFSError: A file cannot be read or changed its size.
+    """
+    waiting: deque[tuple[list[tuple[str, Path]], Future[list[Buffer | Path]]]] = deque()
+    batch: list[tuple[str, Path]] = []
+    with contextlib.ExitStack() as stack:
+        pool = ThreadPoolExecutor(in_flight, "squash-read")
+        stack.callback(pool.shutdown, wait=True, cancel_futures=True)
 
-        Raises:
-            SquashFSError: It is no regular file, cannot be read, or changed meanwhile.
-        """
-        with _reading(path):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            with _reading(path):
-                status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise _unusable(path, "it is no regular file")
-            size = status.st_size
-            if size <= _BUFFER_BYTES:
-                self._writer.add(name, self._small(descriptor, path, size))
+        def submit() -> None:
+            nonlocal batch
+            if batch:
+                waiting.append((batch, pool.submit(_read_batch, [path for _, path in batch])))
+                batch = []
+
+        def done(most_waiting: int) -> Iterator[Item]:
+            while len(waiting) > most_waiting:
+                names, task = waiting.popleft()
+                found = task.result()
+                for (name, _), data in zip(names, found, strict=True):
+                    yield name, data
+
+        for name, source in items:
+            if isinstance(source, Path):
+                batch.append((name, source))
+                if len(batch) == _BATCH:
+                    submit()
+                    yield from done(in_flight)
             else:
-                digest = _digest(descriptor, path) if self._writer.settings.deduplicate else None
-                self._writer.add_pieces(name, self._pieces(descriptor, path, size), digest)
+                submit()
+                yield from done(0)
+                yield name, source
+        submit()
+        yield from done(0)
+
+
+def _read_batch(paths: list[Path]) -> list[Buffer | Path]:
+    return [_small(path) for path in paths]
+
+
+def _small(path: Path) -> Buffer | Path:
+    """The bytes of a file, or its path if it is too large to be held."""
+    with _reading(path):
+        descriptor, size = _open(path)
+        try:
+            if size > PIECE_BYTES:
+                return path
+            data = os.pread(descriptor, size + 1, 0)
+            while 0 < len(data) < size and (more := os.pread(descriptor, size + 1 - len(data), len(data))):
+                data += more  # a network file system may return less than was asked for
         finally:
             os.close(descriptor)
+    if len(data) != size:
+        raise _changed(path, size)
+    return data
 
-    def _small(self, descriptor: int, path: Path, size: int) -> Buffer:
-        if self._fill(descriptor, path, size + 1, 0, enough=size) != size:
-            raise _changed(path, size)
-        return self._buffer[:size]
 
-    def _pieces(self, descriptor: int, path: Path, size: int) -> Iterator[Buffer]:
+def pieces(path: Path) -> Iterator[Buffer]:
+    """The bytes of a large file, through one buffer that is used again for each piece.
+
+    Raises:
+        SquashFSError: It cannot be read or changed its size.
+    """
+    buffer = memoryview(bytearray(PIECE_BYTES))
+    with _reading(path):
+        descriptor, size = _open(path)
+    try:
         position = 0
         while position < size:
-            wanted = min(_BUFFER_BYTES, size - position)
-            if self._fill(descriptor, path, wanted, position, enough=wanted) != wanted:
+            found, wanted = 0, min(PIECE_BYTES, size - position)
+            with _reading(path):
+                while found < wanted and (
+                    count := os.preadv(descriptor, [buffer[found:wanted]], position + found)
+                ):
+                    found += count
+            if found != wanted:
                 raise _changed(path, size)
-            yield self._buffer[:wanted]
+            yield buffer[:wanted]
             position += wanted
-        if self._fill(descriptor, path, 1, position, enough=1):
-            raise _changed(path, size)
-
-    def _fill(self, descriptor: int, path: Path, wanted: int, position: int, enough: int) -> int:
-        """Ask for `wanted` bytes until `enough` are there or the file ends; usually once."""
-        found = 0
         with _reading(path):
-            while count := os.preadv(descriptor, [self._buffer[found:wanted]], position + found):
-                found += count
-                if found >= enough:
-                    break
-        return found
+            if os.pread(descriptor, 1, position):
+                raise _changed(path, size)
+    finally:
+        os.close(descriptor)
 
 
-def _digest(descriptor: int, path: Path) -> bytes:
-    with _reading(path), os.fdopen(os.dup(descriptor), "rb", buffering=0) as file:
+def digest_of(path: Path) -> bytes:
+    """A hash of a large file, by which an equal one is recognised."""
+    with _reading(path), path.open("rb", buffering=0) as file:
         return hashlib.file_digest(file, "sha256").digest()[:16]
+
+
+def _open(path: Path) -> tuple[int, int]:
+    """A descriptor of a regular file, and its size."""
+    # Not waiting for whoever writes into a pipe of that name.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise _unusable(path, "it is no regular file")
+    return descriptor, status.st_size
 
 
 @contextlib.contextmanager

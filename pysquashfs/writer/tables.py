@@ -10,7 +10,6 @@ about 15 MB.
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Sequence
 
@@ -108,12 +107,10 @@ class Tables:
         if tree.files + tree.folders > _MOST_INODES:
             raise _too_many(f"{tree.files:,} files", "at most 4,294,967,294 files and folders")
         rows, bounds = tree.by_folder()
-        parents = tree.parents()
+        parents, children, child_bounds = tree.parents(), *tree.folders_in_folders()
         # A folder's inode is numbered after those of its files, and folders go from the last to the first.
         counts = np.diff(bounds) + 1
         self._numbers = (np.cumsum(counts[::-1])[::-1]).tolist()
-        children = np.argsort(parents[1:], kind="stable") + 1
-        child_bounds = np.searchsorted(parents[children], np.arange(tree.folders + 1))
         words = np.array(self._blocks.words, "<u4").tobytes()
         self._words, self._first_words = memoryview(words), self._word_bounds()
         for folder in range(tree.folders - 1, -1, -1):
@@ -135,14 +132,8 @@ class Tables:
 
     def _write_folder(self, folder: int, parent: int, files: list[int], inside: list[int]) -> None:
         tree, listing = self._tree, Listing(self._listings)
-        names = [tree.file_name(file) for file in files] + [tree.folder_name(child) for child in inside]
         number = self._numbers[folder] - len(files)
-        previous = b""
-        for row in sorted(range(len(names)), key=names.__getitem__):
-            name = names[row]
-            if name == previous:
-                raise self._twice(folder, name)
-            previous = name
+        for row, name in tree.sorted_listing(folder, files, inside):
             if row < len(files):
                 at = self._inodes.tell()
                 kind, inode = self._file_inode(number, files[row])
@@ -168,14 +159,6 @@ class Tables:
         start = self._blocks.starts[original] if len(words) else 0
         return inodes.file_inode(
             number, start, self._sizes[file], words.tobytes(), *self._tails.place(original)
-        )
-
-    def _twice(self, folder: int, name: bytes) -> SquashFSError:
-        path = self._tree.folder_path(folder) + os.fsdecode(name)
-        return SquashFSError(
-            f"the name {path!r} comes twice among the items, or as a file and as a folder",
-            expected="each name once",
-            next_step="Give one of them another name",
         )
 
 

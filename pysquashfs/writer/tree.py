@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from array import array
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ class Tree:
         self._blob = bytearray()
         self._ends = array("Q")
         self._folder_of = array("I")
+        self._told = 1
 
     @property
     def files(self) -> int:
@@ -101,6 +103,11 @@ class Tree:
             number = self._parents[number]
         return "".join(os.fsdecode(part) + "/" for part in reversed(parts))
 
+    def new_folders(self) -> list[bytes]:
+        """The paths of folders that came since this was asked last, each before what is in it."""
+        first, self._told = self._told, len(self._folder_names)
+        return [os.fsencode(self.folder_path(number)[:-1]) for number in range(first, self._told)]
+
     def parents(self) -> Array:
         """The parent of every folder; the root is its own."""
         return np.array(self._parents, np.int64)
@@ -110,6 +117,44 @@ class Tree:
         of = np.array(self._folder_of, np.uint32)
         order = np.argsort(of, kind="stable").astype(np.uint32)
         return order, np.concatenate([[0], np.cumsum(np.bincount(of, minlength=self.folders))])
+
+    def folders_in_folders(self) -> tuple[Array, Array]:
+        """The numbers of all folders but the root, by parent, and where each parent's begin among them."""
+        parents = self.parents()
+        order = np.argsort(parents[1:], kind="stable") + 1
+        return order, np.searchsorted(parents[order], np.arange(self.folders + 1))
+
+    def sorted_listing(
+        self, folder: int, files: Sequence[int], folders: Sequence[int]
+    ) -> Iterator[tuple[int, bytes]]:
+        """What is in a folder, in the order of the names: row among `files` and then `folders`, and name.
+
+        Raises:
+            SquashFSError: Two names are equal.
+        """
+        names = [self.file_name(file) for file in files] + [self.folder_name(child) for child in folders]
+        previous = b""
+        for row in sorted(range(len(names)), key=names.__getitem__):
+            name = names[row]
+            if name == previous:
+                raise SquashFSError(
+                    f"the name {self.folder_path(folder) + os.fsdecode(name)!r} comes twice among the items, "
+                    "or as a file and as a folder",
+                    expected="each name once",
+                    next_step="Give one of them another name",
+                )
+            previous = name
+            yield row, name
+
+    def check_unique(self) -> None:
+        """Raise a SquashFSError if a name comes twice; for who writes no tables, which notices by itself."""
+        files, bounds = self.by_folder()
+        inside, inside_bounds = self.folders_in_folders()
+        for folder in range(self.folders):
+            of = files[bounds[folder] : bounds[folder + 1]].tolist()
+            children = inside[inside_bounds[folder] : inside_bounds[folder + 1]].tolist()
+            for _ in self.sorted_listing(folder, of, children):
+                pass
 
 
 def _fault(path: bytes) -> str:
