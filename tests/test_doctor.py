@@ -124,6 +124,28 @@ def test_a_folder_without_write_permission_is_told(tmp_path, monkeypatch):
     assert "not writable" in storage._folder(tmp_path).value
 
 
+@pytest.mark.parametrize(("used", "verdict"), [(500, "ok"), (95_000, "warn")])
+def test_a_quota_is_told_and_a_nearly_full_one_warned_about(tmp_path, monkeypatch, used, verdict):
+    quota = machine.Quota("project", 10**9, 10**12, used, 100_000, "lfs quota")
+    monkeypatch.setattr(machine, "quota", lambda path: quota)
+    found = by_name(storage.findings([tmp_path]), f"quota {tmp_path}")
+    assert found.verdict == verdict and f"{used:,} of 100,000 files used (project, lfs quota)" in found.value
+
+
+def test_a_single_stripe_is_told_with_what_packed_files_want(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "striping", lambda path: machine.Striping(1, 1 << 20))
+    found = by_name(storage.findings([tmp_path]), f"striping {tmp_path}")
+    assert found.value == "1 of the storage targets, 1.0 MB each" and "lfs setstripe" in found.advice
+    monkeypatch.setattr(machine, "striping", lambda path: machine.Striping(-1, 1 << 20, 3))
+    found = by_name(storage.findings([tmp_path]), f"striping {tmp_path}")
+    assert found.value.startswith("all storage targets") and found.advice == ""
+
+
+def test_large_blocks_are_told(everything_lies_on, tmp_path):
+    everything_lies_on(dataclasses.replace(LOCAL, kind="gpfs", block_bytes=1 << 24))
+    assert "in blocks of 16.8 MB" in by_name(storage.findings([tmp_path]), f"folder {tmp_path}").value
+
+
 def test_a_docker_sized_shared_memory_is_warned_about(tmp_path, everything_lies_on):
     everything_lies_on(dataclasses.replace(LOCAL, kind="tmpfs", total_bytes=64 << 20, free_bytes=64 << 20))
     found = storage._shared_memory(tmp_path)
@@ -248,6 +270,14 @@ def test_inside_a_job_the_job_is_named(monkeypatch, no_slurm):
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
     assert next(scheduler.findings()).value == "inside job 4711 (2 nodes)"
+
+
+def test_the_shell_of_salloc_is_told_that_it_is_not_on_its_nodes(monkeypatch, no_slurm):
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    found = next(scheduler.findings())
+    assert (found.verdict, "srun" in found.advice) == ("warn", True)
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    assert next(scheduler.findings()).verdict == "ok"
 
 
 def test_a_machine_with_sbatch_and_no_job_is_taken_for_a_login_node(tmp_path, monkeypatch, no_slurm):

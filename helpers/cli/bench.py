@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _ORDERS: dict[str, tuple[Order, ...]] = {"both": ("random", "sequential")}
 _CACHES: dict[str, tuple[Cache, ...]] = {"both": ("warm", "cold")}
 
+_USUAL_SAMPLE_BYTES = 110_000
+
 _MORE = """\
 read   random and sequential reads of packed files, warm and cold, all files interleaved round by
        round; every byte is touched.
@@ -75,6 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, show, keep."""
     if arguments.save is not None:
         _check_place(arguments.save)
+    _warn(arguments)
     began = perf_counter()
     result = _reads(arguments) if arguments.what == "read" else _packing(arguments)
     for note in result.notes:
@@ -85,6 +88,19 @@ def run(arguments: argparse.Namespace) -> int:
         save(result.records, arguments.save)
     _show(arguments, result.records, perf_counter() - began)
     return 0
+
+
+def _warn(arguments: argparse.Namespace) -> None:
+    """Say so if this is a login node and the work, as far as one can tell beforehand, is heavy."""
+    from helpers.bench.packing import FORMATS
+    from helpers.bench.peers import METHODS
+    from helpers.machine import warn_on_login_node
+
+    config = config_of(arguments)
+    rounds = config.repeats * (2 * len(FORMATS) + len(METHODS))
+    if arguments.what == "read":
+        rounds = config.repeats * len(config.orders) * len(config.caches) * max(1, len(arguments.paths))
+    warn_on_login_node("measuring", size_bytes=rounds * config.count * _USUAL_SAMPLE_BYTES)
 
 
 def _check_place(save: Path) -> None:

@@ -113,6 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _pack(arguments: argparse.Namespace, source: Source, config: PackConfig) -> int:
     from helpers.pack import pack
 
+    _warn(source)
     report = pack(source, arguments.out, config)
     if arguments.json:
         print_json(report.as_json())
@@ -128,6 +129,15 @@ def _pack(arguments: argparse.Namespace, source: Source, config: PackConfig) -> 
     if report.skipped:
         print(f"{len(report.skipped):,} samples were left out; see {report.path}.faults.json")
     return 0
+
+
+def _warn(source: Source) -> None:
+    """Say so if this is a login node and the work is heavy."""
+    from helpers.machine import warn_on_login_node
+
+    sizes = source.manifest.sizes
+    files = len(source.manifest) if source.root is not None and source.root.is_dir() else 0
+    warn_on_login_node("packing", size_bytes=0 if sizes is None else int(sizes.sum()), files=files)
 
 
 def _verified(report: PackReport) -> str:

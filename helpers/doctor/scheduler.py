@@ -6,17 +6,19 @@ import os
 import shutil
 from collections.abc import Iterator
 
+from helpers import machine
 from helpers.doctor.finding import Finding
 
 
 def findings() -> Iterator[Finding]:
     """One finding: the job we are in, the login node we are on, or that there is no SLURM."""
-    job = os.environ.get("SLURM_JOB_ID")
-    sbatch = shutil.which("sbatch")
-    if job:
-        nodes = os.environ.get("SLURM_JOB_NUM_NODES") or os.environ.get("SLURM_NNODES") or "1"
-        yield Finding("SLURM", f"inside job {job} ({nodes} node{'s' if nodes != '1' else ''})")
-    elif sbatch:
+    here = machine.node()
+    in_slurm = bool(os.environ.get("SLURM_JOB_ID"))
+    if here.job and not in_slurm:
+        yield Finding("SLURM", f"not here; {here.why}", advice="Job scripts of the course are for SLURM.")
+    elif in_slurm:
+        yield _job(here)
+    elif sbatch := shutil.which("sbatch"):
         yield Finding(
             "SLURM",
             f"{sbatch}, not inside a job: this looks like a login node",
@@ -25,3 +27,12 @@ def findings() -> Iterator[Finding]:
         )
     else:
         yield Finding("SLURM", "not here", advice="Nothing to do: job scripts need it, the course does not.")
+
+
+def _job(here: machine.Node) -> Finding:
+    nodes = os.environ.get("SLURM_JOB_NUM_NODES") or os.environ.get("SLURM_NNODES") or "1"
+    value = f"inside job {here.job} ({nodes} node{'s' if nodes != '1' else ''})"
+    if here.kind == "login":
+        advice = "This shell is not on its nodes: start programs with srun, or a shell with srun --pty bash."
+        return Finding("SLURM", value, "warn", advice)
+    return Finding("SLURM", value)

@@ -20,15 +20,19 @@ from helpers.progress import bytes_text
 SHARED_MEMORY = Path("/dev/shm")
 NEEDED_BYTES = 10 * 10**9
 NEEDED_INODES = 100_000
+NEARLY_FULL = 0.9
+USUAL_BLOCK_BYTES = 64 << 10
 NEEDED_SHARED_MEMORY_BYTES = 10**9
 NODE_LOCAL_VARIABLES = ("SLURM_TMPDIR", "LOCAL_SCRATCH", "VSC_SCRATCH_NODE", "L_SCRATCH", "TMPDIR")
 LOCKING_OFF = ("FALSE", "0", "BEST_EFFORT")
 
 
 def findings(folders: Sequence[Path]) -> Iterator[Finding]:
-    """Each folder's file system, the environment's, temporary and memory-backed storage, HDF5 locking."""
+    """Folders with quota and striping, the environment, temporary and memory-backed storage, HDF5 locking."""
     for folder in folders:
         yield _folder(folder)
+        yield from _quota(folder)
+        yield from _striping(folder)
     yield _environment()
     yield _temporary()
     yield _shared_memory(SHARED_MEMORY)
@@ -40,7 +44,9 @@ def _told(found: machine.FileSystem) -> str:
     """A file system in a few words."""
     inodes = "" if found.inodes_free is None else f" and {found.inodes_free:,} files"
     place = "shared" if found.shared else "local"
-    return f"{found.kind} ({place}), {bytes_text(found.free_bytes)}{inodes} free"
+    large = found.block_bytes > USUAL_BLOCK_BYTES
+    blocks = f", in blocks of {bytes_text(found.block_bytes)}" if large else ""
+    return f"{found.kind} ({place}), {bytes_text(found.free_bytes)}{inodes} free{blocks}"
 
 
 def _folder(folder: Path) -> Finding:
@@ -67,6 +73,33 @@ def _folder(folder: Path) -> Finding:
             advice="Each open asks a server that all users share: pack small files into few large ones.",
         )
     return Finding(name, told)
+
+
+def _quota(folder: Path) -> Iterator[Finding]:
+    """What one may still store there, where a tool tells."""
+    found = machine.quota(folder)
+    if found is None:
+        return
+    told = [f"{bytes_text(found.used_bytes)} of {bytes_text(found.limit_bytes)}"] if found.limit_bytes else []
+    told += [f"{found.used_files:,} of {found.limit_files:,} files"] if found.limit_files else []
+    name, value = f"quota {folder}", f"{' and '.join(told)} used ({found.holder}, {found.tool})"
+    if found.share < NEARLY_FULL:
+        yield Finding(name, value)
+        return
+    advice = "Nearly full: delete or move something, or pack small files; a full quota stops a job half way."
+    yield Finding(name, value, "warn", advice)
+
+
+def _striping(folder: Path) -> Iterator[Finding]:
+    """Over how many servers a large file there will go, on Lustre."""
+    found = machine.striping(folder)
+    if found is None:
+        return
+    count = "all storage targets" if found.count < 0 else f"{found.count} of the storage targets"
+    grown = ", once a file has grown" if found.components > 1 else ""
+    value = f"{count}, {bytes_text(found.size_bytes)} each{grown}"
+    advice = "Right for small files; for packed ones of many GB: lfs setstripe -c 8 DIR, before packing."
+    yield Finding(f"striping {folder}", value, advice=advice if found.count == 1 else "")
 
 
 def _environment() -> Finding:

@@ -1,4 +1,4 @@
-"""What is this computer: usable CPUs, memory limit, file systems.
+"""What is this computer: usable CPUs, memory limit, file systems, quota, login or compute node.
 
 The trap: inside a job or a container `os.cpu_count()` and the memory that `free` shows belong to the
 whole node. A program that believes them starts 128 workers on 4 CPUs, or stages 200 GB into a job
@@ -14,17 +14,27 @@ from typing import Any
 
 from helpers.machine.cgroups import MemoryLimit, cpu_quota, memory_limit
 from helpers.machine.filesystems import FileSystem, filesystem, is_parallel_filesystem
+from helpers.machine.nodes import Node, node, warn_on_login_node
+from helpers.machine.quotas import Quota, quota
+from helpers.machine.stripes import Striping, striping
 
 __all__ = [
     "FileSystem",
     "MemoryLimit",
+    "Node",
+    "Quota",
+    "Striping",
     "cpu_quota",
     "describe",
     "filesystem",
     "is_parallel_filesystem",
     "memory_limit",
     "memory_limit_bytes",
+    "node",
+    "quota",
+    "striping",
     "usable_cpus",
+    "warn_on_login_node",
 ]
 
 

@@ -94,6 +94,12 @@ def is_parallel_filesystem(path: Path) -> bool:
     return filesystem(path).shared
 
 
+def existing(path: Path) -> Path:
+    """The path without symbolic links, or its nearest parent that exists."""
+    real = Path(os.path.realpath(path))
+    return next((candidate for candidate in (real, *real.parents) if os.path.exists(candidate)), real)  # noqa: PTH110 - Path's raises
+
+
 def _nearest(path: Path) -> tuple[str, os.statvfs_result]:
     real = Path(os.path.realpath(path))
     for candidate in (real, *real.parents):

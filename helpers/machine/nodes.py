@@ -1,0 +1,102 @@
+"""Which kind of computer this is: a node of a job, a login node, or somebody's own.
+
+The trap: `salloc` gives nodes and leaves the shell where it was. SLURM_JOB_ID is set there too, but
+what is started without `srun` still runs on the login node; SLURMD_NODENAME tells the two apart.
+
+Source: sbatch(1), srun(1) and salloc(1), "OUTPUT ENVIRONMENT VARIABLES".
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TextIO, TypeAlias
+
+NodeKind: TypeAlias = Literal["compute", "login", "own"]
+
+SILENCE = "SMALLFILES_LOGIN_OK"
+"""Set it to 1 where heavy work on this node is fine."""
+
+HEAVY_BYTES = 5 * 10**9
+HEAVY_FILES = 20_000
+_OTHER_JOBS = {"PBS_JOBID": "PBS", "LSB_JOBID": "LSF", "FLUX_JOB_ID": "Flux"}
+_SUBMITTERS = ("sbatch", "qsub", "bsub")
+
+
+@dataclass(frozen=True)
+class Node:
+    """What kind of computer this seems to be.
+
+    Args:
+        kind: `compute`, inside a job; `login`, shared by those who submit jobs; `own`, neither.
+        why: What it was recognised by.
+        job: Number of the job, if there is one.
+    """
+
+    kind: NodeKind
+    why: str
+    job: str = ""
+
+
+def node(env: Mapping[str, str] | None = None) -> Node:
+    """Say what kind of computer this seems to be; nothing is asked but the environment and the PATH.
+
+    Args:
+        env: The environment; another one in tests.
+    """
+    env = os.environ if env is None else env
+    job = env.get("SLURM_JOB_ID", "")
+    if job and (env.get("SLURMD_NODENAME") or env.get("SLURM_STEP_ID")):
+        return Node("compute", f"inside SLURM job {job}", job)
+    if job:
+        return Node("login", f"job {job} has nodes, but this shell is not on them (salloc without srun)", job)
+    for variable, scheduler in _OTHER_JOBS.items():
+        if env.get(variable):
+            return Node("compute", f"inside {scheduler} job {env[variable]}", env[variable])
+    for name in _SUBMITTERS:
+        if found := shutil.which(name, path=env.get("PATH", os.defpath)):
+            return Node("login", f"{found} is here and no job is")
+    return Node("own", "no scheduler is here")
+
+
+def warn_on_login_node(
+    what: str,
+    *,
+    size_bytes: int,
+    files: int = 0,
+    env: Mapping[str, str] | None = None,
+    stream: TextIO | None = None,
+) -> bool:
+    """Say on standard error that a heavy job is about to run where others work.
+
+    A hundred people share a login node, and its file system with all jobs; some sites kill what is
+    heavy there without a word.
+
+    Args:
+        what: What is about to run: `packing`.
+        size_bytes: How many bytes it will read.
+        files: How many files it will open.
+        env: The environment; another one in tests.
+        stream: Where to say it, if not on standard error.
+
+    Returns:
+        Whether it was said.
+    """
+    env = os.environ if env is None else env
+    heavy = size_bytes >= HEAVY_BYTES or files >= HEAVY_FILES
+    if not heavy or env.get(SILENCE, "") not in ("", "0"):
+        return False
+    here = node(env)
+    if here.kind != "login":
+        return False
+    amount = f"{size_bytes / 1e9:,.1f} GB" + (
+        f" in {files:,} file{'s' if files != 1 else ''}" if files else ""
+    )
+    (stream or sys.stderr).write(
+        f"warning: {what} {amount} is heavy work for a login node, which this seems to be ({here.why}); "
+        f"run it in a job (srun, salloc or sbatch), or set {SILENCE}=1 if it is fine here\n"
+    )
+    return True

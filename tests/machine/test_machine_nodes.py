@@ -1,0 +1,85 @@
+"""Login node, node of a job, or somebody's own computer; and the warning on the first."""
+
+import io
+
+import pytest
+
+from helpers import machine
+from helpers.machine.nodes import HEAVY_BYTES, HEAVY_FILES, SILENCE
+
+
+@pytest.fixture
+def with_sbatch(tmp_path):
+    (tmp_path / "sbatch").write_text("#!/bin/sh\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    return {"PATH": str(tmp_path)}
+
+
+def test_a_computer_without_a_scheduler_is_somebodys_own():
+    assert machine.node({"PATH": "/nowhere"}).kind == "own"
+
+
+def test_a_scheduler_without_a_job_is_a_login_node(with_sbatch):
+    found = machine.node(with_sbatch)
+    assert found.kind == "login" and "sbatch is here" in found.why and found.job == ""
+
+
+@pytest.mark.parametrize("more", [{"SLURMD_NODENAME": "n1"}, {"SLURM_STEP_ID": "0"}])
+def test_inside_a_batch_script_or_a_step_it_is_a_compute_node(with_sbatch, more):
+    found = machine.node({**with_sbatch, "SLURM_JOB_ID": "4711", **more})
+    assert (found.kind, found.job) == ("compute", "4711")
+
+
+def test_the_shell_of_salloc_is_still_on_the_login_node(with_sbatch):
+    found = machine.node({**with_sbatch, "SLURM_JOB_ID": "4711", "SLURM_NNODES": "2"})
+    assert found.kind == "login" and "salloc without srun" in found.why
+
+
+@pytest.mark.parametrize("variable", ["PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID"])
+def test_jobs_of_other_schedulers_are_jobs(variable):
+    assert machine.node({"PATH": "/nowhere", variable: "1.server"}).kind == "compute"
+
+
+@pytest.mark.parametrize(("size", "files"), [(HEAVY_BYTES, 0), (0, HEAVY_FILES)])
+def test_heavy_work_on_a_login_node_is_warned_about_in_one_line(with_sbatch, size, files):
+    said = io.StringIO()
+    assert machine.warn_on_login_node("packing", size_bytes=size, files=files, env=with_sbatch, stream=said)
+    line = said.getvalue()
+    assert line.count("\n") == 1 and line.startswith("warning: packing ") and f"{SILENCE}=1" in line
+
+
+def test_light_work_a_job_an_own_computer_and_a_wish_for_silence_are_not(with_sbatch):
+    said = io.StringIO()
+    heavy = {"size_bytes": 10**12, "stream": said}
+    assert not machine.warn_on_login_node("x", size_bytes=10**6, files=9, env=with_sbatch, stream=said)
+    in_job = {**with_sbatch, "SLURM_JOB_ID": "1", "SLURMD_NODENAME": "n"}
+    for env in (in_job, {"PATH": ""}, {**with_sbatch, SILENCE: "1"}):
+        assert not machine.warn_on_login_node("x", env=env, **heavy)
+    assert said.getvalue() == ""
+    assert machine.warn_on_login_node("x", env={**with_sbatch, SILENCE: "0"}, **heavy)
+
+
+@pytest.fixture
+def here_is_a_login_node(with_sbatch, monkeypatch):
+    import os
+
+    for name in [name for name in os.environ if name.startswith(("SLURM", "PBS_", "LSB_", "FLUX_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", f"{with_sbatch['PATH']}:/usr/bin:/bin")
+    monkeypatch.setattr("helpers.machine.nodes.HEAVY_BYTES", 1000)
+
+
+def test_pack_warns_and_goes_on(tmp_path, here_is_a_login_node, capsys):
+    from helpers.cli import main
+
+    (tmp_path / "data" / "cat").mkdir(parents=True)
+    (tmp_path / "data" / "cat" / "1.jpg").write_bytes(b"\xff\xd8\xff" + bytes(2000) + b"\xff\xd9")
+    assert main(["pack", str(tmp_path / "data"), str(tmp_path / "x.arrow")]) == 0
+    assert "warning: packing 0.0 GB in 1 file is heavy work" in capsys.readouterr().err
+
+
+def test_bench_warns_before_it_measures(tmp_path, here_is_a_login_node, capsys):
+    from helpers.cli import main
+
+    assert main(["bench", "read", str(tmp_path / "none.arrow")]) == 1
+    assert "warning: measuring " in capsys.readouterr().err
