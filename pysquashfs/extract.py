@@ -216,7 +216,8 @@ def _write_files(image: SquashFS, rows: Rows, root: Path) -> None:
 def _check_room(image: Path, parent: Path, chosen: _Chosen, max_bytes: int | None) -> None:
     """An image of kilobytes may claim petabytes."""
     with _told(parent):
-        parent.mkdir(parents=True, exist_ok=True)
+        while not parent.exists():
+            parent = parent.parent
         room = os.statvfs(parent)
     free = room.f_bavail * room.f_frsize
     limit, why = (free, "are free") if max_bytes is None or free < max_bytes else (max_bytes, "are allowed")
@@ -252,6 +253,7 @@ def _aside(folder: Path) -> Iterator[Path]:
     """A private folder beside the final one, which it becomes if the block ends well."""
     private = folder.absolute().parent / f".{folder.absolute().name}.extracting"
     with _told(folder):
+        private.parent.mkdir(parents=True, exist_ok=True)
         private.mkdir(mode=0o700, exist_ok=True)
         descriptor = os.open(private, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

@@ -1,0 +1,289 @@
+"""The command line: look into images, unpack and pack them, without mounting them.
+
+Exit codes: 0 done, 1 a failure told in a sentence (or a verification that found damage), 2 a command line
+that makes no sense. Data goes to standard output, messages to standard error.
+
+The trap: names in an image are bytes and may hold the end of a line or what a terminal obeys; so they are
+shown escaped where they are listed, and whole with --json. Notebook 06 uses most verbs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from pysquashfs.errors import SquashFSError
+
+if TYPE_CHECKING:
+    from pysquashfs.image import SquashFS
+
+FAILED, USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
+_BACKENDS = ("auto", "pure", "libsquashfs")
+_MODES = {"directory": "d", "file": "-", "symlink": "l", "block device": "b", "character device": "c"}
+
+_WHY = """\
+Squashfs images without a mount, root or a C library.
+
+  python -m pysquashfs pack photos photos.sqfs        a folder becomes one file
+  python -m pysquashfs info photos.sqfs               how it is made, and why it is slow if it is
+  python -m pysquashfs list photos.sqfs train --long
+  python -m pysquashfs cat photos.sqfs train/1.jpg > 1.jpg
+  python -m pysquashfs extract photos.sqfs out train  the folder train only
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with all verbs."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pysquashfs", description=_WHY, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True)
+
+    def verb(name: str, why: str, run: Callable[[argparse.Namespace], int]) -> Callable[..., Any]:
+        added = verbs.add_parser(name, help=why, description=why[0].upper() + why[1:])
+        added.add_argument("--json", action="store_true", help="print one JSON object on standard output")
+        added.add_argument("--debug", action="store_true", help="show the traceback of an unexpected error")
+        added.set_defaults(run=run)
+        if name != "pack":
+            added.add_argument("image", type=Path, metavar="IMAGE")
+        return added.add_argument
+
+    add = verb("list", "list what is in an image, or in a folder of it", _list)
+    add("folder", nargs="?", default="", metavar="FOLDER", help="list what is below it")
+    add("--long", action="store_true", help="with type, permissions, size and target of links")
+    verb("info", "show how an image is made, and why it is slow, if it is", _info)
+    add = verb("cat", "write files of an image to standard output", _cat)
+    add("paths", nargs="+", metavar="PATH")
+    add("--backend", choices=_BACKENDS, default="auto")
+    add = verb("extract", "unpack an image, or some of it, into a new folder", _extract)
+    add("folder", type=Path, metavar="FOLDER", help="a name that is free")
+    add("members", nargs="*", metavar="PATH", help="files and folders to unpack; all if there is none")
+    add("--links", action="store_true", help="make symlinks too, where they stay in the folder")
+    add("--max-bytes", type=int, metavar="N", help="refuse to unpack more than this")
+    _add_pack(verb("pack", "pack a folder into one image", _pack))
+    add = verb("mount", "show an image as a folder until Ctrl-C, without root where FUSE is there", _mount)
+    add("folder", type=Path, nargs="?", metavar="FOLDER", help="where; a temporary folder if not given")
+    verb("verify", "read everything in an image once; exit code 1 if something is damaged", _verify)
+    return parser
+
+
+def _add_pack(add: Callable[..., Any]) -> None:
+    add("source", type=Path, metavar="DIR", help="the folder; links to files are followed")
+    add("out", type=Path, metavar="IMAGE", help="a name that is free")
+    add("--compression", choices=("none", "gzip", "zstd", "lz4", "xz"), default="none")
+    add("--level", type=int, metavar="N", help="of the compressor")
+    add("--block-bytes", type=int, default=131072, metavar="N", help="4096 to 1048576, a power of two")
+    add("--fragments", action="store_true", help="put ends of files together: smaller, slow at random")
+    add("--deduplicate", action="store_true", help="store equal files once")
+    add("--tool", choices=("python", "mksquashfs", "gensquashfs"), default="python", help="who writes")
+    add("--in-flight", type=int, default=8, metavar="N", help="files opened and read at a time")
+    add("--threads", type=int, metavar="N", help="that compress")
+    add("--overwrite", action="store_true", help="replace an image of that name")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line.
+
+    Args:
+        argv: The words after the program's name; None takes them from the process.
+
+    Returns:
+        The exit code.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # an ASCII locale, a name that is no UTF-8
+    try:
+        arguments = build_parser().parse_args(argv)
+    except SystemExit as stop:  # argparse leaves this way after --help (0) and after bad usage (2)
+        return int(stop.code or 0)
+    try:
+        code: int = arguments.run(arguments)
+        if sys.stdout is not None:  # closed by the caller (>&-)
+            sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except KeyboardInterrupt:
+        _say("interrupted; nothing unfinished was left")
+        return INTERRUPTED
+    except Exception as error:
+        if arguments.debug:
+            traceback.print_exc()
+        _say(f"error: {_told(error)}")
+        return FAILED
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, SquashFSError):
+        return str(error)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror or error}; expected it to work. Check path, permissions and space."
+    return f"this is a bug ({type(error).__name__}: {error}). Run it again with --debug and report it."
+
+
+def _open(arguments: argparse.Namespace) -> SquashFS:
+    from pysquashfs.image import SquashFS
+
+    return SquashFS(arguments.image, getattr(arguments, "backend", "auto"))
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    with _open(arguments) as image:
+        paths = image.list(arguments.folder)
+        if arguments.json:
+            _print_json(
+                {"image": str(arguments.image), "entries": [vars(image.stat(path)) for path in paths]}
+            )
+            return 0
+        for line in _lines(image, paths, arguments.long):
+            print(line)
+    return 0
+
+
+def _lines(image: SquashFS, paths: Sequence[str], long: bool) -> Iterator[str]:
+    for path in paths:
+        if not long:
+            yield _shown(path)
+            continue
+        found = image.stat(path)
+        target = f" -> {_shown(found.target)}" if found.target is not None else ""
+        yield f"{_MODES.get(found.kind, '?')}{found.mode:04o} {found.size:>14,} {_shown(path)}{target}"
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    with _open(arguments) as image:
+        facts = {"image": str(arguments.image), **image.info()}
+    if arguments.json:
+        _print_json(facts)
+        return 0
+    findings, recommended = facts.pop("findings"), facts.pop("recommended")
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        text = (
+            f"{value:,}" if isinstance(value, int) else f"{value:.3g}" if isinstance(value, float) else value
+        )
+        print(f"{name.replace('_', ' '):<{width}}  {text}")
+    for finding in findings:
+        print(f"- {finding}")
+    if recommended:
+        print(f"Better:\n  {recommended}")
+    return 0
+
+
+def _cat(arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        raise SquashFSError(
+            "cat was asked for JSON", expected="bytes as they are", next_step="Leave --json out"
+        )
+    with _open(arguments) as image:
+        rows = [image.row(path) for path in arguments.paths]  # all of them are there, or nothing is written
+        for row, path in zip(rows, arguments.paths, strict=True):
+            whole = image.index.files.size[row] <= 1 << 20
+            for piece in [image.read_at(row)] if whole else image.chunks(path):
+                sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+    return 0
+
+
+def _extract(arguments: argparse.Namespace) -> int:
+    from pysquashfs.extract import extract
+
+    began = perf_counter()
+    found = extract(
+        arguments.image,
+        arguments.folder,
+        arguments.members or None,
+        symlinks=arguments.links,
+        max_bytes=arguments.max_bytes,
+    )
+    _report(arguments, vars(found), began, f"unpacked {found.files:,} files into {found.folder}")
+    if found.long_names:
+        _say(f"{found.long_names:,} paths were left out: a name of 256 bytes fits into no Linux file system")
+    if found.left_out:
+        _say(f"{found.left_out:,} links, devices or pipes were left out")
+    return 0
+
+
+def _pack(arguments: argparse.Namespace) -> int:
+    from pysquashfs.writer import pack
+    from pysquashfs.writer.folder import folder_items
+
+    began = perf_counter()
+    names = ("compression", "level", "block_bytes", "fragments", "deduplicate", "tool", "in_flight")
+    chosen = {name: getattr(arguments, name) for name in (*names, "threads", "overwrite")}
+    found = pack(arguments.out, folder_items(arguments.source), **chosen)
+    _report(arguments, vars(found), began, f"packed {found.files:,} files into {found.path}")
+    return 0
+
+
+def _mount(arguments: argparse.Namespace) -> int:
+    from pysquashfs.mount import mount
+
+    with mount(arguments.image, arguments.folder) as where:
+        if arguments.json:
+            _print_json({"image": str(arguments.image), "folder": str(where)})
+        else:
+            print(where)
+        sys.stdout.flush()
+        _say("mounted until Ctrl-C")
+        try:
+            _wait()
+        except KeyboardInterrupt:
+            return 0
+    return 0
+
+
+def _wait() -> None:
+    import signal
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    while True:
+        signal.pause()
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    began = perf_counter()
+    with _open(arguments) as image:
+        found = image.verify()
+    told = f"{found.files:,} files read, {len(found.faults):,} faults"
+    _report(arguments, {**vars(found), "ok": found.ok}, began, told)
+    for line in found.faults:
+        _say(f"damaged: {line}")
+    for line in found.notes:
+        _say(f"note: {line}")
+    return 0 if found.ok else FAILED
+
+
+def _report(arguments: argparse.Namespace, facts: dict[str, Any], began: float, told: str) -> None:
+    seconds = perf_counter() - began
+    if arguments.json:
+        _print_json({**facts, "seconds": round(seconds, 3)})
+    else:
+        _say(f"{told}: {facts['bytes']:,} bytes in {seconds:.1f} s")
+
+
+def _print_json(record: dict[str, Any]) -> None:
+    print(json.dumps(record, indent=2, default=str))  # ASCII: names that are no UTF-8 stay exact
+
+
+def _shown(path: str) -> str:
+    """A name with everything escaped that a terminal would obey."""
+    return path if path.isprintable() else ascii(path)[1:-1]
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr)
