@@ -126,7 +126,10 @@ def _read(reader: Reader, numbers: list[int]) -> tuple[list[Buffer | None], dict
 def _fault(reader: Reader, index: int, epoch: int, error: Exception, on_error: OnError) -> Fault:
     """The fault of a sample; raised as an error if that is asked, or if the data is not to blame."""
     if isinstance(error, _NOT_OF_DATA):
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # or error and frame would keep each other alive
     reason = error.got if isinstance(error, HelpersError) else f"{type(error).__name__}: {error}"
     fault = Fault(index, reader.key(index), reason)
     if on_error == "stop":

@@ -69,7 +69,10 @@ def explained(crew: Crew) -> Iterator[None]:
         found = explain(error, crew)
         if found is None:
             raise
-        raise found from error
+        try:
+            raise found from error
+        finally:
+            del found  # or error and frame would keep each other, and the workers, alive
 
 
 def explain(error: BaseException, crew: Crew) -> ResourceError | None:

@@ -79,7 +79,10 @@ class InThreads(Iterator[T]):
         item = self._lanes[self._turn].take()
         if isinstance(item, _End):
             self.close()
-            raise StopIteration if item.error is None else item.error
+            try:
+                raise StopIteration if item.error is None else item.error
+            finally:
+                del item  # or error and frame would keep each other alive
         self._turn = (self._turn + 1) % len(self._lanes)
         return item
 

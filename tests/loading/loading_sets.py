@@ -4,7 +4,6 @@ import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -20,7 +19,7 @@ class Stub:
     """Eight rows of random pixels, the first of which is the sample's own first bytes."""
 
     shape: tuple[int, ...] = (SIZE, SIZE, 3)
-    dtype: np.dtype[Any] = np.dtype(np.uint8)
+    dtype = np.dtype(np.uint8)
 
     def into(self, data, rng, out):
         data = bytes(data)
@@ -35,7 +34,7 @@ class Cropped:
     """A crop of a decoded image, by Pillow."""
 
     shape: tuple[int, ...] = (32, 32, 3)
-    dtype: np.dtype[Any] = np.dtype(np.uint8)
+    dtype = np.dtype(np.uint8)
 
     def into(self, data, rng, out):
         with Image.open(io.BytesIO(data)) as image:
@@ -70,6 +69,11 @@ def write(samples: list[Sample], out: Path, **options) -> Path:
 def numbers(batches) -> list[list[int]]:
     """The samples of each batch."""
     return [batch["index"].tolist() for batch in batches]
+
+
+def flat(lists) -> list[int]:
+    """One list of several."""
+    return [number for numbers in lists for number in numbers]
 
 
 def digest(batches) -> list[str]:

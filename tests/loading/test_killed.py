@@ -1,0 +1,150 @@
+"""Dead workers, full shared memory and too many files are told in a sentence."""
+
+import gc
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import loading_sets as sets
+import numpy as np
+import pytest
+
+from helpers.errors import ResourceError
+from helpers.loading import BadSampleError, LoaderConfig, WorkerDiedError, make_loader
+from helpers.loading.killed import Crew, check_shared_memory, explain
+from helpers.loading.loader import choose_mode
+
+PROCESSES = LoaderConfig(mode="processes", workers=2, batch=8)
+
+
+@dataclass(frozen=True)
+class Dying:
+    """Kills its process at one sample, as the system does when memory is used up."""
+
+    signal: int
+    shape = (4, 4, 3)
+    dtype = np.dtype(np.uint8)
+
+    def into(self, data, rng, out):
+        if bytes(data)[6] == 20:
+            os.kill(os.getpid(), self.signal)
+        out[...] = 0
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return sets.write(sets.stub_samples(60), tmp_path_factory.mktemp("set") / "x.arrow")
+
+
+@pytest.mark.parametrize("order", ["random", "stream"])
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (signal.SIGKILL, ("killed by signal 9", "--mem", "MiB for all its processes")),
+        (signal.SIGBUS, ("bus error", "/dev/shm has", "mode='threads'")),
+        (signal.SIGTERM, ("Terminated", "mode='main'")),
+    ],
+)
+def test_a_worker_that_is_killed_is_told_with_what_to_change(path, order, number, words):
+    loader = make_loader(path, replace(PROCESSES, order=order), transform=Dying(number))
+    with pytest.raises(WorkerDiedError) as caught:
+        list(loader)
+    for word in words:
+        assert word in str(caught.value)
+    assert "RuntimeError" not in str(caught.value)
+
+
+def test_the_workers_end_soon_after_a_failure(tmp_path):
+    path = sets.write(sets.stub_samples(60, bad=(30,)), tmp_path / "x.arrow")
+    loader = make_loader(path, PROCESSES, transform=sets.Stub())
+    with pytest.raises(BadSampleError) as caught:
+        list(loader)
+    pids = [worker.pid for worker in loader._iterator._workers]
+    began = time.perf_counter()
+    del loader, caught
+    gc.collect()
+    assert time.perf_counter() - began < 4  # torch waits five seconds for each that does not listen
+    assert not any(Path(f"/proc/{pid}/cmdline").exists() for pid in pids)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("received 0 items of ancdata", ("ulimit -n", "file_system")),
+        ("Too many open files. Communication with the workers is no longer possible.", ("ulimit -n",)),
+        ("unable to open shared memory object </torch_1> in read-write mode", ("ulimit -n",)),
+        ("unable to write to file </torch_1>: No space left on device; shared memory", ("MiB in /dev/shm",)),
+        ("DataLoader worker (pid(s) 12, 13) exited unexpectedly", ("process 12, 13", "mode='main'")),
+        ("DataLoader worker (pid 7) is killed by signal: Killed. ", ("process 7", "2 workers")),
+    ],
+)
+def test_what_torch_says_is_translated(text, words):
+    found = explain(RuntimeError(text), Crew(2, 2, 1 << 20))
+    assert all(word in str(found) for word in words)
+
+
+def test_other_errors_are_left_alone():
+    assert explain(RuntimeError("CUDA error: out of memory"), Crew(2, 2, 1)) is None
+
+
+def test_shared_memory_that_is_too_small_is_refused_before_the_start(tmp_path):
+    free = os.statvfs("/dev/shm").f_bavail * os.statvfs("/dev/shm").f_frsize
+    with pytest.raises(ResourceError, match="2 workers with 3 batches ahead need"):
+        check_shared_memory(Crew(2, 3, free // 5))
+    check_shared_memory(Crew(0, 3, free))
+    assert choose_mode(LoaderConfig(), 8, free // 5) == "threads"
+    assert choose_mode(LoaderConfig(), 8, 1000) == "processes"
+    assert choose_mode(LoaderConfig(), 2, 1000) == "threads"
+    assert choose_mode(LoaderConfig(mode="processes"), 2, 1000) == "processes"
+    assert choose_mode(LoaderConfig(mode="processes"), 0, 1000) == "main"
+
+
+def run(code: str, *before: str) -> subprocess.CompletedProcess[str]:
+    folder = Path(__file__).parent
+    script = f"import sys\nsys.path.insert(0, {str(folder)!r})\n" + textwrap.dedent(code)
+    words = [*before, sys.executable, "-c", script]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=folder.parent.parent)
+
+
+def test_too_many_batches_kept_are_told_as_open_files(path):
+    code = f"""
+    import loading_sets as sets, resource
+    from helpers.errors import ResourceError
+    from helpers.loading import LoaderConfig, make_loader
+    resource.setrlimit(resource.RLIMIT_NOFILE, (80, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    loader = make_loader("{path}", LoaderConfig(mode="processes", workers=1, batch=1), transform=sets.Stub())
+    try:
+        kept = [batch for _ in range(3) for batch in loader]
+    except ResourceError as error:
+        print("told:", error)
+    """
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] > 80
+    done = run(code)
+    assert "told: no more files could be opened" in done.stdout, done.stderr[-2000:]
+    assert "ulimit -n" in done.stdout
+
+
+def test_a_real_small_dev_shm_is_refused_with_its_size(path):
+    mount = "mount -t tmpfs -o size=64k shm /dev/shm &&"
+    if subprocess.run(["unshare", "-rm", "sh", "-c", f"{mount} true"], capture_output=True).returncode:
+        pytest.skip("this system lets nobody mount inside a name space")
+    code = f"""
+    import loading_sets as sets
+    from helpers.errors import ResourceError
+    from helpers.loading import LoaderConfig, make_loader
+    made = LoaderConfig(mode="processes", workers=2, batch=256, prefetch=4)
+    try:
+        make_loader("{path}", made, transform=sets.Stub())
+    except ResourceError as error:
+        print("told:", error)
+    print(type(make_loader("{path}", LoaderConfig(workers=8, batch=256), transform=sets.Stub())).__name__)
+    """
+    done = run(code, "unshare", "-rm", "sh", "-c", f'{mount} exec "$0" "$@"')
+    assert "told: /dev/shm has 0 MiB free, and 2 workers with 4 batches ahead" in done.stdout, done.stderr
+    assert "ThreadLoader" in done.stdout

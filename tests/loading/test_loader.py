@@ -1,0 +1,247 @@
+"""One loader, whatever makes its batches: processes, threads, or neither."""
+
+import multiprocessing
+from collections import Counter
+from dataclasses import replace
+
+import loading_sets as sets
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from helpers import formats
+from helpers.captions import Vocabulary
+from helpers.errors import UsageError
+from helpers.loading import (
+    BadSampleError,
+    CaptionBatches,
+    LoaderConfig,
+    RawBatches,
+    SampleDataset,
+    make_loader,
+)
+
+COUNT = 101
+METHODS = multiprocessing.get_all_start_methods()
+MODES = [
+    LoaderConfig(mode="main"),
+    LoaderConfig(mode="threads", workers=3),
+    LoaderConfig(mode="processes", workers=2),
+]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return sets.write(sets.stub_samples(COUNT), tmp_path_factory.mktemp("set") / "x.arrow")
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shards") / "x.tars"
+    return sets.write(sets.stub_samples(COUNT), folder, max_count=17)
+
+
+def loader(path, config, **changes):
+    changes = {"batch": 8, "seed": 3} | changes
+    return make_loader(path, replace(config, **changes), transform=sets.Stub())
+
+
+@pytest.fixture(scope="module")
+def expected(path):
+    """Batches of two epochs, made in the main thread."""
+    made = loader(path, MODES[0])
+    return [sets.digest(made) for _ in range(2)]
+
+
+@pytest.mark.parametrize("config", MODES, ids=lambda config: config.mode)
+def test_all_modes_give_equal_batches(path, expected, config):
+    made = loader(path, config)
+    assert isinstance(made, DataLoader)
+    assert len(made) == 13
+    assert [sets.digest(made) for _ in range(2)] == expected
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_all_start_methods_give_equal_batches(path, expected, method):
+    made = loader(path, MODES[2], start_method=method)
+    assert sets.digest(made) == expected[0]
+
+
+def test_batches_are_tensors_in_channels_last_order(path):
+    for config in MODES:
+        batch = next(iter(loader(path, config)))
+        assert batch["image"].shape == (8, 3, 8, 8)
+        assert batch["image"].dtype == torch.uint8
+        assert batch["image"].is_contiguous(memory_format=torch.channels_last)
+        assert batch["target"].dtype == batch["index"].dtype == torch.int64
+
+
+@pytest.mark.parametrize("order", ["random", "stream"])
+@pytest.mark.parametrize("config", MODES, ids=lambda config: config.mode)
+def test_a_loader_stopped_at_batch_5_goes_on_at_batch_5(path, config, order):
+    whole = loader(path, config, order=order)
+    later = [sets.digest(whole), sets.digest(whole)]
+    stopped = loader(path, config, order=order)
+    passing = iter(stopped)
+    for _ in range(5):
+        next(passing)
+    state = stopped.state_dict()
+    assert (state["epoch"], state["batch"]) == (0, 5)
+    again = loader(path, config, order=order)
+    again.load_state_dict(state)
+    again.set_epoch(0)  # as trainers do; must not go back to the beginning
+    assert sets.digest(again) == later[0][5:]
+    assert sets.digest(again) == later[1]
+
+
+def test_a_state_says_where_the_loader_is(path):
+    made = loader(path, MODES[0])
+    at = [made.state_dict()]
+    for number, _ in enumerate(made):
+        if number in (0, 12):
+            at.append(made.state_dict())
+    made.set_epoch(7)
+    at.append(made.state_dict())
+    assert [(s["epoch"], s["batch"]) for s in at] == [(0, 0), (0, 1), (1, 0), (7, 0)]
+
+
+def test_a_state_of_another_loader_is_refused(path):
+    state = loader(path, MODES[0]).state_dict()
+    with pytest.raises(UsageError, match=r"'batch': 8.*'batch': 16"):
+        loader(path, MODES[0], batch=16).load_state_dict(state)
+    with pytest.raises(UsageError, match="batch from 0 to 13"):
+        loader(path, MODES[0]).load_state_dict(state | {"batch": 14})
+    with pytest.raises(UsageError, match="unknown"):
+        loader(path, MODES[0]).load_state_dict({"epoch": 0, "batch": 0})
+
+
+@pytest.mark.parametrize("order", ["random", "stream"])
+@pytest.mark.parametrize("config", MODES, ids=lambda config: config.mode)
+def test_epochs_differ_though_nobody_calls_set_epoch(path, config, order):
+    made = loader(path, config, order=order)
+    first, second = sets.numbers(made), sets.numbers(made)
+    assert first != second
+    made.set_epoch(0)
+    assert sets.numbers(made) == first
+    assert sets.numbers(made) == second
+
+
+@pytest.mark.parametrize("config", MODES, ids=lambda config: config.mode)
+def test_a_pass_may_be_left_in_the_middle(path, config):
+    made = loader(path, config)
+    for _ in made:
+        break
+    made.set_epoch(0)
+    assert sets.flat(sets.numbers(made)) == made.plan.indices(0).tolist()
+
+
+@pytest.mark.parametrize("order", ["random", "stream"])
+@pytest.mark.parametrize("mode", ["processes", "threads"])
+def test_real_ranks_and_workers_read_every_sample_once(shards, mode, order):
+    assert len(formats.open(shards).shard_sizes()) > 2
+    for world, workers in ((1, 3), (2, 2), (3, 1)):
+        seen = Counter()
+        for rank in range(world):
+            config = LoaderConfig(mode=mode, workers=workers, order=order, rank=rank, world_size=world)
+            made = loader(shards, config, buffer=9)
+            batches = sets.numbers(made)
+            assert len(batches) == len(made) == made.plan.batches_per_rank()[rank]
+            seen.update(sets.flat(batches))
+        assert seen == Counter(range(COUNT)), (world, workers)
+
+
+def test_streams_of_two_workers_are_those_of_one_thread_for_each(shards):
+    made = [loader(shards, config, order="stream", workers=2, buffer=9) for config in MODES[1:]]
+    assert sets.digest(made[0]) == sets.digest(made[1])
+
+
+def test_a_compressed_shard_can_be_streamed(tmp_path):
+    folder = sets.write(sets.stub_samples(40), tmp_path / "x.tars", compression="gzip")
+    made = loader(folder, MODES[1], order="stream", buffer=4)
+    assert sorted(sets.flat(sets.numbers(made))) == list(range(40))
+
+
+def test_a_stream_reads_each_sample_once_and_holds_no_more_than_its_buffer(shards):
+    made = loader(shards, MODES[0], order="stream", buffer=10)
+    dataset = made.dataset
+    maker, emits = dataset._open(0, 0, 0, True)
+    window, most = maker.reader, 0
+    for start in range(0, COUNT, 8):
+        assert len(maker.make(emits[start : start + 8], 0)) == len(emits[start : start + 8])
+        most = max(most, len(window._held))
+    assert most <= 10 + 64
+    assert not window._held
+
+
+@pytest.mark.parametrize("config", MODES, ids=lambda config: config.mode)
+@pytest.mark.parametrize("order", ["random", "stream"])
+def test_corrupt_images_stop_are_skipped_or_repeated_in_all_modes(tmp_path, config, order):
+    path = sets.write(sets.stub_samples(60, bad=(7, 30)), tmp_path / "x.arrow")
+    skipping = loader(path, config, order=order, on_error="skip")
+    assert sorted(sets.flat(sets.numbers(skipping))) == sorted(set(range(60)) - {7, 30})
+    assert skipping.fault_count == 2
+    assert {fault.key for fault in skipping.faults} == {"d1/0007.jpg", "d0/0030.jpg"}
+    repeating = loader(path, config, order=order, on_error="repeat")
+    seen = Counter(sets.flat(sets.numbers(repeating)))
+    assert sum(seen.values()) == 60
+    assert seen.keys() == set(range(60)) - {7, 30}
+    stopping = loader(path, config, order=order)
+    stopping.set_epoch(7)
+    with pytest.raises(BadSampleError, match=r"sample 'd[01]/00(07|30).jpg' .* in epoch 7"):
+        list(stopping)
+
+
+def test_whole_shards_are_refused_where_ranks_are_too_many(shards):
+    count = len(formats.open(shards).shard_sizes())
+    with pytest.raises(UsageError, match=f"{count} shards are to be shared by {count + 1} ranks"):
+        loader(shards, MODES[0], order="stream", whole_shards=True, rank=0, world_size=count + 1)
+
+
+@pytest.mark.parametrize("config", MODES, ids=lambda config: config.mode)
+def test_raw_and_caption_batches_travel_too(tmp_path, path, config):
+    raw = make_loader(path, replace(config, batch=8))
+    reader = formats.open(path)
+    for batch in raw:
+        offsets = batch["offsets"].tolist()
+        for row, index in enumerate(batch["index"].tolist()):
+            assert bytes(batch["data"][offsets[row] : offsets[row + 1]].numpy()) == bytes(reader.read(index))
+    told = formats.open(sets.write(sets.stub_samples(30, captions=True), tmp_path / "c.arrow"))
+    words = Vocabulary.build(text for index in range(30) for text in told.target(index))
+    captions = make_loader(CaptionBatches(told, words, sets.Stub(), pick="all", words=9), config)
+    [batch] = list(captions)
+    assert batch["tokens"].shape == (30, 5, 9)
+    assert batch["image"].shape == (30, 3, 8, 8)
+
+
+def test_a_plain_dataloader_takes_the_data_set(path):
+    plain = DataLoader(SampleDataset(path, sets.Stub()), batch_size=8, num_workers=2)
+    batches = list(plain)
+    assert sets.flat(sets.numbers(batches)) == list(range(COUNT))
+    assert batches[0]["image"].shape == (8, 3, 8, 8)
+    raw = DataLoader(SampleDataset(path), batch_size=None)
+    reader = formats.open(path)
+    for index, item in enumerate(raw):
+        assert bytes(item["data"].numpy()) == bytes(reader.read(index))
+        assert item["index"] == index
+
+
+def test_a_data_set_counts_from_the_end_and_refuses_numbers_outside(path):
+    dataset = SampleDataset(path, sets.Stub())
+    assert dataset[-1]["index"] == COUNT - 1
+    assert len(dataset) == COUNT
+    with pytest.raises(IndexError):
+        dataset[COUNT]
+    with pytest.raises(UsageError, match=r"epochs \[0, 1\]"):
+        dataset.__getitems__([1, 2 | 1 << 40])
+
+
+def test_a_transform_beside_a_maker_is_refused(path):
+    with pytest.raises(UsageError, match="transform was given beside RawBatches"):
+        make_loader(RawBatches(formats.open(path)), transform=sets.Stub())
+
+
+def test_an_empty_set_gives_no_batches(tmp_path):
+    path = sets.write([], tmp_path / "x.arrow")
+    for config in MODES:
+        for order in ("random", "stream"):
+            assert list(loader(path, config, order=order)) == []

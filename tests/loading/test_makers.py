@@ -1,0 +1,218 @@
+"""Batches are a function of seed, epoch and indices, and name what they cannot make."""
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import loading_sets as sets
+import numpy as np
+import pytest
+
+from helpers import formats
+from helpers.captions import END, START, Vocabulary
+from helpers.errors import ReaderClosedError, UsageError
+from helpers.loading.batches import SampleRngs, allocate, nbytes
+from helpers.loading.faults import BadSampleError
+from helpers.loading.makers import CaptionBatches, ImageBatches, RawBatches
+
+BAD = (3, 11, 12)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    return formats.open(sets.write(sets.stub_samples(40), tmp_path_factory.mktemp("good") / "x.arrow"))
+
+
+@pytest.fixture(scope="module")
+def torn(tmp_path_factory):
+    return formats.open(sets.write(sets.stub_samples(40, BAD), tmp_path_factory.mktemp("torn") / "x.arrow"))
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    samples = sets.stub_samples(30, captions=True)
+    return formats.open(sets.write(samples, tmp_path_factory.mktemp("told") / "x.arrow"))
+
+
+def vocabulary(reader) -> Vocabulary:
+    return Vocabulary.build(text for index in range(len(reader)) for text in reader.target(index))
+
+
+def test_a_generator_is_the_same_whatever_was_drawn_before():
+    rngs = SampleRngs(seed=3, epoch=1)
+    first = rngs.at(5).random(4)
+    rngs.at(6).integers(0, 9, 3, dtype=np.int32)  # leaves half a word behind
+    assert (rngs.at(5).random(4) == first).all()
+    others = [SampleRngs(4, 1).at(5), SampleRngs(3, 2).at(5), SampleRngs(3, 1).at(6), SampleRngs(5, 3).at(1)]
+    for other in others:
+        assert (other.random(4) != first).all()
+
+
+def test_a_large_seed_and_a_million_samples_are_no_trouble():
+    assert SampleRngs(2**64 - 1, 2**31).at(2**40 - 1).random() != SampleRngs(0, 2**31).at(2**40 - 1).random()
+
+
+def test_an_image_does_not_depend_on_its_batch(good):
+    maker = ImageBatches(good, sets.Stub(), seed=1)
+    alone = {i: maker.make([i], 2).arrays["image"][0] for i in range(40)}
+    batch = maker.make([7, 3, 39, 0], 2)
+    assert batch.arrays["index"].tolist() == [7, 3, 39, 0]
+    assert batch.arrays["target"].tolist() == [0, 3, 4, 0]
+    for row, index in enumerate([7, 3, 39, 0]):
+        assert (batch.arrays["image"][row] == alone[index]).all()
+        assert batch.arrays["image"][row, 0, 0].tolist() == [0, 0, index]
+    assert (maker.make([7], 3).arrays["image"][0] != alone[7]).any()
+
+
+def test_threads_share_a_maker_without_mixing_pictures(good):
+    maker = ImageBatches(pickle.loads(pickle.dumps(good)), sets.Stub(), seed=1)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda n: maker.make(range(n, 40), 0).arrays["image"].tobytes(), range(40)))
+    assert found == [maker.make(range(n, 40), 0).arrays["image"].tobytes() for n in range(40)]
+
+
+def test_given_arrays_are_filled_in_place(good):
+    maker = ImageBatches(good, sets.Stub())
+    out = allocate(maker.layout(8))
+    batch = maker.make([1, 2, 3], 0, out)
+    assert all(np.shares_memory(out[name], batch.arrays[name]) for name in out)
+    assert len(batch) == 3
+    assert all(array.flags.c_contiguous for array in batch.arrays.values())
+    assert nbytes(maker.layout(8)) == 8 * sets.SIZE**2 * 3 + 2 * 64
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image": np.empty((2, 8, 8, 3), np.uint8)}, "image for a batch is uint8 .2, 8, 8, 3."),
+        ({"target": np.empty(8, np.int32)}, "target for a batch is int32"),
+        ({"index": None}, "index for a batch is missing"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused_by_name(good, change, message):
+    maker = ImageBatches(good, sets.Stub())
+    with pytest.raises(UsageError, match=message):
+        maker.make(range(4), 0, allocate(maker.layout(4)) | change)
+
+
+def test_a_corrupt_image_in_epoch_7_stops_the_run_with_its_key(torn):
+    with pytest.raises(BadSampleError) as caught:
+        ImageBatches(torn, sets.Stub()).make([2, 3, 4], 7)
+    assert "'d0/0003.jpg' (number 3 of " in str(caught.value)
+    assert "epoch 7: ValueError: this is no image" in str(caught.value)
+    assert "on_error='skip'" in str(caught.value)
+
+
+def test_a_corrupt_image_is_left_out_and_counted(torn):
+    batch = ImageBatches(torn, sets.Stub(), on_error="skip").make(range(10, 15), 7)
+    assert batch.arrays["index"].tolist() == [10, 13, 14]
+    assert batch.arrays["image"][:, 0, 0, 2].tolist() == [10, 13, 14]
+    assert len(batch) == len(batch.arrays["target"]) == 3
+    assert [(fault.index, fault.key) for fault in batch.faults] == [(11, "d2/0011.jpg"), (12, "d0/0012.jpg")]
+
+
+def test_a_corrupt_image_is_replaced_by_its_neighbour(torn):
+    maker = ImageBatches(torn, sets.Stub(), on_error="repeat")
+    batch = maker.make([10, 11, 12, 13], 7)
+    assert batch.arrays["index"].tolist() == [10, 10, 10, 13]
+    assert batch.arrays["image"][:, 0, 0, 2].tolist() == [10, 10, 10, 13]
+    assert maker.make([12, 3, 4, 5], 7).arrays["index"].tolist() == [4, 4, 4, 5]
+    assert len(batch.faults) == 2
+
+
+@pytest.mark.parametrize("on_error", ["skip", "repeat"])
+def test_a_batch_of_nothing_but_corrupt_images_stops(torn, on_error):
+    with pytest.raises(BadSampleError, match="all 3 samples of a batch"):
+        ImageBatches(torn, sets.Stub(), on_error=on_error).make(BAD, 0)
+
+
+@dataclass(frozen=True)
+class Broken:
+    shape = (2, 2, 3)
+    dtype = np.dtype(np.uint8)
+
+    def into(self, data, rng, out):
+        raise TypeError("a mistake in a program")
+
+
+def test_a_mistake_in_a_transform_is_not_taken_for_bad_data(good):
+    with pytest.raises(TypeError) as caught:
+        ImageBatches(good, Broken(), on_error="skip").make([5], 1)
+    assert "d2/0005.jpg" in caught.value.__notes__[0]
+
+
+def test_a_closed_reader_is_not_skipped(good):
+    reader = pickle.loads(pickle.dumps(good))
+    maker = ImageBatches(reader, sets.Stub(), on_error="skip")
+    reader.close()
+    with pytest.raises(ReaderClosedError):
+        maker.make([1], 0)
+
+
+def test_damage_that_shows_while_reading_is_told_by_sample(tmp_path):
+    path = sets.write(sets.stub_samples(20), tmp_path / "x.files")
+    victim = next(path.rglob("0004.jpg"))
+    victim.unlink()
+    maker = ImageBatches(formats.open(path), sets.Stub(), on_error="skip")
+    batch = maker.make(range(8), 1)
+    assert batch.arrays["index"].tolist() == [0, 1, 2, 3, 5, 6, 7]
+    raw = RawBatches(formats.open(path), on_error="repeat").make(range(8), 1)
+    assert raw.arrays["index"].tolist() == [0, 1, 2, 3, 3, 5, 6, 7]
+    with pytest.raises(BadSampleError, match=r"0004\.jpg"):
+        RawBatches(formats.open(path)).make(range(8), 1)
+
+
+def test_raw_batches_hold_the_bytes_one_after_the_other(good):
+    batch = RawBatches(good).make([5, 2, 2], 0)
+    data, offsets = batch.arrays["data"], batch.arrays["offsets"]
+    for row, index in enumerate([5, 2, 2]):
+        assert data[offsets[row] : offsets[row + 1]].tobytes() == bytes(good.read(index))
+    assert batch.arrays["target"].tolist() == [5, 2, 2]
+    maker = RawBatches(good)
+    out = allocate(maker.layout(4))
+    assert np.shares_memory(maker.make([1, 2], 0, out).arrays["data"], out["data"])
+    assert out["data"].size == 4 * max(good.size(index) for index in range(40))
+
+
+def test_one_caption_is_chosen_anew_in_each_epoch(told):
+    words = vocabulary(told)
+    maker = CaptionBatches(told, words, words=12)
+    texts = {words.decode(maker.make([5], epoch).arrays["tokens"][0].tolist()) for epoch in range(30)}
+    assert texts == {f"a dog number 5 says {n}" for n in range(5)}
+
+
+def test_all_captions_come_padded_and_the_missing_ones_are_of_length_0(told):
+    words = vocabulary(told)
+    batch = CaptionBatches(told, words, sets.Stub(), pick="all", words=12).make([5, 2, 6], 0)
+    assert batch.arrays["tokens"].shape == (3, 5, 12)
+    assert (batch.arrays["lengths"] > 0).sum(axis=1).tolist() == [5, 2, 0]
+    assert words.decode(batch.arrays["tokens"][1, 1].tolist()) == "a dog number 2 says 1"
+    assert batch.arrays["image"][:, 0, 0, 2].tolist() == [5, 2, 6]
+    assert not batch.arrays["tokens"][2].any()
+
+
+def test_a_long_caption_is_cut_and_still_ends(told):
+    row = CaptionBatches(told, vocabulary(told), words=4).make([5], 0).arrays["tokens"][0]
+    assert row[0] == START
+    assert row[3] == END
+
+
+def test_makers_refuse_the_other_kind_of_set(good, told):
+    with pytest.raises(UsageError, match="holds labels; expected captions"):
+        CaptionBatches(good, vocabulary(told))
+    with pytest.raises(UsageError, match="holds captions; expected labels"):
+        ImageBatches(told, sets.Stub())
+    with pytest.raises(UsageError, match="words=1"):
+        CaptionBatches(told, vocabulary(told), words=1)
+
+
+def test_makers_can_be_pickled(good, told):
+    makers = (
+        ImageBatches(good, sets.Stub(), 5),
+        CaptionBatches(told, vocabulary(told)),
+        RawBatches(good),
+    )
+    for maker in makers:
+        again = pickle.loads(pickle.dumps(maker))
+        for name, array in again.make([3, 5], 1).arrays.items():
+            assert (array == maker.make([3, 5], 1).arrays[name]).all()

@@ -1,0 +1,177 @@
+"""Every sample exactly once an epoch, for any ranks, workers and shards."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.errors import UsageError
+from helpers.loading.plan import EpochPlan, through_buffer
+
+
+def all_ranks(plan: EpochPlan, epoch: int) -> list[list[np.ndarray]]:
+    return [plan.of_rank(rank).batches(epoch) for rank in range(plan.world_size)]
+
+
+def counts(plan: EpochPlan, epoch: int) -> np.ndarray:
+    parts = [batch for batches in all_ranks(plan, epoch) for batch in batches]
+    together = np.concatenate(parts) if parts else np.empty(0, np.int64)
+    return np.bincount(together, minlength=plan.samples)
+
+
+def shards_of(samples: int, count: int) -> tuple[int, ...]:
+    """Uneven shards, some of them empty."""
+    cuts = np.sort(np.random.default_rng(count).integers(0, samples + 1, max(0, count - 1)))
+    return tuple(np.diff([0, *cuts, samples]).tolist()) if count else ()
+
+
+GRID = list(
+    itertools.product((0, 1, 5, 64, 257), (1, 2, 3, 8), (0, 1, 2, 5), (1, 7, 64), (0, 1, 3, 9), (False, True))
+)
+
+
+def test_a_grid_of_ranks_streams_and_shards_gives_every_sample_once():
+    tried = 0
+    for samples, world, streams, batch, shards, whole in GRID:
+        if whole and (shards < world or not streams):
+            continue
+        plan = EpochPlan(
+            samples,
+            batch,
+            seed=3,
+            world_size=world,
+            streams=streams,
+            shards=shards_of(samples, shards),
+            buffer=10,
+            whole_shards=whole,
+        )
+        for epoch in (0, 1):
+            assert (counts(plan, epoch) == 1).all(), plan
+            assert tuple(map(len, all_ranks(plan, epoch))) == plan.batches_per_rank(epoch), plan
+            assert plan.padded(epoch) == plan.dropped(epoch) == 0
+            tried += 1
+    assert tried > 1500
+
+
+plans = st.builds(
+    lambda samples, batch, world, streams, shards, shuffle: EpochPlan(
+        samples,
+        batch,
+        world_size=world,
+        streams=streams,
+        shards=shards_of(samples, shards),
+        shuffle=shuffle,
+        buffer=7,
+    ),
+    st.integers(0, 300),
+    st.integers(1, 40),
+    st.integers(1, 9),
+    st.integers(0, 4),
+    st.integers(0, 6),
+    st.booleans(),
+)
+
+
+@given(plans, st.integers(0, 5))
+def test_padding_makes_ranks_even_and_says_how_many_samples_come_twice(plan, epoch):
+    padded = EpochPlan(**{**plan.__dict__, "pad": True})
+    found = counts(padded, epoch)
+    assert (found >= 1).all()
+    assert found.sum() - padded.samples == padded.padded(epoch) < padded.world_size
+    assert len(set(padded.batches_per_rank(epoch))) == 1
+    assert len(set(map(len, all_ranks(padded, epoch)))) == 1
+
+
+@given(plans, st.integers(0, 5))
+def test_dropping_makes_all_batches_full_and_says_how_many_samples_are_left_out(plan, epoch):
+    dropping = EpochPlan(**{**plan.__dict__, "drop_last": True})
+    found = counts(dropping, epoch)
+    assert (found <= 1).all()
+    assert dropping.samples - found.sum() == dropping.dropped(epoch)
+    assert {len(b) for batches in all_ranks(dropping, epoch) for b in batches} <= {dropping.batch}
+    assert len(set(map(len, all_ranks(dropping, epoch)))) == 1
+
+
+@given(plans, st.integers(0, 5))
+def test_only_the_last_batch_of_a_rank_is_smaller(plan, epoch):
+    for batches in all_ranks(plan, epoch):
+        assert all(len(batch) == plan.batch for batch in batches[:-1])
+        assert all(1 <= len(batch) <= plan.batch for batch in batches[-1:])
+
+
+def test_uneven_ranks_are_told():
+    plan = EpochPlan(samples=2 * 64 + 1, batch=64, world_size=2)
+    assert plan.batches_per_rank() == (2, 1)
+    assert EpochPlan(samples=2 * 64 + 2, batch=64, world_size=2).batches_per_rank() == (2, 2)
+
+
+def test_the_order_is_a_function_of_seed_and_epoch():
+    plan = EpochPlan(1000, seed=5)
+    assert (plan.indices(3) == EpochPlan(1000, seed=5).indices(3)).all()
+    assert (plan.indices(3) != plan.indices(4)).any()
+    assert (plan.indices(3) != EpochPlan(1000, seed=6).indices(3)).any()
+    assert (EpochPlan(1000, seed=0).indices(1) != EpochPlan(1000, seed=1).indices(0)).any()
+
+
+def test_shards_come_in_another_order_in_each_epoch():
+    plan = EpochPlan(1000, streams=1, shards=(100,) * 10, buffer=1)
+    orders = [tuple(plan.indices(epoch)[::100] // 100) for epoch in range(4)]
+    assert len(set(orders)) == 4
+    assert all(sorted(order) == list(range(10)) for order in orders)
+
+
+def test_without_shuffling_the_stored_order_stays():
+    for streams in (0, 1):
+        plan = EpochPlan(100, batch=10, shuffle=False, streams=streams, shards=(40, 60))
+        assert (plan.indices(7) == np.arange(100)).all()
+
+
+def test_the_batches_of_all_ranks_together_follow_the_global_order():
+    alone = EpochPlan(96, batch=24, seed=1).batches(2)
+    four = all_ranks(EpochPlan(96, batch=6, seed=1, world_size=4), 2)
+    for number, batch in enumerate(alone):
+        assert sorted(batch) == sorted(np.concatenate([batches[number] for batches in four]))
+
+
+def test_a_rank_of_whole_shards_shares_none():
+    plan = EpochPlan(100, batch=8, world_size=3, streams=2, shards=(10,) * 10, whole_shards=True, buffer=5)
+    owners = [set((plan.of_rank(rank).indices(0) // 10).tolist()) for rank in range(3)]
+    assert sum(map(len, owners)) == 10 == len(set.union(*owners))
+    assert plan.batches_per_rank(0) != (4, 4, 4)  # 40, 30 and 30 samples
+
+
+@given(st.integers(0, 300), st.integers(1, 40), st.integers(0, 3))
+def test_a_buffer_hands_out_no_sample_long_before_it_is_read(count, size, seed):
+    reads = np.arange(count)
+    emits = through_buffer(reads, size, np.random.default_rng(seed))
+    assert sorted(emits) == list(range(count))
+    assert all(sample < place + size for place, sample in enumerate(emits))
+
+
+def test_a_stream_is_read_in_long_runs():
+    plan = EpochPlan(1000, streams=2, shards=(100,) * 10, buffer=30, batch=10)
+    reads, emits = plan.stream(0, 1)
+    assert sorted(reads) == sorted(emits)
+    assert np.count_nonzero(np.diff(reads) != 1) <= 5
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"samples": -1}, "samples is -1"),
+        ({"batch": 0}, "batch is 0"),
+        ({"rank": 2, "world_size": 2}, "rank 2 of 2"),
+        ({"drop_last": True, "pad": True}, "both"),
+        ({"shards": (3, 4), "streams": 1}, "shards hold 7 samples and the data set 100"),
+        (
+            {"shards": (50, 50), "streams": 1, "whole_shards": True, "world_size": 3},
+            "2 shards are to be shared by 3 ranks",
+        ),
+        ({"shards": (50, 50), "whole_shards": True}, "random order"),
+    ],
+)
+def test_numbers_that_contradict_each_other_are_refused(fields, message):
+    with pytest.raises(UsageError, match=message):
+        EpochPlan(**({"samples": 100} | fields))
