@@ -51,7 +51,7 @@ VERBS = {
     ],
     "unstage": ["PATH", "--where", "--force"],
     "staged": ["--where", "--sweep"],
-    "bench": ["{read,pack}", "--repeats", "--order", "--cache", "--reference", "--save", "--no-cap"],
+    "bench": ["{read,pack,slow}", "--repeats", "--order", "--cache", "--reference", "--save", "--no-cap"],
     "slowfs": ["DIR", "MOUNTPOINT", "--latency-ms", "--servers", "--bandwidth-mb", "--jitter", "--seed"],
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 _ORDERS: dict[str, tuple[Order, ...]] = {"both": ("random", "sequential")}
 _CACHES: dict[str, tuple[Cache, ...]] = {"both": ("warm", "cold")}
 
-_USUAL_SAMPLE_BYTES = 110_000
-
 _MORE = """\
 read   random and sequential reads of packed files, warm and cold, all files interleaved round by
        round; every byte is touched.
 pack   packing warm data to memory-backed storage against plain concatenation, the HDF5 and Arrow
        scripts of the Juelich course and webdataset's ShardWriter, with peak memory.
+slow   packing a folder whose look-ups and opens take milliseconds (--latency-ms), against scripts
+       that read one file after the other and against bare readers. It needs FUSE.
 Without a target a synthetic data set is made and measured. Single runs, spread and the machine are
 kept in the record; compare only within one run. On a shared file system the number of operations is
 capped, and said."""
@@ -44,11 +44,16 @@ def add(verbs: Verbs) -> None:
             "python -m helpers bench read train.arrow train.h5 train.tars",
             "python -m helpers bench read train.arrow --cache cold --save results/read.json",
             "python -m helpers bench pack data",
+            "python -m helpers bench slow data --latency-ms 2 --repeats 5",
         ],
     )
-    parser.add_argument("what", choices=("read", "pack"), help="what to measure")
+    parser.add_argument("what", choices=("read", "pack", "slow"), help="what to measure")
     parser.add_argument(
-        "paths", nargs="*", type=Path, metavar="OUT|DIR", help="packed files (read) or a data set (pack)"
+        "paths",
+        nargs="*",
+        type=Path,
+        metavar="OUT|DIR",
+        help="packed files (read) or a data set (pack, slow)",
     )
     parser.add_argument("--repeats", type=int, default=7, metavar="N", help="rounds")
     parser.add_argument(
@@ -66,6 +71,9 @@ def add(verbs: Verbs) -> None:
         help="ratios against this one; plain files or concatenation if not given",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the order of reads")
+    parser.add_argument(
+        "--latency-ms", type=float, default=2.0, metavar="T", help="slow: milliseconds of an operation"
+    )
     parser.add_argument("--save", type=Path, metavar="R.json", help="write the records here")
     parser.add_argument(
         "--no-cap", action="store_true", help="no limit on a shared file system; ask your site first"
@@ -79,7 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
         _check_place(arguments.save)
     _warn(arguments)
     began = perf_counter()
-    result = _reads(arguments) if arguments.what == "read" else _packing(arguments)
+    measure = {"read": _reads, "pack": _packing, "slow": _slow}[arguments.what]
+    result = measure(arguments)
     for note in result.notes:
         say(f"note: {note}")
     if arguments.save is not None:
@@ -92,15 +101,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _warn(arguments: argparse.Namespace) -> None:
     """Say so if this is a login node and the work, as far as one can tell beforehand, is heavy."""
+    from helpers.bench.example import PACKED, SAMPLE_BYTES
     from helpers.bench.packing import FORMATS
     from helpers.bench.peers import METHODS
     from helpers.machine import warn_on_login_node
 
     config = config_of(arguments)
-    rounds = config.repeats * (2 * len(FORMATS) + len(METHODS))
+    runs = config.repeats * (2 * len(FORMATS) + len(METHODS))
     if arguments.what == "read":
-        rounds = config.repeats * len(config.orders) * len(config.caches) * max(1, len(arguments.paths))
-    warn_on_login_node("measuring", size_bytes=rounds * config.count * _USUAL_SAMPLE_BYTES)
+        conditions = len(config.orders) * len(config.caches)
+        runs = config.repeats * conditions * (len(arguments.paths) or len(PACKED))
+    warn_on_login_node("measuring", size_bytes=runs * config.count * SAMPLE_BYTES)
 
 
 def _check_place(save: Path) -> None:
@@ -148,6 +159,22 @@ def _reads(arguments: argparse.Namespace) -> ReadResult:
 
 def _packing(arguments: argparse.Namespace) -> PackResult:
     from helpers.bench import bench_packing
+
+    return _of_a_set(arguments, bench_packing)
+
+
+def _slow(arguments: argparse.Namespace) -> PackResult:
+    from helpers.bench.slow import bench_slow
+    from helpers.slowfs import SlowConfig
+
+    slow = SlowConfig(latency_s=arguments.latency_ms / 1e3)
+    return _of_a_set(arguments, lambda folder, config: bench_slow(folder, config, slow))
+
+
+def _of_a_set(
+    arguments: argparse.Namespace, measure: Callable[[Path, BenchConfig], PackResult]
+) -> PackResult:
+    """Measure the one data set that was given, or a synthetic one."""
     from helpers.bench.example import example
 
     config = config_of(arguments)
@@ -158,9 +185,9 @@ def _packing(arguments: argparse.Namespace) -> PackResult:
             next_step="Measure them one after the other",
         )
     if arguments.paths:
-        return bench_packing(arguments.paths[0], config)
+        return measure(arguments.paths[0], config)
     with example(config.count, config.seed) as source:
-        return bench_packing(source, config)
+        return measure(source, config)
 
 
 def _show(arguments: argparse.Namespace, records: Sequence[Record], seconds: float) -> None:
