@@ -87,8 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
         _check_place(arguments.save)
     _warn(arguments)
     began = perf_counter()
-    measure = {"read": _reads, "pack": _packing, "slow": _slow}[arguments.what]
-    result = measure(arguments)
+    measures: dict[str, Callable[[argparse.Namespace], ReadResult | PackResult]]
+    measures = {"read": _reads, "pack": _packing, "slow": _slow}
+    result = measures[arguments.what](arguments)
     for note in result.notes:
         say(f"note: {note}")
     if arguments.save is not None:
