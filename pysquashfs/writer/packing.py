@@ -9,10 +9,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from pysquashfs.errors import SquashFSError
 from pysquashfs.writer.image import ImageWriter
 from pysquashfs.writer.output import Output, aside, sync, written
-from pysquashfs.writer.settings import DEFAULT_BLOCK_BYTES, Settings
+from pysquashfs.writer.settings import DEFAULT_BLOCK_BYTES, Settings, refused
 from pysquashfs.writer.sources import Item, digest_of, pieces, read_ahead
 
 Tool: TypeAlias = Literal["python", "mksquashfs", "gensquashfs"]
@@ -85,13 +84,13 @@ def pack(
         PackedImage(path=PosixPath('x.sqfs'), files=2, bytes=48213, image_bytes=53248)
     """
     settings = Settings(compression, level, block_bytes, fragments, deduplicate, threads)
+    if tool not in TOOLS:
+        raise refused(f"the tool is {tool!r}", f"one of {', '.join(TOOLS)}")
+    if in_flight < 1:
+        raise refused(f"the number of files in flight is {in_flight!r}", "1 or more")
     out = Path(out)
     if tool == "python":
         return _pack(out, items, settings, in_flight, overwrite)
-    if tool not in TOOLS:
-        raise SquashFSError(
-            f"the tool {tool!r} is not known", expected=f"one of {', '.join(TOOLS)}", next_step="Use python"
-        )
     tools = import_module("pysquashfs.tools")
     with aside(out, overwrite=overwrite) as (_, path), written(out):
         files, size = tools.run(tool, path, items, settings)

@@ -39,16 +39,14 @@ class Settings:
         compression.require(self.compression)
         allowed = [1 << power for power in range(12, 21)]
         if self.block_bytes not in allowed:
-            raise _refused(
-                f"the block size is {self.block_bytes!r}", "a power of two from 4,096 to 1,048,576"
-            )
+            raise refused(f"the block size is {self.block_bytes!r}", "a power of two from 4,096 to 1,048,576")
         if self.threads is not None and self.threads < 1:
-            raise _refused(f"the number of threads is {self.threads!r}", "1 or more")
+            raise refused(f"the number of threads is {self.threads!r}", "1 or more")
         if self.level is None:
             return
         low, high = compression.LEVELS.get(self.compression, (0, 0))
         if self.compression == "none" or not low <= self.level <= high:
-            raise _refused(
+            raise refused(
                 f"the level of {self.compression} is {self.level!r}",
                 "no level" if self.compression == "none" else f"one from {low} to {high}",
             )
@@ -69,7 +67,8 @@ class Settings:
         return self.threads or len(os.sched_getaffinity(0))
 
 
-def _refused(got: str, expected: str) -> SquashFSError:
+def refused(got: str, expected: str) -> SquashFSError:
+    """The sentence for a setting that makes no sense."""
     return SquashFSError(
         got, expected=expected, next_step="Correct it; the defaults are right for photographs"
     )

@@ -1,0 +1,80 @@
+"""Other programs that read images: each gives a dictionary of names and bytes."""
+
+import io
+import os
+import subprocess
+import tarfile
+import time
+
+from squashfs_trees import run
+
+PACKAGES = {
+    "unsquashfs": "squashfs-tools",
+    "rdsquashfs": "squashfs-tools-ng",
+    "sqfs2tar": "squashfs-tools-ng",
+    "squashfuse": "squashfuse",
+    "squashfuse_ll": "squashfuse",
+}
+
+
+def folder_bytes(root):
+    """Every regular file below a folder: name in it, and content."""
+    found, top = {}, os.fsencode(root)
+    for folder, _, names in os.walk(top):
+        for name in names:
+            path = os.path.join(folder, name)
+            with open(path, "rb") as file:
+                found[os.fsdecode(os.path.relpath(path, top))] = file.read()
+    return found
+
+
+def by_unsquashfs(image, scratch, tool):
+    run(tool, "-quiet", "-no-progress", "-processors", "2", "-d", scratch / "unsquashed", image)
+    return folder_bytes(scratch / "unsquashed")
+
+
+def by_rdsquashfs(image, scratch, tool):
+    (scratch / "rd").mkdir()
+    run(tool, "-q", "-u", "/", "-p", scratch / "rd", image)
+    return folder_bytes(scratch / "rd")
+
+
+def by_sqfs2tar(image, scratch, tool):
+    with tarfile.open(fileobj=io.BytesIO(run(tool, image))) as archive:
+        return {m.name: archive.extractfile(m).read() for m in archive if m.isfile()}
+
+
+def _by_fuse(image, scratch, tool):
+    folder = scratch / "fuse"
+    folder.mkdir()
+    server = subprocess.Popen([tool, "-f", str(image), str(folder)], stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(500):
+            if os.path.ismount(folder):
+                break
+            time.sleep(0.01)
+        assert os.path.ismount(folder)
+        return folder_bytes(folder)
+    finally:
+        subprocess.run(["umount", "-l", folder], check=False, stderr=subprocess.DEVNULL)
+        server.wait(timeout=20)
+
+
+def by_the_kernel(image, scratch):
+    """A loop mount, as root."""
+    folder = scratch / "loop"
+    folder.mkdir()
+    run("mount", "-t", "squashfs", "-o", "loop,ro", image, folder)
+    try:
+        return folder_bytes(folder)
+    finally:
+        run("umount", folder)
+
+
+TOOLS = {
+    "unsquashfs": by_unsquashfs,
+    "rdsquashfs": by_rdsquashfs,
+    "sqfs2tar": by_sqfs2tar,
+    "squashfuse": _by_fuse,
+    "squashfuse_ll": _by_fuse,
+}
