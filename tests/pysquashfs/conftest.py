@@ -1,0 +1,29 @@
+"""Images of planted trees by the tools of others."""
+
+import pytest
+from squashfs_trees import RECOMMENDED, plant, run
+
+
+@pytest.fixture(scope="session")
+def trees(tmp_path_factory):
+    """Block size -> a planted tree."""
+    kept = {}
+
+    def tree(block_bytes):
+        if block_bytes not in kept:
+            kept[block_bytes] = plant(tmp_path_factory.mktemp(f"tree{block_bytes}"), block_bytes)
+        return kept[block_bytes]
+
+    return tree
+
+
+@pytest.fixture(scope="session")
+def mksquashfs(need_tool):
+    """Make an image of a folder with `mksquashfs`; these options replace the recommended ones."""
+
+    def make(folder, out, *options):
+        defaults = ["-noappend", "-no-progress", "-quiet", "-processors", "2", "-mem", "64M"]
+        run(need_tool("mksquashfs", "squashfs-tools"), folder, out, *(options or RECOMMENDED), *defaults)
+        return out
+
+    return make

@@ -1,0 +1,274 @@
+"""Every byte and name that other tools packed, by the pure reader."""
+
+import io
+import os
+import shutil
+import tarfile
+from pathlib import PurePosixPath
+
+import pytest
+from squashfs_trees import LONG, RECOMMENDED, content, files_of, run
+
+from pysquashfs import SquashFS, SquashFSError
+from pysquashfs.errors import ClosedError, ImageIndexError, MissingToolError, NotFoundError
+
+KIB = 1024
+
+
+def check(image, root):
+    """All files, by path, by number, and many at once; all names; all targets."""
+    wanted = files_of(root)
+    assert list(image.paths) == sorted(wanted, key=os.fsencode)
+    for row, (path, file) in enumerate((path, wanted[path]) for path in image):
+        data = file.read_bytes()
+        assert image.read(path) == image.read_at(row) == b"".join(image.chunks(path)) == data, path
+        assert image.stat(path).size == len(data)
+    backwards = list(image.paths)[::-1]
+    assert image.read_many(backwards) == [wanted[path].read_bytes() for path in backwards]
+    everything = [os.path.relpath(os.path.join(f, n), root) for f, ds, ns in os.walk(root) for n in ds + ns]
+    assert sorted(image.list()) == sorted(everything)
+    assert image.stat("link").target == "text/100.bin"
+    assert image.stat("dangling").target == "/nowhere/at all"
+    assert image.verify().faults == ()
+
+
+@pytest.mark.parametrize("compressor", ["gzip", "zstd", "lz4", "xz"])
+@pytest.mark.parametrize("block_bytes", [4 * KIB, 128 * KIB, 1024 * KIB])
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["-no-fragments"],
+        ["-always-use-fragments", "-no-duplicates"],
+        ["-noI", "-noId", "-noD", "-noF", "-no-xattrs"],
+        ["-no-sparse", "-no-exports", "-noF"],
+    ],
+    ids=" ".join,
+)
+def test_images_of_mksquashfs_read_as_the_folder(
+    trees, mksquashfs, tmp_path, compressor, block_bytes, options
+):
+    image = mksquashfs(trees(block_bytes), tmp_path / "x", "-comp", compressor, "-b", block_bytes, *options)
+    with SquashFS(image, backend="pure") as opened:
+        check(opened, trees(block_bytes))
+        assert opened.info()["block_bytes"] == block_bytes
+        assert opened.info()["compressor"] == compressor
+
+
+def test_the_recommended_image_is_one_read_a_file(trees, mksquashfs, tmp_path):
+    with SquashFS(mksquashfs(trees(4 * KIB), tmp_path / "x")) as image:
+        check(image, trees(4 * KIB))
+        assert image.info()["share_one_read"] > 0.5  # the others have holes
+
+
+@pytest.mark.parametrize("compressor", ["gzip", "zstd", "lz4", "xz"])
+@pytest.mark.parametrize("block_bytes", [4 * KIB, 128 * KIB])
+def test_images_of_gensquashfs_read_as_the_folder(trees, need_tool, tmp_path, compressor, block_bytes):
+    tool, out = need_tool("gensquashfs", "squashfs-tools-ng"), tmp_path / "x"
+    run(tool, "-q", "-D", trees(block_bytes), "-c", compressor, "-b", block_bytes, out)
+    with SquashFS(out, backend="pure") as image:
+        check(image, trees(block_bytes))
+
+
+@pytest.mark.parametrize("compressor", ["gzip", "zstd", "lz4", "xz"])
+def test_images_of_tar2sqfs_read_as_the_folder(trees, need_tool, tmp_path, compressor):
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        tar.add(trees(4 * KIB), arcname=".")
+    tool, out = need_tool("tar2sqfs", "squashfs-tools-ng"), tmp_path / "x"
+    run(tool, "-q", "-c", compressor, "-b", 4 * KIB, out, input=stream.getvalue())
+    with SquashFS(out, backend="pure") as image:
+        check(image, trees(4 * KIB))
+
+
+def test_extended_inodes_are_read(need_tool, tmp_path):
+    # Extended attributes make every inode an extended one, whatever the file system of the test holds.
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for number, size in enumerate([0, 1, 4096, 4097, 20_000]):
+            member = tarfile.TarInfo(f"d/{number}")
+            member.size, member.pax_headers = size, {"SCHILY.xattr.user.number": str(number)}
+            tar.addfile(member, io.BytesIO(content(size, "noise")))
+        link = tarfile.TarInfo("d/link")
+        link.type, link.linkname = tarfile.SYMTYPE, "4"
+        link.pax_headers = {"SCHILY.xattr.user.link": "yes"}
+        tar.addfile(link)
+        fifo = tarfile.TarInfo("d/fifo")
+        fifo.type, fifo.pax_headers = tarfile.FIFOTYPE, {"SCHILY.xattr.user.fifo": "yes"}
+        tar.addfile(fifo)
+    tool, out = need_tool("tar2sqfs", "squashfs-tools-ng"), tmp_path / "x"
+    run(tool, "-q", "-b", 4096, out, input=stream.getvalue())
+    with SquashFS(out) as image:
+        kinds = {int.from_bytes(inode, "little") for inode in _inode_types(image, out)}
+        assert {9, 10, 13} <= kinds
+        assert [image.read_at(row) for row in range(5)] == [
+            content(size, "noise") for size in [0, 1, 4096, 4097, 20_000]
+        ]
+        assert (image.stat("d/link").target, image.stat("d/fifo").kind) == ("4", "fifo")
+
+
+def _inode_types(image, path):
+    from pysquashfs.image_file import ImageFile
+    from pysquashfs.metadata import Table
+
+    block = image.index.superblock
+    table = Table(ImageFile(path), block.inode_table, block.directory_table, block.compressor, "inodes")
+    for entries in (image.index.files, image.index.others):
+        at = table.positions(entries.reference >> 16, entries.reference & 0xFFFF, "a test")
+        yield from (table.raw[p : p + 2] for p in at.tolist())
+
+
+def test_a_folder_of_100_000_files_is_read(mksquashfs, tmp_path):
+    big = tmp_path / "t" / "big"
+    big.mkdir(parents=True)
+    inside = os.open(big, os.O_RDONLY)
+    for number in range(100_000):
+        file = os.open(b"%06d" % number, os.O_WRONLY | os.O_CREAT, dir_fd=inside)
+        os.write(file, b"%d" % number)
+        os.close(file)
+    os.close(inside)
+    made = mksquashfs(tmp_path / "t", tmp_path / "x", "-no-duplicates")
+    shutil.rmtree(big)
+    with SquashFS(made) as image:
+        assert list(image.paths) == [f"big/{number:06d}" for number in range(100_000)]
+        assert len(image.list("big")) == 100_000
+        for number in (0, 1, 99, 12_345, 99_999):
+            assert image.read(f"big/{number:06d}") == image.read_at(number) == b"%d" % number
+        assert image.read_many(range(100_000)) == [b"%d" % number for number in range(100_000)]
+
+
+def test_names_sort_as_bytes_and_are_found(trees, mksquashfs, tmp_path):
+    with SquashFS(mksquashfs(trees(4 * KIB), tmp_path / "x")) as image:
+        paths = list(image.paths)
+        assert paths.index("a-b") < paths.index(f"a/b/c/d é/e/{LONG}")
+        assert image.paths[-1] == paths[-1] and image.paths[1:3] == paths[1:3]
+        for path in ("a-b", "/a-b", PurePosixPath("a-b")):
+            assert image.read(path) == b"sorts before a/b"
+            assert path in image
+        assert image.list("a") == ["a/b", "a/b/c", "a/b/c/d é", "a/b/c/d é/e", f"a/b/c/d é/e/{LONG}"]
+        assert image.list("empty folder") == []
+        for missing in ("", "nothing", "a-b/", "a-bc", "text/100.bin\0", "zzz", "text\x000.bin"):
+            assert missing not in image or missing == "a-b/"
+
+
+def test_a_hard_link_is_one_inode_with_two_names(trees, mksquashfs, tmp_path):
+    with SquashFS(mksquashfs(trees(4 * KIB), tmp_path / "x")) as image:
+        first, second = image.stat("twin.bin"), image.stat("noise/100.bin")
+        assert (first.inode, first.size) == (second.inode, second.size)
+
+
+def test_symlinks_are_told_of_and_not_followed(trees, mksquashfs, tmp_path):
+    with SquashFS(mksquashfs(trees(4 * KIB), tmp_path / "x")) as image:
+        assert image.stat("link").kind == "symlink"
+        assert "link" not in list(image.paths)
+        with pytest.raises(NotFoundError, match=r"'link' is a symlink; expected a regular file"):
+            image.read("link")
+        with pytest.raises(NotFoundError, match=r"'text' is a directory"):
+            image.read("text")
+        with pytest.raises(NotFoundError, match=r"'nothing' does not exist"):
+            image.stat("nothing")
+        with pytest.raises(NotFoundError, match=r"'a-b' is a file; expected a folder"):
+            image.list("a-b")
+
+
+def test_what_is_kept_of_an_entry_is_told(mksquashfs, tmp_path):
+    (tmp_path / "t").mkdir()
+    file = tmp_path / "t" / "f"
+    file.write_bytes(b"1234")
+    file.chmod(0o640)
+    os.utime(file, (5, 1_234_567_890))
+    made = mksquashfs(tmp_path / "t", tmp_path / "x", "-force-uid", "1234", "-force-gid", "56")
+    with SquashFS(made) as image:
+        found = image.stat("f")
+        assert (found.kind, found.size, found.mode, found.mtime_s) == ("file", 4, 0o640, 1_234_567_890)
+        assert (found.uid, found.gid, found.extractable, found.target) == (1234, 56, True, None)
+
+
+def test_an_index_counts_from_both_ends_and_no_further(trees, mksquashfs, tmp_path):
+    with SquashFS(mksquashfs(trees(4 * KIB), tmp_path / "x")) as image:
+        assert image.read_at(-1) == image.read_at(len(image) - 1)
+        for wrong in (len(image), -len(image) - 1, 1 << 70):
+            with pytest.raises(ImageIndexError, match="which holds"):
+                image.read_at(wrong)
+            with pytest.raises(IndexError):
+                image.read_many([wrong])
+
+
+def test_read_many_keeps_order_and_repeats(trees, mksquashfs, tmp_path):
+    root = trees(4 * KIB)
+    with SquashFS(mksquashfs(root, tmp_path / "x", "-comp", "gzip", "-b", "4096")) as image:
+        asked = [*range(len(image)), *reversed(range(len(image))), image.paths[3], 0, 0]
+        wanted = [image.read(item) if isinstance(item, str) else image.read_at(item) for item in asked]
+        for threads in (1, 2, 8):
+            for order in ("disk", "given"):
+                assert image.read_many(asked, threads=threads, order=order) == wanted
+        assert image.read_many([]) == []
+        for wrong in ({"threads": 0}, {"threads": 10_000}, {"order": "random"}):
+            with pytest.raises(SquashFSError, match="read_many was asked for"):
+                image.read_many([0], **wrong)
+
+
+def test_an_image_without_files_is_empty(mksquashfs, tmp_path):
+    (tmp_path / "t").mkdir()
+    with SquashFS(mksquashfs(tmp_path / "t", tmp_path / "x")) as image:
+        assert (len(image), list(image), image.list(), image.read_many([])) == (0, [], [], [])
+        assert image.info()["files"] == 0
+        assert image.verify().ok
+        with pytest.raises(ImageIndexError, match="no read from an empty image"):
+            image.read_at(0)
+
+
+def test_a_closed_image_refuses_reads(trees, mksquashfs, tmp_path):
+    image = SquashFS(mksquashfs(trees(4 * KIB), tmp_path / "x"))
+    kept = image.read_many(range(4), threads=2)
+    image.close()
+    image.close()
+    for read in (lambda: image.read("a-b"), lambda: image.read_at(0), lambda: len(image), image.info):
+        with pytest.raises(ClosedError, match="was closed"):
+            read()
+    assert len(kept) == 4
+
+
+def test_a_replaced_image_is_noticed(trees, mksquashfs, tmp_path):
+    image = SquashFS(mksquashfs(trees(4 * KIB), tmp_path / "x"))
+    mksquashfs(trees(128 * KIB), tmp_path / "y")
+    (tmp_path / "y").replace(tmp_path / "x")
+    with pytest.raises(SquashFSError, match="was changed after it was opened"):
+        image.read_at(0)
+
+
+def test_lzo_is_refused_with_a_sentence(trees, mksquashfs, tmp_path):
+    made = mksquashfs(trees(4 * KIB), tmp_path / "x", "-comp", "lzo")
+    with pytest.raises(SquashFSError, match="the compressor 'lzo' is not supported"):
+        SquashFS(made)
+
+
+def test_a_missing_package_is_named_with_the_line_that_installs_it(trees, mksquashfs, tmp_path, monkeypatch):
+    made = mksquashfs(trees(4 * KIB), tmp_path / "x", "-comp", "zstd")
+    monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
+    with pytest.raises(
+        MissingToolError, match=r"python -m pip install -c requirements.lock -e '\.\[formats\]'"
+    ):
+        SquashFS(made)
+
+
+def test_an_unknown_back_end_is_refused(tmp_path):
+    with pytest.raises(SquashFSError, match="one of auto, pure, libsquashfs"):
+        SquashFS(tmp_path / "x", backend="fast")
+
+
+@pytest.mark.parametrize("name", ["missing", "folder", "pipe", "empty", "text"])
+def test_what_is_no_image_is_refused(tmp_path, name):
+    path = tmp_path / name
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "text").write_text("hello " * 100)
+    with pytest.raises(SquashFSError, match=f"{name}.*expected a squashfs image"):
+        SquashFS(path)
+
+
+def test_the_recommended_options_are_those_that_info_recommends():
+    from pysquashfs.info import RECOMMENDED as line
+
+    assert line.split()[3:] == RECOMMENDED

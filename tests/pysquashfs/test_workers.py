@@ -1,0 +1,178 @@
+"""One object, opened in the parent, read in workers of every kind: no wrong byte."""
+
+import gc
+import os
+import pickle
+import threading
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+from squashfs_trees import content
+from torch.utils.data import DataLoader, Dataset
+
+from pysquashfs import SquashFS, SquashFSError
+from pysquashfs.errors import ClosedError, DamagedImageError, NotFoundError
+
+COUNT = 300
+
+
+@pytest.fixture(scope="module")
+def images(mksquashfs, tmp_path_factory):
+    """Images of files that differ in every byte they have in common: raw, and with all that is slow."""
+    folder = tmp_path_factory.mktemp("workers")
+    (folder / "t").mkdir()
+    for number in range(COUNT):
+        kind = "noise" if number % 2 else "text"
+        (folder / "t" / f"{number:04d}").write_bytes(content(1000 + 61 * number, kind, seed=number))
+    slow = ["-comp", "zstd", "-b", "16384", "-no-duplicates"]
+    return [mksquashfs(folder / "t", folder / "raw"), mksquashfs(folder / "t", folder / "zstd", *slow)]
+
+
+@pytest.fixture(params=[0, 1], ids=["raw", "zstd with fragments"])
+def image(images, request):
+    return images[request.param]
+
+
+def wanted():
+    return [
+        (number, content(1000 + 61 * number, "noise" if number % 2 else "text", number))
+        for number in range(COUNT)
+    ]
+
+
+class Files(Dataset):
+    """What a course participant would write, of two images."""
+
+    def __init__(self, opened):
+        self.opened = opened
+
+    def __len__(self):
+        return 2 * COUNT
+
+    def __getitem__(self, row):
+        return row, self.opened[row // COUNT].read_at(row % COUNT)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_of_a_dataloader_read_right_bytes(images, method):
+    opened = [SquashFS(path) for path in images]
+    first = [image.read_at(0) for image in opened]  # what the parent opened, a fork would take along
+    loader = DataLoader(
+        Files(opened), batch_size=8, num_workers=2, shuffle=True, multiprocessing_context=method,
+        collate_fn=list, timeout=120,
+    )  # fmt: skip
+    seen = sorted(sample for batch in loader for sample in batch)
+    right = [data for _, data in wanted()]
+    assert seen == list(enumerate(right + right))
+    assert [image.read_at(0) for image in opened] == first
+
+
+def test_threads_read_right_bytes(image):
+    right = dict(wanted())
+    with SquashFS(image) as opened, ThreadPoolExecutor(16) as pool:
+        rows = np.random.default_rng(0).integers(0, COUNT, 6000).tolist()
+        found = pool.map(opened.read_at, rows)
+        assert sum(data != right[row] for row, data in zip(rows, found, strict=True)) == 0
+
+
+def _checksums(image, out):
+    out.put([zlib.crc32(data) for data in image.read_many(range(len(image)), threads=3)])
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_while_threads_read_neither_hangs_nor_mixes(image):
+    right, stop = [zlib.crc32(data) for _, data in wanted()], threading.Event()
+    context = get_context("fork")
+    with SquashFS(image) as opened:
+        opened.read_many(range(COUNT), threads=4)  # the parent has a pool that a child may not use
+
+        def read():
+            while not stop.is_set():
+                opened.read_many(range(0, COUNT, 3), threads=4)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        for _ in range(5):
+            out = context.SimpleQueue()
+            child = context.Process(target=_checksums, args=(opened, out))
+            child.start()
+            assert out.get() == right
+            child.join(60)
+            assert child.exitcode == 0
+        stop.set()
+        reader.join()
+
+
+def test_a_pickle_has_no_handles_and_no_index(image):
+    with SquashFS(image) as opened:
+        opened.read_many(range(COUNT), threads=2)
+        assert len(pickle.dumps(opened)) < 1000
+        with pickle.loads(pickle.dumps(opened)) as copy:
+            assert copy.read_many(range(COUNT)) == opened.read_many(range(COUNT))
+            assert list(copy.paths) == list(opened.paths)
+
+
+def test_a_pickle_of_an_image_that_was_replaced_is_refused(image, mksquashfs, tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(image.read_bytes())
+    pickled = pickle.dumps(SquashFS(path))
+    path.write_bytes(path.read_bytes() + bytes(4096))
+    with pytest.raises(SquashFSError, match="is another image than the one that was opened"):
+        pickle.loads(pickled).read_at(0)
+    closed = SquashFS(path)
+    closed.close()
+    with pytest.raises(ClosedError):
+        pickle.loads(pickle.dumps(closed)).read_at(0)
+
+
+def test_errors_travel_between_processes_as_they_are():
+    for kind in (SquashFSError, DamagedImageError, NotFoundError):
+        error = kind("x: got", expected="this", next_step="Do that")
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), str(copy)) == (kind, "x: got; expected this. Do that.")
+
+
+def test_closing_while_others_read_gives_whole_bytes_or_a_sentence(image):
+    right = dict(wanted())
+    for _ in range(20):
+        opened, wrong = SquashFS(image), []
+
+        def read(opened=opened, wrong=wrong):
+            try:
+                for row in range(COUNT):
+                    if opened.read_at(row) != right[row]:
+                        wrong.append(row)
+            except ClosedError:
+                pass
+
+        threads = [threading.Thread(target=read) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        opened.close()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+
+
+def test_no_descriptor_stays_open(image):
+    def descriptors():
+        gc.collect()
+        return {
+            name: os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if _alive(name)
+        }
+
+    def _alive(name):
+        return os.path.lexists(f"/proc/self/fd/{name}")
+
+    before = descriptors()
+    for _ in range(3):
+        with SquashFS(image) as opened:
+            opened.read_many(range(COUNT), threads=4)
+            list(opened.chunks("0000"))
+            opened.verify()
+    SquashFS(image).read_at(0)  # never closed
+    assert [target for target in descriptors().values() if str(image) in target] == []
+    assert len(descriptors()) <= len(before) + 1
