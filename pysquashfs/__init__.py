@@ -19,11 +19,11 @@ from pysquashfs.errors import SquashFSError
 
 if TYPE_CHECKING:
     from pysquashfs.image import SquashFS, Stat
-    from pysquashfs.mount import mount
+    from pysquashfs.mounting import mount
     from pysquashfs.writer import pack
 
 __all__ = ["SquashFS", "SquashFSError", "Stat", "mount", "pack"]
-_HOMES = {"SquashFS": "image", "Stat": "image", "mount": "mount", "pack": "writer"}
+_HOMES = {"SquashFS": "image", "Stat": "image", "mount": "mounting", "pack": "writer"}
 
 
 def __getattr__(name: str) -> Any:

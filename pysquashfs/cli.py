@@ -228,7 +228,7 @@ def _pack(arguments: argparse.Namespace) -> int:
 
 
 def _mount(arguments: argparse.Namespace) -> int:
-    from pysquashfs.mount import mount
+    from pysquashfs.mounting import mount
 
     with mount(arguments.image, arguments.folder) as where:
         if arguments.json:

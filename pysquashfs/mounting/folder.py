@@ -1,0 +1,163 @@
+"""Mount an image for as long as a block of code needs it, and leave nothing behind.
+
+The trap: taking a mount away under a program that still reads from it. So the block that mounted it is
+the one that unmounts, mounts of other programs are never borrowed if `mount` made them, and what is busy
+is only detached. Notebook 06 mounts an image.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from pysquashfs import superblock
+from pysquashfs.image_file import ImageFile
+from pysquashfs.mounting import table
+from pysquashfs.mounting.attaching import Attached, MountError, attach, unmount
+from pysquashfs.mounting.ways import Way, how_to_mount
+
+
+@contextlib.contextmanager
+def mount(
+    image: str | os.PathLike[str],
+    where: str | os.PathLike[str] | None = None,
+    *,
+    way: str | None = None,
+    timeout_s: float = 30,
+) -> Iterator[Path]:
+    """Show an image as a folder while the block runs.
+
+    For programs that know only files. One file is opened on the parallel file system; its folders and
+    names are then served by this node.
+
+    Args:
+        image: The image.
+        where: An empty or new folder; None for a private one, which is removed afterwards. A mount of the
+            same image that is there already is taken as it is, and left.
+        way: One of `how_to_mount`; None for the first that works.
+        timeout_s: How long mounting may take.
+
+    Yields:
+        The folder.
+
+    Raises:
+        MountError: No way works here; it says which line to use instead.
+        SquashFSError: It is no image.
+
+    Example:
+        >>> with mount("train.sqfs") as folder:  # doctest: +SKIP
+        ...     subprocess.run(["ls", folder])
+    """
+    superblock.read(ImageFile(Path(image)))
+    path = Path(image).resolve()
+    _clear_stale(path)
+    ways = _choose(path, way)
+    target = None if where is None else Path(os.path.realpath(where))
+    there = _already(path, target, ways)
+    if there is not None:
+        yield there
+        return
+    with _mount_point(target) as (folder, made):
+        attached = _mount(path, folder, ways, timeout_s, made=made)
+        try:
+            yield folder
+        finally:
+            attached.detach()
+
+
+def _clear_stale(image: Path) -> None:
+    """Take away mounts of this image whose server was killed, and the folders that were made for them."""
+    for mounted in list(table.of_image(image)):
+        if mounted.ours and table.answer(mounted.folder) == "its server is gone":
+            with contextlib.suppress(MountError):  # of another user
+                unmount(mounted.folder)
+                if mounted.folder.name.startswith(table.PREFIX):
+                    _remove(mounted.folder)
+
+
+def _choose(image: Path, name: str | None) -> list[Way]:
+    """The ways to try."""
+    ways = how_to_mount(image)
+    chosen = [way for way in ways if name in (None, way.name)]
+    if not any(way.available and way.inside for way in chosen):
+        raise _no_way(
+            image, ways, [f"{way.name}: {way.reason}" for way in chosen] or [f"there is no way {name!r}"]
+        )
+    return [way for way in chosen if way.available and way.inside]
+
+
+def _already(image: Path, target: Path | None, ways: list[Way]) -> Path | None:
+    """Where the image is mounted and may be taken as it is."""
+    if target is None:
+        return Path(ways[0].line) if ways[0].name == "mounted" else None
+    there = table.at(target)
+    if there is None:
+        return None
+    fault = table.answer(target)
+    if fault == "its server is gone":
+        unmount(target)
+        return None
+    if there in table.of_image(image) and not fault:
+        return target
+    raise MountError(
+        f"{target} is the mount point of something else ({there.kind}{': ' + fault if fault else ''})",
+        expected="an empty folder",
+        next_step="Give another folder, or none for a private one",
+    )
+
+
+@contextlib.contextmanager
+def _mount_point(target: Path | None) -> Iterator[tuple[Path, bool]]:
+    """A folder to mount on, and whether it was made for this."""
+    owner, made = os.getpid(), target is None
+    if target is None:
+        folder = Path(os.path.realpath(tempfile.mkdtemp(prefix=table.PREFIX)))  # 0700
+    else:
+        folder = target
+        try:
+            made = not folder.exists()
+            folder.mkdir(mode=0o700, exist_ok=True)
+            empty = not any(folder.iterdir())
+        except OSError as error:
+            raise MountError(
+                f"{folder}: {error.strerror}", expected="an empty or new folder", next_step="Give another one"
+            ) from error
+        if not empty:
+            raise MountError(
+                f"{folder} is not empty", expected="an empty or new folder", next_step="Give another one"
+            )
+    try:
+        yield folder, made
+    finally:
+        if made and os.getpid() == owner:
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _mount(image: Path, folder: Path, ways: list[Way], timeout_s: float, *, made: bool) -> Attached:
+    """Mount by the first way that works."""
+    faults = []
+    for way in ways:
+        if way.name == "mounted":  # elsewhere than where it is wanted
+            continue
+        found = attach(way.name, image, folder, timeout_s, made=made)
+        if isinstance(found, Attached):
+            return found
+        faults.append(f"{way.name}: {found}")
+    raise _no_way(image, how_to_mount(image), faults)
+
+
+def _no_way(image: Path, ways: list[Way], faults: list[str]) -> MountError:
+    line = next((way.line for way in ways if way.available and not way.inside), None)
+    return MountError(
+        f"{image} cannot be mounted here ({'; '.join(faults)})",
+        expected="squashfuse and fusermount3, or root",
+        next_step=f"Start your program with: {line}" if line else "Read it without a mount: SquashFS(path)",
+    )
