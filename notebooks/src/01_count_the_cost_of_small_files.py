@@ -6,7 +6,7 @@
 # A data set of a million images is a million files. Each takes an inode and some blocks, and each must be opened before
 # it can be read. On a laptop you hardly notice. On the file system of a cluster the same habits keep a GPU waiting.
 #
-# This notebook measures what small files cost here, and computes what they would cost there.
+# This notebook measures what small files cost here, and on storage that is made as slow as a busy cluster's.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -217,31 +217,51 @@ if cache.can_be_cold(folder):
     measured.append(cost.measure_in_flight(source.store, paths, largest, **named))
 
 # %% [markdown]
-# Next a **model** of a metadata server, since a laptop has none: a wrapper in this process that makes each open wait
-# 2 ms, and lets at most 4,000 opens through in a second. The bytes still come from this disk. It is no measurement of
-# any cluster; both numbers are ours, and you may change them.
+# Next slow storage. A laptop has none, so the course brings one: `slowfs` mounts the same folder a second time. There the
+# kernel asks a program for every name and every open, and the program answers 2 ms later. It works on 8 operations at
+# once; further ones queue. This is a parallel file system in small, and its two numbers are ours: change them.
 #
-# > **Predict.** With 1 open in flight the model gives at most 500 files per second. What does it give with 4, 16, 64?
+# > **Predict.** To read a file, its name is looked up and it is opened: two operations of 2 ms. How many files per second
+# > does one reader get? And 4, 16, 64 readers?
 
 # %%
-server = cost.ModelServer(source.store, wait_s=0.002, opens_per_s=4_000)
-measured.append(cost.measure_in_flight(server, paths, largest, name="model server", folder=folder))
+from helpers import slowfs
+
+storage = slowfs.SlowConfig(latency_s=0.002, servers=8)
+with slowfs.open_slow(folder, storage) as slow:
+    named = {"name": "slow storage", "folder": folder}
+    measured.append(cost.measure_in_flight(slow.store, paths[:200], largest, **named))
+    asked = slow.counts()
+course.say(slow.told)
+
+# %%
 course.figure(plots.in_flight(*measured), alt=plots.in_flight_alt_text(*measured))
 
 # %%
-model, busy = measured[-1], server.wait_s * server.opens_per_s
-course.say(
-    f"Wait times rate is the number in flight that keeps the server busy: **{busy:.0f}**. "
-    f"Measured, nine tenths of the best rate were reached with **{model.enough}**."
-)
-if max(model.rates_per_s) < busy:
-    course.say("The cap of a shared file system ended the measurement before that.")
+course.say(cost.slow_finding(measured[-1], storage, asked))
 
 # %% [markdown]
 # There are two limits. While few opens are in flight, waiting rules, and each further one helps. Once
 # the server answers as fast as it can, further ones only queue. With a warm cache nobody waits for a disk: threads can
 # gain what further CPUs give, no more, and they may get into each other's way.
 #
+# So `helpers pack` looks where the files lie, and keeps 32 in flight on shared storage.
+#
+# > **Predict.** How many times as fast as a script with one file at a time does it read the slow folder?
+
+# %%
+from dataclasses import replace
+
+with slowfs.open_slow(folder, storage) as slow:
+    late = replace(source, store=slow.store)
+    report = pack(late, setup.scratch / "slow.arrow", PackConfig(verify="none"))
+rate, alone = report.samples / report.seconds, measured[-1].spread(1).median
+course.say(
+    f"Packed **{rate:,.0f}** images per second with {report.in_flight} in flight; "
+    f"one at a time gave {alone:,.0f}: **{rate / alone:.1f} times** as fast."
+)
+
+# %% [markdown]
 # A server is shared. If you take all it can answer, everybody else waits. So this course asks first what it may do:
 
 # %%

@@ -111,7 +111,7 @@ hours_verdict
 # ## With real numbers
 #
 # The first cell compares your count with what the file system says. The second predicts how long the demo set takes
-# through the model server of notebook 01, and measures it. The last one asks about ImageNet.
+# through a model of a server (each open waits 4 ms, 1,000 pass a second), and measures it. The last one asks about ImageNet.
 
 # %% id="count"
 from helpers.bench import cost

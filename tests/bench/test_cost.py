@@ -17,11 +17,13 @@ from helpers.bench.cost import (
     measure_in_flight,
     measure_ladder,
     seconds_to_read,
+    slow_finding,
     time_operations,
 )
 from helpers.bench.cost.ladder import Rung, size_text
 from helpers.bench.cost.operations import micro_text
 from helpers.errors import ResourceError, SourceError, UsageError
+from helpers.slowfs import SlowConfig, SlowStore
 from helpers.sources.folder import FolderStore
 
 
@@ -270,3 +272,20 @@ class TestInFlight:
         assert found.finding == "server: 8 opens in flight are 8.0 times as fast as one"
         assert InFlight("local", {1: (10, 11), 2: (9, 10)}).finding.endswith("gain nothing clear")
         assert "64 in flight 81" in found.alt_text
+
+    def test_slow_storage_is_compared_with_what_its_numbers_promise(self):
+        storage, asked = SlowConfig(0.002, servers=8), {"lookup": 201, "open": 200}
+        reached = slow_finding(InFlight("slow", {1: (250.0,), 8: (1900.0,)}), storage, asked)
+        assert "Each file took 2.0 operations" in reached and "or 2,000 files" in reached
+        assert "8 at once, 2 ms each, are 4,000 operations a second" in reached
+        assert "Measured: 1,900 files a second; 8 in flight" in reached and "ended it first" not in reached
+        capped = slow_finding(InFlight("slow", {1: (250.0,), 4: (900.0,)}), storage, asked)
+        assert "Something else ended it first" in capped
+        boundless = slow_finding(InFlight("slow", {1: (250.0,)}), SlowConfig(0.002), asked)
+        assert "at once" not in boundless and "ended" not in boundless
+
+    def test_a_slow_store_gains_from_files_in_flight(self, tree):
+        store = SlowStore(FolderStore(tree), SlowConfig(0.005))
+        paths = ["a/1", "a/2", "4"] * 8
+        found = measure_in_flight(store, paths, 5000, name="slow storage", folder=tree, counts=(8,), rounds=1)
+        assert found.gain.median > 3 and store.counts()["open"] == 3 * len(paths)

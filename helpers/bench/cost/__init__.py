@@ -13,6 +13,7 @@ from helpers.bench.cost.in_flight import InFlight, measure_in_flight, seconds_to
 from helpers.bench.cost.ladder import Ladder, measure_ladder
 from helpers.bench.cost.operations import Operations, time_operations
 from helpers.bench.cost.server import ModelServer
+from helpers.bench.cost.slow import slow_finding
 
 __all__ = [
     "InFlight",
@@ -25,5 +26,6 @@ __all__ = [
     "measure_in_flight",
     "measure_ladder",
     "seconds_to_read",
+    "slow_finding",
     "time_operations",
 ]

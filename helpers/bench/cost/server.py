@@ -6,7 +6,7 @@ It is no file system: the bytes come from the store below at its own speed, and 
 added, inside this process. That is enough to show why opens in flight help, and when they stop to.
 
 The trap: a real server's wait grows when it is busy, and other people make it busy; here it is the
-same for everybody. Notebook 01 reads through it.
+same for everybody. Exercise 01 reads through it; notebook 01 has a mount (`helpers.slowfs`).
 """
 
 from __future__ import annotations
