@@ -71,3 +71,11 @@ def short_side(width: int, height: int, short: int) -> tuple[int, int]:
 def centred(width: int, height: int, size: int) -> tuple[int, int]:
     """Left and top of a centred square, rounded as torchvision rounds; negative where it sticks out."""
     return round((width - size) / 2.0), round((height - size) / 2.0)
+
+
+def random_square(width: int, height: int, rng: np.random.Generator, share: float) -> Box:
+    """A square at a random place whose side is a share of the shorter side."""
+    side = max(1, round(min(width, height) * share))
+    top = int(rng.random() * (height - side + 1))
+    left = int(rng.random() * (width - side + 1))
+    return Box(top, left, side, side)

@@ -11,7 +11,6 @@ Here it is an error. Notebook 08 teaches it.
 from __future__ import annotations
 
 import io
-import threading
 import warnings
 from typing import Any, Literal, TypeAlias
 
@@ -21,6 +20,7 @@ import simplejpeg
 from PIL import Image
 
 from helpers.images.faults import not_a_picture, too_large
+from helpers.images.header import Header, read_header
 from helpers.samples import Buffer
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
@@ -30,9 +30,7 @@ LARGEST_PIXELS = 100_000_000
 """Of a picture, 300 MB as RGB; the largest of ImageNet has about 60 million."""
 
 _COLOURS: dict[Mode, str] = {"RGB": "RGB", "L": "GRAY"}
-_JPEG_START = b"\xff\xd8\xff"
 _ORIENTATION = 0x0112
-_SCRATCH_KEPT_BYTES = 32 << 20
 
 
 def decode(data: Buffer, *, mode: Mode = "RGB", exif: bool = False) -> Pixels:
@@ -49,30 +47,21 @@ def decode(data: Buffer, *, mode: Mode = "RGB", exif: bool = False) -> Pixels:
     Raises:
         ImageError: No complete picture, or more than `LARGEST_PIXELS`.
     """
-    pixels = np.array(_decoded(data, mode, None))
+    pixels = _decoded(data, mode)
     return np.ascontiguousarray(_turned(pixels, orientation(data))) if exif else pixels
 
 
-def is_jpeg(data: Buffer) -> bool:
-    """Whether bytes begin as a JPEG file does."""
-    return bytes(data[:3]) == _JPEG_START
-
-
-def jpeg_size(data: Buffer) -> tuple[int, int] | None:
-    """Width and height of a JPEG from its header; None if the header makes no sense."""
-    try:
-        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
-    except ValueError:
-        return None
-    return width, height
-
-
-def decode_scratch(data: Buffer) -> Pixels:
-    """RGB pixels in memory that the next call in this thread uses again.
-
-    A new array for each picture is memory that the kernel must clear, page by page.
-    """
-    return _decoded(data, "RGB", _scratch)
+def _decoded(data: Buffer, mode: Mode) -> Pixels:
+    header = read_header(data)
+    if header is not None:
+        check_size(header.width, header.height)
+        try:
+            found: Pixels = simplejpeg.decode_jpeg(data, _COLOURS[mode])
+        except ValueError:  # CMYK, or a warning: Pillow shall judge
+            pass
+        else:
+            return found
+    return decode_by_pillow(data, mode)
 
 
 def orientation(data: Buffer) -> int:
@@ -87,36 +76,20 @@ def orientation(data: Buffer) -> int:
     return found if found in range(1, 9) else 1
 
 
-class _Scratch(threading.local):
-    memory = np.empty(0, np.uint8)
+def decode_reduced(data: Buffer, header: Header, denominator: int) -> Pixels:
+    """A whole JPEG as RGB at a half, a quarter or an eighth of its size, or as it is (1).
 
-    def of(self, size: int) -> Pixels:
-        if size > _SCRATCH_KEPT_BYTES:
-            return np.empty(size, np.uint8)
-        if self.memory.size < size:
-            self.memory = np.empty(max(size, 2 * self.memory.size), np.uint8)
-        return self.memory
-
-
-_scratch = _Scratch()
-
-
-def scratch(size: int) -> Pixels:
-    """At least `size` bytes that the next call in this thread gets again."""
-    return _scratch.of(size)
-
-
-def _decoded(data: Buffer, mode: Mode, memory: _Scratch | None) -> Pixels:
-    if is_jpeg(data) and (size := jpeg_size(data)) is not None:
-        check_size(*size)
-        buffer = None if memory is None else memory.of(size[0] * size[1] * 3)
-        try:
-            found: Pixels = simplejpeg.decode_jpeg(data, _COLOURS[mode], buffer=buffer)
-        except ValueError:  # CMYK, or a warning: Pillow shall judge
-            pass
-        else:
-            return found
-    return _by_pillow(data, mode)
+    Raises:
+        ImageError: No complete picture.
+    """
+    least_height, least_width = -(-header.height // denominator), -(-header.width // denominator)
+    try:
+        found: Pixels = simplejpeg.decode_jpeg(
+            data, "RGB", min_height=least_height, min_width=least_width, min_factor=denominator
+        )
+    except ValueError:  # CMYK, or a warning: Pillow shall judge
+        return decode_by_pillow(data, "RGB")
+    return found
 
 
 def check_size(width: int, height: int) -> None:
@@ -129,7 +102,12 @@ def check_size(width: int, height: int) -> None:
         raise too_large(width, height, LARGEST_PIXELS)
 
 
-def _by_pillow(data: Buffer, mode: Mode) -> Pixels:
+def decode_by_pillow(data: Buffer, mode: Mode) -> Pixels:
+    """A whole picture of any kind that Pillow knows.
+
+    Raises:
+        ImageError: No complete picture, or more than `LARGEST_PIXELS`.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of damaged EXIF, and of sizes that are checked below

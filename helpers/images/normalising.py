@@ -22,13 +22,17 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @overload
 def normalise(
-    batch: torch.Tensor, mean: Sequence[float] = ..., std: Sequence[float] = ...
+    batch: torch.Tensor, mean: Sequence[float] = ..., std: Sequence[float] = ..., *, out: None = ...
 ) -> torch.Tensor: ...
 
 
 @overload
 def normalise(
-    batch: npt.NDArray[np.uint8], mean: Sequence[float] = ..., std: Sequence[float] = ...
+    batch: npt.NDArray[np.uint8],
+    mean: Sequence[float] = ...,
+    std: Sequence[float] = ...,
+    *,
+    out: npt.NDArray[np.float32] | None = ...,
 ) -> npt.NDArray[np.float32]: ...
 
 
@@ -36,6 +40,8 @@ def normalise(
     batch: torch.Tensor | npt.NDArray[np.uint8],
     mean: Sequence[float] = IMAGENET_MEAN,
     std: Sequence[float] = IMAGENET_STD,
+    *,
+    out: npt.NDArray[np.float32] | None = None,
 ) -> torch.Tensor | npt.NDArray[np.float32]:
     """Subtract the mean and divide by the standard deviation of each channel.
 
@@ -43,6 +49,7 @@ def normalise(
         batch: uint8, [B, rows, columns, channels]; a tensor may lie on any device.
         mean: Of each channel, on a scale of 0 to 1.
         std: Likewise.
+        out: Written to and returned if given, for an array of numpy.
 
     Returns:
         float32, [B, channels, rows, columns], on the same device. A tensor keeps its order in memory
@@ -56,8 +63,8 @@ def normalise(
             for values in (scale, shift)
         )
         return batch.permute(0, 3, 1, 2).to(torch.float32).mul_(factor).add_(offset)
-    found = np.empty((len(batch), batch.shape[3], *batch.shape[1:3]), np.float32)
     planes = batch.transpose(0, 3, 1, 2)
+    found = np.empty(planes.shape, np.float32) if out is None else out
     np.multiply(planes, np.array(scale, np.float32)[:, None, None], out=found)
     found += np.array(shift, np.float32)[:, None, None]
     return found

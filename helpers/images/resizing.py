@@ -3,9 +3,8 @@
     antialias   a triangle as wide as the reduction: what Pillow and torchvision call bilinear, and what
                 published results were trained with
     linear      the four nearest pixels: faster, coarser, what OpenCV calls linear
-    area        the mean of all pixels that a new one covers
 
-PyTorch's kernels on uint8 do the first two, several times as fast as Pillow and equal to it within 1.
+PyTorch's kernels on uint8 do both, several times as fast as Pillow and equal to it within 1.
 
 The trap: with `linear` a reduction of 3 looks at 4 pixels of 9 and leaves out the rest, which makes
 fine patterns flicker; a network trained with one filter loses accuracy with another. Notebook 08
@@ -22,7 +21,7 @@ import torch
 from helpers.errors import UsageError
 from helpers.images.decoding import Pixels
 
-Filter: TypeAlias = Literal["antialias", "linear", "area"]
+Filter: TypeAlias = Literal["antialias", "linear"]
 
 
 def resize(pixels: Pixels, out: Pixels, filter: Filter = "antialias", *, flip: bool = False) -> None:
@@ -68,8 +67,5 @@ def _scale(source: torch.Tensor, target: torch.Tensor, filter: Filter) -> None:
     operators: Any = torch.ops.aten
     if filter == "antialias":
         operators._upsample_bilinear2d_aa.out(source, size, False, None, None, out=target)
-    elif filter == "linear":
-        operators.upsample_bilinear2d.out(source, size, False, None, None, out=target)
     else:
-        exact = torch.nn.functional.interpolate(source.float(), size, mode="area")
-        target.copy_(exact.round_())
+        operators.upsample_bilinear2d.out(source, size, False, None, None, out=target)

@@ -1,0 +1,88 @@
+"""What a JPEG says of itself before its pixels: size, sampling, and whether its end is there.
+
+Reading it costs microseconds and decoding costs a thousand, so the part to decode is chosen from here.
+The trap: the size that files carry in EXIF or JFIF may be that of a preview; only the frame header
+counts. Notebook 08 teaches it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from helpers.samples import Buffer
+
+_START = b"\xff\xd8\xff"
+_END = b"\xff\xd9"
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_SCAN = 0xDA
+_STANDALONE = frozenset((0x01, *range(0xD0, 0xD8)))
+
+
+class Header(NamedTuple):
+    """The frame header of a JPEG.
+
+    Args:
+        width: In pixels.
+        height: In pixels.
+        components: 3 for colour, 1 for grey, 4 for CMYK.
+        block_width: Pixels that are coded together, in a row (8 to 32).
+        block_height: Likewise in a column.
+        complete: Whether the file ends with the end marker; a file that was cut off does not.
+    """
+
+    width: int
+    height: int
+    components: int
+    block_width: int
+    block_height: int
+    complete: bool
+
+
+def is_jpeg(data: Buffer) -> bool:
+    """Whether bytes begin as a JPEG file does."""
+    return bytes(data[:3]) == _START
+
+
+def read_header(data: Buffer) -> Header | None:
+    """The frame header; None where it is not that of an 8-bit JPEG, or makes no sense."""
+    if not is_jpeg(data):
+        return None
+    try:
+        return _parsed(data)
+    except (IndexError, ValueError):
+        return None
+
+
+def _parsed(data: Buffer) -> Header | None:
+    at, frame = 2, 0
+    while True:
+        if data[at] != 0xFF:
+            return None
+        marker = data[at + 1]
+        if marker == _SCAN:
+            break
+        if marker == 0xFF:  # padding
+            at += 1
+        elif marker in _STANDALONE:
+            at += 2
+        else:
+            if marker in _FRAMES:
+                frame = at + 4
+            at += 2 + (data[at + 2] << 8 | data[at + 3])
+    return _frame(data, frame) if frame else None
+
+
+def _frame(data: Buffer, at: int) -> Header | None:
+    bits, components = data[at], data[at + 5]
+    height, width = data[at + 1] << 8 | data[at + 2], data[at + 3] << 8 | data[at + 4]
+    sampling = [data[at + 7 + 3 * number] for number in range(components)]
+    if bits != 8 or not width or not height or not sampling:
+        return None
+    return Header(
+        width=width,
+        height=height,
+        components=components,
+        block_width=8 * max(each >> 4 for each in sampling) if components > 1 else 8,
+        block_height=8 * max(each & 15 for each in sampling) if components > 1 else 8,
+        complete=bytes(data[-2:]) == _END,
+    )
