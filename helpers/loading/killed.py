@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import resource
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from helpers import machine
 from helpers.errors import HelpersError, ResourceError
 
 SHM = Path("/dev/shm")
+
+NOTICED_AFTER_S = 2.0
+"""So long the end of a worker may take to be noticed after its connection was cut."""
 
 _PID = re.compile(r"pid(?:\(s\))? ([\d, ]+)")
 _SIGNAL = re.compile(r"killed by signal: ([^.]+)")
@@ -67,6 +71,8 @@ def explained(crew: Crew) -> Iterator[None]:
         raise
     except (RuntimeError, OSError, EOFError) as error:
         found = explain(error, crew)
+        if found is None and isinstance(error, ConnectionError | EOFError | FileNotFoundError):
+            found = _cut_off(error, crew)
         if found is None:
             raise
         try:
@@ -77,7 +83,7 @@ def explained(crew: Crew) -> Iterator[None]:
 
 def explain(error: BaseException, crew: Crew) -> ResourceError | None:
     """The sentence for an error of torch's; None for one that is not about workers or open files."""
-    text = str(error)
+    text = _told(error)
     if "ancdata" in text or "Too many open files" in text or "unable to open shared memory" in text:
         return _files(text)
     if "shared memory" in text and "DataLoader worker" not in text:
@@ -91,6 +97,26 @@ def explain(error: BaseException, crew: Crew) -> ResourceError | None:
         return None
     signal = _SIGNAL.search(text)
     return _died(pids[1], signal[1] if signal else "", crew)
+
+
+def _cut_off(error: BaseException, crew: Crew) -> ResourceError:
+    """A worker died between telling of a batch and handing it over; torch has not noticed yet."""
+    try:
+        time.sleep(NOTICED_AFTER_S)  # torch raises here, from its handler of signals
+    except RuntimeError as late:
+        found = explain(late, crew)
+        if found is not None:
+            return found
+    return _died("unknown", "", crew)
+
+
+def _told(error: BaseException) -> str:
+    """What an error says, and those before it: torch tells the signal in one and hides it behind another."""
+    texts, earlier = [str(error)], error.__cause__ or error.__context__
+    while earlier is not None and len(texts) < 9:
+        texts.append(str(earlier))
+        earlier = earlier.__cause__ or earlier.__context__
+    return "\n".join(texts)
 
 
 def check_shared_memory(crew: Crew, folder: Path = SHM) -> None:

@@ -16,8 +16,10 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import islice
+from traceback import clear_frames
 from typing import Any
 
 import torch
@@ -28,7 +30,7 @@ from helpers.errors import UsageError
 from helpers.loading.batches import BatchMaker, Fault, nbytes
 from helpers.loading.config import LoaderConfig, Mode, default_workers, place, wants_pinning
 from helpers.loading.dataset import Delivered, SampleDataset, Source, collate, deliver, maker_of
-from helpers.loading.killed import SHM, Crew, check_shared_memory, explained
+from helpers.loading.killed import SHM, Crew, WorkerDiedError, check_shared_memory, explained
 from helpers.loading.makers import Transform
 from helpers.loading.packets import Block, FailedBatch, LoadedBatch
 from helpers.loading.plan import EpochPlan
@@ -108,8 +110,12 @@ class Loader(DataLoader[Any]):
         else:
             epoch, start = self.schedule.epoch, self.schedule.start
         self._at = epoch, start
-        with explained(self.crew):
-            batches = self._begin(epoch, start)
+        try:
+            with explained(self.crew):
+                batches = self._begin(epoch, start)
+        except WorkerDiedError as error:
+            self._dismiss(error)
+            raise
         return self._hand_out(batches, epoch, start)
 
     def _begin(self, epoch: int, start: int) -> Iterator[Delivered]:
@@ -117,11 +123,14 @@ class Loader(DataLoader[Any]):
 
     def _hand_out(self, batches: Iterator[Delivered], epoch: int, number: int) -> Iterator[LoadedBatch]:
         while True:
-            with explained(self.crew):
-                try:
+            try:
+                with explained(self.crew):
                     batch = next(batches)
-                except StopIteration:
-                    break
+            except StopIteration:
+                break
+            except WorkerDiedError as error:
+                self._dismiss(error)
+                raise
             if isinstance(batch, FailedBatch):
                 try:
                     raise batch.error
@@ -134,6 +143,17 @@ class Loader(DataLoader[Any]):
             self._at = epoch, number
             yield batch
         self._at = None
+
+    def _dismiss(self, error: BaseException) -> None:
+        """End the workers that are left, or torch raises for the dead one again wherever the trainer is."""
+        left, self._iterator = self._iterator, None
+        with suppress(RuntimeError):
+            getattr(left, "_shutdown_workers", int)()
+        earlier = error.__cause__
+        while earlier is not None:  # their frames hold the iterator, if it died while it was made
+            with suppress(RuntimeError):
+                clear_frames(earlier.__traceback__)
+            earlier = earlier.__cause__ or earlier.__context__
 
 
 class ThreadLoader(Loader):

@@ -58,6 +58,9 @@ def test_a_worker_that_is_killed_is_told_with_what_to_change(path, order, number
     for word in words:
         assert word in str(caught.value)
     assert "RuntimeError" not in str(caught.value)
+    subprocess.run(["true"], check=True)  # the end of any child makes torch look for dead workers again
+    with pytest.raises(WorkerDiedError):  # with new workers
+        list(loader)
 
 
 def test_the_workers_end_soon_after_a_failure(tmp_path):
@@ -65,6 +68,7 @@ def test_the_workers_end_soon_after_a_failure(tmp_path):
     loader = make_loader(path, PROCESSES, transform=sets.Stub())
     with pytest.raises(BadSampleError) as caught:
         list(loader)
+    assert loader._iterator is not None
     pids = [worker.pid for worker in loader._iterator._workers]
     began = time.perf_counter()
     del loader, caught
