@@ -16,7 +16,7 @@ import contextlib
 import functools
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from time import perf_counter
@@ -112,11 +112,14 @@ def _targets(paths: Sequence[Path]) -> list[Target]:
 
 
 def _told_apart(targets: list[Target]) -> list[Target]:
-    """Name by format where that is unique, else by file name (two Arrow files with different options)."""
-    named = [target.format for target in targets]
-    if len(set(named)) == len(named):
-        return targets
-    return [Target(t.path, t.path.name, t.format, t.samples, t.bytes) for t in targets]
+    """Name by format where that is unique, else by file name, else by place in the list too."""
+    schemes = (
+        [target.format for target in targets],
+        [target.path.name for target in targets],
+        [f"{number}: {target.path.name}" for number, target in enumerate(targets, 1)],
+    )
+    names = next(names for names in schemes if len(set(names)) == len(names))
+    return [replace(target, name=name) for target, name in zip(targets, names, strict=True)]
 
 
 def _possible_caches(paths: Sequence[Path], wanted: Sequence[Cache]) -> tuple[list[Cache], list[str]]:

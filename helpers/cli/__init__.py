@@ -21,6 +21,7 @@ from helpers.cli import (
     bench,
     demo,
     doctor,
+    epoch,
     inspect,
     manifest,
     pack,
@@ -29,6 +30,7 @@ from helpers.cli import (
     staged,
     submit,
     synth,
+    train,
     unstage,
     verify,
 )
@@ -36,7 +38,23 @@ from helpers.cli.arguments import Teaching
 from helpers.cli.failures import guarded
 from helpers.cli.output import lenient
 
-_VERBS = (doctor, demo, synth, manifest, pack, verify, inspect, stage, unstage, staged, bench, slowfs, submit)
+_VERBS = (
+    doctor,
+    demo,
+    synth,
+    manifest,
+    pack,
+    verify,
+    inspect,
+    stage,
+    unstage,
+    staged,
+    bench,
+    slowfs,
+    submit,
+    train,
+    epoch,
+)
 
 _WHY = """\
 Small files, big machines: turn a tree of many small files into a few packed ones that a parallel

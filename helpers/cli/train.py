@@ -1,0 +1,88 @@
+"""`train`: a small real training that tells how long it waited for data."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from helpers.cli.arguments import Verbs, add_verb
+from helpers.cli.output import in_seconds, print_json, say
+from helpers.machine.ranks import ranks
+from helpers.training.config import add_flags
+
+if TYPE_CHECKING:
+    from helpers.training import TrainConfig, TrainReport
+
+INTERRUPTED = 75
+"""Exit code of a training that was asked to stop (sysexits' EX_TEMPFAIL: try again later)."""
+
+_MORE = """\
+Each rank of srun or torchrun trains on its share; nothing needs to be said. SIGTERM and SIGUSR1 ask it to
+stop: it writes a checkpoint and exits with code 75, and the same command goes on from there."""
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verb."""
+    parser = add_verb(
+        verbs,
+        "train",
+        "train a small network on a packed file and tell how long it waited for data",
+        _MORE,
+        [
+            "python -m helpers train train.arrow --val val.arrow",
+            "torchrun --nproc-per-node 2 -m helpers train train.arrow --workers 2",
+            "python -m helpers train train.arrow --model resnet50 --size 224 --max-steps 100",
+            "python -m helpers train train.arrow --checkpoint run1 --every 100",
+        ],
+    )
+    parser.add_argument("data", type=Path, metavar="OUT", help="a packed file with labels")
+    parser.add_argument(
+        "--val", type=Path, metavar="OUT", help="measure accuracy on this one after each epoch"
+    )
+    add_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train and tell; exit code 75 if it was asked to stop."""
+    from helpers import training
+
+    config = training.TrainConfig.from_args(arguments)
+    report = training.train(arguments.data, arguments.val, config)
+    if ranks().rank == 0:  # one speaks for all
+        print_json(_as_json(report)) if arguments.json else _tell(report, config)
+    return INTERRUPTED if report.interrupted else 0
+
+
+def _as_json(report: TrainReport) -> dict[str, Any]:
+    last = report.epochs[-1] if report.epochs else None
+    return {
+        "samples": sum(each.samples for each in report.epochs),
+        "seconds": sum(each.seconds for each in report.epochs),
+        "accuracy": last.accuracy if last else None,
+        "waiting_share": last.waiting_share if last else None,
+        "interrupted": report.interrupted,
+        "resumed_at": report.resumed_at,
+        "epochs": [dataclasses.asdict(each) for each in report.epochs],
+    }
+
+
+def _tell(report: TrainReport, config: TrainConfig) -> None:
+    if report.resumed_at:
+        say("went on at epoch {}, step {}".format(*report.resumed_at))
+    for each in report.epochs:
+        accuracy = "" if each.accuracy is None else f", accuracy {each.accuracy:.3f}"
+        first = max(float(rank["first_batch_s"]) for rank in each.ranks)
+        print(
+            f"epoch {each.epoch}: {each.samples:,} samples in {in_seconds(each.seconds)}, "
+            f"{each.samples / each.seconds:,.0f} samples/s, {each.waiting_share:.0%} of it waiting for data "
+            f"(first batch after {in_seconds(first)}), loss {each.loss:.3f}{accuracy}"
+        )
+    if report.epochs and len(report.epochs[-1].ranks) > 1:
+        for rank in report.epochs[-1].ranks:
+            print(f"  rank {rank['rank']} on node {rank['node']}: {rank['samples']:,} samples")
+    if report.interrupted:
+        kept = f"; the same command goes on from {config.checkpoint}" if config.checkpoint else ""
+        say(f"stopped because a signal asked for it{kept}")

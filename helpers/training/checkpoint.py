@@ -1,0 +1,85 @@
+"""Checkpoints: written aside and renamed, so that a job killed at its time limit finds a whole one.
+
+The trap: `torch.load` unpickles, and a pickle is a program. A checkpoint holds tensors and plain values only,
+and is read with `weights_only=True`. Notebook 10 resumes from one.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from helpers.errors import DamagedFileError, ResourceError
+
+NAME = "last.pt"
+
+
+@dataclass(frozen=True)
+class State:
+    """What a training goes on from.
+
+    Args:
+        model: Weights.
+        optimizer: Its state.
+        loader: Where the loader was (`Loader.state_dict`).
+        epochs: Reports of the epochs that ended.
+    """
+
+    model: dict[str, Any]
+    optimizer: dict[str, Any]
+    loader: dict[str, Any]
+    epochs: list[dict[str, Any]]
+
+
+def save(folder: Path, state: State) -> None:
+    """Replace the checkpoint; a reader sees the old one or the new one.
+
+    Args:
+        folder: Made if missing.
+        state: What to write.
+
+    Raises:
+        ResourceError: It cannot be written.
+    """
+    aside = folder / f".{NAME}.{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with aside.open("wb") as file:
+            torch.save(vars(state), file)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(folder / NAME)
+    except (OSError, RuntimeError) as error:
+        aside.unlink(missing_ok=True)
+        raise ResourceError(
+            f"the checkpoint {folder / NAME} cannot be written: {error}",
+            expected="a folder with room for it",
+            next_step="Free space or quota there, or name another folder; the training so far is lost "
+            "only from the last checkpoint on",
+        ) from None
+
+
+def load(folder: Path) -> State | None:
+    """The last checkpoint, or None.
+
+    Args:
+        folder: Where `save` wrote.
+
+    Raises:
+        DamagedFileError: It is none of ours, or damaged.
+    """
+    path = folder / NAME
+    if not path.exists():
+        return None
+    try:
+        return State(**torch.load(path, map_location="cpu", weights_only=True))
+    except Exception as error:  # a damaged archive raises almost anything
+        raise DamagedFileError(
+            f"the checkpoint {path} cannot be read: {str(error).splitlines()[0]}",
+            expected="one that `train` wrote",
+            next_step="Remove it to begin again",
+        ) from None

@@ -1,0 +1,89 @@
+"""Where the time of training went: waiting for data, or computing.
+
+On a CPU the wait is the time in which the loop asks for the next batch. On a GPU work is queued, and asking
+may overlap with it; there the wait is the gap on the GPU itself, from the end of one step to the begin of
+the next, the copy of the batch included, measured by events.
+
+The trap: a loop that takes `time.time()` around a GPU step measures how fast work is queued. Notebook 08
+shows the share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+
+@dataclass
+class Clock:
+    """Times of the steps of one epoch.
+
+    Args:
+        device: What computes.
+    """
+
+    device: torch.device
+    began: float = field(default_factory=perf_counter)
+    first_batch_s: float = 0.0
+    waits_s: list[float] = field(default_factory=list)
+    steps_s: list[float] = field(default_factory=list)
+    _gaps: list[tuple[Any, Any]] = field(default_factory=list)
+    _last: Any = None
+    _at: float = 0.0
+
+    def batches(self, source: Iterator[Any]) -> Iterator[Any]:
+        """The batches of `source`, with the time spent asking for them."""
+        while True:
+            asked = perf_counter()
+            try:
+                batch = next(source)
+            except StopIteration:
+                return
+            self.waits_s.append(perf_counter() - asked)
+            if len(self.waits_s) == 1:
+                self.first_batch_s = self.waits_s[0]
+            yield batch
+
+    def begin(self) -> None:
+        """A step begins: its batch is on the device."""
+        self._at = perf_counter()
+        if self.device.type == "cuda":
+            now = _moment()
+            if self._last is not None:
+                self._gaps.append((self._last, now))
+
+    def end(self) -> None:
+        """A step has been computed (or, on a GPU, queued)."""
+        self.steps_s.append(perf_counter() - self._at)
+        if self.device.type == "cuda":
+            self._last = _moment()
+
+    def summary(self) -> dict[str, float]:
+        """Seconds, share of waiting after the first batch, and percentiles of the wait."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        total = perf_counter() - self.began
+        later = self.waits_s[1:]
+        waited = sum(a.elapsed_time(b) for a, b in self._gaps) / 1000 if self._gaps else sum(later)
+        steady = max(total - self.first_batch_s, 1e-9)
+        p50, p99 = np.percentile(later, [50, 99]) if later else (0.0, 0.0)
+        return {
+            "seconds": total,
+            "first_batch_s": self.first_batch_s,
+            "waiting_s": waited,
+            "waiting_share": min(1.0, waited / steady),
+            "wait_p50_s": float(p50),
+            "wait_p99_s": float(p99),
+        }
+
+
+def _moment() -> Any:
+    """When the GPU comes to this place in its queue."""
+    event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event

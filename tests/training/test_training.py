@@ -1,0 +1,197 @@
+"""Training: it learns, it goes on where it was stopped, and ranks compute what one would."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from helpers import cli, errors, pack, sources, training
+from helpers.loading import LoaderConfig
+from helpers.sources import synthetic
+from helpers.training import checkpoint
+from helpers.training.group import weight
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A training and a validation file: ten classes, small pictures."""
+    place = tmp_path_factory.mktemp("training")
+    synthetic.make(place / "tree", "folder", count=500, seed=3, size=(96, 96))
+    source = sources.load(place / "tree")
+    kept, held = source.manifest.split_off(0.2, seed=0)
+    for name, manifest in (("train.arrow", kept), ("val.arrow", held)):
+        manifest.save(place / f"{name}.json")
+        pack.pack(sources.load(place / f"{name}.json", root=place / "tree"), place / name, pack.PackConfig())
+    return place / "train.arrow", place / "val.arrow"
+
+
+def config(**given):
+    loader = LoaderConfig(batch=given.pop("batch", 16), workers=0, seed=7)
+    return training.TrainConfig(loader=loader, **{"epochs": 2, "size": 32, **given})
+
+
+def weights(folder):
+    return checkpoint.load(folder).model
+
+
+def assert_close(first, second):
+    assert first.keys() == second.keys()
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], rtol=2e-3, atol=2e-4)
+
+
+def test_it_learns_the_synthetic_classes(data):
+    report = training.train(*data, config(epochs=6, size=64, batch=25))
+    assert [each.samples for each in report.epochs] == [400] * 6
+    assert report.epochs[-1].loss < report.epochs[0].loss
+    assert report.epochs[-1].accuracy > 0.4  # chance is 0.1
+
+
+def test_the_share_of_waiting_is_that_of_the_time_it_took(data):
+    (report,) = training.train(data[0], config=config(epochs=1)).epochs
+    (rank,) = report.ranks
+    assert 0 < rank["first_batch_s"] < rank["seconds"]
+    assert 0 < rank["waiting_s"] < rank["seconds"] and 0 < rank["waiting_share"] < 1
+    assert rank["wait_p50_s"] <= rank["wait_p99_s"]
+
+
+def command(data, *words):
+    return ["helpers", "train", str(data[0]), "--size", "32", "--seed", "7", "--json", *map(str, words)]
+
+
+def run(*words, limit_s=200):
+    done = subprocess.run(
+        [sys.executable, "-m", *words], capture_output=True, text=True, timeout=limit_s, env=alone()
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def alone():
+    unwanted = ("SLURM", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER")
+    return {key: value for key, value in os.environ.items() if not key.startswith(unwanted)} | {
+        "OMP_NUM_THREADS": "1"
+    }
+
+
+def test_two_uneven_ranks_compute_what_one_does(data, tmp_path):
+    """Odd numbers of samples: the ranks' last batches differ, and one rank has a step less."""
+    common = ("--epochs", "2", "--workers", "0", "--val", data[1])
+    alone_report = run(*command(data, *common, "--batch", "26", "--checkpoint", tmp_path / "1"))
+    both = run(
+        "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m",
+        *command(data, *common, "--batch", "13", "--checkpoint", tmp_path / "2"),
+    )  # fmt: skip
+    assert both["samples"] == alone_report["samples"] == 800
+    assert [rank["samples"] for rank in both["epochs"][0]["ranks"]] == [200, 200]
+    assert_close(weights(tmp_path / "1"), weights(tmp_path / "2"))
+
+
+def test_a_rank_without_a_last_batch_does_not_hang_the_others(data, tmp_path):
+    """400 samples on three ranks in batches of 133: 134, 133 and 133."""
+    report = run(
+        "torch.distributed.run", "--standalone", "--nproc-per-node=3", "-m",
+        *command(data, "--epochs", "1", "--workers", "0", "--batch", "133"),
+    )  # fmt: skip
+    assert [rank["samples"] for rank in report["epochs"][0]["ranks"]] == [134, 133, 133]
+
+
+def test_what_a_rank_counts_makes_the_mean_over_all_samples():
+    losses, sizes = [2.0, 5.0, 0.0], [8, 3, 0]
+    parts = [loss * weight(size, 11, 3) for loss, size in zip(losses, sizes, strict=True)]
+    assert sum(parts) / 3 == pytest.approx((2 * 8 + 5 * 3) / 11)
+    assert weight(0, 0, 3) == 0
+
+
+class TestStopped:
+    @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+    def test_a_signal_leaves_a_checkpoint_and_the_same_command_goes_on(self, data, tmp_path, number):
+        words = ("--epochs", "4", "--batch", "8", "--workers", "1", "--every", "3")
+        whole = run(*command(data, *words, "--checkpoint", tmp_path / "whole"))
+        words = (*words, "--checkpoint", tmp_path / "parts")
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command(data, *words)], stdout=subprocess.PIPE, text=True, env=alone()
+        )
+        end = time.monotonic() + 120
+        while not (tmp_path / "parts" / checkpoint.NAME).exists() and time.monotonic() < end:
+            time.sleep(0.02)
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=60)
+        first = json.loads(out)
+        assert process.returncode == cli.train.INTERRUPTED and first["interrupted"]
+        second = run(*command(data, *words))
+        assert second["resumed_at"] is not None and not second["interrupted"]
+        assert len(second["epochs"]) == 4 == len(whole["epochs"])
+        assert_close(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+
+    def test_killed_it_loses_only_what_came_after_the_last_checkpoint(self, data, tmp_path):
+        words = ("--epochs", "3", "--batch", "8", "--workers", "0", "--every", "5", "--checkpoint", tmp_path)
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command(data, *words)], stdout=subprocess.DEVNULL, env=alone()
+        )
+        end = time.monotonic() + 120
+        while not (tmp_path / checkpoint.NAME).exists() and time.monotonic() < end:
+            time.sleep(0.02)
+        process.kill()
+        process.wait()
+        report = run(*command(data, *words))
+        epoch, step = report["resumed_at"]
+        assert (epoch, step) > (0, 0) and len(report["epochs"]) == 3
+
+
+class TestCheckpoints:
+    def test_a_damaged_one_is_refused_by_path(self, data, tmp_path):
+        (tmp_path / checkpoint.NAME).write_bytes(b"PK\x03\x04 not a checkpoint")
+        with pytest.raises(errors.DamagedFileError, match=checkpoint.NAME):
+            training.train(data[0], config=config(checkpoint=tmp_path))
+
+    def test_one_that_would_run_a_program_is_refused(self, tmp_path):
+        class Program:
+            def __reduce__(self):
+                return os.mkdir, (str(tmp_path / "it ran"),)
+
+        torch.save({"model": Program()}, tmp_path / checkpoint.NAME)
+        with pytest.raises(errors.DamagedFileError):
+            checkpoint.load(tmp_path)
+        assert not (tmp_path / "it ran").exists()
+
+    def test_one_of_another_batch_size_is_refused(self, data, tmp_path):
+        training.train(data[0], config=config(checkpoint=tmp_path, epochs=1))
+        with pytest.raises(errors.UsageError, match="batch"):
+            training.train(data[0], config=config(checkpoint=tmp_path, batch=8))
+
+    def test_no_room_is_a_sentence_and_leaves_nothing_aside(self, tmp_path):
+        (tmp_path / "file").touch()
+        with pytest.raises(errors.ResourceError, match="cannot be written"):
+            checkpoint.save(tmp_path / "file", checkpoint.State({}, {}, {}, []))
+
+
+class TestConfig:
+    def test_the_command_line_says_the_same(self):
+        given = training.TrainConfig(
+            loader=LoaderConfig(batch=32, workers=3, seed=5, pad=True), epochs=7, model="resnet18", every=9
+        )
+        words = given.to_cli("a file.arrow", "v.arrow")
+        import shlex
+
+        parsed = cli.parse(shlex.split(words)[3:])
+        assert training.TrainConfig.from_args(parsed) == given
+        assert str(parsed.data) == "a file.arrow" and str(parsed.val) == "v.arrow"
+
+    @pytest.mark.parametrize("wrong", [{"epochs": 0}, {"size": 8}, {"rate": 0}, {"model": "vgg"}])
+    def test_nonsense_is_refused(self, wrong):
+        with pytest.raises(errors.UsageError):
+            training.TrainConfig(**wrong)
+
+    def test_captions_are_no_classes(self, tmp_path):
+        synthetic.make(tmp_path / "f", "flickr30k", count=6, seed=0, size=(64, 64))
+        pack.pack(sources.load(tmp_path / "f"), tmp_path / "f.arrow", pack.PackConfig())
+        with pytest.raises(errors.FormatError, match="captions"):
+            training.train(tmp_path / "f.arrow")
