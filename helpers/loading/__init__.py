@@ -12,16 +12,20 @@ crops in all workers. `make_loader` sets them together. Notebook 08 teaches it.
 
 from __future__ import annotations
 
-from helpers.loading.batches import Batch, BatchMaker, Fault, Layout, OnError
-from helpers.loading.config import LoaderConfig
-from helpers.loading.dataset import SampleDataset, collate
-from helpers.loading.faults import BadSampleError
-from helpers.loading.killed import WorkerDiedError
-from helpers.loading.loader import Loader, ThreadLoader, make_loader
-from helpers.loading.makers import CaptionBatches, ImageBatches, RawBatches
-from helpers.loading.packets import LoadedBatch, to_tensors
-from helpers.loading.plan import EpochPlan
-from helpers.loading.stream import StreamDataset
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from helpers.loading.batches import Batch, BatchMaker, Fault, Layout, OnError
+    from helpers.loading.config import LoaderConfig
+    from helpers.loading.dataset import SampleDataset, collate
+    from helpers.loading.faults import BadSampleError
+    from helpers.loading.killed import WorkerDiedError
+    from helpers.loading.loader import Loader, ThreadLoader, make_loader
+    from helpers.loading.makers import CaptionBatches, ImageBatches, RawBatches
+    from helpers.loading.packets import LoadedBatch, to_tensors
+    from helpers.loading.plan import EpochPlan
+    from helpers.loading.stream import StreamDataset
 
 __all__ = [
     "BadSampleError",
@@ -45,3 +49,44 @@ __all__ = [
     "make_loader",
     "to_tensors",
 ]
+
+_HOMES = {
+    "batches": (
+        "Batch",
+        "BatchMaker",
+        "Fault",
+        "Layout",
+        "OnError",
+    ),
+    "config": ("LoaderConfig",),
+    "dataset": (
+        "SampleDataset",
+        "collate",
+    ),
+    "faults": ("BadSampleError",),
+    "killed": ("WorkerDiedError",),
+    "loader": (
+        "Loader",
+        "ThreadLoader",
+        "make_loader",
+    ),
+    "makers": (
+        "CaptionBatches",
+        "ImageBatches",
+        "RawBatches",
+    ),
+    "packets": (
+        "LoadedBatch",
+        "to_tensors",
+    ),
+    "plan": ("EpochPlan",),
+    "stream": ("StreamDataset",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import PyTorch when something is loaded, not when a command line lists its flags."""
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"helpers.loading.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

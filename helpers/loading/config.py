@@ -14,8 +14,6 @@ import shlex
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-
 from helpers import machine
 from helpers.errors import UsageError
 from helpers.loading.batches import OnError
@@ -188,4 +186,6 @@ def default_workers(where: Ranks) -> int:
 
 def wants_pinning(config: LoaderConfig) -> bool:
     """Whether batches go into pinned memory."""
+    import torch
+
     return torch.cuda.is_available() if config.pin_memory is None else config.pin_memory
