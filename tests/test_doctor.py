@@ -146,6 +146,13 @@ def test_large_blocks_are_told(everything_lies_on, tmp_path):
     assert "in blocks of 16.8 MB" in by_name(storage.findings([tmp_path]), f"folder {tmp_path}").value
 
 
+@pytest.mark.parametrize("reason", [None, "/dev/fuse is not there"])
+def test_whether_folders_can_be_mounted_is_told_and_is_no_fault(tmp_path, monkeypatch, reason):
+    monkeypatch.setattr(storage.slowfs, "why_not", lambda: reason)
+    found = by_name(storage.findings([tmp_path]), "FUSE")
+    assert found.verdict == "ok" and (reason or "without root") in found.value
+
+
 def test_a_docker_sized_shared_memory_is_warned_about(tmp_path, everything_lies_on):
     everything_lies_on(dataclasses.replace(LOCAL, kind="tmpfs", total_bytes=64 << 20, free_bytes=64 << 20))
     found = storage._shared_memory(tmp_path)

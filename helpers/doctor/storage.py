@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from helpers import machine
+from helpers import machine, slowfs
 from helpers.doctor.finding import Finding
 from helpers.errors import HelpersError
 from helpers.progress import bytes_text
@@ -38,6 +38,7 @@ def findings(folders: Sequence[Path]) -> Iterator[Finding]:
     yield _shared_memory(SHARED_MEMORY)
     yield from _node_local()
     yield _hdf5_locking(folders)
+    yield _mounting()
 
 
 def _told(found: machine.FileSystem) -> str:
@@ -167,6 +168,13 @@ def _hdf5_locking(folders: Sequence[Path]) -> Finding:
         advice = "Run `export HDF5_USE_FILE_LOCKING=FALSE` before Python: locks often fail on shared storage."
         return Finding("HDF5_USE_FILE_LOCKING", value, "warn", advice)
     return Finding("HDF5_USE_FILE_LOCKING", value)
+
+
+def _mounting() -> Finding:
+    reason = slowfs.why_not()
+    if reason is None:
+        return Finding("FUSE", "folders can be mounted without root")
+    return Finding("FUSE", reason, advice="Nothing to do: slow folders are imitated in the notebook instead.")
 
 
 def _is_shared(folder: Path) -> bool:

@@ -80,25 +80,24 @@ class Mount:
 
 def _place(folder: Path, at: Path | None) -> tuple[Path, bool]:
     """The mount point, and whether it was made for this mount."""
-    if at is None:
-        parent = Path(os.path.realpath(tempfile.gettempdir()))
-        points.sweep(parent, PREFIX)
-        points.check(folder, parent / PREFIX)
-        return Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent)), True  # mode 0700
-    point = Path(os.path.realpath(at))
-    points.repair(point)
-    points.check(folder, point)
     try:
-        point.mkdir()
-    except FileExistsError:
-        return point, False
+        if at is None:
+            parent = Path(os.path.realpath(tempfile.gettempdir()))
+            points.sweep(parent, PREFIX)
+            points.check(folder, parent / PREFIX)
+            return Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent)), True  # mode 0700
+        point = Path(os.path.realpath(at))
+        points.repair(point)
+        points.check(folder, point)
+        existed = point.exists()
+        point.mkdir(exist_ok=True)
     except OSError as error:
         raise ResourceError(
-            f"{point} cannot be made ({error.strerror})",
+            f"{error.filename or 'a folder for temporary files'} cannot be made ({error.strerror})",
             expected="a place for a new folder, or an empty folder",
             next_step="Choose another mount point",
         ) from error
-    return point, True
+    return point, not existed
 
 
 def _start(order: Order) -> subprocess.Popen[bytes]:

@@ -44,8 +44,26 @@ def check(folder: Path, point: Path) -> None:
 
     Raises:
         UsageError: No folder, or mounts within mounts.
-        ResourceError: The mount point is in use.
+        ResourceError: The mount point is in use, or one of the two cannot be examined.
     """
+    try:
+        _check_folder(folder, point)
+        free = not point.exists() or (point.is_dir() and not any(point.iterdir()))
+    except OSError as error:
+        raise ResourceError(
+            f"{error.filename} cannot be used ({error.strerror})",
+            expected="a folder and a mount point that you may read",
+            next_step="Check their permissions, and unmount what is dead (fusermount3 -u)",
+        ) from error
+    if not free:
+        raise ResourceError(
+            f"{point} is not an empty folder",
+            expected="an empty folder, or a name that is free, to mount at",
+            next_step="Choose another mount point",
+        )
+
+
+def _check_folder(folder: Path, point: Path) -> None:
     if not folder.is_dir():
         raise UsageError(
             f"{folder} is no folder", expected="a folder to be shown slowly", next_step="Check the path"
@@ -63,12 +81,6 @@ def check(folder: Path, point: Path) -> None:
                 expected="a folder and a mount point that do not",
                 next_step="Use the folder behind it, with the delays that you want",
             )
-    if point.exists() and (not point.is_dir() or any(point.iterdir())):
-        raise ResourceError(
-            f"{point} is not an empty folder",
-            expected="an empty folder, or a name that is free, to mount at",
-            next_step="Choose another mount point",
-        )
 
 
 def mount(point: Path) -> int:

@@ -23,6 +23,8 @@ from helpers.slowfs import protocol
 from helpers.slowfs.delays import Delays
 from helpers.slowfs.protocol import Operation
 
+# Whatever took the place of a file since it was looked up: a pipe may not stop us, a link not lead us away.
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FOLDER_NAME_S, _FILE_NAME_S, _ATTRIBUTES_S = 3600, 0, 1
 
 
@@ -91,7 +93,7 @@ class Tree:
 
     def _open(self, node: int, body: memoryview) -> Answer:
         leave_at = self._delays.operation("open")
-        handle = os.open(self._paths[node], os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        handle = os.open(self._paths[node], _FLAGS)
         with self._lock:
             self._held[node] += 1
         return Answer(protocol.open_out(handle), leave_at)

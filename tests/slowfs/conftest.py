@@ -1,9 +1,12 @@
 """A folder to slow down, and whether this machine lets one mount it."""
 
 import os
+import shutil
+import time
 
 import pytest
 
+from helpers.errors import ResourceError
 from helpers.machine.mounts import read_mounts
 from helpers.slowfs import points
 
@@ -19,23 +22,42 @@ def folder(tmp_path):
     return tmp_path / "data"
 
 
+@pytest.fixture(scope="session")
+def not_allowed(tmp_path_factory):
+    """What the system says to a mount, if it refuses one; a fault of ours is no refusal."""
+    if points.why_not() is not None:
+        return points.why_not()
+    point = tmp_path_factory.mktemp("may") / "mount"
+    point.mkdir()
+    try:
+        os.close(points.mount(point))
+    except ResourceError as error:
+        return error.got
+    finally:
+        points.unmount(point)
+
+
 @pytest.fixture
-def fuse():
+def fuse(not_allowed):
     """Skip where FUSE is not allowed; in CI, fail where it is and only the tool is missing."""
-    reason = points.why_not()
-    if reason is None:
-        return
-    usable = points.DEVICE.exists() and os.access(points.DEVICE, os.R_OK | os.W_OK)
-    pytest.fail(reason) if IN_CI and usable else pytest.skip(reason)
+    if not_allowed is not None:
+        usable = points.DEVICE.exists() and os.access(points.DEVICE, os.R_OK | os.W_OK)
+        missing = IN_CI and usable and shutil.which("fusermount3") is None
+        pytest.fail(not_allowed) if missing else pytest.skip(not_allowed)
+
+
+@pytest.fixture(scope="session")
+def slow_mounts():
+    """A call that returns the points of all slow mounts there are."""
+    return lambda: {mount.point for mount in read_mounts() if mount.kind == points.KIND}
 
 
 @pytest.fixture(autouse=True)
-def nothing_stays_mounted():
+def nothing_stays_mounted(slow_mounts):
     """No test may leave a slow mount behind."""
     before = slow_mounts()
     yield
+    until = time.monotonic() + 10
+    while not slow_mounts() <= before and time.monotonic() < until:
+        time.sleep(0.1)  # somebody else's may come and go
     assert slow_mounts() <= before
-
-
-def slow_mounts():
-    return {mount.point for mount in read_mounts() if mount.kind == points.KIND}

@@ -186,3 +186,12 @@ def test_a_tool_that_refuses_is_quoted(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(points.why_not, "__defaults__", (tmp_path,))
     with pytest.raises(ResourceError, match=r"mount failed: Operation not permitted"):
         points.mount(tmp_path)
+
+
+def test_a_folder_that_may_not_be_examined_is_told(tmp_path, monkeypatch):
+    def refuse(self, *more, **options):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr("pathlib.Path.is_dir", refuse)
+    with pytest.raises(ResourceError, match=r"data cannot be used \(Permission denied\)"):
+        points.check(tmp_path / "data", tmp_path / "slow")

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import slow_mounts  # of this folder
 
 from helpers import machine, slowfs, sources
 from helpers.errors import ResourceError, UsageError
@@ -222,7 +221,7 @@ class TestItEnds:
         assert not thread.is_alive() and failures and not slow.path.exists()
 
     @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL", "sys.exit", "forgotten"])
-    def test_when_its_process_ends_in_any_way(self, folder, how):
+    def test_when_its_process_ends_in_any_way(self, folder, slow_mounts, how):
         code = f"""
             import os, signal, sys, time
             from helpers import slowfs
