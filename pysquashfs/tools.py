@@ -17,7 +17,7 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import IO
@@ -25,6 +25,7 @@ from typing import IO
 from pysquashfs import superblock
 from pysquashfs.errors import MissingToolError, SquashFSError
 from pysquashfs.image_file import ImageFile
+from pysquashfs.writer.output import written
 from pysquashfs.writer.settings import Settings
 from pysquashfs.writer.sources import Item
 from pysquashfs.writer.tree import Tree
@@ -68,7 +69,8 @@ def run(tool: str, out: Path, items: Iterable[Item], settings: Settings) -> tupl
             _run([program, "-", out, "-tar", *_mksquashfs_flags(settings)], work.send_tar)
         elif tool == "mksquashfs":
             empty = folder / "empty"
-            empty.mkdir()
+            with written(empty):
+                empty.mkdir()
             empty.chmod(0o755)  # becomes the root of the image
             names = work.write_list(_pseudo_lines)
             _run([program, empty, out, "-pf", names, *_mksquashfs_flags(settings)])
@@ -83,7 +85,8 @@ def run(tool: str, out: Path, items: Iterable[Item], settings: Settings) -> tupl
 def _emptied(folder: Path) -> Iterator[Path]:
     """A folder for this run alone; of that name, so that the next run clears what a killed one left."""
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700)
+    with written(folder):
+        folder.mkdir(mode=0o700)
     try:
         yield folder
     finally:
@@ -123,10 +126,12 @@ class _Work:
                 number = self.tree.add(name)
                 if not isinstance(source, Path):
                     spooled = self._folder / f"file{number}"
-                    spooled.write_bytes(source)
+                    with written(spooled):
+                        spooled.write_bytes(source)
                     source = spooled
                 self.bytes += _size(source)
-                file.write(lines(self.tree, name, source.absolute()))
+                with written(path):
+                    file.write(lines(self.tree, name, source.absolute()))
         self.tree.check_unique()
         return path
 
@@ -204,7 +209,8 @@ def _sort_file(folder: Path, settings: Settings) -> Path:
     flags += [] if settings.fragments else ["dont_fragment"]
     flags += [] if settings.deduplicate else ["dont_deduplicate"]
     path = folder / "sort"
-    path.write_text(f"0 [{','.join(flags)}] *\n", encoding="ascii")
+    with written(path):
+        path.write_text(f"0 [{','.join(flags)}] *\n", encoding="ascii")
     return path
 
 
@@ -243,6 +249,9 @@ def _run(command: list[str | Path], feed: Callable[[IO[bytes]], None] | None = N
                 code = process.wait()
             except BaseException:
                 process.kill()
+                with suppress(OSError):  # what was still to be sent
+                    if process.stdin is not None:
+                        process.stdin.close()
                 raise
         messages.seek(0)
         told = messages.read(1 << 16).decode(errors="replace").strip().splitlines()

@@ -92,10 +92,11 @@ def pack(
     if tool == "python":
         return _pack(out, items, settings, in_flight, overwrite)
     tools = import_module("pysquashfs.tools")
-    with aside(out, overwrite=overwrite) as (_, path), written(out):
+    with aside(out, overwrite=overwrite) as (_, path):
         files, size = tools.run(tool, path, items, settings)
-        sync(path)
-        image_bytes = path.stat().st_size
+        with written(out):
+            sync(path)
+            image_bytes = path.stat().st_size
     return PackedImage(out, files, size, image_bytes)
 
 
