@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -53,9 +54,9 @@ class Attached:
         """
         if os.getpid() != self.owner:
             return
-        unmount(self.folder)
+        busy = unmount(self.folder)
         self.watcher.communicate(b"done\n")
-        _end(self.server)
+        _end(self.server, busy=busy)
 
 
 def attach(way: str, image: Path, folder: Path, timeout_s: float, *, made: bool) -> Attached | str:
@@ -84,23 +85,27 @@ def attach(way: str, image: Path, folder: Path, timeout_s: float, *, made: bool)
         attached = not fault
     finally:
         if not attached:
-            unmount(folder)
+            busy = unmount(folder)
             watcher.communicate(b"done\n")
-            _end(server)
+            _end(server, busy=busy)
     return fault or Attached(folder, server, watcher, os.getpid())
 
 
-def unmount(folder: Path) -> None:
+def unmount(folder: Path) -> bool:
     """Take a mount away; one that is in use goes from sight now, and for good with its last open file.
+
+    Returns:
+        Whether it was in use.
 
     Raises:
         MountError: It cannot be taken away.
     """
-    deadline = time.monotonic() + _BUSY_S
+    deadline, busy = time.monotonic() + _BUSY_S, False
     while (mounted := table.at(folder)) is not None:
         lazy = time.monotonic() > deadline
         fault = _run(unmount_command(mounted.kind, folder, lazy=lazy), _COMMAND_S)
         if not fault and lazy:
+            busy = True
             warnings.warn(
                 f"{folder} was still in use: it is detached now, and goes with the last open file",
                 stacklevel=2,
@@ -113,6 +118,7 @@ def unmount(folder: Path) -> None:
             )
         elif fault:
             time.sleep(_PAUSE_S)
+    return busy
 
 
 def _start(words: list[str], said: IO[bytes]) -> tuple[subprocess.Popen[bytes] | None, str]:
@@ -170,11 +176,16 @@ def _watch(kind: str, folder: Path, *, made: bool) -> subprocess.Popen[bytes]:
     )
 
 
-def _end(server: subprocess.Popen[bytes] | None) -> None:
-    """Wait for a server whose mount is gone; files that are open keep it a while."""
+def _end(server: subprocess.Popen[bytes] | None, *, busy: bool) -> None:
+    """Wait for a server whose mount is gone. Open files keep it a while; otherwise it gets no choice."""
     if server is None:
         return
-    try:
-        server.wait(_BUSY_S)
-    except subprocess.TimeoutExpired:
-        threading.Thread(target=server.wait, daemon=True).start()
+    for insist in (0,) if busy else (0, signal.SIGTERM, signal.SIGKILL):
+        if insist:
+            server.send_signal(insist)
+        try:
+            server.wait(_BUSY_S)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+    threading.Thread(target=server.wait, daemon=True).start()
