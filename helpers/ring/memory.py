@@ -104,7 +104,7 @@ class Memory:
                     next_step="Start the filler and the trainer from the same version of this package",
                 )
             # The mapping lives until the last array made of it is gone; nothing unmaps it by hand.
-            self._bytes = np.frombuffer(mmap.mmap(fd, _total_bytes(slots, one_bytes)), np.uint8)
+            self._bytes: Block = np.frombuffer(mmap.mmap(fd, _total_bytes(slots, one_bytes)), np.uint8)
             self.counters: npt.NDArray[np.int64] = self._bytes[slots * one_bytes :].view(np.int64)
         except BaseException:
             os.close(fd)
@@ -145,7 +145,8 @@ class Memory:
         return self._bytes[slot * self.one_bytes : (slot + 1) * self.one_bytes]
 
     def close(self) -> None:
-        """Give the file back; arrays that were made of it stay valid."""
+        """Give the memory back; arrays that were made of it stay valid, and keep it until they are gone."""
+        self._bytes, self.counters = np.empty(0, np.uint8), np.zeros(1, np.int64)
         if self.fd >= 0:
             with contextlib.suppress(OSError):
                 os.close(self.fd)

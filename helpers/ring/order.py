@@ -79,6 +79,8 @@ class BatchOrder:
 
     def total(self, most: int) -> int:
         """Number of all batches, counted up to `most`."""
+        if self.epochs is None:
+            return most
         count, position = 0, self.first()
         while position != END and count < most:
             count += self.length(position.epoch)

@@ -1,7 +1,7 @@
 """The producers at work: who makes which batch, and what happens when one dies.
 
 The trap: a filler that replaces whoever dies does so for ever when a sample kills each decoder; after
-three deaths at one batch it stops and names the batch. Notebook 08 teaches the ring.
+five deaths at one batch it stops and names the batch. Notebook 08 teaches the ring.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from helpers.ring.faults import RingError
 from helpers.ring.memory import Memory
 from helpers.ring.order import BatchOrder
 
-_DEATHS_AT_ONE_BATCH = 3
+_DEATHS_BEFORE_BEGINNING = 3
+_DEATHS_AT_ONE_BATCH = 5
 
 
 class Workshop:
@@ -112,9 +113,9 @@ class Workshop:
         self.hire()
 
     def _check_deaths(self, producer: Producer, at: Position | None, how: str) -> None:
-        if not producer.began and self._deaths[None] >= _DEATHS_AT_ONE_BATCH:
+        if not producer.began and self._deaths[None] >= _DEATHS_BEFORE_BEGINNING:
             raise RingError(
-                f"{_DEATHS_AT_ONE_BATCH} producers {how} before they began",
+                f"{_DEATHS_BEFORE_BEGINNING} producers {how} before they began",
                 expected="processes that can import the program that started them",
                 next_step='Start the program under `if __name__ == "__main__":`, or use threads',
             )

@@ -1,0 +1,80 @@
+"""Trainers and fillers as programs, for tests that kill them; a trainer logs a digest of each batch."""
+
+import hashlib
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+
+from ring_makers import Numbers
+
+from helpers import ring
+from helpers.errors import HelpersError
+from helpers.loading.plan import EpochPlan
+
+PLAN = EpochPlan(samples=50, batch=8, seed=5)
+
+
+def digest(batch):
+    return hashlib.sha256(bytes(batch["pixels"]) + bytes(batch["index"])).hexdigest()[:16]
+
+
+def main(how, where, name, log, epochs, pause_s, kind="threads", start_method="fork"):
+    """A trainer that attaches to a ring, or opens its own."""
+    if how == "attach":
+        loader = ring.attach(name, where=Path(where), wait_s=60, rank=None)
+    else:
+        config = ring.RingConfig(
+            name=name,
+            kind=kind,
+            start_method=start_method,
+            slots=6,
+            producers=2,
+            where=Path(where),
+            wait_s=60,
+        )
+        loader = ring.open_ring(Numbers(), PLAN, config)
+    with loader, Path(log).open("a") as file:
+        while loader.schedule.epoch < int(epochs):
+            epoch, first = loader.schedule.epoch, loader.schedule.start
+            for number, batch in enumerate(loader, first):
+                file.write(f"{epoch} {number} {digest({k: v.numpy() for k, v in batch.items()})}\n")
+                file.flush()
+                for tensor in batch.values():
+                    tensor.zero_()  # training may do what it likes with its batch
+                time.sleep(float(pause_s))
+
+
+def fill(where, name, epochs, delay_s, kind="threads", start_method="fork", seed="0"):
+    """A filler without a trainer."""
+    config = ring.RingConfig(
+        name=name,
+        kind=kind,
+        start_method=start_method,
+        epochs=int(epochs),
+        slots=6,
+        producers=2,
+        where=Path(where),
+    )
+    filler = ring.Filler(
+        Numbers(delay_s=float(delay_s)),
+        EpochPlan(samples=50, batch=8, seed=5 + int(seed)),
+        config,
+        on_note=lambda sentence: print(sentence, file=sys.stderr, flush=True),
+    )
+    filler.run()
+
+
+def run(words, errors):
+    """One of them as a process, with standard error in a file."""
+    descriptor = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.dup2(descriptor, 2)
+    sys.stderr = os.fdopen(2, "w", buffering=1)
+    warnings.resetwarnings()
+    warnings.showwarning = lambda message, *_, **__: print(message, file=sys.stderr)
+    try:
+        fill(*words[1:]) if words[0] == "fill" else main(*words)
+    except HelpersError as error:
+        print(error, file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,272 @@
+"""Whoever is killed, whenever: no batch is lost, changed or out of order, and nothing stays behind."""
+
+import itertools
+import multiprocessing
+import os
+import random
+import signal
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+from ring_makers import Deadly, Numbers
+from ring_trainer import PLAN, digest, run
+
+from helpers import ring
+from helpers.ring import RingError, RingWarning
+
+
+class Program:
+    """A trainer or filler in a process of its own, forked from this one, where torch is imported already."""
+
+    def __init__(self, words, errors):
+        self.errors = errors
+        self.process = multiprocessing.get_context("fork").Process(target=run, args=(list(words), errors))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside pytest's threads
+            self.process.start()
+        self.pid = self.process.pid
+
+    def wait(self, limit_s=60.0):
+        """Its exit code."""
+        self.process.join(limit_s)
+        assert self.process.exitcode is not None, "it took too long"
+        return self.process.exitcode
+
+    def kill(self, number=signal.SIGKILL):
+        """End it by a signal; its exit code."""
+        os.kill(self.pid, number)
+        return self.wait()
+
+    def told(self):
+        """What it wrote to standard error."""
+        return self.errors.read_text()
+
+
+@pytest.fixture
+def programs(where, tmp_path):
+    """Starts programs; ends those that a test left."""
+    started = []
+
+    def start(*words):
+        started.append(Program(map(str, words), tmp_path / f"errors{len(started)}"))
+        return started[-1]
+
+    yield start
+    for program in started:
+        if program.process.is_alive():
+            program.kill()
+        program.process.close()
+    for name in ring.names(where):
+        ring.remove_leftover(where, name)
+
+
+def wait_for(condition, limit_s=60.0):
+    until = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < until, "it took too long"
+        time.sleep(0.01)
+
+
+def lines(log):
+    """Whole lines of a log: (epoch, batch, digest)."""
+    text = log.read_text() if log.exists() else ""
+    return [tuple(line.split()) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def right(epoch, number):
+    return digest(Numbers().make(PLAN.batches(epoch)[number], epoch).arrays)
+
+
+def check(found, epochs, repeats=0):
+    """Every batch right and in order; after each kill at most one comes again."""
+    assert all(value == right(int(epoch), int(number)) for epoch, number, value in found)
+    order = [(int(epoch), int(number)) for epoch, number, _ in found]
+    wanted = [(epoch, number) for epoch in range(epochs) for number in range(7)]
+    again = [this for before, this in itertools.pairwise(order) if this == before]
+    assert len(again) <= repeats
+    assert [this for place, this in enumerate(order) if not place or order[place - 1] != this] == wanted
+
+
+def children(pid):
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def kill_producers(count, seed, config, same, delay_s=0.002):
+    rng = random.Random(seed)
+    maker, victims, seen = Numbers(delay_s=delay_s), [], 0
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with ring.open_ring(maker, PLAN, config(kind="processes", start_method="fork", slots=8)) as loader:
+            while len(victims) < count:
+                epoch = loader.schedule.epoch
+                for number, batch in enumerate(loader):
+                    same(batch, Numbers(), PLAN, epoch, number)
+                    seen += 1
+                    if rng.random() < 0.3 and len(victims) < count:
+                        producers = loader._own.filler._workshop._producers.values()
+                        alive = [p.pid for p in list(producers) if p.pid not in victims]
+                        time.sleep(rng.random() * delay_s)
+                        if alive:
+                            victims.append(rng.choice(alive))
+                            os.kill(victims[-1], signal.SIGKILL)
+            wait_for(lambda: loader.status().restarts == len(victims))
+            epoch = loader.schedule.epoch
+            for number, batch in enumerate(loader):
+                same(batch, Numbers(), PLAN, epoch, number)
+    sentences = [str(w.message) for w in told if w.category is RingWarning]
+    assert sum("killed by signal 9" in sentence for sentence in sentences) >= count - 2
+    return seen
+
+
+def test_producers_killed_at_random_moments_cost_no_batch(config, same):
+    assert kill_producers(120, 1, config, same) > 300
+
+
+@pytest.mark.slow
+def test_producers_killed_a_thousand_times_cost_no_batch(config, same):
+    assert kill_producers(1000, 2, config, same) > 1000
+
+
+def test_a_sample_that_kills_every_producer_is_named(config, tmp_path):
+    tally = tmp_path / "deaths"
+    tally.touch()
+    bad = int(PLAN.batches(0)[2][0])
+    maker = Deadly(bad=bad, tally=str(tally))
+    with (
+        pytest.warns(RingWarning, match="while making batch 2 of epoch 0"),
+        ring.open_ring(maker, PLAN, config(kind="processes", start_method="fork", producers=1)) as loader,
+        pytest.raises(
+            RingError, match=rf"5 producers died at batch 2 of epoch 0 \(samples {bad}, .*signal 9"
+        ),
+    ):
+        list(loader)
+
+
+def test_a_sample_that_kills_a_producer_once_is_made_again(config, same, tmp_path):
+    tally = tmp_path / "deaths"
+    tally.touch()
+    maker = Deadly(bad=int(PLAN.batches(0)[5][0]), deaths=2, tally=str(tally))
+    with (
+        pytest.warns(RingWarning, match="another one was started"),
+        ring.open_ring(maker, PLAN, config(kind="processes", start_method="fork")) as loader,
+    ):
+        for number, batch in enumerate(loader):
+            same(batch, Numbers(), PLAN, 0, number)
+
+
+def test_an_interrupted_trainer_goes_on_at_the_batch_it_was_at(programs, where, tmp_path):
+    log, rng, kills = tmp_path / "log", random.Random(3), 25
+    filler = programs("fill", where, "train", 40, 0.0005)
+    for _ in range(kills):
+        before = len(lines(log))
+        trainer = programs("attach", where, "train", log, 40, 0.002)
+        wait_for(lambda before=before: len(lines(log)) > before + rng.randrange(1, 9))
+        trainer.kill()
+    status = ring.status("train", where)
+    assert (status.trainer_epoch, status.trainer_batch) in (
+        tuple(map(int, lines(log)[-1][:2])),
+        after(lines(log)[-1]),
+    )
+    trainer = programs("attach", where, "train", log, 40, 0)
+    assert trainer.wait() == 0
+    assert filler.wait() == 0
+    check(lines(log), 40, repeats=kills)
+    assert filler.told().count("left at batch") == kills
+
+
+def after(line):
+    epoch, batch = int(line[0]), int(line[1])
+    return (epoch, batch + 1) if batch < 6 else (epoch + 1, 0)
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_a_killed_filler_is_told_and_its_successor_goes_on(kind, programs, where, tmp_path):
+    log, rng, kills = tmp_path / "log", random.Random(4), 12
+    trainer = programs("attach", where, "train", log, 30, 0.002)  # it comes before any filler
+    orphans = []
+    for _ in range(kills):
+        before = len(lines(log))
+        filler = programs("fill", where, "train", 30, 0.0005, kind)
+        wait_for(lambda before=before: len(lines(log)) > before + rng.randrange(1, 12))
+        orphans += children(filler.pid)
+        filler.kill()
+        assert ring.status("train", where).state == "gone"
+    filler = programs("fill", where, "train", 30, 0, kind)
+    assert trainer.wait() == 0
+    assert filler.wait() == 0
+    check(lines(log), 30)
+    assert "is gone; waiting up to 60 s for a new one" in trainer.told()
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in orphans))
+
+
+def test_a_new_filler_of_other_batches_is_refused_by_the_trainer(programs, where, tmp_path):
+    log = tmp_path / "log"
+    trainer = programs("attach", where, "train", log, 10, 0.02)
+    filler = programs("fill", where, "train", 10, 0)
+    wait_for(lambda: len(lines(log)) > 3)
+    filler.kill()
+    programs("fill", where, "train", 10, 0, "threads", "fork", 1)
+    assert trainer.wait() == 1
+    assert "ring train holds other batches: 50 samples in batches of 8, seed 6" in trainer.told()
+
+
+@pytest.mark.parametrize("kind, start_method", [("threads", "fork"), ("processes", "fork")])
+def test_what_a_kill_of_everything_leaves_is_small_and_taken_over(
+    kind, start_method, programs, where, tmp_path
+):
+    log = tmp_path / "log"
+    trainer = programs("open", where, "train", log, 9, 0.001, kind, start_method)
+    wait_for(lambda: len(lines(log)) > 20)
+    workers = children(trainer.pid)
+    trainer.kill()
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+    left = list(where.rglob("*"))
+    assert sum(path.stat().st_size for path in left if path.is_file()) < 4096
+    status = ring.status("train", where)
+    assert status.state == "gone"
+    assert "the trainer was at batch" in status.sentence()
+    trainer = programs("open", where, "train", log, 9, 0, kind, start_method)
+    assert trainer.wait() == 0
+    check(lines(log), 9, repeats=1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", ["threads", "processes", "fill"])
+def test_a_signal_leaves_nothing(number, how, programs, where, tmp_path):
+    log = tmp_path / "log"
+    if how == "fill":
+        program = programs("fill", where, "train", 1000, 0.001, "processes")
+        trainer = programs("attach", where, "train", log, 1000, 0.001)
+    else:
+        program = trainer = programs("open", where, "train", log, 1000, 0.001, how, "fork")
+    wait_for(lambda: len(lines(log)) > 10)
+    workers = children(program.pid)
+    assert program.kill(number) in (-number, 1)
+    if how == "fill":
+        trainer.kill()
+        if number == signal.SIGTERM:
+            ring.remove_leftover(where, "train")  # the command line of `ring fill` handles this one
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+    assert list(where.iterdir()) == []
+
+
+def test_a_child_of_the_trainer_neither_cleans_up_nor_keeps_it_alive(config, plan, maker, where, same):
+    with ring.open_ring(maker, plan, config(name="train")) as loader:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            loader.close()
+            os.kill(os.getpid(), signal.SIGSTOP)
+            os._exit(0)
+        os.waitpid(child, os.WUNTRACED)
+        for number, batch in enumerate(loader):
+            same(batch, maker, plan, 0, number)
+        loader._link.close()  # the child has no copy of the socket: the filler sees the end
+        wait_for(lambda: ring.status("train", where).trainer_pid is None)
+        loader.close()
+        assert not list(where.iterdir())
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)

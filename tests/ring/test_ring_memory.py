@@ -1,0 +1,152 @@
+"""How much memory a ring takes, and what happens when it is not there."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.errors import ResourceError
+from helpers.ring import memory
+from helpers.ring.memory import Memory, choose_slots, slot_bytes
+
+HERE = Path(__file__).parent
+MB = 1 << 20
+
+
+@pytest.mark.parametrize("size, pages", [(0, 1), (1, 1), (4096, 1), (4097, 2), (MB, 256)])
+def test_a_slot_is_whole_pages(size, pages):
+    assert slot_bytes(size) == pages * 4096
+
+
+@pytest.fixture
+def free(monkeypatch):
+    def make(free_bytes):
+        class Place:
+            pass
+
+        Place.free_bytes = free_bytes
+        monkeypatch.setattr(memory, "node_local", lambda where: Place)
+
+    return make
+
+
+def chosen(slots=None, size_bytes=None, most=1000):
+    return choose_slots(MB, Path("/dev/shm"), slots=slots, size_bytes=size_bytes, most=most)
+
+
+def test_what_is_not_asked_for_is_a_quarter_of_what_is_free(free):
+    free(100 * MB)
+    assert chosen() == 25
+    assert chosen(most=7) == 7
+    assert chosen(most=1) == 2
+    free(4 * MB)
+    assert chosen() == 2
+
+
+def test_what_is_asked_for_leaves_a_margin(free):
+    free(100 * MB)
+    assert chosen(slots=90) == chosen(size_bytes=90 * MB + 5) == 90
+    with pytest.raises(
+        ResourceError, match=r"91 slots of 1.0 MB takes 95.4 MB of /dev/shm, where 105 MB are free"
+    ):
+        chosen(slots=91)
+    with pytest.raises(ResourceError, match=r"at most 90 slots.* Ask for 90 slots or fewer \(--slots\)"):
+        chosen(size_bytes=95 * MB)
+    free(2 * MB)
+    with pytest.raises(ResourceError, match="Lower the batch size"):
+        chosen()
+
+
+def test_slots_do_not_overlap_and_are_shared(tmp_path):
+    ours = Memory.create(tmp_path, 3, 8192)
+    theirs = Memory(os.dup(ours.fd), 3, 8192)
+    assert list(tmp_path.iterdir()) == []  # it has no name
+    for slot in range(3):
+        assert ours.hold(slot)
+        assert ours.hold(slot)
+        ours.block(slot)[:] = slot + 1
+    ours.counters[0] = 77
+    for slot in range(3):
+        assert set(theirs.block(slot).tolist()) == {slot + 1}
+    assert theirs.counters[0] == 77
+    kept = theirs.block(1)
+    ours.close()
+    theirs.close()
+    theirs.close()
+    assert set(kept.tolist()) == {2}
+
+
+def test_memory_of_another_size_is_refused(tmp_path):
+    ours = Memory.create(tmp_path, 3, 8192)
+    with pytest.raises(ResourceError, match="same version"):
+        Memory(os.dup(ours.fd), 4, 8192)
+    ours.close()
+
+
+SCRIPT = """
+import sys, warnings
+from pathlib import Path
+from ring_makers import Numbers
+from helpers import ring
+from helpers.errors import HelpersError
+from helpers.loading.plan import EpochPlan
+
+where, plan, maker = Path(sys.argv[1]), EpochPlan(samples=4000, batch=400, seed=1), Numbers()
+warnings.simplefilter("always")
+warnings.showwarning = lambda message, *_, **__: print("told:", message)
+
+def config(kind, slots):
+    return ring.RingConfig(kind=kind, start_method="fork", producers=2, slots=slots, where=where)
+
+def try_one(kind, slots):
+    try:
+        with ring.open_ring(maker, plan, config(kind, slots)) as loader:
+            next(iter(loader))
+    except HelpersError as error:
+        print("refused:", error)
+
+def all_right(kind, intruder):
+    with ring.open_ring(maker, plan, config(kind, 12)) as loader:
+        intruder.write_bytes(bytes(1_300_000))  # after the check, before the slots were used
+        for epoch in range(3):
+            for number, batch in enumerate(loader):
+                wanted = maker.make(plan.batches(epoch)[number], epoch).arrays
+                assert all(batch[name].numpy().tobytes() == wanted[name].tobytes() for name in wanted)
+        print("slots", loader.status().slots)
+
+for kind in ("threads", "processes"):
+    try_one(kind, 30)
+    all_right(kind, where / "intruder")
+    (where / "intruder").write_bytes(bytes(1_900_000))
+    try_one(kind, 2)
+    (where / "intruder").unlink()
+    print("left", [path.name for path in where.iterdir()])
+"""
+
+
+def test_a_full_file_system_is_told_and_never_a_bus_error(tmp_path):
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "-rm", "true"], check=False).returncode:
+        pytest.skip("this system lets nobody mount a small file system of his own")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    mount = 'mount -t tmpfs -o size=2m none "$1" && exec "$2" "$3" "$1"'
+    place = tmp_path / "small"
+    place.mkdir()
+    words = ["unshare", "-rm", "sh", "-c", mount, "sh", place, sys.executable, tmp_path / "script.py"]
+    environment = {**os.environ, "PYTHONPATH": f"{HERE.parent.parent}:{HERE}"}
+    done = subprocess.run(
+        list(map(str, words)), env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines.count("left []") == 2
+    for part in (lines[: lines.index("left []")], lines[lines.index("left []") + 1 : -1]):
+        assert "refused: a ring of 30 slots" in part[0]
+        assert re.search(r"at most 1[45] slots", part[0])
+        assert any("told: shared memory is full: the ring goes on with" in line for line in part)
+        (slots,) = [int(line.split()[1]) for line in part if line.startswith("slots")]
+        assert 2 <= slots < 12
+        assert "Lower the batch size" in part[-1]
