@@ -8,11 +8,13 @@ call, so processes and threads may share it. Notebook 06 shows both.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import weakref
 from pathlib import Path
 
 from pysquashfs.errors import DamagedImageError, SquashFSError
+from pysquashfs.filesystem import is_local
 
 
 class ImageFile:
@@ -40,6 +42,22 @@ class ImageFile:
         status = os.fstat(self.descriptor)
         self.size = status.st_size or os.lseek(self.descriptor, 0, os.SEEK_END)  # a block device says 0
         self.mtime_ns = status.st_mtime_ns
+        self._mapping: mmap.mmap | None = None
+
+    def mapped(self) -> mmap.mmap | None:
+        """The file as memory, where that is the quicker way; None where `read` is.
+
+        Whoever takes bytes from it asks `is_whole` before: a file that became shorter kills the process
+        that touches what is gone.
+        """
+        if self._mapping is None and is_local(self.descriptor):
+            with contextlib.suppress(OSError, ValueError):  # a limit of address space, an empty file
+                self._mapping = mmap.mmap(self.descriptor, self.size, access=mmap.ACCESS_READ)
+        return self._mapping
+
+    def is_whole(self) -> bool:
+        """Whether the file is still as long as it was when it was opened."""
+        return os.lseek(self.descriptor, 0, os.SEEK_END) >= self.size  # a third of the time of fstat
 
     def read(self, start: int, count: int, what: str = "data") -> bytes:
         """Exactly `count` bytes from `start`.
@@ -77,6 +95,20 @@ class ImageFile:
         if hasattr(os, "posix_fadvise"):
             with contextlib.suppress(OSError, OverflowError):  # advice: reading works without
                 os.posix_fadvise(self.descriptor, start, count, os.POSIX_FADV_WILLNEED)
+
+
+_shared: weakref.WeakValueDictionary[tuple[Path, int, int, int], ImageFile] = weakref.WeakValueDictionary()
+
+
+def shared(path: Path) -> ImageFile:
+    """The open image of this process, so that all its threads use one mapping.
+
+    Raises:
+        SquashFSError: It cannot be opened, or is not a file.
+    """
+    opened = ImageFile(path)
+    status = os.fstat(opened.descriptor)
+    return _shared.setdefault((path, status.st_dev, status.st_ino, status.st_mtime_ns), opened)
 
 
 def _no_image(path: Path, fault: str) -> SquashFSError:

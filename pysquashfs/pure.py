@@ -1,6 +1,7 @@
-"""The back end that needs nothing installed: `os.pread` and the decompressors of Python.
+"""The back end that needs nothing installed: bytes by position and the decompressors of Python.
 
-A file that is stored raw and in one piece, as this project packs them, is one `pread`.
+A file that is stored raw and in one piece, as this project packs them, is one slice of the mapped image
+on a local disk, and one `pread` on a parallel file system.
 
 The trap: fragments. Where the tails of files share blocks, a random read decompresses a whole block for
 one tail; a small cache helps only those who read in stored order. Notebook 06 measures it.
@@ -16,7 +17,7 @@ from pathlib import Path
 from pysquashfs import compression, layout
 from pysquashfs.compression import BlockError
 from pysquashfs.errors import DamagedImageError, SquashFSError
-from pysquashfs.image_file import ImageFile
+from pysquashfs.image_file import shared
 from pysquashfs.index import RAW, Index
 from pysquashfs.names import view
 
@@ -38,7 +39,7 @@ class PureBackend:
     """
 
     def __init__(self, path: Path, index: Index) -> None:
-        self._image = ImageFile(path)
+        self._image = shared(path)
         if (self._image.size, self._image.mtime_ns) != (index.image_bytes, index.mtime_ns):
             raise SquashFSError(
                 f"{path} was changed after it was opened",
@@ -48,6 +49,7 @@ class PureBackend:
         files = index.files
         self._index = index
         self._descriptor = self._image.descriptor
+        self._mapping = self._image.mapped()
         self._flags, self._size, self._start = view(files.flags), view(files.size), view(files.start)
         self._block_bytes = index.superblock.block_bytes
         self._compressor = index.superblock.compressor
@@ -60,6 +62,8 @@ class PureBackend:
         if not self._flags[row] & RAW:
             return self._assembled(row)
         size, start = self._size[row], self._start[row]
+        if self._mapping is not None and self._image.is_whole():
+            return self._mapping[start : start + size]
         try:
             data = os.pread(self._descriptor, size, start) if size else b""
         except (OSError, MemoryError):

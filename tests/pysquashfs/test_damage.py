@@ -8,7 +8,7 @@ import zlib
 import pytest
 from squashfs_crafted import BLOCK, Node, craft, file, folder, symlink
 
-from pysquashfs import SquashFS, SquashFSError, layout, parsing
+from pysquashfs import SquashFS, SquashFSError, image_file, layout, parsing
 from pysquashfs.errors import DamagedImageError
 
 MIB = 1 << 20
@@ -214,7 +214,9 @@ def test_every_truncation_is_refused(tmp_path):
         refused(tmp_path / "x", image[:length], r"expected (a squashfs image|the whole file)")
 
 
-def test_an_image_cut_while_it_is_open_is_told(tmp_path):
+@pytest.mark.parametrize("local", [True, False], ids=["mapped", "pread"])
+def test_an_image_cut_while_it_is_open_is_told(tmp_path, monkeypatch, local):
+    monkeypatch.setattr(image_file, "is_local", lambda descriptor: local)
     (tmp_path / "x").write_bytes(craft(TREE))
     with SquashFS(tmp_path / "x") as image:
         image.read("a")

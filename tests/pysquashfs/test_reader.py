@@ -1,6 +1,7 @@
 """Every byte and name that other tools packed, by the pure reader."""
 
 import io
+import itertools
 import os
 import shutil
 import tarfile
@@ -9,7 +10,7 @@ from pathlib import PurePosixPath
 import pytest
 from squashfs_trees import LONG, RECOMMENDED, content, files_of, run
 
-from pysquashfs import SquashFS, SquashFSError
+from pysquashfs import SquashFS, SquashFSError, filesystem, image_file
 from pysquashfs.errors import ClosedError, ImageIndexError, MissingToolError, NotFoundError
 
 KIB = 1024
@@ -32,8 +33,10 @@ def check(image, root):
     assert image.verify().faults == ()
 
 
-@pytest.mark.parametrize("compressor", ["gzip", "zstd", "lz4", "xz"])
-@pytest.mark.parametrize("block_bytes", [4 * KIB, 128 * KIB, 1024 * KIB])
+@pytest.mark.parametrize(
+    ("compressor", "block_bytes"),
+    [*itertools.product(["gzip", "zstd", "lz4", "xz"], [4 * KIB, 128 * KIB]), ("gzip", 1024 * KIB)],
+)
 @pytest.mark.parametrize(
     "options",
     [
@@ -55,7 +58,9 @@ def test_images_of_mksquashfs_read_as_the_folder(
         assert opened.info()["compressor"] == compressor
 
 
-def test_the_recommended_image_is_one_read_a_file(trees, mksquashfs, tmp_path):
+@pytest.mark.parametrize("local", [True, False], ids=["mapped", "pread"])
+def test_the_recommended_image_is_one_read_a_file(trees, mksquashfs, tmp_path, monkeypatch, local):
+    monkeypatch.setattr(image_file, "is_local", lambda descriptor: local)
     with SquashFS(mksquashfs(trees(4 * KIB), tmp_path / "x")) as image:
         check(image, trees(4 * KIB))
         assert image.info()["share_one_read"] > 0.5  # the others have holes
@@ -121,20 +126,37 @@ def _inode_types(image, path):
 def test_a_folder_of_100_000_files_is_read(mksquashfs, tmp_path):
     big = tmp_path / "t" / "big"
     big.mkdir(parents=True)
-    inside = os.open(big, os.O_RDONLY)
     for number in range(100_000):
-        file = os.open(b"%06d" % number, os.O_WRONLY | os.O_CREAT, dir_fd=inside)
-        os.write(file, b"%d" % number)
-        os.close(file)
-    os.close(inside)
+        os.mknod(big / f"{number:06d}")
+    for number in range(0, 100_000, 100):
+        (big / f"{number:06d}").write_bytes(b"%d" % number)
     made = mksquashfs(tmp_path / "t", tmp_path / "x", "-no-duplicates")
     shutil.rmtree(big)
     with SquashFS(made) as image:
         assert list(image.paths) == [f"big/{number:06d}" for number in range(100_000)]
         assert len(image.list("big")) == 100_000
-        for number in (0, 1, 99, 12_345, 99_999):
+        for number in (0, 100, 12_300, 99_900):
             assert image.read(f"big/{number:06d}") == image.read_at(number) == b"%d" % number
-        assert image.read_many(range(100_000)) == [b"%d" % number for number in range(100_000)]
+        for number, data in enumerate(image.read_many(range(100_000))):
+            assert data == (b"" if number % 100 else b"%d" % number)
+
+
+def test_an_image_is_mapped_on_a_local_disk_only(tmp_path, monkeypatch):
+    mounts = tmp_path / "mounts"
+    monkeypatch.setattr(filesystem, "_MOUNTS", mounts)
+    with (tmp_path / "x").open("wb") as opened:
+        device = os.fstat(opened.fileno()).st_dev
+        for kind, expected in (("ext4", True), ("lustre", False), ("fuse.sshfs", False), ("nfs4", False)):
+            number = f"{os.major(device)}:{os.minor(device)}"
+            mounts.write_text(
+                f"1 2 0:999 / /other rw - tmpfs x rw\n36 35 {number} / /m rw shared:1 - {kind} x rw\n"
+            )
+            filesystem._kind.cache_clear()
+            assert filesystem.is_local(opened.fileno()) is expected
+        mounts.unlink()
+        filesystem._kind.cache_clear()
+        assert not filesystem.is_local(opened.fileno())
+    filesystem._kind.cache_clear()
 
 
 def test_names_sort_as_bytes_and_are_found(trees, mksquashfs, tmp_path):
