@@ -27,8 +27,7 @@ _HOMES = {"SquashFS": "image", "Stat": "image", "mount": "mounting", "pack": "wr
 
 
 def __getattr__(name: str) -> Any:
-    # Late, so that a worker which reads does not import what packs and mounts. Asking for the same name
-    # as a submodule (`mount`) must give the function also after that module was imported.
+    # Late, so that a worker which reads does not import what packs and mounts.
     if name in _HOMES:
         found = getattr(import_module(f"pysquashfs.{_HOMES[name]}"), name)
         globals()[name] = found

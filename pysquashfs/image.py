@@ -143,7 +143,7 @@ class SquashFS(OpenImage):
             threads: How many read at a time; worth it for cold or compressed data.
             order: How they are fetched: "disk" (as stored) or "given".
         """
-        rows = [self._checked(item) if isinstance(item, int) else self.row(item) for item in items]
+        rows = [self.row(item) if isinstance(item, _PATH) else self._checked(item) for item in items]
         return read_many(self, rows, threads, order)
 
     def chunks(self, path: str | os.PathLike[str]) -> Iterator[bytes]:
@@ -199,6 +199,9 @@ class SquashFS(OpenImage):
     def verify(self) -> Report:
         """Decompress everything and follow every pointer. See `verify.verify`."""
         return verify(self.path, self.index)
+
+
+_PATH = (str, bytes, os.PathLike)
 
 
 def _encoded(path: str | os.PathLike[str]) -> bytes:

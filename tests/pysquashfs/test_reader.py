@@ -7,6 +7,7 @@ import shutil
 import tarfile
 from pathlib import PurePosixPath
 
+import numpy as np
 import pytest
 from squashfs_trees import LONG, RECOMMENDED, content, files_of, run
 
@@ -224,6 +225,7 @@ def test_read_many_keeps_order_and_repeats(trees, mksquashfs, tmp_path):
         for threads in (1, 2, 8):
             for order in ("disk", "given"):
                 assert image.read_many(asked, threads=threads, order=order) == wanted
+        assert image.read_many(np.arange(4)) == wanted[:4]
         assert image.read_many([]) == []
         for wrong in ({"threads": 0}, {"threads": 10_000}, {"order": "random"}):
             with pytest.raises(SquashFSError, match="read_many was asked for"):
