@@ -40,10 +40,10 @@ check: setup-dev ## format, lint, types, shell scripts, spelling
 	$(py) tools/lint_notebooks.py
 
 setup: ## make .venv and install the pinned packages (PYTHON=, VENV=, SYSTEM_SITE=1)
-	@tools/setup.sh formats,slow
+	@tools/setup.sh formats
 
 setup-dev:
-	@tools/setup.sh formats,slow,dev,browser
+	@tools/setup.sh formats,dev,browser
 
 bench: setup ## measure reading and packing in every format on this machine
 	$(py) -m helpers bench pack

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Make the virtual environment and install the project into it, pinned. Called by `make setup`.
 #
-# Usage: tools/setup.sh EXTRAS          for example: tools/setup.sh formats,slow,dev,browser
+# Usage: tools/setup.sh EXTRAS          for example: tools/setup.sh formats,dev,browser
 #   PYTHON=…        the Python to use; otherwise the first suitable one on PATH
 #   VENV=…          where the environment goes (.venv)
 #   SYSTEM_SITE=1   build on the PyTorch that PYTHON already has, and download no other
@@ -117,6 +117,6 @@ make_venv
 install
 {
     state_for "$extras"
-    [ "$extras" = "${extras#formats,slow,}" ] || state_for formats,slow # the larger set holds the smaller one
+    [ "$extras" = "${extras#formats,}" ] || state_for formats # the larger set holds the smaller one
 } >"$stamp"
 say "done: $venv is ready"

@@ -23,7 +23,6 @@ CORE_MODULES = tuple(_CORE.split())
 OPTIONAL_MODULES = {
     "zstandard": ("formats", "tar shards and squashfs images compressed with zstd"),
     "lz4": ("formats", "squashfs images compressed with lz4"),
-    "mfusepy": ("slow", "the delays of a parallel file system on a laptop"),
 }
 INSTALL = "python -m pip install -c requirements.lock -e"
 SLOW_IMPORT_S = 20.0

@@ -12,12 +12,14 @@ import dataclasses
 import os
 import shlex
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from helpers import machine
 from helpers.errors import UsageError
-from helpers.loading.batches import OnError
 from helpers.machine.ranks import Ranks, ranks
+
+if TYPE_CHECKING:
+    from helpers.loading.batches import OnError
 
 Mode = Literal["auto", "processes", "threads", "main"]
 Order = Literal["random", "stream"]

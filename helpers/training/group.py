@@ -125,6 +125,13 @@ def _interface(address: str) -> str:
     return "lo" if address in ("localhost", "127.0.0.1", "::1") else ""
 
 
+def inner(model: nn.Module) -> nn.Module:
+    """The model itself, whose weights have the same names on one rank and on many."""
+    found = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+    assert isinstance(found, nn.Module)
+    return found
+
+
 def weight(own: int, all_ranks: int, world_size: int) -> float:
     """What a rank's mean loss counts, so that the mean over ranks is the mean over all samples.
 

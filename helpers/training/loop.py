@@ -24,7 +24,7 @@ from helpers.loading import EpochPlan, LoaderConfig, make_loader
 from helpers.samples import Reader
 from helpers.training import checkpoint
 from helpers.training.config import TrainConfig
-from helpers.training.group import Group, joined, weight
+from helpers.training.group import Group, inner, joined, weight
 from helpers.training.models import build
 from helpers.training.waiting import Clock
 
@@ -242,14 +242,12 @@ def evaluate(model: nn.Module, reader: Reader, config: TrainConfig, group: Group
         world_size=where.world_size,
     )
     transform = images.CentreCrop(resize=round(config.size * 8 / 7), crop=config.size)
-    inner = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-    assert isinstance(inner, nn.Module)
-    inner.eval()
+    network = inner(model).eval()
     right = seen = 0
     with torch.inference_mode():
         for batch in make_loader(reader, loader_config, transform=transform):
             picture = batch["image"].to(group.device).permute(0, 2, 3, 1)
-            found = inner(images.normalise(picture)).argmax(1).cpu()
+            found = network(images.normalise(picture)).argmax(1).cpu()
             right, seen = right + int((found == batch["target"]).sum()), seen + len(found)
     right_of_all, all_seen = group.total(right, seen)
     return right_of_all / max(all_seen, 1)
@@ -260,7 +258,7 @@ def _resume(run: _Run) -> tuple[list[EpochReport], tuple[int, int] | None]:
     state = None if run.config.checkpoint is None else checkpoint.load(run.config.checkpoint)
     if state is None:
         return [], None
-    run.model.load_state_dict(state.model)
+    inner(run.model).load_state_dict(state.model)
     run.optimizer.load_state_dict(state.optimizer)
     epoch, step = int(state.loader["epoch"]), int(state.loader["batch"])
     mine = min(step, run.loader.plan.length(epoch))  # a rank with fewer batches may be through already
@@ -274,5 +272,5 @@ def _keep(run: _Run, reports: Sequence[EpochReport], epoch: int, step: int) -> N
         return
     place = {**run.loader.state_dict(), "epoch": epoch, "batch": step}
     written = [dataclasses.asdict(each) for each in reports]
-    state = checkpoint.State(run.model.state_dict(), run.optimizer.state_dict(), place, written)
+    state = checkpoint.State(inner(run.model).state_dict(), run.optimizer.state_dict(), place, written)
     checkpoint.save(run.config.checkpoint, state)

@@ -70,4 +70,4 @@ def test_the_container_installs_what_the_project_needs(repository):
     text = (repository / "slurm/env/apptainer.def").read_text()
     for name in re.findall(r"^    (\S+) /opt/smallfiles/", text, re.M):
         assert (repository / name).exists(), name
-    assert "-c requirements.lock" in text and "formats,slow" in text
+    assert "-c requirements.lock" in text and "[formats]" in text
