@@ -64,7 +64,9 @@ class Settings:
     @property
     def usable_threads(self) -> int:
         """How many threads compress."""
-        return self.threads or len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity"):  # what this process may use; macOS does not tell
+            return self.threads or len(os.sched_getaffinity(0))
+        return self.threads or os.cpu_count() or 1
 
 
 def refused(got: str, expected: str) -> SquashFSError:
