@@ -52,6 +52,10 @@ VERBS = {
     "unstage": ["PATH", "--where", "--force"],
     "staged": ["--where", "--sweep"],
     "bench": ["{read,pack,slow}", "--repeats", "--order", "--cache", "--reference", "--save", "--no-cap"],
+    "ring": [
+        *("DATA|NAME", "{fill,status,clean}", "--name", "--where", "--slots", "--bytes", "--producers", "--as"),
+        *("--start-method", "--epochs", "--fresh", "--transform", "--size", "--colour", "--batch", "--seed"),
+    ],
     "slowfs": ["DIR", "MOUNTPOINT", "--latency-ms", "--servers", "--bandwidth-mb", "--jitter", "--seed"],
 }
 

@@ -25,6 +25,7 @@ from helpers.cli import (
     inspect,
     manifest,
     pack,
+    ring,
     slowfs,
     stage,
     staged,
@@ -53,6 +54,7 @@ _VERBS = (
     slowfs,
     submit,
     train,
+    ring,
     epoch,
 )
 

@@ -13,13 +13,19 @@ idle), a deep ring smooths what `prefetch_factor` cannot; where the CPUs are too
 helps. The trap: it is memory of the job. Notebook 08 teaches it.
 """
 
-from helpers.ring.config import RingConfig
-from helpers.ring.faults import RingError
-from helpers.ring.filler import Filler
-from helpers.ring.folder import names, remove_leftover
-from helpers.ring.link import RingWarning
-from helpers.ring.loader import FillSample, RingLoader, attach, open_ring, ring_name
-from helpers.ring.status import RingStatus, status
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from helpers.ring.config import RingConfig
+    from helpers.ring.faults import RingError
+    from helpers.ring.filler import Filler
+    from helpers.ring.folder import names, remove_leftover
+    from helpers.ring.link import RingWarning
+    from helpers.ring.loader import FillSample, RingLoader, attach, open_ring, ring_name
+    from helpers.ring.report import RingStatus, status
 
 __all__ = [
     "FillSample",
@@ -36,3 +42,26 @@ __all__ = [
     "ring_name",
     "status",
 ]
+
+# Imported when asked for: a producer, or `ring status`, does without PyTorch.
+_MODULES = {
+    "FillSample": "loader",
+    "Filler": "filler",
+    "RingConfig": "config",
+    "RingError": "faults",
+    "RingLoader": "loader",
+    "RingStatus": "report",
+    "RingWarning": "link",
+    "attach": "loader",
+    "names": "folder",
+    "open_ring": "loader",
+    "remove_leftover": "folder",
+    "ring_name": "loader",
+    "status": "report",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"helpers.ring.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -30,7 +30,7 @@ from helpers.ring.faults import as_message
 from helpers.ring.folder import RingFolder, description_of, position_of
 from helpers.ring.memory import Memory
 from helpers.ring.order import BatchOrder, description
-from helpers.ring.status import RingStatus, State, told
+from helpers.ring.report import RingStatus, State, told
 from helpers.ring.workshop import Workshop
 
 _NOTES_KEPT = 20
@@ -70,9 +70,9 @@ class Filler:
         self._notes: deque[str] = deque(maxlen=_NOTES_KEPT)
         self._began = time.monotonic()
         self._stopping = False
+        self._folder = RingFolder.claim(config.where, self.name)
         self._selector = selectors.PollSelector()
         self._wake, self._woken = pair()
-        self._folder = RingFolder.claim(config.where, self.name)
         self._desk: Desk | None = None
         self._workshop: Workshop | None = None
         self._memory: Memory | None = None

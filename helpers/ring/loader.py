@@ -36,7 +36,7 @@ from helpers.ring.filler import Filler
 from helpers.ring.folder import SHARED_MEMORY, path_of
 from helpers.ring.link import Link, Taken
 from helpers.ring.order import description
-from helpers.ring.status import RingStatus, status
+from helpers.ring.report import RingStatus, status
 
 _HISTORY = 1 << 16
 

@@ -1,0 +1,191 @@
+"""`ring fill`, `status` and `clean`: a filler as a program of its own beside the training."""
+
+import io
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from helpers import formats, images, ring
+from helpers.cli import main, parse
+from helpers.cli.ring import config_of, transform_of
+from helpers.errors import UsageError
+from helpers.formats import arrow
+from helpers.loading import LoaderConfig, make_loader
+from helpers.ring import RingConfig
+from helpers.samples import Sample, Schema
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def jpeg(number):
+    rng = np.random.default_rng(number)
+    picture = Image.fromarray(rng.integers(0, 256, (48 + number, 64, 3), np.uint8))
+    file = io.BytesIO()
+    picture.save(file, "JPEG")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory):
+    samples = [Sample(f"{number}.jpg", jpeg(number), number % 3) for number in range(20)]
+    sizes = [len(sample.data) for sample in samples]
+    out = tmp_path_factory.mktemp("packed") / "train.arrow"
+    arrow.write(samples, out, schema=Schema(20, sum(sizes), max(sizes), classes=("a", "b", "c")))
+    return out
+
+
+def start(*words):
+    command = [sys.executable, "-m", "helpers", "ring", *map(str, words)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_program_fills_and_training_attaches_by_name(packed, where):
+    words = ("--name", "train", "--where", where, "--batch", 6, "--seed", 3, "--size", 32, "--epochs", 2)
+    program = start("fill", packed, *words, "--slots", 4, "--producers", 2, "--json")
+    expected = make_loader(
+        packed, LoaderConfig(batch=6, seed=3, mode="main"), transform=images.RandomResizedCrop(32)
+    )
+    try:
+        with ring.attach("train", where=where, wait_s=60) as loader:  # before there is one
+            assert len(loader) == 4
+            for epoch in range(2):
+                for number, (ours, theirs) in enumerate(zip(loader, expected, strict=True)):
+                    assert ours.keys() == theirs.keys()
+                    assert all(torch.equal(ours[name], theirs[name]) for name in theirs), (epoch, number)
+                    assert ours["image"].shape[1:] == (3, 32, 32)
+        out, errors = program.communicate(timeout=60)
+    finally:
+        program.kill()
+        program.communicate()
+    assert program.returncode == 0, errors
+    told = json.loads(out)
+    assert (told["made"], told["consumed"], told["finished"]) == (8, 8, True)
+    assert {"samples", "bytes", "seconds"} <= told.keys()
+    assert "ring train: filling" in errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_filler_that_is_told_to_end_leaves_nothing(number, packed, where, capsys):
+    program = start(
+        "fill", packed, "--where", where, "--batch", 6, "--size", 32, "--slots", 3, "--as", "threads"
+    )
+    try:
+        until = time.monotonic() + 60
+        while not (ring.names(where) and ring.status("train", where).state == "waiting for a trainer"):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert main(["ring", "status", "train", "--where", str(where)]) == 0
+        assert "3 of 3 slots ready; no trainer at epoch 0 batch 0" in capsys.readouterr().out
+        assert main(["ring", "status", "--where", str(where), "--json"]) == 0
+        (record,) = json.loads(capsys.readouterr().out)["rings"]
+        assert (record["name"], record["pid"], record["ready"]) == ("train", program.pid, 3)
+        assert main(["ring", "clean", "--where", str(where)]) == 0
+        assert "in use and stays" in capsys.readouterr().out
+        assert main(["ring", "fill", str(packed), "--where", str(where)]) == 1
+        assert f"train is there already, owned by process {program.pid}" in capsys.readouterr().err
+        program.send_signal(number)
+        out, errors = program.communicate(timeout=30)
+    finally:
+        program.kill()
+        program.communicate()
+    assert program.returncode == 0, errors
+    assert "made 3 batches" in out
+
+
+def test_what_a_killed_filler_left_is_shown_and_cleaned(packed, where, capsys):
+    child = os.fork()
+    if child == 0:
+        loader = make_loader(packed, LoaderConfig(batch=6, mode="main"))
+        ring.Filler(loader.dataset.maker, loader.plan, RingConfig(name="old", slots=2, where=where))
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert main(["ring", "status", "--where", str(where)]) == 1
+    assert f"its filler (process {child}) is gone; the trainer was at batch 0" in capsys.readouterr().out
+    assert main(["ring", "clean", "--where", str(where)]) == 0
+    assert "removed what was left of ring old" in capsys.readouterr().out
+    assert main(["ring", "status", "--where", str(where)]) == 0
+    assert main(["ring", "status", "old", "--where", str(where)]) == 2
+    assert "there is no ring called old" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        RingConfig(name="train"),
+        RingConfig(name="val", slots=9, producers=3, kind="threads", epochs=4, resume=False),
+        RingConfig(name="x", size_bytes=10**9, start_method="spawn", where=Path("/tmp/a b")),
+    ],
+)
+def test_a_configuration_prints_its_own_command_line(config):
+    words = shlex.split(config.to_cli("train.arrow", "--batch", "8"))
+    assert words[:3] == ["python", "-m", "helpers"]
+    arguments = parse(words[3:])
+    assert config_of(arguments) == config
+    assert (arguments.batch, arguments.paths) == (8, [Path("train.arrow")])
+
+
+def test_the_transform_is_chosen_by_flags():
+    def chosen(*words):
+        return transform_of(parse(["ring", "fill", "x.arrow", *words]))
+
+    assert chosen() == images.RandomResizedCrop(224)
+    assert chosen("--transform", "short-side", "--colour") == images.RandomShortSide(
+        (256, 480), 224, jitter=images.ColourJitter()
+    )
+    assert chosen("--transform", "centre", "--size", "112") == images.CentreCrop(128, 112)
+    assert chosen("--transform", "none") is None
+
+
+def test_a_fill_without_data_is_refused(capsys):
+    assert main(["ring", "fill"]) == 2
+    assert "0 packed files were given" in capsys.readouterr().err
+
+
+def test_raw_bytes_travel_by_ring_too(packed, where):
+    config = LoaderConfig(batch=6, mode="main")
+    expected = make_loader(packed, config)
+    with ring.open_ring(
+        expected.dataset.maker, expected.plan, RingConfig(kind="threads", slots=3, where=where)
+    ) as loader:
+        for ours, theirs in zip(loader, expected, strict=True):
+            assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_bad_picture_is_named_as_the_loader_names_it(packed, where, tmp_path):
+    reader = formats.open(packed)
+    samples = [
+        Sample(s.key, bytes(s.data) if i != 7 else b"\xff\xd8junk", s.target) for i, s in enumerate(reader)
+    ]
+    out = tmp_path / "bad.arrow"
+    arrow.write(samples, out, schema=Schema(20, 10**6, 10**5, classes=("a", "b", "c")))
+    for error_kind in ("stop", "skip"):
+        settings = LoaderConfig(batch=6, mode="main", on_error=error_kind)
+        expected = make_loader(out, settings, transform=images.CentreCrop(64, 32))
+        config = RingConfig(kind="threads", slots=3, where=where)
+        with ring.open_ring(expected.dataset.maker, expected.plan, config) as loader:
+            if error_kind == "skip":
+                assert sum(len(batch["index"]) for batch in loader) == 19
+                assert [fault.key for fault in loader.faults] == ["7.jpg"]
+                assert loader.fault_count == 1
+            else:
+                with pytest.raises(Exception, match=r"7\.jpg") as ours:
+                    list(loader)
+                with pytest.raises(type(ours.value)) as theirs:
+                    list(expected)
+                assert str(ours.value) == str(theirs.value)
+
+
+def test_a_usage_error_of_a_name_has_exit_code_2(capsys):
+    assert main(["ring", "status", "../x"]) == 2
+    with pytest.raises(UsageError):
+        ring.status("../x")
