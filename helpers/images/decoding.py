@@ -11,7 +11,7 @@ Here it is an error. Notebook 08 teaches it.
 from __future__ import annotations
 
 import io
-import warnings
+import re
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -48,7 +48,7 @@ def decode(data: Buffer, *, mode: Mode = "RGB", exif: bool = False) -> Pixels:
         ImageError: No complete picture, or more than `LARGEST_PIXELS`.
     """
     pixels = _decoded(data, mode)
-    return np.ascontiguousarray(_turned(pixels, orientation(data))) if exif else pixels
+    return np.ascontiguousarray(turned(pixels, orientation(data))) if exif else pixels
 
 
 def _decoded(data: Buffer, mode: Mode) -> Pixels:
@@ -57,7 +57,7 @@ def _decoded(data: Buffer, mode: Mode) -> Pixels:
         check_size(header.width, header.height)
         try:
             found: Pixels = simplejpeg.decode_jpeg(data, _COLOURS[mode])
-        except ValueError:  # CMYK, or a warning: Pillow shall judge
+        except ValueError:  # also for a mere warning: Pillow shall judge
             pass
         else:
             return found
@@ -67,10 +67,8 @@ def _decoded(data: Buffer, mode: Mode) -> Pixels:
 def orientation(data: Buffer) -> int:
     """The EXIF orientation, 1 to 8; 1 where there is none or it is broken."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(data)) as picture:
-                found = picture.getexif().get(_ORIENTATION, 1)
+        with Image.open(io.BytesIO(data)) as picture:
+            found = picture.getexif().get(_ORIENTATION, 1)
     except Exception:  # Pillow's parsers raise what they like on broken EXIF, and it is only a note
         return 1
     return found if found in range(1, 9) else 1
@@ -87,7 +85,7 @@ def decode_reduced(data: Buffer, header: Header, denominator: int) -> Pixels:
         found: Pixels = simplejpeg.decode_jpeg(
             data, "RGB", min_height=least_height, min_width=least_width, min_factor=denominator
         )
-    except ValueError:  # CMYK, or a warning: Pillow shall judge
+    except ValueError:  # also for a mere warning: Pillow shall judge
         return decode_by_pillow(data, "RGB")
     return found
 
@@ -99,7 +97,7 @@ def check_size(width: int, height: int) -> None:
         ImageError: More than `LARGEST_PIXELS`.
     """
     if width * height > LARGEST_PIXELS:
-        raise too_large(width, height, LARGEST_PIXELS)
+        raise too_large(f"{width:,} x {height:,} pixels", LARGEST_PIXELS)
 
 
 def decode_by_pillow(data: Buffer, mode: Mode) -> Pixels:
@@ -109,13 +107,11 @@ def decode_by_pillow(data: Buffer, mode: Mode) -> Pixels:
         ImageError: No complete picture, or more than `LARGEST_PIXELS`.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of damaged EXIF, and of sizes that are checked below
-            with Image.open(io.BytesIO(data)) as picture:
-                check_size(*picture.size)
-                pixels = np.array(_eight_bits(picture).convert(mode))
+        with Image.open(io.BytesIO(data)) as picture:
+            check_size(*picture.size)
+            pixels = np.array(_eight_bits(picture).convert(mode))
     except Image.DecompressionBombError as error:
-        raise not_a_picture(str(error)) from error
+        raise too_large(" ".join(re.findall(r"\d+ pixels", str(error))[:1]), LARGEST_PIXELS) from error
     except (OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, TypeError) as error:
         raise not_a_picture(_reason(data, error)) from error
     return pixels if pixels.ndim == 3 else pixels[:, :, None]
@@ -141,7 +137,7 @@ def _reason(data: Buffer, error: Exception) -> str:
     return str(error)
 
 
-def _turned(pixels: Pixels, found: int) -> Pixels:
+def turned(pixels: Pixels, found: int) -> Pixels:
     """Pixels the right way up for an EXIF orientation."""
     if found >= 5:
         pixels = pixels.swapaxes(0, 1)

@@ -18,10 +18,10 @@ def not_a_picture(reason: str) -> ImageError:
     )
 
 
-def too_large(width: int, height: int, limit: int) -> ImageError:
+def too_large(size: str, limit: int) -> ImageError:
     """The error for a picture that would take all the memory."""
     return ImageError(
-        f"the image has {width:,} x {height:,} pixels",
+        f"the image has {size}",
         expected=f"at most {limit:,} pixels, or decoding would take all the memory of a worker",
         next_step="Scale it down before packing, or leave it out of the manifest",
     )

@@ -15,6 +15,7 @@ _START = b"\xff\xd8\xff"
 _END = b"\xff\xd9"
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SCAN = 0xDA
+_COMPONENTS = (1, 3)  # CMYK is left to Pillow, whose colours published results were made with
 _STANDALONE = frozenset((0x01, *range(0xD0, 0xD8)))
 
 
@@ -24,7 +25,6 @@ class Header(NamedTuple):
     Args:
         width: In pixels.
         height: In pixels.
-        components: 3 for colour, 1 for grey, 4 for CMYK.
         block_width: Pixels that are coded together, in a row (8 to 32).
         block_height: Likewise in a column.
         complete: Whether the file ends with the end marker; a file that was cut off does not.
@@ -32,7 +32,6 @@ class Header(NamedTuple):
 
     width: int
     height: int
-    components: int
     block_width: int
     block_height: int
     complete: bool
@@ -44,7 +43,7 @@ def is_jpeg(data: Buffer) -> bool:
 
 
 def read_header(data: Buffer) -> Header | None:
-    """The frame header; None where it is not that of an 8-bit JPEG, or makes no sense."""
+    """The header of a JPEG of 8 bits, grey or in three colours; None for everything else."""
     if not is_jpeg(data):
         return None
     try:
@@ -76,12 +75,11 @@ def _frame(data: Buffer, at: int) -> Header | None:
     bits, components = data[at], data[at + 5]
     height, width = data[at + 1] << 8 | data[at + 2], data[at + 3] << 8 | data[at + 4]
     sampling = [data[at + 7 + 3 * number] for number in range(components)]
-    if bits != 8 or not width or not height or not sampling:
+    if bits != 8 or components not in _COMPONENTS or not width or not height:
         return None
     return Header(
         width=width,
         height=height,
-        components=components,
         block_width=8 * max(each >> 4 for each in sampling) if components > 1 else 8,
         block_height=8 * max(each & 15 for each in sampling) if components > 1 else 8,
         complete=bytes(data[-2:]) == _END,

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias, get_args
 
-import numpy as np
 import torch
 
 from helpers.errors import UsageError
@@ -34,11 +33,10 @@ def resize(pixels: Pixels, out: Pixels, filter: Filter = "antialias", *, flip: b
         flip: Mirror left and right.
     """
     if pixels.shape == out.shape:
-        scaled = _tensor(pixels)
-        _tensor(out).copy_(scaled.flip(3) if flip else scaled)
+        out[:] = _tensor(_own(pixels)).flip(3)[0].permute(1, 2, 0).numpy() if flip else pixels
         return
     target = torch.empty_like(_tensor(out)) if flip else _tensor(out)
-    _scale(_tensor(np.ascontiguousarray(pixels)), target, filter)
+    _scale(_tensor(_own(pixels)), target, filter)
     if flip:
         _tensor(out).copy_(target.flip(3))
 
@@ -55,6 +53,11 @@ def check_filter(filter: str) -> None:
             expected=f"one of {', '.join(get_args(Filter))}",
             next_step="Take antialias, with which published results were trained",
         )
+
+
+def _own(pixels: Pixels) -> Pixels:
+    """The same without gaps, and writable, without which PyTorch warns."""
+    return pixels if pixels.flags.c_contiguous and pixels.flags.writeable else pixels.copy()
 
 
 def _tensor(pixels: Pixels) -> torch.Tensor:

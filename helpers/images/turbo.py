@@ -103,10 +103,14 @@ class _Handle(threading.local):
         found = library()
         assert found is not None
         self.functions = found.functions
-        self.handle = ffi.gc(found.functions.tj3Init(_DECOMPRESS), found.functions.tj3Destroy)
-        self.functions.tj3Set(self.handle, _STOP_ON_WARNING, 1)
         self.region = ffi.new("tjregion *")
         self.scaling = ffi.new("tjscalingfactor *", {"num": 1, "denom": 1})
+        self.renew()
+
+    def renew(self) -> None:
+        """Take a new decoder: one that gave up in a header would go on there with the next picture."""
+        self.decoder = ffi.gc(self.functions.tj3Init(_DECOMPRESS), self.functions.tj3Destroy)
+        self.functions.tj3Set(self.decoder, _STOP_ON_WARNING, 1)
 
 
 @functools.cache
@@ -126,36 +130,41 @@ def decode_part(data: Buffer, header: Header, box: Box, denominator: int = 1) ->
     Returns:
         uint8, rows x columns x 3, perhaps a view of something larger; None if the library refuses.
     """
-    if not header.complete or header.components not in (1, 3):
+    if not header.complete:
         return None
     own = _handle()
     left, right = _columns(header, box)
     region = own.region
     region.x, region.y = left // denominator, box.top // denominator
     region.w = -(-right // denominator) - region.x
-    region.h = max(1, (box.top + box.height) // denominator - region.y)
+    region.h = max(1, box.height // denominator)
     own.scaling.denom = denominator
     pixels = np.empty((region.h, region.w, 3), np.uint8)
     if not _decompressed(own, data, pixels):
+        own.renew()
         return None
     first = box.left // denominator - region.x
     return pixels[:, first : first + max(1, box.width // denominator)]
 
 
 def _columns(header: Header, box: Box) -> tuple[int, int]:
-    """First and last column to decode: whole blocks, and one more where colours are upsampled."""
+    """First and last column to decode: whole blocks, and one more where colours are upsampled.
+
+    At least one block: of less than three pixels of colour the decoder makes no smooth transition.
+    """
     block = header.block_width
     margin = 1 if block > 8 else 0
-    left = max(0, (box.left - margin) // block * block)
-    return left, min(header.width, box.left + box.width + margin)
+    left = max(0, min(box.left - margin, header.width - block)) // block * block
+    return left, min(header.width, max(box.left + box.width + margin, left + block))
 
 
 def _decompressed(own: _Handle, data: Buffer, pixels: Pixels) -> bool:
-    tj, handle = own.functions, own.handle
-    start = ffi.from_buffer("unsigned char[]", data)
-    if tj.tj3DecompressHeader(handle, start, len(start)):
-        return False
-    if tj.tj3SetScalingFactor(handle, own.scaling[0]) or tj.tj3SetCroppingRegion(handle, own.region[0]):
-        return False
+    tj, decoder = own.functions, own.decoder
+    source = ffi.from_buffer("unsigned char[]", data)
     target = ffi.from_buffer("unsigned char[]", pixels, require_writable=True)
-    return not tj.tj3Decompress8(handle, start, len(start), target, 0, _RGB)
+    return not (
+        tj.tj3DecompressHeader(decoder, source, len(source))
+        or tj.tj3SetScalingFactor(decoder, own.scaling[0])
+        or tj.tj3SetCroppingRegion(decoder, own.region[0])
+        or tj.tj3Decompress8(decoder, source, len(source), target, 0, _RGB)
+    )
