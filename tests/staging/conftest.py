@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from staging_tools import names, packed
 
+from helpers.cli import main
 from helpers.machine import nodelocal
 from helpers.staging import lifetime, private
 
@@ -34,6 +36,24 @@ def node(tmp_path: Path) -> Iterator[Path]:
     yield place
     lifetime.give_back_all()
     assert names(place) == []
+
+
+@pytest.fixture
+def command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a command line in this process, perhaps as a job of that number."""
+
+    def run(*words: object, job: str = "") -> subprocess.CompletedProcess[str]:
+        with monkeypatch.context() as patch:
+            if job:
+                patch.setenv("SLURM_JOB_ID", job)
+            capsys.readouterr()
+            code = main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return subprocess.CompletedProcess(words, code, out, err)
+
+    return run
 
 
 @pytest.fixture

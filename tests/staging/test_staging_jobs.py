@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,21 +17,25 @@ from helpers import staging
 from helpers.cli import main
 from helpers.staging import owners
 
+Command = Callable[..., subprocess.CompletedProcess[str]]
 
-def test_stage_prints_the_path_alone_and_the_copy_stays_for_the_job(source: Path, node: Path) -> None:
+
+def test_stage_prints_the_path_alone_and_the_copy_stays_for_the_job(
+    source: Path, node: Path, command: Command
+) -> None:
     done = cli("stage", source, "--where", node, "--leave-bytes", 0)
     assert done.returncode == 0, done.stderr
     path = Path(done.stdout.removesuffix("\n"))
     assert path.read_bytes() == source.read_bytes()
     assert "copied at" in done.stderr and "note: chose" in done.stderr
-    again = json.loads(cli("stage", source, "--where", node, "--json").stdout)
+    again = json.loads(command("stage", source, "--where", node, "--json").stdout)
     assert again["path"] == str(path) and again["reused"] and again["verified"]
-    listed = cli("staged", "--where", node)
+    listed = command("staged", "--where", node)
     assert str(path) in listed.stdout and "kept for" in listed.stdout and "finished" in listed.stdout
-    assert "removed" in cli("unstage", path).stderr
+    assert "removed" in command("unstage", path).stderr
     assert names(node) == []
-    assert cli("unstage", path).returncode == 0
-    assert "nothing of yours" in cli("staged", "--where", node).stderr
+    assert command("unstage", path).returncode == 0
+    assert "nothing of yours" in command("staged", "--where", node).stderr
 
 
 def test_a_job_script_stages_uses_and_cleans_up_even_when_it_fails(source: Path, node: Path) -> None:
@@ -46,7 +51,9 @@ def test_a_job_script_stages_uses_and_cleans_up_even_when_it_fails(source: Path,
     assert names(node) == []
 
 
-def test_a_copy_goes_when_the_session_of_its_shell_has_ended(source: Path, node: Path) -> None:
+def test_a_copy_goes_when_the_session_of_its_shell_has_ended(
+    source: Path, node: Path, command: Command
+) -> None:
     """The next command on the node removes it: nobody lives who could."""
     script = f"{sys.executable} -m helpers stage {source} --where {node} --leave-bytes 0; kill -9 $$"
     done = subprocess.run(
@@ -54,7 +61,7 @@ def test_a_copy_goes_when_the_session_of_its_shell_has_ended(source: Path, node:
     )
     assert done.returncode == -9 and Path(done.stdout.strip()).exists()
     assert [copy.state for copy in staging.listing([node])] == ["leftover"]
-    assert "removed 1" in cli("staged", "--sweep", "--where", node).stderr
+    assert "removed 1" in command("staged", "--sweep", "--where", node).stderr
     assert names(node) == []
 
 
@@ -83,16 +90,18 @@ def in_job(number: str) -> dict[str, str]:
     return {**os.environ, "SLURM_JOB_ID": number}
 
 
-def test_two_jobs_of_one_user_share_a_copy_and_each_gives_back_its_own(source: Path, node: Path) -> None:
+def test_two_jobs_of_one_user_share_a_copy_and_each_gives_back_its_own(
+    source: Path, node: Path, command: Command
+) -> None:
     sleepers = [subprocess.Popen(["sleep", "60"], env=in_job(number)) for number in ("901", "902")]
     try:
         words = ("stage", source, "--where", node, "--leave-bytes", 0)
-        paths = {cli(*words, env=in_job(number)).stdout.strip() for number in ("901", "902")}
+        paths = {command(*words, job=number).stdout.strip() for number in ("901", "902")}
         (path,) = paths
         assert set(staging.listing([node])[0].kept_for) == {"job 901", "job 902"}
-        first = cli("unstage", path, env=in_job("901"))
+        first = command("unstage", path, job="901")
         assert "stays, since it is kept for job 902" in first.stderr and Path(path).exists()
-        assert cli("unstage", "--where", node, env=in_job("902")).returncode == 0
+        assert command("unstage", "--where", node, job="902").returncode == 0
         assert names(node) == []
     finally:
         for sleeper in sleepers:
@@ -139,21 +148,23 @@ def test_a_process_is_known_by_its_start_time_too() -> None:
     assert owners.start_time(pid) == 0
 
 
-def test_keep_outlives_everybody_until_it_is_unstaged(source: Path, node: Path) -> None:
+def test_keep_outlives_everybody_until_it_is_unstaged(source: Path, node: Path, command: Command) -> None:
     script = f"{sys.executable} -m helpers stage {source} --where {node} --leave-bytes 0 --keep; kill -9 $$"
     done = subprocess.run(
         ["bash", "-c", script], capture_output=True, text=True, timeout=60, start_new_session=True
     )
     path = done.stdout.strip()
     assert staging.sweep_all([node]) == 0
-    assert "kept until it is unstaged" in cli("staged", "--where", node).stdout
-    assert "removed" in cli("unstage", path).stderr and names(node) == []
+    assert "kept until it is unstaged" in command("staged", "--where", node).stdout
+    assert "removed" in command("unstage", path).stderr and names(node) == []
 
 
-def test_force_forgets_other_jobs_but_not_a_process_that_reads(source: Path, node: Path) -> None:
+def test_force_forgets_other_jobs_but_not_a_process_that_reads(
+    source: Path, node: Path, command: Command
+) -> None:
     sleeper = subprocess.Popen(["sleep", "60"], env=in_job("903"))
     try:
-        cli("stage", source, "--where", node, "--leave-bytes", 0, env=in_job("903"))
+        command("stage", source, "--where", node, "--leave-bytes", 0, job="903")
         with staging.staged(source, node, config=ROOMY) as copy:
             assert "stays, since it is kept for job 903" in cli("unstage", copy.path).stderr
             assert "until the last process" in cli("unstage", "--force", copy.path).stderr
@@ -164,11 +175,11 @@ def test_force_forgets_other_jobs_but_not_a_process_that_reads(source: Path, nod
         sleeper.wait()
 
 
-def test_unstage_as_json_and_a_wrong_path(source: Path, node: Path, tmp_path: Path) -> None:
-    path = cli("stage", source, "--where", node, "--leave-bytes", 0).stdout.strip()
-    record = json.loads(cli("unstage", path, "--json").stdout)
+def test_unstage_as_json_and_a_wrong_path(source: Path, node: Path, command: Command) -> None:
+    path = command("stage", source, "--where", node, "--leave-bytes", 0).stdout.strip()
+    record = json.loads(command("unstage", path, "--json").stdout)
     assert record == {"copies": [{"path": path, "removed": True, "note": "removed"}]}
-    wrong = cli("unstage", source)
+    wrong = command("unstage", source)
     assert wrong.returncode == 2 and "no staged copy" in wrong.stderr and source.exists()
 
 

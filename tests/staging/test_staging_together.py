@@ -97,20 +97,18 @@ def test_a_child_of_a_killed_copier_does_not_keep_the_others_waiting(
     """A worker forked during the copy would inherit the lock."""
 
     def work() -> int:
-        write, children = copying.Copier._write, []
+        run = copying.Copier.run
 
-        def forking(self, *words):
-            if not children:
-                children.append(os.fork())
-                if not children[0]:
-                    time.sleep(30)
-                    os._exit(0)
-                (tmp_path / "child").write_text(str(children[0]))
-            time.sleep(0.05)
-            write(self, *words)
+        def forking(self):
+            child = os.fork()
+            if not child:
+                time.sleep(30)
+                os._exit(0)
+            (tmp_path / "child").write_text(str(child))
+            run(self)
 
-        copying.Copier._write = forking
-        return reading(source, node, tmp_path / "log")()
+        copying.Copier.run = forking
+        return reading(source, node, tmp_path / "log", 0.02)()
 
     first = forked(work)
     wait_for(lambda: grown(node) and (tmp_path / "child").exists(), "half a copy and a child")
