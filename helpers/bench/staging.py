@@ -14,13 +14,14 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
 from helpers import machine, sources, staging
 from helpers.bench.config import BenchConfig
 from helpers.bench.neighbour import allowance
+from helpers.bench.packing import PackResult
 from helpers.bench.protocol import Case, Outcome, interleaved
 from helpers.bench.record import Record, versions_of
 from helpers.bench.scratch import memory_folder
@@ -36,17 +37,7 @@ _LIMIT_S = 600
 _SPARE_BYTES = 64 << 20
 
 
-@dataclass(frozen=True)
-class StageResult:
-    """Records of the three methods (`dd` first), and what had to be said."""
-
-    records: tuple[Record, ...]
-    notes: tuple[str, ...]
-
-
-def bench_staging(
-    source: Path, config: BenchConfig | None = None, *, root: Path | None = None
-) -> StageResult:
+def bench_staging(source: Path, config: BenchConfig | None = None, *, root: Path | None = None) -> PackResult:
     """Measure how fast a packed file comes to memory, beside `dd` and beside its small files.
 
     Args:
@@ -55,7 +46,7 @@ def bench_staging(
         root: Where the files of a manifest are, if it does not say.
 
     Returns:
-        One record a method; their ratios tell what hashing costs and what packing buys.
+        One record a method, `dd` first; their ratios tell what hashing costs and what packing buys.
 
     Raises:
         ResourceError: Memory has no room for two sets and a copy, or a command failed.
@@ -76,7 +67,7 @@ def bench_staging(
         outcomes = interleaved(cases, config.repeats, config.seed, "staging")
     size = (len(manifest), set_bytes)
     records = tuple(_record(name, outcomes[name], kind, size, config.seed) for name in runs)
-    return StageResult(records, (allowed.note,) if allowed.note else ())
+    return PackResult(records, (allowed.note,) if allowed.note else ())
 
 
 def _runs(

@@ -28,6 +28,8 @@ pack   packing warm data to memory-backed storage against plain concatenation, t
        scripts of the Juelich course and webdataset's ShardWriter, with peak memory.
 slow   packing a folder whose look-ups and opens take milliseconds (--latency-ms), against scripts
        that read one file after the other and against bare readers. It needs FUSE.
+stage  copying a packed file to memory with every block checked, against dd and against cp -r of the
+       same samples as small files.
 Without a target a synthetic data set is made and measured. Single runs, spread and the machine are
 kept in the record; compare only within one run. On a shared file system the number of operations is
 capped, and said."""
@@ -45,15 +47,16 @@ def add(verbs: Verbs) -> None:
             "python -m helpers bench read train.arrow --cache cold --save results/read.json",
             "python -m helpers bench pack data",
             "python -m helpers bench slow data --latency-ms 2 --repeats 5",
+            "python -m helpers bench stage data --count 20000",
         ],
     )
-    parser.add_argument("what", choices=("read", "pack", "slow"), help="what to measure")
+    parser.add_argument("what", choices=("read", "pack", "slow", "stage"), help="what to measure")
     parser.add_argument(
         "paths",
         nargs="*",
         type=Path,
         metavar="OUT|DIR",
-        help="packed files (read) or a data set (pack, slow)",
+        help="packed files (read) or a data set (pack, slow, stage)",
     )
     parser.add_argument("--repeats", type=int, default=7, metavar="N", help="rounds")
     parser.add_argument(
@@ -88,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     _warn(arguments)
     began = perf_counter()
     measures: dict[str, Callable[[argparse.Namespace], ReadResult | PackResult]]
-    measures = {"read": _reads, "pack": _packing, "slow": _slow}
+    measures = {"read": _reads, "pack": _packing, "slow": _slow, "stage": _staging}
     result = measures[arguments.what](arguments)
     for note in result.notes:
         say(f"note: {note}")
@@ -170,6 +173,12 @@ def _slow(arguments: argparse.Namespace) -> PackResult:
 
     slow = SlowConfig(latency_s=arguments.latency_ms / 1e3)
     return _of_a_set(arguments, lambda folder, config: bench_slow(folder, config, slow))
+
+
+def _staging(arguments: argparse.Namespace) -> PackResult:
+    from helpers.bench.staging import bench_staging
+
+    return _of_a_set(arguments, bench_staging)
 
 
 def _of_a_set(
