@@ -6,6 +6,7 @@ and is read with `weights_only=True`. Notebook 10 resumes from one.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,8 @@ def save(folder: Path, state: State) -> None:
             os.fsync(file.fileno())
         aside.replace(folder / NAME)
     except (OSError, RuntimeError) as error:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            aside.unlink()
         raise ResourceError(
             f"the checkpoint {folder / NAME} cannot be written: {error}",
             expected="a folder with room for it",

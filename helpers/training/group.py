@@ -10,6 +10,7 @@ The trap: a gradient averaged over ranks is not the gradient of the global batch
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -116,7 +117,9 @@ def joined() -> Iterator[Group]:
         ) from None
     try:
         yield Group(where, device)
+        dist.barrier()  # a rank that leaves early closes connections that others still read
     finally:
+        gc.collect()  # a model that still held the group would keep its threads, and abort at exit
         dist.destroy_process_group()
 
 

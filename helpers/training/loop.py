@@ -107,12 +107,18 @@ def train(data: Path, val: Path | None = None, config: TrainConfig | None = None
     reader = formats.open(data)
     classes = _classes(reader, data)
     with joined() as group:
-        model = group.wrap(build(config.model, classes, config.loader.seed))
-        optimizer = torch.optim.AdamW(model.parameters(), config.rate)
-        others = None if val is None else formats.open(val)
-        run = _Run(config, group, _loader(reader, config), model, optimizer, others)
-        with _stoppable(run):
-            return _epochs(run)
+        return _train(group, config, reader, None if val is None else formats.open(val), classes)
+
+
+def _train(
+    group: Group, config: TrainConfig, reader: Reader, val: Reader | None, classes: int
+) -> TrainReport:
+    """A function of its own: its model must be gone before the ranks part (see `joined`)."""
+    model = group.wrap(build(config.model, classes, config.loader.seed))
+    optimizer = torch.optim.AdamW(model.parameters(), config.rate)
+    run = _Run(config, group, _loader(reader, config), model, optimizer, val)
+    with _stoppable(run):
+        return _epochs(run)
 
 
 def _classes(reader: Reader, path: Path) -> int:

@@ -44,7 +44,7 @@ def weights(folder):
 def assert_close(first, second):
     assert first.keys() == second.keys()
     for name in first:
-        torch.testing.assert_close(first[name], second[name], rtol=2e-3, atol=2e-4)
+        torch.testing.assert_close(first[name], second[name], rtol=1e-3, atol=1e-4)
 
 
 def test_it_learns_the_synthetic_classes(data):
@@ -81,26 +81,18 @@ def alone():
     }
 
 
-def test_two_uneven_ranks_compute_what_one_does(data, tmp_path):
-    """Odd numbers of samples: the ranks' last batches differ, and one rank has a step less."""
+def test_three_uneven_ranks_compute_what_one_does(data, tmp_path):
+    """In the last step of 400 samples one rank has a single sample and the others have none."""
     common = ("--epochs", "2", "--workers", "0", "--val", data[1])
-    alone_report = run(*command(data, *common, "--batch", "26", "--checkpoint", tmp_path / "1"))
-    both = run(
-        "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m",
-        *command(data, *common, "--batch", "13", "--checkpoint", tmp_path / "2"),
-    )  # fmt: skip
-    assert both["samples"] == alone_report["samples"] == 800
-    assert [rank["samples"] for rank in both["epochs"][0]["ranks"]] == [200, 200]
-    assert_close(weights(tmp_path / "1"), weights(tmp_path / "2"))
-
-
-def test_a_rank_without_a_last_batch_does_not_hang_the_others(data, tmp_path):
-    """400 samples on three ranks in batches of 133: 134, 133 and 133."""
-    report = run(
+    one = run(*command(data, *common, "--batch", "399", "--checkpoint", tmp_path / "1"))
+    three = run(
         "torch.distributed.run", "--standalone", "--nproc-per-node=3", "-m",
-        *command(data, "--epochs", "1", "--workers", "0", "--batch", "133"),
+        *command(data, *common, "--batch", "133", "--checkpoint", tmp_path / "3"),
     )  # fmt: skip
-    assert [rank["samples"] for rank in report["epochs"][0]["ranks"]] == [134, 133, 133]
+    assert [rank["samples"] for rank in three["epochs"][0]["ranks"]] == [134, 133, 133]
+    assert three["samples"] == one["samples"] == 800
+    assert three["accuracy"] == pytest.approx(one["accuracy"], abs=0.03)
+    assert_close(weights(tmp_path / "1"), weights(tmp_path / "3"))
 
 
 def test_what_a_rank_counts_makes_the_mean_over_all_samples():
@@ -113,7 +105,7 @@ def test_what_a_rank_counts_makes_the_mean_over_all_samples():
 class TestStopped:
     @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
     def test_a_signal_leaves_a_checkpoint_and_the_same_command_goes_on(self, data, tmp_path, number):
-        words = ("--epochs", "4", "--batch", "8", "--workers", "1", "--every", "3")
+        words = ("--epochs", "3", "--batch", "20", "--workers", "1", "--every", "3")
         whole = run(*command(data, *words, "--checkpoint", tmp_path / "whole"))
         words = (*words, "--checkpoint", tmp_path / "parts")
         process = subprocess.Popen(
@@ -128,11 +120,11 @@ class TestStopped:
         assert process.returncode == cli.train.INTERRUPTED and first["interrupted"]
         second = run(*command(data, *words))
         assert second["resumed_at"] is not None and not second["interrupted"]
-        assert len(second["epochs"]) == 4 == len(whole["epochs"])
+        assert len(second["epochs"]) == 3 == len(whole["epochs"])
         assert_close(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
 
     def test_killed_it_loses_only_what_came_after_the_last_checkpoint(self, data, tmp_path):
-        words = ("--epochs", "3", "--batch", "8", "--workers", "0", "--every", "5", "--checkpoint", tmp_path)
+        words = ("--epochs", "2", "--batch", "8", "--workers", "0", "--every", "5", "--checkpoint", tmp_path)
         process = subprocess.Popen(
             [sys.executable, "-m", *command(data, *words)], stdout=subprocess.DEVNULL, env=alone()
         )
@@ -143,7 +135,7 @@ class TestStopped:
         process.wait()
         report = run(*command(data, *words))
         epoch, step = report["resumed_at"]
-        assert (epoch, step) > (0, 0) and len(report["epochs"]) == 3
+        assert (epoch, step) > (0, 0) and len(report["epochs"]) == 2
 
 
 class TestCheckpoints:
@@ -191,7 +183,7 @@ class TestConfig:
             training.TrainConfig(**wrong)
 
     def test_captions_are_no_classes(self, tmp_path):
-        synthetic.make(tmp_path / "f", "flickr30k", count=6, seed=0, size=(64, 64))
+        synthetic.make(tmp_path / "f", "flickr30k", count=12, classes=2, seed=0, size=(64, 64))
         pack.pack(sources.load(tmp_path / "f"), tmp_path / "f.arrow", pack.PackConfig())
         with pytest.raises(errors.FormatError, match="captions"):
             training.train(tmp_path / "f.arrow")
