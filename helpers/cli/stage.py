@@ -81,9 +81,10 @@ def _rank(text: str) -> tuple[int, int]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Stage and print the path."""
-    from helpers import staging
+    from helpers import machine, staging
 
     config = config_of(arguments)
+    machine.warn_on_login_node("staging", size_bytes=_bytes(arguments.out))
     if arguments.to is None:
         copy = staging.stage_for_job(arguments.out, arguments.where, config=config, keep=arguments.keep)
     elif arguments.where != "auto" or arguments.keep:
@@ -100,6 +101,14 @@ def run(arguments: argparse.Namespace) -> int:
         print(copy.path)
         _tell(copy)
     return 0
+
+
+def _bytes(out: Path) -> int:
+    """Size of the files, for a warning only: what cannot be read is told by who copies it."""
+    try:
+        return sum(path.stat().st_size for path in (out.iterdir() if out.is_dir() else [out]))
+    except OSError:
+        return 0
 
 
 def _tell(copy: Staged) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -188,6 +189,19 @@ def test_staged_as_json(source: Path, node: Path, capsys: pytest.CaptureFixture[
         assert main(["staged", "--json", "--where", str(node)]) == 0
         (found,) = [c for c in json.loads(capsys.readouterr().out)["copies"] if c["path"] == str(copy.path)]
         assert found["in_use"] and found["state"] == "finished" and found["bytes"] > 0
+
+
+def test_a_heavy_copy_on_a_login_node_is_warned_of(
+    source: Path, node: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from helpers import machine
+
+    asked = []
+    monkeypatch.setattr(machine, "warn_on_login_node", lambda what, size_bytes: asked.append(size_bytes))
+    assert command("stage", source, "--to", node / "scratch").returncode == 0
+    assert command("stage", source.parent / "nothing.arrow").returncode == 1
+    assert asked == [source.stat().st_size, 0]
+    shutil.rmtree(node / "scratch")
 
 
 def test_flags_that_contradict_are_a_sentence(source: Path, tmp_path: Path) -> None:
