@@ -50,7 +50,7 @@ sqfs_data_reader_t *sqfs_data_reader_create(
 int sqfs_data_reader_get_block(
     sqfs_data_reader_t *data, const void *inode, size_t index, size_t *size, uint8_t **out);
 """
-_MARKERS = ("sqfs_open_file", "sqfs_file_open", "sqfs_block_processor_create_ex", "sqfs_tree_node_get_path")
+_MARKERS = ("sqfs_open_file", "sqfs_file_open", "sqfs_tree_node_get_path")
 CONFIG_WORDS = 16  # sqfs_compressor_config_t has 4 words of 64 bits; more room costs nothing
 UNPACK = 0x8000  # SQFS_COMP_FLAG_UNCOMPRESS
 
@@ -98,7 +98,8 @@ def load(name: str | None = None) -> Library:
     try:
         found = _markers(FFI(), name)
     except OSError as error:
-        raise _missing(f"the library libsquashfs cannot be loaded ({error})", INSTALL) from error
+        fault = str(error).partition(".  Additionally")[0]  # what cffi tried after that
+        raise _missing(f"the library libsquashfs cannot be loaded ({fault})", INSTALL) from error
     version = recognise(found, name)
     ffi.cdef(DECLARATIONS)
     plain = FFI()
@@ -127,9 +128,7 @@ def recognise(found: set[str], name: str) -> str:
             expected="libsquashfs of squashfs-tools-ng 1.0 to 1.3",
             next_step='Use backend="pure", which needs no library and is as quick',
         )
-    if "sqfs_tree_node_get_path" in found:
-        return "1.2 or newer"
-    return "1.1" if "sqfs_block_processor_create_ex" in found else "1.0"
+    return "1.2 or newer" if "sqfs_tree_node_get_path" in found else "1.0 or 1.1"
 
 
 def available() -> str | None:

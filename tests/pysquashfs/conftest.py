@@ -1,7 +1,13 @@
 """Images of planted trees by the tools of others."""
 
+import os
+
 import pytest
 from squashfs_trees import RECOMMENDED, plant, run
+
+from pysquashfs import libsquashfs
+
+IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +33,11 @@ def mksquashfs(need_tool):
         return out
 
     return make
+
+
+@pytest.fixture(scope="session")
+def need_libsquashfs():
+    """The C library: skip where it is missing, but fail in CI."""
+    if libsquashfs.available() is None:
+        message = "libsquashfs is missing (package libsquashfs1)"
+        pytest.fail(message) if IN_CI else pytest.skip(message)

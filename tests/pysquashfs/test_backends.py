@@ -1,0 +1,220 @@
+"""One contract, two back ends: every image of every maker reads alike, in workers of every kind."""
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from squashfs_trees import content, files_of, run
+from torch.utils.data import DataLoader, Dataset
+
+from pysquashfs import SquashFS, SquashFSError, libsquashfs, pack
+from pysquashfs.backend import choose
+from pysquashfs.errors import DamagedImageError, ImageIndexError, NotFoundError
+
+BACKENDS = ["pure", "libsquashfs"]
+COMPRESSORS = ["gzip", "zstd", "lz4", "xz"]
+BLOCKS = [4096, 131072, 1 << 20]
+LAYOUTS = {
+    "fragments": [],
+    "no fragments": ["-no-fragments"],
+    "only fragments": ["-always-use-fragments", "-no-duplicates"],
+    "raw": ["-noI", "-noId", "-noD", "-noF", "-no-xattrs"],
+    "raw tails": ["-no-sparse", "-noF"],
+}
+COUNT = 200
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request):
+    if request.param == "libsquashfs":
+        request.getfixturevalue("need_libsquashfs")
+    return request.param
+
+
+def check(path, root):
+    """Both back ends, since making the image is what takes long."""
+    wanted = {name: file.read_bytes() for name, file in files_of(root).items()}
+    for backend in BACKENDS:
+        with SquashFS(path, backend=backend, cache=False) as image:
+            assert sorted(image.paths) == sorted(wanted)
+            for name, data in wanted.items():
+                assert image.read(name) == data, (backend, name)
+            rows = np.random.default_rng(0).permutation(len(image)).tolist()
+            assert image.read_many(rows, threads=3) == [wanted[image.paths[row]] for row in rows]
+
+
+# All of them where it is quick; of large blocks, which take long to compress, one layout each.
+MATRIX = [
+    (compressor, block_bytes, layout)
+    for compressor in COMPRESSORS
+    for block_bytes in BLOCKS
+    for layout in (LAYOUTS if block_bytes == 4096 else ["fragments"])
+]
+
+
+@pytest.mark.parametrize(("compressor", "block_bytes", "layout"), MATRIX)
+def test_images_of_mksquashfs(need_libsquashfs, trees, mksquashfs, tmp_path, compressor, block_bytes, layout):
+    options = ["-comp", compressor, "-b", block_bytes, *LAYOUTS[layout]]
+    check(mksquashfs(trees(block_bytes), tmp_path / "x", *options), trees(block_bytes))
+
+
+@pytest.mark.parametrize("block_bytes", BLOCKS)
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+def test_images_of_gensquashfs(need_libsquashfs, trees, need_tool, tmp_path, compressor, block_bytes):
+    tool = need_tool("gensquashfs", "squashfs-tools-ng")
+    run(tool, "-q", "-D", trees(block_bytes), "-c", compressor, "-b", block_bytes, tmp_path / "x")
+    check(tmp_path / "x", trees(block_bytes))
+
+
+@pytest.mark.parametrize("fragments", [False, True])
+@pytest.mark.parametrize("compression", ["none", *COMPRESSORS])
+def test_images_of_our_own(need_libsquashfs, trees, tmp_path, compression, fragments):
+    root = trees(4096)
+    items = [(name, path) for name, path in files_of(root).items()]
+    out = tmp_path / "x"
+    pack(out, items, compression=compression, block_bytes=4096, fragments=fragments, deduplicate=True)
+    check(out, root)
+
+
+@pytest.mark.parametrize("compressor", ["lzo", "lzma"])
+def test_compressors_that_neither_knows_are_refused(backend, trees, mksquashfs, tmp_path, compressor):
+    """The library of squashfs-tools-ng leaves lzo to its tools, because of its licence."""
+    try:
+        image = mksquashfs(trees(4096), tmp_path / "x", "-comp", compressor)
+    except AssertionError:
+        pytest.skip(f"this mksquashfs was built without {compressor}")
+    with pytest.raises(SquashFSError, match=f"the compressor '{compressor}' is not supported"):
+        SquashFS(image, backend=backend)
+
+
+def test_auto_is_what_measured_quickest_and_says_so(tmp_path):
+    path = pack(tmp_path / "x", [("a", b"1")]).path
+    with SquashFS(path) as image:
+        assert choose("auto") == image.backend == "pure"
+        assert "backend='pure'" in repr(image)
+    with pytest.raises(SquashFSError, match=r"one of auto, pure, libsquashfs"):
+        SquashFS(path, backend="fuse")
+
+
+def numbered(number):
+    return content(1000 + 71 * number, "noise" if number % 2 else "text", number)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """The same files, raw, and with all that is slow: small compressed blocks, shared fragments."""
+    folder = tmp_path_factory.mktemp("images")
+    items = [(f"{number:03}", numbered(number)) for number in range(COUNT)]
+    slow = pack(folder / "zstd", items, compression="zstd", block_bytes=8192, fragments=True).path
+    return [pack(folder / "raw", items).path, slow]
+
+
+class Files(Dataset):
+    def __init__(self, opened):
+        self.opened = opened
+
+    def __len__(self):
+        return len(self.opened) * COUNT
+
+    def __getitem__(self, row):
+        return row, self.opened[row // COUNT].read_at(row % COUNT)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_read_right_bytes_of_what_the_parent_opened(need_libsquashfs, images, method):
+    opened = [SquashFS(path, backend=name) for name in BACKENDS for path in images]
+    first = [image.read_at(0) for image in opened]  # readers that a fork takes along
+    loader = DataLoader(
+        Files(opened), batch_size=8, num_workers=2, shuffle=True, multiprocessing_context=method,
+        collate_fn=list, timeout=120,
+    )  # fmt: skip
+    for _ in range(2 if method == "fork" else 1):  # the second forks from a parent that has read more
+        seen = sorted(sample for batch in loader for sample in batch)
+        assert seen == [(row, numbered(row % COUNT)) for row in range(len(opened) * COUNT)]
+    assert [image.read_at(0) for image in opened] == first
+
+
+def test_threads_read_right_bytes_while_others_fork(backend, images):
+    right = [numbered(number) for number in range(COUNT)]
+    for path in images:
+        with SquashFS(path, backend=backend) as image, ThreadPoolExecutor(8) as pool:
+            rows = np.random.default_rng(0).integers(0, COUNT, 3000).tolist()
+            stop, codes = threading.Event(), []
+
+            def fork(image=image, stop=stop, codes=codes):
+                while not stop.is_set() and len(codes) < 10:
+                    child = os.fork()
+                    if child == 0:
+                        os._exit(int([image.read_at(row) for row in range(20)] != right[:20]))
+                    codes.append(os.waitpid(child, 0)[1])
+
+            forker = threading.Thread(target=fork)
+            forker.start()
+            wrong = sum(
+                data != right[row] for row, data in zip(rows, pool.map(image.read_at, rows), strict=True)
+            )
+            stop.set()
+            forker.join()
+            assert (wrong, set(codes)) == (0, {0})
+
+
+def test_errors_are_alike(backend, images):
+    with SquashFS(images[0], backend=backend) as image:
+        with pytest.raises(NotFoundError):
+            image.read("nothing")
+        with pytest.raises(ImageIndexError):
+            image.read_at(COUNT)
+
+
+@pytest.mark.parametrize("compression", COMPRESSORS)
+def test_a_damaged_block_is_named_by_both_and_the_other_files_are_read(backend, tmp_path, compression):
+    files = {f"{number}": content(4000, "text", number) for number in range(9)}
+    path = pack(tmp_path / "x", files.items(), compression=compression, block_bytes=4096).path
+    with SquashFS(path, backend=backend, cache=False) as image:
+        row, start = image.row("4"), int(image.index.files.start[image.row("4")])
+        stored = int(image.index.words[image.index.files.first_word[row]])
+    damaged = bytearray(path.read_bytes())
+    damaged[start : start + stored] = b"\xff" * stored
+    path.write_bytes(damaged)
+    with SquashFS(path, backend=backend, cache=False) as image:
+        with pytest.raises(DamagedImageError, match=str(path)):
+            image.read("4")
+        for name in files.keys() - {"4"}:
+            assert image.read(name) == files[name]
+
+
+def test_a_fragment_that_is_too_short_gives_no_bytes_of_others(backend, tmp_path):
+    """The library fills what is missing with zeros; nobody may take them for data."""
+    items = [(f"{number}", content(300, "text", number)) for number in range(9)]
+    path = pack(tmp_path / "x", items, compression="gzip", fragments=True).path
+    with SquashFS(path, backend=backend, cache=False) as image:
+        image.index.files.fragment_offset[4] += 60_000
+        with pytest.raises(DamagedImageError):
+            image.read_at(4)
+        assert image.read_at(3) == items[3][1]
+
+
+def test_a_block_that_is_too_short_gives_no_zeros(backend, tmp_path):
+    path = pack(
+        tmp_path / "x", [("a", content(3000, "text")), ("b", content(3000, "text", 1))], compression="gzip"
+    ).path
+    with SquashFS(path, backend=backend, cache=False) as image:
+        image.index.files.size[0] += 1
+        with pytest.raises(DamagedImageError):
+            image.read_at(0)
+        assert image.read_at(1) == content(3000, "text", 1)
+
+
+def test_a_size_that_is_a_bomb_is_refused_by_both(backend, tmp_path):
+    path = pack(tmp_path / "x", [("a", bytes(10_000_000))], compression="gzip", block_bytes=1 << 20).path
+    with SquashFS(path, backend=backend, cache=False) as image:
+        assert image.read_at(0) == bytes(10_000_000)
+        image._backend()._limit = 1 << 20
+        with pytest.raises(DamagedImageError, match="claims 10,000,000 bytes"):
+            image.read_at(0)
+
+
+def test_the_library_is_said_to_be_there(need_libsquashfs):
+    assert libsquashfs.available()
