@@ -9,7 +9,9 @@ one that gets the batch's numbers at once announces them all and waits once. Not
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias, overload
 
@@ -77,10 +79,29 @@ def deliver(
         allocate = Block.shared
     try:
         block = allocate(maker.layout(len(indices))) if allocate is not None and maker.fixed else None
-        batch = maker.make(indices, epoch, None if block is None else block.arrays)
+        with one_thread():
+            batch = maker.make(indices, epoch, None if block is None else block.arrays)
     except HelpersError as error:
         return FailedBatch(error)
     return Packet(batch, block) if in_worker else to_tensors(batch.arrays, batch.faults)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep torch from sharing out single images over all CPUs while the main thread makes a batch.
+
+    On CPUs that others use too, waiting for the other threads takes ten times as long as the work. Workers
+    have one thread anyway, and OpenMP does not spin in threads beside the first.
+    """
+    before = torch.get_num_threads()
+    if before == 1 or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class SampleDataset(Dataset[Item]):
@@ -155,7 +176,8 @@ class Rows(Sequence[Item]):
 
     def _whole(self) -> LoadedBatch:
         if self._batch is None:
-            batch = self._maker.make(self._indices, self._epoch)
+            with one_thread():
+                batch = self._maker.make(self._indices, self._epoch)
             self._batch = to_tensors(batch.arrays, batch.faults)
         return self._batch
 

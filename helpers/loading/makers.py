@@ -43,7 +43,7 @@ class Transform(Protocol):
 
 @dataclass(frozen=True)
 class ImageBatches:
-    """Images and labels: `image` [B, rows, columns, channels], `target` and `index` int64 [B].
+    """Images and labels: `image` [B, *shape of the transform], `target` and `index` int64 [B].
 
     Args:
         reader: A packed set with labels.

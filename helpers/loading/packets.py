@@ -25,7 +25,7 @@ Specs: TypeAlias = tuple[tuple[str, int, tuple[int, ...], str], ...]
 
 
 class LoadedBatch(dict[str, torch.Tensor]):
-    """What a loader hands out: tensors by name; `image` is [B, C, H, W] in channels-last order.
+    """What a loader hands out: tensors by name; a uint8 `image` is [B, C, H, W] in channels-last order.
 
     A plain dict to all who move batches to a device.
     """
@@ -45,7 +45,7 @@ def to_tensors(arrays: Mapping[str, Array], faults: tuple[Fault, ...] = ()) -> L
 
 def _loaded(tensors: dict[str, torch.Tensor], faults: tuple[Fault, ...]) -> LoadedBatch:
     image = tensors.get("image")
-    if image is not None and image.ndim == 4:
+    if image is not None and image.ndim == 4 and image.dtype == torch.uint8:
         tensors["image"] = image.permute(0, 3, 1, 2)
     batch = LoadedBatch(tensors)
     batch.faults = faults

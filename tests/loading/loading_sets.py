@@ -1,12 +1,10 @@
 """Small data sets and transforms that the tests of loading share."""
 
-import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from helpers import formats
 from helpers.samples import Sample, Schema
@@ -28,18 +26,10 @@ class Stub:
         out[...] = rng.integers(0, 256, self.shape, np.uint8)
         out[0, 0, :] = np.frombuffer(data[4:7], np.uint8)
 
-
-@dataclass(frozen=True)
-class Cropped:
-    """A crop of a decoded image, by Pillow."""
-
-    shape: tuple[int, ...] = (32, 32, 3)
-    dtype = np.dtype(np.uint8)
-
-    def into(self, data, rng, out):
-        with Image.open(io.BytesIO(data)) as image:
-            left, top = int(rng.integers(0, image.width - 31)), int(rng.integers(0, image.height - 31))
-            out[...] = np.asarray(image.convert("RGB").crop((left, top, left + 32, top + 32)))
+    def __call__(self, data, rng):
+        out = np.empty(self.shape, self.dtype)
+        self.into(data, rng, out)
+        return out
 
 
 def stub_samples(count: int, bad: tuple[int, ...] = (), captions: bool = False) -> list[Sample]:
@@ -55,14 +45,14 @@ def stub_samples(count: int, bad: tuple[int, ...] = (), captions: bool = False) 
 def write(samples: list[Sample], out: Path, **options) -> Path:
     """Pack samples; the options are those of the format."""
     captions = bool(samples) and isinstance(samples[0].target, list)
-    schema = Schema(
-        count=len(samples),
-        total_bytes=sum(len(s.data) for s in samples),
-        largest_bytes=max((len(s.data) for s in samples), default=0),
-        target="captions" if captions else "label",
-    )
+    return write_many(iter(samples), len(samples), out, "captions" if captions else "label", **options)
+
+
+def write_many(samples, count: int, out: Path, target="label", **options) -> Path:
+    """Pack samples that come one by one."""
+    schema = Schema(count=count, total_bytes=count * 64, largest_bytes=64, target=target)
     module = formats.get(formats.name_of(out))
-    module.write(iter(samples), out, schema=schema, options=module.Options(**options), digest=False)
+    module.write(samples, out, schema=schema, options=module.Options(**options), digest=False)
     return out
 
 

@@ -245,3 +245,19 @@ def test_an_empty_set_gives_no_batches(tmp_path):
     for config in MODES:
         for order in ("random", "stream"):
             assert list(loader(path, config, order=order)) == []
+
+
+def test_float_images_keep_the_shape_of_their_transform(path):
+    images = pytest.importorskip("helpers.images")
+    transform = images.Normalised(sets.Stub())
+    batch = next(
+        iter(make_loader(path, LoaderConfig(mode="threads", workers=1, batch=4), transform=transform))
+    )
+    assert batch["image"].dtype == torch.float32
+    assert batch["image"].shape == (4, 3, 8, 8)
+
+
+def test_torch_gets_its_threads_back(path):
+    before = torch.get_num_threads()
+    list(loader(path, MODES[0]))
+    assert torch.get_num_threads() == before

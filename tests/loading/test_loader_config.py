@@ -1,0 +1,109 @@
+"""A loader's settings: printed as flags, read back, and filled in from this machine."""
+
+import argparse
+import dataclasses
+import os
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.errors import UsageError
+from helpers.loading import LoaderConfig
+from helpers.loading.config import _HELP, add_flags, default_workers, place
+from helpers.machine.ranks import Ranks
+
+configs = st.builds(
+    LoaderConfig,
+    batch=st.integers(1, 4096),
+    workers=st.none() | st.integers(0, 64),
+    mode=st.sampled_from(["auto", "processes", "threads", "main"]),
+    prefetch=st.integers(1, 9),
+    seed=st.integers(0, 2**63),
+    shuffle=st.booleans(),
+    drop_last=st.booleans(),
+    pad=st.booleans(),
+    on_error=st.sampled_from(["stop", "skip", "repeat"]),
+    order=st.sampled_from(["random", "stream"]),
+    buffer=st.integers(1, 9999),
+    whole_shards=st.booleans(),
+    start_method=st.sampled_from([None, "fork", "spawn", "forkserver"]),
+    pin_memory=st.sampled_from([None, True, False]),
+)
+
+
+def parsed(text: str) -> LoaderConfig:
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    return LoaderConfig.from_args(parser.parse_args(shlex.split(text)))
+
+
+@given(configs)
+def test_a_configuration_prints_flags_that_mean_the_same(config):
+    assert parsed(config.to_cli()) == config
+
+
+def test_defaults_print_nothing_and_every_field_is_explained():
+    assert LoaderConfig().to_cli() == ""
+    assert set(_HELP) == {field.name for field in dataclasses.fields(LoaderConfig)}
+
+
+def test_a_command_may_leave_flags_to_itself():
+    parser = argparse.ArgumentParser()
+    add_flags(parser, "seed", "rank", "world_size")
+    assert "--seed" not in parser.format_help()
+    assert LoaderConfig.from_args(parser.parse_args([])) == LoaderConfig()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"batch": 0}, "batch is 0"),
+        ({"workers": -1}, "workers is -1"),
+        ({"mode": "gpu"}, "mode is 'gpu'"),
+        ({"on_error": "ignore"}, "on_error is 'ignore'"),
+        ({"start_method": "vfork"}, "start_method is 'vfork'"),
+        ({"rank": 1}, "rank is 1 and world_size is None"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(fields, message):
+    with pytest.raises(UsageError, match=message):
+        LoaderConfig(**fields)
+
+
+def test_ranks_of_torchrun_share_the_cpus_of_their_node(monkeypatch):
+    monkeypatch.setattr("helpers.machine.usable_cpus", lambda: 12)
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    assert default_workers(Ranks(0, 8, 0, 4, 0, 2, "torchrun")) == 3
+    assert default_workers(Ranks(0, 64, 0, 64, source="torchrun")) == 1
+
+
+def test_a_task_that_slurm_bound_keeps_its_cpus(monkeypatch):
+    monkeypatch.setattr("helpers.machine.usable_cpus", lambda: 12)
+    monkeypatch.setattr(os, "cpu_count", lambda: 48)
+    where = Ranks(0, 8, 0, 4, 0, 2, "slurm")
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    assert default_workers(where) == 12
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "7")
+    assert default_workers(where) == 7
+
+
+def test_a_task_that_sees_the_whole_node_shares_it(monkeypatch):
+    monkeypatch.setattr("helpers.machine.usable_cpus", lambda: 12)
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    assert default_workers(Ranks(0, 8, 0, 4, 0, 2, "slurm")) == 3
+
+
+def test_a_large_node_is_not_taken_as_a_whole(monkeypatch):
+    monkeypatch.setattr("helpers.machine.usable_cpus", lambda: 128)
+    monkeypatch.setattr(os, "cpu_count", lambda: 256)
+    assert default_workers(Ranks()) == 16
+
+
+def test_the_rank_comes_from_the_launcher_unless_it_is_given(monkeypatch):
+    for name, value in {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert place(LoaderConfig()).rank == 2
+    assert place(LoaderConfig(rank=0, world_size=1)) == Ranks()
