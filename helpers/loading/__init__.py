@@ -16,12 +16,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from helpers.loading.batches import Batch, BatchMaker, Fault, Layout, OnError
+    from helpers.loading.batches import Batch, BatchMaker
     from helpers.loading.config import LoaderConfig
-    from helpers.loading.dataset import SampleDataset, collate
+    from helpers.loading.dataset import SampleDataset
     from helpers.loading.faults import BadSampleError
     from helpers.loading.killed import WorkerDiedError
-    from helpers.loading.loader import Loader, ThreadLoader, make_loader
+    from helpers.loading.loader import Loader, make_loader
     from helpers.loading.makers import CaptionBatches, ImageBatches, RawBatches
     from helpers.loading.packets import LoadedBatch, to_tensors
     from helpers.loading.plan import EpochPlan
@@ -33,19 +33,14 @@ __all__ = [
     "BatchMaker",
     "CaptionBatches",
     "EpochPlan",
-    "Fault",
     "ImageBatches",
-    "Layout",
     "LoadedBatch",
     "Loader",
     "LoaderConfig",
-    "OnError",
     "RawBatches",
     "SampleDataset",
     "StreamDataset",
-    "ThreadLoader",
     "WorkerDiedError",
-    "collate",
     "make_loader",
     "to_tensors",
 ]
@@ -54,20 +49,13 @@ _HOMES = {
     "batches": (
         "Batch",
         "BatchMaker",
-        "Fault",
-        "Layout",
-        "OnError",
     ),
     "config": ("LoaderConfig",),
-    "dataset": (
-        "SampleDataset",
-        "collate",
-    ),
+    "dataset": ("SampleDataset",),
     "faults": ("BadSampleError",),
     "killed": ("WorkerDiedError",),
     "loader": (
         "Loader",
-        "ThreadLoader",
         "make_loader",
     ),
     "makers": (

@@ -104,7 +104,8 @@ class Loader(DataLoader[Any]):
         self._at = None
 
     def __iter__(self) -> Iterator[LoadedBatch]:  # type: ignore[override]  # torch names a class of its own
-        check_shared_memory(self.crew)
+        if self._iterator is None:  # else the workers are there, and hold what they need
+            check_shared_memory(self.crew)
         if isinstance(self.dataset, StreamDataset):
             epoch, start = self.dataset.begin()
         else:
