@@ -52,7 +52,7 @@ VERBS = {
     "unstage": ["PATH", "--where", "--force"],
     "staged": ["--where", "--sweep"],
     "bench": [
-        "{read,pack,slow,stage}",
+        "{read,pack,slow,stage,decode}",
         "--repeats",
         "--order",
         "--cache",

@@ -16,6 +16,7 @@ from helpers.errors import OutputExistsError, ResourceError, UsageError
 if TYPE_CHECKING:
     from helpers.bench import BenchConfig, PackResult, ReadResult, Record
     from helpers.bench.config import Order
+    from helpers.bench.decoding import DecodeResult
     from helpers.bench.record import Cache
 
 _ORDERS: dict[str, tuple[Order, ...]] = {"both": ("random", "sequential")}
@@ -30,6 +31,8 @@ slow   packing a folder whose look-ups and opens take milliseconds (--latency-ms
        that read one file after the other and against bare readers. It needs FUSE.
 stage  copying a packed file to memory with every block checked, against dd and against cp -r of the
        same samples as small files.
+decode turning JPEGs in memory into pixels, and into random crops of 224 x 224, with one and two at
+       work, beside Pillow, torchvision, OpenCV, DALI, FFCV and SPDL where these are installed.
 Without a target a synthetic data set is made and measured. Single runs, spread and the machine are
 kept in the record; compare only within one run. On a shared file system the number of operations is
 capped, and said."""
@@ -48,15 +51,16 @@ def add(verbs: Verbs) -> None:
             "python -m helpers bench pack data",
             "python -m helpers bench slow data --latency-ms 2 --repeats 5",
             "python -m helpers bench stage data --count 20000",
+            "python -m helpers bench decode train.arrow --repeats 5",
         ],
     )
-    parser.add_argument("what", choices=("read", "pack", "slow", "stage"), help="what to measure")
+    parser.add_argument("what", choices=("read", "pack", "slow", "stage", "decode"), help="what to measure")
     parser.add_argument(
         "paths",
         nargs="*",
         type=Path,
         metavar="OUT|DIR",
-        help="packed files (read) or a data set (pack, slow, stage)",
+        help="packed files (read), a data set (pack, slow, stage) or either (decode)",
     )
     parser.add_argument("--repeats", type=int, default=7, metavar="N", help="rounds")
     parser.add_argument(
@@ -90,8 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
         _check_place(arguments.save)
     _warn(arguments)
     began = perf_counter()
-    measures: dict[str, Callable[[argparse.Namespace], ReadResult | PackResult]]
-    measures = {"read": _reads, "pack": _packing, "slow": _slow, "stage": _staging}
+    measures: dict[str, Callable[[argparse.Namespace], ReadResult | PackResult | DecodeResult]]
+    measures = {"read": _reads, "pack": _packing, "slow": _slow, "stage": _staging, "decode": _decoding}
     result = measures[arguments.what](arguments)
     for note in result.notes:
         say(f"note: {note}")
@@ -198,6 +202,23 @@ def _of_a_set(
         return measure(arguments.paths[0], config)
     with example(config.count, config.seed) as source:
         return measure(source, config)
+
+
+def _decoding(arguments: argparse.Namespace) -> DecodeResult:
+    from helpers.bench.decoding import MOST_PICTURES, bench_decoding
+    from helpers.bench.example import example
+
+    config = config_of(arguments)
+    if len(arguments.paths) > 1:
+        raise UsageError(
+            f"{len(arguments.paths)} data sets were given",
+            expected="one whose pictures are decoded, or none to make one",
+            next_step="Measure them one after the other",
+        )
+    if arguments.paths:
+        return bench_decoding(arguments.paths[0], config)
+    with example(min(config.count, MOST_PICTURES), config.seed) as source:
+        return bench_decoding(source, config)
 
 
 def _show(arguments: argparse.Namespace, records: Sequence[Record], seconds: float) -> None:
