@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from helpers.cli.arguments import Verbs, add_verb
 from helpers.cli.output import in_seconds, print_json, say
+from helpers.machine import warn_on_login_node
 from helpers.machine.ranks import ranks
 from helpers.training.config import add_flags
+from helpers.training.stopping import listening
 
 if TYPE_CHECKING:
     from helpers.training import TrainConfig, TrainReport
 
+_HEAVY_BYTES = 1 << 40  # any training is too much for a login node
 INTERRUPTED = 75
 """Exit code of a training that was asked to stop (sysexits' EX_TEMPFAIL: try again later)."""
 
@@ -47,10 +50,12 @@ def add(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train and tell; exit code 75 if it was asked to stop."""
-    from helpers import training
+    with listening() as asked_to_stop:
+        from helpers import training
 
-    config = training.TrainConfig.from_args(arguments)
-    report = training.train(arguments.data, arguments.val, config)
+        config = training.TrainConfig.from_args(arguments)
+        warn_on_login_node("training", size_bytes=_HEAVY_BYTES)
+        report = training.train(arguments.data, arguments.val, config, asked_to_stop)
     if ranks().rank == 0:  # one speaks for all
         print_json(_as_json(report)) if arguments.json else _tell(report, config)
     return INTERRUPTED if report.interrupted else 0

@@ -8,11 +8,9 @@ gradient right. Notebook 08 trains alone, notebook 10 on many ranks.
 from __future__ import annotations
 
 import dataclasses
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -27,8 +25,6 @@ from helpers.training.config import TrainConfig
 from helpers.training.group import Group, inner, joined, weight
 from helpers.training.models import build
 from helpers.training.waiting import Clock
-
-_STOPPERS = (signal.SIGUSR1, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -85,16 +81,23 @@ class _Run:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     val: Reader | None
-    asked_to_stop: list[int] = dataclasses.field(default_factory=list)
+    asked_to_stop: Sequence[int]
 
 
-def train(data: Path, val: Path | None = None, config: TrainConfig | None = None) -> TrainReport:
+def train(
+    data: Path,
+    val: Path | None = None,
+    config: TrainConfig | None = None,
+    asked_to_stop: Sequence[int] = (),
+) -> TrainReport:
     """Train a classifier on a packed file.
 
     Args:
         data: The training samples, with labels.
         val: Other samples, to measure accuracy on.
         config: How.
+        asked_to_stop: Looked at after each step; see `stopping.listening`. Once it holds something, a
+            checkpoint is written and training ends.
 
     Returns:
         Loss, accuracy, throughput, and the share of time spent waiting for data.
@@ -107,18 +110,22 @@ def train(data: Path, val: Path | None = None, config: TrainConfig | None = None
     reader = formats.open(data)
     classes = _classes(reader, data)
     with joined() as group:
-        return _train(group, config, reader, None if val is None else formats.open(val), classes)
+        others = None if val is None else formats.open(val)
+        return _epochs(_run(group, config, reader, others, classes, asked_to_stop))
 
 
-def _train(
-    group: Group, config: TrainConfig, reader: Reader, val: Reader | None, classes: int
-) -> TrainReport:
-    """A function of its own: its model must be gone before the ranks part (see `joined`)."""
+def _run(
+    group: Group,
+    config: TrainConfig,
+    reader: Reader,
+    val: Reader | None,
+    classes: int,
+    asked_to_stop: Sequence[int],
+) -> _Run:
+    """Not kept by its caller: the model must be gone before the ranks part (see `joined`)."""
     model = group.wrap(build(config.model, classes, config.loader.seed))
     optimizer = torch.optim.AdamW(model.parameters(), config.rate)
-    run = _Run(config, group, _loader(reader, config), model, optimizer, val)
-    with _stoppable(run):
-        return _epochs(run)
+    return _Run(config, group, _loader(reader, config), model, optimizer, val, asked_to_stop)
 
 
 def _classes(reader: Reader, path: Path) -> int:
@@ -136,28 +143,6 @@ def _loader(reader: Reader, config: TrainConfig) -> Any:
 
         return ring.attach(config.ring)
     return make_loader(reader, config.loader, transform=images.RandomResizedCrop(size=config.size))
-
-
-class _stoppable:
-    """Signals that ask to stop are noted, and the loop looks; before and after they mean what they did."""
-
-    def __init__(self, run: _Run) -> None:
-        self._run = run
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        for number in _STOPPERS:
-            try:
-                self._before[number] = signal.signal(number, self._note)
-            except ValueError:  # not in the main thread: a notebook's
-                return
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._run.asked_to_stop.append(number)
 
 
 def _epochs(run: _Run) -> TrainReport:

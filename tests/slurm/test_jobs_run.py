@@ -8,12 +8,23 @@ import re
 import shutil
 import stat
 import subprocess
+import tarfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from helpers import formats, pack, sources
+from helpers.bench import ranks
+from helpers.training import checkpoint
+
+
+def until(what, limit_s=120):
+    end = time.monotonic() + limit_s
+    while not what():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.2)
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -63,6 +74,98 @@ def test_a_probe_leaves_a_record(cluster, manifest):
     (record,) = cluster.work.glob("probe-*.json")
     assert json.loads(record.read_text())
     assert "inside job" in log and "samples/s" in log
+
+
+@pytest.fixture(scope="session")
+def arrow(cluster, manifest):
+    out = cluster.work / "for later jobs.arrow"
+    pack.pack(sources.load(manifest), out, pack.PackConfig())
+    return out
+
+
+@pytest.mark.parametrize("job", ["05_shuffle_memory", "05_shuffle_disk"])
+def test_a_tar_of_tars_is_shuffled_fully_and_nothing_stays_on_the_node(cluster, manifest, job, tmp_path):
+    source = tmp_path / "train.tar"
+    with tarfile.open(source, "w") as outer:
+        for folder in sorted((cluster.work / "data").iterdir()):
+            inner = tmp_path / f"{folder.name}.tar"
+            with tarfile.open(inner, "w") as tar:
+                for path in sorted(folder.iterdir()):
+                    tar.add(path, path.name)
+            outer.add(inner, inner.name)
+    before = set(Path("/dev/shm").iterdir())
+    cluster.done(job, source, tmp_path / "out.tars", work=tmp_path)
+    with closing(formats.open(tmp_path / "out.tars")) as reader:
+        keys = [reader.key(number) for number in range(len(reader))]
+        assert len(keys) == 240 and keys != sorted(keys)
+        assert len({key.partition("/")[0] for key in keys[:40]}) > 3  # classes are mixed
+    assert set(Path("/dev/shm").iterdir()) <= before
+
+
+def test_what_the_archive_holds_is_fetched_verified_and_staged(cluster, manifest, tmp_path):
+    archive, scratch = tmp_path / "archive", tmp_path / "scratch"
+    archive.mkdir()
+    pack.pack(sources.load(manifest), archive / "train.tars", pack.PackConfig())
+    log = cluster.done("07_fetch", archive / "train.tars", scratch, work=tmp_path)
+    assert contents(scratch / "train.tars") == contents(archive / "train.tars")
+    assert "samples/s" in log and "removed" in log
+    assert {path.name.partition("-")[0] for path in tmp_path.glob("*-*.json")} == {"original", "staged"}
+
+
+def test_two_nodes_with_two_ranks_and_two_workers_read_each_sample_once(cluster, arrow):
+    cluster.done("10_read", arrow, cluster.work / "seen")
+    found = ranks.count(cluster.work / "seen")
+    assert found.exact and found.shares[0].of == 240
+    assert [share.node for share in found.shares] == ["n1", "n1", "n2", "n2"]
+    assert [share.samples for share in found.shares] == [60] * 4
+
+
+class TestTraining:
+    def test_two_nodes_train_one_model(self, cluster, arrow, tmp_path):
+        log = cluster.done(
+            "10_train", arrow, tmp_path / "kept", "--epochs", "2", "--size", "32", "--batch", "16"
+        )
+        assert re.findall(r"rank (\d) on node (\d): 60 samples", log) == [
+            ("0", "0"), ("1", "0"), ("2", "1"), ("3", "1")
+        ]  # fmt: skip
+        assert (tmp_path / "kept" / "last.pt").exists()
+
+    WORDS = ("--epochs", "30", "--size", "64", "--batch", "4", "--every", "20")
+
+    def test_asked_to_stop_it_is_queued_again_and_finishes(self, cluster, arrow, tmp_path):
+        """The signal that Slurm sends before a time limit, sent by hand."""
+        (number,) = cluster.submit("10_train", arrow, tmp_path / "kept", *self.WORDS)
+        until(lambda: (tmp_path / "kept" / "last.pt").exists())
+        cluster.run("scancel", "--signal=USR1", number)
+        self.look_at_the_end(cluster, number)
+
+    @pytest.mark.slow
+    @pytest.mark.timeout(900)
+    def test_stopped_before_its_limit_it_is_queued_again_and_finishes(self, cluster, arrow, tmp_path):
+        """Slurm looks at limits every half a minute or so, and may signal a minute early."""
+        options = ("--time=00:02:00", "--signal=USR1@30")
+        words = (*self.WORDS, "--epochs", "400")
+        (number,) = cluster.submit("10_train", arrow, tmp_path / "kept", *words, options=options)
+        self.look_at_the_end(cluster, number, epochs=400)
+
+    def look_at_the_end(self, cluster, number, epochs=30):
+        state, log = cluster.wait(number, 800), cluster.log(number)
+        assert state == "COMPLETED", log
+        assert "stopped because a signal asked for it" in log and "went on at epoch" in log
+        assert "Restarts=0" not in cluster.run("scontrol", "show", "job", number)
+        assert len(set(re.findall(r"^epoch (\d+):", log, re.M))) == epochs
+
+    def test_cancelled_it_leaves_its_nodes_clean(self, cluster, arrow, tmp_path):
+        (number,) = cluster.submit("10_train", arrow, tmp_path / "kept", "--epochs", "500", "--every", "5")
+        until(lambda: (tmp_path / "kept" / "last.pt").exists())
+        before = subprocess.run(
+            ["pgrep", "-f", str(tmp_path / "kept")], capture_output=True, text=True
+        ).stdout
+        assert before
+        cluster.run("scancel", number)
+        assert cluster.wait(number) == "CANCELLED"
+        until(lambda: subprocess.run(["pgrep", "-f", str(tmp_path / "kept")]).returncode == 1, 40)
+        assert checkpoint.load(tmp_path / "kept") is not None
 
 
 class TestTwoUsers:
