@@ -6,7 +6,7 @@ uses or copies it before it draws the next sample. Notebook 03 shows why that is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
@@ -56,6 +56,8 @@ class Schema:
         split: `train`, `val`, `test` or another word; also the HDF5 group.
         classes: Class names in label order; empty for captions.
         manifest_digest: The set digest of what is packed.
+        resize: How pictures were scaled before packing (`short_side`, `store`, `quality`); None if the
+            bytes are those of the source.
     """
 
     count: int
@@ -68,6 +70,7 @@ class Schema:
     split: str = "train"
     classes: tuple[str, ...] = ()
     manifest_digest: str = ""
+    resize: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,9 @@ _MORE = f"""\
 The suffix of OUT chooses the format:
   {SUFFIXES}.
 OUT appears under its name only when it is complete and verified. A killed run never looks finished:
-the same command resumes it or starts over."""
+the same command resumes it or starts over.
+--resize scales pictures down while they are packed: epochs become several times as fast, and detail is
+gone for good. --dry-run says first what that costs in bytes and what it loses."""
 
 
 def add(verbs: Verbs) -> None:
@@ -35,6 +37,7 @@ def add(verbs: Verbs) -> None:
             "python -m helpers pack data.json train.tars --shuffle 0 --dry-run",
             "python -m helpers pack data.json train.tars --part 3/8   # then, once: --merge",
             "python -m helpers pack data.json train.arrow -O rows_per_batch=64",
+            "python -m helpers pack data.json small.arrow --resize 256 --store jpeg",
         ],
     )
     parser.add_argument("dir", type=Path, metavar="DIR|M.json", help="a folder, a tar file or a manifest")
@@ -78,6 +81,14 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--part", metavar="K/N", help="pack part k of n (for job arrays)")
     group.add_argument("--merge", action="store_true", help="join the parts, the same bytes as one run")
+    add("--resize", type=int, metavar="PIXELS", help="scale pictures down until their shorter side is this")
+    add(
+        "--store",
+        choices=("jpeg", "raw"),
+        default="jpeg",
+        help="scaled pictures: encoded again, or as pixels (larger, never decoded again)",
+    )
+    add("--quality", type=int, default=90, metavar="Q", help="of JPEGs that are encoded again, 1 to 100")
     add("--no-digest", action="store_true", help="take no content digest while writing")
     add("--dry-run", action="store_true", help="say size and inodes saved, write nothing")
 
@@ -100,6 +111,9 @@ def config_of(arguments: argparse.Namespace) -> PackConfig:
         part=None if arguments.part is None else parse_part(arguments.part),
         merge=arguments.merge,
         digest=not arguments.no_digest,
+        resize=arguments.resize,
+        store=arguments.store,
+        quality=arguments.quality,
     )
 
 
@@ -124,6 +138,8 @@ def _pack(arguments: argparse.Namespace, source: Source, config: PackConfig) -> 
         f"in {in_seconds(report.seconds)}, {rate:,.0f} samples/s"
     )
     print(f"{report.files:,} files, {bytes_text(report.file_bytes)}; {_verified(report)}")
+    for sentence in () if report.resize is None else report.resize.sentences():
+        print(sentence)
     if report.resumed:
         print(f"{report.resumed:,} samples had been packed by an earlier run and were kept")
     if report.skipped:
@@ -152,6 +168,8 @@ def _dry_run(arguments: argparse.Namespace, source: Source, config: PackConfig) 
     if arguments.json:
         numbers = ("samples", "files", "inodes_now", "inodes_then", "free_bytes")
         record = {name: getattr(planned, name) for name in numbers}
+        if planned.resize is not None:
+            record["resize"] = planned.resize.as_json()
         print_json(
             {"dry_run": True, "bytes": planned.payload_bytes, "seconds": 0.0, "inodes_saved": saved, **record}
         )
@@ -160,5 +178,7 @@ def _dry_run(arguments: argparse.Namespace, source: Source, config: PackConfig) 
         f"would pack {planned.samples:,} samples ({bytes_text(planned.payload_bytes)}) into {arguments.out}"
     )
     print(f"{planned.files:,} data files; {bytes_text(planned.free_bytes)} are free there")
+    for sentence in () if planned.resize is None else planned.resize.sentences(planned=True):
+        print(sentence)
     print(f"inodes: {planned.inodes_now:,} now, {planned.inodes_then:,} then, {saved:,} saved")
     return 0

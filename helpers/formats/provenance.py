@@ -29,9 +29,10 @@ def record(format_name: str, schema: Schema, options: Any) -> dict[str, Any]:
             `field(metadata={"recorded": False})` stays out (a secret, or what changes no byte).
 
     Returns:
-        A JSON object.
+        A JSON object; `resize` is in it only if pictures were scaled before packing.
     """
-    return {
+    scaled = {} if schema.resize is None else {"resize": dict(schema.resize)}
+    return scaled | {
         "package": PACKAGE,
         "version": helpers.__version__,
         "format": format_name,
@@ -66,7 +67,7 @@ def loads(text: str | bytes | None) -> dict[str, Any]:
     A file whose record was lost, or that another program wrote, still holds readable samples.
 
     Returns:
-        The record; its `schema` and `options`, where present, are objects.
+        The record; its `schema`, `options` and `resize`, where present, are objects.
     """
     try:
         found = json.loads(text) if text is not None else None
@@ -77,7 +78,7 @@ def loads(text: str | bytes | None) -> dict[str, Any]:
     return {
         name: value
         for name, value in found.items()
-        if name not in ("schema", "options") or isinstance(value, dict)
+        if name not in ("schema", "options", "resize") or isinstance(value, dict)
     }
 
 

@@ -11,10 +11,14 @@ import re
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from helpers import formats
 from helpers.errors import UsageError
+from helpers.pack.scaling import Rescaled, Scaling
+
+if TYPE_CHECKING:
+    from helpers.images.ahead import Store
 
 Verify = Literal["full", "sample", "none"]
 OnError = Literal["stop", "skip"]
@@ -36,6 +40,9 @@ class PackConfig:
         part: (k, n): pack part k of n, counted from 1; None packs everything.
         merge: Join the parts instead of packing.
         digest: Take the content digest while writing.
+        resize: Scale pictures down until their shorter side has so many pixels; None leaves them.
+        store: Scaled pictures as `jpeg`, encoded again, or `raw`, as pixels.
+        quality: Of JPEGs that are encoded again, 1 to 100.
     """
 
     format: str | None = None
@@ -48,6 +55,9 @@ class PackConfig:
     part: tuple[int, int] | None = None
     merge: bool = False
     digest: bool = True
+    resize: int | None = None
+    store: Store = "jpeg"
+    quality: int = 90
 
     def __post_init__(self) -> None:
         _one_of("verify", self.verify, ("full", "sample", "none"))
@@ -71,6 +81,27 @@ class PackConfig:
                 expected="one of the two",
                 next_step="Pack all parts first, then merge in a job that depends on them",
             )
+        self._check_scaling()
+
+    def _check_scaling(self) -> None:
+        _one_of("store", self.store, ("jpeg", "raw"))
+        if self.resize is None and (self.store, self.quality) != ("jpeg", 90):
+            raise UsageError(
+                f"pictures are to be stored as {self.store} of quality {self.quality}, and not resized",
+                expected="resize with it, since bytes are kept as they are otherwise",
+                next_step="Say --resize 256, or leave the others out",
+            )
+        if (self.resize is not None and self.resize < 1) or not 1 <= self.quality <= 100:
+            raise UsageError(
+                f"a shorter side of {self.resize} pixels and a JPEG quality of {self.quality} are asked for",
+                expected="1 pixel or more, and a quality of 1 to 100",
+                next_step="Start with --resize 256",
+            )
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """How pictures are scaled; None leaves them."""
+        return None if self.resize is None else Scaling(self.resize, self.store, self.quality)
 
     def to_cli(self, source: str, out: str) -> str:
         """The command that does the same run, to be pasted into a job script."""
@@ -82,6 +113,9 @@ class PackConfig:
             ("--on-error", self.on_error, "stop"),
             ("--check", self.check, "header"),
             ("--shuffle", self.shuffle, None),
+            ("--resize", self.resize, None),
+            ("--store", self.store, "jpeg"),
+            ("--quality", self.quality, 90),
         ):
             if value != default:
                 words += [flag, str(value)]
@@ -141,12 +175,13 @@ class Plan:
 
     Args:
         samples: Samples to pack.
-        payload_bytes: Their encoded bytes.
+        payload_bytes: Their encoded bytes; an estimate where pictures are scaled.
         files: Data files that would be written, indexes and digests not counted.
         inodes_now: Files and folders that the samples occupy now (0 when they are in an archive).
         inodes_then: Files and folders afterwards, indexes and digests included.
         free_bytes: Free space where the output goes.
         to_do: Index ranges of the samples, one a data file.
+        resize: What scaling would cost and lose; None if pictures stay as they are.
     """
 
     samples: int
@@ -156,6 +191,7 @@ class Plan:
     inodes_then: int
     free_bytes: int
     to_do: tuple[tuple[int, int], ...] = field(default=(), repr=False)
+    resize: Rescaled | None = None
 
 
 @dataclass(frozen=True)
@@ -175,6 +211,7 @@ class PackReport:
         resumed: How many samples had been packed by an earlier, interrupted run.
         skipped: Samples left out (only with `on_error="skip"`).
         in_flight: How many files were opened at once.
+        resize: What scaling cost and lost; None if pictures are as they were.
     """
 
     path: Path
@@ -189,6 +226,7 @@ class PackReport:
     resumed: int
     in_flight: int
     skipped: tuple[Skipped, ...] = ()
+    resize: Rescaled | None = None
 
     def as_json(self) -> dict[str, Any]:
         """JSON-ready, with the names that all verbs share."""
@@ -206,6 +244,7 @@ class PackReport:
             "resumed": self.resumed,
             "in_flight": self.in_flight,
             "skipped": [dataclasses.asdict(s) for s in self.skipped],
+            **({} if self.resize is None else {"resize": self.resize.as_json()}),
         }
 
 

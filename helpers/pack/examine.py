@@ -23,6 +23,7 @@ _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"II*\0", "TIFF"),
     (b"MM\0*", "TIFF"),
     (b"RIFF", "WebP"),
+    (b"P6\n", "PPM"),
 )
 _IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tif", ".tiff", ".webp")
 _END_OF_IMAGE = b"\xff\xd9"

@@ -24,6 +24,7 @@ from helpers import formats, machine
 from helpers.errors import HelpersError, PackError, ResourceError, UsageError, first_few
 from helpers.manifest import Manifest
 from helpers.pack.config import PackConfig, Plan, Skipped, format_and_options
+from helpers.pack.scaling import Rescaled, Scaling, Trial, expected_sizes, try_out
 from helpers.samples import ByteStore, Schema
 from helpers.sources import Source
 
@@ -62,6 +63,8 @@ class Job:
         schema: What writers are told.
         in_flight: Files open at once.
         skipped: Samples that are known to be missing and were left out.
+        planned: Bytes of each in the output, as far as they are known; int64, in the order of packing.
+        trial: What scaling did to a few pictures, if pictures are scaled.
     """
 
     source: Source
@@ -73,7 +76,14 @@ class Job:
     sizes: np.ndarray
     schema: Schema
     in_flight: int
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[Skipped, ...]
+    planned: np.ndarray
+    trial: Trial | None = None
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """How pictures are scaled; None leaves them."""
+        return self.config.scaling
 
     @property
     def sharded(self) -> bool:
@@ -89,7 +99,7 @@ class Job:
         if not self.sharded:
             return [Piece(self.out.name, 0, len(self.order))]
         tar = formats.get("tar")
-        borders = tar.plan_shards(self.sizes, self.options)
+        borders = tar.plan_shards(self.planned, self.options)
         return [Piece(tar.shard_name(n, self.options), *border) for n, border in enumerate(borders)]
 
     def pieces_of_part(self) -> list[Piece]:
@@ -101,7 +111,7 @@ class Job:
             pieces = self.pieces()
             first, last = (len(pieces) * i // n for i in (k - 1, k))
             return pieces[first:last]
-        return [Piece(self.out.name, *balanced(self.sizes, k, n))]
+        return [Piece(self.out.name, *balanced(self.planned, k, n))]
 
     def digest(self) -> str:
         """Names this run: equal digests mean equal bytes, file by file."""
@@ -115,13 +125,19 @@ class Job:
             "parts": self.config.part[1] if self.config.part else 1,
             "rules": [self.config.on_error, self.config.check, self.config.digest],
         }
+        if self.scaling is not None:
+            facts["resize"] = self.scaling.record()
+            facts["planned"] = xxhash.xxh3_128_hexdigest(self.planned.tobytes())
         return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
     def plan(self) -> Plan:
         """What this run would write, and what that saves."""
         pieces = self.pieces_of_part()
         samples = sum(piece.stop - piece.start for piece in pieces)
-        payload = sum(int(self.sizes[piece.start : piece.stop].sum()) for piece in pieces)
+        source_bytes, payload = (
+            sum(int(sizes[piece.start : piece.stop].sum()) for piece in pieces)
+            for sizes in (self.sizes, self.planned)
+        )
         files = samples if self.format == "files" else len(pieces)
         beside = 1 if self.format == "files" else len(pieces) * (1 + (self.format == "tar"))
         return Plan(
@@ -132,7 +148,12 @@ class Job:
             inodes_then=files + beside + int(self.sharded),
             free_bytes=machine.filesystem(self.out.parent).free_bytes,
             to_do=tuple((piece.start, piece.stop) for piece in pieces),
+            resize=self.rescaled(source_bytes, payload),
         )
+
+    def rescaled(self, bytes_before: int, bytes_after: int) -> Rescaled | None:
+        """What scaling did or will do, if it is asked for."""
+        return None if self.scaling is None else Rescaled(self.scaling, bytes_before, bytes_after, self.trial)
 
 
 def balanced(sizes: np.ndarray, k: int, n: int) -> tuple[int, int]:
@@ -164,7 +185,12 @@ def prepare(source: Source, out: Path, config: PackConfig) -> Job:
     order = manifest.order(config.shuffle)
     sizes = manifest.sizes
     assert sizes is not None  # _with_sizes saw to it
-    return Job(source, out, config, name, options, order, sizes[order], manifest.schema(), in_flight, skipped)
+    sizes, schema, planned, trial = sizes[order], manifest.schema(), sizes[order], None
+    if config.scaling is not None:
+        trial = try_out(config.scaling, manifest, source.store)
+        planned = expected_sizes(config.scaling, trial, sizes)
+        schema = dataclasses.replace(schema, resize=config.scaling.record())
+    return Job(source, out, config, name, options, order, sizes, schema, in_flight, skipped, planned, trial)
 
 
 def check_room(job: Job) -> None:
@@ -172,6 +198,8 @@ def check_room(job: Job) -> None:
     plan = job.plan()
     place = machine.filesystem(job.out.parent)
     need = int(plan.payload_bytes * 1.01) + 4096 * plan.inodes_then
+    if job.scaling is not None:  # scaled pictures lie in a spool until their data file is written
+        need += max((int(job.planned[start:stop].sum()) for start, stop in plan.to_do), default=0)
     if need > place.free_bytes:
         raise ResourceError(
             f"{job.out.parent} has {place.free_bytes / 1e9:,.2f} GB free",

@@ -25,7 +25,7 @@ from helpers.digests import SIDECAR_SUFFIX, ContentDigest
 from helpers.errors import DamagedFileError, PackError
 from helpers.pack.aside import Aside
 from helpers.pack.job import Job
-from helpers.pack.writing import Written, write_format, write_json
+from helpers.pack.writing import Written, exact, write_format, write_json
 from helpers.samples import Sample
 
 PART_FILE = "part.json"
@@ -74,7 +74,12 @@ def join_parts(job: Job, place: Aside, finished: Path) -> list[Written]:
     if job.sharded:
         return [record for folder, facts in parts for record in _link_shards(folder, facts, finished)]
     records = [_record(folder, job.out.name) for folder, _ in parts]
-    packed = write_format(job, _samples(job, [folder for folder, _ in parts]), place.partial / job.out.name)
+    schema = None
+    if job.scaling is not None:
+        sizes = [(record.payload_bytes, record.largest_bytes) for record in records]
+        schema = exact(job, sum(total for total, _ in sizes), max(largest for _, largest in sizes))
+    samples = _samples(job, [folder for folder, _ in parts])
+    packed = write_format(job, samples, place.partial / job.out.name, schema)
     for path in sorted(place.partial.iterdir(), key=lambda p: p.name == job.out.name):
         path.rename(finished / path.name)
     whole = Written(

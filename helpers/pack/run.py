@@ -21,11 +21,13 @@ from helpers.pack.compare import Expected, compare
 from helpers.pack.config import PackConfig, PackReport, Plan, Skipped
 from helpers.pack.job import Job, check_room, prepare, unpackable
 from helpers.pack.parts import join_parts, part_folder, save_part
+from helpers.pack.scaling import Rescaled
 from helpers.pack.writing import Written, write_json, write_pieces
 from helpers.progress import progress
 from helpers.sources import Source
 
 FAULTS_SUFFIX = ".faults.json"
+RESIZED_SUFFIX = ".resized.json"
 
 
 def plan(source: Source, out: Path, config: PackConfig | None = None) -> Plan:
@@ -102,7 +104,8 @@ def _run(job: Job, place: Aside, started: float) -> PackReport:
     write_s = time.perf_counter() - started
     verified = _verify(job, records, finished)
     skipped = job.skipped + tuple(fault for record in records for fault in record.skipped)
-    _add_reports(job, place, records, skipped)
+    resize = _resize(job, records)
+    _add_reports(job, place, records, skipped, resize)
     files = [path for path in place.data.rglob("*") if path.is_file()]
     file_bytes = sum(path.stat().st_size for path in files)
     place.publish()
@@ -121,7 +124,13 @@ def _run(job: Job, place: Aside, started: float) -> PackReport:
         resumed=resumed,
         in_flight=job.in_flight,
         skipped=skipped,
+        resize=resize,
     )
+
+
+def _resize(job: Job, records: Sequence[Written]) -> Rescaled | None:
+    before = sum(int(job.sizes[record.start : record.stop][record.kept].sum()) for record in records)
+    return job.rescaled(before, sum(record.payload_bytes for record in records))
 
 
 def _resume_or_clear(job: Job, place: Aside) -> None:
@@ -145,13 +154,22 @@ def _verify(job: Job, records: Sequence[Written], finished: Path) -> int:
     return compare(path, job.format, expected, full=job.config.verify == "full")
 
 
-def _add_reports(job: Job, place: Aside, records: Sequence[Written], skipped: Sequence[Skipped]) -> None:
+def _add_reports(
+    job: Job,
+    place: Aside,
+    records: Sequence[Written],
+    skipped: Sequence[Skipped],
+    resize: Rescaled | None,
+) -> None:
     if skipped:
         kept = sum(int(record.kept.sum()) for record in records)
         if not kept:
             raise unpackable(skipped, len(skipped), job.source.store.describe())
         report = {"packed": kept, "skipped": [asdict(fault) for fault in skipped]}
         write_json(place.data / f"{place.out.name}{FAULTS_SUFFIX}", report)
+    if resize is not None and job.format == "files" and job.config.part is None:
+        # Plain files have no place for a record of how they were made.
+        write_json(place.data / f"{place.out.name}{RESIZED_SUFFIX}", resize.scaling.record())
     if job.config.part is not None:
         save_part(job, place, records)
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from helpers import digests, formats
 from helpers.digests import ContentDigest
 from helpers.errors import FormatError, HelpersError, first_few
+from helpers.pack.scaling import described
 from helpers.progress import progress
 from helpers.samples import Reader
 from helpers.sources import Source
@@ -180,7 +181,26 @@ def _explain_missing(path: Path, missing: int, found: _Findings) -> None:
         found.problems.append(f"{path.name}: {sentence}, and no report explains them")
 
 
+def _resized(reader: Reader) -> dict[str, Any] | None:
+    """How pictures were scaled before packing; None if they were not."""
+    record = (reader.info().get("provenance") or {}).get("resize")
+    if isinstance(record, dict):
+        return record
+    beside = reader.path.with_name(reader.path.name + ".resized.json")
+    try:
+        record = json.loads(beside.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
 def _check_against(reader: Reader, source: Source, found: _Findings) -> None:
+    scaled = _resized(reader)
+    if scaled is not None:
+        found.notes.append(
+            f"pictures were scaled to {described(scaled)} while packing, so their bytes are not the "
+            "source's: keys and labels were compared with it, not bytes"
+        )
     manifest = source.manifest
     places = {key: row for row, key in enumerate(manifest.paths.to_pylist())}
     for index in range(len(reader)):
@@ -192,6 +212,8 @@ def _check_against(reader: Reader, source: Source, found: _Findings) -> None:
         found.against += 1
         if reader.target(index) != manifest.target(row):
             found.problems.append(f"{key} has another label or caption in the source")
+        if scaled is not None:
+            continue
         data = reader.read(index)
         room = memoryview(bytearray(len(data) + 1))
         try:

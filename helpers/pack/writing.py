@@ -9,21 +9,26 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
 from helpers import formats
+from helpers.errors import HelpersError
 from helpers.pack.aside import Aside
 from helpers.pack.config import Skipped
 from helpers.pack.examine import examiner
 from helpers.pack.job import Job, Piece, unpackable
 from helpers.pack.reading import Read, read_in_order
+from helpers.pack.scaling import Scaling
+from helpers.pack.spool import Placed, Spool, scale_into, spool
 from helpers.progress import Progress
-from helpers.samples import Packed, Sample
+from helpers.samples import Packed, Sample, Schema
 
 ROWS_AT_ONCE = 4096
 TOLD_AT_ONCE = 32
@@ -42,6 +47,7 @@ class Written:
         skipped: Samples of the range that were left out.
         checksums: xxh3 of each sample of the range, uint64 (0 for one that was left out).
         kept: Whether each sample of the range is inside, bool.
+        largest_bytes: The largest sample inside if pictures were scaled, else 0.
     """
 
     name: str
@@ -51,6 +57,7 @@ class Written:
     skipped: tuple[Skipped, ...]
     checksums: np.ndarray
     kept: np.ndarray
+    largest_bytes: int = 0
 
     def save(self, folder: Path) -> None:
         """Write the record; the JSON file comes last and says that it is whole."""
@@ -60,6 +67,7 @@ class Written:
             "start": self.start,
             "stop": self.stop,
             "payload_bytes": self.payload_bytes,
+            "largest_bytes": self.largest_bytes,
             "skipped": [asdict(fault) for fault in self.skipped],
         }
         write_json(folder / f"{self.name}.json", facts)
@@ -77,6 +85,7 @@ class Written:
                 tuple(Skipped(**fault) for fault in facts["skipped"]),
                 np.load(folder / f"{name}.checksums.npy", allow_pickle=False),
                 np.load(folder / f"{name}.kept.npy", allow_pickle=False),
+                int(facts["largest_bytes"]),
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -130,7 +139,13 @@ def _write_piece(job: Job, ahead: Sequence[Piece], place: Aside, progress: Progr
     piece = ahead[0]
     feed = _Feed(job, piece, progress)
     try:
-        packed = write_format(job, feed.samples(), place.partial / piece.name)
+        path = place.partial / piece.name
+        if job.scaling is None:
+            packed = write_format(job, feed.samples(), path)
+        else:
+            with spool(place.folder, piece.stop - piece.start) as waiting:
+                schema = feed.scale(job.scaling, waiting)
+                packed = write_format(job, feed.scaled(waiting), path, schema)
     except _Fault:
         until_s = time.monotonic() + COLLECT_FAULTS_S
         faults = feed.collect_faults(until_s)
@@ -139,16 +154,30 @@ def _write_piece(job: Job, ahead: Sequence[Piece], place: Aside, progress: Progr
         raise unpackable(faults, len(job.order), job.source.store.describe()) from None
     skipped = tuple(feed.faults)
     return Written(
-        piece.name, piece.start, piece.stop, packed.payload_bytes, skipped, feed.checksums, feed.kept
+        piece.name,
+        piece.start,
+        piece.stop,
+        packed.payload_bytes,
+        skipped,
+        feed.checksums,
+        feed.kept,
+        feed.largest_bytes,
     )
 
 
-def write_format(job: Job, samples: Iterator[Sample], path: Path) -> Packed:
-    """Have the format write one data file."""
+def write_format(job: Job, samples: Iterator[Sample], path: Path, schema: Schema | None = None) -> Packed:
+    """Have the format write one data file; `schema` if it is not that of the job."""
     module = formats.get(job.format)
     write = module.write_shard if job.sharded else module.write
-    packed: Packed = write(samples, path, schema=job.schema, options=job.options, digest=job.config.digest)
+    packed: Packed = write(
+        samples, path, schema=schema or job.schema, options=job.options, digest=job.config.digest
+    )
     return packed
+
+
+def exact(job: Job, total_bytes: int, largest_bytes: int) -> Schema:
+    """The schema of scaled samples, whose sizes are known by now."""
+    return replace(job.schema, total_bytes=total_bytes, largest_bytes=largest_bytes)
 
 
 def _move_finished(partial: Path, finished: Path, name: str) -> None:
@@ -164,6 +193,7 @@ class _Feed:
         self._job, self._piece, self._progress = job, piece, progress
         self._reads = self._read()
         self.faults: list[Skipped] = []
+        self.largest_bytes = 0
         self.checksums = np.zeros(piece.stop - piece.start, np.uint64)
         self.kept = np.zeros(piece.stop - piece.start, bool)
 
@@ -178,7 +208,8 @@ class _Feed:
             checksums=job.config.verify != "none",
         )
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[Placed]:
+        """What was read, in order; what cannot be packed is kept in `faults`, or stops here."""
         rows = _rows(self._job, self._piece)
         told = told_bytes = 0
         for read, (key, target, meta) in zip(self._reads, rows, strict=True):
@@ -187,14 +218,40 @@ class _Feed:
                 self._progress.advance(told, bytes=told_bytes)
                 told = told_bytes = 0
             if read.error is not None:
-                self.faults.append(Skipped(key, read.error.got))
-                if self._job.config.on_error == "stop":
-                    raise _Fault
+                self._fault(key, read.error)
                 continue
             self.checksums[read.position] = read.checksum
             self.kept[read.position] = True
-            yield Sample(key, read.data, target, meta)
+            yield Placed(key, read.data, target, meta, read.position)
         self._progress.advance(told, bytes=told_bytes)
+
+    def _fault(self, key: str, error: HelpersError) -> None:
+        self.faults.append(Skipped(key, error.got))
+        if self._job.config.on_error == "stop":
+            raise _Fault
+
+    def scale(self, scaling: Scaling, waiting: Spool) -> Schema:
+        """Scale all samples into a spool; what comes out is what counts from here on."""
+        for sample in scale_into(waiting, self.samples(), scaling, self._fault):
+            self.checksums[sample.position] = xxhash.xxh3_64_intdigest(sample.data)
+        self.checksums[~waiting.kept] = 0
+        self.kept = waiting.kept
+        self.largest_bytes = int(waiting.sizes.max(initial=0))
+        self._sort_faults()
+        return exact(self._job, int(waiting.sizes.sum()), self.largest_bytes)
+
+    def scaled(self, waiting: Spool) -> Iterator[Sample]:
+        """The samples of a spool, with the rest of what belongs to them."""
+        kept = compress(_rows(self._job, self._piece), waiting.kept)
+        for (_, data), (key, target, meta) in zip(waiting.read(), kept, strict=True):
+            yield Sample(key, data, target, meta)
+
+    def _sort_faults(self) -> None:
+        """Faults of reading were found before those of decoding, how long before depends on the machine."""
+        if self.faults:
+            bad = {fault.key: fault for fault in self.faults}
+            keys = (key for key, _, _ in _rows(self._job, self._piece))
+            self.faults = [bad[key] for key in keys if key in bad]
 
     def collect_faults(self, until_s: float) -> list[Skipped]:
         """Go on reading, without writing, so that one run names many bad samples."""

@@ -1,0 +1,274 @@
+"""Pictures scaled while they are packed: equal bytes however it is run, and the loss is said."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from packing import FORMATS, contents
+from PIL import Image
+
+from helpers import formats, images, sources
+from helpers.cli import main
+from helpers.errors import PackError, UsageError
+from helpers.pack import PackConfig, pack, plan, verify
+from helpers.pack.aside import Aside
+from helpers.sources import Source
+
+COUNT = 24
+SIDE = 64
+
+
+def picture(number: int) -> bytes:
+    rows, columns = 96 + 4 * (number % 5), 128 - 3 * (number % 7)
+    rng = np.random.default_rng(number)
+    coarse = rng.integers(0, 256, (8, 8, 3), np.uint8)
+    smooth = Image.fromarray(coarse).resize((columns, rows), Image.Resampling.BICUBIC)
+    out = io.BytesIO()
+    smooth.save(out, "JPEG", quality=92)
+    return out.getvalue()
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("pictures") / "tree"
+    for number in range(COUNT):
+        file = root / f"class{number % 3}" / f"p{number:03d}.JPEG"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(picture(number))
+    return root
+
+
+@pytest.fixture
+def pictured(pictures: Path) -> Source:
+    return sources.load(pictures)
+
+
+def config(store: str = "jpeg", **changes: object) -> PackConfig:
+    return PackConfig(resize=SIDE, store=store, **changes)  # type: ignore[arg-type]
+
+
+def small_shards(name: str) -> object:
+    return formats.get("tar").Options(max_count=5) if name == "tar" else None
+
+
+@pytest.mark.parametrize("store", ["jpeg", "raw"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_holds_the_scaled_pictures(
+    name: str, store: str, pictured: Source, tmp_path: Path
+) -> None:
+    out = tmp_path / FORMATS[name]
+    report = pack(pictured, out, config(store, verify="full", shuffle=1))
+    reader = formats.open(out)
+    assert report.samples == len(reader) == COUNT
+    for index in range(COUNT):
+        source = (Path(pictured.root or "") / reader.key(index)).read_bytes()
+        assert bytes(reader.read(index)) == images.resize_ahead(source, SIDE, store)  # type: ignore[arg-type]
+        assert min(images.decode(reader.read(index)).shape[:2]) == SIDE
+    reader.close()
+    assert verify(out).intact
+
+
+def test_raw_pixels_are_augmented_without_decoding(
+    pictured: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack(pictured, tmp_path / "x.arrow", config("raw"))
+    reader = formats.open(tmp_path / "x.arrow")
+    monkeypatch.setattr("helpers.images.picture.decode_by_pillow", None)
+    monkeypatch.setattr("helpers.images.picture.decode_reduced", None)
+    transform = images.RandomResizedCrop(32)
+    crops = [transform(reader.read(index), np.random.default_rng(index)) for index in range(COUNT)]
+    assert all(crop.shape == (32, 32, 3) and crop.std() > 0 for crop in crops)
+
+
+@pytest.mark.parametrize("store", ["jpeg", "raw"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_merged_parts_have_the_bytes_of_a_single_run(
+    name: str, store: str, pictured: Source, tmp_path: Path
+) -> None:
+    options = small_shards(name)
+    single, merged = tmp_path / "single" / FORMATS[name], tmp_path / "array" / FORMATS[name]
+    report = pack(pictured, single, config(store, options=options))
+    for k in (3, 1, 2):
+        pack(pictured, merged, config(store, options=options, part=(k, 3)))
+    joined = pack(pictured, merged, config(store, options=options, merge=True))
+    assert contents(merged) == contents(single)
+    assert joined.resize == report.resize
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_packed_bytes_are_those_of_packing_scaled_files(
+    name: str, pictured: Source, tmp_path: Path
+) -> None:
+    """Nothing tells the two apart but the record of how it was made."""
+    small = tmp_path / "small"
+    for path in Path(pictured.root or "").rglob("*.JPEG"):
+        file = small / path.relative_to(Path(pictured.root or ""))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(images.resize_ahead(path.read_bytes(), SIDE))
+    (tmp_path / "one").mkdir()
+    one, other = tmp_path / "one" / FORMATS[name], tmp_path / FORMATS[name]
+    pack(sources.load(small), one)
+    pack(pictured, other, config())
+    readers = formats.open(one), formats.open(other)
+    assert [bytes(each) for each in readers[0].read_many(range(COUNT))] == [
+        bytes(each) for each in readers[1].read_many(range(COUNT))
+    ]
+    assert readers[0].info()["bytes"] == readers[1].info()["bytes"]
+
+
+def test_parts_scaled_otherwise_are_not_merged(pictured: Source, tmp_path: Path) -> None:
+    for k in (1, 2):
+        pack(pictured, tmp_path / "x.arrow", config(part=(k, 2)))
+    with pytest.raises(PackError, match="other options"):
+        pack(pictured, tmp_path / "x.arrow", config("raw", merge=True))
+
+
+def test_an_interrupted_run_resumes_and_other_scaling_starts_over(
+    pictured: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = small_shards("tar")
+    single, out = tmp_path / "single.tars", tmp_path / "x.tars"
+    pack(pictured, single, config(options=options))
+    monkeypatch.setattr(Aside, "publish", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            pack(pictured, out, config(options=options))
+    monkeypatch.undo()
+    report = pack(pictured, out, config(options=options))
+    assert report.resumed == COUNT
+    ours, theirs = contents(out), contents(single)
+    assert list(ours.values()) == list(theirs.values())
+
+
+def test_the_report_says_what_it_costs_and_loses(pictured: Source, tmp_path: Path) -> None:
+    jpeg = pack(pictured, tmp_path / "jpeg.arrow", config(quality=80)).resize
+    raw = pack(pictured, tmp_path / "raw.arrow", config("raw")).resize
+    assert jpeg is not None and raw is not None and jpeg.trial is not None and raw.trial is not None
+    before = sum(path.stat().st_size for path in Path(pictured.root or "").rglob("*.JPEG"))
+    assert jpeg.bytes_before == raw.bytes_before == before
+    assert jpeg.bytes_after < before < raw.bytes_after
+    assert jpeg.trial.psnr_db is not None and 25 < jpeg.trial.psnr_db < 60 and raw.trial.psnr_db is None
+    assert 0.3 < jpeg.trial.pixels_kept < 0.5
+    better = plan(pictured, tmp_path / "better.arrow", config(quality=95)).resize
+    assert better is not None and better.trial is not None and better.trial.psnr_db is not None
+    assert better.trial.psnr_db > jpeg.trial.psnr_db
+    assert "encoding loses nothing" in " ".join(raw.sentences())
+    assert "of quality 80" in " ".join(jpeg.sentences())
+
+
+def test_a_dry_run_estimates_the_size(pictured: Source, tmp_path: Path) -> None:
+    for store in ("jpeg", "raw"):
+        planned = plan(pictured, tmp_path / f"{store}.arrow", config(store))
+        report = pack(pictured, tmp_path / f"{store}.arrow", config(store))
+        assert planned.payload_bytes == pytest.approx(report.payload_bytes, rel=0.05)
+
+
+def test_small_pictures_keep_their_bytes(pictured: Source, tmp_path: Path) -> None:
+    report = pack(pictured, tmp_path / "x.arrow", PackConfig(resize=4000))
+    assert report.resize is not None and report.resize.bytes_before == report.resize.bytes_after
+    assert report.resize.trial is not None and report.resize.trial.psnr_db is None
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_record_says_how_pictures_were_scaled(name: str, pictured: Source, tmp_path: Path) -> None:
+    out = tmp_path / FORMATS[name]
+    pack(pictured, out, config())
+    record = formats.open(out).info()["provenance"].get("resize")
+    if name == "files":
+        record = json.loads((tmp_path / "out.files.resized.json").read_text())
+    assert record == {"short_side": SIDE, "store": "jpeg", "quality": 90}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_verify_finds_damage_and_says_that_the_bytes_are_not_the_sources(
+    name: str, pictured: Source, tmp_path: Path
+) -> None:
+    out = tmp_path / FORMATS[name]
+    pack(pictured, out, config())
+    report = verify(out, against=pictured)
+    assert report.intact and report.against == COUNT
+    assert any("bytes are not the source's" in note for note in report.notes)
+    reader = formats.open(out)
+    span = reader.span(COUNT // 2)
+    reader.close()
+    assert span is not None
+    data = bytearray(span[0].read_bytes())
+    data[(span[1] + span[2]) // 2] ^= 1
+    span[0].write_bytes(data)
+    assert not verify(out).intact
+
+
+def test_verify_against_still_compares_keys_and_labels(pictured: Source, tmp_path: Path) -> None:
+    pack(pictured, tmp_path / "x.arrow", config())
+    manifest = pictured.manifest
+    other = Source(manifest.select(range(COUNT - 1)), pictured.store, pictured.kind)
+    report = verify(tmp_path / "x.arrow", against=other)
+    assert any("is not in the source" in problem for problem in report.problems)
+
+
+def test_what_does_not_decode_stops_or_is_left_out_with_its_name(pictures: Path, tmp_path: Path) -> None:
+    for path in pictures.rglob("*.JPEG"):
+        copy = tmp_path / "tree" / path.relative_to(pictures)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    bad = tmp_path / "tree" / "class1" / "p004.JPEG"
+    bad.write_bytes(b"\xff\xd8\xff" + bytes(500) + b"\xff\xd9")  # begins and ends as a JPEG does
+    gone = tmp_path / "tree" / "class2" / "p020.JPEG"
+    gone.write_bytes(b"")
+    source = sources.load(tmp_path / "tree")
+    with pytest.raises(PackError, match=r"p0(04|20)\.JPEG"):
+        pack(source, tmp_path / "x.arrow", config())
+    assert not (tmp_path / "x.arrow").exists()
+    single, merged = tmp_path / "single" / "x.h5", tmp_path / "array" / "x.h5"
+    report = pack(source, single, config(on_error="skip", verify="full"))
+    assert [Path(fault.key).name for fault in report.skipped] == ["p004.JPEG", "p020.JPEG"]
+    assert report.samples == COUNT - 2
+    for k in (1, 2):
+        pack(source, merged, config(on_error="skip", part=(k, 2)))
+    pack(source, merged, config(on_error="skip", merge=True))
+    assert contents(merged) == contents(single)
+    assert verify(single).intact
+
+
+def test_a_source_that_is_read_once_is_scaled_without_a_trial(pictures: Path, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "set.tar.gz", "w:gz") as archive:
+        archive.add(pictures, "tree")
+    report = pack(sources.load(tmp_path / "set.tar.gz"), tmp_path / "x.arrow", config())
+    assert report.samples == COUNT and report.resize is not None and report.resize.trial is None
+    assert "not measured" in " ".join(report.resize.sentences())
+
+
+def test_store_without_resize_makes_no_sense() -> None:
+    with pytest.raises(UsageError, match="not resized"):
+        PackConfig(store="raw")
+    with pytest.raises(UsageError, match="quality of 1 to 100"):
+        PackConfig(resize=256, quality=101)
+    with pytest.raises(UsageError, match="1 pixel or more"):
+        PackConfig(resize=0)
+
+
+def test_the_command_line_does_the_same(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = config("raw")
+    words = asked.to_cli(str(pictures), str(tmp_path / "x.arrow")).split()[3:]
+    assert main([*words, "--dry-run"]) == 0
+    assert "about" in capsys.readouterr().out
+    assert main([*words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["resize"]
+    assert told["store"] == "raw" and told["trial"]["psnr_db"] is None
+    pack(sources.load(pictures), tmp_path / "y.arrow", asked)
+    assert (tmp_path / "x.arrow").read_bytes() == (tmp_path / "y.arrow").read_bytes()
+
+
+def test_nothing_else_pays_for_scaling() -> None:
+    """Packing without it does not import PyTorch, which takes seconds on a parallel file system."""
+    code = "import sys, helpers.pack; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
