@@ -116,7 +116,7 @@ def _explained() -> Iterator[None]:
         yield
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise _unsendable(error) from error
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, EOFError) as error:  # EOF: the fork server was ended
         raise _unstartable(error) from error
 
 

@@ -177,6 +177,8 @@ def _epoch(run: _Run, epoch: int, start: int, before: Sequence[EpochReport]) -> 
             return None
         if ends_early and config.every and (step + 1) % config.every == 0:
             _keep(run, before, epoch, step + 1)
+    if stop == steps:
+        next(batches, None)  # the loader learns that its last batch was used, and ends the pass
     times = clock.summary()
     ranks = group.gather({**dataclasses.asdict(group.where), "samples": trained, **times})
     samples, loss = group.total(trained, lost)
