@@ -13,14 +13,16 @@ import pickle
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from helpers.errors import ResourceError
 from helpers.loading.batches import BatchMaker
 from helpers.loading.plan import EpochPlan
+from helpers.ring.book import Position
 from helpers.ring.channel import Channel, pair
 from helpers.ring.config import Kind, StartMethod
 from helpers.ring.faults import RingError
@@ -40,14 +42,14 @@ class Producer:
         channel: To it.
         worker: Its process or thread.
         began: Whether it has said hello.
-        claims: Batches that it was given and has not made yet.
+        claims: Batches that it was given and has not made yet, the one that it is at first.
     """
 
     number: int
     channel: Channel
     worker: BaseProcess | threading.Thread
     began: bool = False
-    claims: int = 0
+    claims: deque[Position] = field(default_factory=deque)
 
     @property
     def pid(self) -> int | None:

@@ -4,7 +4,7 @@
 cluster=${SMALLFILES_CLUSTER:-/tmp/smallfiles-slurm-$UID}
 conf=$cluster/slurm.conf
 # shellcheck disable=SC2034  # up and down use it
-mark="# smallfiles local cluster" # lines of /etc/hosts that are ours
+mark="# smallfiles local cluster in $cluster #" # our line of /etc/hosts
 
 refuse() {
     printf 'slurm/local/%s: %s\n' "${0##*/}" "$*" >&2
