@@ -66,11 +66,11 @@ class Workshop:
         """Give each producer a batch, then a second one to begin as soon as it has made the first."""
         depth = 2 if self._book.slots >= 3 * len(self._producers) else 1
         for held in range(depth):
-            for producer in [p for p in self._producers.values() if p.began and p.claims == held]:
+            for producer in [p for p in self._producers.values() if p.began and len(p.claims) == held]:
                 claim = self._claim(producer)
                 if claim is None:
                     return
-                producer.claims += 1
+                producer.claims.append(claim[0])
                 # A producer that cannot be reached is dying; its end of file comes next.
                 producer.channel.send({"make": claim[0], "slot": claim[1]}, wait=False)
 
@@ -85,12 +85,13 @@ class Workshop:
             self._bury(producer)
         elif "hello" in message:
             producer.began = True
+            self._deaths.pop(None, None)
             producer.channel.send(self._memory.sizes(), [self._memory.fd])
         else:
             self._take(producer, message)
 
     def _take(self, producer: Producer, message: Message) -> None:
-        producer.claims -= 1
+        producer.claims.popleft()
         self.made += 1
         position = self._book.made(producer.number, message["slot"], message["payload"])
         if position is not None:
@@ -102,8 +103,8 @@ class Workshop:
         self._selector.unregister(producer.channel)
         producer.channel.close()
         del self._producers[producer.number]
-        lost = self._book.lost(producer.number)
-        at = lost[0] if lost else None
+        self._book.lost(producer.number)
+        at = producer.claims[0] if producer.claims else None
         self._deaths[at if producer.began else None] += 1
         self.restarts += 1
         how = producer.how_it_ended()
@@ -115,7 +116,7 @@ class Workshop:
     def _check_deaths(self, producer: Producer, at: Position | None, how: str) -> None:
         if not producer.began and self._deaths[None] >= _DEATHS_BEFORE_BEGINNING:
             raise RingError(
-                f"{_DEATHS_BEFORE_BEGINNING} producers {how} before they began",
+                f"{_DEATHS_BEFORE_BEGINNING} producers in a row ended before they began; the last one {how}",
                 expected="processes that can import the program that started them",
                 next_step='Start the program under `if __name__ == "__main__":`, or use threads',
             )
