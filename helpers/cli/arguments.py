@@ -19,8 +19,11 @@ from helpers.errors import UsageError
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 SOURCE_KINDS = ("auto", "folder", "tarball", "imagenet", "flickr30k")
-FORMATS = "files, arrow, hdf5, tar"
-SUFFIXES = "x.arrow, x.h5, x.tar (one shard), x.tars (a folder of shards), x.files (plain files)"
+FORMATS = "files, arrow, hdf5, tar, squashfs"
+SUFFIXES = (
+    "x.arrow, x.h5, x.tar (one shard), x.tars (a folder of shards), x.sqfs (an image that can be mounted),\n"
+    "  x.files (plain files)"
+)
 
 
 class Teaching(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):

@@ -23,6 +23,7 @@ _FORMATS: dict[str, tuple[str, ...]] = {
     "arrow": (".arrow",),
     "hdf5": (".h5", ".hdf5"),
     "tar": (".tars", ".tar", ".tar.gz", ".tar.zst"),
+    "squashfs": (".sqfs", ".squashfs"),
 }
 
 

@@ -52,6 +52,21 @@ VARIANTS = (
     Variant("tar-shards", "tar", ".tars", (("max_count", 4),)),
     Variant("tar-gz", "tar", ".tar.gz"),
     Variant("tar-zst", "tar", ".tar.zst"),
+    Variant("squashfs", "squashfs", ".sqfs", component_bytes=255),
+    Variant(
+        "squashfs-zstd",
+        "squashfs",
+        ".squashfs",
+        (("compression", "zstd"), ("block_bytes", 4096)),
+        component_bytes=255,
+    ),
+    Variant(
+        "squashfs-fragments",
+        "squashfs",
+        ".sqfs",
+        (("compression", "gzip"), ("fragments", True)),
+        component_bytes=255,
+    ),
 )
 BY_NAME = {variant.name: variant for variant in VARIANTS}
 
