@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
+from PIL import Image
 
 from helpers.errors import UsageError
 from helpers.images.decoding import Pixels
@@ -24,7 +24,6 @@ from helpers.images.decoding import Pixels
 _GREY = np.array([0.299, 0.587, 0.114])
 _TO_YIQ = np.array([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
 _FROM_YIQ = np.linalg.inv(_TO_YIQ)
-_PIXELS_AT_ONCE = 4
 _AFFINE = npt.NDArray[np.float64]
 
 
@@ -54,13 +53,10 @@ class ColourJitter:
 
     def apply(self, pixels: Pixels, rng: np.random.Generator) -> None:
         """Change the colours of a picture in place."""
-        rows, columns = pixels.shape[:2]
-        values = torch.from_numpy(pixels).float()
-        mean = values.view(rows, -1).sum(0).view(columns, 3).sum(0).numpy() / (rows * columns)
-        matrix, shift = self.draw(rng, mean.astype(np.float64))
-        changed = _mapped(values.view(-1, 3), matrix, shift + 0.5)  # 0.5: the cast to uint8 cuts off
-        np.clip(changed, 0, 255, out=changed)
-        pixels.reshape(-1, 3)[:] = changed
+        mean = pixels.reshape(len(pixels), -1).sum(0, dtype=np.int64).reshape(-1, 3).mean(0) / len(pixels)
+        matrix, shift = self.draw(rng, mean)
+        rows = np.column_stack([matrix, shift])
+        pixels[:] = np.asarray(Image.fromarray(pixels).convert("RGB", tuple(rows.ravel().tolist())))
 
     def draw(self, rng: np.random.Generator, mean: _AFFINE) -> tuple[_AFFINE, _AFFINE]:
         """A random map of colours: 3 x 3 matrix and shift.
@@ -98,12 +94,3 @@ class ColourJitter:
 
 def _factor(strength: float, rng: np.random.Generator) -> float:
     return float(rng.uniform(max(0.0, 1 - strength), 1 + strength)) if strength else 1.0
-
-
-def _mapped(values: torch.Tensor, matrix: _AFFINE, shift: _AFFINE) -> npt.NDArray[np.float32]:
-    """`values @ matrix.T + shift`, several pixels at once: narrow matrices are slow to multiply by."""
-    at_once = math.gcd(len(values), _PIXELS_AT_ONCE)
-    wide = np.kron(np.eye(at_once), matrix.T).astype(np.float32)
-    changed = values.view(-1, 3 * at_once) @ torch.from_numpy(wide)
-    changed += torch.from_numpy(np.tile(shift, at_once).astype(np.float32))
-    return changed.view(-1, 3).numpy()

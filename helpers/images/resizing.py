@@ -4,7 +4,9 @@
                 published results were trained with
     linear      the four nearest pixels: faster, coarser, what OpenCV calls linear
 
-PyTorch's kernels on uint8 do both, several times as fast as Pillow and equal to it within 1.
+PyTorch's kernels on uint8 do both, several times as fast as Pillow and equal to it within 1. They work in
+one thread. Most other functions of PyTorch start some for a single picture, which on busy cores takes ten
+times as long as doing it; so they are not used here.
 
 The trap: with `linear` a reduction of 3 looks at 4 pixels of 9 and leaves out the rest, which makes
 fine patterns flicker; a network trained with one filter loses accuracy with another. Notebook 08
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias, get_args
 
+import numpy as np
 import torch
 
 from helpers.errors import UsageError
@@ -32,13 +35,13 @@ def resize(pixels: Pixels, out: Pixels, filter: Filter = "antialias", *, flip: b
         filter: How new pixels are made of old ones.
         flip: Mirror left and right.
     """
-    if pixels.shape == out.shape:
-        out[:] = _tensor(_own(pixels)).flip(3)[0].permute(1, 2, 0).numpy() if flip else pixels
+    if pixels.shape == out.shape and not flip:
+        out[:] = pixels
         return
-    target = torch.empty_like(_tensor(out)) if flip else _tensor(out)
-    _scale(_tensor(_own(pixels)), target, filter)
+    scaled = out if not flip else np.empty_like(out)
+    _scale(_tensor(_own(pixels)), _tensor(scaled), filter)
     if flip:
-        _tensor(out).copy_(target.flip(3))
+        _mirror(scaled, out)
 
 
 def check_filter(filter: str) -> None:
@@ -53,6 +56,15 @@ def check_filter(filter: str) -> None:
             expected=f"one of {', '.join(get_args(Filter))}",
             next_step="Take antialias, with which published results were trained",
         )
+
+
+def _mirror(pixels: Pixels, out: Pixels) -> None:
+    """Left for right. PyTorch is faster, unless it may share so little work between threads."""
+    if torch.get_num_threads() == 1:
+        _tensor(out).copy_(_tensor(pixels).flip(3))
+        return
+    for channel in range(3):
+        out[:, ::-1, channel] = pixels[:, :, channel]
 
 
 def _own(pixels: Pixels) -> Pixels:

@@ -240,3 +240,17 @@ def test_normalise_equals_torchvision_on_tensors_and_arrays():
     assert arrays.dtype == np.float32 and np.allclose(arrays, expected, atol=1e-5)
     wrapped = images.Normalised(images.CentreCrop(24, 24))(encoded(pixels(24, 24), "PNG"), None)
     assert np.allclose(wrapped, images.normalise(pixels(24, 24)[None])[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("transform", ALL, ids=repr)
+def test_the_number_of_threads_of_pytorch_changes_nothing(transform):
+    data = jpeg(150, 110)
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append([transform(data, np.random.default_rng(seed)) for seed in range(4)])
+    finally:
+        torch.set_num_threads(before)
+    assert all((one == two).all() for one, two in zip(*found, strict=True))
