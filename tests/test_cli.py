@@ -25,6 +25,10 @@ from helpers.cli.synth import config_of as synth_config
 from helpers.errors import UsageError
 
 VERBS = {
+    "train": ["OUT", "--val", "--model", "--epochs", "--checkpoint", "--ring", "--batch", "--workers"],
+    "epoch": ["OUT", "--count", "--epoch", "--workers"],
+    "figure": ["R.json", "OUT.png", "--reference"],
+    "submit": ["SITE", "JOB", "--dry-run", "--sbatch"],
     "doctor": ["DIR"],
     "demo": ["--data", "--count", "--out"],
     "synth": ["OUT", "--layout", "--count", "--seed", "--classes", "--odd", "--broken", "--workers"],

@@ -22,6 +22,7 @@ from helpers.cli import (
     demo,
     doctor,
     epoch,
+    figure,
     inspect,
     manifest,
     pack,
@@ -56,6 +57,7 @@ _VERBS = (
     train,
     ring,
     epoch,
+    figure,
 )
 
 _WHY = """\

@@ -168,6 +168,22 @@ class TestTraining:
         assert checkpoint.load(tmp_path / "kept") is not None
 
 
+def test_a_ring_is_filled_by_one_step_and_emptied_by_another(cluster, arrow):
+    log = cluster.done("08_ring", arrow)
+    assert re.findall(r"^epoch (\d): 240 samples", log, re.M) == ["0", "1", "2"]
+    assert "24 of them trained" in log and "no ring of yours" in log
+    assert not [path for path in Path("/dev/shm").iterdir() if "ring" in path.name]
+
+
+def test_formats_are_packed_by_an_array_and_compared_in_one_run(cluster, manifest):
+    out = cluster.work / "compared"
+    log = cluster.done("11_compare", manifest, out)
+    names = {record["name"] for record in json.loads((out / "read.json").read_text())["records"]}
+    assert names == {"arrow", "hdf5", "tar", "squashfs"}
+    assert (out / "read.png").stat().st_size > 10_000 and (out / "read.svg").exists()
+    assert "Random reads, warm cache" in log
+
+
 class TestTwoUsers:
     OTHER = "nobody"
 

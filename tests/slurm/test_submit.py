@@ -202,6 +202,11 @@ class TestScripts:
         (found,) = script.faults(path)
         assert fault in found
 
+    def test_the_readme_lists_every_job_with_what_it_says_of_itself(self):
+        text = (ROOT / "slurm/README.md").read_text()
+        for name in JOBS:
+            assert f"| `{name}` | {script.find(ROOT, name).what} |" in text
+
     def test_every_site_has_a_page_and_can_be_read(self):
         for name in site.names(ROOT):
             found = site.load(ROOT, name)
