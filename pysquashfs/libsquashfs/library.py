@@ -53,6 +53,7 @@ int sqfs_data_reader_get_block(
 _MARKERS = ("sqfs_open_file", "sqfs_file_open", "sqfs_tree_node_get_path")
 CONFIG_WORDS = 16  # sqfs_compressor_config_t has 4 words of 64 bits; more room costs nothing
 UNPACK = 0x8000  # SQFS_COMP_FLAG_UNCOMPRESS
+LZ4_HIGH = 0x0001  # SQFS_COMP_FLAG_LZ4_HC
 
 _FAULTS = {
     -1: "there is not enough memory",

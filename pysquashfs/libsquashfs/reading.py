@@ -24,13 +24,14 @@ from pysquashfs import layout
 from pysquashfs.errors import ClosedError, DamagedImageError, SquashFSError
 from pysquashfs.image_file import ImageFile
 from pysquashfs.index import RAW, Index
-from pysquashfs.libsquashfs.library import CONFIG_WORDS, UNPACK, Library, failure, load
+from pysquashfs.libsquashfs.library import CONFIG_WORDS, LZ4_HIGH, UNPACK, Library, failure, load
 from pysquashfs.names import view
 
 READ_ONLY = 1
 # sqfs_inode_generic_t: the 16 bytes of every inode, bytes there and used of block sizes, the union (here
 # an extended file: start, size, sparse, links, fragment, offset, xattr), one block size. Host byte order.
 _INODE = Struct("=4H2I 2I 3Q4I I")
+_LEVEL, _LEVEL_AT = Struct("=I"), 8  # in sqfs_compressor_config_t
 _FRAGMENT_CACHE_BYTES = 8 << 20
 _FREE_BYTES = 256 << 20  # what a file may unpack to however small the image, and …
 _MAX_GROWTH = 64  # … how many times the image beyond that
@@ -90,6 +91,8 @@ class LibraryBackend:
     def _parts(self, row: int, left: int) -> Iterator[bytes]:
         files, index, position = self._index.files, self._index, self._start[row]
         first, count = int(files.first_word[row]), index.blocks(row)
+        if position > index.image_bytes:  # also of a file that is one hole
+            raise self._damaged(f"starts at byte {position:,}, outside of the image", row)
         for word in index.words[first : first + count].tolist():
             expected = min(self._block_bytes, left)
             yield self._block(position, word, expected, row) if word else bytes(expected)
@@ -99,7 +102,8 @@ class LibraryBackend:
             yield self._tail(int(files.fragment[row]), int(files.fragment_offset[row]), left, row)
 
     def _block(self, position: int, word: int, expected: int, row: int) -> bytes:
-        data = self._unpacked(position, word, expected, row)
+        # The library's own writer stores some short blocks of lz4 larger than they are.
+        data = self._unpacked(position, word, max(expected, word & layout.DATA_SIZE), row)
         if len(data) != expected:
             raise self._damaged(f"has a block of {len(data):,} bytes where {expected:,} belong", row)
         return data
@@ -190,9 +194,8 @@ def _open(library: Library, path: Path, index: Index) -> tuple[list[Any], Any, A
         # By descriptor: the path may name another file by now.
         file = calls.sqfs_open_file(b"/proc/self/fd/%d" % image.descriptor, READ_ONLY)
         held.append(_made(file, ffi, path))
-        compressor = new_compressor(
-            library, index.superblock.compressor, index.superblock.block_bytes, UNPACK, path
-        )
+        block = index.superblock
+        compressor = new_compressor(library, block.compressor, block.block_bytes, path, unpack=True)
         held.append(compressor)
         reader = calls.sqfs_data_reader_create(file, index.superblock.block_bytes, compressor, 0)
         held.append(_made(reader, ffi, path))
@@ -202,22 +205,28 @@ def _open(library: Library, path: Path, index: Index) -> tuple[list[Any], Any, A
     return held, file, reader
 
 
-def new_compressor(library: Library, name: str, block_bytes: int, flags: int, path: Path) -> Any:
-    """A compressor of the library.
+def new_compressor(
+    library: Library, name: str, block_bytes: int, path: Path, *, unpack: bool, level: int = 0
+) -> Any:
+    """A compressor of the library, for one direction.
 
     Args:
         library: The library.
         name: As in `layout.COMPRESSORS`.
         block_bytes: Of the image.
-        flags: `UNPACK` for the other direction.
         path: The image, for the message.
+        unpack: Which direction.
+        level: As in `compression.LEVELS`, for the other one.
 
     Raises:
         SquashFSError: The library was built without it.
     """
     ffi, calls = library.ffi, library.calls
     config, out = ffi.new("uint64_t[]", CONFIG_WORDS), ffi.new("sqfs_compressor_t **")
+    flags = UNPACK if unpack else LZ4_HIGH if name == "lz4" and level else 0
     code = calls.sqfs_compressor_config_init(config, layout.COMPRESSOR_IDS[name], block_bytes, flags)
+    if not unpack and name != "lz4":
+        _LEVEL.pack_into(memoryview(ffi.buffer(config)), _LEVEL_AT, level)
     code = code or calls.sqfs_compressor_create(config, out)
     if code:
         raise failure(code, path, f"preparing the compressor {name}")
