@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from helpers.ring.filler import Filler
     from helpers.ring.folder import names, remove_leftover
     from helpers.ring.link import RingWarning
-    from helpers.ring.loader import FillSample, RingLoader, attach, open_ring, ring_name
+    from helpers.ring.loader import FillSample, RingLoader
+    from helpers.ring.opening import attach, open_ring, ring_name
     from helpers.ring.report import RingStatus, status
 
 __all__ = [
@@ -52,11 +53,11 @@ _MODULES = {
     "RingLoader": "loader",
     "RingStatus": "report",
     "RingWarning": "link",
-    "attach": "loader",
+    "attach": "opening",
     "names": "folder",
-    "open_ring": "loader",
+    "open_ring": "opening",
     "remove_leftover": "folder",
-    "ring_name": "loader",
+    "ring_name": "opening",
     "status": "report",
 }
 

@@ -8,12 +8,10 @@ the ring.
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 from types import TracebackType
 from typing import Any
@@ -21,21 +19,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from helpers.errors import HelpersError, UsageError
-from helpers.loading.batches import Array, BatchMaker, Fault
+from helpers.errors import UsageError
+from helpers.loading.batches import Array, Fault
 from helpers.loading.loader import KEPT_FAULTS, _depends
 from helpers.loading.packets import LoadedBatch, to_tensors
 from helpers.loading.plan import EpochPlan
 from helpers.loading.schedule import Schedule
-from helpers.machine.ranks import ranks
-from helpers.ring.book import Position
-from helpers.ring.config import Copy, RingConfig
+from helpers.ring.config import Copy
 from helpers.ring.ending import at_sigterm
 from helpers.ring.faults import RingError
-from helpers.ring.filler import Filler
-from helpers.ring.folder import SHARED_MEMORY, path_of
 from helpers.ring.link import Link, Taken
-from helpers.ring.order import description
+from helpers.ring.own import OwnFiller
 from helpers.ring.report import RingStatus, status
 
 _HISTORY = 1 << 16
@@ -72,7 +66,7 @@ class RingLoader:
         own: The filler, if it is a thread of this process.
     """
 
-    def __init__(self, link: Link, copy: Copy = "none", own: _OwnFiller | None = None) -> None:
+    def __init__(self, link: Link, copy: Copy = "none", own: OwnFiller | None = None) -> None:
         if copy == "pinned" and not torch.cuda.is_available():
             raise UsageError(
                 "copies in pinned memory were asked for and there is no GPU",
@@ -155,12 +149,7 @@ class RingLoader:
         Raises:
             HelpersError: A batch cannot be made, or there is no filler any more.
         """
-        if not self._end.alive:
-            raise RingError(
-                f"the loader of ring {self.name} was closed",
-                expected="an open one",
-                next_step="Open the ring again",
-            )
+        self._check_open()
         epoch, start = self.schedule.take()
         order = self._link.order
         if start >= order.length(epoch):
@@ -168,6 +157,7 @@ class RingLoader:
         self._link.go_to(order.at(epoch, start))
         self._at = epoch, start
         for number in range(start, order.length(epoch)):
+            self._check_open()
             began, ready = perf_counter(), self._link.fill_level
             taken = self._link.take()
             waited_s = perf_counter() - began
@@ -176,6 +166,14 @@ class RingLoader:
             yield self._tensors(taken)
             self._link.done(waited_s, order.after(taken.position))
         self._at = None
+
+    def _check_open(self) -> None:
+        if not self._end.alive:
+            raise RingError(
+                f"the loader of ring {self.name} was closed",
+                expected="an open one",
+                next_step="Open the ring again",
+            )
 
     def _tensors(self, taken: Taken) -> LoadedBatch:
         block = self._link.memory.block(taken.slot)
@@ -210,111 +208,9 @@ class RingLoader:
         self.close()
 
 
-class _OwnFiller:
-    """A filler as a thread of the trainer."""
-
-    def __init__(self, filler: Filler) -> None:
-        self.filler = filler
-        self.error: HelpersError | None = None
-        self._thread = threading.Thread(target=self._run, name="ring filler", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.filler.run()
-        except HelpersError as error:
-            self.error = error
-        except Exception as error:  # a thread that dies silently would leave the trainer waiting
-            self.error = RingError(
-                f"the filler failed: {type(error).__name__}: {error}",
-                expected="a filler that runs until it is stopped",
-                next_step="Report this as a bug of the package",
-            )
-
-    def end(self) -> None:
-        self.filler.stop()
-        self._thread.join()
-
-
-def _end(pid: int, link: Link, own: _OwnFiller | None) -> None:
+def _end(pid: int, link: Link, own: OwnFiller | None) -> None:
     if os.getpid() != pid:
         return  # a forked child has no part in it
     link.close()
     if own is not None:
         own.end()
-
-
-def ring_name(name: str, rank: int, world_size: int) -> str:
-    """The name of a rank's ring: ranks have their own."""
-    return name if world_size == 1 else f"{name}.{rank}"
-
-
-def open_ring(
-    maker: BatchMaker,
-    plan: EpochPlan,
-    config: RingConfig | None = None,
-    *,
-    start: tuple[int, int] | None = None,
-) -> RingLoader:
-    """A ring that this process fills itself, by threads or processes.
-
-    The batches are those that a `DataLoader` over the same maker and plan gives, so many of them ahead
-    that a slow read or an evaluation does not stop the GPU.
-
-    Args:
-        maker: Makes batches.
-        plan: This rank's share of each epoch.
-        config: Size, producers and name; None takes the defaults.
-        start: Epoch and batch to begin at, from a checkpoint.
-
-    Raises:
-        OutputExistsError: A ring of this name lives.
-        ResourceError: The ring does not fit in memory.
-        RingError: Its producers cannot be started.
-    """
-    config = config or RingConfig()
-    if config.name is not None:
-        named = ring_name(config.name, plan.rank, plan.world_size)
-        config = RingConfig(**{**vars(config), "name": named})
-    filler = Filler(maker, plan, config, start=Position(*start) if start is not None else None)
-    own = _OwnFiller(filler)
-    try:
-        link = Link(path_of(config.where, filler.name), wait_s=config.wait_s, own_filler=lambda: own.error)
-        return RingLoader(link, config.copy, own)
-    except BaseException:
-        own.end()
-        raise
-
-
-def attach(
-    name: str,
-    *,
-    rank: int | None = None,
-    where: Path = SHARED_MEMORY,
-    wait_s: float = 300.0,
-    copy: Copy = "none",
-    expect: tuple[BatchMaker, EpochPlan] | None = None,
-) -> RingLoader:
-    """A ring that another program fills: it may have begun before, or begin later, or be replaced.
-
-    Training goes on at the first batch that no trainer of this ring was done with.
-
-    Args:
-        name: Of the ring, as the filler was given it.
-        rank: Number of this process; None asks torchrun or SLURM.
-        where: The folder in memory that the filler uses.
-        wait_s: How long to wait for a filler to come, or to come back.
-        copy: Views of the slots, copies, or copies in pinned memory.
-        expect: What the ring must hold; None takes what is there.
-
-    Raises:
-        RingError: Nobody fills this ring, it feeds another trainer, or it holds something else.
-    """
-    place = ranks()
-    named = ring_name(name, place.rank if rank is None else rank, place.world_size if rank is None else 2)
-    identity = None
-    if expect is not None:
-        maker, plan = expect
-        layout = maker.layout(min(plan.batch, max(plan.samples, 1)))
-        identity = description(plan, layout, None)["identity"]
-    return RingLoader(Link(path_of(where, named), wait_s=wait_s, identity=identity), copy)

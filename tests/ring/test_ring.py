@@ -15,6 +15,7 @@ from helpers.loading import make_loader
 from helpers.loading.config import LoaderConfig
 from helpers.loading.plan import EpochPlan
 from helpers.ring import RingConfig, RingError
+from helpers.ring.channel import connect
 
 
 @pytest.mark.parametrize(
@@ -272,6 +273,49 @@ def test_an_epoch_loop_without_end_and_one_with(maker, plan, config):
             next(iter(loader))
     with pytest.raises(RingError, match="was closed"):
         next(iter(loader))
+
+
+def test_a_loader_closed_within_its_pass_says_so(maker, plan, config):
+    loader = ring.open_ring(maker, plan, config())
+    with pytest.raises(RingError, match="was closed"):
+        for batch in loader:
+            loader.close()
+            assert int(batch["index"][0]) >= 0
+
+
+def test_a_ring_of_other_batches_is_refused(maker, plan, config, where):
+    with ring.open_ring(maker, plan, config(name="train")) as loader:
+        loader._link.close()
+        for other in (EpochPlan(samples=50, batch=9, seed=5), EpochPlan(samples=50, batch=8, seed=6)):
+            with pytest.raises(RingError, match="holds other batches: 50 samples in batches of 8, seed 5"):
+                ring.attach("train", where=where, expect=(maker, other))
+        with ring.attach("train", where=where, expect=(maker, plan)) as attached:
+            assert len(list(attached)) == 7
+
+
+def test_a_trainer_of_another_version_is_refused(maker, plan, config, where, monkeypatch):
+    with ring.open_ring(maker, plan, config(name="train")) as loader:
+        loader._link.close()
+        monkeypatch.setattr("helpers.ring.link.PROTOCOL", 99)
+        with pytest.raises(RingError, match="speaks version 99 of the ring's language; expected version 1"):
+            ring.attach("train", where=where)
+
+
+def test_a_ring_that_nobody_fills_is_told(where):
+    with pytest.raises(RingError, match=r"nobody fills ring train.* ring fill DATA --name train"):
+        ring.attach("train", where=where, wait_s=0.2)
+
+
+def test_what_strangers_say_at_the_socket_is_not_heard(maker, plan, config, where, same):
+    with ring.open_ring(maker, plan, config(name="train")) as loader:
+        path = loader._link.path
+        for words in (b"junk", b"[1]", b"{}", b'{"hello":"trainer"}', b'{"hello":7}', b"\xff" * 60_000):
+            stranger = connect(path)
+            stranger.socket.send(words)
+            stranger.receive(5)
+            stranger.close()
+        for number, batch in enumerate(loader):
+            same(batch, maker, plan, 0, number)
 
 
 def test_a_ring_after_an_exception_in_training_leaves_nothing(maker, plan, config):
