@@ -137,13 +137,13 @@ def test_no_flag_is_without_help(verb):
 
 def examples():
     (verbs,) = [a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction)]
-    text = "\n".join(parser.epilog for parser in verbs.choices.values()) + build_parser().description
+    text = "\n".join(parser.epilog for parser in verbs.choices.values()) + "\n" + build_parser().description
     return re.findall(r"^ +python -m helpers (.*?)(?:   +.*)?$", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("line", examples())
 def test_every_example_in_the_help_parses(line):
-    build_parser().parse_args(shlex.split(line, comments=True))
+    parse(shlex.split(line, comments=True))
 
 
 def test_every_command_in_the_readme_parses(repository):

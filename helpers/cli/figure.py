@@ -21,7 +21,10 @@ def add(verbs: Verbs) -> None:
         "figure",
         "draw the records that a measurement kept",
         _MORE,
-        ["python -m helpers bench read a.arrow a.h5 --save R.json", "python -m helpers figure R.json R.png"],
+        [
+            "python -m helpers bench read a.arrow a.h5 --save R.json",
+            "python -m helpers figure R.json R.png",
+        ],
     )
     parser.add_argument("records", type=Path, metavar="R.json", help="what bench --save wrote")
     parser.add_argument("out", type=Path, metavar="OUT.png", help="the picture; OUT.svg is written beside it")

@@ -65,6 +65,7 @@ def here_is_a_login_node(with_sbatch, monkeypatch):
 
     for name in [name for name in os.environ if name.startswith(("SLURM", "PBS_", "LSB_", "FLUX_"))]:
         monkeypatch.delenv(name)
+    monkeypatch.delenv("SMALLFILES_LOGIN_OK", raising=False)
     monkeypatch.setenv("PATH", f"{with_sbatch['PATH']}:/usr/bin:/bin")
     monkeypatch.setattr("helpers.machine.nodes.HEAVY_BYTES", 1000)
 

@@ -171,7 +171,7 @@ class TestScripts:
     def test_each_command_of_a_script_is_one_of_ours(self, name):
         """Every `python -m helpers` line parses, with stand-ins for what the shell puts in."""
         text = (script.folder(ROOT) / f"{name}.sbatch").read_text().replace("\\\n", " ")
-        for line in re.findall(r"python -m helpers ([^\n|&;)]+)", text):
+        for line in re.findall(r"python -m helpers ([^\n|&;)']+)", text):
             line = line.partition(" #")[0].replace('"$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT"', "1/4")
             words = [re.sub(r"\$\{?\w+\}?", "7", word) for word in shlex.split(line) if word != "$@"]
             assert cli.parse(words).verb == words[0]
