@@ -26,7 +26,7 @@ from helpers.errors import UsageError
 
 VERBS = {
     "train": ["OUT", "--val", "--model", "--epochs", "--checkpoint", "--ring", "--batch", "--workers"],
-    "epoch": ["OUT", "--count", "--epoch", "--workers"],
+    "epoch": ["PATH", "--count", "--epoch", "--workers"],
     "figure": ["R.json", "OUT.png", "--reference"],
     "submit": ["SITE", "JOB", "--dry-run", "--sbatch"],
     "doctor": ["DIR"],

@@ -33,7 +33,13 @@ def add(verbs: Verbs) -> None:
             "python -m helpers epoch --count seen",
         ],
     )
-    parser.add_argument("paths", nargs="*", type=Path, metavar="OUT FOLDER", help="a packed file, a folder")
+    parser.add_argument(
+        "paths",
+        nargs="*",
+        type=Path,
+        metavar="PATH",
+        help="a packed file and a folder for the records; with --count the folder",
+    )
     parser.add_argument("--count", action="store_true", help="put the records of a folder together")
     parser.add_argument("--epoch", type=int, default=0, metavar="N", help="which epoch")
     add_flags(parser)
