@@ -83,7 +83,12 @@ def _add_pack(add: Callable[..., Any]) -> None:
     add("--block-bytes", type=int, default=131072, metavar="N", help="4096 to 1048576, a power of two")
     add("--fragments", action="store_true", help="put ends of files together: smaller, slow at random")
     add("--deduplicate", action="store_true", help="store equal files once")
-    add("--tool", choices=("python", "mksquashfs", "gensquashfs"), default="python", help="who writes")
+    add(
+        "--tool",
+        choices=("python", "mksquashfs", "gensquashfs", "libsquashfs"),
+        default="python",
+        help="who writes",
+    )
     add("--in-flight", type=int, default=8, metavar="N", help="files opened and read at a time")
     add("--threads", type=int, metavar="N", help="that compress")
     add("--overwrite", action="store_true", help="replace an image of that name")

@@ -29,17 +29,11 @@ def add(verbs: Verbs) -> None:
         "read an epoch on all ranks, and count that every sample comes once",
         _MORE,
         [
-            "srun python -m helpers epoch train.arrow seen --workers 2",
+            "python -m helpers epoch train.arrow seen --workers 2   # behind srun or torchrun",
             "python -m helpers epoch --count seen",
         ],
     )
-    parser.add_argument(
-        "paths",
-        nargs="*",
-        type=Path,
-        metavar="PATH",
-        help="a packed file and a folder for the records; with --count the folder",
-    )
+    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="a packed file and a folder")
     parser.add_argument("--count", action="store_true", help="put the records of a folder together")
     parser.add_argument("--epoch", type=int, default=0, metavar="N", help="which epoch")
     add_flags(parser)

@@ -14,8 +14,8 @@ from pysquashfs.writer.output import Output, aside, sync, written
 from pysquashfs.writer.settings import DEFAULT_BLOCK_BYTES, Settings, refused
 from pysquashfs.writer.sources import Item, digest_of, pieces, read_ahead
 
-Tool: TypeAlias = Literal["python", "mksquashfs", "gensquashfs"]
-TOOLS = ("python", "mksquashfs", "gensquashfs")
+Tool: TypeAlias = Literal["python", "mksquashfs", "gensquashfs", "libsquashfs"]
+TOOLS = ("python", "mksquashfs", "gensquashfs", "libsquashfs")
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ def pack(
         in_flight: Files that are opened and read at a time; more where opening takes long.
         tool: "python" for the writer of this package. "mksquashfs" and "gensquashfs" are run where asked,
             with equal settings; given paths, both choose the order of the data themselves.
+            "libsquashfs" is that library (1.2 or newer, not lz4), in the order of the items.
         overwrite: Whether an image of that name may be replaced.
 
     Returns:
@@ -91,9 +92,12 @@ def pack(
     out = Path(out)
     if tool == "python":
         return _pack(out, items, settings, in_flight, overwrite)
-    tools = import_module("pysquashfs.tools")
     with aside(out, overwrite=overwrite) as (_, path):
-        files, size = tools.run(tool, path, items, settings)
+        if tool == "libsquashfs":
+            library = import_module("pysquashfs.libsquashfs.writing")
+            files, size = library.pack_with_library(path, items, settings, in_flight)
+        else:
+            files, size = import_module("pysquashfs.tools").run(tool, path, items, settings)
         with written(out):
             sync(path)
             image_bytes = path.stat().st_size

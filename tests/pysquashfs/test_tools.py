@@ -185,3 +185,18 @@ def test_a_level_that_a_tool_lacks_is_refused(tmp_path, need_tool):
     need_tool("mksquashfs", "squashfs-tools")
     with pytest.raises(SquashFSError, match="expected no level"):
         pack(tmp_path / "y", [], tool="mksquashfs", compression="xz", level=3)
+
+
+def test_libsquashfs_writes_through_the_same_door(tmp_path, need_tool):
+    from pysquashfs import SquashFS, libsquashfs, pack
+
+    if libsquashfs.available() is None:
+        pytest.skip("libsquashfs is not installed")
+    unsquashfs = need_tool("unsquashfs", "squashfs-tools")
+    items = [(f"d{n % 3}/f{n}", bytes([n]) * (n * 999)) for n in range(150)]
+    packed = pack(tmp_path / "x.sqfs", items, compression="gzip", tool="libsquashfs")
+    assert (packed.files, packed.bytes) == (150, sum(len(data) for _, data in items))
+    with SquashFS(packed.path) as image:
+        assert all(image.read(name) == data for name, data in items)
+    subprocess.run([unsquashfs, "-quiet", "-no-progress", "-d", tmp_path / "out", packed.path], check=True)
+    assert all((tmp_path / "out" / name).read_bytes() == data for name, data in items)
