@@ -211,6 +211,6 @@ class RingLoader:
 def _end(pid: int, link: Link, own: OwnFiller | None) -> None:
     if os.getpid() != pid:
         return  # a forked child has no part in it
-    link.close()
     if own is not None:
-        own.end()
+        own.end()  # first, so that nobody fills the slot that training still looks at
+    link.close()

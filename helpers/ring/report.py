@@ -15,7 +15,7 @@ from helpers.ring import folder
 from helpers.ring.book import END, Position
 from helpers.ring.channel import connect
 
-State = Literal["filling", "full", "waiting for a trainer", "gone"]
+State = Literal["starting", "filling", "full", "waiting for a trainer", "gone"]
 
 _ANSWER_S = 10.0
 
@@ -26,7 +26,7 @@ class RingStatus:
 
     Args:
         name: Of the ring.
-        state: What the filler does; `gone` if it was killed.
+        state: What the filler does; `starting` also if it is too busy to answer, `gone` if it was killed.
         pid: Process of the filler.
         trainer_pid: Process of the trainer; None if there is none.
         slots: How many batches the ring holds.
@@ -79,6 +79,8 @@ class RingStatus:
                 f"ring {self.name}: its filler (process {self.pid}) is gone; "
                 f"the trainer was at batch {self.trainer_batch:,} of epoch {self.trainer_epoch}"
             )
+        if self.state == "starting":
+            return f"ring {self.name}: its filler (process {self.pid}) is starting"
         trainer = "no trainer" if self.trainer_pid is None else f"trainer (process {self.trainer_pid})"
         ahead = (
             "all made" if self.filler_epoch < 0 else f"epoch {self.filler_epoch} batch {self.filler_batch:,}"
@@ -101,28 +103,36 @@ def status(name: str, where: Path = folder.SHARED_MEMORY) -> RingStatus:
         UsageError: There is no such ring.
     """
     path = folder.path_of(where, name)
-    record = folder.description_of(path)
-    channel = connect(path)
-    if channel is not None:
-        try:
-            channel.send({"hello": "status"})
-            answer = channel.receive(_ANSWER_S)
-        except TimeoutError:
-            answer = None
-        finally:
-            channel.close()
-        if answer is not None and "status" in answer:
-            return _of_message(answer["status"])
-    if record is None:
+    answer = _asked(path)
+    if answer is not None:
+        return answer
+    alive, record = folder.lives(path), folder.description_of(path)
+    if record is None and not alive:
+        others = [other for other in folder.names(where) if other != name]
         raise UsageError(
             f"there is no ring called {name} in {where}",
-            expected=f"one of {', '.join(folder.names(where)) or 'none: no ring is there'}",
+            expected=f"one of {', '.join(others)}" if others else "a ring, and none is there",
             next_step="Start one: python -m helpers ring fill --help",
         )
     position = folder.position_of(path) or Position(0, 0)
-    return RingStatus(
-        name, "gone", int(record.get("pid", 0)), trainer_epoch=position.epoch, trainer_batch=position.batch
-    )
+    epoch, batch = told(position)
+    pid = int((record or {}).get("pid", 0))
+    return RingStatus(name, "starting" if alive else "gone", pid, trainer_epoch=epoch, trainer_batch=batch)
+
+
+def _asked(path: Path) -> RingStatus | None:
+    """What a live filler says; None if there is none, or if it is too busy."""
+    channel = connect(path)
+    if channel is None:
+        return None
+    try:
+        channel.send({"hello": "status"})
+        answer = channel.receive(_ANSWER_S)
+    except TimeoutError:
+        return None
+    finally:
+        channel.close()
+    return _of_message(answer["status"]) if answer is not None and "status" in answer else None
 
 
 def _of_message(message: dict[str, Any]) -> RingStatus:

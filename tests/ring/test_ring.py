@@ -306,6 +306,18 @@ def test_a_ring_that_nobody_fills_is_told(where):
         ring.attach("train", where=where, wait_s=0.2)
 
 
+def test_a_filler_that_does_not_run_yet_is_starting(maker, plan, config, where, monkeypatch):
+    monkeypatch.setattr("helpers.ring.report._ANSWER_S", 0.1)
+    filler = ring.Filler(maker, plan, config(name="train"))
+    assert ring.status("train", where).state == "starting"
+    assert "is starting" in ring.status("train", where).sentence()
+    (where / f"smallfiles-ring-{os.geteuid()}" / "train" / "ring.json").unlink()
+    assert ring.status("train", where).state == "starting"
+    filler.close()
+    with pytest.raises(UsageError, match="expected a ring, and none is there"):
+        ring.status("train", where)
+
+
 def test_what_strangers_say_at_the_socket_is_not_heard(maker, plan, config, where, same):
     with ring.open_ring(maker, plan, config(name="train")) as loader:
         path = loader._link.path
