@@ -269,7 +269,7 @@ def test_the_packages_that_are_looked_for_are_the_projects_own(repository):
     names = {name.split(">")[0].split(";")[0].strip() for name in project["dependencies"]}
     assert {"pillow" if name == "PIL" else name for name in software.CORE_MODULES} == names
     extras = project["optional-dependencies"]
-    optional = {name.split(">")[0].strip() for name in extras["formats"]}
+    optional = {name.split(">")[0].split(";")[0].strip() for name in extras["formats"]}
     assert set(software.OPTIONAL_MODULES) == optional
 
 

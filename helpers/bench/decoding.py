@@ -189,5 +189,5 @@ def _missing(only: Sequence[str]) -> list[str]:
     missing += [peer.name for peer in PEERS.values() if not peer.installed()]
     notes = [f"not installed here, so not measured: {', '.join(missing)}"] if missing else []
     if turbo.library() is None:
-        notes.append("no TurboJPEG 3 here, so whole pictures are decoded: python -m pip install turbojpeg")
+        notes.append("no TurboJPEG 3 here, so whole pictures are decoded: python -m pip install pylibjxl")
     return notes

@@ -22,6 +22,7 @@ _CORE = """
 CORE_MODULES = tuple(_CORE.split())
 OPTIONAL_MODULES = {
     "zstandard": ("formats", "tar shards and squashfs images compressed with zstd"),
+    "pylibjxl": ("formats", "decoding the part of a JPEG that training sees"),
     "lz4": ("formats", "squashfs images compressed with lz4"),
 }
 INSTALL = "python -m pip install -c requirements.lock -e"

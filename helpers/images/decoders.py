@@ -128,7 +128,7 @@ def get_decoder(name: str) -> Decoder:
     if name == "turbojpeg":
         raise ResourceError(
             "there is no TurboJPEG 3 (libturbojpeg.so.0 of libjpeg-turbo 3.0 or later) here",
-            expected="it in the system, in the conda environment or in the package turbojpeg",
-            next_step="Run: python -m pip install turbojpeg",
+            expected="it in the system, in the conda environment or in the package pylibjxl",
+            next_step="Run: python -m pip install pylibjxl",
         )
     raise MissingPackageError.of("opencv-python-headless" if name == "opencv" else name, "compare", name)

@@ -261,7 +261,7 @@ def test_a_missing_decoder_is_named_with_the_line_that_installs_it(monkeypatch):
     from helpers.images import decoders
 
     monkeypatch.setattr(turbo, "library", lambda: None)
-    with pytest.raises(HelpersError, match="pip install turbojpeg"):
+    with pytest.raises(HelpersError, match="pip install pylibjxl"):
         decoders.get_decoder("turbojpeg")
     assert images.best_decoder().name == "simplejpeg"
 

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import subprocess
 
 import pytest
 from squashfs_trees import content
