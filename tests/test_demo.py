@@ -32,7 +32,7 @@ def done(tmp_path_factory):
 
 def test_the_demo_walks_the_whole_road(done):
     config, result, _ = done
-    assert [row.name for row in result.rows] == ["plain files", "arrow", "hdf5", "tar"]
+    assert [row.name for row in result.rows] == ["plain files", "arrow", "hdf5", "tar", "squashfs"]
     assert result.samples == 40
     names = {path.name for path in config.out.iterdir()}
     assert {"manifest.json", "packed", "report.html", "reads.svg", "reads.png"} <= names
@@ -78,7 +78,7 @@ def test_the_page_is_whole_html_and_asks_nobody(done):
     assert "url(" not in text and "@import" not in text and "<script" not in text
     assert page.images[0]["alt"].startswith("Bar chart.")
     assert 'name="viewport"' in text and '<html lang="en">' in text
-    assert text.count('scope="row"') == 4
+    assert text.count('scope="row"') == 5
     assert not re.search(r"\$\w", text)
 
 

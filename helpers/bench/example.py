@@ -17,7 +17,7 @@ from helpers.pack import PackConfig, pack
 from helpers.sources import synthetic
 
 SAMPLE_BYTES = 110_000
-PACKED = ("set.files", "set.arrow", "set.h5", "set.tars")
+PACKED = ("set.files", "set.arrow", "set.h5", "set.tars", "set.sqfs")
 
 
 @contextlib.contextmanager

@@ -31,10 +31,10 @@ from helpers.errors import PackError, UsageError
 from helpers.formats.output import writing
 
 REFERENCE = "concatenation"
-FORMATS = ("arrow", "hdf5", "tar", "files")
+FORMATS = ("arrow", "hdf5", "tar", "squashfs", "files")
 SLOW_SAMPLES = 300
 _SLOW = ("Jülich HDF5",)
-_SUFFIXES = {"arrow": ".arrow", "hdf5": ".h5", "tar": ".tars", "files": ".files"}
+_SUFFIXES = {"arrow": ".arrow", "hdf5": ".h5", "tar": ".tars", "squashfs": ".sqfs", "files": ".files"}
 _PACKAGES = ("smallfiles", "numpy", "pyarrow", "h5py", "webdataset", "xxhash")
 _LIMIT_S = 600
 _SERIAL = "all methods open one file at a time, as concatenation does (pack would choose by file system)"

@@ -114,7 +114,7 @@ def _targets(paths: Sequence[Path]) -> list[Target]:
 def _told_apart(targets: list[Target]) -> list[Target]:
     """Name by format where that is unique, else by file name, else by place in the list too."""
     schemes = (
-        [target.format for target in targets],
+        [target.name for target in targets],
         [target.path.name for target in targets],
         [f"{number}: {target.path.name}" for number, target in enumerate(targets, 1)],
     )

@@ -26,7 +26,7 @@ from helpers.pack import PackConfig, PackReport, pack
 from helpers.progress import bytes_text
 from helpers.sources import Source, synthetic
 
-PACKED = ("set.files", "set.arrow", "set.h5", "set.tars")
+PACKED = ("set.files", "set.arrow", "set.h5", "set.tars", "set.sqfs")
 MEASURED = 1000
 _CLASSES = 10
 _MARK = ".smallfiles-demo"

@@ -311,7 +311,8 @@ def test_reading_imports_neither_pandas_nor_torch(packs):
 def test_ten_thousand_opens_leave_no_descriptor_open(variant, packs):
     out, samples = packs(variant)
     before = len(os.listdir("/proc/self/fd"))
-    for _ in range(1000):  # ten formats and layouts
+    walked = variant.name in ("squashfs-zstd", "squashfs-fragments")  # through 300 folders at each opening
+    for _ in range(100 if walked else 1000):  # of more than ten formats and layouts
         with formats.open(out) as reader:
             assert len(reader.read(0)) == len(samples[0].data)
     del reader

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-FORMATS = {"files": "out.files", "arrow": "out.arrow", "hdf5": "out.h5", "tar": "out.tars"}
+FORMATS = {
+    "files": "out.files",
+    "arrow": "out.arrow",
+    "hdf5": "out.h5",
+    "tar": "out.tars",
+    "squashfs": "out.sqfs",
+}
 
 
 def fake_jpeg(size: int, seed: int) -> bytes:

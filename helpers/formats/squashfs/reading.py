@@ -216,7 +216,10 @@ def _costs(opened: _Opened) -> dict[str, Any]:
     if opened.image is None:
         return {}
     found = opened.image.info()
-    more: dict[str, Any] = {"read_amplification": found["read_amplification"], "findings": found["findings"]}
+    more: dict[str, Any] = {
+        "read_amplification": round(found["read_amplification"], 3),
+        "findings": found["findings"],
+    }
     if opened.foreign is not None:
         more |= {"split": opened.foreign.split, "files_left_aside": opened.foreign.left_aside}
     return more

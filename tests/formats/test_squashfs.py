@@ -1,0 +1,358 @@
+"""squashfs images: other programs see the tree, images of others are read, and damage is found."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+
+import contract_sets as sets
+import pytest
+
+from helpers import formats
+from helpers.cli import main
+from helpers.errors import DamagedFileError, FormatError, MissingPackageError, UsageError
+from helpers.formats import squashfs
+from helpers.formats.squashfs import member
+from helpers.pack import verify
+from helpers.samples import Sample, Schema
+from pysquashfs import SquashFS, SquashFSError, compression, libsquashfs, parsing, superblock
+from pysquashfs.image_file import ImageFile
+from pysquashfs.mounting import MountError, mount
+
+IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
+LAYOUTS = [v for v in sets.VARIANTS if v.format == "squashfs"]
+PHOTOS = [
+    Sample(f"c{i % 3}/photo {i}.v{i % 2}.JPEG", random.Random(i).randbytes(977 * i), i % 3) for i in range(40)
+]
+
+
+@pytest.fixture(params=LAYOUTS, ids=lambda variant: variant.name)
+def layout(request):
+    return request.param
+
+
+def need(tool):
+    if shutil.which(tool) is None:
+        pytest.fail(f"{tool} is missing") if IN_CI else pytest.skip(f"{tool} is not installed here")
+    return tool
+
+
+def run(*words):
+    done = subprocess.run([str(word) for word in words], capture_output=True, timeout=120)
+    assert done.returncode == 0, (words[0], done.stderr.decode(errors="replace"))
+
+
+def write(out, samples=PHOTOS, **options):
+    schema = sets.schema_of(samples, classes=("ä", "b", "c"), name="photos")
+    return squashfs.write(iter(samples), out, schema=schema, options=squashfs.Options(**options)).path
+
+
+def plant(folder, samples=PHOTOS):
+    for sample in samples:
+        path = folder / sample.key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(sample.data)
+    return folder
+
+
+def tree_of(folder):
+    """Every sample of an unpacked or mounted image."""
+    found = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    return {name: data for name, data in found.items() if not name.startswith(".smallfiles/")}
+
+
+def expected(samples):
+    return {s.key: bytes(s.data) for s in samples}
+
+
+def described(reader):
+    return {s.key: (bytes(s.data), s.target) for s in reader}
+
+
+# Ours, seen by others
+
+
+@pytest.mark.parametrize("tool", ["unsquashfs", "rdsquashfs"])
+def test_tools_unpack_the_tree_that_was_packed(layout, tmp_path, tool):
+    image, out = layout.out(tmp_path), tmp_path / "tree"
+    samples = [s for s in sets.samples_of(layout) if len(s.key) < 1000]
+    layout.write(samples, image, sets.schema_of(samples))
+    if need(tool) == "unsquashfs":
+        run(tool, "-quiet", "-no-progress", "-d", out, image)
+    else:
+        out.mkdir()
+        run(tool, "-q", "-u", "/", "-p", out, image)
+    assert tree_of(out) == expected(samples)
+
+
+@pytest.mark.parametrize("way", ["kernel", "squashfuse", "squashfuse_ll"])
+def test_a_mounted_image_is_the_tree_that_was_packed(layout, tmp_path, way):
+    image = layout.out(tmp_path)
+    samples = [s for s in sets.samples_of(layout) if len(s.key) < 1000]
+    layout.write(samples, image, sets.schema_of(samples))
+    if way != "kernel":
+        need(way)
+    try:
+        with mount(image, way=way) as folder:
+            assert tree_of(folder) == expected(samples)
+    except MountError as error:
+        pytest.skip(str(error))
+
+
+def test_the_readme_inside_says_how_to_read_the_labels_without_us(tmp_path):
+    import pyarrow as pa
+
+    image = SquashFS(write(tmp_path / "x.sqfs"), cache=False)
+    text = image.read(member.README).decode()
+    lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    (tmp_path / "samples.arrow").write_bytes(image.read(member.TABLE))
+    code = "\n".join(lines).replace("print(", "said = (").replace('"samples', f'"{tmp_path}/samples')
+    found = {}
+    exec(code, found)
+    assert found["table"]["label"].to_pylist() == [s.target for s in PHOTOS]
+    assert json.loads(found["said"][1])["schema"]["name"] == "photos" and pa.__name__ in text
+
+
+# Images of others
+
+
+def test_an_image_by_mksquashfs_has_its_class_folders_as_labels(tmp_path):
+    for name, more in {"default": [], "raw": ["-noD", "-noF", "-no-fragments", "-b", "1M"]}.items():
+        image = tmp_path / f"{name}.sqfs"
+        run(need("mksquashfs"), plant(tmp_path / "tree"), image, "-quiet", "-no-progress", "-noappend", *more)
+        with formats.open(image) as reader:
+            assert described(reader) == {s.key: (bytes(s.data), s.target) for s in PHOTOS}
+            assert reader.classes == ("c0", "c1", "c2") and reader.target_kind == "label"
+            assert reader.info()["layout"].startswith("foreign")
+            wanted = [7, 0, 39, 7]
+            assert reader.read_many(wanted) == [reader.read(index) for index in wanted]
+            assert (reader.span(39) is not None) == (name == "raw")
+        assert verify(image).intact
+
+
+def test_an_image_by_gensquashfs_is_read(tmp_path):
+    image = tmp_path / "x.squashfs"
+    run(need("gensquashfs"), "-q", "-D", plant(tmp_path / "tree"), image)
+    with formats.open(image) as reader:
+        assert described(reader) == {s.key: (bytes(s.data), s.target) for s in PHOTOS}
+
+
+@pytest.mark.parametrize("backend", ["pure", "libsquashfs"])
+def test_both_back_ends_read_the_same(layout, tmp_path, backend):
+    if backend == "libsquashfs" and libsquashfs.available() is None:
+        pytest.fail("libsquashfs1 is missing") if IN_CI else pytest.skip("libsquashfs1 is not installed")
+    samples = sets.samples_of(layout)
+    layout.write(samples, layout.out(tmp_path), sets.schema_of(samples))
+    with squashfs.open(layout.out(tmp_path), backend=backend) as reader:
+        assert sets.facts(reader) == sets.facts(samples)
+
+
+def image_of(tmp_path, *keys):
+    """An image that nobody's table describes."""
+    from pysquashfs import pack
+
+    path = tmp_path / f"{len(list(tmp_path.iterdir()))}.sqfs"
+    pack(path, [(key, key.encode()) for key in keys])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("keys", "labels", "classes"),
+    [
+        (("a/1.jpg", "b/2.jpg", "b/deep/3.jpg"), {"a/1.jpg": 0, "b/2.jpg": 1, "b/deep/3.jpg": 1}, ("a", "b")),
+        (("data/a/1.jpg", "data/b/2.jpg"), {"data/a/1.jpg": 0, "data/b/2.jpg": 1}, ("a", "b")),
+        (("1.jpg", "2.png"), {"1.jpg": -1, "2.png": -1}, ()),
+        (("a/1.jpg", "b/2.jpg", "logo.png", "README.md"), {"a/1.jpg": 0, "b/2.jpg": 1}, ("a", "b")),
+        (("a/1.jpg", "b/.2.jpg", ".git/x.jpg", "notes.txt"), {"a/1.jpg": 0}, ("a",)),
+        (("a.json", "b/c.json"), {"b/c.json": 0}, ("b",)),
+        (("test/1.jpg",), {"test/1.jpg": -1}, ()),
+        (("test/images/1.jpg",), {"test/images/1.jpg": -1}, ()),
+        (("train/b/1.jpg", "val/a/2.jpg"), {"train/b/1.jpg": 1}, ("a", "b")),
+        ((), {}, ()),
+    ],
+)
+def test_labels_of_foreign_images_follow_their_folders(tmp_path, keys, labels, classes):
+    with formats.open(image_of(tmp_path, *keys)) as reader:
+        assert {key: reader.target(n) for n, key in enumerate(reader.keys().to_pylist())} == labels
+        assert reader.classes == classes
+        assert all(bytes(s.data) == s.key.encode() for s in reader)
+
+
+def test_another_split_of_a_foreign_image_is_read_when_asked_for(tmp_path):
+    image = image_of(tmp_path, "train/b/1.jpg", "val/a/2.jpg", "val/b/3.jpg")
+    with squashfs.open(image, split="val") as reader:
+        assert [(s.key, s.target) for s in reader] == [("val/a/2.jpg", 0), ("val/b/3.jpg", 1)]
+    with pytest.raises(FormatError, match="no split 'test'"):
+        len(squashfs.open(image, split="test"))
+
+
+def test_labels_survive_when_others_unpack_the_image_and_pack_it_again(layout, tmp_path):
+    samples = [s for s in sets.samples_of(layout) if len(s.key) < 1000]
+    layout.write(samples, layout.out(tmp_path), sets.schema_of(samples))
+    run(need("unsquashfs"), "-quiet", "-no-progress", "-d", tmp_path / "tree", layout.out(tmp_path))
+    run(
+        need("mksquashfs"),
+        tmp_path / "tree",
+        tmp_path / "again.sqfs",
+        "-quiet",
+        "-no-progress",
+        "-noD",
+        "-noF",
+    )
+    with formats.open(tmp_path / "again.sqfs") as reader:
+        assert sets.facts(reader) == sets.facts(samples)
+
+
+def test_a_table_whose_files_are_gone_is_refused_by_name(tmp_path):
+    run(need("unsquashfs"), "-quiet", "-no-progress", "-d", tmp_path / "tree", write(tmp_path / "x.sqfs"))
+    (tmp_path / "tree" / PHOTOS[4].key).unlink()
+    run(need("mksquashfs"), tmp_path / "tree", tmp_path / "y.sqfs", "-quiet", "-no-progress")
+    with pytest.raises(DamagedFileError, match=r"y\.sqfs.*photo 4"):
+        len(formats.open(tmp_path / "y.sqfs"))
+    (tmp_path / "tree" / PHOTOS[4].key).write_bytes(b"shorter")
+    run(need("mksquashfs"), tmp_path / "tree", tmp_path / "z.sqfs", "-quiet", "-no-progress")
+    with pytest.raises(DamagedFileError, match="other sizes"):
+        len(formats.open(tmp_path / "z.sqfs"))
+
+
+# How ours is laid out
+
+
+def test_a_raw_image_opens_without_its_inodes_and_leaves_no_index_beside_it(tmp_path, monkeypatch):
+    image = write(tmp_path / "x.sqfs")
+    monkeypatch.setattr(parsing, "parse", lambda file: pytest.fail("the inodes were read"))
+    with formats.open(image) as reader:
+        assert described(reader) == {s.key: (bytes(s.data), s.target) for s in PHOTOS}
+    assert {p.name for p in tmp_path.iterdir()} == {"x.sqfs", "x.sqfs.digest.json"}
+
+
+def test_large_images_leave_no_index_beside_them_either(tmp_path):
+    many = [Sample(f"{n}.txt", b"%d" % n, n) for n in range(10_500)]
+    image = write(tmp_path / "x.sqfs", many, compression="zstd")
+    with formats.open(image) as reader:
+        assert reader.read(10_400) == b"10400"
+    assert {p.name for p in tmp_path.iterdir()} == {"x.sqfs", "x.sqfs.digest.json"}
+
+
+def test_the_table_begins_where_arrow_can_use_it_without_a_copy(tmp_path):
+    for count in range(8):
+        image = write(tmp_path / f"{count}.sqfs", PHOTOS[:count])
+        file = ImageFile(image)
+        end = superblock.read(file).inode_table
+        place = member.Place.loads(file.read(end - 32, 32), end - 32)
+        assert place is not None and place.start % member.ALIGNMENT == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "what"),
+    [
+        ([".smallfiles/x.jpg"], "is kept for the table"),
+        ([".smallfiles"], "is kept for the table"),
+        (["x" * 256], "more than 255 bytes"),
+        (["ü" * 128 + "/a.jpg"], "more than 255 bytes"),
+        (["/".join(["deep"] * 900)], "more than 4,095 bytes"),
+        (["a", "a/b.jpg"], "'a'"),
+        (["a.jpg", "a.jpg"], "twice"),
+    ],
+)
+def test_keys_that_an_image_cannot_hold_are_refused_with_a_sentence(tmp_path, keys, what):
+    samples = [Sample(key, b"x", 0) for key in keys]
+    with pytest.raises(FormatError, match=what):
+        write(tmp_path / "x.sqfs", samples)
+
+
+def test_options_that_make_no_sense_are_refused_before_anything_is_written(monkeypatch):
+    for wrong in (
+        {"compression": "rar"},
+        {"block_bytes": 5000},
+        {"level": 3},
+        {"compression": "zstd", "level": 99},
+    ):
+        with pytest.raises(UsageError):
+            squashfs.Options(**wrong)
+
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(compression, "import_module", missing)
+    with pytest.raises(MissingPackageError, match=r"pip install .*formats"):
+        squashfs.Options(compression="zstd")
+
+
+def test_compression_and_fragments_make_json_smaller(tmp_path):
+    texts = [Sample(f"{n}.json", json.dumps({"n": [n] * 999}).encode(), 0) for n in range(30)]
+    size = {
+        name: write(tmp_path / f"{name}.sqfs", texts, **options).stat().st_size
+        for name, options in {
+            "raw": {},
+            "zstd": {"compression": "zstd"},
+            "both": {"compression": "gzip", "fragments": True},
+        }.items()
+    }
+    assert size["raw"] > 3 * size["zstd"] and size["raw"] > 3 * size["both"]
+
+
+def test_threads_do_not_change_a_byte(tmp_path, monkeypatch):
+    first = write(tmp_path / "1.sqfs", compression="zstd").read_bytes()
+    monkeypatch.setattr("pysquashfs.writer.settings.Settings.usable_threads", 5)
+    assert write(tmp_path / "2.sqfs", compression="zstd").read_bytes() == first
+
+
+# Damage
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(2000, marks=pytest.mark.slow)])
+def test_every_flipped_byte_is_found_by_verify(layout, tmp_path, count, capsys):
+    samples = [*PHOTOS, Sample("big.bin", random.Random(0).randbytes(5 << 20), 1)]
+    image = layout.out(tmp_path)
+    layout.write(samples, image, sets.schema_of(samples))
+    whole = bytearray(image.read_bytes())
+    block = superblock.read(ImageFile(image))
+    marks = [0, 4, 95, 96, block.inode_table - 33, block.inode_table - 1, block.inode_table, len(whole) - 1]
+    for place in [*marks, *random.Random(count).choices(range(len(whole)), k=count - len(marks))]:
+        with image.open("r+b") as file:
+            file.seek(place)
+            file.write(bytes([whole[place] ^ 0x10]))
+        assert not verify(image).intact, f"byte {place}"
+        with image.open("r+b") as file:
+            file.seek(place)
+            file.write(whole[place : place + 1])
+    assert verify(image).intact
+    with image.open("r+b") as file:
+        file.seek(5 << 20)
+        file.write(b"\0\0\0\0\0\0\0\1")
+    assert main(["verify", str(image)]) == 1
+    said = capsys.readouterr().out
+    assert "block 1" in said and ("big.bin" in said or layout.name != "squashfs")
+
+
+def test_a_position_outside_of_the_data_is_refused_by_name(tmp_path):
+    table = member.Table(tmp_path / "x", Schema(1, 1, 1), positions=True)
+    table.add(Sample("a.jpg", b"x", 0), 1 << 40)
+    from pysquashfs.writer import ImageWriter
+
+    image = tmp_path / "x.sqfs"
+    with image.open("wb") as file:
+        writer = ImageWriter(file.writelines)
+        writer.add("a.jpg", b"x")
+        start = file.tell()
+        writer.add(member.TABLE, memoryview(table.dumps(None)))
+        stop = file.tell()
+        writer.add(member.PLACE, member.Place(start, stop, stop).dumps())
+        head = writer.close()
+        file.seek(0)
+        file.write(head)
+    with pytest.raises(DamagedFileError, match=r"x\.sqfs.*outside"):
+        len(formats.open(image))
+
+
+def test_errors_of_pysquashfs_reach_users_as_ours(tmp_path):
+    bad = tmp_path / "x.sqfs"
+    bad.write_bytes(b"hsqs" + bytes(200))
+    with pytest.raises(FormatError) as caught:
+        len(formats.open(bad))
+    assert not isinstance(caught.value, SquashFSError) and str(bad) in str(caught.value)
+    bad.write_bytes(b"")
+    with pytest.raises(FormatError, match="empty"):
+        len(formats.open(bad))
