@@ -9,6 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from helpers.cli import bench_load
 from helpers.cli.arguments import Verbs, add_verb
 from helpers.cli.output import print_json, say
 from helpers.errors import OutputExistsError, ResourceError, UsageError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from helpers.bench import BenchConfig, PackResult, ReadResult, Record
     from helpers.bench.config import Order
     from helpers.bench.decoding import DecodeResult
+    from helpers.bench.loading import LoadResult
     from helpers.bench.record import Cache
 
 _ORDERS: dict[str, tuple[Order, ...]] = {"both": ("random", "sequential")}
@@ -33,6 +35,8 @@ stage  copying a packed file to memory with every block checked, against dd and 
        same samples as small files.
 decode turning JPEGs in memory into pixels, and into random crops of 224 x 224, with one and two at
        work, beside Pillow, torchvision, OpenCV, DALI, FFCV and SPDL where these are installed.
+load   whole epochs of training crops, by processes, threads and through a ring, with --peers beside the
+       Jülich loaders, webdataset, torchvision, DALI, SPDL and FFCV; where the time of a batch goes.
 Without a target a synthetic data set is made and measured. Single runs, spread and the machine are
 kept in the record; compare only within one run. On a shared file system the number of operations is
 capped, and said."""
@@ -52,15 +56,18 @@ def add(verbs: Verbs) -> None:
             "python -m helpers bench slow data --latency-ms 2 --repeats 5",
             "python -m helpers bench stage data --count 20000",
             "python -m helpers bench decode train.arrow --repeats 5",
+            "python -m helpers bench load train.arrow train.h5 train.tars --peers --workers 2",
         ],
     )
-    parser.add_argument("what", choices=("read", "pack", "slow", "stage", "decode"), help="what to measure")
+    parser.add_argument(
+        "what", choices=("read", "pack", "slow", "stage", "decode", "load"), help="what to measure"
+    )
     parser.add_argument(
         "paths",
         nargs="*",
         type=Path,
         metavar="OUT|DIR",
-        help="packed files (read), a data set (pack, slow, stage) or either (decode)",
+        help="packed files (read, load), a data set (pack, slow, stage) or either (decode)",
     )
     parser.add_argument("--repeats", type=int, default=7, metavar="N", help="rounds")
     parser.add_argument(
@@ -85,6 +92,7 @@ def add(verbs: Verbs) -> None:
     parser.add_argument(
         "--no-cap", action="store_true", help="no limit on a shared file system; ask your site first"
     )
+    bench_load.add_flags(parser)
     parser.set_defaults(run=run)
 
 
@@ -94,8 +102,9 @@ def run(arguments: argparse.Namespace) -> int:
         _check_place(arguments.save)
     _warn(arguments)
     began = perf_counter()
-    measures: dict[str, Callable[[argparse.Namespace], ReadResult | PackResult | DecodeResult]]
+    measures: dict[str, Callable[[argparse.Namespace], ReadResult | PackResult | DecodeResult | LoadResult]]
     measures = {"read": _reads, "pack": _packing, "slow": _slow, "stage": _staging, "decode": _decoding}
+    measures["load"] = bench_load.measure
     result = measures[arguments.what](arguments)
     for note in result.notes:
         say(f"note: {note}")
@@ -222,10 +231,11 @@ def _decoding(arguments: argparse.Namespace) -> DecodeResult:
 
 
 def _show(arguments: argparse.Namespace, records: Sequence[Record], seconds: float) -> None:
+    from helpers.bench.loading.shown import tables
     from helpers.bench.table import summary
 
     if not arguments.json:
-        print(summary(records, arguments.reference))
+        print((tables if arguments.what == "load" else summary)(records, arguments.reference))
         return
     totals = {
         "samples": sum(record.samples * record.repeats for record in records),

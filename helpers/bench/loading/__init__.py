@@ -1,0 +1,19 @@
+"""Whole epochs through a loader: how fast, how long for the first batch, and where the time goes.
+
+    config      what is asked for; prints its own command line
+    run         every case in interleaved rounds, each in a process that does nothing else
+    ours        our loader by processes, by threads, and through a ring
+    breakdown   what one worker does for one batch: read, decode, augment, collate, transfer
+    crew        the processes that measure
+    shown       records as tables
+
+The loaders of others are in `helpers.bench.loaders`. Notebook 08 measures with it.
+
+The trap: a loader that works ahead does so before the clock starts too. So each pass begins with nothing
+ready but what the loader made while the one before was taken from it.
+"""
+
+from helpers.bench.loading.config import LoadBenchConfig
+from helpers.bench.loading.run import LoadResult, bench_loading
+
+__all__ = ["LoadBenchConfig", "LoadResult", "bench_loading"]

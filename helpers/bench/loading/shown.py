@@ -1,0 +1,53 @@
+"""Records of loaders as tables: rates, how long a batch is waited for, and where its time goes.
+
+The trap: the stages of a batch are seconds of one worker, transfer those of a process beside it. Divide
+what is made by the number of workers before comparing it with a step of training. Notebook 08 reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from helpers.bench.loading.run import STAGES
+from helpers.bench.record import Record
+from helpers.bench.table import aligned, summary
+
+_STAGES = ("read", "decode", "augment", "collate", "transfer", "device")
+
+
+def tables(records: Sequence[Record], reference: str | None = None) -> str:
+    """All that was measured, as text.
+
+    Args:
+        records: Of one run.
+        reference: Ratios are against the record of this name; None takes the first of each table.
+    """
+    parts = []
+    epochs = [record for record in records if record.what != STAGES]
+    for _, members in groupby(epochs, key=lambda record: record.what):
+        group = list(members)
+        parts += [summary(group, reference), _waits(group)]
+    stages = [record for record in records if record.what == STAGES]
+    if stages:
+        parts.append(_breakdown(stages))
+    return "\n\n".join(parts)
+
+
+def _waits(records: Sequence[Record]) -> str:
+    rows = [
+        [record.name, *(_ms(record.extra[key]) for key in ("first_batch_s", "wait_p50_s", "wait_p99_s"))]
+        for record in records
+    ]
+    header = ("ms", "first batch\nof a new loader", "wait for a batch\nmedian", "99 of 100\nbelow")
+    return aligned(header, rows)
+
+
+def _breakdown(records: Sequence[Record]) -> str:
+    used = [name for name in _STAGES if any(record.extra[f"{name}_s"] for record in records)]
+    rows = [[record.name, *(_ms(record.extra[f"{name}_s"]) for name in used)] for record in records]
+    return f"{STAGES}, batches of {records[0].batch}\n{aligned(('ms a batch', *used), rows)}"
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:,.1f}"
