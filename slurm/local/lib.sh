@@ -31,18 +31,22 @@ stop() { # NAME PID_FILE
 
 nodes_of() { sed -n 's/^NodeName=\([^ ]*\).*/\1/p' "$conf"; }
 
+# Processes of jobs of this cluster: each has its configuration and a job number in its environment.
+of_jobs() {
+    local place
+    for place in /proc/[0-9]*; do
+        if tr '\0' '\n' <"$place/environ" 2>/dev/null | grep -cxE "SLURM_CONF=$conf|SLURM_JOB_ID=[0-9]+" |
+            grep -qx 2; then
+            printf '%s\n' "${place#/proc/}"
+        fi
+    done
+}
+
 stop_all() {
     local node pid
     [[ -f $conf ]] || return 0
-    for node in $(nodes_of); do
-        stop slurmd "$cluster/$node/slurmd.pid"
-        # The shepherds of jobs that still ran; each names its node in its command line.
-        for pid in $(pgrep -f "^slurmstepd: \[" || true); do
-            if tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx "SLURM_CONF=$conf"; then
-                kill -9 "$pid" 2>/dev/null || true
-            fi
-        done
-    done
+    for node in $(nodes_of); do stop slurmd "$cluster/$node/slurmd.pid"; done
+    for pid in $(of_jobs); do kill -9 "$pid" 2>/dev/null || true; done
     stop slurmctld "$cluster/slurmctld.pid"
     stop munged "$cluster/munge/munged.pid"
 }
