@@ -33,12 +33,10 @@ nodes_of() { sed -n 's/^NodeName=\([^ ]*\).*/\1/p' "$conf"; }
 
 # Processes of jobs of this cluster: each has its configuration and a job number in its environment.
 of_jobs() {
-    local place
+    local place count
     for place in /proc/[0-9]*; do
-        if tr '\0' '\n' <"$place/environ" 2>/dev/null | grep -cxE "SLURM_CONF=$conf|SLURM_JOB_ID=[0-9]+" |
-            grep -qx 2; then
-            printf '%s\n' "${place#/proc/}"
-        fi
+        count=$( (tr '\0' '\n' <"$place/environ" | grep -cxE "SLURM_CONF=$conf|SLURM_JOB_ID=[0-9]+") 2>/dev/null)
+        if [[ $count == 2 ]]; then printf '%s\n' "${place#/proc/}"; fi
     done
 }
 
