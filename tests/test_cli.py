@@ -56,7 +56,7 @@ VERBS = {
     "unstage": ["PATH", "--where", "--force"],
     "staged": ["--where", "--sweep"],
     "bench": [
-        "{read,pack,slow,stage,decode}",
+        "{read,pack,slow,stage,squashfs,decode,load}",
         "--repeats",
         "--order",
         "--cache",

@@ -33,6 +33,8 @@ slow   packing a folder whose look-ups and opens take milliseconds (--latency-ms
        that read one file after the other and against bare readers. It needs FUSE.
 stage  copying a packed file to memory with every block checked, against dd and against cp -r of the
        same samples as small files.
+squashfs  one raw image of a folder: random reads by pysquashfs, by PySquashfsImage and through the mounts
+       that this machine allows; cold reads by threads; packing beside mksquashfs, same settings.
 decode turning JPEGs in memory into pixels, and into random crops of 224 x 224, with one and two at
        work, beside Pillow, torchvision, OpenCV, DALI, FFCV and SPDL where these are installed.
 load   whole epochs of training crops, by processes, threads and through a ring, with --peers beside the
@@ -55,19 +57,22 @@ def add(verbs: Verbs) -> None:
             "python -m helpers bench pack data",
             "python -m helpers bench slow data --latency-ms 2 --repeats 5",
             "python -m helpers bench stage data --count 20000",
+            "python -m helpers bench squashfs data --count 20000",
             "python -m helpers bench decode train.arrow --repeats 5",
             "python -m helpers bench load train.arrow train.h5 train.tars --peers --workers 2",
         ],
     )
     parser.add_argument(
-        "what", choices=("read", "pack", "slow", "stage", "decode", "load"), help="what to measure"
+        "what",
+        choices=("read", "pack", "slow", "stage", "squashfs", "decode", "load"),
+        help="what to measure",
     )
     parser.add_argument(
         "paths",
         nargs="*",
         type=Path,
         metavar="OUT|DIR",
-        help="packed files (read, load), a data set (pack, slow, stage) or either (decode)",
+        help="packed files (read, load), a data set (pack, slow, stage, squashfs) or either (decode)",
     )
     parser.add_argument("--repeats", type=int, default=7, metavar="N", help="rounds")
     parser.add_argument(
@@ -103,7 +108,8 @@ def run(arguments: argparse.Namespace) -> int:
     _warn(arguments)
     began = perf_counter()
     measures: dict[str, Callable[[argparse.Namespace], ReadResult | PackResult | DecodeResult | LoadResult]]
-    measures = {"read": _reads, "pack": _packing, "slow": _slow, "stage": _staging, "decode": _decoding}
+    measures = {"read": _reads, "pack": _packing, "slow": _slow, "stage": _staging, "squashfs": _squashfs}
+    measures["decode"] = _decoding
     measures["load"] = bench_load.measure
     result = measures[arguments.what](arguments)
     for note in result.notes:
@@ -192,6 +198,12 @@ def _staging(arguments: argparse.Namespace) -> PackResult:
     from helpers.bench.staging import bench_staging
 
     return _of_a_set(arguments, bench_staging)
+
+
+def _squashfs(arguments: argparse.Namespace) -> PackResult:
+    from helpers.bench.squashfs import bench_squashfs
+
+    return _of_a_set(arguments, bench_squashfs)
 
 
 def _of_a_set(

@@ -1,0 +1,148 @@
+"""`bench squashfs`: everything about one raw image of a folder, in one run.
+
+Random reads in every way at hand, cold reads by one thread and by several, and packing beside
+mksquashfs with the same settings.
+
+The trap: `mksquashfs` uses all cores and writes behind its own end; both packers get the same number of
+threads and write to memory. Notebook 06 shows a small version.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from helpers.bench import cache as page_cache
+from helpers.bench.config import BenchConfig
+from helpers.bench.neighbour import allowance
+from helpers.bench.packing import PackResult
+from helpers.bench.protocol import Case, Outcome, interleaved
+from helpers.bench.record import Record
+from helpers.bench.scratch import memory_folder
+from helpers.bench.squashfs.ways import bench_ways, record_of, usable_ways
+from helpers.errors import PackError, ResourceError
+from pysquashfs import SquashFS, pack
+from pysquashfs.info import RECOMMENDED
+from pysquashfs.writer.folder import folder_items
+
+THREADS = (1, 8)
+_SPARE_BYTES = 64 << 20
+
+
+def bench_squashfs(folder: Path, config: BenchConfig | None = None) -> PackResult:
+    """Measure a raw image of a folder of files.
+
+    Args:
+        folder: The tree.
+        config: Repeats, files at most, seed; `cold` among its caches adds cold reads.
+    """
+    config = config or BenchConfig()
+    image = Path(tempfile.gettempdir()) / f"smallfiles-bench-{os.getpid()}.sqfs"
+    try:
+        packed = pack(image, folder_items(folder))
+        usable, notes = usable_ways(image)
+        runs = config.repeats * (len(usable) + 2)
+        allowed = allowance([folder], min(config.count, packed.files), runs, cap=config.cap)
+        config = replace(config, count=allowed.samples)
+        notes += [allowed.note] if allowed.note else []
+        records = bench_ways(image, folder, config, usable)
+        if "cold" in config.caches:
+            records += _cold(image, config, notes)
+    finally:
+        image.unlink(missing_ok=True)
+    if shutil.which("mksquashfs"):
+        records += _packing(folder, packed.files, packed.bytes, config)
+    else:
+        notes.append("packing was not measured: mksquashfs is not installed")
+    return PackResult(tuple(records), tuple(notes))
+
+
+def _cold(image: Path, config: BenchConfig, notes: list[str]) -> list[Record]:
+    """`read_many` of files in random order, after the cache was emptied."""
+    if not page_cache.can_be_cold(image):
+        notes.append("cold reads were not measured: the image lies in memory")
+        return []
+    with SquashFS(image, cache=False) as opened:
+        rows = np.random.default_rng(config.seed).permutation(len(opened))[: config.count].tolist()
+    cases = [
+        Case(f"read_many, {n} thread{'s' * (n > 1)}", partial(_read_cold, image, rows, n), warm_up=False)
+        for n in THREADS
+    ]
+    try:
+        outcomes = interleaved(cases, config.repeats, config.seed, "cold reads")
+    except ResourceError as error:
+        notes.append(f"cold reads were not measured: {error.got}")
+        return []
+    common = {"place": image, "samples": len(rows), "seed": config.seed}
+    return [
+        record_of("random reads by read_many", case.name, outcomes[case.name], cache="cold", **common)  # type: ignore[arg-type]
+        for case in cases
+    ]
+
+
+def _read_cold(image: Path, rows: Sequence[int], threads: int) -> Outcome:
+    with SquashFS(image, "pure", cache=False) as opened:
+        page_cache.drop([image])
+        total, began = 0, perf_counter()
+        for first in range(0, len(rows), 64):
+            total += sum(map(len, opened.read_many(rows[first : first + 64], threads=threads)))
+        return Outcome(len(rows), total, perf_counter() - began)
+
+
+def _packing(folder: Path, files: int, size: int, config: BenchConfig) -> list[Record]:
+    """The same tree to memory, raw and without fragments, by us and by mksquashfs."""
+    with memory_folder(int(2.2 * size) + _SPARE_BYTES) as place:
+        for path in folder.rglob("*"):  # both read it from memory
+            if path.is_file():
+                path.read_bytes()
+        cases = [
+            Case("pysquashfs", partial(_timed, _by_us, folder, place / "ours.sqfs", files, size)),
+            Case("mksquashfs", partial(_timed, _by_mksquashfs, folder, place / "theirs.sqfs", files, size)),
+        ]
+        outcomes = interleaved(cases, config.repeats, config.seed, "packing an image")
+        return [
+            record_of(
+                "packing an image",
+                case.name,
+                outcomes[case.name],
+                place=place,
+                samples=files,
+                seed=config.seed,
+                touched="every byte read and written",
+            )
+            for case in cases
+        ]
+
+
+def _timed(work: Callable[[Path, Path], None], folder: Path, out: Path, files: int, size: int) -> Outcome:
+    began = perf_counter()
+    work(folder, out)
+    seconds = perf_counter() - began
+    out.unlink()
+    return Outcome(files, size, seconds)
+
+
+def _by_us(folder: Path, out: Path) -> None:
+    pack(out, folder_items(folder))
+
+
+def _by_mksquashfs(folder: Path, out: Path) -> None:
+    words = [{"DIR": str(folder), "OUT": str(out)}.get(word, word) for word in shlex.split(RECOMMENDED)]
+    environment = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        raise PackError(
+            f"mksquashfs failed ({done.stderr.strip()[:200]})",
+            expected="an image",
+            next_step="Run it by hand to see more",
+        )

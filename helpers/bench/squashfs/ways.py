@@ -1,0 +1,234 @@
+"""One image, read by our library, by another library, and through mounts, beside the folder it was made of.
+
+Every way opens first and then gives a function from a name to bytes, so that what is timed is reading
+alone. Names come in one random order for all, and all bytes are compared outside of the clock.
+
+The trap: a mount is quick in the second epoch, when the kernel has all names and pages in memory, and
+that is what a warm measurement shows. Notebook 06 says so.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from time import perf_counter
+from typing import Any, TypeAlias
+
+import numpy as np
+import xxhash
+
+from helpers import machine
+from helpers.bench.config import BenchConfig
+from helpers.bench.protocol import Case, Outcome, interleaved
+from helpers.bench.record import Cache, Record, versions_of
+from helpers.errors import UsageError
+from pysquashfs import SquashFS, SquashFSError, libsquashfs, mount
+from pysquashfs.backend import Name as Backend
+from pysquashfs.mounting import how_to_mount
+
+Read: TypeAlias = Callable[[str], bytes]
+PLAIN = "plain files"
+TOUCHED = "every byte copied into memory"
+_PACKAGES = ("smallfiles", "numpy", "PySquashfsImage", "zstandard")
+_RUN_S = 0.15
+_MOST_PASSES = 20
+
+
+@contextmanager
+def plain_files(folder: Path) -> Iterator[Read]:
+    """Open, read and close a file a name."""
+    prefix = f"{folder}/"
+
+    def read(name: str) -> bytes:
+        descriptor = os.open(prefix + name, os.O_RDONLY)
+        try:
+            return os.read(descriptor, os.fstat(descriptor).st_size)
+        finally:
+            os.close(descriptor)
+
+    yield read
+
+
+@contextmanager
+def by_library(image: Path, backend: Backend) -> Iterator[Read]:
+    """`pysquashfs`, with one of its back ends."""
+    with SquashFS(image, backend, cache=False) as opened:
+        yield opened.read
+
+
+@contextmanager
+def by_peer(image: Path) -> Iterator[Read]:
+    """The package PySquashfsImage; names are looked up beforehand, as its own search is slow."""
+    from PySquashfsImage import SquashFsImage
+
+    with io.FileIO(image) as file, SquashFsImage(file, closefd=False) as opened:
+        found = {entry.path.lstrip("/"): entry for entry in opened if entry.is_file}
+        yield lambda name: opened.read_file(found[name].inode)
+
+
+@contextmanager
+def by_mount(image: Path, way: str) -> Iterator[Read]:
+    """A mount, and then plain files."""
+    with mount(image, way=way) as folder, plain_files(folder) as read:
+        yield read
+
+
+WAYS: dict[str, Callable[[Path], AbstractContextManager[Read]]] = {
+    "pysquashfs, pure": partial(by_library, backend="pure"),
+    "pysquashfs, libsquashfs": partial(by_library, backend="libsquashfs"),
+    "PySquashfsImage": by_peer,
+    "kernel mount": partial(by_mount, way="kernel"),
+    "squashfuse_ll": partial(by_mount, way="squashfuse_ll"),
+    "squashfuse": partial(by_mount, way="squashfuse"),
+}
+"""By the name that the records carry."""
+
+
+def usable_ways(image: Path) -> tuple[list[str], list[str]]:
+    """Which of `WAYS` can be gone on this machine, and a note on each that cannot.
+
+    Args:
+        image: Tried with mounts, which may be refused although all tools are there.
+    """
+    mounts = {way.name.replace("kernel", "kernel mount"): way for way in how_to_mount(image)}
+    usable, notes = [], []
+    for name in WAYS:
+        reason = ""
+        if name == "pysquashfs, libsquashfs" and libsquashfs.available() is None:
+            reason = "libsquashfs is not installed"
+        elif name == "PySquashfsImage" and find_spec(name) is None:
+            reason = "the package is not installed (extra: compare)"
+        elif name in mounts:
+            reason = "" if mounts[name].available else mounts[name].reason
+            reason = reason or _refusal(image, name)
+        if reason:
+            notes.append(f"{name} was not measured: {reason}")
+        else:
+            usable.append(name)
+    return usable, notes
+
+
+def _refusal(image: Path, name: str) -> str:
+    try:
+        with WAYS[name](image):
+            return ""
+    except SquashFSError as error:
+        return error.got
+
+
+def bench_ways(
+    image: Path, folder: Path | None, config: BenchConfig | None = None, ways: Sequence[str] | None = None
+) -> list[Record]:
+    """Random whole-file reads of one image, warm, in every way at hand.
+
+    Args:
+        image: A squashfs image.
+        folder: The tree it was made of, to be measured beside; None leaves that out.
+        config: Repeats, files at most, seed.
+        ways: Some of `WAYS`; None takes all that can be gone here.
+
+    Returns:
+        One record a way; plain files first.
+
+    Raises:
+        UsageError: A way gave other bytes than the first.
+    """
+    config = config or BenchConfig()
+    chosen = usable_ways(image)[0] if ways is None else list(ways)
+    with SquashFS(image, cache=False) as opened:
+        names = [name for name in opened.paths if not name.startswith(".")]
+    order = np.random.default_rng(config.seed).permutation(len(names))[: config.count]
+    picked = [names[index] for index in order]
+    with ExitStack() as stack:
+        reads = {} if folder is None else {PLAIN: stack.enter_context(plain_files(folder))}
+        reads |= {way: stack.enter_context(WAYS[way](image)) for way in chosen}
+        _same_bytes(reads, picked)
+        return measured(reads, picked, config, what="random reads", place=image)
+
+
+def measured(
+    reads: dict[str, Read], names: Sequence[str], config: BenchConfig, *, what: str, place: Path
+) -> list[Record]:
+    """Records of the same names read in several ways, interleaved.
+
+    Args:
+        reads: By name of the way; open.
+        names: In the order of reading.
+        config: Repeats and seed.
+        what: The operation.
+        place: Something on the file system that is measured.
+    """
+    passes = {way: _passes(read, names) for way, read in reads.items()}
+    cases = [
+        Case(way, partial(_pass, read, names, passes[way]), warm_up=False) for way, read in reads.items()
+    ]
+    outcomes = interleaved(cases, config.repeats, config.seed, what)
+    return [
+        record_of(what, way, outcomes[way], place=place, samples=len(names), seed=config.seed)
+        for way in reads
+    ]
+
+
+def record_of(
+    what: str,
+    name: str,
+    outcomes: Sequence[Outcome],
+    *,
+    place: Path,
+    samples: int,
+    seed: int,
+    cache: Cache = "warm",
+    touched: str = TOUCHED,
+    extra: dict[str, Any] | None = None,
+) -> Record:
+    """A record with the conditions that all of these experiments share."""
+    seconds = sorted(outcome.seconds for outcome in outcomes)
+    return Record(
+        what=what,
+        name=name,
+        format="files" if name == PLAIN else "squashfs",
+        rates_per_s=tuple(outcome.rate_per_s for outcome in outcomes),
+        samples=outcomes[0].samples,
+        bytes=outcomes[0].bytes,
+        seconds=seconds[len(seconds) // 2],
+        filesystem=machine.filesystem(place).kind,
+        cache=cache,
+        touched=touched,
+        set_samples=samples,
+        set_bytes=outcomes[0].bytes * samples // max(1, outcomes[0].samples),
+        seed=seed,
+        extra=extra or {},
+        machine=machine.describe(),
+        versions=versions_of(_PACKAGES),
+    )
+
+
+def _passes(read: Read, names: Sequence[str]) -> int:
+    """Read once, which warms, and learn how many passes make a run long enough to time."""
+    seconds = _pass(read, names, 1).seconds
+    return min(_MOST_PASSES, max(1, round(_RUN_S / max(seconds, 1e-6))))
+
+
+def _pass(read: Read, names: Sequence[str], passes: int) -> Outcome:
+    total, began = 0, perf_counter()
+    for _ in range(passes):
+        for name in names:
+            total += len(read(name))
+    return Outcome(passes * len(names), total, perf_counter() - began)
+
+
+def _same_bytes(reads: dict[str, Read], names: Sequence[str]) -> None:
+    sums = {way: [xxhash.xxh3_64_intdigest(read(name)) for name in names] for way, read in reads.items()}
+    first = next(iter(sums))
+    for way, found in sums.items():
+        if found != sums[first]:
+            raise UsageError(
+                f"{way} gave other bytes than {first}",
+                expected="the same files in all ways",
+                next_step="Make the image again from this folder",
+            )
