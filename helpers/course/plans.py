@@ -76,6 +76,8 @@ PLANS: dict[str, Plan] = {
     "ex04": Plan("Exercise 04", minutes=30, seconds=5, wants=(FOLDER,)),
     "05": Plan("Shard a dataset into tar files", minutes=40, seconds=35, wants=(FOLDER, OFFICIAL, FLICKR)),
     "ex05": Plan("Exercise 05", minutes=30, seconds=10, wants=(FOLDER,)),
+    "06": Plan("Read a squashfs image without mounting it", minutes=35, seconds=45, wants=(FOLDER,)),
+    "ex06": Plan("Exercise 06", minutes=30, seconds=10, wants=(FOLDER,)),
 }
 
 

@@ -1,0 +1,136 @@
+# %% [markdown] id="top"
+# # Exercise 06 · Cure a reader that returns wrong samples
+#
+# ★★☆ · 30 minutes · after [notebook 06](../notebooks/06_read_a_squashfs_image.ipynb)
+#
+# A colleague reads samples out of one large image file. Training works with `num_workers=0`. With two workers the loss
+# stops falling, and there is no error.
+
+# %% id="start"
+import sys
+
+sys.path.append("..")
+from helpers import course
+
+setup = course.start("ex06")
+
+# %% [markdown] id="look"
+# ## Look at the reader
+#
+# `places` holds the first byte and the size of each sample in the file.
+
+# %% id="pack"
+from helpers import formats
+from helpers.pack import PackConfig, pack
+
+path = setup.scratch / "train.sqfs"
+path.unlink(missing_ok=True)
+packed = pack(setup.source(), path, PackConfig(verify="none"))
+with formats.open(path) as image:
+    spans = [image.span(index) for index in range(len(image))]
+    truth = [bytes(image.read(index)) for index in range(len(image))]
+places = [(start, stop - start) for _, start, stop in spans]
+
+
+# %% id="buggy"
+class Colleague:
+    def __init__(self, path, places):
+        self.file = open(path, "rb")
+        self.places = places
+
+    def __getitem__(self, index):
+        start, size = self.places[index]
+        self.file.seek(start)
+        return self.file.read(size)
+
+
+# %% id="symptom"
+from helpers.bench.squashfs import count_wrong
+
+buggy = Colleague(path, places)
+alone = sum(buggy[index] != truth[index] for index in range(len(truth)))
+course.say(f"In one process {alone} of {len(truth)} samples are wrong.")
+course.say(count_wrong(buggy.__getitem__, truth).told("In two forked workers"))
+
+# %% [markdown] id="task"
+# ## Task
+#
+# Write a reader that is right everywhere: in forked workers, also if the parent has read before; in threads; after
+# pickling, as spawned workers get it. Open the file once a process, and never hold all of it. Eight to fifteen lines:
+#
+# `Reader(path: Path, places: list[tuple[int, int]])`, `reader[index: int] -> bytes`
+
+# %% id="answer"
+import os
+
+
+class Reader:
+    """Samples of one file, right in every process and thread."""
+
+    # --8<-- solution
+    def __init__(self, path, places):
+        self.path, self.places = path, places
+        self.opened = (0, -1)  # process, descriptor
+
+    def __getitem__(self, index):
+        start, size = self.places[index]
+        if self.opened[0] != os.getpid():
+            self.opened = (os.getpid(), os.open(self.path, os.O_RDONLY))
+        return os.pread(self.opened[1], size, start)
+
+    def __getstate__(self):
+        return {**self.__dict__, "opened": (0, -1)}
+
+    # --8<-- stub
+    # def __init__(self, path, places):
+    #     raise NotImplementedError  # your code: remember what is needed, open nothing yet
+    #
+    # def __getitem__(self, index):
+    #     raise NotImplementedError  # your code: which process am I in, and where are the bytes?
+    #
+    # def __getstate__(self):
+    #     raise NotImplementedError  # your code: what may travel to another process?
+    # --8<-- end
+
+
+# %% id="check"
+from helpers.checks import ex06_read_a_squashfs_image as check
+
+solved = check.reader(Reader)
+solved
+
+# %% [markdown] id="hints"
+# <details>
+# <summary>Hint 1: who shares what</summary>
+#
+# A forked worker inherits open files, and one offset for all. Threads share the object itself. A spawned worker gets only
+# what can be pickled, and none of the parent's open files.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: a read without an offset</summary>
+#
+# `os.pread(descriptor, size, start)` reads at a place without moving anything. The number of bytes comes first.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 3: once a process</summary>
+#
+# Keep the number of the process that opened (`os.getpid()`) beside the descriptor. `__getstate__` returns what pickle
+# takes along: all but the descriptor.
+#
+# </details>
+
+# %% [markdown] id="use"
+# ## With your reader
+#
+# The same two workers again.
+
+# %% id="cured"
+if not solved:
+    course.say("Solve the task first; then this cell reads with your reader.")
+else:
+    mine = Reader(path, places)
+    course.say(count_wrong(mine.__getitem__, truth).told("With your reader"))
