@@ -14,6 +14,7 @@ import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from time import monotonic
 from typing import Any
 
 from helpers.bench.loaders import PEERS
@@ -24,6 +25,7 @@ from helpers.bench.loading.ours import Ours, run_ours
 from helpers.errors import HelpersError, ResourceError
 
 LIMIT_S = 600.0
+_ENDING_S = 10.0
 _OURS = "ours"
 
 
@@ -86,8 +88,9 @@ class Crew:
         for _, pipe in self._hands.values():
             with contextlib.suppress(OSError):
                 pipe.send(None)
+        until_s = monotonic() + _ENDING_S
         for process, pipe in self._hands.values():
-            process.join(20.0)
+            process.join(max(0.1, until_s - monotonic()))
             process.kill()
             process.join()
             pipe.close()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,9 +27,8 @@ from helpers.bench.loading.ours import Ours, first_of
 from helpers.bench.neighbour import allowance
 from helpers.bench.protocol import Case, Outcome, interleaved
 from helpers.bench.record import Record, versions_of
+from helpers.bench.scratch import memory_folder
 from helpers.errors import ResourceError, UsageError
-from helpers.formats.output import writing
-from helpers.pack.scaling import described
 from helpers.progress import progress
 from helpers.samples import Reader
 
@@ -113,7 +111,7 @@ def _target(path: Path, most: int) -> _Target:
 def _kind(reader: Reader) -> str:
     scaled = (reader.info().get("provenance") or {}).get("resize")
     stored = "raw" if bytes(reader.read(0)[:2]) == b"P6" else "JPEG"
-    return f"{stored}, {described(scaled)}" if isinstance(scaled, dict) else stored
+    return f"{stored} scaled to {scaled.get('short_side')} ahead" if isinstance(scaled, dict) else stored
 
 
 def _named(targets: list[_Target]) -> list[_Target]:
@@ -149,13 +147,10 @@ def _material(target: _Target, config: LoadBenchConfig) -> Iterator[tuple[Path, 
     if not here:
         yield Path(), notes
         return
-    with writing(target.path.parent):
-        place = tempfile.TemporaryDirectory(prefix=".smallfiles-bench-", dir=target.path.parent)
-    with place as name:
-        folder = Path(name)
-        needed = [made for made in MATERIAL if made in {FILES, *(PEERS[peer].material for peer in here)}]
-        if target.kind.startswith("raw"):
-            needed.remove(FILES)
+    needed = [made for made in MATERIAL if made in {FILES, *(PEERS[peer].material for peer in here)}]
+    if target.kind.startswith("raw"):
+        needed.remove(FILES)
+    with memory_folder(target.bytes * len(needed), target.path.parent) as folder:
         reader = first_of(target.path, target.format, target.samples)
         with progress(len(needed), "laying out files for other loaders", unit="layouts") as shown:
             for made in needed:
