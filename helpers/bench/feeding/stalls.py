@@ -1,0 +1,185 @@
+"""Training that needs a batch at every step, and storage that stands still at times.
+
+Steps and storage are pauses of fixed length, so a busy computer measures the same. One thread makes the
+batches in all cases, and only what lies between it and the training differs: two batches made ahead, as
+many as the ring holds, or the ring. Before each epoch the training pauses, as for an evaluation.
+
+The trap: a buffer is judged where supply suffices on average. Where it does not, every buffer runs empty
+and then waits as long as none; so both are measured. Notebook 08 draws it.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from helpers import formats
+from helpers.bench.loading.breakdown import Constant
+from helpers.bench.loading.ours import First
+from helpers.images import RandomResizedCrop
+from helpers.loading import ImageBatches, LoaderConfig, make_loader
+from helpers.loading.batches import Array, Batch, BatchMaker, Indices, Layout
+from helpers.ring import FillSample, RingConfig, open_ring
+from helpers.samples import Reader
+
+BATCH, SAMPLES, EPOCHS = 4, 80, 2
+SLOTS = 16
+STEP_S, MAKE_S = 0.04, 0.018
+PERIOD_S, STILL_S = 1.2, 0.5
+EVALUATION_S = 0.5
+ENOUGH, TOO_SLOW = "enough on average", "too slow on average"
+
+
+@dataclass(frozen=True)
+class Stalling:
+    """A maker on storage that takes its time, and stands still for a while in each period.
+
+    Args:
+        maker: Makes the batches.
+        make_s: Seconds that the storage takes for a batch.
+        still_s: Seconds of standing still in each period; 0 for none.
+        period_s: Seconds.
+    """
+
+    maker: BatchMaker
+    make_s: float
+    still_s: float
+    period_s: float = PERIOD_S
+
+    @property
+    def fixed(self) -> bool:
+        """Of the maker."""
+        return self.maker.fixed
+
+    @property
+    def reader(self) -> Reader:
+        """Of the maker."""
+        return self.maker.reader
+
+    def layout(self, count: int) -> Layout:
+        """Of the maker."""
+        return self.maker.layout(count)
+
+    def make(self, indices: Indices, epoch: int, out: Mapping[str, Array] | None = None) -> Batch:
+        """The same batch, later if the storage stands still."""
+        left_s = self.still_s - time.monotonic() % self.period_s
+        time.sleep(max(0.0, left_s) + self.make_s)
+        return self.maker.make(indices, epoch, out)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training with one kind of buffer.
+
+    Args:
+        buffer: Its name.
+        supply: `ENOUGH` or `TOO_SLOW`.
+        waiting_share: Share of the time between the first and the last batch, pauses left out.
+        levels: Of a ring: seconds and batches ready, whenever training asked for one.
+    """
+
+    buffer: str
+    supply: str
+    waiting_share: float
+    levels: tuple[tuple[float, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Stalls:
+    """All runs.
+
+    Args:
+        runs: Of all buffers, with both supplies.
+        slots: Batches that the ring holds.
+    """
+
+    runs: tuple[Run, ...]
+    slots: int = SLOTS
+
+    def share(self, buffer: str, supply: str) -> float:
+        """How much of its time a training waited."""
+        return next(r.waiting_share for r in self.runs if (r.buffer, r.supply) == (buffer, supply))
+
+    @property
+    def buffers(self) -> list[str]:
+        """Their names, the smallest first."""
+        return list(dict.fromkeys(run.buffer for run in self.runs))
+
+    @property
+    def finding(self) -> str:
+        """The sentence that the measurement supports."""
+        small, ring = self.buffers[0], self.buffers[-1]
+        few, many = self.share(small, ENOUGH), self.share(ring, ENOUGH)
+        slow = self.share(ring, TOO_SLOW)
+        if few - many < 0.05:
+            return f"No buffer helped here: training waited {few:.0%} with {small} and {many:.0%} with {ring}"
+        told = f"Through stalls training waits {few:.0%} of its time with {small}, {many:.0%} with {ring}"
+        return told + f"; too slow a supply stays too slow ({slow:.0%})"
+
+    @property
+    def alt_text(self) -> str:
+        """The figure in words."""
+        told = "; ".join(f"{r.buffer}, {r.supply}: {r.waiting_share:.0%}" for r in self.runs)
+        return (
+            f"Left bars of the share of time spent waiting, right the ring's fill level over time, of "
+            f"{self.slots} slots. {self.finding}. {told}."
+        )
+
+
+def measure_stalls(path: Path) -> Stalls:
+    """Measure three buffers with a supply that stalls but suffices, and with one that does not suffice.
+
+    Args:
+        path: A packed file with labels; only its size matters.
+    """
+    reader = formats.open(path)
+    maker = Constant(ImageBatches(First(reader, min(SAMPLES, len(reader))), RandomResizedCrop()))
+    runs = []
+    for supply, make_s, still_s in ((ENOUGH, MAKE_S, STILL_S), (TOO_SLOW, 2 * STEP_S, 0.0)):
+        slow = Stalling(maker, make_s, still_s)
+        runs += [_by_loader(slow, supply, ahead) for ahead in (2, SLOTS)]
+        runs.append(_by_ring(slow, supply))
+    return Stalls(tuple(runs))
+
+
+def _by_loader(maker: Stalling, supply: str, ahead: int) -> Run:
+    settings = LoaderConfig(batch=BATCH, workers=1, mode="threads", prefetch=ahead, rank=0, world_size=1)
+    loader = make_loader(maker, settings)
+    share = _trained(loader)
+    del loader
+    gc.collect()
+    return Run(f"{ahead} batches ahead", supply, share)
+
+
+def _by_ring(maker: Stalling, supply: str) -> Run:
+    plan = make_loader(maker, LoaderConfig(batch=BATCH, mode="main", rank=0, world_size=1)).plan
+    settings = RingConfig(slots=SLOTS, producers=1, kind="threads", epochs=EPOCHS)
+    with open_ring(maker, plan, settings) as ring:
+        share = _trained(ring)
+        history = ring.fill_history
+    return Run(f"ring of {SLOTS} slots", supply, share, _levels(history))
+
+
+def _levels(history: list[FillSample]) -> tuple[tuple[float, int], ...]:
+    """Seconds since the first batch, and batches ready when it was asked for."""
+    began = history[0].seconds if history else 0.0
+    return tuple((sample.seconds - began, sample.ready) for sample in history)
+
+
+def _trained(loader: Iterable[Any]) -> float:
+    """Epochs of steps; the share of the time that was spent waiting, the very first batch left out."""
+    waited_s, steps = 0.0, 0
+    for _ in range(EPOCHS):
+        time.sleep(EVALUATION_S)
+        asked = perf_counter()
+        for _batch in loader:
+            waited_s += perf_counter() - asked if steps else 0.0
+            steps += 1
+            time.sleep(STEP_S)
+            asked = perf_counter()
+    return waited_s / (waited_s + steps * STEP_S)
