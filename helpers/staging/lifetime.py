@@ -12,12 +12,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import signal
-import threading
 from collections.abc import Callable
-from types import FrameType
 
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+from helpers import endings
 
 _held: dict[int, tuple[int, bool, Callable[[], object]]] = {}
 """By descriptor of the lock: who took it, whether forked children keep it, how it is given back."""
@@ -40,14 +37,14 @@ def enter(descriptor: int, give_back: Callable[[], object], *, inherited: bool) 
         os.register_at_fork(after_in_child=_in_child)
         _ready = True
     _held[descriptor] = (os.getpid(), inherited, give_back)
-    _listen()
+    endings.add(give_back_all)
 
 
 def leave(descriptor: int) -> bool:
     """Forget an entry; whether it was there (False in a forked child, which owns nothing)."""
     found = _held.pop(descriptor, None)
     if not _held:
-        _stop_listening()
+        endings.remove(give_back_all)
     return found is not None and found[0] == os.getpid()
 
 
@@ -70,25 +67,3 @@ def _in_child() -> None:
         descriptor, (_, inherited, _) = _held.popitem()
         if not inherited:
             os.close(descriptor)
-
-
-def _listen() -> None:
-    if threading.current_thread() is not threading.main_thread():
-        return  # Python sets handlers in the main thread only; exit cleans up
-    for number in _SIGNALS:
-        if signal.getsignal(number) == signal.SIG_DFL:
-            signal.signal(number, _on_signal)
-
-
-def _stop_listening() -> None:
-    if threading.current_thread() is not threading.main_thread():
-        return
-    for number in _SIGNALS:
-        if signal.getsignal(number) is _on_signal:
-            signal.signal(number, signal.SIG_DFL)
-
-
-def _on_signal(number: int, frame: FrameType | None) -> None:
-    give_back_all()
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)

@@ -120,12 +120,18 @@ def kill_producers(count, seed, config, same, delay_s=0.002):
     return seen
 
 
-def test_producers_killed_at_random_moments_cost_no_batch(config, same):
+@pytest.fixture
+def patient(monkeypatch):
+    """On a busy machine several in a row may be killed before they begin."""
+    monkeypatch.setattr("helpers.ring.workshop._DEATHS_BEFORE_BEGINNING", 50)
+
+
+def test_producers_killed_at_random_moments_cost_no_batch(config, same, patient):
     assert kill_producers(120, 1, config, same) > 300
 
 
 @pytest.mark.slow
-def test_producers_killed_a_thousand_times_cost_no_batch(config, same):
+def test_producers_killed_a_thousand_times_cost_no_batch(config, same, patient):
     assert kill_producers(1000, 2, config, same) > 1000
 
 

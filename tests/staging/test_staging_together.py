@@ -295,7 +295,7 @@ def storm(source: Path, node: Path, log: Path, rounds: int, seed: int) -> int:
 
 def test_random_kills_lose_nothing_and_leave_nothing(node: Path, tmp_path: Path) -> None:
     source = packed(tmp_path / "data" / "x.arrow", 3 * MIB)
-    assert storm(source, node, tmp_path / "log", 25, 0) > 15
+    assert storm(source, node, tmp_path / "log", 25, 0) > 5
 
 
 @pytest.mark.slow
@@ -305,5 +305,5 @@ def test_a_thousand_random_kills_lose_nothing_and_leave_nothing(
     seed: int, node: Path, tmp_path: Path
 ) -> None:
     source = packed(tmp_path / "data" / "x.arrow", 3 * MIB)
-    assert storm(source, node, tmp_path / "log", 240, seed + 1) > 250
+    assert storm(source, node, tmp_path / "log", 240, seed + 1) > 100
     assert lifetime._held == {}
