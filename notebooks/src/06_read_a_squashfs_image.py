@@ -5,8 +5,8 @@
 # FUSE are installed · **Data** 400 synthetic images
 #
 # A squashfs image is a whole folder tree in one read-only file. Linux can mount it, so that every program sees files
-# again. Many sites do not let you mount, and you do not need it: a reader of a few hundred lines is faster. The settings
-# with which you pack decide nearly everything.
+# again. Many sites do not let you mount, and you do not need it: a library reads the image as well. The settings with
+# which you pack decide how quick that is.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -92,7 +92,7 @@ reader.key(7), reader.target(7), reader.classes[reader.target(7)], reader.span(7
 from helpers.bench import BenchConfig, squashfs
 from helpers.bench.hdf5 import load
 
-samples = load(source, 16 << 20)
+samples = load(source, 12 << 20)
 quick = BenchConfig(repeats=3, count=60)
 measured = squashfs.bench_settings(samples, setup.scratch, config=quick)
 
@@ -109,9 +109,13 @@ course.figure(plots.settings(measured), alt=plots.alt_text(measured))
 for one in measured:
     print(f"{one.name:32} {bytes_text(one.image_bytes):>8}  {one.saved:6.1%} saved")
 
+# %%
+sizes = [one.image_bytes for one in measured]
+course.say(f"The largest image is **{max(sizes) / min(sizes) - 1:.1%}** larger than the smallest.")
+
 # %% [markdown]
-# That is why nobody notices while packing: all images have the same size. The loss comes later, with every read of every
-# epoch. An image can be asked for it, also one that somebody else made. First the slowest, then the quickest:
+# So nobody notices while packing. The loss comes later, with every read of every epoch. An image can be asked for it,
+# also one that somebody else made. First the slowest, then the quickest:
 
 # %%
 slowest = min(measured, key=lambda one: one.rate().median)
@@ -142,7 +146,7 @@ print(RECOMMENDED)
 usable, missing = squashfs.usable_ways(image_path)
 for note in missing:
     print(note)
-warm = squashfs.bench_ways(image_path, setup.path(), BenchConfig(repeats=5, count=300), usable)
+warm = squashfs.bench_ways(image_path, setup.path(), BenchConfig(repeats=4, count=200), usable)
 
 # %%
 from helpers import plots as figures
@@ -181,18 +185,19 @@ from helpers.bench.squashfs.settings import text_settings, worth_below_bytes_s
 documents = squashfs.documents(300)
 raw, gzip, zstd = squashfs.bench_settings(documents, setup.scratch, text_settings(), quick)
 for one in (raw, gzip, zstd):
-    print(f"{one.name:14} {one.bytes / one.image_bytes:4.1f} times smaller  {one.rate().median:8,.0f} files/s")
+    print(f"{one.name:14} {one.bytes / one.image_bytes:4.1f} times smaller {one.rate().median:8,.0f} files/s")
 
 # %%
 below = worth_below_bytes_s(raw, zstd)
 course.say(
-    f"Unpacking costs time, bytes that need not come save some. On this machine zstd is ahead as soon as one reader "
-    f"gets **less than {below / 1e6:,.0f} MB/s** from the storage."
+    f"Unpacking costs time, bytes that need not come save some. Here zstd is ahead as soon as "
+    f"one reader gets **less than {below / 1e6:,.0f} MB/s** from the storage."
 )
 
 # %% [markdown]
-# On a busy parallel file system a single reader often gets less than that. So: images raw, text and labels as zstd. Do
-# not take a level above 3 without measuring: packing becomes many times slower, for a few percent.
+# Compare that with what one reader gets from your file system on a busy day; `python -m helpers bench read` measures it.
+# So: images raw, and text as zstd where the storage is slower. Do not take a level above 3 without measuring: packing
+# becomes many times slower, for a few percent.
 
 # %% [markdown] id="sharing"
 # ## 4 · Share an image between workers
@@ -235,11 +240,11 @@ ours = squashfs.count_wrong(reader.read, truth)
 # %%
 for name, trial in (("seek, then read", bad), ("os.pread", good), ("the course's reader", ours)):
     course.say(trial.told(name))
+course.say(bad.in_words)
 
 # %% [markdown]
-# An open file has an *offset*, and forked workers share it. One worker seeks, the other seeks too, and then the first one
-# reads: bytes of the right image file, of the wrong sample. Nothing raises. Training goes on and the accuracy is a
-# little worse than it should be.
+# An open file has an *offset*, and forked workers share it. One worker seeks, the other one seeks too, and then the first
+# reads: bytes of the right file, of the wrong sample. Training goes on, on images that do not belong to their labels.
 #
 # `os.pread` takes the position as an argument, so there is nothing to share. Two packages for squashfs that you may find
 # seek and read. Ask that of every reader of one big file.

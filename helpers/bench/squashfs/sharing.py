@@ -41,6 +41,17 @@ class Trial:
         errors = f", and {self.errors:,} raised" if self.errors else ""
         return f"{name}: **{self.wrong:,} wrong samples** of {self.reads:,}{errors}"
 
+    @property
+    def in_words(self) -> str:
+        """What that means."""
+        if not self.wrong:
+            return (
+                "No sample was wrong this time: the workers did not meet, which depends on chance and on the "
+                "number of CPUs. A reader that moves a shared offset is wrong all the same."
+            )
+        errors = "no error told of it" if not self.errors else f"{self.errors:,} errors told of some"
+        return f"{self.wrong / max(1, self.reads):.0%} of the samples were wrong, and {errors}."
+
 
 def count_wrong(
     read: Callable[[int], Any],
