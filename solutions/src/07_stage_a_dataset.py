@@ -1,0 +1,140 @@
+# %% [markdown] id="top"
+# # Exercise 07 · Stage a file so that nobody is hurt
+#
+# ★★★ · 40 minutes · after [notebook 07](../notebooks/07_stage_a_dataset.ipynb)
+#
+# Copying a file is one line. A copy on a node is shared, though: by jobs that start at the same moment, by jobs that are
+# killed, by people who plant links. Here you write the few lines that make the difference.
+#
+# A copy is *good* if it is complete: of the size and the modification time of the source. Use only the standard library.
+
+# %% id="start"
+import sys
+
+sys.path.append("..")
+from helpers import course
+
+setup = course.start("ex07")
+
+# %% [markdown] id="task"
+# ## Task
+#
+# Copy `src` into `folder` (make it, mode 700) and return the copy's path. Two jobs may call at once; the disk may be full;
+# SIGTERM and `kill -9` may come. Under the final name is never half a copy, a good one is reused, links are not
+# followed, failing leaves nothing and raises `OSError`:
+#
+# `stage(src: Path, folder: Path) -> Path`
+
+# %% id="imports"
+import fcntl
+import os
+import shutil
+import signal
+from pathlib import Path
+
+
+# %% tags=["solution-only"] id="good"
+def is_good(src: Path, copy: Path) -> bool:
+    """Whether a copy is there, is no link, and has size and time of the source."""
+    if copy.is_symlink() or not copy.is_file():
+        return False
+    one, other = src.stat(), copy.stat()
+    return (one.st_size, one.st_mtime_ns) == (other.st_size, other.st_mtime_ns)
+
+
+# %% tags=["solution-only"] id="aside"
+def copy_aside(src: Path, copy: Path) -> None:
+    """Copy under another name and rename; on SIGTERM too nothing is left."""
+    part = copy.with_name(f"{copy.name}.part")
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        part.unlink(missing_ok=True)  # of a job that was killed; we hold the lock
+        shutil.copy2(src, part)  # keeps the modification time
+        os.replace(part, copy)
+    finally:
+        part.unlink(missing_ok=True)
+        signal.signal(signal.SIGTERM, before)
+
+
+# %% id="answer"
+def stage(src: Path, folder: Path) -> Path:
+    """A complete copy of `src` in `folder`, made now or by another job."""
+    # --8<-- solution
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink():
+        raise FileExistsError(f"{folder} is a symbolic link")
+    copy = folder / src.name
+    with (folder / f".{src.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # waits; closing the file lets go, and so does dying
+        if not is_good(src, copy):
+            copy_aside(src, copy)
+    return copy
+    # --8<-- stub
+    # raise NotImplementedError  # your code: about 20 lines; more functions above are welcome
+    # --8<-- end
+
+
+# %% id="check"
+from helpers.checks import ex07_stage_a_dataset as check
+
+verdict = check.stage(stage)
+verdict
+
+# %% [markdown] id="hints"
+# <details>
+# <summary>Hint 1: in which order</summary>
+#
+# Make the folder. Take a lock. Look whether a good copy is there. If not, copy to another name in the same folder and
+# rename it with `os.replace`. Whoever comes second waits for the lock, and then finds the copy.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: a lock that dies with its owner</summary>
+#
+# Open a small file of its own for writing and call `fcntl.flock(file, fcntl.LOCK_EX)`. It waits until the lock is free;
+# closing the file frees it, and so does the kernel when the process dies. The small file may stay.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 3: what runs when</summary>
+#
+# `finally` runs after an exception, such as the `OSError` of a full disk. It does not run after SIGTERM, unless a
+# handler turns the signal into an exception: `signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))`. Put the old
+# handler back. After `kill -9` nothing runs; the next call finds the temporary file under its fixed name.
+#
+# </details>
+
+# %% [markdown] id="use"
+# ## With your function
+#
+# The first cell packs the images and finds a place on this node. The second stages the file with your function, twice,
+# reads an image from the copy, and takes everything away again.
+
+# %% id="place"
+from helpers.bench import staged
+from helpers.bench.shards.place import fresh_folder
+from helpers.pack import PackConfig, pack
+
+packed = pack(setup.source(), fresh_folder(setup.scratch) / "train.arrow", PackConfig(verify="none")).path
+place, note = staged.place_for(packed, 2 * packed.stat().st_size, setup.scratch)
+course.say(note or f"Node-local storage: `{place}`.")
+
+# %% id="read"
+from time import perf_counter
+
+from helpers import formats
+from helpers.bench.scratch import memory_folder
+
+if not verdict:
+    course.say("Solve the task first; then this cell stages with your function.")
+else:
+    with memory_folder(packed.stat().st_size, place) as here:
+        for number in ("first", "second"):
+            began = perf_counter()
+            copy = stage(packed, here / "mine")
+            course.say(f"The {number} call took **{1000 * (perf_counter() - began):.1f} ms**.")
+        reader = formats.open(copy)
+        course.say(f"The copy holds {len(reader):,} images; the first has {reader.size(0):,} bytes.")
+        reader.close()
