@@ -364,5 +364,5 @@ course.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "t
 # %% [markdown] id="next"
 # ## Next
 #
-# This notebook ends the first half of the course: the cost of small files, their description, and three formats that
-# replace them. Pack a data set of your own with the command above.
+# Notebook 06, [Read a squashfs image without mounting it](06_read_a_squashfs_image.ipynb), keeps the tree of files, in one
+# file. Pack a data set of your own with the command above first.

@@ -318,5 +318,5 @@ course.command(config, "DATA_FOLDER", "train.sqfs")
 # %% [markdown] id="next"
 # ## Next
 #
-# Notebook 05, [Shard a dataset into tar files](05_shard_a_dataset.ipynb), packs the same images for reading from front to
-# back. Images, shards, Arrow and HDF5 are all one file or a few: what remains is to bring them close to the GPU.
+# Images, shards, Arrow and HDF5 are all one file or a few. Notebook 07,
+# [Stage data to /dev/shm](07_stage_a_dataset.ipynb), brings them close to the GPU.
