@@ -17,7 +17,6 @@ from helpers.training.stopping import listening
 if TYPE_CHECKING:
     from helpers.training import TrainConfig, TrainReport
 
-_HEAVY_BYTES = 1 << 40  # any training is too much for a login node
 INTERRUPTED = 75
 """Exit code of a training that was asked to stop (sysexits' EX_TEMPFAIL: try again later)."""
 
@@ -54,11 +53,17 @@ def run(arguments: argparse.Namespace) -> int:
         from helpers import training
 
         config = training.TrainConfig.from_args(arguments)
-        warn_on_login_node("training", size_bytes=_HEAVY_BYTES)
+        warn_on_login_node("training", size_bytes=_read_bytes(arguments.data) * config.epochs)
         report = training.train(arguments.data, arguments.val, config, asked_to_stop)
     if ranks().rank == 0:  # one speaks for all
         print_json(_as_json(report)) if arguments.json else _tell(report, config)
     return INTERRUPTED if report.interrupted else 0
+
+
+def _read_bytes(data: Path) -> int:
+    """What an epoch reads; 0 for what is not there, which is told later."""
+    files = data.iterdir() if data.is_dir() else [data]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _as_json(report: TrainReport) -> dict[str, Any]:
