@@ -13,7 +13,6 @@ and world_size=1. Notebook 08 teaches it.
 
 from __future__ import annotations
 
-import dataclasses
 import multiprocessing
 from collections.abc import Iterator
 from contextlib import suppress
@@ -83,7 +82,7 @@ class Loader(DataLoader[Any]):
         epoch, batch = self._at or (self.schedule.epoch, self.schedule.start)
         if batch and batch >= self.plan.length(epoch):
             epoch, batch = epoch + 1, 0
-        return {"epoch": epoch, "batch": batch, "plan": _depends(self.plan)}
+        return {"epoch": epoch, "batch": batch, "plan": self.plan.depends_on()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The next pass goes on where the loader was that gave this state.
@@ -91,7 +90,7 @@ class Loader(DataLoader[Any]):
         Raises:
             UsageError: That loader had another batch size, seed or number of ranks.
         """
-        now, then = _depends(self.plan), state.get("plan")
+        now, then = self.plan.depends_on(), state.get("plan")
         if then != now:
             names = [name for name in now if not isinstance(then, dict) or then.get(name) != now[name]]
             before = {name: then.get(name) for name in names} if isinstance(then, dict) else "unknown"
@@ -293,11 +292,3 @@ def _batch_bytes(maker: BatchMaker, batch: int) -> int:
         return nbytes(maker.layout(batch))
     samples = max(len(maker.reader), 1)
     return int(maker.reader.info().get("bytes", 0)) * batch // samples  # a mean batch
-
-
-def _depends(plan: EpochPlan) -> dict[str, Any]:
-    """What the meaning of an epoch and a batch number depends on; the rank does not count."""
-    fields = dataclasses.asdict(plan)
-    shards = fields.pop("shards")
-    del fields["rank"]
-    return fields | {"shards": len(shards)}

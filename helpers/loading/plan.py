@@ -10,8 +10,8 @@ Notebooks 05 and 10 teach it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import NoReturn, TypeAlias
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -146,6 +146,13 @@ class EpochPlan:
     def of_rank(self, rank: int) -> EpochPlan:
         """The same plan for another rank."""
         return replace(self, rank=rank)
+
+    def depends_on(self) -> dict[str, Any]:
+        """What decides which samples a batch number means, for a checkpoint; the rank does not count."""
+        fields = asdict(self)
+        shards = fields.pop("shards")
+        del fields["rank"]
+        return fields | {"shards": len(shards)}
 
     def _own_sizes(self, epoch: int) -> tuple[int, ...]:
         if not self.whole_shards:

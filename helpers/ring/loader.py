@@ -21,7 +21,7 @@ import torch
 
 from helpers.errors import UsageError
 from helpers.loading.batches import Array, Fault
-from helpers.loading.loader import KEPT_FAULTS, _depends
+from helpers.loading.loader import KEPT_FAULTS
 from helpers.loading.packets import LoadedBatch, to_tensors
 from helpers.loading.plan import EpochPlan
 from helpers.loading.schedule import Schedule
@@ -123,7 +123,7 @@ class RingLoader:
         epoch, batch = self._at or (self.schedule.epoch, self.schedule.start)
         if batch and batch >= self.plan.length(epoch):
             epoch, batch = epoch + 1, 0
-        return {"epoch": epoch, "batch": batch, "plan": _depends(self.plan)}
+        return {"epoch": epoch, "batch": batch, "plan": self.plan.depends_on()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The next pass goes on where the loader was that gave this state.
@@ -131,10 +131,10 @@ class RingLoader:
         Raises:
             UsageError: That loader had another batch size, seed or number of ranks.
         """
-        if state.get("plan") != _depends(self.plan):
+        if state.get("plan") != self.plan.depends_on():
             raise UsageError(
                 f"the state is of a loader with the plan {state.get('plan')}",
-                expected=f"{_depends(self.plan)}, as this one has",
+                expected=f"{self.plan.depends_on()}, as this one has",
                 next_step="Resume with the settings of the run that was stopped",
             )
         self.start_at(int(state["epoch"]), int(state["batch"]))

@@ -1,6 +1,7 @@
 """Every sample exactly once an epoch, for any ranks, workers and shards."""
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -175,3 +176,10 @@ def test_a_stream_is_read_in_long_runs():
 def test_numbers_that_contradict_each_other_are_refused(fields, message):
     with pytest.raises(UsageError, match=message):
         EpochPlan(**({"samples": 100} | fields))
+
+
+def test_what_a_batch_number_means_is_the_same_for_all_ranks_and_fits_into_a_checkpoint():
+    plan = EpochPlan(10, batch=3, world_size=2, streams=1, shards=(4, 6))
+    kept = plan.depends_on()
+    assert kept == plan.of_rank(1).depends_on() == json.loads(json.dumps(kept))
+    assert kept["shards"] == 2 and kept != EpochPlan(10, batch=4, world_size=2).depends_on()
