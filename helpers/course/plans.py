@@ -80,6 +80,8 @@ PLANS: dict[str, Plan] = {
     "ex06": Plan("Exercise 06", minutes=30, seconds=10, wants=(FOLDER,)),
     "07": Plan("Stage data to /dev/shm", minutes=35, seconds=40, wants=(FOLDER,)),
     "ex07": Plan("Exercise 07", minutes=40, seconds=5, wants=(FOLDER,)),
+    "08": Plan("Keep the GPU fed", minutes=40, seconds=50, wants=(FOLDER,), small=240),
+    "ex08": Plan("Exercise 08", minutes=40, seconds=12, wants=(FOLDER,), small=240),
 }
 
 

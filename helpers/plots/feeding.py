@@ -32,7 +32,7 @@ def stages(found: Following) -> Figure:
     with styled():
         figure = empty_figure(3.2)
         axes = figure.subplots()
-        rows = np.arange(len(found.ways))
+        rows = list(range(len(found.ways)))
         left = np.zeros(len(rows))
         longest = max(1e3 * second for way in found.ways for second in way.totals_s)
         for number, stage in enumerate(STAGES):
@@ -88,7 +88,9 @@ def workers(found: Throughput) -> Figure:
     with styled():
         figure = empty_figure(3.3)
         axes = figure.subplots()
-        axes.axvline(found.cpus, color=REFERENCE_COLOUR, ls="--", lw=1.2, zorder=0)
+        axes.axvline(
+            found.cpus, color=REFERENCE_COLOUR, ls="--", lw=1.2, zorder=0, label="CPUs of this kernel"
+        )
         for number, mode in enumerate(MODES):
             line = found.line(mode)
             colour = COLOURS[number]
@@ -106,9 +108,6 @@ def workers(found: Throughput) -> Figure:
         counts = [count for count, _ in found.line(MODES[0])]
         axes.set_xticks(counts, ["0\n(main)", *map(str, counts[1:])])
         axes.set_ylim(0, 1.1 * max(rate for runs in (found.main, *found.runs.values()) for rate in runs))
-        axes.text(
-            found.cpus, 0, " CPUs of this kernel", fontsize=8, color=INK, va="bottom", rotation=90, ha="right"
-        )
         axes.set_xlabel(
             f"workers (line: median, dots: {len(found.main)} epochs; batches of {found.batch})", fontsize=9
         )
@@ -135,7 +134,7 @@ def stalls(found: Stalls) -> Figure:
                 color=COLOURS[number],
                 hatch=_HATCHES[number],
                 edgecolor="white",
-                label=supply,
+                label=f"supply {supply}",
             )
             for place, share in zip(places, shares, strict=True):
                 left.text(share, place, f" {share:.0f} %", va="center", fontsize=9)
@@ -150,11 +149,11 @@ def stalls(found: Stalls) -> Figure:
         for number, supply in enumerate((ENOUGH, TOO_SLOW)):
             _level(right, next(r for r in found.runs if r.levels and r.supply == supply), number)
         right.axhline(found.slots, color=REFERENCE_COLOUR, ls="--", lw=1)
-        right.set_ylim(0, 1.35 * found.slots)
+        right.set_ylim(0, 1.55 * found.slots)
         right.set_xlim(0)
         right.set_xlabel("seconds since the first batch", fontsize=9)
         right.set_ylabel(f"batches ready in the ring of {found.slots}", fontsize=9)
-        right.legend(fontsize=8, frameon=False, loc="upper right", title="batches come", title_fontsize=8)
+        right.legend(fontsize=8, frameon=False, loc="upper right")
         right.spines[["top", "right"]].set_visible(False)
         _finish(figure, left, found.finding)
     return figure
@@ -162,8 +161,17 @@ def stalls(found: Stalls) -> Figure:
 
 def _level(axes: Axes, run: Run, number: int) -> None:
     seconds, levels = zip(*run.levels, strict=True)
+    for at, (start, stop) in enumerate(run.still):
+        label = "storage stands still" if not at else None
+        axes.axvspan(start, min(stop, seconds[-1]), color=REFERENCE_COLOUR, alpha=0.25, lw=0, label=label)
     axes.step(
-        seconds, levels, where="post", lw=1.6, color=COLOURS[number], ls=("-", "--")[number], label=run.supply
+        seconds,
+        levels,
+        where="post",
+        lw=1.6,
+        color=COLOURS[number],
+        ls=("-", "--")[number],
+        label=f"supply {run.supply}",
     )
 
 

@@ -91,8 +91,8 @@ class Following:
         if factor < _CLEAR:
             return f"All ways take about as long here; {last.largest} takes most"
         return (
-            f"The same {self.batch} views in {1e3 * first.total_s:.0f} or in {1e3 * last.total_s:.0f} ms: "
-            f"{factor:.1f} times; what is left is mostly {last.largest}"
+            f"The same {self.batch} views in {1e3 * first.total_s:.0f} or {1e3 * last.total_s:.0f} ms "
+            f"({factor:.1f} times); now most is {last.largest}"
         )
 
     @property

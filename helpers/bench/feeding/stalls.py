@@ -14,6 +14,7 @@ import gc
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -42,14 +43,14 @@ class Stalling:
     Args:
         maker: Makes the batches.
         make_s: Seconds that the storage takes for a batch.
-        still_s: Seconds of standing still in each period; 0 for none.
-        period_s: Seconds.
+        still_s: Seconds of standing still at the end of each period; 0 for none.
+        origin_s: When the first period began.
     """
 
     maker: BatchMaker
     make_s: float
     still_s: float
-    period_s: float = PERIOD_S
+    origin_s: float
 
     @property
     def fixed(self) -> bool:
@@ -67,8 +68,8 @@ class Stalling:
 
     def make(self, indices: Indices, epoch: int, out: Mapping[str, Array] | None = None) -> Batch:
         """The same batch, later if the storage stands still."""
-        left_s = self.still_s - time.monotonic() % self.period_s
-        time.sleep(max(0.0, left_s) + self.make_s)
+        left_s = PERIOD_S - (time.monotonic() - self.origin_s) % PERIOD_S
+        time.sleep((left_s if left_s < self.still_s else 0.0) + self.make_s)
         return self.maker.make(indices, epoch, out)
 
 
@@ -81,12 +82,14 @@ class Run:
         supply: `ENOUGH` or `TOO_SLOW`.
         waiting_share: Share of the time between the first and the last batch, pauses left out.
         levels: Of a ring: seconds and batches ready, whenever training asked for one.
+        still: From when to when the storage stood still, in the same seconds.
     """
 
     buffer: str
     supply: str
     waiting_share: float
     levels: tuple[tuple[float, int], ...] = ()
+    still: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,18 +142,17 @@ def measure_stalls(path: Path) -> Stalls:
     """
     reader = formats.open(path)
     maker = Constant(ImageBatches(First(reader, min(SAMPLES, len(reader))), RandomResizedCrop()))
-    runs = []
+    runs: list[Run] = []
     for supply, make_s, still_s in ((ENOUGH, MAKE_S, STILL_S), (TOO_SLOW, 2 * STEP_S, 0.0)):
-        slow = Stalling(maker, make_s, still_s)
-        runs += [_by_loader(slow, supply, ahead) for ahead in (2, SLOTS)]
-        runs.append(_by_ring(slow, supply))
+        for measure in (partial(_by_loader, ahead=2), partial(_by_loader, ahead=SLOTS), _by_ring):
+            runs.append(measure(Stalling(maker, make_s, still_s, time.monotonic()), supply))  # noqa: PERF401
     return Stalls(tuple(runs))
 
 
 def _by_loader(maker: Stalling, supply: str, ahead: int) -> Run:
     settings = LoaderConfig(batch=BATCH, workers=1, mode="threads", prefetch=ahead, rank=0, world_size=1)
     loader = make_loader(maker, settings)
-    share = _trained(loader)
+    share, _ = _trained(loader)
     del loader
     gc.collect()
     return Run(f"{ahead} batches ahead", supply, share)
@@ -158,11 +160,13 @@ def _by_loader(maker: Stalling, supply: str, ahead: int) -> Run:
 
 def _by_ring(maker: Stalling, supply: str) -> Run:
     plan = make_loader(maker, LoaderConfig(batch=BATCH, mode="main", rank=0, world_size=1)).plan
-    settings = RingConfig(slots=SLOTS, producers=1, kind="threads", epochs=EPOCHS)
+    settings = RingConfig(slots=SLOTS, producers=1, kind="threads")
     with open_ring(maker, plan, settings) as ring:
-        share = _trained(ring)
+        share, began_s = _trained(ring)
         history = ring.fill_history
-    return Run(f"ring of {SLOTS} slots", supply, share, _levels(history))
+    return Run(
+        f"ring of {SLOTS} slots", supply, share, _levels(history), _still(maker, began_s, time.monotonic())
+    )
 
 
 def _levels(history: list[FillSample]) -> tuple[tuple[float, int], ...]:
@@ -171,15 +175,27 @@ def _levels(history: list[FillSample]) -> tuple[tuple[float, int], ...]:
     return tuple((sample.seconds - began, sample.ready) for sample in history)
 
 
-def _trained(loader: Iterable[Any]) -> float:
-    """Epochs of steps; the share of the time that was spent waiting, the very first batch left out."""
-    waited_s, steps = 0.0, 0
+def _still(maker: Stalling, began_s: float, ended_s: float) -> tuple[tuple[float, float], ...]:
+    """When the storage stood still, in seconds since the first batch."""
+    count = int((ended_s - maker.origin_s) / PERIOD_S) + 1 if maker.still_s else 0
+    stops = [maker.origin_s + number * PERIOD_S - began_s for number in range(1, count + 1)]
+    return tuple((max(0.0, stop - maker.still_s), stop) for stop in stops if 0 < stop < ended_s - began_s)
+
+
+def _trained(loader: Iterable[Any]) -> tuple[float, float]:
+    """Epochs of steps.
+
+    Returns:
+        The share of the time that was spent waiting, the very first batch left out, and when training began.
+    """
+    waited_s, steps, began_s = 0.0, 0, 0.0
     for _ in range(EPOCHS):
         time.sleep(EVALUATION_S)
         asked = perf_counter()
+        began_s = began_s or time.monotonic()
         for _batch in loader:
             waited_s += perf_counter() - asked if steps else 0.0
             steps += 1
             time.sleep(STEP_S)
             asked = perf_counter()
-    return waited_s / (waited_s + steps * STEP_S)
+    return waited_s / (waited_s + steps * STEP_S), began_s

@@ -1,0 +1,268 @@
+# %% [markdown] id="top"
+# # Exercise 08 · Find the bottleneck and cure it
+#
+# ★★☆ · 40 minutes · after [notebook 08](../notebooks/08_keep_the_gpu_fed.ipynb)
+#
+# Three loaders, three bottlenecks. Each has one bad part. You write down how to find it, look at the measurements, and
+# replace the part.
+
+# %% id="start"
+import sys
+
+sys.path.append("..")
+from helpers import course, images
+from helpers.pack import PackConfig, pack
+
+setup = course.start("ex08")
+packed = setup.scratch / "train.arrow"
+if not packed.exists():
+    pack(setup.source(), packed, PackConfig())
+
+# %% [markdown] id="find"
+# ## Task 1
+#
+# `stages` holds the seconds of one worker for a batch. `workers` of them work at once; with 0 the trainer makes batches
+# itself and always waits. Return the stage to mend: the longest. If batches come at least as fast as steps of `step_s`
+# seconds, return `"training"`:
+#
+# `bottleneck(stages: dict[str, float], workers: int, step_s: float) -> str`
+
+
+# %% id="find-answer"
+def bottleneck(stages: dict[str, float], workers: int, step_s: float) -> str:
+    """What limits the training: a stage of the loader, or "training" itself."""
+    # --8<-- solution
+    if workers and sum(stages.values()) / workers <= step_s:
+        return "training"
+    return max(stages, key=stages.get)
+    # --8<-- stub
+    # raise NotImplementedError  # your code: three lines, the name of a stage or "training"
+    # --8<-- end
+
+
+# %% id="find-check"
+from helpers.checks import ex08_keep_the_gpu_fed as check
+
+found = check.bottleneck(bottleneck)
+found
+
+# %% [markdown] id="find-hints"
+# <details>
+# <summary>Hint 1: how fast do batches come?</summary>
+#
+# One worker needs the sum of all stages for a batch. Two workers have two batches ready in that time.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: the name of the largest value</summary>
+#
+# `max(numbers)` of a dict gives its last key in the alphabet. `max(numbers, key=numbers.get)` asks for the values.
+#
+# </details>
+
+# %% [markdown] id="given"
+# ## The three loaders
+#
+# Run and read them. Each replaces one part of a good loader. Opening a file waits 6 ms here, as on a busy file system.
+# The last cell measures them: two workers, and steps of 10 ms.
+
+
+# %% id="given-a"
+class ReadA:
+    """Loader A: bytes and labels of some samples of a packed file."""
+
+    def __init__(self, disk, path):
+        self.disk, self.path = disk, path
+
+    def __call__(self, indices):
+        samples = []
+        for index in indices:
+            file = self.disk.open(self.path)
+            samples.append((file.read(index), file.target(index)))
+        return samples
+
+
+# %% id="given-b"
+import torch
+
+
+def picture_b(data, box, size):
+    """Loader B: the part `box` of a picture, scaled to size x size."""
+    floats = torch.from_numpy(images.decode(data)).permute(2, 0, 1).float() / 255
+    scale = size / box.height
+    shape = [round(scale * side) for side in floats.shape[1:]]
+    whole = torch.nn.functional.interpolate(floats[None], shape, mode="bilinear", antialias=True)[0]
+    top, left = round(scale * box.top), round(scale * box.left)
+    view = whole[:, top : top + size, left : left + size]
+    return (255 * view).round().byte().permute(1, 2, 0).numpy()
+
+
+# %% id="given-c"
+def collate_c(pictures, labels):
+    """Loader C: one batch of many views."""
+    views = [images.normalise(picture[None])[0].tolist() for picture in pictures]
+    return {"image": torch.tensor(views), "target": torch.tensor(labels)}
+
+
+# %% id="measure"
+from helpers.checks.ex08_keep_the_gpu_fed.practice import follow, told
+
+given = {"A": {"read": ReadA}, "B": {"picture": picture_b}, "C": {"collate": collate_c}}
+for name, part in given.items():
+    measured = follow(packed, **part)
+    limit = f"mend {bottleneck(measured, 2, 0.01)}" if found else "solve task 1 first"
+    print(f"{name}: {told(measured)}; {limit}")
+
+# %% [markdown] id="cure-a"
+# ## Task 2
+#
+# Cure *A*. Making a reader opens nothing, since it is made in the trainer and sent to workers. The first call opens
+# the file, and later calls use that handle. Read only what is asked for:
+#
+# `Reader(disk: Disk, path: Path)`, and `reader(indices: list[int]) -> list[tuple[bytes, int]]`
+
+
+# %% id="cure-a-answer"
+# --8<-- solution
+class Reader:
+    """Bytes and labels of some samples of a packed file, opened once."""
+
+    def __init__(self, disk, path):
+        self.disk, self.path, self.file = disk, path, None
+
+    def __call__(self, indices):
+        if self.file is None:
+            self.file = self.disk.open(self.path)
+        return [(self.file.read(index), self.file.target(index)) for index in indices]
+
+
+# --8<-- stub
+# class Reader:
+#     """Bytes and labels of some samples of a packed file, opened once."""
+#
+#     def __init__(self, disk, path):
+#         self.disk, self.path = disk, path
+#
+#     def __call__(self, indices):
+#         raise NotImplementedError  # your code: three lines; __init__ may change too
+#
+#
+# --8<-- end
+
+# %% id="cure-a-check"
+cured_a = check.reader(Reader)
+cured_a
+
+# %% [markdown] id="cure-a-hints"
+# <details>
+# <summary>Hint 1: where to keep a handle</summary>
+#
+# On `self`. Put `None` there at first; then a call can see whether the file is open.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: not on the class</summary>
+#
+# What stands in the class body, or in a global, is shared by all readers, also by one of another file.
+#
+# </details>
+
+# %% [markdown] id="cure-b"
+# ## Task 3
+#
+# Cure *B*. Give the same view for less work: no floats, and no pixel scaled that is not shown. `images.decode(data)` and
+# `images.resize(pixels, out)` will do; `out` is the array to fill:
+#
+# `picture(data: bytes, box: Box, size: int) -> np.ndarray`, uint8, `[size, size, 3]`
+
+# %% id="cure-b-answer"
+import numpy as np
+
+
+def picture(data, box, size):
+    """The part `box` (top, left, height, width) of a picture, scaled to size x size."""
+    # --8<-- solution
+    pixels = images.decode(data)
+    out = np.empty((size, size, 3), np.uint8)
+    images.resize(pixels[box.top : box.top + box.height, box.left : box.left + box.width], out)
+    return out
+    # --8<-- stub
+    # raise NotImplementedError  # your code: four lines, an array of bytes
+    # --8<-- end
+
+
+# %% id="cure-b-check"
+cured_b = check.picture(picture)
+cured_b
+
+# %% [markdown] id="cure-b-hints"
+# <details>
+# <summary>Hint 1: cutting costs nothing</summary>
+#
+# `pixels[top:bottom, left:right]` is a window on the array; nothing is copied. Rows come first.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: the array to fill</summary>
+#
+# `np.empty((size, size, 3), np.uint8)`, a new one for each picture.
+#
+# </details>
+
+# %% [markdown] id="cure-c"
+# ## Task 4
+#
+# Cure *C*. Return the views as one tensor of bytes, and the labels as int64. The GPU makes floats of it later: its
+# `images.normalise(batch["image"])` must give what `collate_c` gives:
+#
+# `collate(pictures: list[np.ndarray], labels: list[int]) -> dict[str, torch.Tensor]`, `image` as `[B, H, W, 3]` and `target`
+
+
+# %% id="cure-c-answer"
+def collate(pictures, labels):
+    """One batch of many views."""
+    # --8<-- solution
+    return {"image": torch.from_numpy(np.stack(pictures)), "target": torch.tensor(labels, dtype=torch.int64)}
+    # --8<-- stub
+    # raise NotImplementedError  # your code: one or two lines, a dict of two tensors
+    # --8<-- end
+
+
+# %% id="cure-c-check"
+cured_c = check.collate(collate)
+cured_c
+
+# %% [markdown] id="cure-c-hints"
+# <details>
+# <summary>Hint 1: arrays to one array</summary>
+#
+# `np.stack` puts arrays of one shape behind each other, and `torch.from_numpy` makes a tensor of it without a copy.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: what is sent</summary>
+#
+# A float is four bytes. `torch.tensor(labels, dtype=…)` says which numbers the labels are.
+#
+# </details>
+
+# %% [markdown] id="use"
+# ## With your parts
+#
+# All three bad parts together, and all three of yours:
+
+# %% id="compare"
+if not (cured_a and cured_b and cured_c):
+    course.say("Solve tasks 2 to 4 first; then this cell compares the loaders.")
+else:
+    bad = follow(packed, read=ReadA, picture=picture_b, collate=collate_c)
+    good = follow(packed, read=Reader, picture=picture, collate=collate)
+    before, after = (1e3 * sum(stages.values()) for stages in (bad, good))
+    course.say(
+        f"A batch took {before:.0f} ms and takes {after:.0f} ms, **{before / after:.0f} times** as fast. "
+        f"What takes most now: *{max(good, key=good.get)}*."
+    )

@@ -1,0 +1,549 @@
+"""Bottlenecks and their cures: each known wrong answer gets its own diagnosis, every right way passes."""
+
+import functools
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from helpers import formats, images
+from helpers.checks import ex08_keep_the_gpu_fed as ex08
+from helpers.checks.ex08_keep_the_gpu_fed import practice, views
+from helpers.checks.ex08_keep_the_gpu_fed.meter import measured
+from helpers.images.crops import Box
+from helpers.pack import PackConfig, pack
+from helpers.sources import load, synthetic
+
+
+@pytest.fixture(autouse=True)
+def lenient(monkeypatch):
+    monkeypatch.delenv("COURSE_STRICT", raising=False)
+
+
+def refuse(verdict, diagnosis):
+    assert verdict.state == "not yet", verdict
+    assert diagnosis in verdict.because, verdict
+
+
+# Task 1
+
+
+def right(stages, workers, step_s):
+    if workers and sum(stages.values()) / workers <= step_s:
+        return "training"
+    return max(stages, key=stages.get)
+
+
+def longest(stages, workers, step_s):
+    return max(stages, key=stages.get)
+
+
+def by_limit(limit):
+    def answer(stages, workers, step_s):
+        return (
+            "training" if limit(list(stages.values()), workers, step_s) else longest(stages, workers, step_s)
+        )
+
+    return answer
+
+
+def beside_training(stages, workers, step_s):
+    everything = {**stages, "training": step_s}
+    return max(everything, key=everything.get)
+
+
+def filled_in(stages, workers, step_s):
+    stages["training"] = step_s
+    return max(stages, key=stages.get)
+
+
+WRONG_BOTTLENECKS = {
+    "always the longest": (longest, "no stage needs mending"),
+    "names": (lambda s, w, t: "training" if w and sum(s.values()) / w <= t else max(s), "compares names"),
+    "shortest": (
+        lambda s, w, t: "training" if w and sum(s.values()) / w <= t else min(s, key=s.get),
+        "shortest stage",
+    ),
+    "seconds": (lambda s, w, t: max(s.values()), "not the seconds"),
+    "without workers": (by_limit(lambda s, w, t: w and sum(s) <= t), "divide the sum"),
+    "times workers": (by_limit(lambda s, w, t: w and sum(s) * w <= t), "divide the sum"),
+    "longest against step": (by_limit(lambda s, w, t: w and max(s) <= t), "compare their sum"),
+    "longest over workers": (by_limit(lambda s, w, t: w and max(s) / w <= t), "compare their sum"),
+    "training as a stage": (beside_training, "compare their sum"),
+    "changes the dict": (filled_in, "changes what it was given"),
+    "divides by none": (by_limit(lambda s, w, t: sum(s) / w <= t), "before you divide"),
+    "one worker at least": (by_limit(lambda s, w, t: sum(s) / max(w, 1) <= t), "with 0 workers the trainer"),
+    "less, not less or equal": (by_limit(lambda s, w, t: w and sum(s) / w < t), "<= and not <"),
+    "other words": (
+        lambda s, w, t: "GPU" if right(s, w, t) == "training" else right(s, w, t),
+        "letter for letter",
+    ),
+    "only the stages it knows": (
+        lambda s, w, t: (
+            "training"
+            if w and sum(s.values()) / w <= t
+            else max(("read", "decode", "augment"), key=lambda name: s.get(name, 0))
+        ),
+        "a name from stages",
+    ),
+    "prints": (lambda s, w, t: print("read"), "replace print"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_BOTTLENECKS)
+def test_a_wrong_bottleneck_gets_its_diagnosis(name):
+    answer, diagnosis = WRONG_BOTTLENECKS[name]
+    refuse(ex08.bottleneck(answer), diagnosis)
+
+
+def by_sorting(stages, workers, step_s):
+    name, _ = sorted(stages.items(), key=lambda pair: pair[1])[-1]
+    return name if workers == 0 or sum(stages.values()) > step_s * workers else "training"
+
+
+@pytest.mark.parametrize("answer", [right, by_sorting])
+def test_every_right_bottleneck_passes(answer):
+    verdict = ex08.bottleneck(answer)
+    assert verdict, verdict
+
+
+# Task 2
+
+
+class Lazy:
+    def __init__(self, disk, path):
+        self.disk, self.path, self.file = disk, path, None
+
+    def opened(self):
+        if self.file is None:
+            self.file = self.disk.open(self.path)
+        return self.file
+
+    def __call__(self, indices):
+        file = self.opened()
+        return [(file.read(index), file.target(index)) for index in indices]
+
+
+class Eager(Lazy):
+    def __init__(self, disk, path):
+        self.disk, self.path, self.file = disk, path, disk.open(path)
+
+
+class EachSample(Lazy):
+    def __call__(self, indices):
+        files = [self.disk.open(self.path) for _ in indices]
+        return [(file.read(index), file.target(index)) for file, index in zip(files, indices, strict=True)]
+
+
+class EachCall(Lazy):
+    def opened(self):
+        return self.disk.open(self.path)
+
+
+class OnTheClass(Lazy):
+    handle = None
+
+    def opened(self):
+        OnTheClass.handle = OnTheClass.handle or self.disk.open(self.path)
+        return OnTheClass.handle
+
+
+class InMemory(Lazy):
+    samples = None
+
+    def __call__(self, indices):
+        if self.samples is None:
+            file = self.opened()
+            self.samples = [(file.read(index), file.target(index)) for index in range(len(file))]
+        return [self.samples[index] for index in indices]
+
+
+class Remembering(Lazy):
+    def __init__(self, disk, path):
+        super().__init__(disk, path)
+        self.kept = {}
+
+    def __call__(self, indices):
+        file = self.opened()
+        for index in indices:
+            if index not in self.kept:
+                self.kept[index] = file.read(index), file.target(index)
+        return [self.kept[index] for index in indices]
+
+
+class PastTheDisk(Lazy):
+    def opened(self):
+        return formats.open(self.path)
+
+    def __call__(self, indices):
+        return [(bytes(data), target) for data, target in super().__call__(indices)]
+
+
+class Sorted(Lazy):
+    def __call__(self, indices):
+        return super().__call__(sorted(indices))
+
+
+class Distinct(Lazy):
+    def __call__(self, indices):
+        return super().__call__(list(dict.fromkeys(indices)))
+
+
+class LabelFirst(Lazy):
+    def __call__(self, indices):
+        return [(label, data) for data, label in super().__call__(indices)]
+
+
+class Generating(Lazy):
+    def __call__(self, indices):
+        return (sample for sample in super().__call__(indices))
+
+
+class Forgotten(Lazy):
+    def __init__(self, disk, path):
+        self.disk, self.path = disk, path
+
+
+class NoCall:
+    def __init__(self, disk, path):
+        self.disk = disk
+
+
+def global_handle():
+    handles = []
+
+    class Global(Lazy):
+        def opened(self):
+            if not handles:
+                handles.append(self.disk.open(self.path))
+            return handles[0]
+
+    return Global
+
+
+WRONG_READERS = {
+    "opens in __init__": (Eager, "__init__ runs in the trainer"),
+    "opens for each sample": (EachSample, "still opened for each sample"),
+    "opens in each call": (EachCall, "opened in each call"),
+    "handle on the class": (OnTheClass, "not on the class"),
+    "a global handle": (global_handle(), "not on the class and not in a global"),
+    "reads all": (InMemory, "140 GB in each worker"),
+    "keeps all": (Remembering, "holds the whole set in memory"),
+    "opens past the disk": (PastTheDisk, "nothing was opened by disk.open"),
+    "sorts": (Sorted, "keep the order"),
+    "once each": (Distinct, "also if a number comes twice"),
+    "label first": (LabelFirst, "bytes first"),
+    "a generator": (Generating, "return a list"),
+    "no attribute": (Forgotten, "set it to None in __init__"),
+    "no __call__": (NoCall, "__init__ and __call__"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_READERS)
+def test_a_wrong_reader_gets_its_diagnosis(name):
+    answer, diagnosis = WRONG_READERS[name]
+    OnTheClass.handle = None
+    refuse(ex08.reader(answer), diagnosis)
+
+
+class ByCachedProperty:
+    def __init__(self, disk, path):
+        self.disk, self.path = disk, path
+
+    @functools.cached_property
+    def file(self):
+        return self.disk.open(self.path)
+
+    def __call__(self, indices):
+        return [(self.file.read(index), self.file.target(index)) for index in indices]
+
+
+@pytest.mark.parametrize("answer", [Lazy, ByCachedProperty, practice.GoodRead])
+def test_every_right_reader_passes(answer):
+    verdict = ex08.reader(answer)
+    assert verdict, verdict
+
+
+# Task 3
+
+
+def cut(data, box):
+    pixels = images.decode(data)
+    return pixels[box.top : box.top + box.height, box.left : box.left + box.width]
+
+
+def scaled(pixels, size):
+    out = np.empty((size, size, 3), np.uint8)
+    images.resize(pixels, out)
+    return out
+
+
+def picture(data, box, size):
+    return scaled(cut(data, box), size)
+
+
+def by_pillow(data, box, size):
+    with Image.open(io.BytesIO(data)) as opened:
+        edges = (box.left, box.top, box.left + box.width, box.top + box.height)
+        return np.array(opened.convert("RGB").crop(edges).resize((size, size), Image.Resampling.BILINEAR))
+
+
+def whole_by_pillow(data, box, size):
+    with Image.open(io.BytesIO(data)) as opened:
+        factor = size / box.width
+        whole = opened.convert("RGB").resize((round(opened.width * factor), round(opened.height * factor)))
+        left, top = round(box.left * factor), round(box.top * factor)
+        return np.array(whole.crop((left, top, left + size, top + size)))
+
+
+def whole_in_bytes(data, box, size):
+    pixels = images.decode(data)
+    factor = size / box.width
+    whole = np.empty((round(pixels.shape[0] * factor), round(pixels.shape[1] * factor), 3), np.uint8)
+    images.resize(pixels, whole)
+    left, top = round(box.left * factor), round(box.top * factor)
+    return whole[top : top + size, left : left + size].copy()
+
+
+def as_given(data, box, size):
+    floats = torch.from_numpy(images.decode(data)).permute(2, 0, 1).float() / 255
+    scale = size / box.height
+    shape = [round(scale * side) for side in floats.shape[1:]]
+    whole = torch.nn.functional.interpolate(floats[None], shape, mode="bilinear", antialias=True)[0]
+    top, left = round(scale * box.top), round(scale * box.left)
+    view = whole[:, top : top + size, left : left + size]
+    return (255 * view).round().byte().permute(1, 2, 0).numpy()
+
+
+def floats_of_numpy(data, box, size):
+    pixels = images.decode(data).astype(np.float32) / 255
+    part = pixels[box.top : box.top + box.height, box.left : box.left + box.width]
+    return scaled((part * 255).round().astype(np.uint8), size)
+
+
+def black(data, box, size):
+    return (picture(data, box, size) / 255).astype(np.uint8)
+
+
+def rows_as_columns(data, box, size):
+    pixels = images.decode(data)
+    return scaled(pixels[box.left : box.left + box.width, box.top : box.top + box.height], size)
+
+
+def ends_as_sizes(data, box, size):
+    return scaled(images.decode(data)[box.top : box.height, box.left : box.width], size)
+
+
+def middle(data, box, size):
+    pixels = images.decode(data)
+    side = min(box.height, *pixels.shape[:2])
+    top, left = (pixels.shape[0] - side) // 2, (pixels.shape[1] - side) // 2
+    return scaled(pixels[top : top + side, left : left + side], size)
+
+
+def one_array():
+    out = np.empty((views.SIZE, views.SIZE, 3), np.uint8)
+
+    def answer(data, box, size):
+        images.resize(cut(data, box), out)
+        return out
+
+    return answer
+
+
+WRONG_PICTURES = {
+    "as given": (as_given, "floats of a whole picture"),
+    "floats of numpy": (floats_of_numpy, "floats of a whole picture"),
+    "floats returned": (lambda d, b, s: picture(d, b, s).astype(np.float32) / 255, "four times the bytes"),
+    "whole picture scaled": (whole_in_bytes, "the whole picture is scaled"),
+    "whole picture, Pillow": (whole_by_pillow, "the whole picture is scaled"),
+    "a tensor": (lambda d, b, s: torch.from_numpy(picture(d, b, s)), "return an array of numpy"),
+    "channels first": (lambda d, b, s: picture(d, b, s).transpose(2, 0, 1), "channels come last"),
+    "not scaled": (lambda d, b, s: cut(d, b), "not scaled"),
+    "grey stays grey": (
+        lambda d, b, s: picture(d, b, s)[:, :, 0],
+        "three channels",
+    ),
+    "blue first": (lambda d, b, s: picture(d, b, s)[:, :, ::-1], "red and blue"),
+    "turned": (lambda d, b, s: picture(d, b, s).transpose(1, 0, 2), "exchanged in the result"),
+    "squeezed": (lambda d, b, s: scaled(images.decode(d), s), "whole picture squeezed"),
+    "the middle": (middle, "the middle"),
+    "rows as columns": (rows_as_columns, "rows come first"),
+    "ends as sizes": (ends_as_sizes, "not the end"),
+    "black": (black, "nearly all is black"),
+    "one array": (one_array(), "all calls fill one array"),
+    "wide numbers": (lambda d, b, s: picture(d, b, s).astype(np.int64), "np.uint8"),
+    "prints": (lambda d, b, s: print("done"), "replace print"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_PICTURES)
+def test_a_wrong_picture_gets_its_diagnosis(name):
+    answer, diagnosis = WRONG_PICTURES[name]
+    refuse(ex08.picture(answer), diagnosis)
+
+
+@pytest.mark.parametrize("answer", [picture, by_pillow, practice.good_picture])
+def test_every_right_picture_passes(answer):
+    verdict = ex08.picture(answer)
+    assert verdict, verdict
+
+
+# Task 4
+
+
+def collate(pictures, labels):
+    return {"image": torch.from_numpy(np.stack(pictures)), "target": torch.tensor(labels, dtype=torch.int64)}
+
+
+def with_image(change):
+    def answer(pictures, labels):
+        return {"image": change(pictures), "target": torch.tensor(labels, dtype=torch.int64)}
+
+    return answer
+
+
+def stacked(pictures):
+    return torch.from_numpy(np.stack(pictures))
+
+
+def collate_c(pictures, labels):
+    found = [images.normalise(picture[None])[0].tolist() for picture in pictures]
+    return {"image": torch.tensor(found), "target": torch.tensor(labels)}
+
+
+def window_of_one(pictures):
+    return torch.from_numpy(pictures[0][None]) if len(pictures) == 1 else stacked(pictures)
+
+
+WRONG_BATCHES = {
+    "as given": (collate_c, "4 bytes for one"),
+    "normalised": (with_image(lambda p: torch.from_numpy(images.normalise(np.stack(p)))), "4 bytes for one"),
+    "half floats": (with_image(lambda p: stacked(p).half()), "2 bytes for one"),
+    "whole numbers": (with_image(lambda p: stacked(p).int()), "torch.uint8"),
+    "channels first": (with_image(lambda p: stacked(p).permute(0, 3, 1, 2)), "channels come last"),
+    "joined": (with_image(lambda p: torch.from_numpy(np.concatenate(p))), "one large picture"),
+    "reversed": (with_image(lambda p: stacked(p[::-1])), "order of the views"),
+    "changed": (with_image(lambda p: stacked(p) // 2), "only puts them together"),
+    "a list of tensors": (with_image(lambda p: [torch.from_numpy(each) for each in p]), "one tensor"),
+    "a tuple": (lambda p, labels: (stacked(p), torch.tensor(labels)), "batch['image']"),
+    "short labels": (
+        lambda p, labels: {"image": stacked(p), "target": torch.tensor(labels, dtype=torch.int32)},
+        "int64 only",
+    ),
+    "sorted labels": (
+        lambda p, labels: {"image": stacked(p), "target": torch.tensor(sorted(labels))},
+        "in their order",
+    ),
+    "a window": (with_image(window_of_one), "a window on the view"),
+    "Python lists": (
+        with_image(lambda p: torch.tensor([each.tolist() for each in p], dtype=torch.uint8)),
+        "object of Python",
+    ),
+    "floats on the way": (
+        with_image(lambda p: (stacked(p).float() / 255 * 255).round().byte()),
+        "thrown away",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_BATCHES)
+def test_a_wrong_batch_gets_its_diagnosis(name):
+    answer, diagnosis = WRONG_BATCHES[name]
+    refuse(ex08.collate(answer), diagnosis)
+
+
+def by_torch(pictures, labels):
+    image = torch.stack([torch.from_numpy(picture) for picture in pictures])
+    return {"target": torch.as_tensor(labels), "image": image}
+
+
+def filled(pictures, labels):
+    image = torch.empty((len(pictures), *pictures[0].shape), dtype=torch.uint8)
+    for place, picture in enumerate(pictures):
+        image[place] = torch.from_numpy(picture)
+    return {"image": image, "target": torch.tensor(labels)}
+
+
+@pytest.mark.parametrize("answer", [collate, by_torch, filled, practice.good_collate])
+def test_every_right_batch_passes(answer):
+    verdict = ex08.collate(answer)
+    assert verdict, verdict
+
+
+# All
+
+
+class StubReader:
+    """Bytes and labels."""
+
+    def __init__(self, disk, path):
+        self.disk, self.path = disk, path
+
+    def __call__(self, indices):
+        raise NotImplementedError
+
+
+def stub(*given):
+    """Does nothing yet."""
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize("check", [ex08.bottleneck, ex08.picture, ex08.collate])
+def test_a_stub_is_not_started(check):
+    verdict = check(stub)
+    assert verdict.state == "not started" and "Replace the stub" in str(verdict)
+
+
+def test_a_reader_that_is_a_stub_is_not_started():
+    assert ex08.reader(StubReader).state == "not started"
+
+
+def test_strict_mode_raises(monkeypatch):
+    monkeypatch.setenv("COURSE_STRICT", "1")
+    with pytest.raises(Exception, match="no stage needs mending"):
+        ex08.bottleneck(longest)
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("practice")
+    synthetic.make(folder / "set", "folder", count=20, classes=2)
+    pack(load(folder / "set"), folder / "train.arrow", PackConfig())
+    return folder / "train.arrow"
+
+
+class TestPractice:
+    def test_each_given_loader_is_slow_where_it_is_said_to_be(self, packed: Path):
+        found = {
+            "read": practice.follow(packed, read=EachSample),
+            "collate": practice.follow(packed, collate=collate_c),
+        }
+        for stage, stages in found.items():
+            assert max(stages, key=stages.get) == stage, practice.told(stages)
+            assert right(stages, 2, 0.01) == stage
+        good = practice.follow(packed)
+        assert practice.follow(packed, picture=as_given)["augment"] > 2 * good["augment"]
+        assert sum(good.values()) < sum(found["read"].values())
+
+    def test_the_given_picture_is_the_cured_one_but_for_the_edges(self):
+        _, data, box = views.CASES[0]
+        assert np.abs(as_given(data, box, 96).astype(int) - picture(data, box, 96)).mean() < 3
+
+    def test_a_box_is_a_function_of_the_number_alone(self):
+        data = views.smooth(300, 200, "PNG")
+        box = practice.box_of(data, 7)
+        assert box == practice.box_of(data, 7) and isinstance(box, Box)
+        assert box.top + box.height <= 200 and box.left + box.width <= 300
+
+    def test_the_meter_sees_floats_and_memory(self):
+        with measured() as work:
+            torch.zeros(10, dtype=torch.uint8).float()
+            kept = np.zeros(1_000_000, np.uint8)
+        assert work.floats == 10 and work.peak_bytes >= kept.nbytes
+        with measured() as idle:
+            pass
+        assert idle.floats == 0 and idle.peak_bytes < 100_000
