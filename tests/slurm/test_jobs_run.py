@@ -130,8 +130,9 @@ class TestTraining:
         ]  # fmt: skip
         assert (tmp_path / "kept" / "last.pt").exists()
 
-    WORDS = ("--epochs", "30", "--size", "64", "--batch", "4", "--every", "20")
+    WORDS = ("--epochs", "12", "--size", "64", "--batch", "4", "--every", "10")
 
+    @pytest.mark.timeout(800)
     def test_asked_to_stop_it_is_queued_again_and_finishes(self, cluster, arrow, tmp_path):
         """The signal that Slurm sends before a time limit, sent by hand."""
         (number,) = cluster.submit("10_train", arrow, tmp_path / "kept", *self.WORDS)
@@ -148,7 +149,7 @@ class TestTraining:
         (number,) = cluster.submit("10_train", arrow, tmp_path / "kept", *words, options=options)
         self.look_at_the_end(cluster, number, epochs=400)
 
-    def look_at_the_end(self, cluster, number, epochs=30):
+    def look_at_the_end(self, cluster, number, epochs=12):
         state, log = cluster.wait(number, 800), cluster.log(number)
         assert state == "COMPLETED", log
         assert "stopped because a signal asked for it" in log and "went on at epoch" in log
