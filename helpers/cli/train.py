@@ -87,7 +87,7 @@ def _tell(report: TrainReport, config: TrainConfig) -> None:
         first = max(float(rank["first_batch_s"]) for rank in each.ranks)
         print(
             f"epoch {each.epoch}: {each.samples:,} samples in {in_seconds(each.seconds)}, "
-            f"{each.samples / each.seconds:,.0f} samples/s, {each.waiting_share:.0%} of it waiting for data "
+            f"{each.rate:,.0f} samples/s, {each.waiting_share:.0%} of it waiting for data "
             f"(first batch after {in_seconds(first)}), loss {each.loss:.3f}{accuracy}"
         )
     if report.epochs and len(report.epochs[-1].ranks) > 1:

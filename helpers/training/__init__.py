@@ -4,6 +4,8 @@
     models      a small CNN, or a ResNet of torchvision
     group       the ranks of one training, and what they agree on
     waiting     where the time of a step went
+    classes     whether there are labels, and the same in both sets
+    evaluating  accuracy over all ranks
     checkpoint  written aside, read without unpickling anything
     loop        epochs of steps
 

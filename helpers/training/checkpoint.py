@@ -28,12 +28,14 @@ class State:
         optimizer: Its state.
         loader: Where the loader was (`Loader.state_dict`).
         epochs: Reports of the epochs that ended.
+        begun: Samples of the epoch that did not end, trained on by all ranks, and the sum of their losses.
     """
 
     model: dict[str, Any]
     optimizer: dict[str, Any]
     loader: dict[str, Any]
     epochs: list[dict[str, Any]]
+    begun: tuple[float, float] = (0.0, 0.0)
 
 
 def save(folder: Path, state: State) -> None:

@@ -111,16 +111,34 @@ def joined() -> Iterator[Group]:
     except (RuntimeError, ValueError) as error:  # DistNetworkError and its like are RuntimeErrors
         raise ResourceError(
             f"rank {where.rank} of {where.world_size} did not meet the others at {address}:{port}: "
-            f"{str(error).splitlines()[0]}",
+            f"{_first_line(error)}",
             expected=f"{where.world_size} ranks that reach {address}",
             next_step="See whether all tasks started and the name of the first node resolves on all nodes",
         ) from None
     try:
         yield Group(where, device)
         dist.barrier()  # a rank that leaves early closes connections that others still read
+    except RuntimeError as error:
+        if not _is_of_the_network(error):
+            raise
+        raise ResourceError(
+            f"rank {where.rank} of {where.world_size} lost the others: {_first_line(error)}",
+            expected="ranks that all stay to the end, on GPUs of their own if there are any",
+            next_step="Look in the log for the rank that failed first, and for why",
+        ) from None
     finally:
         gc.collect()  # a model that still held the group would keep its threads, and abort at exit
         dist.destroy_process_group()
+
+
+def _is_of_the_network(error: RuntimeError) -> bool:
+    """Gloo raises plain RuntimeErrors, which only their text tells from others."""
+    text = str(error).lower()
+    return isinstance(error, dist.DistError) or any(word in text for word in ("gloo", "nccl", "by peer"))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or ["for a reason that it does not tell"])[0]
 
 
 def _interface(address: str) -> str:

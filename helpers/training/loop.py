@@ -17,14 +17,16 @@ import torch
 from torch import nn
 
 from helpers import formats, images
-from helpers.errors import FormatError
-from helpers.loading import EpochPlan, LoaderConfig, make_loader
+from helpers.errors import ResourceError, UsageError, first_few
+from helpers.loading import make_loader
 from helpers.samples import Reader
 from helpers.training import checkpoint
+from helpers.training.classes import check_same_classes, check_targets, class_count
 from helpers.training.config import TrainConfig
+from helpers.training.evaluating import evaluate
 from helpers.training.group import Group, inner, joined, weight
 from helpers.training.models import build
-from helpers.training.waiting import Clock
+from helpers.training.waiting import Clock, next_batch
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,10 @@ class EpochReport:
 
     Args:
         epoch: Its number.
-        samples: Trained on, by all ranks together, since the epoch or the program began.
+        samples: Trained on, by all ranks together, also before a checkpoint from which it went on.
         loss: Mean over them.
         accuracy: On the validation set; None without one.
-        ranks: For each rank: node, samples, and where its time went.
+        ranks: For each rank: node, and samples and where its time went since the epoch or the program began.
     """
 
     epoch: int
@@ -49,6 +51,11 @@ class EpochReport:
     def seconds(self) -> float:
         """Of the slowest rank."""
         return max(float(rank["seconds"]) for rank in self.ranks)
+
+    @property
+    def rate(self) -> float:
+        """Samples a second of all ranks, over the time of the slowest."""
+        return sum(int(rank["samples"]) for rank in self.ranks) / max(self.seconds, 1e-9)
 
     @property
     def waiting_share(self) -> float:
@@ -82,6 +89,7 @@ class _Run:
     optimizer: torch.optim.Optimizer
     val: Reader | None
     asked_to_stop: Sequence[int]
+    classes: int
 
 
 def train(
@@ -96,21 +104,24 @@ def train(
         data: The training samples, with labels.
         val: Other samples, to measure accuracy on.
         config: How.
-        asked_to_stop: Looked at after each step; see `stopping.listening`. Once it holds something, a
+        asked_to_stop: Looked at before each step; see `stopping.listening`. Once it holds something, a
             checkpoint is written and training ends.
 
     Returns:
         Loss, accuracy, throughput, and the share of time spent waiting for data.
 
     Raises:
-        FormatError: The file has no labels.
-        ResourceError: The ranks do not meet, or a checkpoint cannot be written.
+        FormatError: A file has no labels, or the two are of different classes.
+        UsageError: The loader, the ring or the checkpoint is of another data set, model or number of ranks.
+        ResourceError: The ranks do not meet, lose each other, or a checkpoint cannot be written.
     """
     config = config or TrainConfig()
     reader = formats.open(data)
-    classes = _classes(reader, data)
+    classes = class_count(reader, data)
+    others = None if val is None else formats.open(val)
+    if others is not None and val is not None:
+        check_same_classes(reader, data, others, val)
     with joined() as group:
-        others = None if val is None else formats.open(val)
         return _epochs(_run(group, config, reader, others, classes, asked_to_stop))
 
 
@@ -125,77 +136,94 @@ def _run(
     """Not kept by its caller: the model must be gone before the ranks part (see `joined`)."""
     model = group.wrap(build(config.model, classes, config.loader.seed))
     optimizer = torch.optim.AdamW(model.parameters(), config.rate)
-    return _Run(config, group, _loader(reader, config), model, optimizer, val, asked_to_stop)
+    loader = _loader(reader, config, group)
+    return _Run(config, group, loader, model, optimizer, val, asked_to_stop, classes)
 
 
-def _classes(reader: Reader, path: Path) -> int:
-    named = len(reader.classes)
-    if len(reader) and not isinstance(reader.target(0), int):
-        raise FormatError(
-            f"{path} has captions", expected="labels", next_step="Pack a set with one class a sample"
-        )
-    return named or 1 + max((int(reader.target(n)) for n in range(len(reader))), default=0)  # type: ignore[arg-type]
-
-
-def _loader(reader: Reader, config: TrainConfig) -> Any:
+def _loader(reader: Reader, config: TrainConfig, group: Group) -> Any:
     if config.ring:
         from helpers import ring
 
-        return ring.attach(config.ring)
-    return make_loader(reader, config.loader, transform=images.RandomResizedCrop(size=config.size))
+        loader: Any = ring.attach(config.ring)
+    else:
+        loader = make_loader(reader, config.loader, transform=images.RandomResizedCrop(size=config.size))
+    plan, where = loader.plan, group.where
+    if (plan.samples, plan.rank, plan.world_size) != (len(reader), where.rank, where.world_size):
+        raise UsageError(
+            f"the batches are those of rank {plan.rank} of {plan.world_size}, of {plan.samples:,} samples",
+            expected=f"those of rank {where.rank} of {where.world_size}, of {len(reader):,} samples",
+            next_step="Fill one ring for each rank from the same file; leave --rank and --world-size out",
+        )
+    return loader
 
 
 def _epochs(run: _Run) -> TrainReport:
-    reports, resumed_at = _resume(run)
+    reports, resumed_at, begun = _resume(run)
     first, start = resumed_at or (0, 0)
     for epoch in range(first, run.config.epochs):
         run.loader.set_epoch(epoch)
-        report = _epoch(run, epoch, start, reports)
+        report = _epoch(run, epoch, start, reports, begun)
         if report is None:
             return TrainReport(reports, True, resumed_at)
         reports.append(report)
         _keep(run, reports, epoch + 1, 0)
-        start = 0
+        start, begun = 0, (0.0, 0.0)
     return TrainReport(reports, False, resumed_at)
 
 
-def _epoch(run: _Run, epoch: int, start: int, before: Sequence[EpochReport]) -> EpochReport | None:
+def _epoch(
+    run: _Run, epoch: int, start: int, before: Sequence[EpochReport], begun: tuple[float, float]
+) -> EpochReport | None:
     """Train one epoch, or what is left of it; None if it was asked to stop."""
     config, group, plan = run.config, run.group, run.loader.plan
-    steps = max(plan.batches_per_rank(epoch))
+    sizes, own = plan.samples_per_rank(epoch), plan.length(epoch)
+    steps = -(-max(sizes) // plan.batch)
     stop = min(steps, config.max_steps) if config.max_steps else steps
-    clock, trained, lost = Clock(group.device), 0, 0.0
-    run.model.train()
-    batches = clock.batches(iter(run.loader))
+    clock, trained, lost = Clock(group.device), 0, torch.zeros((), device=group.device)
+
+    def sums() -> list[float]:
+        mine = begun if group.is_first else (0.0, 0.0)
+        return group.total(mine[0] + trained, mine[1] + float(lost))
+
+    batches = clock.batches(run.loader)
     for step in range(start, stop):
-        batch = next(batches, None) if step < plan.length(epoch) else None
-        size, loss = _step(run, clock, batch, _planned(plan, epoch, step))
-        trained, lost = trained + size, lost + loss * size
-        ends_early = step + 1 < stop
-        if ends_early and group.largest(len(run.asked_to_stop)):
-            _keep(run, before, epoch, step + 1)
+        batch = next_batch(batches, run.asked_to_stop) if step < own else None
+        if group.largest(len(run.asked_to_stop)):  # before the step: who stops has nothing half done
+            _keep(run, before, epoch, step, sums())
             return None
-        if ends_early and config.every and (step + 1) % config.every == 0:
-            _keep(run, before, epoch, step + 1)
+        size, loss = _step(run, clock, batch, _planned(sizes, plan.batch, step))
+        trained, lost = trained + size, lost + loss * size
+        if step + 1 < stop and config.every and (step + 1) % config.every == 0:
+            _keep(run, before, epoch, step + 1, sums())
     if stop == steps:
         next(batches, None)  # the loader learns that its last batch was used, and ends the pass
     times = clock.summary()
     ranks = group.gather({**dataclasses.asdict(group.where), "samples": trained, **times})
-    samples, loss = group.total(trained, lost)
-    accuracy = None if run.val is None else evaluate(run.model, run.val, config, group)
-    return EpochReport(epoch, int(samples), loss / max(samples, 1), accuracy, ranks)
+    samples, loss_sum = sums()
+    accuracy = None
+    if run.val is not None:
+        _keep(run, before, epoch, stop, [samples, loss_sum])  # measuring may last longer than the job
+        accuracy = evaluate(run.model, run.val, config, group, run.asked_to_stop)
+        if accuracy is None:
+            return None
+    return EpochReport(epoch, int(samples), loss_sum / max(samples, 1), accuracy, ranks)
 
 
-def _step(run: _Run, clock: Clock, batch: Any, planned: int) -> tuple[int, float]:
-    """One step; the number of samples of this rank in it, and their mean loss."""
+def _step(run: _Run, clock: Clock, batch: Any, planned: int) -> tuple[int, torch.Tensor]:
+    """One step; the number of samples of this rank in it, and their mean loss, which stays on the device."""
     device = run.group.device
     size = 0 if batch is None else len(batch["target"])
+    clock.copy()
     if size:
+        check_targets(batch["target"], run.classes)
         picture, target = (batch[name].to(device, non_blocking=True) for name in ("image", "target"))
     else:  # nothing left here: keep the others company
         picture = torch.zeros((1, 3, run.config.size, run.config.size), dtype=torch.uint8, device=device)
         target = torch.zeros(1, dtype=torch.int64, device=device)
     clock.begin()
+    run.model.train(
+        size > 1
+    )  # one sample has no statistics of its own for batch normalisation, none has none
     with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
         scores = run.model(images.normalise(picture.permute(0, 2, 3, 1)))
         loss = nn.functional.cross_entropy(scores.float(), target)
@@ -204,66 +232,53 @@ def _step(run: _Run, clock: Clock, batch: Any, planned: int) -> tuple[int, float
     torch.autograd.backward(loss * share)
     run.optimizer.step()
     clock.end()
-    # Asking a GPU for the loss waits for the step; the loss of one step in sixteen is enough to report.
-    known = device.type == "cpu" or len(clock.steps_s) % 16 == 1
-    return size, float(loss.detach()) if known and size else 0.0
+    return size, loss.detach()
 
 
-def _planned(plan: EpochPlan, epoch: int, step: int) -> int:
+def _planned(sizes: Sequence[int], batch: int, step: int) -> int:
     """Samples that all ranks together have in a step."""
-    left = (size - step * plan.batch for size in plan.samples_per_rank(epoch))
-    return sum(min(plan.batch, max(0, number)) for number in left)
+    return sum(min(batch, max(0, size - step * batch)) for size in sizes)
 
 
-def evaluate(model: nn.Module, reader: Reader, config: TrainConfig, group: Group) -> float:
-    """Share of samples whose class is found; each rank looks at its part.
-
-    Args:
-        model: On the device of `group`.
-        reader: The samples.
-        config: Tells size and batch.
-        group: The ranks.
-    """
-    where = group.where
-    loader_config = LoaderConfig(
-        batch=config.loader.batch,
-        shuffle=False,
-        workers=config.loader.workers,
-        mode=config.loader.mode,
-        on_error=config.loader.on_error,
-        rank=where.rank,
-        world_size=where.world_size,
-    )
-    transform = images.CentreCrop(resize=round(config.size * 8 / 7), crop=config.size)
-    network = inner(model).eval()
-    right = seen = 0
-    with torch.inference_mode():
-        for batch in make_loader(reader, loader_config, transform=transform):
-            picture = batch["image"].to(group.device).permute(0, 2, 3, 1)
-            found = network(images.normalise(picture)).argmax(1).cpu()
-            right, seen = right + int((found == batch["target"]).sum()), seen + len(found)
-    right_of_all, all_seen = group.total(right, seen)
-    return right_of_all / max(all_seen, 1)
-
-
-def _resume(run: _Run) -> tuple[list[EpochReport], tuple[int, int] | None]:
+def _resume(run: _Run) -> tuple[list[EpochReport], tuple[int, int] | None, tuple[float, float]]:
     """Go on from the last checkpoint, if one is kept."""
-    state = None if run.config.checkpoint is None else checkpoint.load(run.config.checkpoint)
-    if state is None:
-        return [], None
-    inner(run.model).load_state_dict(state.model)
-    run.optimizer.load_state_dict(state.optimizer)
-    epoch, step = int(state.loader["epoch"]), int(state.loader["batch"])
+    folder = run.config.checkpoint
+    state = None if folder is None else checkpoint.load(folder)
+    place = None if state is None else (int(state.loader["epoch"]), int(state.loader["batch"]))
+    places = [each["place"] for each in run.group.gather({"place": place})]
+    if any(other != place for other in places):
+        raise ResourceError(
+            f"the ranks find different checkpoints in {folder}: {first_few(places, len(places))}",
+            expected="a folder that all nodes see alike",
+            next_step="Keep checkpoints on the shared file system, and start again",
+        )
+    if state is None or place is None:
+        return [], None, (0.0, 0.0)
+    epoch, step = place
     mine = min(step, run.loader.plan.length(epoch))  # a rank with fewer batches may be through already
     run.loader.load_state_dict({**state.loader, "batch": mine})
-    return [EpochReport(**each) for each in state.epochs], (epoch, step)
+    try:
+        inner(run.model).load_state_dict(state.model)
+        run.optimizer.load_state_dict(state.optimizer)
+    except (RuntimeError, ValueError, KeyError):
+        raise UsageError(
+            f"the checkpoint in {folder} is of another model or another number of classes",
+            expected=f"one of {run.config.model} with {run.classes} classes",
+            next_step="Train with the settings of the run that was stopped, or name another folder",
+        ) from None
+    for settings in run.optimizer.param_groups:
+        settings["lr"] = run.config.rate
+    return [EpochReport(**each) for each in state.epochs], place, state.begun
 
 
-def _keep(run: _Run, reports: Sequence[EpochReport], epoch: int, step: int) -> None:
+def _keep(
+    run: _Run, reports: Sequence[EpochReport], epoch: int, step: int, begun: Sequence[float] = (0.0, 0.0)
+) -> None:
     """Write down that the next step is `step` of `epoch`; one rank writes for all."""
     if run.config.checkpoint is None or not run.group.is_first:
         return
     place = {**run.loader.state_dict(), "epoch": epoch, "batch": step}
     written = [dataclasses.asdict(each) for each in reports]
-    state = checkpoint.State(inner(run.model).state_dict(), run.optimizer.state_dict(), place, written)
+    model, optimizer = inner(run.model).state_dict(), run.optimizer.state_dict()
+    state = checkpoint.State(model, optimizer, place, written, (begun[0], begun[1]))
     checkpoint.save(run.config.checkpoint, state)

@@ -1,17 +1,21 @@
 """Training: it learns, it goes on where it was stopped, and ranks compute what one would."""
 
+import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 
+import PIL.Image
 import pytest
 import torch
 
-from helpers import cli, errors, pack, sources, training
+from helpers import cli, errors, formats, pack, sources, training
 from helpers.loading import LoaderConfig
+from helpers.samples import Sample, Schema
 from helpers.sources import synthetic
 from helpers.training import checkpoint
 from helpers.training.group import weight
@@ -120,7 +124,9 @@ class TestStopped:
         assert process.returncode == cli.train.INTERRUPTED and first["interrupted"]
         second = run(*command(data, *words))
         assert second["resumed_at"] is not None and not second["interrupted"]
-        assert len(second["epochs"]) == 3 == len(whole["epochs"])
+        assert [each["samples"] for each in second["epochs"]] == [400] * 3
+        for before, after in zip(whole["epochs"], second["epochs"], strict=True):
+            assert after["loss"] == pytest.approx(before["loss"], abs=1e-3)
         assert_close(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
 
     def test_killed_it_loses_only_what_came_after_the_last_checkpoint(self, data, tmp_path):
@@ -159,6 +165,16 @@ class TestCheckpoints:
         with pytest.raises(errors.UsageError, match="batch"):
             training.train(data[0], config=config(checkpoint=tmp_path, batch=8))
 
+    def test_one_of_another_model_is_refused(self, data, tmp_path):
+        training.train(data[0], config=config(checkpoint=tmp_path, epochs=1, batch=200))
+        with pytest.raises(errors.UsageError, match="of another model"):
+            training.train(data[0], config=config(checkpoint=tmp_path, batch=200, model="resnet18"))
+
+    def test_another_number_of_ranks_in_the_loader_than_there_are_is_refused(self, data):
+        loader = LoaderConfig(batch=16, workers=0, rank=0, world_size=2)
+        with pytest.raises(errors.UsageError, match=r"rank 0 of 2.*expected those of rank 0 of 1"):
+            training.train(data[0], config=training.TrainConfig(loader=loader))
+
     def test_no_room_is_a_sentence_and_leaves_nothing_aside(self, tmp_path):
         (tmp_path / "file").touch()
         with pytest.raises(errors.ResourceError, match="cannot be written"):
@@ -187,3 +203,97 @@ class TestConfig:
         pack.pack(sources.load(tmp_path / "f"), tmp_path / "f.arrow", pack.PackConfig())
         with pytest.raises(errors.FormatError, match="captions"):
             training.train(tmp_path / "f.arrow")
+
+
+class TestRanks:
+    def start(self, data, rank, *words, port):
+        environment = alone() | {
+            "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+        }  # fmt: skip
+        return subprocess.Popen(
+            [sys.executable, "-m", *command(data, *words)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def test_a_rank_that_is_killed_leaves_the_others_with_a_sentence(self, data, tmp_path, free_port):
+        words = ("--epochs", "50", "--batch", "8", "--workers", "0", "--every", "5", "--checkpoint", tmp_path)
+        ranks = [self.start(data, rank, *words, port=free_port) for rank in (0, 1)]
+        wait_for(tmp_path / checkpoint.NAME)
+        ranks[1].kill()
+        _, words = ranks[0].communicate(timeout=60)
+        ranks[1].communicate()
+        assert ranks[0].returncode == 1 and "rank 0 of 2 lost the others" in words
+        assert "Traceback" not in words
+
+    def test_ranks_stop_at_the_same_step_and_go_on_together(self, data, tmp_path, free_port):
+        """One rank alone hears the signal."""
+        words = ("--epochs", "2", "--batch", "8", "--workers", "0", "--every", "5", "--val", data[1])
+        whole = run(
+            *command(data, *words[:2], "--batch", "16", *words[4:], "--checkpoint", tmp_path / "whole")
+        )
+        ranks = [self.start(data, rank, *words, "--checkpoint", tmp_path, port=free_port) for rank in (0, 1)]
+        wait_for(tmp_path / checkpoint.NAME)
+        ranks[1].send_signal(signal.SIGUSR1)
+        for process in ranks:
+            process.communicate(timeout=60)
+            assert process.returncode == cli.train.INTERRUPTED
+        ranks = [self.start(data, rank, *words, "--checkpoint", tmp_path, port=free_port) for rank in (0, 1)]
+        report, _ = (json.loads(process.communicate(timeout=100)[0] or "0") for process in ranks)
+        assert [each["samples"] for each in report["epochs"]] == [400, 400]
+        assert report["epochs"][-1]["loss"] == pytest.approx(whole["epochs"][-1]["loss"], abs=0.01)
+        assert_close(weights(tmp_path / "whole"), weights(tmp_path))
+
+
+@pytest.fixture
+def free_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+def wait_for(path):
+    end = time.monotonic() + 120
+    while not path.exists():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+class TestClasses:
+    def packed(self, path, labels, classes=()):
+        """Equal grey pictures with these labels."""
+        picture = io.BytesIO()
+        PIL.Image.new("RGB", (40, 40), "grey").save(picture, "JPEG")
+        samples = [Sample(f"{n}.jpg", picture.getvalue(), label) for n, label in enumerate(labels)]
+        total = len(picture.getvalue())
+        schema = Schema(
+            count=len(samples),
+            total_bytes=total * len(samples),
+            largest_bytes=total,
+            classes=classes,
+        )
+        formats.get("arrow").write(samples, path, schema=schema)
+        return path
+
+    def test_other_classes_to_measure_on_are_refused(self, data, tmp_path):
+        other = self.packed(tmp_path / "o.arrow", [0, 1], ("cat", "dog"))
+        with pytest.raises(errors.FormatError, match="10 and 2 classes, only one of them has"):
+            training.train(data[0], other)
+
+    def test_a_sample_without_a_class_is_refused(self, tmp_path):
+        path = self.packed(tmp_path / "u.arrow", [0, 1, -1, 1])
+        with pytest.raises(errors.FormatError, match="has the label -1; expected a class from 0 to 1"):
+            training.train(path, config=config())
+
+    def test_no_samples_are_refused(self, tmp_path):
+        path = self.packed(tmp_path / "e.arrow", [], ("cat", "dog"))
+        with pytest.raises(errors.FormatError, match="has no samples"):
+            training.train(path, config=config())
+
+    def test_one_sample_left_for_a_batch_does_not_upset_batch_normalisation(self, tmp_path):
+        path = self.packed(tmp_path / "b.arrow", [0, 1, 0, 1, 0])
+        (epoch,) = training.train(path, config=config(model="resnet18", batch=2, epochs=1)).epochs
+        assert epoch.samples == 5 and epoch.loss > 0
