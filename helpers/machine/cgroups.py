@@ -41,9 +41,9 @@ def memory_limit(root: Path = Path("/")) -> MemoryLimit:
         The limit in bytes and its source.
     """
     limits = [MemoryLimit(_physical_memory_bytes(root), "physical memory")]
-    for version, folder in _own_groups("memory", root):
+    for version, folder in own_groups("memory", root):
         name = "memory.max" if version == 2 else "memory.limit_in_bytes"
-        words = _words(folder / name)
+        words = read_words(folder / name)
         if len(words) == 1 and words[0].isdigit():  # "max" is no limit
             limits.append(MemoryLimit(int(words[0]), f"cgroup v{version}"))
     return min(limits, key=lambda limit: limit.limit_bytes)
@@ -60,7 +60,7 @@ def cpu_quota(root: Path = Path("/")) -> int | None:
     """
     quotas = [
         -(-quota_us // period_us)
-        for version, folder in _own_groups("cpu", root)
+        for version, folder in own_groups("cpu", root)
         for quota_us, period_us in [_quota_and_period(version, folder)]
         if quota_us > 0 and period_us > 0
     ]
@@ -70,18 +70,18 @@ def cpu_quota(root: Path = Path("/")) -> int | None:
 def _quota_and_period(version: int, folder: Path) -> tuple[int, int]:
     """Microseconds of CPU time a period; zeros for no quota."""
     if version == 2:
-        words = _words(folder / "cpu.max")
+        words = read_words(folder / "cpu.max")
     else:
-        words = _words(folder / "cpu.cfs_quota_us") + _words(folder / "cpu.cfs_period_us")
+        words = read_words(folder / "cpu.cfs_quota_us") + read_words(folder / "cpu.cfs_period_us")
     if len(words) == 2 and all(word.isdigit() for word in words):  # not "max", not -1
         return int(words[0]), int(words[1])
     return 0, 0
 
 
-def _own_groups(controller: str, root: Path) -> Iterator[tuple[int, Path]]:
+def own_groups(controller: str, root: Path) -> Iterator[tuple[int, Path]]:
     """Each folder from this process's group up to its mount, with the version of its hierarchy."""
     mounts = read_mounts(root / "proc/self/mountinfo")
-    for line in _lines(root / "proc/self/cgroup"):
+    for line in read_lines(root / "proc/self/cgroup"):
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         version = 2 if number == "0" and not controllers else 1
@@ -111,18 +111,19 @@ def _up_to_mount(mount: Mount, group: str, root: Path) -> Iterator[Path]:
 
 
 def _physical_memory_bytes(root: Path) -> int:
-    for line in _lines(root / "proc/meminfo"):
+    for line in read_lines(root / "proc/meminfo"):
         words = line.split()
         if len(words) >= 2 and words[0] == "MemTotal:" and words[1].isdigit():
             return int(words[1]) * 1024
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _words(path: Path) -> list[str]:
-    return " ".join(_lines(path)).split()
+def read_words(path: Path) -> list[str]:
+    """All words of a file; none if it cannot be read."""
+    return " ".join(read_lines(path)).split()
 
 
-def _lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
     """The lines of a file that may be missing, hidden or empty."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.machine.cgroups import _lines, _own_groups, _words
+from helpers.machine.cgroups import own_groups, read_lines, read_words
 from helpers.machine.filesystems import FileSystem, filesystem
 
 SITE_VARIABLE = "SMALLFILES_NODE_LOCAL"
@@ -114,13 +114,13 @@ def memory_headroom_bytes(root: Path = Path("/")) -> int:
         The least that any control group on the way up, or the machine, leaves; never below zero.
     """
     left = [_available_bytes(root)]
-    for version, folder in _own_groups("memory", root):
+    for version, folder in own_groups("memory", root):
         limit, used = (
             ("memory.max", "memory.current")
             if version == 2
             else ("memory.limit_in_bytes", "memory.usage_in_bytes")
         )
-        numbers = _words(folder / limit) + _words(folder / used)
+        numbers = read_words(folder / limit) + read_words(folder / used)
         if len(numbers) == 2 and all(word.isdigit() for word in numbers):  # "max" is no limit
             left.append(int(numbers[0]) - int(numbers[1]) + _cache_bytes(folder, version))
     return max(0, min(left))
@@ -130,12 +130,12 @@ def _cache_bytes(folder: Path, version: int) -> int:
     """Page cache of a group: what it can give back; files in memory are not among it."""
     prefix = "" if version == 2 else "total_"
     wanted = (f"{prefix}inactive_file", f"{prefix}active_file")
-    words = [line.split() for line in _lines(folder / "memory.stat")]
+    words = [line.split() for line in read_lines(folder / "memory.stat")]
     return sum(int(pair[1]) for pair in words if len(pair) == 2 and pair[0] in wanted and pair[1].isdigit())
 
 
 def _available_bytes(root: Path) -> int:
-    for line in _lines(root / "proc/meminfo"):
+    for line in read_lines(root / "proc/meminfo"):
         words = line.split()
         if len(words) >= 2 and words[0] == "MemAvailable:" and words[1].isdigit():
             return int(words[1]) * 1024

@@ -9,6 +9,7 @@ Notebook 07.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from pathlib import Path
@@ -38,12 +39,14 @@ def private_folder(place: Path) -> Path:
     _refuse_open_place(place, around)
     folder = place / folder_name()
     with writing(folder):
-        try:
-            folder.mkdir(mode=0o700)
-        except FileExistsError:
-            pass
-        check(folder)
-    return folder
+        while True:
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+            try:
+                check(folder)
+            except FileNotFoundError:
+                continue  # the last one out has just removed it
+            return folder
 
 
 def existing_folder(place: Path) -> Path | None:

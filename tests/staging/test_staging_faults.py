@@ -122,9 +122,9 @@ def test_no_place_at_all_is_a_sentence_that_names_each(
 @pytest.fixture
 def limited_group() -> Iterator[Path]:
     """A control group (v1) of 300 MB in which a child may live."""
-    from helpers.machine.cgroups import _own_groups
+    from helpers.machine.cgroups import own_groups
 
-    own = [folder for version, folder in _own_groups("memory", Path("/")) if version == 1]
+    own = [folder for version, folder in own_groups("memory", Path("/")) if version == 1]
     group = own[-1] / "smallfiles-test" if own else Path("/nonexistent")
     try:
         group.mkdir()

@@ -307,3 +307,20 @@ def test_a_thousand_random_kills_lose_nothing_and_leave_nothing(
     source = packed(tmp_path / "data" / "x.arrow", 3 * MIB)
     assert storm(source, node, tmp_path / "log", 240, seed + 1) > 100
     assert lifetime._held == {}
+
+
+def test_a_folder_that_the_last_one_out_removes_is_made_again(
+    node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check, removed = private.check, []
+
+    def remove_it_first(folder: Path) -> None:
+        if not removed:
+            removed.append(True)
+            folder.rmdir()
+        check(folder)
+
+    monkeypatch.setattr(private, "check", remove_it_first)
+    folder = private.private_folder(node)
+    assert folder.is_dir() and removed
+    folder.rmdir()

@@ -14,6 +14,7 @@ from helpers.bench.scratch import memory_folder
 from helpers.errors import ResourceError
 from helpers.formats.output import writing
 from helpers.machine import nodelocal
+from helpers.machine.cgroups import own_groups, read_lines
 from helpers.machine.nodelocal import NodeLocal
 from helpers.progress import bytes_text
 from helpers.staging import places
@@ -69,29 +70,32 @@ def place_for(source: Path, need_bytes: int, otherwise: Path) -> tuple[Path, str
 
 @dataclass(frozen=True)
 class Price:
-    """What a file in memory took from the job.
+    """What a file in memory took.
 
     Args:
         file_bytes: Size of the file.
-        before_bytes: What the job could still fill before it was written.
-        after_bytes: And afterwards.
+        taken_bytes: By how much the memory grew that holds files.
+        of_job: Whether the kernel counted it for this job, or for the whole machine only.
+        left_bytes: What the job could still fill, with the file there.
     """
 
     file_bytes: int
-    before_bytes: int
-    after_bytes: int
+    taken_bytes: int
+    of_job: bool
+    left_bytes: int
 
     @property
     def finding(self) -> str:
         """The sentence that the measurement supports."""
-        taken = self.before_bytes - self.after_bytes
+        whose = "this job" if self.of_job else "this machine"
         told = (
-            f"A file of {bytes_text(self.file_bytes)} in /dev/shm: this job could fill "
-            f"{bytes_text(self.before_bytes)} of memory before, and {bytes_text(self.after_bytes)} with it"
+            f"With a file of {bytes_text(self.file_bytes)} in /dev/shm, files take "
+            f"{bytes_text(max(0, self.taken_bytes))} more of the memory of {whose}; "
+            f"{bytes_text(self.left_bytes)} are left to it"
         )
-        if abs(taken - self.file_bytes) < self.file_bytes / 3:
-            return f"{told}. The file is memory of the job."
-        return f"{told}; other programs took or gave back memory meanwhile, so run this cell again."
+        if abs(self.taken_bytes - self.file_bytes) < self.file_bytes / 4:
+            return f"{told}. The file is memory."
+        return f"{told}. Others wrote or removed files meanwhile, so run this cell again."
 
 
 def price_of_memory(
@@ -112,19 +116,33 @@ def price_of_memory(
             if not _in_memory(place):
                 return None
             found = [_written(place / "price", file_bytes) for _ in range(repeats)]
-            return sorted(found, key=lambda price: price.before_bytes - price.after_bytes)[repeats // 2]
+            return sorted(found, key=lambda price: price.taken_bytes)[repeats // 2]
     except ResourceError:
         return None
 
 
 def _written(path: Path, file_bytes: int) -> Price:
-    before = nodelocal.memory_headroom_bytes()
+    before = _taken_by_files()
     with path.open("wb") as file:
         for _ in range(0, file_bytes, _PIECE_BYTES):
             file.write(bytes(_PIECE_BYTES))
-    after = nodelocal.memory_headroom_bytes()
+    after, left = _taken_by_files(), nodelocal.memory_headroom_bytes()
     path.unlink()
-    return Price(file_bytes, before, after)
+    job, machine = (new - old for new, old in zip(after, before, strict=True))
+    of_job = job > file_bytes // 2
+    return Price(file_bytes, job if of_job else machine, of_job, left)
+
+
+def _taken_by_files(root: Path = Path("/")) -> tuple[int, int]:
+    """Memory that holds files, as counted for our control group and for the machine; 0 if unknown."""
+    version, folder = next(own_groups("memory", root), (2, root))
+    job = _number(folder / "memory.stat", "shmem" if version == 2 else "total_shmem")
+    return job, 1024 * _number(root / "proc/meminfo", "Shmem:")
+
+
+def _number(path: Path, name: str) -> int:
+    words = [line.split() for line in read_lines(path)]
+    return next((int(pair[1]) for pair in words if len(pair) >= 2 and pair[0] == name), 0)
 
 
 def _in_memory(place: Path) -> bool:
