@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from helpers.jobs.script import Argument, Job, find, names
@@ -16,7 +16,14 @@ from helpers.jobs.site import Site
 _ROOM = 1.05  # a packed file is about as large as what it packs
 
 
-def problems(root: Path, site: Site, job: Job, given: Mapping[str, str]) -> Iterator[str]:
+def problems(
+    root: Path,
+    site: Site,
+    job: Job,
+    given: Mapping[str, str],
+    words: Sequence[str] = (),
+    options: Sequence[str] = (),
+) -> Iterator[str]:
     """Each reason not to submit, as a sentence that ends in what to do.
 
     Args:
@@ -24,6 +31,8 @@ def problems(root: Path, site: Site, job: Job, given: Mapping[str, str]) -> Iter
         site: Where it is to run.
         job: What is to run.
         given: The value of each positional argument.
+        words: The other arguments of the job.
+        options: What `sbatch` is given besides the site's.
     """
     if shutil.which("sbatch", path=site["PATH"]) is None:
         yield (
@@ -33,7 +42,8 @@ def problems(root: Path, site: Site, job: Job, given: Mapping[str, str]) -> Iter
     if site["SLURM_CONF"] and not Path(site["SLURM_CONF"]).is_file():
         hint = "; start the local cluster: slurm/local/up" if site.name == "local" else ""
         yield f"SLURM_CONF={site['SLURM_CONF']} does not exist{hint}"
-    if site.needs_account and not site["SBATCH_ACCOUNT"]:
+    named = [word for word in (*site.options(job.uses), *options) if word.startswith(("--account", "-A"))]
+    if site.needs_account and not site["SBATCH_ACCOUNT"] and not named:
         yield f"this site wants an account; write SBATCH_ACCOUNT=… into {site.personal}"
     yield from _environment(root, site)
     yield from _work(site)
@@ -48,7 +58,10 @@ def problems(root: Path, site: Site, job: Job, given: Mapping[str, str]) -> Iter
             yield f"{argument.name}: {value} does not exist; {_how_to_get(root, site, argument)}"
         elif argument.is_written:
             yield from _output(argument.name, Path(value))
+        elif not argument.is_read and not _can_be_written(Path(value)):
+            yield f"{argument.name}: {value} cannot be written; name another place behind --"
     yield from _space(job, given)
+    yield from _shards(job, given, words, options)
 
 
 def _environment(root: Path, site: Site) -> Iterator[str]:
@@ -73,6 +86,8 @@ def _how_to_get(root: Path, site: Site, argument: Argument) -> str:
 def _work(site: Site) -> Iterator[str]:
     if site.work is None:
         yield f"COURSE_WORK is not set; write a folder on your scratch file system into {site.personal}"
+    elif not site.work.is_absolute():
+        yield f"COURSE_WORK={site.work} is no whole path; begin it with / in {site.personal}"
     elif not _can_be_written(site.work):
         yield f"COURSE_WORK={site.work} cannot be written; choose a folder of yours in {site.personal}"
 
@@ -92,17 +107,50 @@ def _can_be_written(folder: Path) -> bool:
 
 
 def _space(job: Job, given: Mapping[str, str]) -> Iterator[str]:
-    """Only where the input is one file: walking a tree is what the job does, not the login node."""
+    """Only where the input is packed: walking a tree is what the job does, not the login node."""
     inputs = [Path(given[a.name]) for a in job.arguments if a.is_read]
-    outputs = [Path(given[a.name]) for a in job.arguments if a.is_written]
-    if not inputs or not outputs or not inputs[0].is_file() or inputs[0].suffix == ".json":
+    outputs = [Path(given[a.name]) for a in job.arguments if not a.is_read]
+    if not inputs or not outputs or job.uses == "gpu":  # which writes checkpoints
         return
+    size = _packed_bytes(inputs[0])
     place = outputs[0].parent
     while not place.exists():
         place = place.parent
-    needed, free = int(inputs[0].stat().st_size * _ROOM), shutil.disk_usage(place).free
+    needed, free = int(size * _ROOM), shutil.disk_usage(place).free
     if free < needed:
         yield (
             f"{outputs[0]} needs about {needed:,} bytes and {place} has {free:,} free; "
             "free some, or name another place"
+        )
+
+
+def _packed_bytes(path: Path) -> int:
+    """Size of a file or of the shards in a folder; 0 of what is not packed."""
+    if path.is_file():
+        return 0 if path.suffix == ".json" else path.stat().st_size
+    return sum(shard.stat().st_size for shard in _tars(path))
+
+
+def _tars(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.tar")) if folder.is_dir() else []
+
+
+def _shards(
+    job: Job, given: Mapping[str, str], words: Sequence[str], options: Sequence[str]
+) -> Iterator[str]:
+    """Ranks that shall share no shard need one each."""
+    data = given.get("DATA", "")
+    if "--whole-shards" not in words or not Path(data).exists():
+        return
+    sizes = dict(word.split("=", 1) for word in (*job.directives, *options) if "=" in word)
+    try:
+        nodes = int(sizes.get("--nodes", "1"))
+        ranks = nodes * int(sizes.get("--ntasks-per-node", "0")) or int(sizes.get("--ntasks", nodes))
+    except ValueError:
+        return  # a range of nodes: Slurm decides
+    shards = len(_tars(Path(data)))
+    if shards < ranks:
+        yield (
+            f"{data} has {shards} shards and the job {ranks} ranks, which shall share none; ask for fewer "
+            "ranks, pack smaller shards (-O max_bytes=N), or leave --whole-shards out"
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shlex
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,14 +20,17 @@ from helpers.errors import UsageError
 
 _READ_LIMIT_S = 20
 _DUMP = """\
-set -a
-personal() { if [[ -f $personal_file ]]; then source "$personal_file" || exit 4; fi; }
+exec 3>&1 >&2
+set -aeo pipefail
+trap 'exit $(($? ? reading : 0))' EXIT
 personal_file=$2
-personal
-source "$1" || exit 3
-personal
-unset personal_file
-env -0
+reading=4
+if [[ -f $personal_file ]]; then source "$personal_file"; fi
+reading=3
+source "$1"
+reading=4
+if [[ -f $personal_file ]]; then source "$personal_file"; fi
+env -0 -u reading -u personal_file >&3
 """
 _KNOWN = (
     "SITE_TITLE", "SITE_VERIFIED", "SITE_ACCOUNT", "SITE_SETUP", "SITE_CPU_OPTIONS", "SITE_GPU_OPTIONS",
@@ -68,8 +72,19 @@ class Site:
 
         Args:
             uses: cpu, gpu or transfer.
+
+        Raises:
+            UsageError: A quote in them is not closed.
         """
-        return self[f"SITE_{uses.upper()}_OPTIONS"].split()
+        name = f"SITE_{uses.upper()}_OPTIONS"
+        try:
+            return shlex.split(self[name])
+        except ValueError as error:
+            raise UsageError(
+                f"{name} of site {self.name} is {self[name]!r}: {error}",
+                expected="options as a shell would read them",
+                next_step=f"Correct the quotes in the site's file or in {self.personal}",
+            ) from None
 
 
 def folder(root: Path) -> Path:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -23,6 +23,7 @@ from helpers.jobs.script import Job
 from helpers.jobs.site import Site, load
 
 _SHOWN = ("SLURM_CONF", "SBATCH_", "COURSE_")
+_WHOSE = ("--account", "--partition", "--qos", "--reservation")
 _SUBMIT_LIMIT_S = 120
 
 
@@ -36,6 +37,7 @@ class Submission:
         environment: What it is started with.
         work: Where it runs, with `logs/` in it.
         changed: The variables that the command needs beyond those of the shell.
+        without: Variables of a job in which one is, that must not be taken for those of the new one.
     """
 
     job: Job
@@ -43,10 +45,13 @@ class Submission:
     environment: Mapping[str, str]
     work: Path
     changed: Mapping[str, str]
+    without: tuple[str, ...] = ()
 
     def text(self) -> str:
         """The command as one would type it."""
         variables = [f"{key}={shlex.quote(value)}" for key, value in sorted(self.changed.items())]
+        if self.without:
+            variables = ["env", *(f"-u {name}" for name in self.without), *variables]
         return " ".join([*variables, shlex.join(self.argv)])
 
 
@@ -68,7 +73,7 @@ def plan(
     """
     site, job = load(root, site_name), script.find(root, job_name)
     given, rest = _arguments(site, job, words)
-    found = list(problems(root, site, job, given))
+    found = list(problems(root, site, job, given, rest, options))
     if found:
         raise SubmitError(
             f"{job.name} cannot run on {site.name}: " + "; and ".join(found),
@@ -79,7 +84,8 @@ def plan(
     while job.then:
         job = script.find(root, job.then)
         given, rest = _arguments(site, job, words)
-        chain.append(_submission(root, site, job, [*given.values(), *rest], ()))
+        whose = [option for option in options if option.partition("=")[0] in _WHOSE]
+        chain.append(_submission(root, site, job, [*given.values(), *rest], whose))
     return chain
 
 
@@ -99,7 +105,7 @@ def _arguments(site: Site, job: Job, words: Sequence[str]) -> tuple[dict[str, st
 def _submission(root: Path, site: Site, job: Job, words: Sequence[str], options: Sequence[str]) -> Submission:
     work = site.work
     assert work is not None  # problems() has refused that
-    venv = site["COURSE_VENV"] or str(root / ".venv")
+    venv = str(Path(site["COURSE_VENV"] or root / ".venv").absolute())  # the job works elsewhere
     course = {
         "COURSE_ROOT": str(root),
         "COURSE_SITE": site.name,
@@ -107,9 +113,13 @@ def _submission(root: Path, site: Site, job: Job, words: Sequence[str], options:
         "COURSE_VENV": venv,
     }
     environment = {**site.environment, **course}
+    without = tuple(sorted(_of_the_job_around(environment)))
+    for name in without:
+        del environment[name]
     argv = [
         "sbatch",
         "--parsable",
+        "--export=ALL",  # or a site's SBATCH_EXPORT would keep COURSE_ROOT and its like from the job
         f"--chdir={work}",
         *site.options(job.uses),
         *options,
@@ -122,7 +132,13 @@ def _submission(root: Path, site: Site, job: Job, words: Sequence[str], options:
         for key, value in environment.items()
         if key.startswith(_SHOWN) and before.get(key) != value
     }
-    return Submission(job, tuple(argv), environment, work, changed)
+    return Submission(job, tuple(argv), environment, work, changed, without)
+
+
+def _of_the_job_around(environment: Mapping[str, str]) -> Iterator[str]:
+    """Inside a job, a notebook's say: `srun` of the new one would obey the numbers of the old one."""
+    if "SLURM_JOB_ID" in environment:
+        yield from (name for name in environment if name.startswith("SLURM_") and name != "SLURM_CONF")
 
 
 def send(chain: Sequence[Submission]) -> list[str]:

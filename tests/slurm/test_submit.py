@@ -98,6 +98,33 @@ class TestRefusals:
             r"bash cannot read .*here\.my\.env: .*line 1", refusal(checkout, "here", "02_manifest")
         )
 
+    def test_a_line_that_would_end_the_job_is_told_though_others_follow(self, checkout):
+        (checkout / "slurm/sites/here.my.env").write_text("no_such_command\nSITE_SETUP=\n")
+        assert "no_such_command: command not found" in refusal(checkout, "here", "02_manifest")
+
+    def test_a_quote_that_is_not_closed_in_the_options_is_told(self, checkout):
+        (checkout / "slurm/sites/here.my.env").write_text("SITE_CPU_OPTIONS='--comment=\"two'\n")
+        assert "SITE_CPU_OPTIONS of site here" in refusal(checkout, "here", "03_pack_arrow")
+
+    def test_fewer_shards_than_ranks_are_told_with_the_numbers(self, checkout, tmp_path):
+        shards = tmp_path / "train.tars"
+        shards.mkdir()
+        for number in range(3):
+            (shards / f"{number}.tar").touch()
+        words = [str(shards), str(tmp_path / "seen"), "--order", "stream", "--whole-shards"]
+        assert "3 shards and the job 4 ranks" in refusal(checkout, "here", "10_read", words)
+        assert jobs.plan(checkout, "here", "10_read", words, ["--nodes=1"])
+        assert jobs.plan(checkout, "here", "10_read", words[:-1])
+
+    def test_a_work_folder_that_depends_on_where_one_stands_is_refused(self, checkout):
+        (checkout / "slurm/sites/here.my.env").write_text("COURSE_WORK=work\n")
+        assert "is no whole path" in refusal(checkout, "here", "02_manifest")
+
+    def test_checkpoints_that_cannot_be_written_are_told(self, checkout, tmp_path):
+        (tmp_path / "file").touch()
+        words = [str(tmp_path / "file"), str(tmp_path / "file" / "kept")]
+        assert "CHECKPOINTS" in refusal(checkout, "here", "10_train", words)
+
     def test_all_problems_are_told_at_once(self, checkout, tmp_path):
         (tmp_path / "w o r k/train.arrow").touch()
         shutil.rmtree(checkout / ".venv")
@@ -138,6 +165,34 @@ class TestSubmission:
         (tmp_path / "mine").mkdir()
         (submission,) = jobs.plan(checkout, "here", "03_pack_arrow", ["mine", "out.arrow"])
         assert submission.argv[-2:] == (str(tmp_path / "mine"), str(tmp_path / "out.arrow"))
+
+    def test_options_with_quotes_are_read_as_a_shell_reads_them(self, checkout):
+        (checkout / "slurm/sites/here.my.env").write_text(
+            "SITE_CPU_OPTIONS='--comment=\"two words\" -x n1'\n"
+        )
+        assert site.load(checkout, "here").options("cpu") == ["--comment=two words", "-x", "n1"]
+
+    def test_what_a_site_prints_is_no_variable(self, checkout, tmp_path):
+        (checkout / "slurm/sites/here.my.env").write_text("echo loaded modules\n")
+        assert not [key for key in site.load(checkout, "here").environment if "loaded" in key]
+
+    def test_an_account_may_be_an_option(self, checkout):
+        (checkout / "slurm/sites/here.my.env").write_text("SITE_ACCOUNT=required\n")
+        packing, merging = jobs.plan(
+            checkout, "here", "05_pack_tar", options=["--account=a", "--time=09:00:00"]
+        )
+        assert "--account=a" in merging.argv and "--time=09:00:00" not in merging.argv
+        assert "--time=09:00:00" in packing.argv
+
+    def test_the_numbers_of_a_job_around_do_not_reach_the_new_one(self, checkout, tmp_path, monkeypatch):
+        monkeypatch.setenv("SLURM_JOB_ID", "1")
+        monkeypatch.setenv("SLURM_CPUS_PER_TASK", "9")
+        (tmp_path / "slurm.conf").touch()
+        monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+        (submission,) = jobs.plan(checkout, "here", "03_pack_arrow")
+        kept = [name for name in submission.environment if name.startswith("SLURM")]
+        assert kept == ["SLURM_CONF"]
+        assert submission.text().startswith("env -u SLURM_CPUS_PER_TASK -u SLURM_JOB_ID COURSE_")
 
     def test_personal_values_have_the_last_word_and_defaults_build_on_them(self, checkout, tmp_path):
         (checkout / "slurm/sites/here.my.env").write_text(
