@@ -75,7 +75,7 @@ def totals(result: Epochs) -> Figure:
             _mark(axes, result, crossing.lower, crossing.median, crossing.upper)
         axes.set_xlabel(f"epochs read (storage: {result.storage})", fontsize=9)
         axes.set_ylabel("seconds since the start\n(line: median, band: all runs)", fontsize=9)
-        axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(0.42, 0.62))
+        axes.legend(frameon=False, fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
         axes.grid(color="#DDDDDD", lw=0.6)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)

@@ -55,7 +55,7 @@ print(staged.named_table())
 # clusters a file in `/dev/shm` counts as memory of the job that wrote it. Let us see that: a file of 256 MiB is written
 # there for a moment, five times.
 #
-# > **Predict.** How much less memory may this job use while the file is there?
+# > **Predict.** Does the kernel count the file as memory? And for whom: for this job, or for the machine only?
 
 # %%
 price = staged.price_of_memory()
@@ -84,7 +84,7 @@ config = staging.StageConfig(leave_bytes=256 << 20)  # room for workers; left ou
 with staging.staged(packed, place, config=config) as copy:
     course.say(f"`{copy.path}`")
     for sentence in copy.notes:
-        course.say(sentence)
+        course.say(f"`stage`: {sentence}.")
 
 # %% [markdown]
 # The folder is named after your user number, and only you may enter it: `/dev/shm` is shared by all users of the node.
@@ -117,10 +117,19 @@ from helpers.plots import alt_text, throughput
 if copies:
     course.figure(throughput(copies), alt=alt_text(copies))
 
+# %%
+from helpers.bench import ratio
+
+for other in copies[::2]:
+    speed = ratio(copies[1], other)
+    told = f"**{speed.median:.2f}** times the speed of `{other.name}` (middle half of the runs"
+    course.say(f"`stage` reaches {told}: {speed.lower:.2f} to {speed.upper:.2f}).")
+
 # %% [markdown]
 # `dd` reads and writes with one thread, and checks nothing. `stage` has several readers, and each hashes a piece while it
 # is still in the processor's cache. A file of some megabytes also shows what `stage` does once: looking for room, taking
-# a lock, publishing. With gigabytes this no longer counts.
+# a lock, publishing. With gigabytes this no longer counts. And `cp -r` has it easy here: it opens files that are in
+# memory. From slow storage it would wait for each open, as the small files in part 4 do.
 #
 # Why check at all? Copies fail rarely, but a job does not notice. We flip one bit in the middle of the source, as a
 # failing disk would.
@@ -208,7 +217,7 @@ if epochs.note:
 course.figure(draw.totals(epochs), alt=epochs.alt_text)
 
 # %% [markdown]
-# The staged line starts later and climbs less. A copy reads each byte once, as an epoch does, so one would expect the
+# The staged line begins with the copy; its slope is an epoch from this node. A copy reads each byte once, as an epoch does, so one would expect the
 # lines to meet near one epoch, whatever the bandwidth. They meet earlier if the copy reads in a better order than
 # the epoch, or with more readers; later if the epoch has other things to wait for. And the small files?
 
@@ -296,7 +305,7 @@ for _ in range(2):
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Three commands. The first brings a set from the archive to scratch, on a transfer node. The second runs at the start of
+# Two commands. The first brings a set from the archive to scratch, on a transfer node. The second runs at the start of
 # a job script, prints the path of the copy, and ends; the copy then belongs to the job.
 
 # %%
@@ -326,7 +335,7 @@ course.command(staging.StageConfig(), "scratch/data/train.tars")
 # ## Key points
 #
 # - Node-local storage has many names; in `/dev/shm` a file is memory of the job, so the limit counts, not `df`.
-# - Pack first; then one verified copy costs about what `dd` takes.
+# - Pack first: a copy is then one long read, and each block is verified on its way.
 # - Lock, look, copy aside, verify, rename: one rank copies, all use the copy.
 # - Staging pays after the copy's time divided by what it saves an epoch; if training is slower than reading, never.
 # - Clean up at exit and on SIGTERM; what SIGKILL leaves, the next job removes, since the lock is free.

@@ -251,9 +251,9 @@ print(f"{len(means)} batches through {SLOTS} slots, mean pixel {np.mean(means):.
 # remembers where training was. Two producers would mix up the order. `helpers.ring` has all that, and gives the same
 # batches as the `DataLoader`.
 #
-# Does a ring make training faster? Now the storage is imitated. It needs 18 ms for a batch, but stands still for 0.5 s in
-# every 1.2 s, as a busy file system does. A step takes 40 ms, so on average there is enough. For comparison, a storage
-# without stalls that needs 80 ms. Before each epoch training pauses for 0.5 s, as for an evaluation.
+# Does a ring make training faster? Now the storage is imitated. It needs 13 ms for a batch, but stands still for 0.4 s in
+# every 0.9 s, as a busy file system does. A step takes 30 ms, so on average there is enough. For comparison, a storage
+# without stalls that needs 60 ms. Before each epoch training pauses for 0.4 s, as for an evaluation.
 #
 # > **Predict.** Which of these wait least: 2 batches ahead, 16 batches ahead, or a ring of 16 slots? And with the storage
 # > that is too slow?
@@ -276,12 +276,13 @@ course.figure(draw.stalls(stalled), alt=stalled.alt_text)
 # %% [markdown] id="train"
 # ## 5 · Train, and look at the waiting
 #
-# A small network on views of 64 pixels. The report of each epoch has `waiting_share`: the time in which nothing could be
-# computed because no batch was there.
+# A small network on small views. The report of each epoch has `waiting_share`: the part of the time in which nothing could
+# be computed because no batch was there. Training gets one CPU here, so that another is free for batches.
 #
 # > **Predict.** Which share waits if the main thread makes the batches? And with one thread beside it?
 
 # %%
+from helpers.bench.feeding.clock import one_thread
 from helpers.training import TrainConfig, train
 
 
@@ -296,7 +297,8 @@ for name, loader in {
     "main thread": LoaderConfig(batch=16, mode="main"),
     "one thread beside it": LoaderConfig(batch=16, workers=1, mode="threads"),
 }.items():
-    told(name, train(packed, config=TrainConfig(loader=loader, epochs=1)))
+    with one_thread():
+        told(name, train(packed, config=TrainConfig(loader=loader, epochs=1, size=32)))
 
 # %% [markdown]
 # Now with a ring, filled by a program of its own. In a terminal you would start it by hand:
@@ -307,13 +309,13 @@ import os
 from helpers.ring import RingConfig
 
 ring = RingConfig(name=f"notebook-08-{os.getpid()}", slots=12, producers=1, kind="threads", epochs=1)
-course.command(ring, "train.arrow", "--batch", "16", "--size", "64")
+course.command(ring, "train.arrow", "--batch", "16", "--size", "32")
 
 # %%
 from helpers.bench.feeding.filler import filling
 
-with filling(ring, packed, "--batch", "16", "--size", "64"):
-    report = train(packed, config=TrainConfig(ring=ring.name, epochs=1))
+with filling(ring, packed, "--batch", "16", "--size", "32"), one_thread():
+    report = train(packed, config=TrainConfig(ring=ring.name, epochs=1, size=32))
 told("from the ring", report)
 
 # %% [markdown]

@@ -98,6 +98,11 @@ class TestSentences:
         many = Throughput((95.0,), runs, 64, 16)
         assert "not too many" in many.beyond
 
+    def test_a_machine_that_others_keep_busy_is_said_to_be(self):
+        runs = {(mode, count): (100.0,) for mode in workers.MODES for count in (1, 4)}
+        assert "7 other processes" in Throughput((100.0,), runs, 2, 16, others=7.2).beyond
+        assert "other processes" not in Throughput((100.0,), runs, 2, 16, others=0.3).beyond
+
     def test_the_best_number_of_workers_is_named(self):
         runs = {(mode, count): (100.0 * count,) for mode in workers.MODES for count in (1, 2)}
         runs["threads", 2] = (300.0,)

@@ -7,6 +7,7 @@ import pytest
 
 from helpers import slowfs, sources
 from helpers.bench import staged
+from helpers.bench.staged import places
 from helpers.bench.staged.processes import Stager, stagers
 from helpers.errors import ResourceError
 from helpers.machine import nodelocal
@@ -95,9 +96,17 @@ def test_without_room_a_folder_on_disk_stands_for_the_node(packed, tmp_path):
 def test_a_file_in_memory_is_memory_of_the_job():
     price = staged.price_of_memory(8 << 20, repeats=3)
     assert price is None or price.file_bytes == 8 << 20
-    told = staged.Price(100_000_000, 900_000_000, 800_000_000).finding
-    assert told.endswith("The file is memory of the job.")
-    assert "run this cell again" in staged.Price(100_000_000, 900_000_000, 950_000_000).finding
+    told = staged.Price(100_000_000, 101_000_000, True, 900_000_000).finding
+    assert "of the memory of this job; 900 MB are left" in told and told.endswith("The file is memory.")
+    other = staged.Price(100_000_000, 5_000_000, False, 900_000_000).finding
+    assert "of this machine" in other and other.endswith("run this cell again.")
+
+
+def test_memory_of_files_is_read_for_the_job_and_for_the_machine(tmp_path):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\nShmem:   7 kB\n")
+    (tmp_path / "memory.stat").write_text("anon 5\nshmem 4096\n")
+    assert places._taken_by_files(tmp_path) == (4096, 7 * 1024)
 
 
 def test_a_folder_on_disk_is_not_taken_for_memory(tmp_path):

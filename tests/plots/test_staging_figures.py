@@ -54,7 +54,11 @@ def test_a_copy_that_never_pays_is_told_and_not_marked():
 
 def test_a_bound_of_the_training_moves_the_crossing_until_it_is_gone():
     lines = bound_table(EPOCHS, (0.0, 0.75, 1.0)).splitlines()
-    assert [line.split("paid ")[1] for line in lines] == ["in epoch 2", "in epoch 6", "never"]
+    assert [line.split("staging ")[1] for line in lines] == [
+        "has paid in epoch 2",
+        "has paid in epoch 6",
+        "never pays",
+    ]
 
 
 def test_the_timeline_tells_the_one_who_copied_from_those_who_waited():

@@ -28,11 +28,11 @@ from helpers.loading.batches import Array, Batch, BatchMaker, Indices, Layout
 from helpers.ring import FillSample, RingConfig, open_ring
 from helpers.samples import Reader
 
-BATCH, SAMPLES, EPOCHS = 4, 80, 2
+BATCH, SAMPLES, EPOCHS = 4, 72, 2
 SLOTS = 16
-STEP_S, MAKE_S = 0.04, 0.018
-PERIOD_S, STILL_S = 1.2, 0.5
-EVALUATION_S = 0.5
+STEP_S, MAKE_S = 0.03, 0.013
+PERIOD_S, STILL_S = 0.9, 0.4
+EVALUATION_S = 0.4
 ENOUGH, TOO_SLOW = "enough on average", "too slow on average"
 
 

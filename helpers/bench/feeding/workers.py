@@ -10,6 +10,7 @@ Notebook 08 draws it.
 from __future__ import annotations
 
 import gc
+import os
 import warnings
 from dataclasses import dataclass
 from functools import partial
@@ -43,12 +44,14 @@ class Throughput:
         runs: Of the others.
         cpus: CPUs that this process may use.
         batch: Samples in a batch.
+        others: Processes of others that ran on this machine just before, on average over a minute.
     """
 
     main: tuple[float, ...]
     runs: dict[tuple[Mode, int], tuple[float, ...]]
     cpus: int
     batch: int
+    others: float = 0.0
 
     def line(self, mode: Mode) -> list[tuple[int, tuple[float, ...]]]:
         """Numbers of workers, 0 first, and the runs of each."""
@@ -75,7 +78,13 @@ class Throughput:
         for mode in MODES:
             before, after = median(self.runs[mode, max(few)]), median(self.runs[mode, many])
             lines.append(f"{many} {mode} give {after / before:.0%} of what {max(few)} give")
-        return f"With {self.cpus} CPUs, {' and '.join(lines)}."
+        return f"With {self.cpus} CPUs, {' and '.join(lines)}.{self._disturbance}"
+
+    @property
+    def _disturbance(self) -> str:
+        if self.others < self.cpus / 2:
+            return ""
+        return f" About {self.others:.0f} other processes kept this machine busy, so there was less to gain."
 
     @property
     def alt_text(self) -> str:
@@ -102,6 +111,7 @@ def measure_workers(path: Path, counts: tuple[int, ...] = COUNTS, rounds: int = 
         counts: Numbers of workers.
         rounds: Epochs of each.
     """
+    others = os.getloadavg()[0]
     settings = [("main", 0), *((mode, count) for mode in MODES for count in counts)]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="This DataLoader will create")  # that is the experiment
@@ -113,7 +123,7 @@ def measure_workers(path: Path, counts: tuple[int, ...] = COUNTS, rounds: int = 
     gc.collect()  # the workers end with their loaders
     rates = {name: tuple(outcome.rate_per_s for outcome in each) for name, each in outcomes.items()}
     runs = {(mode, count): rates[f"{mode} {count}"] for mode in MODES for count in counts}
-    return Throughput(rates["main 0"], runs, machine.usable_cpus(), BATCH)
+    return Throughput(rates["main 0"], runs, machine.usable_cpus(), BATCH, others)
 
 
 def _loader(path: Path, mode: str, count: int) -> Loader:

@@ -27,9 +27,9 @@ from helpers.sources import Source
 
 FILES, PACKED, STAGED, COPY = "small files", "packed file", "staged copy", "copying"
 _LINES = {
-    FILES: "small files, left where they are",
-    PACKED: "packed file, left where it is",
-    STAGED: "staged",
+    FILES: "small files, read there",
+    PACKED: "packed file, read there",
+    STAGED: "packed file, staged first",
 }
 _CONFIG = staging.StageConfig(leave_bytes=0)
 
@@ -205,6 +205,6 @@ def bound_table(epochs: Epochs, shares: Sequence[float] = (0.0, 0.5, 0.9, 1.0)) 
     lines = []
     for share in shares:
         found = epochs.crossing_if_bound(share * slow_s)
-        told = "never" if math.isinf(found) else f"in epoch {max(1, math.ceil(found)):,}"
-        lines.append(f"training alone takes {share * slow_s:.2f} s an epoch: staging has paid {told}")
+        told = "never pays" if math.isinf(found) else f"has paid in epoch {max(1, math.ceil(found)):,}"
+        lines.append(f"training takes {share * slow_s:.2f} s an epoch at least: staging {told}")
     return "\n".join(lines)
