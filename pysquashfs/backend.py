@@ -23,8 +23,11 @@ NAMES = ("auto", "pure", "libsquashfs")
 class Backend(Protocol):
     """Reads files of one image in one thread; frees what it holds when it is closed or forgotten."""
 
-    def read(self, row: int) -> bytes:
-        """All bytes of the file in this row of `index.files`; a `SquashFSError` if they are damaged."""
+    def read(self, row: int, *, beside_others: bool = False) -> bytes:
+        """All bytes of the file in this row of `index.files`; a `SquashFSError` if they are damaged.
+
+        `beside_others` says that other threads read too, and must not be kept waiting.
+        """
 
     def close(self) -> None:
         """Let go of everything. Calling it twice does no harm."""

@@ -57,12 +57,16 @@ class PureBackend:
         self._fragments: OrderedDict[int, bytes] = OrderedDict()
         self._kept = max(1, _FRAGMENT_CACHE_BYTES // self._block_bytes)
 
-    def read(self, row: int) -> bytes:
-        """All bytes of a file."""
+    def read(self, row: int, *, beside_others: bool = False) -> bytes:
+        """All bytes of a file.
+
+        A page that is not in memory is fetched while the interpreter is locked if it is reached through
+        the mapping; so with other threads at work, `pread` is the quicker way.
+        """
         if not self._flags[row] & RAW:
             return self._assembled(row)
         size, start = self._size[row], self._start[row]
-        if self._mapping is not None and self._image.is_whole():
+        if self._mapping is not None and not beside_others and self._image.is_whole():
             return self._mapping[start : start + size]
         try:
             data = os.pread(self._descriptor, size, start) if size else b""

@@ -57,7 +57,7 @@ def read_many(image: OpenImage, rows: Sequence[int], threads: int, order: Order)
     def read(number: int) -> list[bytes]:
         announce(number + threads)
         backend = image._backend()
-        return [backend.read(row) for row in wanted[groups[number]].tolist()]
+        return [backend.read(row, beside_others=threads > 1) for row in wanted[groups[number]].tolist()]
 
     for number in range(threads):
         announce(number)

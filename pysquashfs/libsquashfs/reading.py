@@ -68,7 +68,7 @@ class LibraryBackend:
         self._out, self._out_bytes = library.ffi.new("uint8_t **"), library.ffi.new("size_t *")
         self._buffer = library.ffi.new("char[]", _KEPT_BUFFER_BYTES)
 
-    def read(self, row: int) -> bytes:
+    def read(self, row: int, *, beside_others: bool = False) -> bytes:
         """All bytes of a file."""
         if self._owner != (os.getpid(), threading.get_ident()):
             raise self._of_another()

@@ -35,8 +35,10 @@ from pysquashfs import SquashFS, pack
 from pysquashfs.info import RECOMMENDED
 from pysquashfs.writer.folder import folder_items
 
+ONE_BY_ONE = "read_at, one after the other"
 THREADS = (1, 8)
 _SPARE_BYTES = 64 << 20
+_BATCH = 64
 
 
 def bench_squashfs(folder: Path, config: BenchConfig | None = None) -> PackResult:
@@ -68,13 +70,14 @@ def bench_squashfs(folder: Path, config: BenchConfig | None = None) -> PackResul
 
 
 def _cold(image: Path, config: BenchConfig, notes: list[str]) -> list[Record]:
-    """`read_many` of files in random order, after the cache was emptied."""
+    """Files in random order after the cache was emptied: one read at a time, and in announced batches."""
     if not page_cache.can_be_cold(image):
         notes.append("cold reads were not measured: the image lies in memory")
         return []
     with SquashFS(image, cache=False) as opened:
         rows = np.random.default_rng(config.seed).permutation(len(opened))[: config.count].tolist()
-    cases = [
+    cases = [Case(ONE_BY_ONE, partial(_read_cold, image, rows, 0), warm_up=False)]
+    cases += [
         Case(f"read_many, {n} thread{'s' * (n > 1)}", partial(_read_cold, image, rows, n), warm_up=False)
         for n in THREADS
     ]
@@ -85,7 +88,7 @@ def _cold(image: Path, config: BenchConfig, notes: list[str]) -> list[Record]:
         return []
     common = {"place": image, "samples": len(rows), "seed": config.seed}
     return [
-        record_of("random reads by read_many", case.name, outcomes[case.name], cache="cold", **common)  # type: ignore[arg-type]
+        record_of("random reads", case.name, outcomes[case.name], cache="cold", **common)  # type: ignore[arg-type]
         for case in cases
     ]
 
@@ -94,8 +97,10 @@ def _read_cold(image: Path, rows: Sequence[int], threads: int) -> Outcome:
     with SquashFS(image, "pure", cache=False) as opened:
         page_cache.drop([image])
         total, began = 0, perf_counter()
-        for first in range(0, len(rows), 64):
-            total += sum(map(len, opened.read_many(rows[first : first + 64], threads=threads)))
+        if not threads:
+            total = sum(len(opened.read_at(row)) for row in rows)
+        for first in range(0, len(rows) if threads else 0, _BATCH):
+            total += sum(map(len, opened.read_many(rows[first : first + _BATCH], threads=threads)))
         return Outcome(len(rows), total, perf_counter() - began)
 
 

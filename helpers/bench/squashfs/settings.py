@@ -157,13 +157,13 @@ def bench_settings(
         for setting in settings:
             setting.make(samples, images[setting.name])
         with ExitStack() as stack:
+            picked = [keys[index] for index in order]
             reads = {
-                f"{name}/{backend}": stack.enter_context(by_library(image, backend))
+                f"{name}/{backend}": stack.enter_context(by_library(image, picked, backend))
                 for name, image in images.items()
                 for backend in used
             }
-            picked = [keys[index] for index in order]
-            records = measured(reads, picked, config, what="random reads", place=folder)
+            records = measured(reads, len(picked), config, what="random reads", place=folder)
         by_name = {record.name: record for record in records}
         return [
             _described(name, image, {b: by_name[f"{name}/{b}"] for b in used})
