@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from helpers.cli.arguments import Verbs, add_verb
 from helpers.cli.output import print_json
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from helpers.bench.record import Record
+
 _MORE = """\
 One panel a condition (order, cache state), a bar for the median and a dot for each run; titles state what
-was found. Records of different conditions are not put into one panel."""
+was found. Records of different conditions are not put into one panel. Loaders that were measured with several
+numbers of workers become lines over these."""
 
 
 def add(verbs: Verbs) -> None:
@@ -38,13 +46,25 @@ def run(arguments: argparse.Namespace) -> int:
     from helpers.bench.record import load
 
     records = load(arguments.records)
-    groups = [list(group) for _, group in groupby(records, key=lambda record: (record.what, record.cache))]
-    figure = plots.throughput(*groups, reference=arguments.reference)
+    figure, text = _drawn(records, arguments.reference)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     svg, png = plots.save(figure, arguments.out.with_suffix(""))
-    text = plots.alt_text(*groups, reference=arguments.reference)
     if arguments.json:
         print_json({"samples": sum(record.samples for record in records), "png": str(png), "alt": text})
     else:
         print(f"wrote {png} and {svg}\n{text}")
     return 0
+
+
+def _drawn(records: Sequence[Record], reference: str | None) -> tuple[Figure, str]:
+    """Bars a condition; for loaders with several numbers of workers, lines over these."""
+    from helpers import plots
+    from helpers.bench.loading.advice import advice
+    from helpers.bench.loading.run import STAGES
+    from helpers.plots import loaders
+
+    epochs = [record for record in records if record.what != STAGES]
+    if advice(records) and len({record.workers for record in epochs}) > 1:
+        return loaders.tuning(epochs), loaders.alt_text(epochs)
+    groups = [list(group) for _, group in groupby(records, key=lambda record: (record.what, record.cache))]
+    return plots.throughput(*groups, reference=reference), plots.alt_text(*groups, reference=reference)

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from helpers import formats, pack, sources
+from helpers import bench, formats, pack, sources
 from helpers.bench import ranks
+from helpers.bench.loading.advice import advice
+from helpers.bench.loading.run import STAGES
 from helpers.training import checkpoint
 
 
@@ -174,6 +176,20 @@ def test_a_ring_is_filled_by_one_step_and_emptied_by_another(cluster, arrow):
     assert re.findall(r"^epoch (\d): 240 samples", log, re.M) == ["0", "1", "2"]
     assert "24 of them trained" in log and "no ring of yours" in log
     assert not [path for path in Path("/dev/shm").iterdir() if "ring" in path.name]
+
+
+def test_a_loader_is_tuned_and_the_best_setting_recommended(cluster, arrow, tmp_path):
+    words = ("--repeats", "2", "--count", "64", "--batch", "8", "--size", "48")
+    log = cluster.done("08_tune_loader", arrow, *words, options=("--cpus-per-task=2",), work=tmp_path)
+    (record,) = tmp_path.glob("loader-*.json")
+    epochs = [each for each in bench.load(record) if each.what != STAGES]
+    assert {(each.workers, each.name.rpartition(", ")[2]) for each in epochs} == {
+        (workers, mode) for workers in (1, 2) for mode in ("processes", "threads", "ring")
+    }
+    assert all(each.repeats == 2 and min(each.rates_per_s) > 0 and each.samples == 64 for each in epochs)
+    (best,) = advice(epochs)
+    assert f"\n{best.sentence}\n" in log and best.sentence.startswith("recommended for arrow")
+    assert record.with_suffix(".png").stat().st_size > 10_000 and record.with_suffix(".svg").exists()
 
 
 def test_formats_are_packed_by_an_array_and_compared_in_one_run(cluster, manifest):

@@ -6,6 +6,7 @@
     breakdown   what one worker does for one batch: read, decode, augment, collate, transfer
     crew        the processes that measure
     shown       records as tables
+    advice      which mode and how many workers to take
 
 The loaders of others are in `helpers.bench.loaders`. Notebook 08 measures with it.
 

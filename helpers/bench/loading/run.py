@@ -82,8 +82,7 @@ def bench_loading(paths: Sequence[Path], config: LoadBenchConfig | None = None) 
             _same_set(group)
             with _material(group[0], config) as (folder, missing):
                 notes += missing
-                for workers in config.workers:
-                    records += _measured(hands, group, folder, workers, config, notes)
+                records += _measured(hands, group, folder, config, notes)
         records += _stages(hands, targets, config)
     if not records:
         raise UsageError(
@@ -165,38 +164,58 @@ def _peer_wanted(name: str, target: _Target, config: LoadBenchConfig) -> bool:
 
 
 def _measured(
-    hands: Crew,
-    group: Sequence[_Target],
-    folder: Path,
-    workers: int,
-    config: LoadBenchConfig,
-    notes: list[str],
+    hands: Crew, group: Sequence[_Target], folder: Path, config: LoadBenchConfig, notes: list[str]
 ) -> list[Record]:
-    orders: dict[str, Ours | Theirs] = {}
-    homes = {}
-    for target in group:
-        for mode in config.modes:
-            name = f"{target.name}, {mode}"
-            if not config.only or name in config.only:
-                orders[name] = Ours(name, target.path, target.format, mode, workers, target.samples)
-                homes[name] = target.format
-    first = group[0]
-    setting = Setting(folder, first.samples, workers, config.batch, config.prefetch, config.size)
+    """All numbers of workers take part in each round, so that they can be compared with each other."""
+    first, homes = group[0], {target.name: target.format for target in group}
+    orders: dict[tuple[int, str], Ours | Theirs] = {}
+    for workers in config.workers:
+        orders |= {(workers, order.name): order for order in _ours(group, workers, config)}
+        for order in _theirs(hands, first, folder, workers, config, notes):
+            orders[workers, order.peer] = order
+    cases = [
+        Case(f"{workers} {name}", functools.partial(_outcome, hands, order, first.bytes), warm_up=False)
+        for (workers, name), order in orders.items()
+    ]
+    what = f"epoch of {first.kind}"
+    outcomes = interleaved(cases, config.repeats, config.seed, what)
+    return [
+        _record(
+            name,
+            homes.get(name.rpartition(", ")[0], name),
+            f"{what}, {workers} workers",
+            workers,
+            first,
+            outcomes[f"{workers} {name}"],
+            config,
+        )
+        for workers, name in orders
+    ]
+
+
+def _ours(group: Sequence[_Target], workers: int, config: LoadBenchConfig) -> list[Ours]:
+    return [
+        Ours(name, target.path, target.format, mode, workers, target.samples)
+        for target in group
+        for mode in config.modes
+        if (name := f"{target.name}, {mode}") in config.only or not config.only
+    ]
+
+
+def _theirs(
+    hands: Crew, target: _Target, folder: Path, workers: int, config: LoadBenchConfig, notes: list[str]
+) -> Iterator[Theirs]:
+    """Those that are installed and, run once, seen to work."""
+    setting = Setting(folder, target.samples, workers, config.batch, config.prefetch, config.size)
     for name in PEERS:
-        if _peer_wanted(name, first, config) and PEERS[name].installed():
+        if _peer_wanted(name, target, config) and PEERS[name].installed():
+            order = Theirs(name, setting)
             try:
-                hands.run(Theirs(name, setting))  # warm, and seen to work
+                hands.run(order)
             except ResourceError as error:
                 notes.append(f"not measured: {error.got}")
             else:
-                orders[name], homes[name] = Theirs(name, setting), name
-    cases = [
-        Case(name, functools.partial(_outcome, hands, order, first.bytes), warm_up=False)
-        for name, order in orders.items()
-    ]
-    what = f"epoch of {first.kind}, {workers} workers"
-    outcomes = interleaved(cases, config.repeats, config.seed, what)
-    return [_record(name, homes[name], what, workers, first, outcomes[name], config) for name in orders]
+                yield order
 
 
 def _outcome(hands: Crew, order: Ours | Theirs, size_bytes: int) -> Outcome:

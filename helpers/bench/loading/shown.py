@@ -1,4 +1,4 @@
-"""Records of loaders as tables: rates, how long a batch is waited for, and where its time goes.
+"""Records of loaders as tables: rates, how long a batch is waited for, where its time goes, what to take.
 
 The trap: the stages of a batch are seconds of one worker, transfer those of a process beside it. Divide
 what is made by the number of workers before comparing it with a step of training. Notebook 08 reads them.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
+from helpers.bench.loading.advice import advice
 from helpers.bench.loading.run import STAGES
 from helpers.bench.record import Record
 from helpers.bench.table import aligned, summary
@@ -31,6 +32,7 @@ def tables(records: Sequence[Record], reference: str | None = None) -> str:
     stages = [record for record in records if record.what == STAGES]
     if stages:
         parts.append(_breakdown(stages))
+    parts += [found.sentence for found in advice(records)]
     return "\n\n".join(parts)
 
 
