@@ -128,7 +128,9 @@ class SquashFS(OpenImage):
 
     def read_at(self, index: int) -> bytes:
         """All bytes of file number `index` of `paths`; the quickest way to read at random."""
-        return self._backend().read(self._checked(index))
+        if not (type(index) is int and 0 <= index < self._count):  # else straight on: called for each sample
+            index = self._checked(index)
+        return self._backend().read(index)
 
     def read_many(
         self, items: Iterable[str | os.PathLike[str] | int], *, threads: int = 1, order: Order = "disk"
