@@ -10,7 +10,7 @@ export PYTHON VENV SYSTEM_SITE
 # The tools run as modules, since a script's first line breaks when its folder moves.
 py = "$(VENV)/bin/python"
 
-scripts = .ci/run tools/*.sh $(wildcard slurm/*.sh slurm/submit slurm/jobs/* slurm/env/*.sh) \
+scripts = .ci/run tools/*.sh $(wildcard solutions/*.sbatch) $(wildcard slurm/*.sh slurm/submit slurm/jobs/* slurm/env/*.sh) \
   $(addprefix slurm/local/,up down status prolog epilog task_prolog lib.sh)
 
 .DEFAULT_GOAL := help

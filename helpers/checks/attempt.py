@@ -31,7 +31,7 @@ _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "
 
 
 class NotStarted(Exception):
-    """The stub is still there."""
+    """The stub is still there; its text says how to start where that is not the usual way."""
 
 
 class OutOfTime(BaseException):

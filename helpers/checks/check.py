@@ -59,8 +59,8 @@ def _judged(
         with time_limit(limit_s):
             attempt = Attempt(answer, name, errors)
             body(attempt)
-    except NotStarted:
-        return Verdict(name, "not started", (("", _HOW_TO_START),))
+    except NotStarted as stub:
+        return Verdict(name, "not started", (("", str(stub) or _HOW_TO_START),))
     except Wrong as wrong:
         return _not_yet(name, wrong.gave, wrong.got, wrong.expected, wrong.because)
     except OutOfTime as late:

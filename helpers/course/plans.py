@@ -82,6 +82,8 @@ PLANS: dict[str, Plan] = {
     "ex07": Plan("Exercise 07", minutes=40, seconds=5, wants=(FOLDER,)),
     "08": Plan("Keep the GPU fed", minutes=40, seconds=50, wants=(FOLDER,), small=240),
     "ex08": Plan("Exercise 08", minutes=40, seconds=12, wants=(FOLDER,), small=240),
+    "10": Plan("Run it on many nodes", minutes=35, seconds=35, wants=(FOLDER,)),
+    "ex10": Plan("Exercise 10", minutes=40, seconds=8, wants=(FOLDER,)),
 }
 
 

@@ -91,12 +91,15 @@ def find(root: Path, name: str) -> Job:
 
     Args:
         root: The checkout.
-        name: With or without `.sbatch`, or the path that a shell completed.
+        name: With or without `.sbatch`, or the path of a script, of this checkout or your own.
 
     Raises:
         UsageError: There is no such job; the sentence names the nearest ones.
     """
-    stem = Path(name).name.removesuffix(".sbatch")
+    own = Path(name).expanduser()
+    if own.suffix == ".sbatch" and own.is_file():
+        return read(own.absolute())
+    stem = own.name.removesuffix(".sbatch")
     path = folder(root) / f"{stem}.sbatch"
     if path.is_file():
         return read(path)

@@ -344,4 +344,4 @@ course.command(staging.StageConfig(), "scratch/data/train.tars")
 # ## Next
 #
 # The data is now as near as it can be. If the GPU still waits, reading is not what keeps it waiting: decoding, augmenting
-# and sending batches are next to be measured.
+# and sending batches are next to be measured: [08 · Keep the GPU fed](08_keep_the_gpu_fed.ipynb).

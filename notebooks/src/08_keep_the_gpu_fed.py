@@ -333,8 +333,9 @@ told("from the ring", report)
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Measure before choosing. This compares processes, threads and a ring for several numbers of workers, and prints where
-# a batch's time goes:
+# Measure before choosing. This compares processes, threads and a ring for several numbers of workers, prints where
+# a batch's time goes, and recommends one. `slurm/submit SITE 08_tune_loader` runs it on a compute node, with as many
+# workers as the job has CPUs, and draws the figure:
 
 # %%
 from helpers.bench.loading import LoadBenchConfig
@@ -370,4 +371,5 @@ course.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=9
 # %% [markdown] id="next"
 # ## Next
 #
-# This is the last step inside one node. Take it to your data: pack, measure with `bench load`, then train.
+# This is the last step inside one node. [10 · Run it on many nodes](10_run_it_on_many_nodes.ipynb) takes the same loader to
+# several, as a job.

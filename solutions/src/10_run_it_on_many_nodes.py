@@ -1,0 +1,107 @@
+# %% [markdown] id="top"
+# # Exercise 10 · Find your place, and outlive a time limit
+#
+# ★★★ · 40 minutes · after [notebook 10](../notebooks/10_run_it_on_many_nodes.ipynb)
+#
+# A program on many nodes has to know which of how many it is, and its job has to end before the scheduler ends it. You
+# write both: a function, and a job script. The check runs your script with a played Slurm; where a real one is, it is
+# submitted at the end.
+
+# %% id="start"
+import sys
+
+sys.path.append("..")
+from helpers import course
+
+setup = course.start("ex10")
+
+# %% [markdown] id="task-place"
+# ## Task 1: your place
+#
+# Given the environment variables of a process, tell its rank, the number of ranks and its local rank. Under torchrun
+# believe torchrun, else a task of srun its `SLURM_PROCID`, `SLURM_NTASKS`, `SLURM_LOCALID`. A job script or a laptop is
+# alone:
+#
+# `place(env: dict[str, str]) -> tuple[int, int, int]`
+
+
+# %% id="place"
+def place(env: dict[str, str]) -> tuple[int, int, int]:
+    """Rank, number of ranks, local rank."""
+    # --8<-- solution
+    if "RANK" in env and "WORLD_SIZE" in env:
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    elif "SLURM_STEP_ID" in env:  # a job script has SLURM_NTASKS too, but is no step
+        names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+    else:
+        return 0, 1, 0
+    return int(env[names[0]]), int(env[names[1]]), int(env[names[2]])
+    # --8<-- stub
+    # raise NotImplementedError  # your code: about 7 lines
+    # --8<-- end
+
+
+# %% id="check-place"
+from helpers.checks import ex10_run_it_on_many_nodes as check
+
+check.place(place)
+
+# %% [markdown] id="task-job"
+# ## Task 2: the job script
+#
+# Fill both gaps of [10_run_it_on_many_nodes.sbatch](10_run_it_on_many_nodes.sbatch), which lies beside this notebook; a
+# double click opens it. It trains on two nodes. Shortly before the time limit `train` gets USR1, writes a checkpoint and
+# exits with code 75: then the job is queued again. Any other code is the job's own.
+
+# %% id="script"
+# --8<-- solution
+script = check.script("solutions")
+# --8<-- stub
+# script = check.script("exercises")
+# --8<-- end
+
+# %% id="check-job"
+verdict = check.job(script)
+verdict
+
+# %% [markdown] id="hints"
+# <details>
+# <summary>Hint 1: who is what</summary>
+#
+# Only what `srun` starts has `SLURM_STEP_ID`. Local ranks count from 0 on each node. Nodes may have unequally many tasks,
+# so compute nothing: take what you are told, and make numbers of it with `int`.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: the directives</summary>
+#
+# `--nodes`, `--ntasks-per-node`, `--cpus-per-task`, `--time=HH:MM:SS`, `--signal=NAME@SECONDS`, `--requeue`. With
+# `B:` before the name, the signal goes to the script instead of the ranks.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 3: the exit code</summary>
+#
+# `set -e` ends the script at the first command that fails. A command in front of `||` may fail: `code=0`, then
+# `srun … || code=$?`, then `if ((code == 75))`. `scontrol requeue` wants the number of the job, `$SLURM_JOB_ID`. Notebook 10
+# shows how `srun` learns the CPUs.
+#
+# </details>
+
+# %% [markdown] id="use"
+# ## With your script
+#
+# Where Slurm is there, your script now trains on two nodes. Otherwise the first cell shows the command for later.
+
+# %% id="submit"
+from helpers.bench.nodes import training_on_cluster
+
+if not verdict:
+    course.say("Solve the task first; then this cell submits your script.")
+else:
+    done = training_on_cluster(script, setup.source())
+    course.say(f"`{done.command}`")
+    course.say(done.told)
+    print(done.log)
