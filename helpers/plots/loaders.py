@@ -57,7 +57,7 @@ def alt_text(records: Sequence[Record]) -> str:
 def _draw(axes: Axes, group: Sequence[Record]) -> None:
     cpus = group[0].machine.get("cpus_usable")
     if cpus:
-        axes.axvline(cpus, color=REFERENCE_COLOUR, ls="--", lw=1.2, zorder=0, label="CPUs of this job")
+        axes.axvline(cpus, color=REFERENCE_COLOUR, ls="--", lw=1.2, zorder=0, label="usable CPUs")
     for number, name in enumerate(dict.fromkeys(record.name for record in group)):
         line = sorted((each for each in group if each.name == name), key=lambda each: each.workers)
         colour = COLOURS[number % len(COLOURS)]

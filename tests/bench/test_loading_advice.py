@@ -95,7 +95,7 @@ def test_the_figure_has_a_line_a_loader_and_the_advice_as_its_title():
     )
     (axes,) = panel.axes
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert legend == ["CPUs of this job", "arrow, threads", "arrow, processes", "arrow, ring"]
+    assert legend == ["usable CPUs", "arrow, threads", "arrow, processes", "arrow, ring"]
     assert axes.get_ylim()[0] == 0
     with pytest.raises(UsageError, match="nothing to draw"):
         loaders.tuning([])
