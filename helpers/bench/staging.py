@@ -1,52 +1,67 @@
 """Copying to memory of this node: our staging, `dd`, and `cp -r` of the same samples as small files.
 
-All three copy the same samples from the same storage with a warm cache, interleaved round by round,
-so that their rates in samples a second compare. Ours is timed as a user sees it: looking, locking,
+All three copy the same samples from the same storage, interleaved round by round, so that their rates
+in samples a second compare: from memory, from a local disk with a cold cache, and through a folder
+that answers as slowly as a parallel file system. Ours is timed as a user sees it: looking, locking,
 hashing, comparing with the digest, publishing. Notebook 07 uses its records.
 
 The trap: memory that a virtual machine never touched comes from its host page by page, which makes
-the first copy slow whoever does it; so each method runs once before anything is measured.
+the first copy slow whoever does it; so each method runs once before anything is measured. And small
+files in the page cache flatter `cp -r`: no job finds a million of them there.
 """
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
-from helpers import machine, sources, staging
+from helpers import machine, slowfs, sources, staging
+from helpers.bench import cache as page_cache
 from helpers.bench.config import BenchConfig
 from helpers.bench.neighbour import allowance
 from helpers.bench.packing import PackResult
 from helpers.bench.protocol import Case, Outcome, interleaved
-from helpers.bench.record import Record, versions_of
+from helpers.bench.record import Cache, Record, versions_of
 from helpers.bench.scratch import memory_folder
 from helpers.errors import MissingPackageError, ResourceError
 from helpers.formats.output import writing
 from helpers.pack import PackConfig, pack
+from helpers.slowfs import SlowConfig
 
 DD = "dd bs=4M"
 STAGE = "stage, digest checked"
 CP = "cp -r of small files"
 _FORMATS = {DD: "arrow", STAGE: "arrow", CP: "files"}
+SLOW_SAMPLES = 600
 _LIMIT_S = 600
 _SPARE_BYTES = 64 << 20
 
 
-def bench_staging(source: Path, config: BenchConfig | None = None, *, root: Path | None = None) -> PackResult:
+def bench_staging(
+    source: Path,
+    config: BenchConfig | None = None,
+    *,
+    root: Path | None = None,
+    slow: SlowConfig | None = None,
+) -> PackResult:
     """Measure how fast a packed file comes to memory, beside `dd` and beside its small files.
 
     Args:
         source: A folder, an archive or a manifest.
-        config: Repeats, samples at most, seed.
+        config: Repeats, samples at most, seed; `cold` among its caches adds copies from a cold disk.
         root: Where the files of a manifest are, if it does not say.
+        slow: The storage that the slow folder imitates.
 
     Returns:
-        One record a method, `dd` first; their ratios tell what hashing costs and what packing buys.
+        For each storage one record a method, `dd` first; their ratios tell what hashing costs and what
+        packing buys.
 
     Raises:
         ResourceError: Memory has no room for two sets and a copy, or a command failed.
@@ -54,20 +69,92 @@ def bench_staging(source: Path, config: BenchConfig | None = None, *, root: Path
     config = config or BenchConfig()
     found = sources.load(source, root=root)
     allowed = allowance([source], min(config.count, len(found.manifest)), 2, cap=config.cap)
-    manifest = found.manifest.select(range(min(allowed.samples, len(found.manifest))))
-    set_bytes = sum(found.store.size(path) for path in manifest.paths.to_pylist())
-    with memory_folder(4 * set_bytes + _SPARE_BYTES) as folder:
-        kind = machine.filesystem(folder).kind
-        packed, tree = folder / "set.arrow", folder / "set.files"
-        for out in (packed, tree):
-            how = PackConfig(verify="none", in_flight=allowed.in_flight)
-            pack(replace(found, manifest=manifest), out, how)
-        runs = _runs(packed, tree, folder / "to", len(manifest), set_bytes)
-        cases = [Case(name, run) for name, run in runs.items()]
-        outcomes = interleaved(cases, config.repeats, config.seed, "staging")
-    size = (len(manifest), set_bytes)
-    records = tuple(_record(name, outcomes[name], kind, size, config.seed) for name in runs)
-    return PackResult(records, (allowed.note,) if allowed.note else ())
+    chosen = replace(found, manifest=found.manifest.select(range(min(allowed.samples, len(found.manifest)))))
+    notes = [allowed.note] if allowed.note else []
+    with memory_folder(4 * _size(chosen) + _SPARE_BYTES) as memory:
+        records = _warm(_packed(chosen, memory, allowed.in_flight), memory / "to", config)
+    with memory_folder(_size(chosen) + _SPARE_BYTES) as memory, _on_disk() as disk:
+        if "cold" in config.caches and not page_cache.can_be_cold(disk):
+            notes.append(f"cold copies were not measured: {disk.parent} lies in memory")
+        elif "cold" in config.caches:
+            records += _cold(_packed(chosen, disk, allowed.in_flight), memory / "to", config)
+    try:
+        records += _slow(chosen, config, slow or SlowConfig())
+    except ResourceError as error:
+        notes.append(f"a slow folder was not measured: {error.got}")
+    return PackResult(tuple(records), tuple(notes))
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """The same samples as one file and as small files."""
+
+    file: Path
+    tree: Path
+    samples: int
+    bytes: int
+
+
+def _size(source: sources.Source) -> int:
+    return sum(source.store.size(path) for path in source.manifest.paths.to_pylist())
+
+
+def _packed(source: sources.Source, folder: Path, in_flight: int | None = None) -> _Packed:
+    packed = _Packed(folder / "set.arrow", folder / "set.files", len(source.manifest), _size(source))
+    for out in (packed.file, packed.tree):
+        pack(source, out, PackConfig(verify="none", in_flight=in_flight))
+    return packed
+
+
+@contextmanager
+def _on_disk() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="smallfiles-bench-") as folder:
+        yield Path(folder)
+
+
+def _warm(packed: _Packed, to: Path, config: BenchConfig) -> list[Record]:
+    return _measured("staging to memory", "warm", packed, to, config)
+
+
+def _cold(packed: _Packed, to: Path, config: BenchConfig) -> list[Record]:
+    """The cache forgets all that is copied before each run; names and inodes stay known."""
+    files = [packed.file, *page_cache.files_of(packed.tree)]
+    page_cache.drop(files)
+    return _measured(
+        "staging to memory", "cold", packed, to, config, before=lambda: page_cache.drop(files, clean=True)
+    )
+
+
+def _slow(source: sources.Source, config: BenchConfig, slow: SlowConfig) -> list[Record]:
+    """Fewer samples, since `cp -r` waits for each; the rate does not depend on how many."""
+    few = replace(source, manifest=source.manifest.select(range(min(SLOW_SAMPLES, len(source.manifest)))))
+    with memory_folder(3 * _size(few) + _SPARE_BYTES) as memory:
+        real = memory / "storage"
+        real.mkdir()
+        packed = _packed(few, real)
+        with slowfs.mounted(real, slow) as shown:
+            seen = replace(packed, file=shown.path / packed.file.name, tree=shown.path / packed.tree.name)
+            return _measured(f"staging at {slow.told()}", "warm", seen, memory / "to", config)
+
+
+def _measured(
+    what: str,
+    cache: Cache,
+    packed: _Packed,
+    to: Path,
+    config: BenchConfig,
+    before: Callable[[], object] = lambda: None,
+) -> list[Record]:
+    runs = _runs(packed.file, packed.tree, to, packed.samples, packed.bytes)
+
+    def run(name: str) -> Outcome:
+        before()
+        return runs[name]()
+
+    cases = [Case(name, partial(run, name)) for name in runs]
+    outcomes = interleaved(cases, config.repeats, config.seed, f"{what}, {cache}")
+    kind = machine.filesystem(packed.file).kind
+    return [_record(what, name, outcomes[name], kind, cache, packed, config.seed) for name in runs]
 
 
 def _runs(
@@ -118,9 +205,11 @@ def _emptied(to: Path) -> Iterator[None]:
         shutil.rmtree(to, ignore_errors=True)
 
 
-def _record(name: str, outcomes: list[Outcome], kind: str, size: tuple[int, int], seed: int) -> Record:
+def _record(
+    what: str, name: str, outcomes: list[Outcome], kind: str, cache: Cache, packed: _Packed, seed: int
+) -> Record:
     return Record(
-        what="staging to memory",
+        what=what,
         name=name,
         format=_FORMATS[name],
         rates_per_s=tuple(outcome.rate_per_s for outcome in outcomes),
@@ -128,10 +217,10 @@ def _record(name: str, outcomes: list[Outcome], kind: str, size: tuple[int, int]
         bytes=outcomes[0].bytes,
         seconds=sorted(outcome.seconds for outcome in outcomes)[len(outcomes) // 2],
         filesystem=kind,
-        cache="warm",
+        cache=cache,
         touched="every byte read and written",
-        set_samples=size[0],
-        set_bytes=size[1],
+        set_samples=packed.samples,
+        set_bytes=packed.bytes,
         seed=seed,
         machine=machine.describe(),
         versions=versions_of(("smallfiles", "xxhash", "numpy")),

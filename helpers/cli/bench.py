@@ -32,7 +32,7 @@ pack   packing warm data to memory-backed storage against plain concatenation, t
 slow   packing a folder whose look-ups and opens take milliseconds (--latency-ms), against scripts
        that read one file after the other and against bare readers. It needs FUSE.
 stage  copying a packed file to memory with every block checked, against dd and against cp -r of the
-       same samples as small files.
+       same samples as small files: from memory, from a cold disk, and from a slow folder.
 squashfs  one raw image of a folder: random reads by pysquashfs, by PySquashfsImage and through the mounts
        that this machine allows; cold reads by threads; packing beside mksquashfs, same settings.
 decode turning JPEGs in memory into pixels, and into random crops of 224 x 224, with one and two at
