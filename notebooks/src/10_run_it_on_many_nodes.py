@@ -105,7 +105,7 @@ course.say(cost.finding)
 
 # %%
 for cpus, workers in cost.workers.items():
-    print(f"{cpus} CPUs: make_loader would take {workers} workers")
+    print(f"CPUs: {cpus}, workers that make_loader takes: {workers}")
 
 # %% [markdown]
 # No error and no warning: only a slower job. Say it again, and it is right in all versions:
@@ -118,7 +118,7 @@ for cpus, workers in cost.workers.items():
 # program that takes the local rank for the rank; and by a script that forgot `srun` and starts python on each
 # node by itself.
 #
-# > **Predict.** How often does each of the 400 samples come, in each of the three?
+# > **Predict.** How often does each sample come, in each of the three?
 
 # %%
 found = nodes.compare_ways(crew, packed, samples)
@@ -188,11 +188,10 @@ course.figure(draw.scaling(scaled), alt=scaled.alt_text)
 
 # %%
 for ranks in (2, 4):
-    shares = [f"{scaled.efficiency(where, ranks):.0%} with {where}" for where in scaled.runs]
-    print(f"{ranks} ranks do {' and '.join(shares)} of {ranks} times the work of one")
+    course.say(scaled.told(ranks) + ".")
 
 # %% [markdown]
-# Such a bend says: do not ask for more nodes. It moves to the right if each node reads less from the shared storage
+# Where a line bends, more nodes buy little. The bend moves to the right if each node reads less from the shared storage
 # ([notebook 07](07_stage_a_dataset.ipynb)), or reads it better. On a cluster the others use the same storage, so
 # repeat this at another hour.
 

@@ -93,7 +93,7 @@ def finding(readings: tuple[Reading, ...]) -> str:
     who = f"{len(right.shares)} ranks on {right.nodes} nodes"
     if not right.exact:
         return f"{who} did not read each sample exactly once: {right.told}"
-    return f"{who} read {right.told}; {len(wrong)} wrong ways to tell them their place did not"
+    return f"{who} read {right.told}; {len(wrong)} wrong ways ended without an error, too, and did not"
 
 
 def alt_text(readings: tuple[Reading, ...]) -> str:
@@ -127,7 +127,7 @@ class OneCpu:
         return f"Bound to {few} CPU instead of {many}, the rank took **{factor:.1f} times** as long."
 
 
-def cost_of_one_cpu(crew: Crew, path: Path, *, count: int = 160, rounds: int = 3) -> OneCpu:
+def cost_of_one_cpu(crew: Crew, path: Path, *, count: int = 160, rounds: int = 7) -> OneCpu:
     """Decode with two workers, on two CPUs and on one, as when `srun` is not told the CPUs.
 
     Args:

@@ -47,9 +47,16 @@ class Scaling:
         """Share of what so many single ranks would read."""
         return median(self.runs[where][ranks]) / (ranks * median(self.runs[where][1]))
 
+    def told(self, ranks: int) -> str:
+        """How close so many ranks come to the ideal."""
+        shares = [f"{self.efficiency(where, ranks):.0%} with {where}" for where in self.runs]
+        return f"{ranks} ranks reach {' and '.join(shares)}, of {ranks} times what one rank reads"
+
     @property
     def finding(self) -> str:
         """The sentence that the measurement supports."""
+        if not self.storage:
+            return "Nothing could be mounted here that is slow, so all ranks read from this disk"
         most = max(self.runs[SHARED])
         shared, own = (self.efficiency(where, most) for where in (SHARED, OWN))
         return f"{most} ranks are worth {most * shared:.1f} on one storage, and {most * own:.1f} with copies"

@@ -51,9 +51,13 @@ class Stopped:
             f"The first run had ended {len(self.first.epochs)} of {len(self.whole.epochs)} epochs when the "
             f"signal came, and left at step {step} of epoch {epoch}.",
             f"The second went on there. {self._of_the_cut_epoch(epoch)}",
-            f"The last loss is **{self.second.epochs[-1].loss:.6f}**; of a run without a stop it is "
-            f"**{self.whole.epochs[-1].loss:.6f}**.",
+            self._of_the_loss(),
         ]
+
+    def _of_the_loss(self) -> str:
+        cut, whole = self.second.epochs[-1].loss, self.whole.epochs[-1].loss
+        said = "exactly the same as" if cut == whole else f"{abs(cut - whole):.2g} away from that of"
+        return f"The last loss is **{cut:.6f}**, {said} a run without a stop."
 
     def _of_the_cut_epoch(self, number: int) -> str:
         cut = next(epoch for epoch in self.second.epochs if epoch.epoch == number)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -106,7 +107,7 @@ def training_on_cluster(script: Path, source: Source) -> Submitted:
 def _somewhere(job: str, packed: Path, words: Sequence[str]) -> Submitted:
     site, why_not = site_here()
     if not site:
-        return Submitted(f"slurm/submit SITE {_short(job)}", why_not)
+        return Submitted(f"slurm/submit SITE {_short(job)} -- {shlex.join([packed.name, *words])}", why_not)
     try:
         work = jobs.load(ROOT, site).work or packed.parent
         with _folder_there(work) as folder:

@@ -80,7 +80,7 @@ def read(
         chosen = {"rank": place.local_rank, "world_size": place.world_size}
     config = LoaderConfig(batch=batch, workers=workers, mode="threads", **chosen)
     reader = formats.open(Path(path))
-    data = reader if count is None else First(reader, count)
+    data = reader if count is None else First(reader, min(count, len(reader)))
     loader = make_loader(data, config, transform=RandomResizedCrop(_VIEW_PIXELS) if decode else None)
     loader.set_epoch(epoch)
     came: list[int] = []
