@@ -49,8 +49,11 @@ bench: setup ## measure reading and packing in every format on this machine
 	$(py) -m helpers bench pack
 	$(py) -m helpers bench read
 
+# Its root is the repository, for the notebooks link to the exercises beside their folder.
 lab: setup ## open JupyterLab at notebook 00
-	$(py) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/00_start_here.ipynb
+	@echo 'JupyterLab opens in your browser; if not, open the address below. Control-C, twice, ends it.'
+	@exec $(py) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) --Application.log_level=WARN \
+	  --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
 
 notebooks: setup-dev ## build notebooks, exercises and solutions from their sources
 	$(py) tools/build_notebooks.py

@@ -188,7 +188,7 @@ def recording_python(path: Path, log: Path, *, uv_works: bool = True) -> Path:
             *"-m pip --version"*) ;;
             *site_constraints*) echo "torch==2.7.0";;
             *"-m uv"*) echo "$*" >> "{log}"; {"true" if uv_works else "echo no network >&2; exit 2"};;
-            *"-m pip"*) echo "$*" >> "{log}";;
+            *"-m pip"*|*"-m jupyterlab"*) echo "$*" >> "{log}";;
             *) exec "{sys.executable}" "$@";;
         esac""",
     )
@@ -343,6 +343,25 @@ def test_two_set_ups_at_once_install_once(checkout, tmp_path, need_tool):
         done = list(pool.map(lambda _: make(checkout, "setup", chosen), range(4)))
     assert [one.returncode for one in done] == [0] * 4
     assert log.read_text().splitlines().count("venv") == 1
+
+
+def test_uv_trusts_the_certificates_of_the_system_as_pip_does(checkout, tmp_path):
+    log = tmp_path / "log"
+    chosen = recording_python(tmp_path / "python", log)
+    chosen.write_text(
+        chosen.read_text().replace('*"-m uv"*) echo "$*"', '*"-m uv"*) echo "$UV_SYSTEM_CERTS"')
+    )
+    assert make(checkout, "setup", f"PYTHON={chosen}").returncode == 0
+    assert log.read_text().splitlines()[-2:] == ["1", "1"]
+
+
+def test_the_lab_starts_at_notebook_00_with_the_exercises_in_reach(checkout, tmp_path):
+    log = tmp_path / "log"
+    done = make(checkout, "lab", f"PYTHON={recording_python(tmp_path / 'python', log)}")
+    assert done.returncode == 0
+    words = log.read_text().splitlines()[-1].split()
+    assert f"--ServerApp.root_dir={checkout}" in words
+    assert "--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb" in words
 
 
 def test_make_alone_lists_the_targets(checkout):
