@@ -45,9 +45,14 @@ setup: ## make .venv and install the pinned packages (PYTHON=, VENV=, SYSTEM_SIT
 setup-dev:
 	@tools/setup.sh formats,dev,browser
 
-bench: setup ## measure reading and packing in every format on this machine
+bench: setup ## measure everything on this machine, one after the other (half an hour)
 	$(py) -m helpers bench pack
 	$(py) -m helpers bench read
+	$(py) -m helpers bench squashfs --count 20000 --repeats 5
+	$(py) -m helpers bench decode
+	$(py) -m helpers bench load --peers
+	$(py) -m helpers bench stage
+	$(py) -m helpers bench slow
 
 # Its root is the repository, for the notebooks link to the exercises beside their folder.
 lab: setup ## open JupyterLab at notebook 00
