@@ -136,8 +136,8 @@ print(RECOMMENDED)
 # ## 2 · Compare the library with a mount
 #
 # A mounted image is a folder. Each read asks the kernel for a name, a handle and the bytes, and through FUSE it also asks
-# another process. The library looks the name up in a table of its own, and takes the bytes by their position. Every way
-# that this machine allows is measured; `PySquashfsImage` is another package for the same.
+# another process. The library knows from its index where each file lies, and takes the bytes by their position. Every way
+# that this machine allows is asked for sample after sample; `PySquashfsImage` is another package for the same.
 #
 # > **Predict.** Everything is in the page cache. Which is quicker for a random file: the folder of plain files, a mount,
 # > or the library?
