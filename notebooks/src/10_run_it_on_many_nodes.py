@@ -244,7 +244,8 @@ print(job.path.read_text())
 # %%
 array = jobs.find(nodes.ROOT, "05_pack_tar")
 print(*[word for word in array.directives if "array" in word])
-print(array.path.read_text().splitlines()[-1], "  then:", array.then)
+print(array.path.read_text().splitlines()[-1])
+print("then:", array.then)
 
 # %% [markdown]
 # Part `3/4`, cut at borders of shards that all tasks compute alike. The job named behind *then* is sent with a
@@ -270,21 +271,12 @@ print("\n\n".join(filter(None, [sent.queue, sent.log])) or "No job, no log.")
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Inside the job, each rank runs this line, and then one process counts:
-
-# %%
-from helpers.loading import LoaderConfig
-
-course.say(
-    f"```bash\nsrun … python -m helpers epoch train.arrow seen {LoaderConfig(workers=2).to_cli()}\n```"
-)
-
-# %% [markdown]
-# And this trains, in `10_train`; stopped, the same line goes on:
+# This trains, on each rank of `10_train`; stopped, the same line goes on:
 
 # %%
 from pathlib import Path
 
+from helpers.loading import LoaderConfig
 from helpers.training import TrainConfig
 
 config = TrainConfig(loader=LoaderConfig(workers=2), checkpoint=Path("checkpoints"))

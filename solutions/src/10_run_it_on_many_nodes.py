@@ -93,7 +93,7 @@ verdict
 # %% [markdown] id="use"
 # ## With your script
 #
-# Where Slurm is there, your script now trains on two nodes. Otherwise the first cell shows the command for later.
+# Where Slurm is there, your script now trains on two nodes. Otherwise the cell shows the command for later.
 
 # %% id="submit"
 from helpers.bench.nodes import training_on_cluster

@@ -84,8 +84,8 @@ class TestReading:
 
     def test_one_cpu_is_told_with_its_price_or_as_unclear(self):
         clear = reading.OneCpu({2: (1.0, 1.01, 1.02), 1: (2.0, 2.01, 2.02)}, {2: 2, 1: 1})
-        unclear = reading.OneCpu({2: (1.0, 2.0, 3.0), 1: (1.1, 2.1, 3.1)}, {2: 2, 1: 1})
-        assert "2.0 times" in clear.finding and "no clear difference" in unclear.finding
+        unclear = reading.OneCpu({2: (1.0, 2.0, 3.0), 1: (0.9, 2.1, 2.9)}, {2: 2, 1: 1})
+        assert "2.0 times" in clear.finding and "No clear effect" in unclear.finding
         assert "one CPU" in reading.OneCpu({1: (1.0,)}, {1: 1}).finding
 
 

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 from helpers.bench.nodes import environments
@@ -93,7 +92,7 @@ def finding(readings: tuple[Reading, ...]) -> str:
     who = f"{len(right.shares)} ranks on {right.nodes} nodes"
     if not right.exact:
         return f"{who} did not read each sample exactly once: {right.told}"
-    return f"{who} read {right.told}; {len(wrong)} wrong ways ended without an error, too, and did not"
+    return f"{who} read {right.told}; {len(wrong)} wrong ways did not, and ended without an error"
 
 
 def alt_text(readings: tuple[Reading, ...]) -> str:
@@ -120,11 +119,12 @@ class OneCpu:
         if len(self.seconds) < 2:
             return "This kernel has one CPU, so there is nothing to take away."
         few, many = min(self.seconds), max(self.seconds)
-        slow, fast = self.seconds[few], self.seconds[many]
-        if Spread.of(slow).overlaps(Spread.of(fast)):
-            return f"Whether the rank had {few} CPU or {many} made no clear difference; this machine is busy."
-        factor = median(slow) / median(fast)
-        return f"Bound to {few} CPU instead of {many}, the rank took **{factor:.1f} times** as long."
+        pairs = zip(self.seconds[few], self.seconds[many], strict=True)
+        factor = Spread.of([slow / fast for slow, fast in pairs])  # round by round, since others run here too
+        told = f"{factor.median:.1f} times as long (middle half: {factor.lower:.1f} to {factor.upper:.1f})"
+        if factor.lower <= 1.0:
+            return f"No clear effect: with {few} CPU instead of {many} it took {told}; others run here too."
+        return f"Bound to {few} CPU instead of {many}, the rank took **{told}**."
 
 
 def cost_of_one_cpu(crew: Crew, path: Path, *, count: int = 160, rounds: int = 7) -> OneCpu:

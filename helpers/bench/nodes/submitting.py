@@ -107,21 +107,24 @@ def training_on_cluster(script: Path, source: Source) -> Submitted:
 def _somewhere(job: str, packed: Path, words: Sequence[str]) -> Submitted:
     site, why_not = site_here()
     if not site:
-        return Submitted(f"slurm/submit SITE {_short(job)} -- {shlex.join([packed.name, *words])}", why_not)
+        return Submitted(_command("SITE", job, [packed.name, *words]), why_not)
     try:
         work = jobs.load(ROOT, site).work or packed.parent
         with _folder_there(work) as folder:
             data = folder / packed.name
             shutil.copyfile(packed, data)  # the scratch of a notebook may be on this machine alone
-            chain = jobs.plan(ROOT, site, job, [str(data), str(folder / words[0]), *words[1:]])
-            return _waited(chain[0], jobs.send(chain)[0], folder / words[0])
+            given = [str(data), str(folder / words[0]), *words[1:]]
+            chain = jobs.plan(ROOT, site, job, given)
+            return _waited(_command(site, job, given), chain[0], jobs.send(chain)[0], folder / words[0])
     except (HelpersError, OSError) as error:
-        return Submitted(f"slurm/submit {site} {_short(job)}", str(error).rstrip("."))
+        return Submitted(_command(site, job, words), str(error).rstrip("."))
 
 
-def _short(job: str) -> str:
+def _command(site: str, job: str, words: Sequence[str]) -> str:
+    """What one would type in the checkout."""
     path = Path(job)
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else job
+    short = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else job
+    return f"slurm/submit {site} {shlex.join([short, '--', *words])}"
 
 
 @contextlib.contextmanager
@@ -135,7 +138,7 @@ def _folder_there(work: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _waited(submission: Submission, number: str, out: Path) -> Submitted:
+def _waited(command: str, submission: Submission, number: str, out: Path) -> Submitted:
     environment = submission.environment
     queue = _asked(environment, "squeue", "--jobs", number)
     state = wait_for(number, environment)
@@ -144,9 +147,7 @@ def _waited(submission: Submission, number: str, out: Path) -> Submitted:
     log = submission.work / "logs" / f"{submission.job.name}-{number}.out"
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     read = state == "COMPLETED" and submission.job.name == JOB
-    return Submitted(
-        submission.text(), "", number, state, queue, text, ranks.count(out).sentence() if read else ""
-    )
+    return Submitted(command, "", number, state, queue, text, ranks.count(out).sentence() if read else "")
 
 
 def wait_for(number: str, environment: Mapping[str, str], limit_s: float = WAITED_S) -> str:
