@@ -130,6 +130,11 @@ def bytes_text(count: float) -> str:
     return f"{count:,.1f} PB"
 
 
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """`1 image`, `2 images`, `1,281,167 images`."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
 def duration_text(seconds: float) -> str:
     """A duration as people say it: `8 s`, `4 min 05 s`, `2 h 10 min`."""
     whole = round(seconds)

@@ -495,7 +495,37 @@ def test_skipped_files_are_told(data, capsys):
     assert main(["pack", str(data), str(out)]) == 1
     assert "0.jpg" in capsys.readouterr().err
     assert main(["pack", str(data), str(out), "--on-error", "skip"]) == 0
-    assert "1 samples were left out" in capsys.readouterr().out
+    assert "1 sample left out" in capsys.readouterr().out
+
+
+def test_what_was_left_out_on_purpose_is_no_damage_to_verify(data, capsys):
+    (data / "class0" / "0.jpg").write_bytes(b"")
+    out = data.parent / "x.arrow"
+    main(["pack", str(data), str(out), "--on-error", "skip"])
+    assert main(["verify", str(out), "--against", str(data)]) == 0
+    told = capsys.readouterr().out
+    assert "class0/0.jpg" in told and "x.arrow.faults.json" in told
+    (data / "class1" / "new.jpg").write_bytes((data / "class1" / "1.jpg").read_bytes())
+    assert main(["verify", str(out), "--against", str(data)]) == 1
+    assert "damaged: 1 sample of the source missing: class1/new.jpg" in capsys.readouterr().out
+
+
+def test_an_output_that_is_there_is_refused_before_its_source_is_walked(data, capsys):
+    out = data.parent / "x.arrow"
+    out.write_bytes(b"mine")
+    assert main(["pack", str(data / "not there"), str(out)]) == 1
+    assert "x.arrow exists already" in capsys.readouterr().err
+
+
+def test_samples_that_are_no_images_are_named_by_their_suffix(data, capsys):
+    for n, path in enumerate(sorted(data.rglob("*.jpg"))):
+        path.rename(path.with_suffix(f".{'npy' if n else 'NPZ'}"))
+    out = data.parent / "x.arrow"
+    assert main(["pack", str(data), str(out)]) == 1
+    assert "--suffix" in capsys.readouterr().err
+    suffixes = ["--suffix", "npy", "--suffix", ".npz"]
+    assert main(["pack", str(data), str(out), "--check", "none", *suffixes]) == 0
+    assert main(["verify", str(out), "--against", str(data), *suffixes]) == 0
 
 
 def test_parts_and_merge_give_the_bytes_of_one_run(data, capsys, packed):

@@ -66,6 +66,12 @@ def add_source_flags(parser: argparse.ArgumentParser) -> None:
     add("--label-order", choices=("sorted", "devkit"), default="sorted", help="ImageNet: order of the labels")
     add("--unlabelled", action="store_true", help="label -1 for all, instead of class folders")
     add("--strict", action="store_true", help="refuse what would otherwise be left out with a note")
+    add(
+        "--suffix",
+        action="append",
+        metavar=".X",
+        help="what samples end in, if not images; repeatable",
+    )
     add("--follow-links", action="store_true", help="follow folder links that leave the tree")
     add("--allow-truncated", action="store_true", help="take the whole members of a tar that was cut off")
 

@@ -49,7 +49,7 @@ def add(verbs: Verbs) -> None:
 
 def config_of(arguments: argparse.Namespace) -> ManifestConfig:
     """The configuration that a parsed command line means."""
-    from helpers.sources import ManifestConfig
+    from helpers.sources import IMAGE_SUFFIXES, ManifestConfig
 
     return ManifestConfig(
         kind=arguments.source,
@@ -58,6 +58,7 @@ def config_of(arguments: argparse.Namespace) -> ManifestConfig:
         labels=arguments.labels,
         label_order=arguments.label_order,
         unlabelled=arguments.unlabelled,
+        suffixes=tuple(arguments.suffix or IMAGE_SUFFIXES),
         strict=arguments.strict,
         follow_links=arguments.follow_links,
         allow_truncated=arguments.allow_truncated,

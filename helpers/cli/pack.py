@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from helpers.cli.arguments import FORMATS, SUFFIXES, Verbs, add_source_flags, add_verb, parse_options
 from helpers.cli.output import in_seconds, print_json
 from helpers.cli.source import load_source
-from helpers.progress import bytes_text
+from helpers.progress import bytes_text, plural
 
 if TYPE_CHECKING:
     from helpers.pack import PackConfig, PackReport
@@ -119,7 +119,11 @@ def config_of(arguments: argparse.Namespace) -> PackConfig:
 
 def run(arguments: argparse.Namespace) -> int:
     """Pack, or say what packing would do."""
-    config = config_of(arguments)  # a command line that makes no sense is refused before a long walk
+    from helpers.pack import refuse_finished
+
+    config = config_of(arguments)  # what makes no sense, or is done, is refused before a long walk
+    if not arguments.dry_run:
+        refuse_finished(arguments.out, config)
     source = load_source(arguments.dir, arguments)
     return _dry_run(arguments, source, config) if arguments.dry_run else _pack(arguments, source, config)
 
@@ -134,16 +138,16 @@ def _pack(arguments: argparse.Namespace, source: Source, config: PackConfig) -> 
         return 0
     rate = report.samples / max(report.seconds, 1e-9)
     print(
-        f"packed {report.samples:,} samples ({bytes_text(report.payload_bytes)}) into {report.path} "
+        f"packed {plural(report.samples, 'sample')} ({bytes_text(report.payload_bytes)}) into {report.path} "
         f"in {in_seconds(report.seconds)}, {rate:,.0f} samples/s"
     )
-    print(f"{report.files:,} files, {bytes_text(report.file_bytes)}; {_verified(report)}")
+    print(f"{plural(report.files, 'file')}, {bytes_text(report.file_bytes)}; {_verified(report)}")
     for sentence in () if report.resize is None else report.resize.sentences():
         print(sentence)
     if report.resumed:
-        print(f"{report.resumed:,} samples had been packed by an earlier run and were kept")
+        print(f"{plural(report.resumed, 'sample')} packed by an earlier run, and kept")
     if report.skipped:
-        print(f"{len(report.skipped):,} samples were left out; see {report.path}.faults.json")
+        print(f"{plural(len(report.skipped), 'sample')} left out; see {report.path}.faults.json")
     return 0
 
 
@@ -157,7 +161,9 @@ def _warn(source: Source) -> None:
 
 
 def _verified(report: PackReport) -> str:
-    return f"{report.verified:,} samples read back and compared" if report.verified else "not read back"
+    if not report.verified:
+        return "not read back"
+    return f"{plural(report.verified, 'sample')} read back and compared"
 
 
 def _dry_run(arguments: argparse.Namespace, source: Source, config: PackConfig) -> int:
@@ -174,10 +180,9 @@ def _dry_run(arguments: argparse.Namespace, source: Source, config: PackConfig) 
             {"dry_run": True, "bytes": planned.payload_bytes, "seconds": 0.0, "inodes_saved": saved, **record}
         )
         return 0
-    print(
-        f"would pack {planned.samples:,} samples ({bytes_text(planned.payload_bytes)}) into {arguments.out}"
-    )
-    print(f"{planned.files:,} data files; {bytes_text(planned.free_bytes)} are free there")
+    what = f"{plural(planned.samples, 'sample')} ({bytes_text(planned.payload_bytes)})"
+    print(f"would pack {what} into {arguments.out}")
+    print(f"{plural(planned.files, 'data file')}; {bytes_text(planned.free_bytes)} are free there")
     for sentence in () if planned.resize is None else planned.resize.sentences(planned=True):
         print(sentence)
     print(f"inodes: {planned.inodes_now:,} now, {planned.inodes_then:,} then, {saved:,} saved")

@@ -24,6 +24,7 @@ def load_source(path: Path, arguments: argparse.Namespace) -> Source:
         labels=arguments.labels,
         label_order=arguments.label_order,
         unlabelled=arguments.unlabelled,
+        suffixes=tuple(arguments.suffix or sources.IMAGE_SUFFIXES),
         strict=arguments.strict,
         follow_links=arguments.follow_links,
         allow_truncated=arguments.allow_truncated,

@@ -10,7 +10,7 @@ from helpers.cli.arguments import FORMATS, Verbs, add_source_flags, add_verb
 from helpers.cli.failures import FAILED
 from helpers.cli.output import in_seconds, print_json
 from helpers.cli.source import load_source
-from helpers.progress import bytes_text
+from helpers.progress import bytes_text, plural
 
 if TYPE_CHECKING:
     from helpers.pack import VerifyReport
@@ -71,7 +71,8 @@ def _as_json(report: VerifyReport) -> dict[str, Any]:
 def _tell(report: VerifyReport) -> None:
     compared = f", {report.against:,} compared with the source" if report.against else ""
     print(
-        f"read {report.samples:,} samples ({bytes_text(report.bytes)}), checked {report.blocks:,} blocks"
+        f"read {plural(report.samples, 'sample')} ({bytes_text(report.bytes)}), "
+        f"checked {plural(report.blocks, 'block')}"
         f"{compared} in {in_seconds(report.seconds)}"
     )
     for note in report.notes:

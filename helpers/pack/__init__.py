@@ -6,7 +6,7 @@
 """
 
 from helpers.pack.config import PackConfig, PackReport, Plan, Skipped, parse_part
-from helpers.pack.run import pack, plan
+from helpers.pack.run import pack, plan, refuse_finished
 from helpers.pack.verify import VerifyReport, verify
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "pack",
     "parse_part",
     "plan",
+    "refuse_finished",
     "verify",
 ]

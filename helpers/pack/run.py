@@ -72,8 +72,7 @@ def pack(source: Source, out: Path, config: PackConfig | None = None) -> PackRep
     out = Path(out)
     started = time.perf_counter()
     target = _target(out, config)
-    sweep(target)
-    refuse_existing(target)
+    refuse_finished(out, config)
     job = prepare(source, out, config)
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -84,6 +83,21 @@ def pack(source: Source, out: Path, config: PackConfig | None = None) -> PackRep
         except BaseException as error:
             _abandon(job, place, error)
             raise
+
+
+def refuse_finished(out: Path, config: PackConfig) -> None:
+    """Refuse an output that is there, before its source is walked for minutes.
+
+    Args:
+        out: As for `pack`.
+        config: As for `pack`; a part has an output of its own.
+
+    Raises:
+        OutputExistsError: It is there already.
+    """
+    target = _target(Path(out), config)
+    sweep(target)
+    refuse_existing(target)
 
 
 def _target(out: Path, config: PackConfig) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from helpers import digests, formats
 from helpers.digests import ContentDigest
 from helpers.errors import FormatError, HelpersError, first_few
 from helpers.pack.scaling import described
-from helpers.progress import progress
+from helpers.progress import plural, progress
 from helpers.samples import Reader
 from helpers.sources import Source
 
@@ -169,16 +169,23 @@ def _check_samples(reader: Reader, found: _Findings) -> None:
 
 
 def _explain_missing(path: Path, missing: int, found: _Findings) -> None:
-    report = path.with_name(path.name + ".faults.json")
-    try:
-        skipped = len(json.loads(report.read_text(encoding="utf-8"))["skipped"])
-    except (OSError, ValueError, KeyError, TypeError):
-        skipped = 0
-    sentence = f"{missing} samples fewer than the manifest had"
-    if skipped >= missing > 0:
-        found.notes.append(f"{sentence}: skipped while packing, listed in {report.name}")
+    sentence = f"{plural(missing, 'sample')} fewer than the manifest had"
+    if len(_skipped(path)) >= missing > 0:
+        found.notes.append(f"{sentence}: left out while packing, listed in {_faults_of(path).name}")
     else:
         found.problems.append(f"{path.name}: {sentence}, and no report explains them")
+
+
+def _faults_of(path: Path) -> Path:
+    return path.with_name(path.name + ".faults.json")
+
+
+def _skipped(path: Path) -> set[str]:
+    """Keys that `pack --on-error skip` left out, as its report beside the file says."""
+    try:
+        return {fault["key"] for fault in json.loads(_faults_of(path).read_text(encoding="utf-8"))["skipped"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
 
 
 def _resized(reader: Reader) -> dict[str, Any] | None:
@@ -223,7 +230,19 @@ def _check_against(reader: Reader, source: Source, found: _Findings) -> None:
             continue
         if size != len(data) or room[:size] != memoryview(data).cast("B"):
             found.problems.append(f"{key} has other bytes in the source")
-    if places:
+    _tell_missing(reader.path, places, found)
+
+
+def _tell_missing(path: Path, keys: Iterable[str], found: _Findings) -> None:
+    """What the source has beyond the file: left out on purpose, or missing."""
+    skipped = _skipped(path)
+    left_out, missing = [key for key in keys if key in skipped], [key for key in keys if key not in skipped]
+    if left_out:
+        found.notes.append(
+            f"{plural(len(left_out), 'sample')} of the source left out while packing, as "
+            f"{_faults_of(path).name} says: {first_few(left_out, len(left_out))}"
+        )
+    if missing:
         found.problems.append(
-            f"{len(places)} samples of the source are missing: {first_few(places, len(places))}"
+            f"{plural(len(missing), 'sample')} of the source missing: {first_few(missing, len(missing))}"
         )

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from helpers.errors import SourceError, first_few
-from helpers.sources.record import canonical_split, plural
+from helpers.progress import plural
+from helpers.sources.record import canonical_split
 from helpers.sources.scanning import Folder, Tree, list_folder
 
 _CONTAINER = "images"

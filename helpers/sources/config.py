@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers.sources.detection import load
-from helpers.sources.record import LabelOrder, Source
+from helpers.sources.record import IMAGE_SUFFIXES, LabelOrder, Source
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class ManifestConfig:
         labels: Where labels are, if not beside the data.
         label_order: ImageNet: `sorted` or `devkit`.
         unlabelled: Label -1 for all.
+        suffixes: Which files are samples.
         strict: Refuse what would otherwise be left out with a note.
         follow_links: Also follow folder links that leave the tree.
         allow_truncated: Take the whole members of a tar that was cut off.
@@ -39,6 +40,7 @@ class ManifestConfig:
     labels: Path | None = None
     label_order: LabelOrder = "sorted"
     unlabelled: bool = False
+    suffixes: tuple[str, ...] = IMAGE_SUFFIXES
     strict: bool = False
     follow_links: bool = False
     allow_truncated: bool = False
@@ -58,6 +60,7 @@ class ManifestConfig:
             labels=self.labels,
             label_order=self.label_order,
             unlabelled=self.unlabelled,
+            suffixes=self.suffixes,
             strict=self.strict,
             follow_links=self.follow_links,
             allow_truncated=self.allow_truncated,
@@ -86,6 +89,8 @@ class ManifestConfig:
         for flag, value in (("--split", self.split), ("--root", self.root), ("--labels", self.labels)):
             words += [flag, str(value)] if value is not None else []
         words += ["--label-order", self.label_order] if self.label_order != "sorted" else []
+        for suffix in self.suffixes if self.suffixes != IMAGE_SUFFIXES else ():
+            words += ["--suffix", suffix]
         for name in ("unlabelled", "strict", "follow_links", "allow_truncated", "flat"):
             words += [f"--{name.replace('_', '-')}"] * getattr(self, name)
         return shlex.join(words)

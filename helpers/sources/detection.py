@@ -136,7 +136,7 @@ def _from_tar(path: Path, kind: str, options: Options) -> Source:
         raise SourceError(
             f"{path} is no tar file and no manifest",
             expected="a folder, a tar file or a manifest (.json)",
-            next_step="Check the path; a packed file is opened with helpers.formats.open",
+            next_step="Give the folder of the images; a packed file is read with helpers.formats.open",
         )
     archive = tarball.open_archive(path, options)
     if kind == "imagenet" or (kind == "auto" and official.role_of(archive)):

@@ -20,9 +20,10 @@ import pyarrow as pa
 
 from helpers.errors import SourceError, first_few
 from helpers.manifest import Manifest
+from helpers.progress import plural
 from helpers.samples import UNLABELLED
 from helpers.sources import annotated
-from helpers.sources.record import Options, Source, canonical_split, choose_split, plural
+from helpers.sources.record import Options, Source, canonical_split, choose_split
 from helpers.sources.scanning import Tree, list_folder, sizes_of, walk
 
 # Without O_NONBLOCK a named pipe in the tree would stop the run for ever.
@@ -231,7 +232,7 @@ def _flat(tree: Tree) -> SourceError:
     return SourceError(
         f"{tree.root} holds {plural(len(tree), 'image')} outside of any class folder",
         expected="one folder a class",
-        next_step="Sort them into class folders, or ask for unlabelled samples",
+        next_step="Sort them into class folders, or ask for unlabelled samples (--unlabelled)",
     )
 
 
@@ -242,5 +243,5 @@ def _no_images(tree: Tree, options: Options) -> SourceError:
         f"{tree.root} is no data set: it holds {tree.contents()}{more}",
         expected=f"files ending in {', '.join(options.suffixes)}",
         next_step="Check the path"
-        + (", or allow links that leave the tree" if left else ", or name the suffixes of your samples"),
+        + (", or allow --follow-links" if left else ", or name the suffixes of your samples with --suffix"),
     )

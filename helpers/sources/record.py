@@ -128,8 +128,3 @@ def choose_split(found: list[str], wanted: str | None, where: object) -> tuple[s
         expected="to be told which one",
         next_step=f"Choose one, for example split={found[0]}",
     )
-
-
-def plural(count: int, one: str, many: str | None = None) -> str:
-    """`1 image`, `2 images`, `1,281,167 images`."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from helpers.errors import SourceError, first_few
-from helpers.sources.record import plural
+from helpers.progress import plural
 
 _STATS_AT_ONCE = 512
 _HOPS_INSIDE = 1

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from helpers.cli import build_parser, manifest
 from helpers.errors import SourceError
-from helpers.sources import KINDS, ManifestConfig, load, synthetic
+from helpers.sources import IMAGE_SUFFIXES, KINDS, ManifestConfig, load, synthetic
 
 text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=12)
 word = text.filter(lambda value: not value.startswith("-"))
@@ -22,6 +22,7 @@ configs = st.builds(
     labels=paths,
     label_order=st.sampled_from(("sorted", "devkit")),
     unlabelled=st.booleans(),
+    suffixes=st.just(IMAGE_SUFFIXES) | st.lists(word, min_size=1, max_size=3).map(tuple),
     strict=st.booleans(),
     follow_links=st.booleans(),
     allow_truncated=st.booleans(),

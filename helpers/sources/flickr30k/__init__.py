@@ -15,9 +15,10 @@ from pathlib import Path
 
 from helpers.errors import SourceError, first_few
 from helpers.manifest import Manifest
+from helpers.progress import plural
 from helpers.sources.flickr30k.captions import CSV, KARPATHY, TOKEN, Captions, read
 from helpers.sources.folder import FolderStore
-from helpers.sources.record import Options, Source, choose_split, plural
+from helpers.sources.record import Options, Source, choose_split
 from helpers.sources.scanning import Tree, list_folder, sizes_of, walk
 
 __all__ = ["Captions", "load", "read", "recognises"]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.errors import SourceError, first_few
-from helpers.sources.record import plural
+from helpers.progress import plural
 
 CSV = "results.csv"
 TOKEN = "results_20130124.token"

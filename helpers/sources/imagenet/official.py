@@ -18,10 +18,11 @@ import pyarrow.compute as pc
 
 from helpers.errors import SourceError, first_few
 from helpers.manifest import Manifest
+from helpers.progress import plural
 from helpers.samples import UNLABELLED
 from helpers.sources.imagenet.order import refuse_other_order
 from helpers.sources.imagenet.truth import Beside, in_order, look_beside
-from helpers.sources.record import Options, Source, canonical_split, choose_split, plural
+from helpers.sources.record import Options, Source, canonical_split, choose_split
 from helpers.sources.tarball import Archive, open_store, samples_of
 
 TARS = {

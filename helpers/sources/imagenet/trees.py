@@ -20,11 +20,12 @@ import numpy.typing as npt
 
 from helpers.errors import SourceError, first_few
 from helpers.manifest import Manifest
+from helpers.progress import plural
 from helpers.samples import UNLABELLED
 from helpers.sources.folder import FolderStore
 from helpers.sources.imagenet.order import refuse_other_order
 from helpers.sources.imagenet.truth import WNID, Beside, in_order, look_beside
-from helpers.sources.record import Options, Source, canonical_split, choose_split, plural
+from helpers.sources.record import Options, Source, canonical_split, choose_split
 from helpers.sources.scanning import Tree, list_folder, sizes_of, walk
 
 _DATA = ("ILSVRC", "Data", "CLS-LOC")

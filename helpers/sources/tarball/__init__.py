@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 
 from helpers.errors import SourceError
 from helpers.manifest import Manifest
+from helpers.progress import plural
 from helpers.samples import UNLABELLED
-from helpers.sources.record import Options, Source, canonical_split, choose_split, plural
+from helpers.sources.record import Options, Source, canonical_split, choose_split
 from helpers.sources.tarball import webdataset
 from helpers.sources.tarball.archive import Archive, index
 from helpers.sources.tarball.store import StreamStore, TarStore, open_store
@@ -73,7 +74,7 @@ def samples_of(archive: Archive, options: Options) -> Archive:
         raise SourceError(
             f"{archive.path} is no data set: it holds {archive.contents_in_words()} and no images",
             expected=f"files ending in {', '.join(options.suffixes)}",
-            next_step="Check the path, or name the suffixes of your samples",
+            next_step="Check the path, or name the suffixes of your samples with --suffix",
         )
     return samples
 

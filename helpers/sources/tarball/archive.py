@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 
 from helpers.errors import SourceError, first_few
 from helpers.keys import key_problem
-from helpers.sources.record import Options, plural
+from helpers.progress import plural
+from helpers.sources.record import Options
 from helpers.sources.tarball.headers import Members, Scanner, is_tar, prefix_of, refuse_incomplete
 from helpers.sources.tarball.streams import ForwardFile, PlainFile, cannot_read, compression_of
 

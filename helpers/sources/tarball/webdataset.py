@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from helpers.errors import SourceError, first_few
+from helpers.progress import plural
 from helpers.samples import UNLABELLED, Meta, Target
-from helpers.sources.record import Options, plural
+from helpers.sources.record import Options
 from helpers.sources.tarball.archive import Archive
 
 _LABEL_KEYS = ("label", "cls", "class", "target")
