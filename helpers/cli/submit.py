@@ -81,16 +81,22 @@ def _tell(chain: list[Submission], numbers: list[str]) -> None:
         say(f"  {submission.text()}")
         if numbers:
             print(numbers[place])
+            say(f"  its log: {submission.log(numbers[place])}")
     if not numbers:
         say("nothing was submitted (--dry-run)")
         return
-    say(f"its log: {chain[0].work / 'logs'}; see it wait and run: squeue --me")
+    say(f"see it wait and run: {chain[0].queue()}")
 
 
 def _as_json(chain: list[Submission], numbers: list[str]) -> dict[str, object]:
     """One object, with the jobs in the order of their submission."""
     jobs = [
-        {"job": each.job.name, "command": each.text(), "number": numbers[n] if numbers else None}
+        {
+            "job": each.job.name,
+            "command": each.text(),
+            "number": numbers[n] if numbers else None,
+            "log": str(each.log(numbers[n])) if numbers else None,
+        }
         for n, each in enumerate(chain)
     ]
     return {"submitted": bool(numbers), "jobs": jobs, "logs": str(chain[0].work / "logs")}

@@ -54,6 +54,24 @@ class Submission:
             variables = ["env", *(f"-u {name}" for name in self.without), *variables]
         return " ".join([*variables, shlex.join(self.argv)])
 
+    def log(self, number: str) -> Path:
+        """Where Slurm writes what the job says; a `*` stands for the tasks of an array.
+
+        Args:
+            number: What `send` returned for it.
+        """
+        options = (*self.job.directives, *self.argv[: self.argv.index(str(self.job.path))])
+        said = dict(option.partition("=")[::2] for option in options)
+        name = said.get("--output", "logs/%x-%j.out").replace("%x", said.get("--job-name", self.job.name))
+        for sign in ("%j", "%A"):
+            name = name.replace(sign, number)
+        return self.work / name.replace("%a", "*")
+
+    def queue(self) -> str:
+        """The command that shows it waiting and running, in the shell of the person who submitted."""
+        conf = self.changed.get("SLURM_CONF")
+        return f"SLURM_CONF={shlex.quote(conf)} squeue --me" if conf else "squeue --me"
+
 
 def plan(
     root: Path, site_name: str, job_name: str, words: Sequence[str] = (), options: Sequence[str] = ()

@@ -160,6 +160,26 @@ class TestSubmission:
         assert jobs.send(jobs.plan(checkout, "here", "05_pack_tar")) == ["4711", "4711"]
         assert (tmp_path / "seen").read_text().splitlines().count("--dependency=afterok:4711") == 1
 
+    def test_the_log_of_each_job_is_told_by_its_name(self, checkout, tmp_path):
+        logs = tmp_path / "w o r k/logs"
+        packing, merging = jobs.plan(checkout, "here", "05_pack_tar")
+        assert packing.log("7") == logs / "05_pack_tar-7_*.out"
+        assert merging.log("8") == logs / "05_merge_tar-8.out"
+        (named,) = jobs.plan(checkout, "here", "03_pack_arrow", options=["--job-name=mine"])
+        assert named.log("9") == logs / "mine-9.out"
+        (elsewhere,) = jobs.plan(checkout, "here", "03_pack_arrow", options=["--output=/scratch/%j.txt"])
+        assert elsewhere.log("9") == Path("/scratch/9.txt")
+
+    def test_the_queue_that_is_shown_is_that_of_the_site(self, checkout, tmp_path):
+        (submission,) = jobs.plan(checkout, "here", "03_pack_arrow")
+        assert submission.queue() == "squeue --me"
+        conf = tmp_path / "slurm.conf"
+        conf.touch()
+        with (checkout / "slurm/sites/here.env").open("a") as file:
+            file.write(f'SLURM_CONF="{conf}"\n')
+        (submission,) = jobs.plan(checkout, "here", "03_pack_arrow")
+        assert submission.queue() == f"SLURM_CONF={conf} squeue --me"
+
     def test_a_relative_path_is_meant_from_where_the_user_stands(self, checkout, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         (tmp_path / "mine").mkdir()
