@@ -498,6 +498,12 @@ def test_skipped_files_are_told(data, capsys):
     assert "1 sample left out" in capsys.readouterr().out
 
 
+def test_no_verb_at_all_is_answered_with_the_list_of_verbs(capsys):
+    assert main([]) == 2
+    told = capsys.readouterr()
+    assert "usual way through the verbs" in told.err and not told.out
+
+
 def test_what_was_left_out_on_purpose_is_no_damage_to_verify(data, capsys):
     (data / "class0" / "0.jpg").write_bytes(b"")
     out = data.parent / "x.arrow"

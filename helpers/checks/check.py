@@ -23,7 +23,11 @@ _ODD_KIND = (
 
 
 def check(
-    *, buys: str, limit_s: float = 10.0, errors: Mapping[type[Exception], str] | None = None
+    *,
+    buys: str,
+    limit_s: float = 10.0,
+    errors: Mapping[type[Exception], str] | None = None,
+    start: str = _HOW_TO_START,
 ) -> Callable[[CheckBody], Callable[[Any], Verdict]]:
     """Make a check of a function that takes an `Attempt` and returns if all is well.
 
@@ -31,6 +35,7 @@ def check(
         buys: One sentence on what the solution is good for on a cluster; shown with ✓.
         limit_s: Seconds that the whole check may take.
         errors: What an exception of the answer means, by its type.
+        start: What ○ tells to do, where the cell above holds no stub.
 
     Returns:
         A function of the answer that returns its verdict; in strict mode it raises `CheckFailed`
@@ -40,7 +45,7 @@ def check(
     def decorate(body: CheckBody) -> Callable[[Any], Verdict]:
         @wraps(body)
         def run(answer: Any) -> Verdict:
-            verdict = _judged(body, answer, buys, limit_s, errors)
+            verdict = _judged(body, answer, buys, limit_s, errors, start)
             if is_strict() and not verdict:
                 raise CheckFailed(str(verdict), expected="✓", next_step="Solve the exercise")
             return verdict
@@ -51,7 +56,12 @@ def check(
 
 
 def _judged(
-    body: CheckBody, answer: Any, buys: str, limit_s: float, errors: Mapping[type[Exception], str] | None
+    body: CheckBody,
+    answer: Any,
+    buys: str,
+    limit_s: float,
+    errors: Mapping[type[Exception], str] | None,
+    start: str,
 ) -> Verdict:
     name = body.__name__
     attempt: Attempt | None = None
@@ -60,7 +70,7 @@ def _judged(
             attempt = Attempt(answer, name, errors)
             body(attempt)
     except NotStarted as stub:
-        return Verdict(name, "not started", (("", str(stub) or _HOW_TO_START),))
+        return Verdict(name, "not started", (("", str(stub) or start),))
     except Wrong as wrong:
         return _not_yet(name, wrong.gave, wrong.got, wrong.expected, wrong.because)
     except OutOfTime as late:

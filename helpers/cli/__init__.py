@@ -93,6 +93,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """
     parser = build_parser()
     words = list(sys.argv[1:] if argv is None else argv)
+    if not words:
+        parser.print_help(sys.stderr)
+        parser.exit(2)
     behind: list[str] = []
     if words[:1] == ["submit"] and "--" in words:  # the rest is for the job, flags included
         at = words.index("--")

@@ -21,9 +21,10 @@ def findings() -> Iterator[Finding]:
     elif sbatch := shutil.which("sbatch"):
         yield Finding(
             "SLURM",
-            f"{sbatch}, not inside a job: this looks like a login node",
+            f"{sbatch}, not inside a job: is this a login node?",
             "warn",
-            "Look and submit here; pack, measure and train inside a job (salloc or sbatch).",
+            "There only look and submit: pack, measure and train inside a job (salloc or sbatch). "
+            "On a machine of your own go on.",
         )
     else:
         yield Finding("SLURM", "not here", advice="Nothing to do: job scripts need it, the course does not.")

@@ -230,7 +230,7 @@ loaded
 # <summary>Hint 1: the words</summary>
 #
 # `Vocabulary.build` wants one list of texts. Flatten the lists of your `captions_of`:
-# `[text for captions in captions_of(arrow_file) for text in captions]`.
+# `[text for captions in captions_of(arrow_file) for text in captions]`. Its `min_count=2` leaves out what comes once.
 #
 # </details>
 #

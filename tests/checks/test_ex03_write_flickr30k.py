@@ -325,6 +325,10 @@ class TestFileThatIsThere:
         os.truncate(path, keep if isinstance(keep, int) else int(path.stat().st_size * keep))
         assert ex03.flickr30k_file(path, folder).state == "not yet"
 
+    def test_before_the_tasks_are_solved_it_points_to_them(self, folder):
+        verdict = ex03.flickr30k_file(None, folder)
+        assert verdict.state == "not started" and "four tasks" in str(verdict)
+
     def test_no_file_and_a_folder_are_told(self, folder, tmp_path):
         assert_told(ex03.flickr30k_file(tmp_path / "none.arrow", folder), "nothing was written")
         assert_told(ex03.flickr30k_file(tmp_path, folder), "nothing was written")

@@ -135,17 +135,22 @@ def make_loader(attempt: Attempt) -> None:
     try_loaders(attempt)
 
 
-def flickr30k_file(path: Path, folder: Path) -> Verdict:
+def flickr30k_file(path: Path | None, folder: Path) -> Verdict:
     """Say what is wrong with a packed Flickr30K that is already there, for example made by a job.
 
     Args:
-        path: The Arrow file.
+        path: The Arrow file; None if there is none yet.
         folder: The folder that it was made of; of a large set 2,000 images are compared in full.
     """
 
-    @check(buys=_BUYS.format(count=len(truth_of(folder).captions)), limit_s=600)
+    @check(
+        buys=_BUYS.format(count=len(truth_of(folder).captions)),
+        limit_s=600,
+        start="Solve the four tasks above first; this check then looks at the file that your functions made.",
+    )
     def flickr30k_file(attempt: Attempt) -> None:
         truth = truth_of(folder)
+        assert path is not None  # that is "not started", and said before
         attempt.given(f"the file {path.name}, made of {folder.name}")
         examine(attempt, path, truth)
 
