@@ -132,27 +132,42 @@ class TestTraining:
         ]  # fmt: skip
         assert (tmp_path / "kept" / "last.pt").exists()
 
-    WORDS = ("--epochs", "12", "--size", "64", "--batch", "4", "--every", "10")
+    WORDS = ("--size", "32", "--batch", "4", "--every", "1")  # a checkpoint a step: long enough to be stopped
+    FEW = ("--ntasks-per-node=1", "--cpus-per-task=1")  # no more processes than a small machine has CPUs
 
-    @pytest.mark.timeout(800)
+    @pytest.mark.timeout(400)
     def test_asked_to_stop_it_is_queued_again_and_finishes(self, cluster, arrow, tmp_path):
         """The signal that Slurm sends before a time limit, sent by hand."""
-        (number,) = cluster.submit("10_train", arrow, tmp_path / "kept", *self.WORDS)
+        words = ("--epochs", 3, *self.WORDS)
+        (number,) = cluster.submit("10_train", arrow, tmp_path / "kept", *words, options=self.FEW)
         until(lambda: (tmp_path / "kept" / "last.pt").exists())
         cluster.run("scancel", "--signal=USR1", number)
-        self.look_at_the_end(cluster, number)
+        cluster.start_soon(number)
+        self.look_at_the_end(cluster, number, epochs=3)
 
     @pytest.mark.slow
     @pytest.mark.timeout(900)
     def test_stopped_before_its_limit_it_is_queued_again_and_finishes(self, cluster, arrow, tmp_path):
         """Slurm looks at limits every half a minute or so, and may signal a minute early."""
-        options = ("--time=00:02:00", "--signal=USR1@30")
-        words = (*self.WORDS, "--epochs", "400")
+        epochs = self.epochs_of(200, cluster, arrow, tmp_path)
+        options = ("--time=00:02:00", "--signal=USR1@30", *self.FEW)
+        words = ("--epochs", epochs, *self.WORDS)
         (number,) = cluster.submit("10_train", arrow, tmp_path / "kept", *words, options=options)
-        self.look_at_the_end(cluster, number, epochs=400)
+        until(lambda: "stopped because a signal asked for it" in cluster.log(number), 200)
+        cluster.start_soon(number)
+        cluster.run("scontrol", "update", f"JobId={number}", "TimeLimit=15")  # one stop is enough here
+        self.look_at_the_end(cluster, number, epochs)
 
-    def look_at_the_end(self, cluster, number, epochs=12):
-        state, log = cluster.wait(number, 800), cluster.log(number)
+    def epochs_of(self, seconds, cluster, arrow, tmp_path):
+        """As many as take so long on this machine."""
+        log = cluster.done(
+            "10_train", arrow, tmp_path / "trial", "--epochs", 3, *self.WORDS, options=self.FEW
+        )
+        found = [float(text) for text in re.findall(r"^epoch \d+: 240 samples in ([\d.]+) s", log, re.M)]
+        return round(seconds / min(found))
+
+    def look_at_the_end(self, cluster, number, epochs):
+        state, log = cluster.wait(number, 600), cluster.log(number)
         assert state == "COMPLETED", log
         assert "stopped because a signal asked for it" in log and "went on at epoch" in log
         assert "Restarts=0" not in cluster.run("scontrol", "show", "job", number)
