@@ -40,6 +40,7 @@ STAGE = "stage, digest checked"
 CP = "cp -r of small files"
 _FORMATS = {DD: "arrow", STAGE: "arrow", CP: "files"}
 SLOW_SAMPLES = 600
+_SLOW = SlowConfig()
 _LIMIT_S = 600
 _SPARE_BYTES = 64 << 20
 
@@ -49,7 +50,7 @@ def bench_staging(
     config: BenchConfig | None = None,
     *,
     root: Path | None = None,
-    slow: SlowConfig | None = None,
+    slow: SlowConfig | None = _SLOW,
 ) -> PackResult:
     """Measure how fast a packed file comes to memory, beside `dd` and beside its small files.
 
@@ -57,7 +58,7 @@ def bench_staging(
         source: A folder, an archive or a manifest.
         config: Repeats, samples at most, seed; `cold` among its caches adds copies from a cold disk.
         root: Where the files of a manifest are, if it does not say.
-        slow: The storage that the slow folder imitates.
+        slow: The storage that the slow folder imitates; None leaves that out.
 
     Returns:
         For each storage one record a method, `dd` first; their ratios tell what hashing costs and what
@@ -79,7 +80,7 @@ def bench_staging(
         elif "cold" in config.caches:
             records += _cold(_packed(chosen, disk, allowed.in_flight), memory / "to", config)
     try:
-        records += _slow(chosen, config, slow or SlowConfig())
+        records += _slow(chosen, config, slow) if slow is not None else []
     except ResourceError as error:
         notes.append(f"a slow folder was not measured: {error.got}")
     return PackResult(tuple(records), tuple(notes))

@@ -105,8 +105,9 @@ from helpers.bench import BenchConfig
 from helpers.bench.staging import bench_staging
 from helpers.errors import HelpersError
 
+warm = BenchConfig(repeats=7, count=setup.count, caches=("warm",))
 try:
-    copies = bench_staging(setup.path(), BenchConfig(repeats=7, count=setup.count)).records
+    copies = bench_staging(setup.path(), warm, slow=None).records
 except HelpersError as error:
     copies = ()
     course.say(f"Not measured here: *{error}*")
@@ -217,9 +218,10 @@ if epochs.note:
 course.figure(draw.totals(epochs), alt=epochs.alt_text)
 
 # %% [markdown]
-# The staged line begins with the copy; its slope is an epoch from this node. A copy reads each byte once, as an epoch does, so one would expect the
-# lines to meet near one epoch, whatever the bandwidth. They meet earlier if the copy reads in a better order than
-# the epoch, or with more readers; later if the epoch has other things to wait for. And the small files?
+# The staged line begins with the copy; its slope is an epoch from this node. A copy reads each byte once, as an epoch
+# does, so one would expect the lines to meet near one epoch, whatever the bandwidth. They meet earlier if the copy reads
+# in a better order than the epoch, or with more readers; later if an epoch from this node is not quick either. And the
+# small files?
 
 # %%
 against_files = epochs.crossing("small files")
