@@ -498,6 +498,13 @@ def test_skipped_files_are_told(data, capsys):
     assert "1 sample left out" in capsys.readouterr().out
 
 
+def test_inspect_says_from_what_a_file_was_packed(packed, capsys):
+    assert main(["inspect", str(packed)]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"^packed from +data, train, sha256:", told, re.MULTILINE)
+    assert re.search(r"^packed by +smallfiles ", told, re.MULTILINE) and '"schema"' not in told
+
+
 def test_no_verb_at_all_is_answered_with_the_list_of_verbs(capsys):
     assert main([]) == 2
     told = capsys.readouterr()

@@ -83,8 +83,9 @@ def _histogram(sizes: list[int]) -> list[dict[str, int]]:
 
 def _tell(facts: dict[str, Any], measured: int) -> None:
     histogram, keys, classes = facts.pop("size_histogram"), facts.pop("first_keys"), facts.pop("classes")
-    provenance = facts.pop("provenance", None)
-    width = max(len(name) for name in [*facts, "first keys"])
+    facts.pop("seconds")  # for programs; how long a look took says nothing of the file
+    origin = _origin(facts.pop("provenance", None) or {})
+    width = max(len(name) for name in [*facts, *origin, "first keys"])
     for name, value in facts.items():
         shown = bytes_text(value) if name.endswith("bytes") and isinstance(value, int) else value
         print(f"{name.replace('_', ' '):<{width}}  {_short(shown)}")
@@ -94,10 +95,21 @@ def _tell(facts: dict[str, Any], measured: int) -> None:
         else "no class names"
     )
     print(f"{'first keys':<{width}}  {', '.join(keys)}")
-    if provenance:
-        print(f"{'provenance':<{width}}  {_short(provenance)}")
+    for name, value in origin.items():
+        print(f"{name:<{width}}  {_short(value)}")
     print(f"\nsizes of {measured:,} samples")
     _draw(histogram)
+
+
+def _origin(provenance: dict[str, Any]) -> dict[str, Any]:
+    """How and from what a file was packed, without what stands in other lines; --json has all of it."""
+    origin = {name: value for name, value in provenance.items() if name in ("options", "resize") and value}
+    schema = provenance.get("schema")
+    if isinstance(schema, dict):
+        parts = (schema.get("name"), schema.get("split"), schema.get("manifest_digest"))
+        origin["packed from"] = ", ".join(str(part) for part in parts if part)
+        origin["packed by"] = f"{provenance.get('package')} {provenance.get('version')}"
+    return origin
 
 
 def _short(value: Any) -> str:
