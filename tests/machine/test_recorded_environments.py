@@ -1,0 +1,138 @@
+"""One code path for Slurm 22.05, Slurm 24.11, torchrun and a laptop, from environments recorded there.
+
+What changed between the versions, by their release notes: 22.05, "srun will no longer read in
+SLURM_CPUS_PER_TASK", but the new SRUN_CPUS_PER_TASK; 23.11, "Replace SRUN_CPUS_PER_TASK with
+SLURM_CPUS_PER_TASK and get back to the behavior before Slurm 22.05", and "Requesting --cpus-per-task will now
+set SLURM_TRES_PER_TASK".
+"""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from helpers.loading.config import LoaderConfig, default_workers, place
+from helpers.machine.ranks import Ranks, ranks
+from helpers.machine.rendezvous import rendezvous
+
+FOLDER = Path(__file__).parent / "environments"
+SLURMS = ("slurm-22.05.8", "slurm-24.11.5")
+LAUNCHERS = ("SLURM", "SRUN", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "MASTER_")
+
+
+def recorded(name):
+    """The environments of a file by section; those of tasks with what they share with the script."""
+    text = "\n".join(line for line in (FOLDER / f"{name}.txt").read_text().splitlines() if line[:1] != "#")
+    parts = re.split(r"^\[(.+)\]$", text, flags=re.M)[1:]
+    told = {
+        section: dict(line.split("=", 1) for line in lines.split())
+        for section, lines in zip(parts[::2], parts[1::2], strict=True)
+    }
+    return {section: {**told.get("script", {}), **own} for section, own in told.items()}
+
+
+def tasks(name, how):
+    return [env for section, env in recorded(name).items() if section.startswith(f"{how} ")]
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Makes this process one of the recorded ones, with so many CPUs of so many."""
+
+    def become(env, usable, present):
+        for name in [key for key in os.environ if key.startswith(LAUNCHERS)]:
+            monkeypatch.delenv(name)
+        for name, value in env.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr("helpers.machine.usable_cpus", lambda: usable)
+        monkeypatch.setattr(os, "cpu_count", lambda: present)
+
+    return become
+
+
+@pytest.mark.parametrize("name", SLURMS)
+def test_seven_ranks_on_five_nodes_know_their_places(name):
+    places = [(0, 0, 2), (0, 1, 2), (1, 0, 2), (1, 1, 2), (2, 0, 1), (3, 0, 1), (4, 0, 1)]
+    assert [ranks(env) for env in tasks(name, "srun")] == [
+        Ranks(rank, 7, local, on_node, node, 5, "slurm") for rank, (node, local, on_node) in enumerate(places)
+    ]
+
+
+@pytest.mark.parametrize("name", SLURMS)
+def test_options_of_srun_change_no_place(name):
+    assert [ranks(env) for env in tasks(name, "bare")] == [ranks(env) for env in tasks(name, "srun")]
+
+
+@pytest.mark.parametrize("name", SLURMS)
+def test_a_step_on_a_part_of_the_job_is_a_world_of_its_own(name):
+    told = [ranks(env) for env in tasks(name, "part")]
+    assert [(each.rank, each.world_size, each.nodes) for each in told] == [(n, 3, 2) for n in range(3)]
+    assert [(each.node, each.local_rank, each.local_world_size) for each in told] == [
+        (0, 0, 2), (0, 1, 2), (1, 0, 1)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SLURMS)
+def test_the_script_itself_is_alone(name):
+    assert ranks(recorded(name)["script"]) == Ranks()
+
+
+@pytest.mark.parametrize("name", SLURMS)
+def test_all_ranks_of_a_step_meet_on_its_first_node(name):
+    for how in ("srun", "bare", "part"):
+        (where,) = {rendezvous(env) for env in tasks(name, how)}
+        assert where[0] == tasks(name, how)[0]["SLURMD_NODENAME"] == "gpu-2"
+    steps = {rendezvous(tasks(name, how)[0])[1] for how in ("srun", "bare", "part")}
+    assert len(steps) == 3  # steps of one job may run beside each other
+
+
+@pytest.mark.parametrize("name", SLURMS)
+@pytest.mark.parametrize(
+    ("usable", "workers"),
+    [
+        pytest.param(2, 2, id="bound to the CPUs of the task"),
+        pytest.param(4, 2, id="a node that binds nothing"),
+        pytest.param(1, 1, id="bound to one, as 22.05 does without --cpus-per-task"),
+    ],
+)
+def test_workers_are_as_many_as_the_task_has_cpus(name, usable, workers, here):
+    for how in ("srun", "bare"):
+        for env in tasks(name, how):
+            here(env, usable, 4)
+            assert default_workers(place(LoaderConfig())) == workers
+
+
+def test_the_versions_differ_in_what_is_not_relied_on():
+    old, new = (recorded(name)["script"] for name in SLURMS)
+    assert new["SLURM_TRES_PER_TASK"] == "cpu=2" and "SLURM_TRES_PER_TASK" not in old
+    assert old["SLURM_CPUS_PER_TASK"] == new["SLURM_CPUS_PER_TASK"] == "2"
+
+
+def test_torchrun_takes_the_same_path(here):
+    told = tasks("torchrun-2.15.0", "torchrun")
+    assert [ranks(env) for env in told] == [
+        Ranks(rank, 4, rank % 2, 2, rank // 2, 2, "torchrun") for rank in range(4)
+    ]
+    assert {rendezvous(env) for env in told} == {("127.0.0.1", 29571)}
+    here(told[3], 4, 4)
+    assert default_workers(place(LoaderConfig())) == 2  # two ranks share the CPUs of their node
+
+
+@pytest.mark.parametrize("name", SLURMS)
+def test_torchrun_inside_a_job_has_the_last_word(name, here):
+    inside = {**tasks(name, "bare")[2], **tasks("torchrun-2.15.0", "torchrun")[3]}
+    assert ranks(inside) == Ranks(3, 4, 1, 2, 1, 2, "torchrun")
+    assert rendezvous(inside) == ("127.0.0.1", 29571)
+
+
+def test_a_laptop_takes_the_same_path(here):
+    here({}, 8, 8)
+    assert place(LoaderConfig()) == Ranks() and default_workers(Ranks()) == 8
+    assert rendezvous({})[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("name", SLURMS)
+def test_recordings_name_no_person_host_or_path(name):
+    for env in recorded(name).values():
+        assert not [key for key, value in env.items() if "/" in value or re.search("USER|UID|GID|HOST", key)]
