@@ -102,20 +102,21 @@ from helpers.plots import squashfs as plots
 course.figure(plots.settings(measured), alt=plots.alt_text(measured))
 
 # %% [markdown]
-# *pure* is `pysquashfs` in Python alone. *libsquashfs* is the C library of squashfs-tools-ng, where it is installed. Look
-# at the sizes too:
+# *pure* is `pysquashfs` in Python alone. *libsquashfs* is the C library of squashfs-tools-ng, where it is installed. A
+# reader keeps the fragments that it unpacked last. That flatters small fragments here, where few files are read again and
+# again; of a million files, the next one is hardly ever among them. Look at the sizes too:
 
 # %%
 for one in measured:
-    print(f"{one.name:32} {bytes_text(one.image_bytes):>8}  {one.saved:6.1%} saved")
+    print(f"{one.name:32} {bytes_text(one.image_bytes):>8}  {one.saved:6.2%} saved")
 
 # %%
 sizes = [one.image_bytes for one in measured]
 course.say(f"The largest image is **{max(sizes) / min(sizes) - 1:.1%}** larger than the smallest.")
 
 # %% [markdown]
-# So nobody notices while packing. The loss comes later, with every read of every epoch. An image can be asked for it,
-# also one that somebody else made. First the slowest, then the quickest:
+# Who looks only at the size of an image learns nothing of its speed. The price comes later, with every read of every
+# epoch. An image can be asked for it, also one that somebody else made. First the slowest, then the quickest:
 
 # %%
 slowest = min(measured, key=lambda one: one.rate().median)
@@ -196,8 +197,8 @@ course.say(
 
 # %% [markdown]
 # Compare that with what one reader gets from your file system on a busy day; `python -m helpers bench read` measures it.
-# So: images raw, and text as zstd where the storage is slower. Do not take a level above 3 without measuring: packing
-# becomes many times slower, for a few percent.
+# So: images raw, and text as zstd where the storage is slower. Measure before you take a higher level: when this course
+# was made, level 15, the default of `mksquashfs`, took 12 to 23 times as long to pack, for images 10 % smaller.
 
 # %% [markdown] id="sharing"
 # ## 4 · Share an image between workers
@@ -246,8 +247,8 @@ course.say(bad.in_words)
 # An open file has an *offset*, and forked workers share it. One worker seeks, the other one seeks too, and then the first
 # reads: bytes of the right file, of the wrong sample. Training goes on, on images that do not belong to their labels.
 #
-# `os.pread` takes the position as an argument, so there is nothing to share. Two packages for squashfs that you may find
-# seek and read. Ask that of every reader of one big file.
+# `os.pread` takes the position as an argument, so there is nothing to share. The package `PySquashfsImage` of part 2 seeks
+# and then reads, and so do others. Ask that of every reader of one big file.
 
 # %% [markdown] id="environment"
 # ## 5 · Put an environment into one image
@@ -280,7 +281,8 @@ course.say(environment.in_words(trials))
 
 # %% [markdown]
 # Look-ups and listings of the image are answered on this node; the storage sees reads of one open file. The whole
-# environment of this course is packed by one script. It ends by printing the lines that use the image in a job:
+# environment of this course is packed by one script, where `mksquashfs` is installed. Start it in a terminal, in the
+# folder of the course. It ends by printing the lines that use the image in a job:
 #
 # ```bash
 # slurm/env/build.sh venv.sqfs .venv
@@ -309,7 +311,7 @@ course.command(config, "DATA_FOLDER", "train.sqfs")
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Photographs: raw, no fragments. The defaults save nothing and cost every read.
+# - Photographs: raw, no fragments. Compressing them saves almost nothing and costs every read.
 # - A library reads an image by position and needs neither mount nor root; a mount is for programs that want files.
 # - Compress text, with zstd at level 3; it pays below a bandwidth that you can measure.
 # - Forked workers share the offset of an open file: name the position in each read.

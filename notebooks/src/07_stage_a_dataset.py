@@ -6,8 +6,8 @@
 # A packed file on a parallel file system is read again in every epoch, by every rank, while others read theirs. A node
 # has storage of its own: a disk, or memory that looks like a folder. To *stage* is to copy the file there first.
 #
-# It is the cheapest gain on a cluster, and the place where jobs most often break each other. A laptop's disk is too fast
-# to feel the gain, so this notebook reads through `slowfs`, whose slowness is ours to choose. It says so where it does.
+# It is a cheap gain, and a place where jobs easily break each other. A laptop's disk is too fast to feel the gain, so
+# this notebook reads through `slowfs`, a folder whose slowness is ours to choose. It says so where it does.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -41,7 +41,8 @@ setup = course.start("07")
 # ## 1 · Find the place
 #
 # Sites give node-local storage many names. A variable may be missing, or lead to a folder that all nodes share.
-# `/dev/shm` is on every Linux machine: a folder whose files live in memory.
+# `SMALLFILES_NODE_LOCAL` is ours: set it where your site has yet another name. `/dev/shm` is on nearly every Linux
+# machine: a folder whose files live in memory.
 #
 # > **Predict.** Which of these are set here? And how much of `/dev/shm` may you fill: all that `df` calls free?
 
@@ -52,8 +53,8 @@ print(staged.named_table())
 
 # %% [markdown]
 # The last number is the smaller of two: what is free in the folder, and what the memory limit of your job leaves. On most
-# clusters a file in `/dev/shm` counts as memory of the job that wrote it. Let us see that: a file of 256 MiB is written
-# there for a moment, five times.
+# clusters a file in `/dev/shm` counts as memory of the job that wrote it. Let us see that: a file of 268 MB (256 MiB) is
+# written there for a moment, five times.
 #
 # > **Predict.** Does the kernel count the file as memory? And for whom: for this job, or for the machine only?
 
@@ -269,7 +270,8 @@ course.say(f"After the next `stage` had given back its copy, **{stayed:,} bytes*
 
 # %% [markdown]
 # On SIGTERM a handler removes the copy, and then lets the signal do its work. After SIGKILL the lock is free and
-# the files are there: that is how the next process knows that their owner is dead. It removes half a copy, and uses a whole one.
+# the files are there: that is how the next process knows that their owner is dead. It removes half a copy, and uses a
+# whole one.
 #
 # What lies on this node now, from you?
 
@@ -285,7 +287,8 @@ course.say(f"**{len(found)}** staged copies of yours are on this node.")
 # A centre has several storages, and data moves between them before a job starts:
 #
 # - The *archive* holds much and keeps it for years, on tape in the end. Compute nodes often cannot see it.
-# - *Scratch* is the fast parallel file system that jobs read. Files that nobody touched are purged, often after 90 days.
+# - *Scratch* is the fast parallel file system that jobs read. Files that nobody touches for some time are purged, in
+#   Jülich after 90 days.
 # - *Node-local* storage is yours for the time of the job.
 #
 # So there is a staging before staging: from the archive to scratch, on a node that sees both. It takes long and is
@@ -308,7 +311,8 @@ for _ in range(2):
 # ## On the cluster
 #
 # Two commands. The first brings a set from the archive to scratch, on a transfer node. The second runs at the start of
-# a job script, prints the path of the copy, and ends; the copy then belongs to the job.
+# a job script, prints the path of the copy, and ends; the copy then belongs to the job. `train.tars` is a folder of
+# shards ([notebook 05](05_shard_a_dataset.ipynb)); a single file is staged by the same line.
 
 # %%
 course.command(staging.StageConfig(), "archive/train.tars", "auto", "scratch/data")

@@ -1,8 +1,8 @@
 # %% [markdown] id="top"
 # # 08 · Keep the GPU fed
 #
-# **Minutes** 40 · **Machine** any Linux computer, two CPUs do, a GPU is not needed · **Needs** nothing · **Data** one small
-# synthetic set
+# **Minutes** 40 · **Machine** any Linux computer, two CPUs do, a GPU is not needed · **Needs** nothing · **Data** 240
+# synthetic images
 #
 # Packed files give bytes as fast as memory. A GPU wants batches: decoded, cut, scaled, stacked. Between the two lies
 # most of the work of a training job's CPUs. This notebook follows a batch, finds what it waits for, and removes it.
@@ -49,10 +49,10 @@ reader = formats.open(packed)
 # %% [markdown] id="follow"
 # ## 1 · Follow a batch
 #
-# In the forum's question, each picture is scaled until its shorter side has a random length from 256 to 480 pixels, and
-# then 224 x 224 pixels are cut out. Here four programs make the same 16 views:
+# Somebody asked in a forum how to keep a GPU busy. Each picture is scaled until its shorter side has a random length
+# from 256 to 480 pixels, and then 224 x 224 pixels are cut out. Here four programs make the same 16 views:
 #
-# - *floats, scale, cut*: `ToTensor` first, as the loaders of the Jülich course do, then scale all, then cut;
+# - *floats, scale, cut*: `ToTensor` first, as the loaders of the Jülich course do (notebook 03), then scale all, then cut;
 # - *scale, cut, floats*: what most people write with Pillow and torchvision;
 # - *cut, scale*: cut the part out first, on bytes; send bytes, and leave floats to the GPU;
 # - *only the part*: do not even decode what will be cut off.
@@ -91,8 +91,8 @@ for way in followed.ways:
 # Two habits to drop. *Scaling what is thrown away*: cut first. *Floats too early*: four bytes for one in every stage
 # behind it, the transfer included. `images.normalise` makes floats of a whole batch, on the GPU.
 #
-# Files are in this machine's cache, so *read* is small. On a cold parallel file system it may be the whole bar, and
-# then [notebook 01](01_count_the_cost_of_small_files.ipynb) is the cure.
+# Files are in this machine's cache, so *read* is small. On a cold parallel file system it may be most of the bar
+# ([notebook 01](01_count_the_cost_of_small_files.ipynb)); then pack and stage first.
 
 # %% [markdown] id="views"
 # ## 2 · Choose the views
@@ -132,10 +132,11 @@ for name, seconds in costs.items():
     print(f"{name:18} {1e3 * median(seconds):.2f} ms ({1e3 * min(seconds):.2f} to {1e3 * max(seconds):.2f})")
 
 # %% [markdown]
-# Our colours are one matrix for a finished view. Before cutting they would cost several times that.
+# Our colours are one matrix for a finished view. Before cutting, it would be applied to a whole picture, which has 500 x
+# 375 pixels: 3.7 times as many.
 #
-# A JPEG can be decoded at a half, a quarter or an eighth of its size for much less. These pictures are too small to gain
-# from it, so here are six that are four times as wide.
+# A JPEG can be decoded at a half, a quarter or an eighth of its size for less. These pictures are too small for that, as
+# half of 375 is less than 224. So here are six that are four times as wide.
 #
 # > **Predict.** Does it help training, which takes parts, as much as validation, which takes the whole picture?
 
@@ -145,7 +146,8 @@ course.say("Training: " + pictures.reduce(large).sentence)
 course.say("Validation: " + pictures.reduce(large, validation=True).sentence)
 
 # %% [markdown]
-# If your pictures are that large, scale them once, before packing: `pack --resize 256`. Each epoch is cheaper then.
+# If your pictures are that large, scale them once, while packing: `pack --resize 256`. Each epoch is cheaper then, and
+# detail is gone for good.
 
 # %% [markdown] id="workers"
 # ## 3 · Add workers
@@ -188,7 +190,7 @@ print(f"{8 * 2 * one / 1e9:.1f} GB as bytes, {4 * 8 * 2 * one / 1e9:.1f} GB as f
 
 # %% [markdown]
 # Processes keep them in `/dev/shm`; where that is too small, a worker dies of a *bus error*. `make_loader` counts before it
-# starts. The last stage is the copy to a GPU, quicker from *pinned* memory, which the system never moves:
+# starts. The last stage is the copy to a GPU. It can be quicker from *pinned* memory, which the system never moves:
 
 # %%
 from helpers.bench.feeding import pinning
@@ -198,7 +200,7 @@ course.say(pinning.told(batch["image"]))
 # %% [markdown] id="ring"
 # ## 4 · Build a ring
 #
-# The forum's idea: a second program fills a RAM disk with finished batches, training empties it, and files tell
+# The idea in the forum: a second program fills a RAM disk with finished batches, training empties it, and files tell
 # both sides how far they are. We build the core of it by hand: memory that two processes share, cut into slots, and two
 # queues of slot numbers. Whoever has nothing to do sleeps at a queue.
 
@@ -207,12 +209,11 @@ import mmap
 import multiprocessing
 
 SLOTS, SHAPE = 6, (16, 224, 224, 3)
-memory = mmap.mmap(
-    -1, SLOTS * int(np.prod(SHAPE))
-)  # shared with a forked process, gone with the last of the two
+size = SLOTS * int(np.prod(SHAPE))
+memory = mmap.mmap(-1, size)  # shared with a forked process, gone with the last of the two
 slots = np.frombuffer(memory, np.uint8).reshape(SLOTS, *SHAPE)
 fork = multiprocessing.get_context("fork")
-free, ready = fork.SimpleQueue(), fork.SimpleQueue()
+free, ready, made = fork.SimpleQueue(), fork.SimpleQueue(), fork.Value("i", 0)
 
 
 # %%
@@ -222,6 +223,7 @@ def fill(transform, batches):
         slot = free.get()  # sleeps until one is free
         for place, index in enumerate(indices):
             transform.into(reader.read(index), np.random.default_rng([number, place]), slots[slot, place])
+        made.value += 1
         ready.put(slot)
     ready.put(None)
 
@@ -238,18 +240,19 @@ for slot in range(SLOTS):
 order = np.random.default_rng(0).permutation(len(reader))[: 12 * 16].reshape(12, 16).tolist()
 producer = fork.Process(target=fill, args=(images.RandomShortSide(), order))
 producer.start()
-means = []
+means, waiting = [], []
 while (slot := ready.get()) is not None:
     means.append(slots[slot].mean())  # training would be here
     time.sleep(0.05)
+    waiting.append(made.value - len(means))
     free.put(slot)
 producer.join()
-print(f"{len(means)} batches through {SLOTS} slots, mean pixel {np.mean(means):.0f}")
+print(f"{len(means)} batches through {SLOTS} slots; at most {max(waiting)} waited during a step")
 
 # %% [markdown]
-# That works, and no batch was copied on its way. But a producer that is killed leaves training asleep forever. Nothing
-# remembers where training was. Two producers would mix up the order. `helpers.ring` has all that, and gives the same
-# batches as the `DataLoader`.
+# During a step, training holds one slot itself, so no more than 5 can wait. No batch was copied on its way. But a producer
+# that is killed leaves training asleep forever. Nothing remembers where training was. Two producers would mix up the
+# order. `helpers.ring` takes care of all that, and gives the same batches as the `DataLoader`.
 #
 # Does a ring make training faster? Now the storage is imitated. It needs 13 ms for a batch, but stands still for 0.4 s in
 # every 0.9 s, as a busy file system does. A step takes 30 ms, so on average there is enough. For comparison, a storage
@@ -265,10 +268,11 @@ stalled = stalls.measure_stalls(packed)
 course.figure(draw.stalls(stalled), alt=stalled.alt_text)
 
 # %% [markdown]
-# A buffer bridges a stall if it holds more steps than the stall is long. More `prefetch` does that too. But a `DataLoader`
-# rests between epochs and begins each with nothing, while the ring fills up meanwhile.
+# A buffer bridges a stall if it is full when the stall begins, and holds more steps than the stall is long. More
+# `prefetch` can do that too. But a `DataLoader` rests between epochs and begins each with nothing, while the ring fills
+# up meanwhile.
 #
-# If the supply is too slow on average, both run empty. The ring waits less here only by what it made in the pauses.
+# If the supply is too slow on average, every buffer runs empty. What the ring gains then, it made in the pauses.
 #
 # So a ring pays where batches come in bursts, or training pauses; and where another program shall fill it, so that
 # training can be stopped and begun again without losing what is ready. It never replaces CPUs.
@@ -364,7 +368,7 @@ course.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=9
 #
 # - A batch is read, decoded, augmented, collated and sent: measure each before you change one.
 # - Cut first, then scale; stay with bytes, and make floats on the GPU.
-# - As many workers as the job has CPUs; a few are better threads, many better processes.
+# - Begin with as many workers as the job has CPUs, threads if they are few and processes if many; then measure.
 # - A ring or more prefetching bridges stalls and pauses. It does not help if batches come too slowly on average.
 # - The share of time spent waiting says whether any of this matters.
 

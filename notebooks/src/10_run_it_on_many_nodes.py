@@ -54,9 +54,9 @@ samples = len(source.manifest)
 # starts the *tasks*: on two nodes with two tasks each, four processes. The number of a task among all is its *rank*, the
 # number on its node its *local rank*. `torchrun` does the same with other words.
 #
-# Four processes, all started with `python -m helpers …`:
+# Look at four processes: the job script itself, a task of `srun`, a process of `torchrun`, and one on a laptop.
 #
-# > **Predict.** Which of them will believe that they are one of four?
+# > **Predict.** Which of them should believe that they are one of four?
 
 # %%
 from helpers.bench.nodes import environments
@@ -108,8 +108,9 @@ for cpus, workers in cost.workers.items():
     print(f"CPUs: {cpus}, workers that make_loader takes: {workers}")
 
 # %% [markdown]
-# No error and no warning: only a slower job. Say it again, and it is right in all versions:
-# `srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`. And count CPUs by what the process may use, as `make_loader` does.
+# Whatever it costs, no error and no warning tells of it. Say it again, and it is right in all versions:
+# `srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`. And count CPUs by what the process may use, as `make_loader`
+# does.
 
 # %% [markdown] id="once"
 # ## 2 · Read each sample once
@@ -150,8 +151,8 @@ print("PyTorch:", theirs, "ours:", ours)
 
 # %% [markdown]
 # In validation a repeated sample is a wrong accuracy. Unequal shares have a danger of their own: a rank that takes a
-# step more waits for the others for ever, in the sum of the gradients. `helpers.training` lets a rank without samples take
-# part with a weight of zero.
+# step more waits for the others, in the sum of the gradients, until a timeout ends the job. `helpers.training` lets a
+# rank without samples take part with a weight of zero.
 #
 # The second trap of that sampler: it must be told the epoch.
 #
@@ -234,7 +235,7 @@ print(job.path.read_text())
 # %% [markdown]
 # Lines with `#SBATCH` are read by Slurm, up to the first command; later ones are ignored without a word. `--ntasks-per-node`
 # says how many ranks, `%x-%j` is the name of the log, whose folder must exist. `set -eo pipefail` ends the job at the
-# first mistake. `task` comes from `lib.sh`: it is `srun --cpus-per-task="$cpus"`. No account and no partition: they belong
+# first command that fails. `task` comes from `lib.sh`: it is `srun --cpus-per-task="$cpus"`. No account and no partition: they belong
 # to the site's file, so that the script runs everywhere. Nor a GPU, since reading needs none.
 #
 # Packing needs no ranks that talk to each other, so it is a *job array*: independent jobs, each with a number.
@@ -251,7 +252,7 @@ print("then:", array.then)
 # Part `3/4`, cut at borders of shards that all tasks compute alike. The job named behind *then* is sent with a
 # *dependency*: it starts when all parts ended well, and joins them to the bytes of a single run.
 #
-# Now the real thing. `submit` looks first at everything that would make the job fail after an hour in the queue. It is sent
+# Now the real thing. `submit` looks first for mistakes that would show only after an hour in the queue. The job is sent
 # to the local cluster, if `slurm/local/up` has started one; or to your site, if `COURSE_SITE` names it.
 
 # %%
@@ -296,7 +297,7 @@ course.command(config, "train.arrow")
 # - A process is what its launcher says: under `srun` rank and local rank, under `torchrun` too, else alone. The job script
 #   itself is alone.
 # - Only a count over all ranks shows that each sample came exactly once.
-# - When more nodes do not read faster, the storage is full: stage, or stay with fewer.
+# - When more nodes do not read faster, the storage gives no more: stage, or stay with fewer.
 # - Ask for a signal before the time limit, write a checkpoint, exit with a code of its own, and be queued again.
 # - A job script asks for nodes, tasks, CPUs and time, hands the CPUs on to `srun`, and names nothing of a site.
 

@@ -20,7 +20,7 @@ setup = course.start("ex07")
 # ## Task
 #
 # Copy `src` into `folder` (make it, mode 700) and return the copy's path. Two jobs may call at once; the disk may be full;
-# SIGTERM and `kill -9` may come. Under the final name is never half a copy, a good one is reused, links are not
+# SIGTERM and `kill -9` may come. Half a copy never has the final name, a good one is reused, links are not
 # followed, failing leaves nothing and raises `OSError`:
 #
 # `stage(src: Path, folder: Path) -> Path`

@@ -49,7 +49,7 @@ class Stopped:
         epoch, step = self.second.resumed_at
         return [
             f"The first run had ended {len(self.first.epochs)} of {len(self.whole.epochs)} epochs when the "
-            f"signal came, and left at step {step} of epoch {epoch}.",
+            f"signal came, and left after step {step} of epoch {epoch + 1}.",
             f"The second went on there. {self._of_the_cut_epoch(epoch)}",
             self._of_the_loss(),
         ]

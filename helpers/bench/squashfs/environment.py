@@ -194,6 +194,6 @@ def in_words(trials: list[ImportTrial]) -> str:
     many, image = slow[:2]
     factor = many.seconds / image.seconds
     asked = (many.operations or 0) / max(1, image.operations or 0)
-    end = f"The image asked the storage {asked:,.0f} times as seldom, and the import took "
+    end = f"From the image, 1/{asked:,.0f} of the operations reached the storage, and the import took "
     end += f"1/{factor:.0f} of the time." if factor >= 1.5 else "about as long here."
     return "; ".join(told) + f". **{end}**"

@@ -50,7 +50,7 @@ class Trial:
                 "number of CPUs. A reader that moves a shared offset is wrong all the same."
             )
         errors = "no error told of it" if not self.errors else f"{self.errors:,} errors told of some"
-        return f"{self.wrong / max(1, self.reads):.0%} of the samples were wrong, and {errors}."
+        return f"One sample in {self.reads / self.wrong:,.0f} was wrong, and {errors}."
 
 
 def count_wrong(

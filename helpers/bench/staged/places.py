@@ -22,18 +22,19 @@ from helpers.staging import places
 _SPARE_BYTES = 512 << 20
 _PRICE_BYTES = 256 << 20
 _PIECE_BYTES = 8 << 20
+_WIDTH = max(map(len, nodelocal.VARIABLES))
 
 
 def named_table(env: Mapping[str, str] | None = None) -> str:
     """All names that sites give to node-local storage, and what is behind them here, one a line."""
     found = dict(nodelocal.named_directories(env))
     lines = [
-        f"{variable:20} {_told(found[variable], variable) if variable in found else 'not set'}"
+        f"{variable:{_WIDTH}} {_told(found[variable], variable) if variable in found else 'not set'}"
         for variable in nodelocal.VARIABLES
     ]
     shared = str(nodelocal.SHARED_MEMORY)
     told = _told(found[""], "") if "" in found else "is one of those above"
-    return "\n".join([*lines, f"{shared:20} {told}"])
+    return "\n".join([*lines, f"{shared:{_WIDTH}} {told}"])
 
 
 def _told(path: Path, variable: str) -> str:
