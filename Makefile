@@ -65,7 +65,7 @@ notebooks: setup-dev ## build notebooks, exercises and solutions from their sour
 	$(py) tools/lint_notebooks.py
 
 kernel: setup ## register the environment as a Jupyter kernel of this user (JupyterHub, Open OnDemand)
-	$(py) -m ipykernel install --user --name smallfiles --display-name "Small Files, Big Machines"
+	@$(py) tools/register_kernel.py
 
 lock: setup-dev ## resolve the newest versions into requirements.lock
 	$(py) -m uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --upgrade \

@@ -28,9 +28,20 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def cache_folder() -> Path:
-    """`COURSE_CACHE`, or `course_data/` in the checkout."""
+    """`COURSE_CACHE`, else `course_data/` in the checkout; in that of others a folder of one's own.
+
+    A course that is installed once for all cannot be written to by its participants. They write to
+    `COURSE_WORK`, which job scripts use too, or to their home.
+    """
     told = os.environ.get("COURSE_CACHE")
-    return Path(told).expanduser().absolute() if told else CHECKOUT / "course_data"
+    if told:
+        return Path(told).expanduser().absolute()
+    return CHECKOUT / "course_data" if os.access(CHECKOUT, os.W_OK | os.X_OK) else _own_folder()
+
+
+def _own_folder() -> Path:
+    work = os.environ.get("COURSE_WORK") or "~/smallfiles_work"
+    return Path(work).expanduser().absolute() / "course_data"
 
 
 def find_or_make(wanted: Wanted, count: int, folder: Path) -> tuple[Path, float]:
@@ -48,8 +59,9 @@ def find_or_make(wanted: Wanted, count: int, folder: Path) -> tuple[Path, float]
         ResourceError: The cache cannot be written to, or there is no room.
     """
     path = folder / wanted.folder_name(count)
-    if path.is_dir():  # needs no lock and no right to write: a teacher may have prepared it
-        return path, 0.0
+    for place in _places(path):
+        if place.is_dir():  # needs no lock and no right to write: a teacher may have prepared it
+            return place, 0.0
     with _writable(folder), _locked(folder / f".{path.name}.lock"):
         if path.is_dir():
             return path, 0.0
@@ -60,6 +72,11 @@ def find_or_make(wanted: Wanted, count: int, folder: Path) -> tuple[Path, float]
         except OutputExistsError:  # where locks do not work, another kernel may have been faster
             return path, 0.0
         return path, made.seconds
+
+
+def _places(path: Path) -> tuple[Path, ...]:
+    """Where a data set may lie: here, or prepared in a course that is installed once for all."""
+    return (path,) if os.environ.get("COURSE_CACHE") else (path, CHECKOUT / "course_data" / path.name)
 
 
 @contextlib.contextmanager
@@ -109,7 +126,8 @@ def _try_lock(file: IO[str]) -> bool:
 def scratch_folder(folder: Path, notebook: str) -> Path:
     """A new folder for what a notebook writes, gone when its kernel ends.
 
-    It lies beside the data, so that packed files and small files are compared on one file system.
+    It lies beside the data, so that packed files and small files are compared on one file system; elsewhere
+    only if the data is a teacher's, and its folder not to be written to.
 
     Args:
         folder: The cache.
@@ -118,7 +136,8 @@ def scratch_folder(folder: Path, notebook: str) -> Path:
     Raises:
         ResourceError: It cannot be made.
     """
-    place = folder / "scratch"
+    readable_only = folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK)
+    place = (_own_folder() if readable_only else folder) / "scratch"
     with _writable(place):
         _sweep(place)
         made = Path(tempfile.mkdtemp(prefix=f"{notebook}-", dir=place))
