@@ -11,6 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ["SMALLFILES_LOGIN_OK"] = "1"
 
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -23,6 +24,11 @@ settings.register_profile(
     "default", deadline=None, derandomize=IN_CI, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("default")
+
+
+# What a script starts in the background ignores Control-C, and so would all that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

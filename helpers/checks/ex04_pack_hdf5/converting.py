@@ -7,6 +7,7 @@ is compared with that of a plain copy of the same rows. Exercise 04 uses it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -29,6 +30,7 @@ from helpers.checks.ex04_pack_hdf5.cases import (
 
 SLOW_FACTOR = 8.0
 SLOW_S = 0.03
+_TRIES = 3
 
 
 @check(buys="One open a worker, one read a sample: no list of files, no list of integers.", limit_s=20)
@@ -44,11 +46,15 @@ def write_blob(attempt: Attempt) -> None:
 
 def _quick(attempt: Attempt, path: Path, items: Sequence[Item]) -> None:
     write_vlen(samples_of(items), path)
-    out = path.with_name("blob_photos.h5")
-    used, _ = cpu_of(lambda: attempt(path, out, _shown=_told(path, items)))
-    fair = max(min(cpu_of(lambda: _copied(path))[0] for _ in range(3)), 1e-4)
+    fair = max(min(cpu_of(lambda: _copied(path))[0] for _ in range(_TRIES)), 1e-4)
+    most, used = max(SLOW_S, SLOW_FACTOR * fair), float("inf")
+    for number in range(_TRIES):  # on a busy machine one run may be slow without a fault of its own
+        out = path.with_name(f"blob_photos{number or ''}.h5")
+        used = min(used, cpu_of(partial(attempt, path, out, _shown=_told(path, items)))[0])
+        if used <= most:
+            break
     attempt.require(
-        used <= max(SLOW_S, SLOW_FACTOR * fair),
+        used <= most,
         got=f"{used * 1000:.0f} ms of processor time",
         expected=f"about {fair * 1000:.0f} ms, as a plain copy of these rows takes",
         because="somewhere each byte becomes a Python object, as in list(…); a row is a NumPy array "
