@@ -110,7 +110,8 @@ def test_scaling_is_measured_on_both_storages_and_drawn(crew, packed):
 
 def test_a_stopped_training_goes_on_to_the_loss_of_one_that_was_not(crew, packed, tmp_path):
     found = nodes.measure_stop(crew, packed, tmp_path, epochs=3)
-    assert found.first.interrupted and not found.second.interrupted and found.second.resumed_at
+    assert found.first.interrupted and not found.second.interrupted and found.second.resumed_at is not None
+    assert found.second.resumed_at > (1, 0)
     assert found.second.epochs[-1].loss == pytest.approx(found.whole.epochs[-1].loss, abs=1e-5)
     assert len(found.told) == 3
 

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 RANKS = 2
 _LIMIT_S = 60.0
-_POLL_S = 0.005
-_INTO_THE_EPOCH_S = 0.06
+_POLL_S = 0.01
 
 
 @dataclass(frozen=True)
@@ -77,9 +76,8 @@ def measure_stop(crew: Crew, path: Path, folder: Path, *, epochs: int = 4) -> St
 
     def stop(processes: Sequence[int]) -> None:
         end = time.monotonic() + _LIMIT_S
-        while not (folder / "cut" / "last.pt").exists() and time.monotonic() < end:
+        while _steps_of_second_epoch(folder / "cut") < 1 and time.monotonic() < end:
             time.sleep(_POLL_S)
-        time.sleep(_INTO_THE_EPOCH_S)
         for process in processes:  # Slurm sends it to every task
             os.kill(process, signal.SIGUSR1)
 
@@ -91,6 +89,16 @@ def measure_stop(crew: Crew, path: Path, folder: Path, *, epochs: int = 4) -> St
         return crew.run(train, _places(), meanwhile=meanwhile, **told)[0]
 
     return Stopped(run("cut", stop), run("cut"), run("whole"))
+
+
+def _steps_of_second_epoch(folder: Path) -> int:
+    """How many of them the last checkpoint holds; 0 before."""
+    from helpers.training import checkpoint
+
+    state = checkpoint.load(folder)
+    if state is None or int(state.loader["epoch"]) < 1:
+        return 0
+    return int(state.loader["batch"]) if int(state.loader["epoch"]) == 1 else 1
 
 
 def _places() -> list[dict[str, str]]:

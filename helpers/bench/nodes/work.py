@@ -24,6 +24,7 @@ from helpers.machine.ranks import Ranks, ranks
 from helpers.training.stopping import listening
 
 _VIEW_PIXELS = 64
+_CHECKPOINT_STEPS = 4
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,8 @@ def train(*, path: str, checkpoint: str, epochs: int, batch: int = 8) -> trainin
         batch: Samples in a batch of one rank.
     """
     loader = LoaderConfig(batch=batch, workers=1, mode="threads")
-    config = training.TrainConfig(loader=loader, epochs=epochs, size=32, checkpoint=Path(checkpoint))
+    config = training.TrainConfig(
+        loader=loader, epochs=epochs, size=32, checkpoint=Path(checkpoint), every=_CHECKPOINT_STEPS
+    )
     with listening() as asked:
         return training.train(Path(path), config=config, asked_to_stop=asked)
