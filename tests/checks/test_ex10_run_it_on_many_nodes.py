@@ -150,7 +150,10 @@ WRONG_JOBS = {
     "torchrun": (changed((f"{SRUN}python", "torchrun --nproc-per-node 2")), running.TORCHRUN),
     "one task": (changed((SRUN, f"{SRUN}-n 1 ")), running.FEW_TASKS),
     "a task a node": (changed((SRUN, f"{SRUN}--ntasks-per-node=1 --ntasks=2 ")), running.FEW_TASKS),
-    "cpus not passed on": (changed((SRUN, "srun ")), running.CPUS),
+    "cpus not passed on": (
+        changed((SRUN, "srun "), ("code=0\n", "unset SRUN_CPUS_PER_TASK\ncode=0\n")),
+        running.CPUS,
+    ),
     "unquoted data": (changed(('"$data"', "$data")), running.UNQUOTED),
     "unquoted checkpoints": (changed(('"$checkpoints"', "$checkpoints")), running.UNQUOTED),
     "other data": (changed(('"$data"', "train.arrow")), running.OTHER_DATA),
@@ -207,9 +210,7 @@ RIGHT_JOBS = {
     "the solution": SOLUTION,
     "task of lib.sh": changed((SRUN, "task ")),
     "the variable of Slurm": changed((SRUN, 'srun -c "$SLURM_CPUS_PER_TASK" ')),
-    "SRUN_CPUS_PER_TASK": changed(
-        (SRUN, "srun "), ("code=0\n", 'export SRUN_CPUS_PER_TASK="$cpus"\ncode=0\n')
-    ),
+    "SRUN_CPUS_PER_TASK of lib.sh": changed((SRUN, "srun ")),
     "a shell in each task": changed(
         (f"{SRUN}python -m helpers train", f"{SRUN}bash -c 'exec python -m helpers train \"$@\"' -")
     ),
