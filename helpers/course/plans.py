@@ -78,7 +78,7 @@ PLANS: dict[str, Plan] = {
     "ex05": Plan("Exercise 05", minutes=30, seconds=10, wants=(FOLDER,)),
     "06": Plan("Read a squashfs image without mounting it", minutes=35, seconds=45, wants=(FOLDER,)),
     "ex06": Plan("Exercise 06", minutes=30, seconds=10, wants=(FOLDER,)),
-    "07": Plan("Stage data to /dev/shm", minutes=35, seconds=40, wants=(FOLDER,)),
+    "07": Plan("Stage data to /dev/shm", minutes=35, seconds=45, wants=(FOLDER,)),
     "ex07": Plan("Exercise 07", minutes=40, seconds=5, wants=(FOLDER,)),
     "08": Plan("Keep the GPU fed", minutes=40, seconds=50, wants=(FOLDER,), small=240),
     "ex08": Plan("Exercise 08", minutes=40, seconds=12, wants=(FOLDER,), small=240),
