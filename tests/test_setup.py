@@ -440,3 +440,14 @@ def test_every_path_that_the_readme_names_exists(repository):
         assert (repository / name).is_dir(), name
     for target in re.findall(r"\]\(([^)#]+)\)", text):
         assert (repository / target).exists(), target
+
+
+def test_the_readme_lists_every_notebook_with_the_minutes_that_it_plans(repository):
+    from helpers.course.plans import PLANS
+
+    text = (repository / "README.md").read_text()
+    rows = dict(re.findall(r"^\| (\d\d) \|.*?\.ipynb\) \| (\d+) \|", text, re.MULTILINE))
+    assert rows == {key: str(plan.minutes) for key, plan in PLANS.items() if not key.startswith("ex")}
+    assert set(rows) == {path.name[:2] for path in (repository / "notebooks").glob("*.ipynb")}
+    for path in (repository / "notebooks" / "src").glob("*.py"):
+        assert f"**Minutes** {rows[path.name[:2]]} " in path.read_text(), path.name
