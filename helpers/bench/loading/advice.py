@@ -58,10 +58,14 @@ class Advice:
         if self.mode == "ring":
             flags = f"ring fill --producers {number}, and train --ring"
         told = f"recommended for {name} ({self.what}): {flags}: {self.record.spread.median:,.0f} samples/s"
-        told += (
-            f"; {self.level} of the {self.settings - 1} other settings {_are(self.level)} not clearly slower"
-        )
-        return told + ("; more workers were not measured" if self.most else "")
+        return told + self._others + ("; more workers were not measured" if self.most else "")
+
+    @property
+    def _others(self) -> str:
+        others = self.settings - 1
+        if self.level:
+            return f"; {self.level} of the {others} other settings {_are(self.level)} not clearly slower"
+        return f"; {'the other setting is' if others == 1 else f'all {others} others are'} clearly slower"
 
 
 def advice(records: Sequence[Record]) -> tuple[Advice, ...]:
