@@ -165,8 +165,12 @@ def save(records: Sequence[Record], path: Path) -> None:
     text = json.dumps({"records": [record.as_json() for record in records]}, indent=1, ensure_ascii=False)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(text + "\n", encoding="utf-8")
-        aside.replace(path)
+        try:
+            aside.write_text(text + "\n", encoding="utf-8")
+            aside.replace(path)
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
 
 
 def load(path: Path) -> list[Record]:

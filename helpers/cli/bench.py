@@ -114,11 +114,11 @@ def run(arguments: argparse.Namespace) -> int:
     result = measures[arguments.what](arguments)
     for note in result.notes:
         say(f"note: {note}")
+    _show(arguments, result.records, perf_counter() - began)  # before a full disk can keep it from us
     if arguments.save is not None:
         from helpers.bench import save
 
         save(result.records, arguments.save)
-    _show(arguments, result.records, perf_counter() - began)
     return 0
 
 

@@ -129,8 +129,9 @@ def aside(out: Path) -> Iterator[Aside]:
         lock = (place.folder / "lock").open("a+")
     with lock:
         _own(lock.fileno(), place)
-        refuse_existing(out)  # it may have appeared while we came for the lock
         try:
+            _sign(place)
+            refuse_existing(out)  # it may have appeared while we came for the lock
             yield place
         finally:
             _tidy(place)
@@ -146,6 +147,10 @@ def _own(descriptor: int, place: Aside) -> None:
         _own_by_record(place)
     if not _still_there(descriptor, place.folder / "lock"):
         raise _busy(place)  # its last owner has just finished and removed the folder
+
+
+def _sign(place: Aside) -> None:
+    """Say who owns the folder, for file systems without locks."""
     owner = {"host": socket.gethostname(), "pid": os.getpid(), "time_s": time.time()}
     with writing(place.out):
         (place.folder / "owner.json").write_text(json.dumps(owner), encoding="utf-8")

@@ -25,6 +25,7 @@ from helpers.errors import HelpersError, PackError, ResourceError, UsageError, f
 from helpers.manifest import Manifest
 from helpers.pack.config import PackConfig, Plan, Skipped, format_and_options
 from helpers.pack.scaling import Rescaled, Scaling, Trial, expected_sizes, try_out
+from helpers.progress import bytes_text
 from helpers.samples import ByteStore, Schema
 from helpers.sources import Source
 
@@ -202,8 +203,8 @@ def check_room(job: Job) -> None:
         need += max((int(job.planned[start:stop].sum()) for start, stop in plan.to_do), default=0)
     if need > place.free_bytes:
         raise ResourceError(
-            f"{job.out.parent} has {place.free_bytes / 1e9:,.2f} GB free",
-            expected=f"about {need / 1e9:,.2f} GB for {job.out.name}",
+            f"{job.out.parent} has {bytes_text(place.free_bytes)} free",
+            expected=f"about {bytes_text(need)} for {job.out.name}",
             next_step="Free some space or choose another place",
         )
     if place.inodes_free is not None and plan.inodes_then > place.inodes_free:

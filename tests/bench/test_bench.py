@@ -1,6 +1,7 @@
 """Measuring: the protocol, the cache, the private folder in memory, records, the good neighbour."""
 
 import dataclasses
+import errno
 import json
 import os
 import signal
@@ -133,6 +134,17 @@ def test_records_come_back_as_they_were(tmp_path):
     assert stored["spread"]["median"] == 11.0
     assert stored["repeats"] == 3
     assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_records_that_find_no_room_leave_nothing(tmp_path, monkeypatch):
+    def full(path, text, encoding):
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(ResourceError, match="No space left"):
+        save([record()], tmp_path / "r.json")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"records": [{"what": 1}]}', "{}", '{"records": [3]}'])
