@@ -290,17 +290,39 @@ def test_a_closed_pipe_is_quiet(packed):
     assert done.stdout == "{"
 
 
-def test_closed_and_full_outputs_are_no_bugs(packed):
-    command = f"{shlex.quote(sys.executable)} -m helpers inspect {shlex.quote(str(packed))}"
-    closed = subprocess.run(
-        f"{command} >&-", shell=True, capture_output=True, text=True, timeout=60, check=False
+def in_shell(line, unbuffered=""):
+    """Run a shell line; output that is not buffered fails where it is written, else where it is flushed."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    python = f"{shlex.quote(sys.executable)} -m helpers"
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line.replace("helpers", python, 1)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment,
     )
-    assert (closed.returncode, closed.stderr) == (0, "")
-    full = subprocess.run(
-        f"{command} >/dev/full", shell=True, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert full.returncode == 1
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", ["inspect {}", "inspect {} --json", "--help", "bench --help", "--version"])
+def test_full_and_closed_outputs_are_no_bugs(words, unbuffered, packed):
+    line = f"helpers {words.format(shlex.quote(str(packed)))}"
+    full = in_shell(f"{line} >/dev/full", unbuffered)
+    assert (full.returncode, full.stdout) == (1, "")
     assert full.stderr.startswith("error: standard output: No space left on device; expected ")
+    assert full.stderr.count("\n") == 1
+    closed = in_shell(f"{line} >&-", unbuffered)
+    assert (closed.returncode, closed.stderr) == (0, "")
+    broken = in_shell(f"{line} | true", unbuffered)
+    assert (broken.returncode, broken.stderr) in [(141, ""), (0, "")]  # 0: all was written before it closed
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_messages_that_nobody_can_read_change_no_exit_code(packed, unbuffered):
+    assert in_shell(f"helpers inspect {packed} 2>/dev/full", unbuffered).returncode == 0
+    assert in_shell("helpers inspect nothing.arrow 2>/dev/full", unbuffered).returncode == 1
+    assert in_shell("helpers inspect 2>/dev/full", unbuffered).returncode == 2
 
 
 def test_an_ascii_terminal_gets_every_finding_and_whole_json(tmp_path):

@@ -36,7 +36,7 @@ from helpers.cli import (
     unstage,
     verify,
 )
-from helpers.cli.arguments import Teaching
+from helpers.cli.arguments import Parser, Teaching
 from helpers.cli.failures import guarded
 from helpers.cli.output import lenient
 
@@ -75,39 +75,47 @@ file system and a GPU like. The usual way through the verbs:
 """
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """The parser with all verbs; cheap, since verbs import what they need when they run."""
-    parser = argparse.ArgumentParser(prog="python -m helpers", description=_WHY, formatter_class=Teaching)
+    parser = Parser(prog="python -m helpers", description=_WHY, formatter_class=Teaching)
     parser.add_argument("--version", action="version", version=f"smallfiles {__version__}")
-    verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True)
+    parser.set_defaults(parser=parser)
+    verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB")
     for module in _VERBS:
         module.add(verbs)
     return parser
 
 
-def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+def parse(
+    argv: Sequence[str] | None = None, arguments: argparse.Namespace | None = None
+) -> argparse.Namespace:
     """Parse a command line, with paths before, between or behind the flags.
 
     argparse takes several paths in one run only: of `bench read --count 9 x.arrow` it makes no path
     and one word too many.
+
+    Args:
+        argv: The words after the program's name; None takes them from the process.
+        arguments: What to fill; it has what was understood when a word makes no sense.
     """
-    parser = build_parser()
     words = list(sys.argv[1:] if argv is None else argv)
-    if not words:
-        parser.print_help(sys.stderr)
-        parser.exit(2)
     behind: list[str] = []
     if words[:1] == ["submit"] and "--" in words:  # the rest is for the job, flags included
         at = words.index("--")
         words, behind = words[:at], words[at + 1 :]
-    arguments, rest = parser.parse_known_args(words)
-    arguments.behind = behind
-    takes_several = hasattr(arguments, "paths")
+    found = argparse.Namespace() if arguments is None else arguments
+    _, rest = build_parser().parse_known_args(words, found)
+    parser: Parser = found.parser  # that of the verb, or of its topic
+    found.behind = behind
+    takes_several = hasattr(found, "paths")
     if rest and (not takes_several or any(word.startswith("-") for word in rest)):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if not hasattr(found, "run"):  # a word is missing: say which ones there are
+        parser.print_help(sys.stderr)
+        parser.exit(2)
     if rest:
-        arguments.paths = [*arguments.paths, *map(Path, rest)]
-    return arguments
+        found.paths = [*found.paths, *map(Path, rest)]
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -119,9 +127,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 done, 1 failed with a sentence, 2 nonsensical, 130 interrupted.
     """
-    try:
-        lenient(sys.stdout, sys.stderr)
-        arguments = parse(argv)
-    except SystemExit as stop:  # argparse leaves this way after --help (0) and after bad usage (2)
-        return int(stop.code or 0)
-    return guarded(arguments.run, arguments)
+    lenient(sys.stdout, sys.stderr)
+    arguments = argparse.Namespace()
+
+    def run(_: argparse.Namespace) -> int:
+        try:
+            parse(argv, arguments)
+        except SystemExit as stop:  # argparse leaves this way after --help (0) and after bad usage (2)
+            return int(stop.code or 0)
+        return int(arguments.run(arguments))
+
+    return guarded(run, arguments)

@@ -7,7 +7,9 @@ re-wraps examples; `Teaching` does neither.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import sys
 import types
 import typing
 from collections.abc import Sequence
@@ -16,7 +18,7 @@ from typing import Any, TypeAlias
 
 from helpers.errors import UsageError
 
-Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 SOURCE_KINDS = ("auto", "folder", "tarball", "imagenet", "flickr30k")
 FORMATS = "files, arrow, hdf5, tar, squashfs"
@@ -35,10 +37,18 @@ class Teaching(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHe
         return super()._get_help_string(action)
 
 
-def add_verb(
-    verbs: Verbs, name: str, why: str, more: str, examples: Sequence[str]
-) -> argparse.ArgumentParser:
-    """Add a verb with a one-line why, a paragraph, and examples that can be pasted.
+class Parser(argparse.ArgumentParser):
+    """A parser whose help, on a full disk, fails as other output does."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Unlike argparse: what is for standard output is not lost in silence, nor moved to the other one."""
+        if message and file is not None:
+            with contextlib.suppress(*[OSError] * (file is sys.stderr)):
+                file.write(message)
+
+
+def add_verb(verbs: Verbs, name: str, why: str, more: str, examples: Sequence[str]) -> Parser:
+    """Add a verb, or a topic of one, with a one-line why, a paragraph, and examples that can be pasted.
 
     Args:
         verbs: The subparsers.
@@ -51,6 +61,7 @@ def add_verb(
     parser = verbs.add_parser(
         name, help=why, description=f"{why}\n\n{more}", epilog=epilog, formatter_class=Teaching
     )
+    parser.set_defaults(parser=parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object on standard output")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an unexpected error")
     return parser

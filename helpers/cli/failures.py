@@ -7,12 +7,14 @@ complain once more at exit unless standard output is pointed elsewhere. Notebook
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import os
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 from helpers.errors import HelpersError, ResourceError, UsageError
 
@@ -45,18 +47,27 @@ def guarded(run: Callable[[argparse.Namespace], int], arguments: argparse.Namesp
         code = run(arguments)
         if sys.stdout is not None:  # closed by the caller (>&-)
             sys.stdout.flush()
-        return code
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return PIPE_CLOSED
+        code = PIPE_CLOSED
     except KeyboardInterrupt:
         _say("interrupted; nothing unfinished was published, and the same command starts again")
-        return INTERRUPTED
+        code = INTERRUPTED
     except Exception as error:
         if debugging(arguments):
             traceback.print_exc()
         _say(f"error: {told(error)}")
-        return USAGE if isinstance(error, UsageError) else FAILED
+        code = USAGE if isinstance(error, UsageError) else FAILED
+    _let_go(sys.stdout, sys.stderr)
+    return code
+
+
+def _let_go(*streams: TextIO | None) -> None:
+    """Point streams that take nothing more elsewhere: what they hold would be an error at exit, with 120."""
+    for stream in filter(None, streams):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def debugging(arguments: argparse.Namespace) -> bool:
@@ -103,4 +114,5 @@ def _place(error: BaseException) -> str:
 
 
 def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr)
+    with contextlib.suppress(OSError):  # nobody can be told
+        print(sentence, file=sys.stderr)
