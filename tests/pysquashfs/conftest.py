@@ -1,6 +1,7 @@
 """Images of planted trees by the tools of others."""
 
 import os
+import subprocess
 
 import pytest
 from squashfs_trees import RECOMMENDED, plant, run
@@ -41,3 +42,14 @@ def need_libsquashfs():
     if libsquashfs.available() is None:
         message = "libsquashfs is missing (package libsquashfs1)"
         pytest.fail(message) if IN_CI else pytest.skip(message)
+
+
+@pytest.fixture
+def fuse(need_tool):
+    """Skip where FUSE cannot work; in CI only where the machine has no /dev/fuse."""
+    need_tool("squashfuse_ll", "squashfuse")
+    need_tool("fusermount3", "fuse3")
+    if not os.access("/dev/fuse", os.W_OK):
+        pytest.skip("/dev/fuse is not open to this user")
+    if os.geteuid() == 0 and subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
+        pytest.skip("this container may not mount")

@@ -83,8 +83,10 @@ def test_unsquashfs_reads_every_kind_of_image_of_ours(
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("reader", [name for name in TOOLS if name != "unsquashfs"])
-def test_other_tools_read_our_images(tmp_path, need_tool, reader, compression):
+def test_other_tools_read_our_images(tmp_path, need_tool, request, reader, compression):
     tool = need_tool(reader, PACKAGES[reader])
+    if reader.startswith("squashfuse"):
+        request.getfixturevalue("fuse")
     items = planted(4096)
     for number, fragments in enumerate((False, True)):
         image, scratch = tmp_path / f"{number}.sqfs", tmp_path / f"{number}"

@@ -44,17 +44,6 @@ def image(packed, tmp_path):
     return Path(shutil.copy(packed, tmp_path / "image.sqfs"))
 
 
-@pytest.fixture
-def fuse(need_tool):
-    """Skip where FUSE cannot work; in CI only where the machine has no /dev/fuse."""
-    need_tool("squashfuse_ll", "squashfuse")
-    need_tool("fusermount3", "fuse3")
-    if not os.access("/dev/fuse", os.W_OK):
-        pytest.skip("/dev/fuse is not open to this user")
-    if os.geteuid() == 0 and subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
-        pytest.skip("this container may not mount")
-
-
 @pytest.fixture(autouse=True)
 def nothing_stays(tmp_path):
     before = {mounted.folder for mounted in table.mounts()}

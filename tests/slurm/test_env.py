@@ -25,7 +25,7 @@ def build(repository, *words, **how):
 
 def test_a_venv_in_an_image_runs_where_it_is_mounted(repository, need_tool, small_venv, tmp_path):
     need_tool("mksquashfs", "squashfs-tools")
-    mount, unmount = need_tool("squashfuse_ll", "squashfuse"), need_tool("fusermount", "fuse3")
+    mount, unmount = need_tool("squashfuse_ll", "squashfuse"), need_tool("fusermount3", "fuse3")
     if not os.access("/dev/fuse", os.W_OK):
         pytest.skip("/dev/fuse is not open to this user")
     image, folder = tmp_path / "one file.sqfs", tmp_path / "mounted"

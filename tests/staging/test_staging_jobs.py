@@ -18,6 +18,7 @@ from helpers import staging
 from helpers.cli import main
 from helpers.staging import owners
 
+STAGE = f"'{sys.executable}' -m helpers stage"
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -40,9 +41,9 @@ def test_stage_prints_the_path_alone_and_the_copy_stays_for_the_job(source: Path
 def test_a_job_script_stages_uses_and_cleans_up_even_when_it_fails(source: Path, node: Path) -> None:
     script = f"""
         set -euo pipefail
-        staged=$({sys.executable} -m helpers stage {source} --where {node} --leave-bytes 0)
-        trap '{sys.executable} -m helpers unstage "$staged"' EXIT
-        cmp "$staged" {source} && echo same
+        staged=$({STAGE} '{source}' --where '{node}' --leave-bytes 0)
+        trap '"{sys.executable}" -m helpers unstage "$staged"' EXIT
+        cmp "$staged" '{source}' && echo same
         false
     """
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
@@ -54,7 +55,7 @@ def test_a_copy_goes_when_the_session_of_its_shell_has_ended(
     source: Path, node: Path, command: Command
 ) -> None:
     """The next command on the node removes it: nobody lives who could."""
-    script = f"{sys.executable} -m helpers stage {source} --where {node} --leave-bytes 0; kill -9 $$"
+    script = f"{STAGE} '{source}' --where '{node}' --leave-bytes 0; kill -9 $$"
     done = subprocess.run(
         ["bash", "-c", script], capture_output=True, text=True, timeout=60, start_new_session=True
     )
@@ -66,7 +67,7 @@ def test_a_copy_goes_when_the_session_of_its_shell_has_ended(
 
 def test_a_session_lives_as_long_as_any_of_its_processes(source: Path, node: Path) -> None:
     script = f"""
-        {sys.executable} -m helpers stage {source} --where {node} --leave-bytes 0 > /dev/null
+        {STAGE} '{source}' --where '{node}' --leave-bytes 0 > /dev/null
         sleep 30 > /dev/null 2>&1 &
         echo $!
         kill -9 $$
@@ -148,7 +149,7 @@ def test_a_process_is_known_by_its_start_time_too() -> None:
 
 
 def test_keep_outlives_everybody_until_it_is_unstaged(source: Path, node: Path, command: Command) -> None:
-    script = f"{sys.executable} -m helpers stage {source} --where {node} --leave-bytes 0 --keep; kill -9 $$"
+    script = f"{STAGE} '{source}' --where '{node}' --leave-bytes 0 --keep; kill -9 $$"
     done = subprocess.run(
         ["bash", "-c", script], capture_output=True, text=True, timeout=60, start_new_session=True
     )
