@@ -25,7 +25,7 @@ class Desk:
     """The trainer's side of a filler.
 
     Args:
-        folder: Of the ring; the trainer's position is kept there.
+        folder: Of the ring; where the trainer begins is kept there.
         book: Says what is ready.
         memory: The slots.
         selector: Where the loop waits; each registered object has a function that hears it.
@@ -100,8 +100,8 @@ class Desk:
         return message.get("hello") == "trainer" and self._accept(guest, message)
 
     def _accept(self, guest: Channel, message: Message) -> bool:
-        if self._trainer is not None and self._trainer.peer_is_gone():
-            self._lose_trainer()
+        while self._trainer is not None and self._trainer.peer_is_gone():
+            self._hear_trainer(self._trainer.receive())  # its last words, then the end
         refusal = self._refusal(message)
         if refusal is not None:
             guest.send({"refused": as_message(refusal)}, wait=False)
@@ -145,7 +145,6 @@ class Desk:
         if self._book.done(position):
             self.consumed += 1
             self.waited_s += waited_s
-            self._folder.keep(self._book.position)
 
     def _seek(self, position: Position) -> None:
         self._book.seek(position)

@@ -122,7 +122,7 @@ class RingFolder:
         temporary.replace(self.path / _DESCRIPTION)
 
     def keep(self, position: Position) -> None:
-        """Write down the trainer's position: 16 bytes, so it may be done for each batch."""
+        """Write down where a trainer begins; from then on it does so itself (`keep_position`)."""
         if self._position_fd < 0:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             self._position_fd = os.open(_POSITION, flags, 0o600, dir_fd=self.fd)
@@ -221,6 +221,19 @@ def position_of(path: Path) -> Position | None:
     except OSError:
         return None
     return Position(*_POSITION_FORMAT.unpack(data)) if len(data) == _POSITION_FORMAT.size else None
+
+
+def keep_position(path: Path, position: Position) -> None:
+    """Write down where the trainer is: 16 bytes, so it may be done for each batch.
+
+    It does so itself: what it has told its filler is lost if both are killed before the filler listens.
+    """
+    with contextlib.suppress(FileNotFoundError):  # the filler has ended in order
+        fd = os.open(path / _POSITION, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.pwrite(fd, _POSITION_FORMAT.pack(*position), 0)
+        finally:
+            os.close(fd)
 
 
 def remove_leftover(where: Path, name: str) -> bool:

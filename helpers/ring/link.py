@@ -19,7 +19,7 @@ from helpers.errors import HelpersError
 from helpers.ring.book import Position
 from helpers.ring.channel import Channel, Message, connect
 from helpers.ring.faults import RingError, from_message
-from helpers.ring.folder import description_of
+from helpers.ring.folder import description_of, keep_position
 from helpers.ring.memory import Memory
 from helpers.ring.order import PROTOCOL, BatchOrder, plan_of
 
@@ -111,6 +111,7 @@ class Link:
 
     def done(self, waited_s: float, after: Position) -> None:
         """Give the batch that was taken back; `after` comes next."""
+        keep_position(self.path, after)
         # If the filler is gone, the next one is told what is wanted, which says the same.
         self._channel.send({"done": self.next, "waited_s": round(waited_s, 6)})
         self.next, self._holds = after, False

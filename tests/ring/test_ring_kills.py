@@ -15,6 +15,9 @@ from ring_trainer import PLAN, digest, run
 
 from helpers import ring
 from helpers.ring import RingError, RingWarning
+from helpers.ring.channel import connect
+from helpers.ring.folder import path_of
+from helpers.ring.order import PROTOCOL
 
 
 class Program:
@@ -236,6 +239,48 @@ def test_what_a_kill_of_everything_leaves_is_small_and_taken_over(
     trainer = programs("open", where, "train", log, 9, 0, kind, start_method)
     assert trainer.wait() == 0
     check(lines(log), 9, repeats=1)
+
+
+def quiet(log):
+    """Wait until nothing more is written to a log; its lines."""
+    found = []
+    while len(found) != len(found := lines(log)) or not found:
+        time.sleep(0.5)
+    return found
+
+
+def test_a_filler_that_did_not_hear_of_it_is_no_reason_to_repeat(programs, where, tmp_path):
+    log = tmp_path / "log"
+    filler = programs("fill", where, "train", 9, 0)
+    trainer = programs("attach", where, "train", log, 9, 0.05)
+    wait_for(lambda: len(lines(log)) > 3)
+    os.kill(filler.pid, signal.SIGSTOP)  # as on a busy machine; what it passed on is used up meanwhile
+    quiet(log)
+    trainer.kill()
+    filler.kill()
+    filler = programs("fill", where, "train", 9, 0)
+    trainer = programs("attach", where, "train", log, 9, 0)
+    assert trainer.wait() == 0
+    assert filler.wait() == 0
+    check(lines(log), 9, repeats=1)
+
+
+def test_a_successor_that_knocks_before_the_last_words_were_heard_goes_on_behind_them(
+    programs, where, tmp_path
+):
+    log = tmp_path / "log"
+    filler = programs("fill", where, "train", 9, 0)
+    trainer = programs("attach", where, "train", log, 9, 0.05)
+    wait_for(lambda: len(lines(log)) > 3)
+    os.kill(filler.pid, signal.SIGSTOP)
+    last = quiet(log)[-1]
+    trainer.kill()
+    successor = connect(path_of(where, "train"))
+    successor.send({"hello": "trainer", "protocol": PROTOCOL, "want": None})
+    os.kill(filler.pid, signal.SIGCONT)
+    position = tuple(successor.receive(60)["position"])
+    successor.close()
+    assert position in (tuple(map(int, last[:2])), after(last))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
