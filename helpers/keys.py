@@ -9,7 +9,10 @@ should be refused. Nothing is repaired here. Notebook 02 teaches it.
 
 from __future__ import annotations
 
+import re
+
 MAX_COMPONENT_BYTES = 255
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def key_problem(key: str) -> str | None:
@@ -48,3 +51,15 @@ def is_writable_name(key: str) -> bool:
     """
     parts = key.encode("utf-8", "surrogatepass").split(b"/")
     return all(len(part) <= MAX_COMPONENT_BYTES for part in parts)
+
+
+def printable(text: str) -> str:
+    r"""`text` with control characters as escapes: a name must not move a terminal's cursor or recolour it.
+
+    Line ends, C0 and C1 controls and those that turn the direction of text; all else stays.
+
+    Example:
+        >>> printable("cat\x1b[2J.jpg")
+        'cat\\x1b[2J.jpg'
+    """
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -542,7 +542,7 @@ def test_what_was_left_out_on_purpose_is_no_damage_to_verify(data, capsys):
     assert "class0/0.jpg" in told and "x.arrow.faults.json" in told
     (data / "class1" / "new.jpg").write_bytes((data / "class1" / "1.jpg").read_bytes())
     assert main(["verify", str(out), "--against", str(data)]) == 1
-    assert "damaged: 1 sample of the source missing: class1/new.jpg" in capsys.readouterr().out
+    assert "differs: 1 sample of the source missing: class1/new.jpg" in capsys.readouterr().out
 
 
 def test_an_output_that_is_there_is_refused_before_its_source_is_walked(data, capsys):

@@ -3,7 +3,8 @@
 Each verb is a module that adds its flags and, when chosen, imports what it needs: `--help` must
 answer at once on a busy login node, so nothing heavy is imported before. Exit codes: 0 done, 1 a
 failure told in a sentence (or a verification that found damage), 2 a command line that makes no
-sense. Notebook 00 uses it first; each "On the cluster" section ends in one of its commands.
+sense, 3 a verification with nothing to compare with. Notebook 00 uses it first; each "On the
+cluster" section ends in one of its commands.
 
 The trap: data goes to standard output and messages to standard error, so that
 `python -m helpers … --json | jq .samples` works while a progress bar is drawn.
@@ -125,7 +126,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The words after the program's name; None takes them from the process.
 
     Returns:
-        The exit code: 0 done, 1 failed with a sentence, 2 nonsensical, 130 interrupted.
+        The exit code: 0 done, 1 failed with a sentence, 2 nonsensical, 3 nothing to verify with,
+        130 interrupted.
     """
     lenient(sys.stdout, sys.stderr)
     arguments = argparse.Namespace()

@@ -20,6 +20,7 @@ from helpers.errors import HelpersError, ResourceError, UsageError
 
 FAILED = 1
 USAGE = 2
+UNPROVEN = 3
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 

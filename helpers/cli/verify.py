@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from helpers.cli.arguments import FORMATS, Verbs, add_source_flags, add_verb
-from helpers.cli.failures import FAILED
+from helpers.cli.failures import FAILED, UNPROVEN
 from helpers.cli.output import in_seconds, print_json
 from helpers.cli.source import load_source
+from helpers.keys import printable
 from helpers.progress import bytes_text, plural
 
 if TYPE_CHECKING:
@@ -19,7 +20,9 @@ _SHOWN = 20
 
 _MORE = """\
 Checks the blocks of the file against the digest taken while writing, then the samples; with
---against also every sample against its source. Damage is named by block and sample; exit code 1."""
+--against also every sample (key, target, JSON object, bytes) against its source. Damage is named by
+block and sample. Exit code 0: intact. 1: damaged, or the source holds something else. 3: all of it
+can be read, but there is neither a digest nor a source to compare it with."""
 
 
 def add(verbs: Verbs) -> None:
@@ -42,7 +45,7 @@ def add(verbs: Verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check and tell; exit code 1 if anything is wrong."""
+    """Check and tell; the exit code says what was found."""
     from helpers.pack import verify
 
     source = None if arguments.against is None else load_source(arguments.against, arguments)
@@ -51,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(_as_json(report))
     else:
         _tell(report)
-    return 0 if report.intact else FAILED
+    return {"intact": 0, "unproven": UNPROVEN}.get(report.verdict, FAILED)
 
 
 def _as_json(report: VerifyReport) -> dict[str, Any]:
@@ -60,10 +63,12 @@ def _as_json(report: VerifyReport) -> dict[str, Any]:
         "samples": report.samples,
         "bytes": report.bytes,
         "seconds": round(report.seconds, 3),
+        "verdict": report.verdict,
         "intact": report.intact,
         "blocks": report.blocks,
         "against": report.against,
         "problems": list(report.problems),
+        "differences": list(report.differences),
         "notes": list(report.notes),
     }
 
@@ -76,9 +81,29 @@ def _tell(report: VerifyReport) -> None:
         f"{compared} in {in_seconds(report.seconds)}"
     )
     for note in report.notes:
-        print(f"note: {note}")
-    for problem in report.problems[:_SHOWN]:
-        print(f"damaged: {problem}")
-    if len(report.problems) > _SHOWN:
-        print(f"… and {len(report.problems) - _SHOWN:,} more; --json names all of them")
-    print(f"{report.path} is intact" if report.intact else f"{report.path} is NOT intact")
+        print(f"note: {printable(note)}")
+    _list("damaged", report.problems)
+    _list("differs", report.differences)
+    print(f"{report.path} {_conclusion(report)}")
+
+
+def _list(what: str, sentences: tuple[str, ...]) -> None:
+    for sentence in sentences[:_SHOWN]:
+        print(f"{what}: {printable(sentence)}")
+    if len(sentences) > _SHOWN:
+        print(f"… and {len(sentences) - _SHOWN:,} more; --json names all of them")
+
+
+def _conclusion(report: VerifyReport) -> str:
+    if report.verdict == "intact":
+        return "is intact" + ("" if report.digests else ": it holds what the source holds")
+    if report.verdict == "damaged":
+        return "is NOT intact"
+    if report.verdict == "differs" and report.digests:
+        return "is as it was written, but the source is not what was packed"
+    if report.verdict == "differs":
+        return "differs from the source; without its digest nobody can tell which of the two changed"
+    return (
+        "can be read to its end, which does not prove that it is intact: there is nothing to compare with. "
+        "Give the source (--against), or copy its .digest.json too"
+    )

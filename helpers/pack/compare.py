@@ -5,6 +5,8 @@ This happens before publication: a file that does not read back is never given i
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,19 +31,29 @@ class Expected:
     Args:
         rows: Rows of the manifest in stored order, int64.
         checksums: xxh3 of each sample's bytes as read from the source, uint64.
-        manifest: Keys and targets.
+        manifest: Keys, targets, JSON objects and, where it has them, the SHA-256 of the bytes.
+        scaled: Whether pictures were scaled, so that their bytes are not those of the manifest's SHA-256.
     """
 
     rows: np.ndarray
     checksums: np.ndarray
     manifest: Manifest
+    scaled: bool = False
+
+    def sha256(self, index: int) -> str | None:
+        """What the manifest says of a sample's bytes, in hexadecimal; None where it says nothing."""
+        table = self.manifest.table
+        if self.scaled or "sha256" not in table.column_names:
+            return None
+        found: str | None = table["sha256"][int(self.rows[index])].as_py()
+        return found
 
 
 def compare(path: Path, format: str, expected: Expected, *, full: bool) -> int:
     """Compare a file that was just written with what was read from its source.
 
-    Keys and targets are compared in full, bytes in full or for some 256 samples with the first and
-    the last among them.
+    Keys, targets and JSON objects are compared in full, bytes in full or for some 256 samples with the
+    first and the last among them; with the manifest's SHA-256 too, where it has them.
 
     Returns:
         How many samples' bytes were compared.
@@ -59,6 +71,9 @@ def compare(path: Path, format: str, expected: Expected, *, full: bool) -> int:
                 data = reader.read(index)
                 if xxhash.xxh3_64_intdigest(data) != int(expected.checksums[index]):
                     raise _differs(path, f"the bytes of {reader.key(index)}")
+                stated = expected.sha256(index)
+                if stated is not None and hashlib.sha256(data).hexdigest() != stated:
+                    raise _not_as_stated(reader.key(index), stated)
                 bar.advance(1, bytes=len(data))
         return len(indices)
     except FormatError as error:
@@ -77,6 +92,15 @@ def _compare_table(reader: Reader, path: Path, expected: Expected) -> None:
     found = pa.array((reader.target(i) for i in range(len(reader))), type=targets.type)
     if not found.equals(targets):
         raise _differs(path, "a label or caption")
+    if expected.manifest.has_meta:
+        _compare_metas(reader, path, expected.manifest.table["meta"].take(rows))
+
+
+def _compare_metas(reader: Reader, path: Path, texts: pa.ChunkedArray) -> None:
+    for index, text in enumerate(texts):
+        stated = text.as_py()
+        if reader.meta(index) != (None if stated is None else json.loads(stated)):
+            raise _differs(path, f"the JSON object (meta) of {reader.key(index)}")
 
 
 def _some(count: int) -> list[int]:
@@ -89,4 +113,12 @@ def _differs(path: Path, what: str) -> PackError:
         f"{path.name} did not read back as it was written: {what}",
         expected="what was read from the source",
         next_step="Nothing was published; run it again, and if it happens again suspect the storage",
+    )
+
+
+def _not_as_stated(key: str, stated: str) -> PackError:
+    return PackError(
+        f"{key} was read with other bytes than its manifest says",
+        expected=f"bytes whose SHA-256 is {stated}",
+        next_step="Nothing was published; copy the source again, or make the manifest again if it changed",
     )

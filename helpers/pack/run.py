@@ -163,6 +163,7 @@ def _verify(job: Job, records: Sequence[Written], finished: Path) -> int:
         rows=np.concatenate([job.order[record.start : record.stop][record.kept] for record in records]),
         checksums=np.concatenate([record.checksums[record.kept] for record in records]),
         manifest=job.source.manifest,
+        scaled=job.scaling is not None,
     )
     path = finished if job.sharded else finished / job.out.name
     return compare(path, job.format, expected, full=job.config.verify == "full")

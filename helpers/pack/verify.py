@@ -12,17 +12,25 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from helpers import digests, formats
-from helpers.digests import ContentDigest
+from helpers.digests import ContentDigest, sidecar
 from helpers.errors import FormatError, HelpersError, first_few
+from helpers.formats.files.reading import MANIFEST
+from helpers.manifest import Manifest
 from helpers.pack.scaling import described
 from helpers.progress import plural, progress
-from helpers.samples import Reader
+from helpers.samples import Buffer, Reader
 from helpers.sources import Source
+
+Verdict: TypeAlias = Literal["intact", "damaged", "differs", "unproven"]
+
+_TARS = (".tar", ".tar.gz", ".tar.zst", ".tgz")
+_INDEX = ".index.arrow"
 
 
 @dataclass(frozen=True)
@@ -35,9 +43,12 @@ class VerifyReport:
         bytes: Their encoded bytes that were read.
         blocks: Blocks whose digest was checked.
         against: Samples that were compared with the source.
-        problems: One sentence each; empty means intact.
+        problems: Damage, one sentence each: what is not as it was written.
+        differences: What the source has otherwise, or what could not be read of it, one sentence each.
         notes: What could not be checked, and what is odd.
         seconds: How long it took.
+        digests: Whether a digest covers every byte that is read.
+        compared: Whether every sample's bytes were compared with the source.
     """
 
     path: Path
@@ -46,13 +57,28 @@ class VerifyReport:
     blocks: int
     against: int
     problems: tuple[str, ...]
+    differences: tuple[str, ...]
     notes: tuple[str, ...]
     seconds: float
+    digests: bool
+    compared: bool
+
+    @property
+    def verdict(self) -> Verdict:
+        """`damaged`, or `differs` from the source, or `intact`; `unproven` without anything to compare with.
+
+        A file that can be read to its end may still hold flipped bytes, so that alone proves nothing.
+        """
+        if self.problems:
+            return "damaged"
+        if self.differences:
+            return "differs"
+        return "intact" if self.digests or self.compared else "unproven"
 
     @property
     def intact(self) -> bool:
-        """Whether nothing was found wrong."""
-        return not self.problems
+        """Whether every byte was compared with something, and nothing was found wrong."""
+        return self.verdict == "intact"
 
 
 @dataclass
@@ -62,18 +88,21 @@ class _Findings:
     blocks: int = 0
     against: int = 0
     problems: list[str] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    digests: bool = True
+    compared: bool = False
 
 
 def verify(path: Path, against: Source | None = None, *, format: str | None = None) -> VerifyReport:
     """Check a packed file to the last byte, and against its source if that is given.
 
     After a copy over the network, or years on a tape, this tells a damaged file from a whole one
-    and names the samples that are hurt.
+    and names the samples that are hurt. Without a digest or a source nothing is called intact.
 
     Args:
         path: Packed file or folder of shards.
-        against: Source to compare each sample with.
+        against: Source to compare each sample with: key, target, JSON object and bytes.
         format: Overrides what the suffix says.
 
     Returns:
@@ -86,49 +115,64 @@ def verify(path: Path, against: Source | None = None, *, format: str | None = No
     path = Path(path)
     found = _Findings()
     reader = formats.open(path, format)
-    damage = list(_damaged(path, found))
+    damage = list(_damaged(_parts(path, formats.name_of(path, format)), found))
     try:
         found.samples = len(reader)
         found.problems += [_named(reader, file, block, size) for file, block, size in damage]
-        _check_samples(reader, found)
-        if against is not None:
-            _check_against(reader, against, found)
+        _check_samples(reader, None if against is None else _Truth(reader, against, found), found)
     except FormatError as error:
         found.problems += [f"{file.name}: block {block} is damaged" for file, block, _ in damage]
         found.problems.append(str(error))
     finally:
         reader.close()
-    seconds = time.perf_counter() - started
     return VerifyReport(
-        path,
-        found.samples,
-        found.bytes,
-        found.blocks,
-        found.against,
-        tuple(dict.fromkeys(found.problems)),
-        tuple(found.notes),
-        seconds,
+        path=path,
+        samples=found.samples,
+        bytes=found.bytes,
+        blocks=found.blocks,
+        against=found.against,
+        problems=tuple(dict.fromkeys(found.problems)),
+        differences=tuple(dict.fromkeys(found.differences)),
+        notes=tuple(found.notes),
+        seconds=time.perf_counter() - started,
+        digests=found.digests,
+        compared=found.compared,
     )
 
 
-def _damaged(path: Path, found: _Findings) -> Iterator[tuple[Path, int, int]]:
-    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-    sidecars = [file for file in files if file.name.endswith(digests.SIDECAR_SUFFIX)]
+def _parts(path: Path, format: str) -> list[Path]:
+    """Every file that a reader of `path` trusts; for plain files the manifest, which has their SHA-256."""
     if not path.is_dir():
-        sidecars = list(path.parent.glob(path.name + "*" + digests.SIDECAR_SUFFIX))
-    if not sidecars:
-        found.notes.append("no content digest beside it, so flipped bytes cannot be found without --against")
-    for sidecar in sorted(sidecars):
-        file = sidecar.with_name(sidecar.name.removesuffix(digests.SIDECAR_SUFFIX))
+        data = [path]
+    elif format == "files":
+        data = [path / MANIFEST]
+    else:
+        beside = digests.SIDECAR_SUFFIX
+        names = {entry.name.removesuffix(beside) for entry in path.iterdir() if entry.name[0] != "."}
+        data = [path / name for name in sorted(names) if name.endswith(_TARS)]
+    indexes = [file.with_name(file.name + _INDEX) for file in data]
+    return data + [index for index in indexes if index.exists() or sidecar(index).exists()]
+
+
+def _damaged(parts: Iterable[Path], found: _Findings) -> Iterator[tuple[Path, int, int]]:
+    bare = []
+    for file in parts:
+        if not sidecar(file).exists():
+            bare.append(file.name)
+            continue
         try:
-            digest = ContentDigest.load(sidecar)
+            digest = ContentDigest.load(sidecar(file))
             found.blocks += len(digest.blocks)
             for block in digest.damaged_blocks(file):
                 yield file, block, digest.block_bytes
         except HelpersError as error:
             found.problems.append(str(error))
-        except FileNotFoundError:
-            found.problems.append(f"{file.name} is missing, though its digest is there")
+    if bare:
+        found.digests = False
+        found.notes.append(
+            f"no content digest beside {first_few(bare, len(bare))}, so flipped bytes there cannot be found "
+            "without --against"
+        )
 
 
 def _named(reader: Reader, file: Path, block: int, block_bytes: int) -> str:
@@ -144,17 +188,31 @@ def _named(reader: Reader, file: Path, block: int, block_bytes: int) -> str:
     return f"{place} is damaged, {len(hurt)} samples in it{names}"
 
 
-def _check_samples(reader: Reader, found: _Findings) -> None:
+def _check_samples(reader: Reader, truth: _Truth | None, found: _Findings) -> None:
+    """One pass over all samples: read, and compare with what a manifest or the source says."""
     targets: list[Any] = []
+    unstated = 0
     with progress(len(reader), f"verify {reader.path.name}") as bar:
         for index in range(len(reader)):
             data = reader.read(index)
             targets.append(reader.target(index))
             stated = reader.sha256(index)
+            unstated += stated is None
             if stated is not None and hashlib.sha256(data).hexdigest() != stated:
                 found.problems.append(f"{reader.key(index)} has other bytes than were packed")
+            elif truth is not None:
+                truth.compare(index, data, targets[-1])
             found.bytes += len(data)
             bar.advance(1, bytes=len(data))
+    if unstated and reader.info()["format"] == "files":
+        found.digests = False
+        found.notes.append(f"{plural(unstated, 'sample')} without a SHA-256 in {MANIFEST}")
+    if truth is not None:
+        truth.finish()
+    _check_set(reader, targets, found)
+
+
+def _check_set(reader: Reader, targets: list[Any], found: _Findings) -> None:
     kind = pa.int64() if reader.target_kind == "label" else pa.list_(pa.string())
     actual = digests.set_digest(reader.keys(), pa.array(targets, kind))
     provenance = reader.info().get("provenance") or {}
@@ -201,48 +259,81 @@ def _resized(reader: Reader) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def _check_against(reader: Reader, source: Source, found: _Findings) -> None:
-    scaled = _resized(reader)
-    if scaled is not None:
-        found.notes.append(
-            f"pictures were scaled to {described(scaled)} while packing, so their bytes are not the "
-            "source's: keys and labels were compared with it, not bytes"
-        )
-    manifest = source.manifest
-    places = {key: row for row, key in enumerate(manifest.paths.to_pylist())}
-    for index in range(len(reader)):
-        key = reader.key(index)
-        row = places.pop(key, None)
-        if row is None:
-            found.problems.append(f"{key} is not in the source")
-            continue
-        found.against += 1
-        if reader.target(index) != manifest.target(row):
-            found.problems.append(f"{key} has another label or caption in the source")
-        if scaled is not None:
-            continue
-        data = reader.read(index)
-        room = memoryview(bytearray(len(data) + 1))
+class _Truth:
+    """The source that a packed file is compared with, sample by sample."""
+
+    def __init__(self, reader: Reader, source: Source, found: _Findings) -> None:
+        self._reader, self._source, self._found = reader, source, found
+        self._rows = _rows_of(reader.keys(), source.manifest)
+        self._hashes = _hashes(source.manifest)
+        self._room = bytearray(0)
+        self._unread = 0
+        self._scaled = _resized(reader)
+        if self._scaled is not None and self._scaled == source.resize:
+            self._scaled = None
+        if self._scaled is not None:
+            found.notes.append(
+                f"pictures were scaled to {described(self._scaled)} while packing, so their bytes are not "
+                "the source's: keys, targets and JSON objects were compared with it, not bytes"
+            )
+
+    def compare(self, index: int, data: Buffer, target: Any) -> None:
+        """Compare one sample; what differs goes to the findings."""
+        key, row = self._reader.key(index), int(self._rows[index])
+        if row < 0:
+            self._found.differences.append(f"{key} is not in the source")
+            return
+        self._found.against += 1
+        manifest = self._source.manifest
+        if target != manifest.target(row):
+            self._found.differences.append(f"{key} has another label or caption in the source")
+        if self._reader.meta(index) != (manifest.meta(row) if manifest.has_meta else None):
+            self._found.differences.append(f"{key} has another JSON object (meta) in the source")
+        if self._scaled is None:
+            self._compare_bytes(key, row, data)
+
+    def _compare_bytes(self, key: str, row: int, data: Buffer) -> None:
+        stated = None if self._hashes is None else self._hashes[row].as_py()
+        if stated is not None and hashlib.sha256(data).hexdigest() != stated:
+            self._found.differences.append(f"{key} has other bytes than the source's manifest says (sha256)")
+        if len(self._room) <= len(data):
+            self._room = bytearray(2 * len(data) + 1)
         try:
-            size = source.store.read_into(key, room)
+            size = self._source.store.read_into(key, memoryview(self._room)[: len(data) + 1])
         except HelpersError as error:
-            found.problems.append(str(error))
-            continue
-        if size != len(data) or room[:size] != memoryview(data).cast("B"):
-            found.problems.append(f"{key} has other bytes in the source")
-    _tell_missing(reader.path, places, found)
+            self._unread += 1
+            self._found.differences.append(f"not compared with the source: {error}")
+            return
+        if size != len(data) or self._room[:size] != data:
+            self._found.differences.append(f"{key} has other bytes in the source")
+
+    def finish(self) -> None:
+        """Name what the source has beyond the file: left out on purpose, or missing."""
+        found, path = self._found, self._reader.path
+        found.compared = self._scaled is None and not self._unread
+        kept = np.zeros(len(self._source.manifest), bool)
+        kept[self._rows[self._rows >= 0]] = True
+        keys = [self._source.manifest.path(row) for row in np.flatnonzero(~kept).tolist()]
+        skipped = _skipped(path) if keys else set()
+        left_out, missing = [k for k in keys if k in skipped], [k for k in keys if k not in skipped]
+        if left_out:
+            found.notes.append(
+                f"{plural(len(left_out), 'sample')} of the source left out while packing, as "
+                f"{_faults_of(path).name} says: {first_few(left_out, len(left_out))}"
+            )
+        if missing:
+            found.differences.append(
+                f"{plural(len(missing), 'sample')} of the source missing: {first_few(missing, len(missing))}"
+            )
 
 
-def _tell_missing(path: Path, keys: Iterable[str], found: _Findings) -> None:
-    """What the source has beyond the file: left out on purpose, or missing."""
-    skipped = _skipped(path)
-    left_out, missing = [key for key in keys if key in skipped], [key for key in keys if key not in skipped]
-    if left_out:
-        found.notes.append(
-            f"{plural(len(left_out), 'sample')} of the source left out while packing, as "
-            f"{_faults_of(path).name} says: {first_few(left_out, len(left_out))}"
-        )
-    if missing:
-        found.problems.append(
-            f"{plural(len(missing), 'sample')} of the source missing: {first_few(missing, len(missing))}"
-        )
+def _rows_of(keys: pa.StringArray, manifest: Manifest) -> np.ndarray:
+    """Row of each key in the manifest, -1 where it has none; nothing is looked up where all are in order."""
+    if keys.equals(manifest.paths):
+        return np.arange(len(keys))
+    rows = {key: row for row, key in enumerate(manifest.paths.to_pylist())}
+    return np.fromiter((rows.get(key, -1) for key in keys.to_pylist()), np.int64, len(keys))
+
+
+def _hashes(manifest: Manifest) -> pa.ChunkedArray | None:
+    return manifest.table["sha256"] if "sha256" in manifest.table.column_names else None

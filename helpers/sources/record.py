@@ -6,9 +6,10 @@ an image without a caption, folders left aside) stands in `Source.notes`. Notebo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from helpers.errors import SourceError, UsageError
 from helpers.manifest import Manifest
@@ -39,6 +40,7 @@ class Source:
         kind: What the path was recognised as.
         notes: What was odd, repaired or left aside, one sentence each.
         root: The folder or tar file that the manifest's paths are relative to.
+        resize: How pictures were scaled when this was packed; None if they were not.
     """
 
     manifest: Manifest
@@ -46,6 +48,7 @@ class Source:
     kind: str
     notes: tuple[str, ...] = ()
     root: Path | None = None
+    resize: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

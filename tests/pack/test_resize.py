@@ -210,7 +210,7 @@ def test_verify_against_still_compares_keys_and_labels(pictured: Source, tmp_pat
     manifest = pictured.manifest
     other = Source(manifest.select(range(COUNT - 1)), pictured.store, pictured.kind)
     report = verify(tmp_path / "x.arrow", against=other)
-    assert any("is not in the source" in problem for problem in report.problems)
+    assert any("is not in the source" in difference for difference in report.differences)
 
 
 def test_what_does_not_decode_stops_or_is_left_out_with_its_name(pictures: Path, tmp_path: Path) -> None:

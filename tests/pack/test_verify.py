@@ -1,0 +1,201 @@
+"""`verify` and the read-back of packing: found, told apart, and never called intact without a proof."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+from packing import FORMATS, fake_jpeg, make_tree
+
+from helpers import sources
+from helpers.cli import main
+from helpers.errors import PackError
+from helpers.formats.tar import Options as TarOptions
+from helpers.manifest import Manifest
+from helpers.pack import PackConfig, pack, verify, writing
+from helpers.sources import Source
+
+SHARDS = PackConfig(options=TarOptions(max_count=10))
+
+
+def with_metas(source: Source, changed: int | None = None) -> Source:
+    """The same source with a JSON object for every second sample; one of them may be another."""
+    metas = [{"row": row, "word": "é"} if row % 2 else None for row in range(len(source.manifest))]
+    if changed is not None:
+        metas[changed] = {"row": -1}
+    old = source.manifest
+    manifest = Manifest.from_columns(
+        old.paths, old.targets, classes=old.classes, sizes=old.sizes, metas=metas
+    )
+    return dataclasses.replace(source, manifest=manifest)
+
+
+def flip(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_without_digest_and_source_nothing_is_called_intact(
+    name: str, tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / FORMATS[name]
+    pack(sources.load(tree), out, PackConfig(digest=False))
+    assert verify(out).verdict == "unproven" and not verify(out).intact
+    assert main(["verify", str(out)]) == 3
+    told = capsys.readouterr().out
+    assert "nothing to compare with" in told and "--against" in told and "is intact\n" not in told
+    assert main(["verify", str(out), "--against", str(tree)]) == 0
+    assert main(["verify", str(out), "--json"]) == 3
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_mutated_files_without_a_digest_are_never_intact(name: str, tree: Path, tmp_path: Path) -> None:
+    out = tmp_path / FORMATS[name]
+    pack(sources.load(tree), out, PackConfig(digest=False))
+    files = [out] if out.is_file() else sorted(path for path in out.rglob("*") if path.is_file())
+    draw = random.Random(7)
+    for _ in range(20):
+        file = draw.choice(files)
+        place = draw.randrange(file.stat().st_size)
+        flip(file, place)
+        try:
+            assert not verify(out).intact, (file, place)
+        finally:
+            flip(file, place)
+
+
+def test_plain_files_without_their_sha256_are_not_intact(source: Source, tmp_path: Path) -> None:
+    out = tmp_path / "out.files"
+    pack(source, out)
+    manifest = json.loads((out / "manifest.json").read_text())
+    manifest["columns"]["sha256"][3] = None
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    (out / "manifest.json.digest.json").unlink()
+    report = verify(out)
+    assert report.verdict == "unproven" and any("1 sample without a SHA-256" in n for n in report.notes)
+
+
+def test_one_shard_that_lost_its_digest_is_not_covered_by_the_others(source: Source, tmp_path: Path) -> None:
+    out = tmp_path / "out.tars"
+    pack(source, out, SHARDS)
+    assert verify(out).intact
+    bare = out / "shard-000002.tar"
+    bare.with_name(bare.name + ".digest.json").unlink()
+    with tarfile.open(bare) as tar:
+        image = [member for member in tar if member.name.endswith(".JPEG")][5]  # the index guards the ends
+    flip(bare, image.offset_data + 100)
+    report = verify(out)
+    assert report.verdict == "unproven" and any(bare.name in note for note in report.notes)
+    assert verify(out, source).verdict == "differs"
+
+
+def test_a_name_with_brackets_is_a_name_and_no_pattern(source: Source, tmp_path: Path) -> None:
+    out = tmp_path / "set[1].arrow"
+    pack(source, out)
+    assert verify(out).intact
+    flip(out, out.stat().st_size // 2)
+    assert verify(out).verdict == "damaged"
+    shutil.copy(tmp_path / "set[1].arrow.digest.json", tmp_path / "set1.arrow.digest.json")
+    pack(source, tmp_path / "set1.tar")
+    (tmp_path / "set[1].arrow.digest.json").unlink()
+    assert verify(out).verdict == "unproven"
+
+
+def test_a_shard_is_not_blamed_for_its_neighbour(source: Source, tmp_path: Path) -> None:
+    pack(source, tmp_path / "a.tar")
+    pack(source, tmp_path / "a.tar.gz")
+    flip(tmp_path / "a.tar.gz", (tmp_path / "a.tar.gz").stat().st_size // 2)
+    assert verify(tmp_path / "a.tar").intact
+    assert verify(tmp_path / "a.tar.gz").verdict == "damaged"
+    (tmp_path / "a.tar.gz").unlink()
+    assert verify(tmp_path / "a.tar").intact
+
+
+def test_a_sample_that_is_named_like_a_digest_is_a_sample(tmp_path: Path) -> None:
+    (tmp_path / "tree/c").mkdir(parents=True)
+    (tmp_path / "tree/c/a.digest.json").write_text("{}")
+    (tmp_path / "tree/c/a").write_text("x")
+    source = sources.load(tmp_path / "tree", suffixes=(".json",))
+    pack(source, tmp_path / "x.files", PackConfig(check="none"))
+    assert verify(tmp_path / "x.files").intact
+
+
+def test_an_edited_source_is_no_damage(
+    tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.arrow"
+    pack(sources.load(tree), out)
+    edited = tree / sources.load(tree).manifest.path(5)
+    edited.write_bytes(fake_jpeg(2000, 99))
+    assert main(["verify", str(out), "--against", str(tree)]) == 1
+    told = capsys.readouterr().out
+    assert "damaged" not in told and "NOT intact" not in told
+    assert f"differs: {edited.relative_to(tree)}" in told and "as it was written" in told
+    (tmp_path / "out.arrow.digest.json").unlink()
+    assert main(["verify", str(out), "--against", str(tree)]) == 1
+    assert "which of the two" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_source_with_other_json_objects_differs(name: str, source: Source, tmp_path: Path) -> None:
+    out = tmp_path / FORMATS[name]
+    pack(with_metas(source), out, PackConfig(shuffle=1, verify="full"))
+    assert verify(out, with_metas(source)).intact
+    for other in (with_metas(source, changed=7), with_metas(source, changed=8), source):
+        report = verify(out, other)
+        assert report.verdict == "differs" and any("JSON object" in told for told in report.differences)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_json_object_that_was_not_written_stops_publication(
+    name: str, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = writing._rows
+
+    def forgetful(job, piece):
+        for number, (key, target, meta) in enumerate(honest(job, piece)):
+            yield key, target, None if number == 7 else meta
+
+    monkeypatch.setattr(writing, "_rows", forgetful)
+    with pytest.raises(PackError, match=r"JSON object \(meta\)"):
+        pack(with_metas(source), tmp_path / FORMATS[name])
+    assert not (tmp_path / FORMATS[name]).exists()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_sha256_of_a_manifest_is_compared(name: str, source: Source, tmp_path: Path) -> None:
+    zeros = source.manifest.with_sha256([None] * 20 + ["0" * 64] + [None] * 19)
+    stated = dataclasses.replace(source, manifest=zeros)
+    out = tmp_path / FORMATS[name]
+    with pytest.raises(PackError, match="other bytes than its manifest says"):
+        pack(stated, out, PackConfig(verify="full"))
+    assert not out.exists()
+    pack(source, out)
+    report = verify(out, stated)
+    assert report.verdict == "differs" and source.manifest.path(20) in report.differences[0]
+
+
+def test_scaled_pictures_without_a_digest_are_unproven(tmp_path: Path) -> None:
+    from PIL import Image
+
+    (tmp_path / "tree/c").mkdir(parents=True)
+    Image.new("RGB", (64, 64), (200, 30, 30)).save(tmp_path / "tree/c/a.jpg")
+    source = sources.load(tmp_path / "tree")
+    pack(source, tmp_path / "x.arrow", PackConfig(resize=32, digest=False))
+    assert verify(tmp_path / "x.arrow", source).verdict == "unproven"
+
+
+def test_one_hole_is_enough_however_many_shards_are_whole(tmp_path: Path) -> None:
+    source = sources.load(make_tree(tmp_path / "tree", 40))
+    pack(source, tmp_path / "out.tars", SHARDS)
+    index = tmp_path / "out.tars/shard-000001.tar.index.arrow"
+    index.unlink()
+    assert any(index.name in problem for problem in verify(tmp_path / "out.tars").problems)
