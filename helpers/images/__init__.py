@@ -6,7 +6,7 @@
     decoding      bytes to RGB; what is no picture is an `ImageError` (faults)
     crops         which part to take: random numbers only
     resizing      pixels to another size; colour: random changes of colour
-    ahead         pictures scaled down before packing; resized: samples of them, in order
+    ahead         pictures scaled down before packing, and samples of them, in order
     decoders      which decoders are installed, and which one is used
 
 The trap: each step done in the obvious order (decode all, make floats, scale all, crop) costs three
@@ -15,40 +15,64 @@ times what decoding does. Notebook 08 teaches it.
 
 from __future__ import annotations
 
-from helpers.images.ahead import resize_ahead
-from helpers.images.colour import ColourJitter
-from helpers.images.decoders import DECODERS, best_decoder
-from helpers.images.decoding import LARGEST_PIXELS, decode
-from helpers.images.faults import ImageError
-from helpers.images.normalising import IMAGENET_MEAN, IMAGENET_STD, normalise
-from helpers.images.resized import ResizeReport, resized
-from helpers.images.resizing import Filter, resize
-from helpers.images.transforms import (
-    CentreCrop,
-    Normalised,
-    RandomResizedCrop,
-    RandomShortSide,
-    Transform,
-)
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from helpers.images.ahead import ResizeReport, resize_ahead, resized
+    from helpers.images.colour import ColourJitter
+    from helpers.images.decoders import DECODERS, best_decoder
+    from helpers.images.decoding import LARGEST_PIXELS, decode, recovered
+    from helpers.images.faults import DamagedImageError, ImageError
+    from helpers.images.normalising import IMAGENET_MEAN, IMAGENET_STD, normalise
+    from helpers.images.resizing import Filter, resize
+    from helpers.images.transforms import (
+        CentreCrop,
+        Normalised,
+        RandomResizedCrop,
+        RandomShortSide,
+        Transform,
+    )
+
+_HOMES = {
+    "ahead": ("ResizeReport", "resize_ahead", "resized"),
+    "colour": ("ColourJitter",),
+    "decoders": ("DECODERS", "best_decoder"),
+    "decoding": ("LARGEST_PIXELS", "decode", "recovered"),
+    "faults": ("DamagedImageError", "ImageError"),
+    "normalising": ("IMAGENET_MEAN", "IMAGENET_STD", "normalise"),
+    "resizing": ("Filter", "resize"),
+    "transforms": ("CentreCrop", "Normalised", "RandomResizedCrop", "RandomShortSide", "Transform"),
+}
 
 __all__ = [
+    "DECODERS",
     "IMAGENET_MEAN",
     "IMAGENET_STD",
+    "LARGEST_PIXELS",
     "CentreCrop",
     "ColourJitter",
-    "Normalised",
-    "RandomShortSide",
-    "LARGEST_PIXELS",
+    "DamagedImageError",
     "Filter",
     "ImageError",
+    "Normalised",
     "RandomResizedCrop",
-    "Transform",
-    "DECODERS",
+    "RandomShortSide",
     "ResizeReport",
+    "Transform",
     "best_decoder",
-    "resize_ahead",
-    "resized",
     "decode",
     "normalise",
+    "recovered",
     "resize",
+    "resize_ahead",
+    "resized",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import PyTorch when pictures are scaled, not when packing looks whether they decode."""
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"helpers.images.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

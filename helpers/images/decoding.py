@@ -1,11 +1,14 @@
 """Encoded bytes to pixels: libjpeg-turbo for JPEG, Pillow for everything else.
 
 Pillow decides what is a picture: what the fast decoder refuses goes there (PNG, CMYK, files with
-garbage between their parts), and what Pillow refuses is refused. The orientation that a camera noted
-in EXIF is ignored unless asked for, as torchvision's ImageFolder does: networks were trained that way.
+garbage between the parts of their header), and what Pillow refuses is refused. The orientation that a
+camera noted in EXIF is ignored unless asked for, as torchvision's ImageFolder and `decode_image` do:
+networks were trained that way.
 
-The trap: a JPEG that was cut off decodes "successfully" with grey below the cut in many programs.
-Here it is an error. Notebook 08 teaches it.
+The trap: a JPEG that was cut off, or in which bytes were changed, decodes "successfully" in many programs,
+Pillow among them: libjpeg only warns, and paints what it lacks grey. Here its warnings about the picture
+are errors; `recovered` still gives the pixels to whoever wants them. Damage after which the codes happen
+to fit again gives no warning; only a digest finds that. Notebook 08 teaches it.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import Image
 
-from helpers.images.faults import not_a_picture, too_large
-from helpers.images.header import Header, read_header
+from helpers.images.faults import damaged, not_a_picture, too_large
+from helpers.images.header import Header, is_jpeg, read_header, tidied
 from helpers.samples import Buffer
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
@@ -31,6 +34,8 @@ LARGEST_PIXELS = 100_000_000
 
 _COLOURS: dict[Mode, str] = {"RGB": "RGB", "L": "GRAY"}
 _ORIENTATION = 0x0112
+_OF_THE_PICTURE = ("Corrupt JPEG data", "Premature end of JPEG")
+"""How libjpeg's warnings begin that mean wrong pixels; others are of notes in the header."""
 
 
 def decode(data: Buffer, *, mode: Mode = "RGB", exif: bool = False) -> Pixels:
@@ -45,7 +50,8 @@ def decode(data: Buffer, *, mode: Mode = "RGB", exif: bool = False) -> Pixels:
         uint8, rows x columns x channels (3, or 1 for grey), owned by the caller.
 
     Raises:
-        ImageError: No complete picture, or more than `LARGEST_PIXELS`.
+        ImageError: No complete picture, a damaged one (`DamagedImageError`), or more than
+            `LARGEST_PIXELS`.
     """
     pixels = _decoded(data, mode)
     return np.ascontiguousarray(turned(pixels, orientation(data))) if exif else pixels
@@ -57,11 +63,26 @@ def _decoded(data: Buffer, mode: Mode) -> Pixels:
         check_size(header.width, header.height)
         try:
             found: Pixels = simplejpeg.decode_jpeg(data, _COLOURS[mode])
-        except ValueError:  # also for a mere warning: Pillow shall judge
+        except ValueError:  # also for a mere warning: others shall judge
             pass
         else:
             return found
     return decode_by_pillow(data, mode)
+
+
+def recovered(data: Buffer) -> bytes:
+    """What can still be made of a damaged picture, as a binary PPM file.
+
+    Raises:
+        ImageError: Nothing.
+    """
+    return to_ppm(_by_pillow(data, "RGB"))
+
+
+def to_ppm(pixels: Pixels) -> bytes:
+    """RGB pixels as a binary PPM file."""
+    height, width = pixels.shape[:2]
+    return b"P6\n%d %d\n255\n" % (width, height) + pixels.tobytes()
 
 
 def orientation(data: Buffer) -> int:
@@ -85,7 +106,7 @@ def decode_reduced(data: Buffer, header: Header, denominator: int) -> Pixels:
         found: Pixels = simplejpeg.decode_jpeg(
             data, "RGB", min_height=least_height, min_width=least_width, min_factor=denominator
         )
-    except ValueError:  # also for a mere warning: Pillow shall judge
+    except ValueError:  # also for a mere warning: others shall judge
         return decode_by_pillow(data, "RGB")
     return found
 
@@ -101,11 +122,19 @@ def check_size(width: int, height: int) -> None:
 
 
 def decode_by_pillow(data: Buffer, mode: Mode) -> Pixels:
-    """A whole picture of any kind that Pillow knows.
+    """A whole picture of any kind that Pillow knows, for what the fast decoder does not take.
 
     Raises:
-        ImageError: No complete picture, or more than `LARGEST_PIXELS`.
+        ImageError: No complete picture, a damaged one, or more than `LARGEST_PIXELS`.
     """
+    pixels = _by_pillow(data, mode)
+    warning = _warning(data) if is_jpeg(data) else None
+    if warning is not None:
+        raise damaged(warning)
+    return pixels
+
+
+def _by_pillow(data: Buffer, mode: Mode) -> Pixels:
     try:
         with Image.open(io.BytesIO(data)) as picture:
             check_size(*picture.size)
@@ -117,8 +146,37 @@ def decode_by_pillow(data: Buffer, mode: Mode) -> Pixels:
     return pixels if pixels.ndim == 3 else pixels[:, :, None]
 
 
+def _warning(data: Buffer) -> str | None:
+    """What libjpeg warns of in the picture itself, which Pillow does not tell; None if nothing.
+
+    Bytes between the parts of a header are tolerated, and so are zeros before the end marker.
+    """
+    tidy = tidied(data)
+    found = None if tidy is None else _warned(tidy)
+    return found and _warned(tidied(data, padding=False) or b"")
+
+
+def _warned(data: bytes) -> str | None:
+    for colours in ("CMYK", "GRAY"):  # the first fails at once on what is not CMYK
+        try:
+            simplejpeg.decode_jpeg(data, colours)
+        except ValueError as error:
+            if str(error).startswith(_OF_THE_PICTURE):
+                return str(error)
+        else:
+            break
+    return None
+
+
 def _eight_bits(picture: Any) -> Any:
-    """Sixteen bits a pixel scaled to eight; Pillow alone would cut off everything above 255."""
+    """Sixteen bits a pixel scaled to eight; Pillow alone would cut off everything above 255.
+
+    Raises:
+        ValueError: Pixels of which nobody knows what is black and what is white.
+    """
+    if picture.mode == "F" or (picture.mode == "I" and picture.format == "TIFF"):
+        kind = "floating-point numbers" if picture.mode == "F" else "integers of 32 bits"
+        raise ValueError(f"its pixels are {kind}, of which nothing says what is black and what is white")
     if not picture.mode.startswith("I"):
         return picture
     wide = np.asarray(picture).astype(np.int64).clip(0, 65535)

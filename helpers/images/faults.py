@@ -9,11 +9,24 @@ class ImageError(HelpersError):
     """Bytes that cannot be decoded as a picture, or may not be."""
 
 
+class DamagedImageError(ImageError):
+    """A JPEG of which pixels can be made, but not those that were meant."""
+
+
 def not_a_picture(reason: str) -> ImageError:
     """The error for bytes that no decoder takes."""
     return ImageError(
         f"the bytes of the image cannot be decoded ({reason})",
         expected="a complete JPEG, PNG or another image that Pillow opens",
+        next_step="Fetch the file again, or leave it out of the manifest",
+    )
+
+
+def damaged(warning: str) -> DamagedImageError:
+    """The error for a JPEG whose decoder warns and goes on, with wrong or grey pixels."""
+    return DamagedImageError(
+        f"the JPEG is damaged (libjpeg warns: {warning})",
+        expected="one that decodes without a warning",
         next_step="Fetch the file again, or leave it out of the manifest",
     )
 

@@ -52,6 +52,34 @@ def read_header(data: Buffer) -> Header | None:
         return None
 
 
+def tidied(data: Buffer, *, padding: bool = True) -> bytes | None:
+    """A JPEG without bytes between the parts of its header, or behind its last end marker.
+
+    Args:
+        data: A file that begins as a JPEG.
+        padding: Keep zeros before that end marker.
+
+    Returns:
+        None if the header does not end, or no end marker is behind it (that of a preview is before).
+    """
+    whole, at, kept = bytes(data), 2, [_START[:2]]
+    while (at := whole.find(b"\xff", at)) >= 0 and at + 4 <= len(whole):
+        marker = whole[at + 1]
+        if marker == _SCAN:
+            end = whole.rfind(_END, at)
+            picture = whole[at:end] if padding else whole[at:end].rstrip(b"\0")
+            return None if end < 0 else b"".join(kept) + picture + _END
+        if marker == _END[1]:
+            return None
+        if marker in (0, 0xFF) or marker in _STANDALONE:
+            at += 1
+            continue
+        stop = at + 2 + (whole[at + 2] << 8 | whole[at + 3])
+        kept.append(whole[at:stop])
+        at = stop
+    return None
+
+
 def _parsed(data: Buffer) -> Header | None:
     at, frame = 2, 0
     while True:

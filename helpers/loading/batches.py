@@ -23,14 +23,14 @@ from helpers.samples import Reader
 Array: TypeAlias = npt.NDArray[Any]
 Indices: TypeAlias = Sequence[int] | npt.NDArray[np.int64]
 Layout: TypeAlias = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
-OnError: TypeAlias = Literal["stop", "skip", "repeat"]
+OnError: TypeAlias = Literal["stop", "skip", "repeat", "keep"]
 
 ALIGN_BYTES = 64
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A sample that could not be made, and why.
+    """A sample that could not be made as it was meant, and why.
 
     Args:
         index: Its number in the data set.
@@ -50,7 +50,7 @@ class Batch:
     Args:
         arrays: By name; always `index` (int64), the numbers of the samples that are really in it.
             Where arrays were given to be filled, these are their leading parts: views, contiguous.
-        faults: Samples that were left out or replaced by a neighbour.
+        faults: Samples that were left out, replaced by a neighbour, or kept though damaged.
     """
 
     arrays: dict[str, Array]

@@ -31,7 +31,7 @@ MOST_WORKERS = 16
 _CHOICES: dict[str, tuple[str, ...]] = {
     "mode": ("auto", "processes", "threads", "main"),
     "order": ("random", "stream"),
-    "on_error": ("stop", "skip", "repeat"),
+    "on_error": ("stop", "skip", "repeat", "keep"),
     "start_method": ("fork", "forkserver", "spawn"),
 }
 _LEAST = {"batch": 1, "workers": 0, "prefetch": 1, "seed": 0, "buffer": 1, "rank": 0, "world_size": 1}
@@ -44,7 +44,8 @@ _HELP = {
     "shuffle": "a new order in each epoch",
     "drop_last": "leave out samples so that all batches are full",
     "pad": "repeat samples so that all ranks have equally many",
-    "on_error": "at a sample that cannot be made: stop, leave it out, or repeat its neighbour",
+    "on_error": "at a sample that cannot be made: stop, leave it out, repeat its neighbour, or keep what a "
+    "damaged JPEG still gives; all but stop are counted",
     "order": "all samples at random, or long runs from shard to shard",
     "buffer": "samples that a stream holds to shuffle them",
     "whole_shards": "no shard is shared by two ranks",
@@ -68,7 +69,8 @@ class LoaderConfig:
         shuffle: A new order in each epoch.
         drop_last: Leave out samples so that all batches of all ranks are full.
         pad: Repeat samples so that all ranks have equally many.
-        on_error: What to do about a sample that cannot be read or decoded.
+        on_error: What to do about a sample that cannot be read or decoded: `stop` with its name, `skip` it,
+            `repeat` its neighbour, or `keep` what a damaged JPEG still gives; all but `stop` are counted.
         order: `random`, or `stream`: long runs from shard to shard, shuffled in a buffer.
         buffer: Samples that a stream holds to shuffle them.
         whole_shards: No shard is shared by two ranks.

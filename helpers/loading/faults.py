@@ -1,4 +1,5 @@
-"""What to do about a sample that cannot be read or decoded: stop, leave it out, repeat its neighbour.
+"""What to do about a sample that cannot be read or decoded: stop, leave it out, repeat its neighbour, or
+take what a damaged JPEG still gives.
 
 The trap: a loader that leaves out what it cannot read trains on what is left of a broken copy, and
 nobody notices. So the default stops with the sample's name, and whatever is left out is counted.
@@ -18,6 +19,7 @@ from helpers.errors import (
     ResourceError,
     UsageError,
 )
+from helpers.images.faults import DamagedImageError
 from helpers.loading.batches import Array, Batch, Fault, Indices, OnError
 from helpers.samples import Buffer, Reader
 
@@ -48,18 +50,20 @@ def fill(
         on_error: What to do about one that cannot be made.
 
     Raises:
-        BadSampleError: A sample cannot be made and `on_error` is `stop`, or none can.
+        BadSampleError: A sample cannot be made and `on_error` is `stop` or `keep`, or none can.
     """
     numbers = [int(index) for index in indices]
     found, errors = _read(reader, numbers)
     faults: list[Fault] = []
+    made = 0
     holes: list[int] = []
     place = 0
     for index, data in zip(numbers, found, strict=True):
         try:
             if data is None:
                 raise errors[index]
-            put(place, index, data)
+            damage = _made(put, place, index, data, on_error)
+            made += 1
         except _OF_DATA as error:
             faults.append(_fault(reader, index, epoch, error, on_error))
             if on_error == "skip":
@@ -68,14 +72,30 @@ def fill(
         except Exception as error:
             error.add_note(f"This was sample {reader.key(index)!r} of {reader.path} in epoch {epoch}.")
             raise
+        else:
+            faults += [] if damage is None else [Fault(index, reader.key(index), damage.got)]
         arrays["index"][place] = index
         place += 1
-    if faults and len(faults) == len(numbers):
+    if faults and not made:
         raise _none_left(reader, faults, epoch)
     for hole, source in _neighbours(holes, place):
         for array in arrays.values():
             array[hole] = array[source]
     return Batch({name: array[:place] for name, array in arrays.items()}, tuple(faults))
+
+
+def _made(put: Put, place: int, index: int, data: Buffer, on_error: OnError) -> DamagedImageError | None:
+    """Make a sample, if asked also of a damaged picture; then why it is one."""
+    try:
+        put(place, index, data)
+    except DamagedImageError as error:
+        if on_error != "keep":
+            raise
+        from helpers.images.decoding import recovered
+
+        put(place, index, recovered(data))
+        return error
+    return None
 
 
 def fetch(
@@ -132,11 +152,12 @@ def _fault(reader: Reader, index: int, epoch: int, error: Exception, on_error: O
             del error  # or error and frame would keep each other alive
     reason = error.got if isinstance(error, HelpersError) else f"{type(error).__name__}: {error}"
     fault = Fault(index, reader.key(index), reason)
-    if on_error == "stop":
+    if on_error in ("stop", "keep"):
         raise BadSampleError(
             f"sample {fault.key!r} (number {index} of {reader.path}) failed in epoch {epoch}: {reason}",
             expected="an image that can be read and decoded",
-            next_step="Mend it and pack again, or leave such samples out with on_error='skip' or 'repeat'",
+            next_step="Mend it and pack again, or say what to do about such samples "
+            "(--on-error skip, repeat or keep; on_error of a LoaderConfig)",
         ) from error
     return fault
 

@@ -249,6 +249,71 @@ def test_damaged_jpegs_give_a_picture_or_a_sentence(engine):
     assert 0 < refused < 300
 
 
+def in_the_middle(good, seed):
+    """A JPEG with random bytes in its codes, none of which looks like a marker."""
+    rng = np.random.default_rng(seed)
+    damaged = bytearray(good)
+    at = len(good) // 2
+    damaged[at : at + 40] = bytes(rng.integers(0, 255, 40, np.uint8))
+    return bytes(damaged)
+
+
+def in_cmyk():
+    out = io.BytesIO()
+    Image.fromarray(pixels(200, 150)).convert("CMYK").save(out, "JPEG", quality=90)
+    return out.getvalue()
+
+
+DAMAGED = {
+    "half with an end": BAD["half with an end"],
+    "half of a progressive one": (lambda data: data[: len(data) // 2] + b"\xff\xd9")(
+        jpeg(200, 150, progressive=True)
+    ),
+    "random bytes": in_the_middle(jpeg(200, 150), 0),
+    "half of one in CMYK": (lambda data: data[: len(data) // 2] + b"\xff\xd9")(in_cmyk()),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_what_libjpeg_only_warns_of_is_an_error(name, engine):
+    """Pillow opens them all without a word, with grey or wrong pixels: that is the truth tested against."""
+    assert by_pillow(DAMAGED[name]).shape == (150, 200, 3)
+    for call in (images.decode, lambda data: images.CentreCrop(64, 64)(data, RNG), images.resize_ahead):
+        with pytest.raises(images.DamagedImageError, match="libjpeg warns"):
+            call(DAMAGED[name])
+    with Image.open(io.BytesIO(images.recovered(DAMAGED[name]))) as kept:
+        assert (np.asarray(kept) == by_pillow(DAMAGED[name])).all()
+
+
+def test_most_random_damage_is_found_and_no_good_picture_is_refused(engine):
+    refused = 0
+    for seed in range(60):
+        good = jpeg(160, 120, seed, progressive=bool(seed % 2), subsampling=seed % 3)
+        assert images.decode(good).shape == (120, 160, 3)
+        try:
+            images.decode(in_the_middle(good, seed))
+        except images.ImageError:
+            refused += 1
+    assert refused >= 30  # Pillow takes nearly all; where the codes fit again by chance nothing is told
+
+
+def test_zeros_before_the_end_are_padding_and_other_bytes_are_damage(engine):
+    data = jpeg(64, 48)
+    padded = data[:-2] + bytes(64) + b"\xff\xd9"
+    assert (images.decode(padded) == images.decode(data)).all()
+    with pytest.raises(images.DamagedImageError):
+        images.decode(data[:-2] + b"odd bytes" + b"\xff\xd9")
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int32])
+def test_numbers_of_which_nothing_says_what_is_white_are_refused(kind):
+    """A photograph as numbers from 0 to 1 became a black picture."""
+    data = encoded((pixels(32, 32)[:, :, 0] / 255).astype(kind), "TIFF")
+    for call in (images.decode, lambda data: images.CentreCrop(16, 16)(data, RNG), images.resize_ahead):
+        with pytest.raises(images.ImageError, match="nothing says what is black"):
+            call(data)
+
+
 def test_every_installed_decoder_agrees():
     data = jpeg(333, 251)
     assert images.best_decoder().installed()

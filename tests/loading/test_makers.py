@@ -1,19 +1,23 @@
 """Batches are a function of seed, epoch and indices, and name what they cannot make."""
 
+import io
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import loading_sets as sets
 import numpy as np
+import PIL.Image
 import pytest
 
 from helpers import formats
 from helpers.captions import END, START, Vocabulary
 from helpers.errors import ReaderClosedError, UsageError
+from helpers.images import CentreCrop
 from helpers.loading.batches import SampleRngs, allocate, nbytes
 from helpers.loading.faults import BadSampleError
 from helpers.loading.makers import CaptionBatches, ImageBatches, RawBatches
+from helpers.samples import Sample, Schema
 
 BAD = (3, 11, 12)
 
@@ -100,7 +104,7 @@ def test_a_corrupt_image_in_epoch_7_stops_the_run_with_its_key(torn):
         ImageBatches(torn, sets.Stub()).make([2, 3, 4], 7)
     assert "'d0/0003.jpg' (number 3 of " in str(caught.value)
     assert "epoch 7: ValueError: this is no image" in str(caught.value)
-    assert "on_error='skip'" in str(caught.value)
+    assert "--on-error skip, repeat or keep" in str(caught.value)
 
 
 def test_a_corrupt_image_is_left_out_and_counted(torn):
@@ -118,6 +122,30 @@ def test_a_corrupt_image_is_replaced_by_its_neighbour(torn):
     assert batch.arrays["image"][:, 0, 0, 2].tolist() == [10, 10, 10, 13]
     assert maker.make([12, 3, 4, 5], 7).arrays["index"].tolist() == [4, 4, 4, 5]
     assert len(batch.faults) == 2
+
+
+def test_what_a_damaged_photograph_still_gives_is_kept_and_counted_if_asked(tmp_path):
+    """Half of it is grey below, as Pillow shows it; without being asked it stops, or is left out."""
+    picture = PIL.Image.effect_noise((64, 64), 60).convert("RGB")
+    out = io.BytesIO()
+    picture.save(out, "JPEG")
+    whole = out.getvalue()
+    half = whole[: len(whole) // 2] + b"\xff\xd9"
+    rows = [Sample(f"{n}.jpg", half if n == 2 else whole, n) for n in range(4)]
+    schema = Schema(count=4, total_bytes=4 * len(whole), largest_bytes=len(whole))
+    formats.get("arrow").write(rows, tmp_path / "x.arrow", schema=schema)
+    reader = formats.open(tmp_path / "x.arrow")
+    crop = CentreCrop(64, 64)
+    with pytest.raises(BadSampleError, match=r"2\.jpg.*libjpeg warns"):
+        ImageBatches(reader, crop).make(range(4), 0)
+    assert len(ImageBatches(reader, crop, on_error="skip").make(range(4), 0)) == 3
+    batch = ImageBatches(reader, crop, on_error="keep").make(range(4), 0)
+    assert batch.arrays["index"].tolist() == batch.arrays["target"].tolist() == [0, 1, 2, 3]
+    with PIL.Image.open(io.BytesIO(half)) as seen:
+        assert (batch.arrays["image"][2] == np.asarray(seen.convert("RGB"))).all()
+    ((key, reason),) = [(fault.key, fault.reason) for fault in batch.faults]
+    assert key == "2.jpg" and "libjpeg warns" in reason
+    assert len(ImageBatches(reader, crop, on_error="keep").make([2], 0)) == 1
 
 
 @pytest.mark.parametrize("on_error", ["skip", "repeat"])

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import io
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from helpers.errors import SourceError
 from helpers.pack import reading
@@ -99,16 +102,42 @@ def test_an_abandoned_reader_ends_its_threads() -> None:
 
 
 def test_a_header_check_names_what_is_wrong(tmp_path: Path) -> None:
-    good = b"\xff\xd8\xff\xe0" + bytes(50) + b"\xff\xd9"
+    good = photograph()
     check_header("a.JPEG", memoryview(good))
     check_header("a.JPEG", memoryview(good + bytes(300)))  # padding after the end is harmless
     check_header("a.JPEG", memoryview(b"\x89PNG\r\n\x1a\n" + bytes(9)))  # n02105855_2933.JPEG is a PNG
     check_header("notes.txt", memoryview(b"anything"))
-    for data, words in ((b"", "empty"), (good[:-2], "cut off"), (b"<html>", "no image")):
+    half = photograph(preview=True)[:-2000]
+    assert half.rfind(b"\xff\xd9") > 0  # that of the preview
+    for data, words in ((b"", "empty"), (good[:-2], "cut off"), (half, "cut off"), (b"<html>", "no image")):
         with pytest.raises(SourceError, match=f"a.JPEG is .*{words}"):
             check_header("a.JPEG", memoryview(data))
 
 
 def test_decoding_finds_what_the_header_hides() -> None:
-    with pytest.raises(SourceError, match="does not decode"):
-        check_decode("a.JPEG", memoryview(b"\xff\xd8\xff\xe0" + bytes(50) + b"\xff\xd9"))
+    whole = photograph(preview=True)
+    check_decode("a.JPEG", memoryview(whole))
+    for name, data, words in (
+        ("a.JPEG", b"\xff\xd8\xff\xe0" + bytes(50) + b"\xff\xd9", "cannot be decoded"),
+        ("a.JPEG", whole[:-2000] + b"\xff\xd9", "libjpeg warns: .*premature end"),
+        ("a.ppm", b"P6\n40 30\n255\n" + bytes(40 * 30), "truncated"),
+        ("a.tif", as_file(Image.new("F", (8, 8), 0.5), "TIFF"), "floating-point"),
+    ):
+        with pytest.raises(SourceError, match=f"{name} does not decode: .*{words}"):
+            check_decode(name, memoryview(data))
+
+
+def as_file(picture: Image.Image, kind: str, **options: Any) -> bytes:
+    out = io.BytesIO()
+    picture.save(out, kind, **options)
+    return out.getvalue()
+
+
+def photograph(preview: bool = False) -> bytes:
+    """A JPEG, perhaps with a whole small one in its header, as cameras write it."""
+    picture = Image.effect_noise((160, 120), 60).convert("RGB")
+    data = as_file(picture, "JPEG")
+    if not preview:
+        return data
+    block = b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0" + as_file(picture.resize((40, 30)), "JPEG")
+    return data[:2] + b"\xff\xe1" + (len(block) + 2).to_bytes(2, "big") + block + data[2:]
