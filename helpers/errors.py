@@ -23,9 +23,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from helpers.keys import printable
+
 
 class HelpersError(Exception):
-    """A failure told as a sentence.
+    """A failure told as a sentence; control characters of names in it are written as escapes.
 
     Args:
         got: What we found, with the path; no full stop.
@@ -34,9 +36,9 @@ class HelpersError(Exception):
     """
 
     def __init__(self, got: str, *, expected: str, next_step: str) -> None:
-        self.got = got.rstrip(". ")
-        self.expected = expected.rstrip(". ")
-        self.next_step = next_step.rstrip(". ")
+        self.got = printable(got).rstrip(". ")
+        self.expected = printable(expected).rstrip(". ")
+        self.next_step = printable(next_step).rstrip(". ")
         super().__init__(f"{self.got}; expected {self.expected}. {self.next_step}.")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -111,6 +113,6 @@ def first_few(items: Iterable[object], total: int, limit: int = 5) -> str:
 
     A list of a million names helps nobody; the count and a few examples do.
     """
-    shown = [str(item) for _, item in zip(range(limit), items, strict=False)]
+    shown = [printable(str(item)) for _, item in zip(range(limit), items, strict=False)]
     rest = total - len(shown)
     return ", ".join(shown) + (f" and {rest:,} more" if rest > 0 else "")

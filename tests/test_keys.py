@@ -1,3 +1,4 @@
+import json
 import posixpath
 
 import pyarrow as pa
@@ -6,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.keys import is_writable_name, key_problem
+from helpers.cli import main
+from helpers.keys import is_writable_name, key_problem, printable
 from helpers.manifest.columns import SUSPICIOUS_PATH
 
 TRICKY = st.text(st.sampled_from("/.\0a\né "), max_size=8)
@@ -73,3 +75,35 @@ def test_a_component_beyond_255_bytes_cannot_be_written(key, writable):
 
 def test_asking_whether_half_a_surrogate_pair_is_writable_does_not_crash():
     assert is_writable_name("\ud800")
+
+
+@pytest.mark.parametrize(
+    "bad", ["\x1b[2J", "\r", "\n", "\x07", "\x7f", "\x9b31m", "\u202e", "\u2028", "\u2066"]
+)
+def test_no_control_character_of_a_name_reaches_the_terminal(bad, tmp_path, capsys):
+    key = f"c/a{bad}b.jpg"
+    table = pa.table(
+        {"key": [key], "image": [b"\xff\xd8\xff data \xff\xd9"], "label": pa.array([0], pa.int64())}
+    )
+    with pa.OSFile(str(tmp_path / "x.arrow"), "w") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    (tmp_path / "tree/c").mkdir(parents=True)
+    (tmp_path / "tree/c/other.jpg").write_bytes(b"\xff\xd8\xff data \xff\xd9")
+    (tmp_path / "m.json").write_text(json.dumps({key: 0}))
+    for command in (
+        ["inspect", "x.arrow"],
+        ["inspect", "x.arrow", "--json"],
+        ["verify", "x.arrow", "--against", "tree"],
+        ["verify", "x.arrow", "--against", "tree", "--json"],
+        ["pack", "m.json", "y.arrow", "--root", "tree"],
+    ):
+        main([str(tmp_path / word) if "." in word or word == "tree" else word for word in command])
+        told = "".join(capsys.readouterr())
+        assert "c/a" in told and f"a{bad}b" not in told, command
+        assert bad == "\n" or bad not in told, command
+
+
+def test_what_can_be_read_stays_as_it_is():
+    for text in ("cat/1.jpg", "é 漢 🐈.jpg", "back\\slash", "a\u200db"):
+        assert printable(text) == text
+    assert printable("a\x1b\x9b\u202eb") == "a\\x1b\\x9b\\u202eb"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TextIO
 
 from helpers.errors import HelpersError, ResourceError, UsageError
+from helpers.keys import printable
 
 FAILED = 1
 USAGE = 2
@@ -91,7 +92,7 @@ def told(error: BaseException) -> str:
             )
         )
     return (
-        f"this is a bug in the package: {type(error).__name__} ({error}) at {_place(error)}. "
+        f"this is a bug in the package: {type(error).__name__} ({printable(str(error))}) at {_place(error)}. "
         "Run it again with --debug and report what it prints."
     )
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from helpers.cli.arguments import FORMATS, Verbs, add_verb
 from helpers.cli.output import print_json
 from helpers.errors import first_few
+from helpers.keys import printable
 from helpers.progress import bytes_text
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def _tell(facts: dict[str, Any], measured: int) -> None:
         if classes
         else "no class names"
     )
-    print(f"{'first keys':<{width}}  {', '.join(keys)}")
+    print(f"{'first keys':<{width}}  {first_few(keys, len(keys))}")
     for name, value in origin.items():
         print(f"{name:<{width}}  {_short(value)}")
     print(f"\nsizes of {measured:,} samples")
@@ -114,6 +115,7 @@ def _origin(provenance: dict[str, Any]) -> dict[str, Any]:
 
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = printable(text)
     return text if len(text) <= _WIDTH else f"{text[:_WIDTH]} …"
 
 

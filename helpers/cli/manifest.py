@@ -34,7 +34,9 @@ def add(verbs: Verbs) -> None:
             "python -m helpers manifest train.tar --source tarball -o train.json",
         ],
     )
-    parser.add_argument("dir", type=Path, metavar="DIR", help="a folder, a tar file or another manifest")
+    parser.add_argument(
+        "dir", type=Path, metavar="DIR", help="a folder, a tar file, a packed output or another manifest"
+    )
     parser.add_argument(
         "-o",
         "--output",
@@ -82,6 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"note: {note}")
     path.parent.mkdir(parents=True, exist_ok=True)
     config.save(source, path)
+    if not config.flat and source.root and not _is_below(source.root, path.parent):
+        say(f"note: the data is not below {path.parent}: name it with --root where this manifest is used")
     facts = _facts(source, path, perf_counter() - began)
     if arguments.json:
         print_json(facts)
@@ -91,6 +95,10 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{facts['kind']}, split {facts['split']}, {_targets(source)}")
     print(facts["digest"])
     return 0
+
+
+def _is_below(place: Path, folder: Path) -> bool:
+    return place.resolve().is_relative_to(folder.resolve())
 
 
 def _facts(source: Source, path: Path, seconds: float) -> dict[str, Any]:

@@ -10,10 +10,22 @@ import json
 import sys
 from typing import Any, TextIO
 
+from helpers.keys import printable
+
 
 def print_json(record: dict[str, Any]) -> None:
     """One JSON object on standard output."""
-    print(json.dumps(record, ensure_ascii=not _speaks("é漢"), indent=2, sort_keys=False))
+    text = json.dumps(record, ensure_ascii=not _speaks("é漢"), indent=2, sort_keys=False)
+    print("\n".join(map(_as_json_string, text.split("\n"))))
+
+
+def _as_json_string(line: str) -> str:
+    """What `printable` escapes, in the way of JSON, which has no escapes of two digits."""
+    return line if printable(line) == line else "".join(map(_as_json_character, line))
+
+
+def _as_json_character(character: str) -> str:
+    return character if printable(character) == character else f"\\u{ord(character):04x}"
 
 
 def lenient(*streams: TextIO | None) -> None:
@@ -37,8 +49,8 @@ def _speaks(text: str) -> bool:
 
 
 def say(message: str) -> None:
-    """A message for the person at the terminal, on standard error."""
-    print(message, file=sys.stderr)
+    """A message for the person at the terminal, on standard error; names in it cannot steer the terminal."""
+    print("\n".join(map(printable, message.split("\n"))), file=sys.stderr)
 
 
 def in_seconds(seconds: float) -> str:

@@ -40,7 +40,9 @@ def add(verbs: Verbs) -> None:
             "python -m helpers pack data.json small.arrow --resize 256 --store jpeg",
         ],
     )
-    parser.add_argument("dir", type=Path, metavar="DIR|M.json", help="a folder, a tar file or a manifest")
+    parser.add_argument(
+        "dir", type=Path, metavar="DIR|M.json", help="a folder, a tar file, a manifest or what pack wrote"
+    )
     parser.add_argument("out", type=Path, metavar="OUT", help="the packed file or folder of shards")
     add_source_flags(parser)
     parser.add_argument("--format", metavar="NAME", help=f"overrides the suffix of OUT: {FORMATS}")

@@ -186,7 +186,8 @@ def prepare(source: Source, out: Path, config: PackConfig) -> Job:
     order = manifest.order(config.shuffle)
     sizes = manifest.sizes
     assert sizes is not None  # _with_sizes saw to it
-    sizes, schema, planned, trial = sizes[order], manifest.schema(), sizes[order], None
+    schema = dataclasses.replace(manifest.schema(), resize=source.resize)
+    sizes, planned, trial = sizes[order], sizes[order], None
     if config.scaling is not None:
         trial = try_out(config.scaling, manifest, source.store)
         planned = expected_sizes(config.scaling, trial, sizes)

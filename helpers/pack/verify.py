@@ -26,6 +26,7 @@ from helpers.pack.scaling import described
 from helpers.progress import plural, progress
 from helpers.samples import Buffer, Reader
 from helpers.sources import Source
+from helpers.sources.packed import resize_of
 
 Verdict: TypeAlias = Literal["intact", "damaged", "differs", "unproven"]
 
@@ -246,19 +247,6 @@ def _skipped(path: Path) -> set[str]:
         return set()
 
 
-def _resized(reader: Reader) -> dict[str, Any] | None:
-    """How pictures were scaled before packing; None if they were not."""
-    record = (reader.info().get("provenance") or {}).get("resize")
-    if isinstance(record, dict):
-        return record
-    beside = reader.path.with_name(reader.path.name + ".resized.json")
-    try:
-        record = json.loads(beside.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return record if isinstance(record, dict) else None
-
-
 class _Truth:
     """The source that a packed file is compared with, sample by sample."""
 
@@ -268,7 +256,7 @@ class _Truth:
         self._hashes = _hashes(source.manifest)
         self._room = bytearray(0)
         self._unread = 0
-        self._scaled = _resized(reader)
+        self._scaled = resize_of(reader)
         if self._scaled is not None and self._scaled == source.resize:
             self._scaled = None
         if self._scaled is not None:

@@ -6,14 +6,16 @@ The trap: a wrong guess that is not said aloud costs a training run. What was re
 
 from __future__ import annotations
 
+import os
 import tarfile
 from dataclasses import replace
 from pathlib import Path
 
 from helpers.errors import SourceError, UsageError
+from helpers.formats.files.reading import MANIFEST
 from helpers.manifest import Manifest
 from helpers.samples import ByteStore
-from helpers.sources import flickr30k, folder, imagenet, tarball
+from helpers.sources import flickr30k, folder, imagenet, packed, tarball
 from helpers.sources.imagenet import official
 from helpers.sources.record import IMAGE_SUFFIXES, LabelOrder, Options, Source
 from helpers.sources.scanning import unlistable
@@ -44,7 +46,7 @@ def load(
     Metadata operations run `threads` at a time, since each waits for a parallel file system.
 
     Args:
-        path: A folder, a tar file (also .tar.gz, or a tar of tars) or a manifest (.json).
+        path: A folder, a tar file (also .tar.gz, or a tar of tars), a packed output or a manifest (.json).
         kind: One of `KINDS`, or `auto`.
         split: Which split; None takes the only one, or train.
         root: For a manifest: the folder or tar that its paths are relative to.
@@ -103,6 +105,8 @@ def _load(path: Path, kind: str, root: Path | None, options: Options) -> Source:
         )
     if path.suffix == ".json" and path.is_file():
         return _from_manifest(path, root, options)
+    if kind == "auto" and (format := packed.format_of(path)):
+        return _from_packed(path, format, options)
     if path.is_dir():
         return _from_folder(path, kind, options)
     if not path.is_file():
@@ -112,6 +116,23 @@ def _load(path: Path, kind: str, root: Path | None, options: Options) -> Source:
             next_step="Check the path",
         )
     return _from_tar(path, kind, options)
+
+
+def _from_packed(path: Path, format: str, options: Options) -> Source:
+    if format != "files":
+        _refuse_other_targets(path, options)
+        return packed.load(path, format, options)
+    source = _from_manifest(path / MANIFEST, None, options)
+    return replace(source, kind="packed files", resize=packed.resize_beside(path))
+
+
+def _refuse_other_targets(path: Path, options: Options) -> None:
+    if options.unlabelled or options.labels is not None:
+        raise SourceError(
+            f"{path} holds its own targets, and others were asked for",
+            expected="neither --unlabelled nor --labels with a manifest or a packed file",
+            next_step="Leave them out, or make a manifest with other targets",
+        )
 
 
 def _from_folder(path: Path, kind: str, options: Options) -> Source:
@@ -136,7 +157,7 @@ def _from_tar(path: Path, kind: str, options: Options) -> Source:
         raise SourceError(
             f"{path} is no tar file and no manifest",
             expected="a folder, a tar file or a manifest (.json)",
-            next_step="Give the folder of the images; a packed file is read with helpers.formats.open",
+            next_step="Give the folder of the images; a packed file needs a suffix such as .arrow or .h5",
         )
     archive = tarball.open_archive(path, options)
     if kind == "imagenet" or (kind == "auto" and official.role_of(archive)):
@@ -145,7 +166,8 @@ def _from_tar(path: Path, kind: str, options: Options) -> Source:
 
 
 def _from_manifest(path: Path, root: Path | None, options: Options) -> Source:
-    """Read a manifest and find its bytes: in `root`, where its hint says, or beside it."""
+    """Read a manifest and find its bytes: in `root`, where its hint says below it, or beside it."""
+    _refuse_other_targets(path, options)
     manifest = Manifest.load(path)
     if options.split not in (None, manifest.split):
         raise SourceError(
@@ -153,7 +175,7 @@ def _from_manifest(path: Path, root: Path | None, options: Options) -> Source:
             expected="the manifest of this split",
             next_step="Give that one, or no split",
         )
-    place = root if root is not None else path.absolute().parent / manifest.root_hint
+    place = root if root is not None else _hinted(path, manifest.root_hint)
     if not place.exists():
         raise SourceError(
             f"the data of {path} is not at {place}",
@@ -164,7 +186,20 @@ def _from_manifest(path: Path, root: Path | None, options: Options) -> Source:
     return Source(manifest, store, "manifest", notes, place)
 
 
+def _hinted(path: Path, hint: str) -> Path:
+    """Where a manifest says that its data is: below its own folder, since a stranger may have written it."""
+    if ".." in Path(hint).parts:
+        raise SourceError(
+            f"the manifest {path} says that its data is at {hint}, outside of its own folder",
+            expected="data beside or below it, or to be told that this place is meant",
+            next_step=f"If it is, say so: --root {os.path.normpath(path.parent / hint)}",
+        )
+    return path.absolute().parent / hint
+
+
 def _store_at(place: Path, options: Options) -> tuple[ByteStore, tuple[str, ...]]:
+    if format := packed.format_of(place):
+        return packed.open_store(place, format), ()
     if place.is_dir():
         return folder.FolderStore(place), ()
     archive = tarball.open_archive(place, replace(options, unlabelled=True))

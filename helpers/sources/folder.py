@@ -199,7 +199,22 @@ def _by_folder(
         notes += (f"{plural(len(empty), 'class', 'classes')} without images: {first_few(empty, len(empty))}",)
     if not filled:
         raise _flat(tree)
+    notes += _merged(inside)
     return inside, np.repeat(np.array(labels, np.int32), counts), classes, notes
+
+
+def _merged(inside: Tree) -> tuple[str, ...]:
+    """Say which classes hold sub-folders that look like classes: `animals/cats`, `animals/dogs`."""
+    below: dict[str, list[str]] = {}
+    for folder in inside.folders:
+        name, slash, rest = folder.path.partition("/")
+        if slash and folder.files:
+            below.setdefault(name, []).append(rest)
+    merged = [f"{name} ({first_few(rest, len(rest), 2)})" for name, rest in below.items() if len(rest) > 1]
+    if not merged:
+        return ()
+    count = plural(len(merged), "class", "classes")
+    return (f"{count} made of several sub-folders, merged into one: {first_few(merged, len(merged))}",)
 
 
 def _agreed_classes(path: Path, own: list[str], below: str) -> tuple[list[str], tuple[str, ...]]:

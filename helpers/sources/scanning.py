@@ -25,6 +25,7 @@ from helpers.errors import SourceError, first_few
 from helpers.progress import plural
 
 _STATS_AT_ONCE = 512
+_FINDER_FOLDER = "__MACOSX"  # what macOS puts beside the data into each zip: no class
 _HOPS_INSIDE = 1
 _HOPS_ANYWHERE = 8
 
@@ -38,7 +39,7 @@ class Folder:
         files: Names of its samples, sorted by bytes.
         folders: Names of the folders in it that were followed, sorted.
         others: Count of other files by suffix.
-        hidden: Names that begin with a dot; left aside.
+        hidden: Names that begin with a dot, and `__MACOSX`; left aside.
         left: What was not followed: links that leave the tree, loops, broken links, pipes.
         hops: Folder links followed on the way here.
     """
@@ -225,7 +226,7 @@ class _Lister:
 
     def _sort_in(self, entry: os.DirEntry[str], folder: Folder, hops: int) -> None:
         name = entry.name
-        if name.startswith("."):
+        if name.startswith(".") or name == _FINDER_FOLDER:
             folder.hidden.append(name)
         elif _is_knot(entry):
             folder.left.append(f"{folder.path}/{name} (a link that leads to itself)".lstrip("/"))

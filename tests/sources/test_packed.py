@@ -1,0 +1,176 @@
+"""Packed outputs as sources: no label, class, caption or JSON object is lost on the way back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from helpers import formats, sources
+from helpers.cli import main
+from helpers.errors import HelpersError, SourceError
+from helpers.manifest import Manifest
+from helpers.pack import PackConfig, pack, verify
+from helpers.sources import Source
+
+OUTPUTS = ("x.files", "x.arrow", "x.h5", "x.tar", "x.tars", "x.tar.gz", "x.sqfs")
+KEYS = [f"{name}/{n}.jpg" for name in ("b", "d", "f") for n in range(5)]
+CLASSES = ("a", "b", "c", "d", "e", "f")  # a, c and e are empty, so the labels are 1, 3, 5
+
+
+def jpeg(key: str) -> bytes:
+    return b"\xff\xd8\xff" + key.encode() * 40 + b"\xff\xd9"
+
+
+def truth(tmp_path: Path, kind: str) -> tuple[Source, dict[str, object]]:
+    """A source, and what it is as plain Python, by key."""
+    rng = np.random.default_rng(3)
+    targets = {
+        "labels": [CLASSES.index(key[0]) for key in KEYS],
+        "captions": [[f"a {key}", "é"][: n % 3] for n, key in enumerate(KEYS)],
+    }[kind]
+    metas = [{"n": n, "word": "ü"} if n % 3 else None for n in range(len(KEYS))]
+    order = rng.permutation(len(KEYS))
+    tree = tmp_path / "tree"
+    for key in KEYS:
+        (tree / key).parent.mkdir(parents=True, exist_ok=True)
+        (tree / key).write_bytes(jpeg(key))
+    manifest = Manifest.from_columns(
+        [KEYS[row] for row in order],
+        [targets[row] for row in order],
+        name="mixed",
+        split="val",
+        classes=CLASSES if kind == "labels" else (),
+        metas=[metas[row] for row in order],
+    )
+    manifest.save(tmp_path / "m.json")
+    known = {key: (jpeg(key), target, meta) for key, target, meta in zip(KEYS, targets, metas, strict=True)}
+    return sources.load(tmp_path / "m.json", root=tree), known
+
+
+def held(out: Path) -> dict[str, object]:
+    reader = formats.open(out)
+    return {s.key: (bytes(s.data), s.target, s.meta) for s in reader}
+
+
+@pytest.mark.parametrize("kind", ["labels", "captions"])
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_a_packed_output_packs_again_with_all_that_it_holds(name: str, kind: str, tmp_path: Path) -> None:
+    source, known = truth(tmp_path, kind)
+    out = tmp_path / name
+    pack(source, out)
+    again = sources.load(out)
+    assert again.manifest.classes == source.manifest.classes
+    assert (again.manifest.name, again.manifest.split) == ("mixed", "val")
+    for other in ("again.arrow", "again.files"):
+        pack(again, tmp_path / other, PackConfig(verify="full"))
+        assert held(tmp_path / other) == known
+        assert formats.open(tmp_path / other).classes == source.manifest.classes
+        assert verify(tmp_path / other, again).intact
+    pack(source, tmp_path / "direct.arrow")
+    assert (tmp_path / "direct.arrow").read_bytes() == (tmp_path / "again.arrow").read_bytes()
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_other_labels_in_a_packed_output_are_found_by_verify(name: str, tmp_path: Path) -> None:
+    source, _ = truth(tmp_path, "labels")
+    pack(source, tmp_path / name)
+    assert verify(tmp_path / name, sources.load(tmp_path / name)).intact
+    labels = source.manifest.targets.to_pylist()
+    wrong = Manifest.from_columns(
+        source.manifest.paths, [0, *labels[1:]], classes=CLASSES, metas=source.manifest.table["meta"]
+    )
+    pack(dataclasses.replace(source, manifest=wrong), tmp_path / "wrong.arrow")
+    report = verify(tmp_path / "wrong.arrow", sources.load(tmp_path / name))
+    assert report.verdict == "differs"
+    assert report.differences == (f"{source.manifest.path(0)} has another label or caption in the source",)
+
+
+def test_renamed_plain_files_are_still_read_by_their_manifest(tmp_path: Path) -> None:
+    source, _ = truth(tmp_path, "labels")
+    pack(source, tmp_path / "x.files")
+    (tmp_path / "x.files").rename(tmp_path / "photos")
+    again = sources.load(tmp_path / "photos")
+    assert again.kind == "packed files" and again.manifest.classes == CLASSES
+    assert sources.load(tmp_path / "photos", "folder").manifest.classes == ("b", "d", "f")
+    (tmp_path / "photos/manifest.json").unlink()
+    (tmp_path / "photos").rename(tmp_path / "y.files")
+    with pytest.raises(HelpersError, match=r"manifest\.json"):
+        sources.load(tmp_path / "y.files")
+
+
+def test_another_manifest_in_a_folder_is_a_file_like_any_other(tmp_path: Path) -> None:
+    truth(tmp_path, "labels")
+    (tmp_path / "tree/manifest.json").write_text('{"name": "a web app"}')
+    assert sources.load(tmp_path / "tree").kind == "folder"
+
+
+def test_a_manifest_of_a_packed_file_finds_its_bytes_there(tmp_path: Path) -> None:
+    source, known = truth(tmp_path, "labels")
+    pack(source, tmp_path / "x.arrow")
+    assert main(["manifest", str(tmp_path / "x.arrow"), "-o", str(tmp_path / "x.json")]) == 0
+    assert main(["pack", str(tmp_path / "x.json"), str(tmp_path / "y.h5")]) == 0
+    assert held(tmp_path / "y.h5") == known
+
+
+def test_a_file_by_pyarrow_alone_packs_with_its_labels(tmp_path: Path) -> None:
+    table = pa.table({"image": [b"one", b"two"], "label": pa.array([3, 1], pa.int64())})
+    with pa.OSFile(str(tmp_path / "x.arrow"), "w") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    pack(sources.load(tmp_path / "x.arrow"), tmp_path / "y.h5")
+    assert sorted((data, target) for data, target, _ in held(tmp_path / "y.h5").values()) == [
+        (b"one", 3),
+        (b"two", 1),
+    ]
+
+
+def test_what_a_packed_source_cannot_give_is_refused(tmp_path: Path) -> None:
+    source, _ = truth(tmp_path, "labels")
+    pack(source, tmp_path / "x.arrow")
+    pack(source, tmp_path / "x.files")
+    for name in ("x.arrow", "x.files", "m.json"):
+        with pytest.raises(SourceError, match="unlabelled"):
+            sources.load(tmp_path / name, unlabelled=True, root=tmp_path / "tree")
+    for name in ("x.arrow", "x.files"):
+        with pytest.raises(SourceError, match="'train' was asked for"):
+            sources.load(tmp_path / name, split="train")
+    with pytest.raises(SourceError, match=r"nothing\.jpg is missing"):
+        sources.load(tmp_path / "x.arrow").store.size("nothing.jpg")
+
+
+def test_scaled_pictures_stay_marked_and_their_bytes_are_compared(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for name in ("c", "d"):
+        (tmp_path / f"tree/{name}").mkdir(parents=True)
+        Image.new("RGB", (64, 64), (200, 30, 30)).save(tmp_path / f"tree/{name}/a.jpg")
+    pack(sources.load(tmp_path / "tree"), tmp_path / "x.arrow", PackConfig(resize=32))
+    small = sources.load(tmp_path / "x.arrow")
+    pack(small, tmp_path / "y.h5")
+    record = formats.open(tmp_path / "y.h5").info()["provenance"]["resize"]
+    assert record == {"short_side": 32, "store": "jpeg", "quality": 90}
+    (tmp_path / "y.h5.digest.json").unlink()
+    assert verify(tmp_path / "y.h5", small).intact  # the bytes were compared
+    assert verify(tmp_path / "y.h5", sources.load(tmp_path / "tree")).verdict == "unproven"
+
+
+def test_a_hint_that_leaves_the_manifests_folder_must_be_allowed(tmp_path: Path) -> None:
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret/passwd").write_text("root:x:0:0")
+    (tmp_path / "here/data").mkdir(parents=True)
+    shutil.copy(tmp_path / "secret/passwd", tmp_path / "here/data/passwd")
+    document = {"format": "smallfiles-manifest", "version": 1, "target": "label"}
+    document["columns"] = {"path": ["passwd"], "label": [0]}
+    manifest = tmp_path / "here/m.json"
+    for hint in ("../secret", "data/../../secret", ".."):
+        manifest.write_text(json.dumps({**document, "root_hint": hint}))
+        with pytest.raises(SourceError, match=r"outside of its own folder.*--root"):
+            sources.load(manifest)
+        assert sources.load(manifest, root=tmp_path / "secret").store.size("passwd") == 10
+    manifest.write_text(json.dumps({**document, "root_hint": "data"}))
+    assert sources.load(manifest).store.size("passwd") == 10
