@@ -72,7 +72,7 @@ class Tables:
         for piece in self._held:
             self._write([piece])
         self._held.clear()
-        fragments = layout.ABSENT
+        fragments = self._position  # also where there are none: 7-Zip takes it for the end of the listings
         if self._blocks.fragments:
             fragments = self._table(b"".join(self._blocks.fragments))
         ids = self._table(layout.ID_ENTRY.pack(0))

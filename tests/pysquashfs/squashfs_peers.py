@@ -14,6 +14,7 @@ PACKAGES = {
     "sqfs2tar": "squashfs-tools-ng",
     "squashfuse": "squashfuse",
     "squashfuse_ll": "squashfuse",
+    "7z": "p7zip-full",
 }
 
 
@@ -42,6 +43,11 @@ def by_rdsquashfs(image, scratch, tool):
 def by_sqfs2tar(image, scratch, tool):
     with tarfile.open(fileobj=io.BytesIO(run(tool, image))) as archive:
         return {m.name: archive.extractfile(m).read() for m in archive if m.isfile()}
+
+
+def by_7z(image, scratch, tool):
+    run(tool, "x", f"-o{scratch / 'seven'}", image)
+    return folder_bytes(scratch / "seven")
 
 
 def _by_fuse(image, scratch, tool):
@@ -77,4 +83,5 @@ TOOLS = {
     "sqfs2tar": by_sqfs2tar,
     "squashfuse": _by_fuse,
     "squashfuse_ll": _by_fuse,
+    "7z": by_7z,
 }
