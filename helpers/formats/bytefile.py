@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import stat
 import sys
 import weakref
 from pathlib import Path
@@ -42,12 +43,16 @@ class ByteFile:
     def __init__(self, path: Path, access: Access = "auto") -> None:
         self.path = path
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            # A pipe would keep us waiting for somebody who writes into it.
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise _unopened(path, error) from error
         closing = weakref.finalize(self, os.close, self._descriptor)
         closing.atexit = False
-        self.size = os.fstat(self._descriptor).st_size
+        status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise _unopened(path, OSError(0, "it is no plain file"))
+        self.size = status.st_size
         if self.size == 0:  # an empty file cannot be mapped
             raise damaged(path, "it is empty")
         if access == "auto":

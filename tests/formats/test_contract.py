@@ -14,12 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import contract_sets as sets
+import failing_calls
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers import digests, formats
-from helpers.errors import FormatError, OutputExistsError, ReaderClosedError, UsageError
+from helpers.errors import FormatError, HelpersError, OutputExistsError, ReaderClosedError, UsageError
 from helpers.formats.bytefile import ByteFile
 from helpers.keys import key_problem
 from helpers.samples import Reader, Sample, Schema
@@ -192,6 +193,36 @@ def test_fewer_samples_than_planned_are_still_a_whole_file(variant, tmp_path):
     kept = [s for n, s in enumerate(samples) if n % 3]
     variant.write(kept, variant.out(tmp_path), sets.schema_of(samples))
     assert sets.facts(formats.open(variant.out(tmp_path))) == sets.facts(kept)
+
+
+def test_no_single_failing_write_is_passed_over(variant, packs, tmp_path):
+    """Each write in turn fails with EIO, once; a writer that returns all the same has written all."""
+    _, samples = packs(variant)  # the parent has imported what a writer imports
+
+    def write() -> int:
+        try:
+            variant.write(samples, out, sets.schema_of(samples))
+        except HelpersError:
+            return 1
+        return 0
+
+    out = tmp_path
+
+    def run(failing: int) -> tuple[int, int]:
+        nonlocal out
+        out = variant.out(tmp_path / str(failing))
+        out.parent.mkdir()
+        return failing_calls.run(write, failing)
+
+    code, total = run(0)
+    if code == 111 and not os.environ.get("CI"):
+        pytest.skip("this system lets nobody filter system calls (seccomp)")
+    assert code == 0 and total >= 2  # data and digest at the least
+    for failing in range(1, total + 1):
+        code, _ = run(failing)
+        assert code in (0, 1), f"write {failing} of {total} ended with code {code}"
+        if code == 0:
+            assert sets.facts(formats.open(out)) == sets.facts(samples), f"write {failing} of {total}"
 
 
 def test_a_name_that_is_taken_is_never_overwritten(variant, packs):

@@ -1,6 +1,8 @@
 """HDF5 files: what others read of ours, what we read of others', and what an interruption leaves."""
 
 import os
+import re
+import signal
 import struct
 import subprocess
 import time
@@ -302,3 +304,140 @@ def test_a_heap_that_leads_nowhere_is_given_up_soon(tmp_path):
     with pytest.raises(DamagedFileError, match="does not hold its row"):
         places.row_place(ByteFile(tmp_path / "x"), struct.pack("<IQI", 5, 0, 2), 0)
     assert time.perf_counter() - began < 1
+
+
+COLUMNS = {
+    "data": np.frombuffer(b"onetwo", np.uint8),
+    "offsets": np.array([0, 3, 6], np.uint64),
+    "labels": np.array([1, 2]),
+    "key_data": np.frombuffer(b"ab", np.uint8),
+    "key_offsets": np.array([0, 1, 2], np.uint64),
+}
+KINDS = ("storage", "virtual", "unlimited", "link", "soft")
+
+
+def lead_away(path, other, name, kind):
+    """A file of ours by h5py alone, whose column `name` lies in the file `other`."""
+    with h5py.File(path, "w") as file:
+        group = file.create_group("train")
+        for own in set(COLUMNS) - {name}:
+            group[own] = COLUMNS[own]
+        values = COLUMNS[name]
+        shape, endless = values.shape, (None,) if kind == "unlimited" else None
+        if kind == "storage":
+            group.create_dataset(name, shape, values.dtype, external=[(str(other), 0, values.nbytes)])
+        elif kind in ("virtual", "unlimited"):
+            layout = h5py.VirtualLayout(shape, values.dtype, maxshape=endless)
+            whole = slice(0, h5py.UNLIMITED) if endless else slice(None)
+            layout[whole] = h5py.VirtualSource(other, name, shape, values.dtype, maxshape=endless)[whole]
+            group.create_virtual_dataset(name, layout)
+        elif kind == "link":
+            group[name] = h5py.ExternalLink(str(other), name)
+        else:
+            file["away"] = h5py.ExternalLink(str(other), "/")
+            group[name] = h5py.SoftLink(f"/away/{name}")
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_in_other_files_are_refused(out, tmp_path, kind, name):
+    other = tmp_path / "other.h5"
+    with h5py.File(other, "w") as file:
+        file.create_dataset(name, data=COLUMNS[name], maxshape=(None,))
+    lead_away(out, other if kind != "storage" else tmp_path / "raw", name, kind)
+    (tmp_path / "raw").write_bytes(COLUMNS[name].tobytes())
+    with pytest.raises(FormatError, match=rf"set\.h5 has {name} as a .*any file of this machine"):
+        sets.facts(formats.open(out))
+
+
+def test_a_pipe_in_the_place_of_another_file_keeps_nobody_waiting(out, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the library waits in C
+        refused = 0
+        for kind in KINDS:
+            lead_away(out, tmp_path / "pipe", "key_data", kind)
+            signal.alarm(5)
+            try:
+                sets.facts(formats.open(out))
+            except FormatError:
+                refused += 1
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == len(KINDS)
+
+
+def test_links_beside_the_samples_are_left_alone(out, tmp_path):
+    away = h5py.ExternalLink(str(tmp_path / "nothing"), "/x")
+    with h5py.File(out, "w") as file:
+        for name, values in COLUMNS.items():
+            file[f"train/{name}"] = values
+        file["other"] = file["train/other"] = away
+    assert sets.facts(formats.open(out)) == [("a", b"one", 1, None), ("b", b"two", 2, None)]
+    with h5py.File(out, "w") as file:
+        file["train"] = away
+    with pytest.raises(FormatError, match="has train as a link"):
+        len(formats.open(out))
+
+
+@pytest.mark.parametrize("userblock", [0, 512, 4096, 1 << 20])
+@pytest.mark.parametrize("chunks", [None, (7,)])
+def test_files_of_others_may_have_chunks_and_any_user_block(out, userblock, chunks):
+    with h5py.File(out, "w", userblock_size=userblock) as file:
+        kind = h5py.vlen_dtype(np.uint8)
+        images = file.create_dataset("train/images", (40,), kind, chunks=chunks)
+        for index, (data, _) in enumerate(ITEMS):
+            images[index] = np.frombuffer(data, np.uint8)
+        file["train/targets"] = np.array([label for _, label in ITEMS], np.int16)
+    reader = formats.open(out)
+    assert [(bytes(reader.read(n)), reader.target(n)) for n in range(40)] == ITEMS
+
+
+@pytest.mark.parametrize("column", ["data", "images"])
+def test_the_advised_command_makes_a_file_that_opens(out, need_tool, tmp_path, column):
+    need_tool("h5repack", "hdf5-tools")
+    with h5py.File(out, "w") as file:
+        for name in ("data", "offsets", "labels") if column == "data" else ():
+            chunks = {"chunks": (2,), "compression": "gzip"} if name == "data" else {}
+            file.create_dataset(f"train/{name}", data=COLUMNS[name], **chunks)
+        if column == "images":
+            kind = {"dtype": h5py.vlen_dtype(np.uint8), "chunks": (2,), "compression": "gzip"}
+            images = file.create_dataset("train/images", (2,), **kind)
+            images[0], images[1] = COLUMNS["data"][:3], COLUMNS["data"][3:]
+            file["train/targets"] = COLUMNS["labels"]
+    with pytest.raises(FormatError) as caught:
+        len(formats.open(out))
+    command = re.search(r"h5repack .* OLD NEW", str(caught.value))[0]
+    mended = tmp_path / "new.h5"
+    subprocess.run(command.replace("OLD", str(out)).replace("NEW", str(mended)).split(), check=True)
+    assert [(bytes(s.data), s.target) for s in formats.open(mended)] == [(b"one", 1), (b"two", 2)]
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("labels", np.array([1.0, 2.0])),
+        ("labels", np.array([[1, 2], [3, 4]])),
+        ("data", np.arange(6, dtype=np.int32)),
+        ("data", np.zeros((2, 3), np.uint8)),
+    ],
+    ids=["float", "matrix", "wide", "pictures"],
+)
+def test_columns_of_another_kind_are_refused_not_called_damaged(out, name, values):
+    with h5py.File(out, "w") as file:
+        for own, usual in (COLUMNS | {name: values}).items():
+            file[f"train/{own}"] = usual
+    with pytest.raises(FormatError, match=f"has /train/{name} as ") as caught:
+        len(formats.open(out))
+    assert not isinstance(caught.value, DamagedFileError)
+
+
+@pytest.mark.parametrize("wrong", [[0, 2**32 + 1, 2], [0, 2, 1], [2**63, 1, 2], [0, 2**31, 2], [5, 5, 2]])
+def test_borders_of_keys_that_make_no_sense_are_refused(out, wrong):
+    with h5py.File(out, "w") as file:
+        for name, values in (COLUMNS | {"key_offsets": np.array(wrong, np.uint64)}).items():
+            file[f"train/{name}"] = values
+    with pytest.raises(DamagedFileError, match=r"set\.h5"):
+        sets.facts(formats.open(out))
+    with pytest.raises(DamagedFileError, match=r"set\.h5"):
+        formats.open(out).keys().to_pylist()

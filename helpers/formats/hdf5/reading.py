@@ -113,11 +113,11 @@ class _Opened:
         data, borders = self._array("key_data"), self._array("key_offsets")
         if not self.count:
             return numbered_keys(0)
-        if borders[-1] > len(data) or len(data) > 2**31 - 1:
+        if borders[-1] > len(data) or len(data) > 2**31 - 1 or (borders[1:] < borders[:-1]).any():
             raise damaged(self.file.path, "its keys reach beyond their bytes")
         offsets = pa.py_buffer(borders.astype("<i4"))
-        keys = pa.StringArray.from_buffers(self.count, offsets, pa.py_buffer(data))
         try:
+            keys = pa.StringArray.from_buffers(self.count, offsets, pa.py_buffer(data))
             keys.validate(full=True)
         except pa.ArrowInvalid as error:
             raise damaged(self.file.path, f"its keys are no texts ({error})") from error

@@ -72,6 +72,8 @@ def write_vlen(
             columns.add(sample)
             with _translated(out):
                 images[number] = np.frombuffer(sample.data, np.uint8)
+        with _translated(out):
+            file.flush()
     _complete(out, schema, dict(columns.arrays("targets", "<i2")))
     files = save_digest(out, BlockHasher() if digest else None)
     return packed("hdf5", files, len(columns), payload)
@@ -113,12 +115,17 @@ def _check_room(sample: Sample, number: int, stop: int, out: Path, schema: Schem
 
 
 def _complete(out: Path, schema: Schema, arrays: dict[str, np.ndarray]) -> None:
-    """Add the small columns and, last of all, the mark that says that nothing is missing."""
+    """Add the small columns and, last of all, the mark that says that nothing is missing.
+
+    Data sets are kept until they are flushed: what fails when one is dropped is told to nobody.
+    """
     with _opened(out, "r+") as file, _translated(out):
-        for name, values in arrays.items():
-            file[schema.split].create_dataset(name, data=values)
+        group = file[schema.split]
+        kept = [group.create_dataset(name, data=values) for name, values in arrays.items()]
         file.flush()
         file.attrs["complete"] = np.uint8(1)
+        file.flush()
+        del kept
 
 
 @contextlib.contextmanager
