@@ -203,24 +203,77 @@ def test_row_counts_are_right_though_only_doubtful_batches_are_asked(out, seed):
 def test_opening_asks_one_header_when_no_batch_can_have_been_cut_by_bytes():
     asked = []
     cuts = footer.Cuts(64, 64 << 20, 1 << 20)
-    counts = footer.row_counts(20_000, np.full(20_000, 7 << 20), cuts, lambda n: asked.append(n) or 17)
+    counts = footer.row_counts(np.full(20_000, 7 << 20), cuts, lambda some: asked.extend(some) or 17)
     assert asked == [19_999] and counts.sum() == 19_999 * 64 + 17
 
 
-def test_a_foreign_file_of_a_million_batches_is_sampled_and_checked_when_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(footer, "_ASK_ALL", 10)
-    path = tmp_path / "x.arrow"
+def write_uneven(path, rows_of_batch, **more):
+    """A file of others with batches of such lengths; row n holds the bytes and the label n."""
     schema = pa.schema([("image_data", pa.binary()), ("label", pa.uint16())])
-    with pa.ipc.new_file(str(path), schema) as writer:
-        for number in range(2000):
-            rows = 2 if number == 701 else 1
-            writer.write_batch(pa.record_batch([[b"x"] * rows, [1] * rows], schema=schema))
-    some = np.unique(np.linspace(0, 1998, footer._ASK_SOME).astype(int))
-    assert 701 not in some
+    row = 0
+    with pa.ipc.new_file(str(path), schema, **more) as writer:
+        for rows in rows_of_batch:
+            numbers = range(row, row + rows)
+            writer.write_batch(pa.record_batch([[b"%d" % n for n in numbers], list(numbers)], schema=schema))
+            row += rows
+    return row
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("usual", [2, 7])
+def test_uneven_batches_of_others_are_all_found_however_many_there_are(out, usual, legacy):
+    batches = [usual] * 5000
+    for number in (17, 701, 4242, 4998):
+        batches[number] = number % 5 + 8
+    batches[3] = 0
+    count = write_uneven(out, batches, options=pa.ipc.IpcWriteOptions(use_legacy_format=legacy))
+    reader = formats.open(out)
+    assert len(reader) == count
+    assert all(reader.read(n) == b"%d" % n and reader.target(n) == n for n in (0, *range(7, count, 13)))
+
+
+def test_a_foreign_file_of_a_million_single_rows_is_sampled_and_checked_when_read(tmp_path):
+    path = tmp_path / "x.arrow"
+    write_uneven(path, [1] * 701 + [2] + [1] * 4299)
+    assert 701 not in np.linspace(0, 5000, footer._ASK_SOME).astype(int)
     reader = formats.open(path)
-    assert bytes(reader.read(5)) == b"x"
-    with pytest.raises(DamagedFileError, match="batch 701 has 2 rows"):
+    assert bytes(reader.read(5)) == b"5"
+    with pytest.raises(FormatError, match="2 rows in record batch 701, and one in the others") as caught:
         reader.read(701)
+    assert not isinstance(caught.value, DamagedFileError)
+
+
+def save(out, **columns):
+    table = pa.table(columns)
+    with pa.ipc.new_file(str(out), table.schema) as writer:
+        writer.write_table(table)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("label", ["cat", "dog"]),
+        ("label", [1.0, 2.0]),
+        ("label", pa.array(["cat", "dog"]).dictionary_encode()),
+        ("target", [True, False]),
+        ("label", [[1, 2], [3]]),
+        ("caption", [1.0, 2.0]),
+    ],
+    ids=["string", "float", "dictionary", "bool", "list", "caption"],
+)
+@pytest.mark.parametrize("beside", [{}, {"id": [7, 8]}], ids=["alone", "beside-integers"])
+def test_targets_of_a_type_that_says_no_label_are_refused_never_unknown(out, name, values, beside):
+    save(out, jpg=[b"1", b"2"], **beside, **{name: values})
+    with pytest.raises(FormatError, match=f"has the column {name} of type"):
+        formats.open(out).target(0)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_a_string_a_row_is_one_caption(out, kind):
+    save(out, jpg=[b"1", b"2", b"3"], id=[7, 8, 9], caption=pa.array(["a cat", None, ""], kind))
+    reader = formats.open(out)
+    assert reader.target_kind == "captions"
+    assert [reader.target(n) for n in range(3)] == [["a cat"], [], [""]]
 
 
 def test_the_column_becomes_large_where_two_gigabytes_may_be_passed(out, monkeypatch):

@@ -5,7 +5,8 @@
 Rows lie in record batches. One row a batch costs 250 bytes of header each, a thousand rows make a
 reader that does not map the file fetch a thousand samples to get one: 16 to 128 is the good range.
 `layout="juelich"` writes what the Jülich course's loader reads: `image_data: binary, label: uint16`,
-one row a batch (and our `key` and `meta` behind them, which it does not look at).
+one row a batch (and our `key` and `meta` behind them, which it does not look at). Hugging Face reads
+either with `load_dataset("arrow", data_files="x.arrow")`; its `Dataset.from_file` wants an IPC stream.
 
 The trap: an Arrow `binary` column holds at most 2 GiB a batch. The writer cuts batches by bytes too,
 and takes `large_binary` when a single sample is larger. Notebooks 02 and 04 teach it.

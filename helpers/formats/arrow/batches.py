@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from helpers.errors import FormatError, HelpersError
 from helpers.formats.arrow import columns
-from helpers.formats.arrow.footer import Cuts, blocks, row_counts
+from helpers.formats.arrow.footer import Cuts, blocks, header_rows, row_counts
 from helpers.formats.arrow.writing import CUTS
 from helpers.formats.bytefile import Access, ByteFile, damaged
 from helpers.formats.reader import numbered_keys
@@ -72,11 +72,19 @@ class Opened:
             )
         self.layout = "stream" if self._blocks is None else "file"
         self.columns = columns.find(self.schema, path)
-        self._prepare(None if self._blocks is None else self._blocks["body"])
+        self._prepare()
 
-    def _prepare(self, bodies: np.ndarray | None) -> None:
-        cuts = Cuts.loads((self.schema.metadata or {}).get(CUTS))
-        counts = row_counts(self.count, bodies, cuts, lambda number: int(self._raw(number).num_rows))
+    def _row_counts(self) -> np.ndarray:
+        found = self._blocks
+        if found is None:
+            return np.array([batch.num_rows for batch in self._batches], np.int64)
+        if len(found) != self.count:
+            raise damaged(self.file.path, f"its footer names {len(found)} and {self.count} record batches")
+        return row_counts(found["body"], self._cuts, lambda some: header_rows(self._view, found[some]))
+
+    def _prepare(self) -> None:
+        self._cuts = Cuts.loads((self.schema.metadata or {}).get(CUTS))
+        counts = self._row_counts()
         self._starts = _numbers(np.concatenate([[0], np.cumsum(counts)]))
         self.rows = int(self._starts[-1])
         self._data, self._data_bytes, self._borders, self._labels = (
@@ -115,9 +123,18 @@ class Opened:
                 self.file.path, f"record batch {number}: {str(error).partition(chr(10))[0]}"
             ) from error
         if batch.num_rows != self._starts[number + 1] - self._starts[number]:
-            raise damaged(self.file.path, f"record batch {number} has {batch.num_rows} rows")
+            raise self._uneven(number, batch.num_rows)
         self._last = (number, batch)
         return batch
+
+    def _uneven(self, number: int, rows: int) -> FormatError:
+        if self._cuts is not None:
+            return damaged(self.file.path, f"record batch {number} has {rows} rows")
+        return FormatError(  # only some headers were looked at: a million of them lie all over the file
+            f"{self.file.path} has {rows} rows in record batch {number}, and one in the others",
+            expected="one row in each of so many record batches",
+            next_step="Write it again with 64 rows a batch, or pack the images with this package",
+        )
 
     def where(self, index: int) -> tuple[int, int]:
         """Batch and row of a sample."""
@@ -126,7 +143,7 @@ class Opened:
 
     def expect_batches(self, indices: Sequence[int]) -> None:
         """Announce the headers and small columns of the batches of these samples that were not met yet."""
-        if self._blocks is None or len(self._blocks) != self.count:
+        if self._blocks is None:
             return
         for number in sorted({self.where(index)[0] for index in indices}):
             if not self._borders[number]:

@@ -38,7 +38,7 @@ class Columns:
     Args:
         data: Encoded bytes (binary, or a struct with a binary field `bytes`).
         label: Integer labels.
-        captions: Lists of strings.
+        captions: Lists of strings, or one string each.
         key: Strings.
         meta: JSON objects as strings (only in our files).
     """
@@ -62,7 +62,8 @@ def find(schema: pa.Schema, path: Path) -> Columns:
     """Find the columns by name, or by type where only one fits.
 
     Raises:
-        FormatError: No column of bytes, or several and none of a name that we know.
+        FormatError: No column of bytes, or several and none of a name that we know; or targets by name
+            whose type says no label: a text has no number that all files of a data set share.
     """
     fits = {
         "data": [i for i, field in enumerate(schema) if is_binary(field.type)],
@@ -78,14 +79,30 @@ def find(schema: pa.Schema, path: Path) -> Columns:
             expected=f"one binary column, or one named {', '.join(_DATA[:4])}",
             next_step="Rename or cast the column that holds the images",
         )
-    label = _choose(names, fits["label"], _LABELS, alone=True)
-    return Columns(
-        data,
-        label,
-        None if label is not None else _choose(names, fits["captions"], _CAPTIONS, alone=True),
-        _choose(names, fits["key"], _KEYS, alone=False),
-        _choose(names, fits["key"], ("meta",), alone=False),
-    )
+    label, captions = _targets(schema, fits, path)
+    key, meta = (_choose(names, fits["key"], known, alone=False) for known in (_KEYS, ("meta",)))
+    return Columns(data, label, captions, key, meta)
+
+
+def _targets(schema: pa.Schema, fits: dict[str, list[int]], path: Path) -> tuple[int | None, int | None]:
+    """Column of labels, or of captions; names count more than types."""
+    names = schema.names
+    label = _choose(names, fits["label"], _LABELS, alone=False)
+    if label is not None:
+        return label, None
+    captions = _choose(names, fits["captions"] + fits["key"], _CAPTIONS, alone=False)
+    if captions is not None:
+        return None, captions
+    for field in schema:
+        if field.name in _LABELS + _CAPTIONS and not pa.types.is_null(field.type):
+            raise FormatError(
+                f"{path} has the column {field.name} of type {field.type}",
+                expected="labels as integers, or captions as strings or lists of strings",
+                next_step="Cast it: class names to class numbers that are the same in every file "
+                "(class_encode_column of Hugging Face datasets does), 3.0 to 3",
+            )
+    label = _choose(names, fits["label"], (), alone=True)
+    return label, None if label is not None else _choose(names, fits["captions"], (), alone=True)
 
 
 def _choose(names: list[str], fitting: list[int], known: tuple[str, ...], *, alone: bool) -> int | None:

@@ -60,8 +60,8 @@ class ArrowReader(PlacedReader[Opened]):
         index, opened = self._checked(index), self._handle()
         if opened.columns.captions is None:
             return opened.label(index)
-        captions: list[str] | None = opened.value(opened.columns.captions, index)
-        return captions or []
+        captions: list[str] | str | None = opened.value(opened.columns.captions, index)
+        return [captions] if isinstance(captions, str) else captions or []
 
     def meta(self, index: int) -> Meta | None:
         index, opened = self._checked(index), self._handle()
