@@ -119,7 +119,7 @@ def _run(job: Job, place: Aside, started: float) -> PackReport:
     verified = _verify(job, records, finished)
     skipped = job.skipped + tuple(fault for record in records for fault in record.skipped)
     resize = _resize(job, records)
-    _add_reports(job, place, records, skipped, resize)
+    _add_reports(job, place, records, skipped)
     files = [path for path in place.data.rglob("*") if path.is_file()]
     file_bytes = sum(path.stat().st_size for path in files)
     place.publish()
@@ -174,7 +174,6 @@ def _add_reports(
     place: Aside,
     records: Sequence[Written],
     skipped: Sequence[Skipped],
-    resize: Rescaled | None,
 ) -> None:
     if skipped:
         kept = sum(int(record.kept.sum()) for record in records)
@@ -182,9 +181,10 @@ def _add_reports(
             raise unpackable(skipped, len(skipped), job.source.store.describe())
         report = {"packed": kept, "skipped": [asdict(fault) for fault in skipped]}
         write_json(place.data / f"{place.out.name}{FAULTS_SUFFIX}", report)
-    if resize is not None and job.format == "files" and job.config.part is None:
+    scaled = job.schema.resize  # by this run, or when the source was packed
+    if scaled is not None and job.format == "files" and job.config.part is None:
         # Plain files have no place for a record of how they were made.
-        write_json(place.data / f"{place.out.name}{RESIZED_SUFFIX}", resize.scaling.record())
+        write_json(place.data / f"{place.out.name}{RESIZED_SUFFIX}", dict(scaled))
     if job.config.part is not None:
         save_part(job, place, records)
 

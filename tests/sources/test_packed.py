@@ -154,6 +154,8 @@ def test_scaled_pictures_stay_marked_and_their_bytes_are_compared(tmp_path: Path
     pack(small, tmp_path / "y.h5")
     record = formats.open(tmp_path / "y.h5").info()["provenance"]["resize"]
     assert record == {"short_side": 32, "store": "jpeg", "quality": 90}
+    pack(small, tmp_path / "y.files")
+    assert sources.load(tmp_path / "y.files").resize == record
     (tmp_path / "y.h5.digest.json").unlink()
     assert verify(tmp_path / "y.h5", small).intact  # the bytes were compared
     assert verify(tmp_path / "y.h5", sources.load(tmp_path / "tree")).verdict == "unproven"
