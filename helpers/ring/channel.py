@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from helpers.ring.folder import check_private
 from helpers.ring.forksafe import close_in_children
 
 Message: TypeAlias = dict[str, Any]
@@ -162,7 +163,13 @@ class Door:
 
 
 def connect(folder: Path) -> Channel | None:
-    """A channel to whoever serves in `folder`; None if nobody does."""
+    """A channel to whoever serves in `folder`; None if nobody does.
+
+    Raises:
+        ResourceError: Somebody else could serve there.
+    """
+    if folder.parent.is_dir():
+        check_private(folder.parent)
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:

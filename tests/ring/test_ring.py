@@ -266,6 +266,16 @@ def test_a_folder_that_others_can_write_to_is_refused(maker, plan, config, where
     (where / "elsewhere").rmdir()
 
 
+def test_a_trainer_takes_no_batches_out_of_a_folder_that_others_can_write_to(maker, plan, config, where):
+    with ring.open_ring(maker, plan, config(name="train")):
+        base = where / f"smallfiles-ring-{os.geteuid()}"
+        base.chmod(0o777)
+        for ask in (ring.attach, ring.status):
+            with pytest.raises(ResourceError, match="not a private folder"):
+                ask("train", where=where)
+        base.chmod(0o700)
+
+
 def test_an_epoch_loop_without_end_and_one_with(maker, plan, config):
     with ring.open_ring(maker, plan, config(epochs=2)) as loader:
         assert len(list(loader)) == len(list(loader)) == 7
