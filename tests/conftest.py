@@ -51,6 +51,15 @@ def need_tool():
     return find
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Keep what was skipped and why: `.ci/run` runs that again, with more rights."""
+    kept = os.environ.get("SKIPPED_TESTS")
+    if kept and report.skipped:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+        with open(kept, "a", encoding="utf-8") as file:
+            file.write(f"{report.nodeid}\t{' '.join(reason.split())}\n")
+
+
 def pytest_sessionfinish() -> None:
     """HDF5 crashes the end of a process that leaves a file open through a Python file object."""
     h5py = sys.modules.get("h5py")

