@@ -163,6 +163,7 @@ def test_a_folder_without_permission_gives_a_sentence(tree: Path, tmp_path: Path
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)  # pytest keeps its folders to itself
     source = sources.load(tree)
+    pack(source, tmp_path / "before.arrow")  # imports what the other user may not be able to read
     pid = os.fork()
     if pid == 0:
         os.setuid(65534)
