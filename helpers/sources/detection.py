@@ -13,13 +13,14 @@ from pathlib import Path
 
 from helpers.errors import SourceError, UsageError
 from helpers.formats.files.reading import MANIFEST
+from helpers.formats.tar import sides
+from helpers.formats.tar.streams import compression_of
 from helpers.manifest import Manifest
 from helpers.samples import ByteStore
 from helpers.sources import flickr30k, folder, imagenet, packed, tarball
 from helpers.sources.imagenet import official
 from helpers.sources.record import IMAGE_SUFFIXES, LabelOrder, Options, Source
 from helpers.sources.scanning import unlistable
-from helpers.sources.tarball.streams import compression_of
 
 KINDS = ("folder", "imagenet", "flickr30k", "tarball")
 
@@ -46,7 +47,7 @@ def load(
     Metadata operations run `threads` at a time, since each waits for a parallel file system.
 
     Args:
-        path: A folder, a tar file (also .tar.gz, or a tar of tars), a packed output or a manifest (.json).
+        path: A folder, a tar file (also compressed, or a tar of tars), a packed output or a manifest (.json).
         kind: One of `KINDS`, or `auto`.
         split: Which split; None takes the only one, or train.
         root: For a manifest: the folder or tar that its paths are relative to.
@@ -153,16 +154,27 @@ def _from_tar(path: Path, kind: str, options: Options) -> Source:
         raise SourceError(
             f"{path} is a file", expected=f"a folder of kind {kind}", next_step="Check the path"
         )
-    if compression_of(path) is None and not tarfile.is_tarfile(path):
+    if compression_of(path) is None and not _begins_as_tar(path):
         raise SourceError(
             f"{path} is no tar file and no manifest",
             expected="a folder, a tar file or a manifest (.json)",
             next_step="Give the folder of the images; a packed file needs a suffix such as .arrow or .h5",
         )
     archive = tarball.open_archive(path, options)
-    if kind == "imagenet" or (kind == "auto" and official.role_of(archive)):
+    if kind == "imagenet" or (kind == "auto" and not archive.is_ours and official.role_of(archive)):
         return official.from_archive(archive, options)
     return tarball.from_archive(archive, options)
+
+
+def _begins_as_tar(path: Path) -> bool:
+    # Not tarfile.is_tarfile, which calls itself for each header that only announces the next one.
+    with path.open("rb") as file:
+        head = file.read(tarfile.BLOCKSIZE)
+    try:
+        tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return head == bytes(tarfile.BLOCKSIZE)  # an empty archive
+    return True
 
 
 def _from_manifest(path: Path, root: Path | None, options: Options) -> Source:
@@ -203,4 +215,5 @@ def _store_at(place: Path, options: Options) -> tuple[ByteStore, tuple[str, ...]
     if place.is_dir():
         return folder.FolderStore(place), ()
     archive = tarball.open_archive(place, replace(options, unlabelled=True))
-    return tarball.open_store(archive), archive.notes
+    samples = sides.read(archive).data if archive.is_ours else archive
+    return tarball.open_store(samples), archive.notes

@@ -4,14 +4,20 @@ import gzip
 import io
 import json
 import os
+import pickle
 import subprocess
 import tarfile
+import warnings
+import zlib
 
 import numpy as np
 import pytest
 import webdataset as wds
+import zstandard
 from torch.utils.data import DataLoader
 
+from helpers import sources
+from helpers.errors import FormatError, HelpersError
 from helpers.formats import tar
 from helpers.samples import Sample, Schema
 
@@ -25,7 +31,7 @@ SUFFIXES = ["x.tar", "x.tar.gz", "x.tar.zst"]
 
 def write(out, samples, **options):
     kind = "captions" if isinstance(samples[0].target, list) else "label"
-    facts = Schema(len(samples), 0, 0, target=kind, classes=("é",), unique_stems=kind == "captions")
+    facts = Schema(len(samples), 0, 0, target=kind, classes=("é", "b", "c"), unique_stems=kind == "captions")
     return tar.write(iter(samples), out, schema=facts, options=tar.Options(**options))
 
 
@@ -128,6 +134,48 @@ def test_dali_reads_shards_by_their_index(tmp_path):
     assert found == [(s.data, b"%d" % s.target) for s in long]
 
 
+LARGE = [Sample(f"{i:04}.jpg", os.urandom(20_000), i, {"i": i}) for i in range(150)]  # three megabytes
+
+
+def stream_of(path):
+    """The decompressed bytes as a reader sees them that stops at the end of the first frame or member."""
+    if path.name.endswith("zst"):
+        return zstandard.ZstdDecompressor().stream_reader(path.read_bytes())
+    first = zlib.decompressobj(31)
+    return io.BytesIO(first.decompress(path.read_bytes()) + first.flush())
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("x.tar.gz", {}),
+        ("x.tar.zst", {}),
+        ("x.tars", {"compression": "gzip"}),
+        ("x.tars", {"compression": "zstd"}),
+    ],
+)
+def test_readers_of_one_stream_read_all_of_a_compressed_shard(tmp_path, name, options):
+    packed = write(tmp_path / name, LARGE, **options)
+    path = packed.files[0]
+    assert path.stat().st_size > 2 << 20
+    with tarfile.open(fileobj=stream_of(path), mode="r|") as archive:
+        found = [archive.extractfile(m).read() for m in archive if m.name.endswith("jpg")]
+    assert found == [s.data for s in LARGE]
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_tarfile_streams_webdataset_and_hugging_face_read_more_than_a_megabyte(tmp_path, compression):
+    hf = pytest.importorskip("datasets", reason="comes with the extra compare")
+    path = write(tmp_path / "x.tars", LARGE, compression=compression).files[0]
+    with path.open("rb") as file, tarfile.open(fileobj=file, mode="r|*") as archive:
+        assert sum(m.name.endswith(".jpg") for m in archive) == len(LARGE)
+    samples = list(wds.WebDataset(str(path), shardshuffle=False))
+    assert [(s["jpg"], int(s["cls"])) for s in samples] == [(s.data, s.target) for s in LARGE]
+    rows = hf.load_dataset("webdataset", data_files=str(path), split="train", streaming=True)
+    rows = rows.cast_column("jpg", hf.Image(decode=False))
+    assert [(row["jpg"]["bytes"], row["cls"]) for row in rows] == [(s.data, s.target) for s in LARGE]
+
+
 # Theirs, read by us
 
 
@@ -205,6 +253,194 @@ def test_a_mixed_foreign_set_gives_unknown_targets_where_there_are_none(tmp_path
     assert [s.target for s in tar.open(tmp_path / "x.tar")] == [1, -1]
     tarfile_of(tmp_path / "y.tar", [("a.jpg", b"1"), ("a.txt", b"c"), ("b.jpg", b"2")])
     assert [s.target for s in tar.open(tmp_path / "y.tar")] == [["c"], []]
+
+
+# Both of our readers
+
+
+def member_list(*members):
+    return [(name, data if isinstance(data, bytes) else data.encode()) for name, data in members]
+
+
+def obj(**facts):
+    return json.dumps(facts)
+
+
+RIGHT = {  # members -> (key, target, meta) of each sample
+    "class in an object": ([("a.jpg", b"x"), ("a.json", obj(**{"class": 3}))], [("a.jpg", 3, {"class": 3})]),
+    "target in an object": ([("a.jpg", b"x"), ("a.json", obj(target=4))], [("a.jpg", 4, {"target": 4})]),
+    "decimal text as label": ([("a.jpg", b"x"), ("a.json", obj(label="1"))], [("a.jpg", 1, {"label": "1"})]),
+    "caption": ([("a.jpg", b"x"), ("a.json", obj(caption="c"))], [("a.jpg", ["c"], {"caption": "c"})]),
+    "captions": (
+        [("a.jpg", b"x"), ("a.json", obj(captions=["c", "d"]))],
+        [("a.jpg", ["c", "d"], {"captions": ["c", "d"]})],
+    ),
+    "cls, json and txt: the label": (
+        [("a.cls", "7"), ("a.jpg", b"x"), ("a.json", '["c"]'), ("a.txt", "d")],
+        [("a.jpg", 7, None)],
+    ),
+    "an empty txt first": (
+        [("a.jpg", b"x"), ("a.txt", ""), ("b.jpg", b"y"), ("b.txt", "c")],
+        [("a.jpg", [], None), ("b.jpg", ["c"], None)],
+    ),
+    "captions that only later come alone": (
+        [("a.jpg", b"x"), ("a.cls", "1"), ("a.txt", "c"), ("b.jpg", b"y"), ("b.txt", "d")],
+        [("a.jpg", ["c"], None), ("b.jpg", ["d"], None)],
+    ),
+    "members apart": (
+        [("0.jpg", b"x"), ("1.jpg", b"y"), ("0.cls", "5"), ("1.cls", "6")],
+        [("0.jpg", 5, None), ("1.jpg", 6, None)],
+    ),
+    "cls and an equal number": ([("a.jpg", b"x"), ("a.cls", "3"), ("a.json", "3")], [("a.jpg", 3, None)]),
+    "cls beside an object": (
+        [("a.json", obj(label=9)), ("a.cls", "3"), ("a.jpg", b"x")],
+        [("a.jpg", 3, {"label": 9})],
+    ),
+    "a mask beside the picture": (
+        [("a.jpg", b"x"), ("a.seg.png", b"m"), ("a.cls", "3")],
+        [("a.jpg", 3, None)],
+    ),
+}
+UNCLEAR = {  # members -> what both say
+    "cls and another number": ([("a.jpg", b"x"), ("a.cls", "3"), ("a.json", "4")], "holds 4; expected 3"),
+    "labels here, captions there": (
+        [("a.jpg", b"x"), ("a.cls", "3"), ("b.jpg", b"y"), ("b.txt", "c")],
+        "samples with labels and samples with captions",
+    ),
+    "a key that comes again": (
+        [("a.jpg", b"x"), ("a.cls", "1"), ("b.jpg", b"y"), ("b.cls", "2"), ("a.jpg", b"z"), ("a.cls", "3")],
+        "more than once",
+    ),
+    "two versions of one stem": (
+        [("cat.v2.jpg", b"x"), ("cat.v2.cls", "1"), ("cat.v3.jpg", b"y"), ("cat.v3.cls", "2")],
+        "cat.v2.jpg, cat.v3.jpg share one stem",
+    ),
+    "a label beyond 64 bits": ([("a.jpg", b"x"), ("a.cls", "9" * 20)], "beyond 64 bits"),
+    "a name of a class": ([("a.jpg", b"x"), ("a.cls", "dog")], "holds 'dog'; expected a class number"),
+}
+
+
+def by_both(path):
+    """What the two readers say: (key, data, target, meta) of each sample, or the sentence."""
+    found = []
+    for read in (_by_formats, _by_sources):
+        try:
+            found.append(read(path))
+        except HelpersError as error:
+            found.append(str(error))
+    return found
+
+
+def _by_formats(path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return plain(tar.open(path))
+
+
+def _by_sources(path):
+    source = sources.load(path)
+    rows = []
+    for row, (key, target) in enumerate(
+        zip(source.manifest.paths.to_pylist(), source.manifest.targets.to_pylist(), strict=True)
+    ):
+        buffer = bytearray(source.store.size(key))
+        source.store.read_into(key, memoryview(buffer))
+        rows.append((key, bytes(buffer), target, source.manifest.meta(row)))
+    return rows
+
+
+@pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
+@pytest.mark.parametrize("what", RIGHT)
+def test_shards_and_sources_read_the_same_right_targets(tmp_path, what, name):
+    members, expected = RIGHT[what]
+    members = member_list(*members)
+    tarfile_of(tmp_path / name, members)
+    bytes_of = dict(members)
+    rows = [(key, bytes_of[key], target, meta) for key, target, meta in expected]
+    assert by_both(tmp_path / name) == [rows, rows]
+
+
+@pytest.mark.parametrize("what", UNCLEAR)
+def test_shards_and_sources_refuse_the_same_in_a_sentence(tmp_path, what):
+    members, sentence = UNCLEAR[what]
+    tarfile_of(tmp_path / "x.tar", member_list(*members))
+    first, second = by_both(tmp_path / "x.tar")
+    assert sentence in first and first == second
+
+
+def test_sparse_members_are_refused_by_both(tmp_path, need_tool):
+    with (tmp_path / "1.jpg").open("wb") as file:
+        file.truncate(1 << 20)
+        file.write(b"x" * 4096)
+    (tmp_path / "1.cls").write_text("1")
+    for version in ("gnu", "posix"):
+        path = tmp_path / f"{version}.tar"
+        run(
+            need_tool("tar", "tar"),
+            "-S",
+            f"--format={version}",
+            "-cf",
+            path,
+            "-C",
+            tmp_path,
+            "1.jpg",
+            "1.cls",
+        )
+        assert all("sparse" in said for said in by_both(path))
+
+
+def test_kinds_of_targets_are_decided_for_all_shards_together(tmp_path):
+    tarfile_of(tmp_path / "0.tar", member_list(("a.jpg", b"x"), ("a.cls", "1"), ("a.txt", "c")))
+    tarfile_of(tmp_path / "1.tar", member_list(("b.jpg", b"y"), ("b.txt", "d")))
+    with pytest.warns(UserWarning, match="the labels are left aside"):
+        assert [s.target for s in tar.open(tmp_path)] == [["c"], ["d"]]
+    tarfile_of(tmp_path / "2.tar", member_list(("c.jpg", b"y"), ("c.cls", "2")))
+    with pytest.raises(FormatError, match="samples with labels and samples with captions"):
+        len(tar.open(tmp_path))
+
+
+def test_a_set_without_targets_is_said_once_to_be_unlabelled(tmp_path):
+    for number in range(6):
+        members = [(f"{number}/{i}.jpg", b"x") for i in range(3)] + [(f"{number}/0.json", '{"label": "dog"}')]
+        tarfile_of(tmp_path / f"{number}.tar", member_list(*members))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        reader = tar.open(tmp_path)
+        assert [s.target for s in reader] == [-1] * 18
+        assert [s.target for s in pickle.loads(pickle.dumps(reader))] == [-1] * 18
+    assert [str(one.message).startswith(f"{tmp_path}: 18 samples without a target") for one in said] == [True]
+
+
+def test_class_folders_label_where_objects_tell_no_target(tmp_path):
+    members = [
+        ("cat/1.jpg", b"x"),
+        ("cat/1.json", obj(by="me")),
+        ("dog/2.jpg", b"y"),
+        ("dog/2.json", obj(by="you")),
+    ]
+    tarfile_of(tmp_path / "x.tar", member_list(*members))
+    source = sources.load(tmp_path / "x.tar")
+    assert source.manifest.targets.to_pylist() == [0, 1] and source.manifest.classes == ("cat", "dog")
+    assert [source.manifest.meta(row) for row in (0, 1)] == [{"by": "me"}, {"by": "you"}]
+
+
+@pytest.mark.parametrize("name", SUFFIXES)
+@pytest.mark.parametrize("samples", [IMAGES, CAPTIONED])
+def test_our_own_tar_is_a_source_with_its_keys_targets_and_objects(tmp_path, name, samples):
+    write(tmp_path / name, samples)
+    (tmp_path / f"{name}.index.arrow").unlink()
+    assert by_both(tmp_path / name) == [plain(samples)] * 2
+
+
+def test_thousands_of_headers_that_announce_each_other_are_no_recursion(tmp_path):
+    header = tarfile.TarInfo("././@LongLink")
+    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 6
+    long = header.tobuf(tarfile.GNU_FORMAT) + b"a.jpg\0".ljust(512, b"\0")
+    image, label = tarfile.TarInfo("cut.jpg"), tarfile.TarInfo("a.cls")
+    image.size = label.size = 1
+    blocks = [image.tobuf(), b"x".ljust(512, b"\0"), label.tobuf(), b"3".ljust(512, b"\0"), bytes(1024)]
+    (tmp_path / "x.tar").write_bytes(long * 2000 + b"".join(blocks))
+    assert by_both(tmp_path / "x.tar") == [[("a.jpg", b"x", 3, None)]] * 2
 
 
 @pytest.mark.parametrize("name", ["x.tar.gz", "x.tar.zst"])

@@ -1,7 +1,7 @@
 """Tar shards in the layout of webdataset, with an index for random access beside each.
 
 `x.tar` is one file, `x.tars` a folder of `shard-000000.tar`, … ; `.tar.gz` and `.tar.zst` are compressed
-in frames. Everything that reads tar reads them: webdataset, DALI, tarfile, `tar xf`.
+as one stream. Everything that reads tar reads them: webdataset, DALI, tarfile, `tar xf`.
 
 The trap: a tar cut at a block border looks complete to most tools. `open` refuses it, with the index
 or without. Notebook 05 teaches this format.

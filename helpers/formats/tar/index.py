@@ -10,7 +10,6 @@ Notebook 05 opens a shard with and without it.
 
 from __future__ import annotations
 
-import itertools
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,7 @@ from helpers.errors import DamagedFileError, FormatError
 from helpers.formats import provenance
 from helpers.formats.bytefile import Access, ByteFile
 from helpers.formats.output import save_digest, writing
-from helpers.formats.tar.stores import Frames, peek
+from helpers.formats.tar.sides import Told
 from helpers.samples import Target, TargetKind
 
 SUFFIX = ".index.arrow"
@@ -49,7 +48,7 @@ class Index:
         provenance: How the shard was made; empty for tars from elsewhere.
         file_bytes: Size of the tar file when the index was made.
         edges: Hash of the tar file's first and last 4 KiB.
-        frames: Frames of a compressed tar; empty for a plain one.
+        raw_bytes: Size of the tar in a compressed file; 0 if it is plain.
     """
 
     keys: pa.StringArray
@@ -60,7 +59,7 @@ class Index:
     provenance: dict[str, Any] = field(default_factory=dict)
     file_bytes: int = 0
     edges: str = ""
-    frames: Frames = ()
+    raw_bytes: int = 0
 
     @property
     def target_kind(self) -> TargetKind:
@@ -106,8 +105,29 @@ def beside(path: Path) -> Path:
 
 def edges(file: ByteFile) -> str:
     """What binds an index to its file: a hash of the file's first and last 4 KiB."""
-    head = bytes(peek(file, 0, _EDGE_BYTES))
-    return hash_block(head + bytes(peek(file, max(0, file.size - _EDGE_BYTES), _EDGE_BYTES)))
+    head = bytes(file.read(0, min(_EDGE_BYTES, file.size)))
+    return hash_block(head + bytes(file.read(max(0, file.size - _EDGE_BYTES), file.size)))
+
+
+def of_told(told: Told, kind: TargetKind, access: Access) -> Index:
+    """The index of a tar that has none beside it.
+
+    Args:
+        told: What its members say.
+        kind: What the targets of the whole set are.
+        access: How the file is opened.
+    """
+    data, builder = told.data, IndexBuilder(kind)
+    columns = (data.names.to_pylist(), data.offsets.tolist(), data.sizes.tolist(), told.targets(kind))
+    for row in zip(*columns, told.metas, strict=True):
+        builder.add(*row)
+    raw_bytes = data.raw_bytes if data.compression else 0
+    facts = {
+        "file_bytes": data.file_bytes,
+        "edges": edges(ByteFile(data.path, access)),
+        "raw_bytes": raw_bytes,
+    }
+    return builder.build(provenance=data.record, **facts)
 
 
 def save(index: Index, path: Path, *, digest: bool) -> list[Path]:
@@ -120,7 +140,7 @@ def save(index: Index, path: Path, *, digest: bool) -> list[Path]:
         "version": 1,
         "file_bytes": index.file_bytes,
         "edges": index.edges,
-        "frames": index.frames,
+        "frames": [[0, 0], [index.file_bytes, index.raw_bytes]] if index.raw_bytes else [],
         "provenance": provenance.dumps(index.provenance),
     }
     arrays = [index.keys, pa.array(index.offsets), pa.array(index.sizes), index.targets, index.metas]
@@ -168,10 +188,9 @@ def _index_of(batch: pa.RecordBatch) -> Index:
             raise ValueError(f"column {name} has type {column.type} and {column.null_count} nulls")
     keys, offsets, sizes, targets, metas = (batch.column(name) for name in columns)
     facts = json.loads((batch.schema.metadata or {})[_FACTS])
-    frames = [(int(packed), int(raw)) for packed, raw in facts["frames"]]
-    disordered = any(a[0] >= b[0] or a[1] > b[1] for a, b in itertools.pairwise(frames))
-    if disordered or (frames and (frames[0] != (0, 0) or len(frames) < 2)):
-        raise ValueError("frames out of order")
+    raw_bytes = int(facts["frames"][-1][1]) if facts["frames"] else 0
+    if raw_bytes < 0:
+        raise ValueError(f"{raw_bytes} bytes of tar")
     return Index(
         keys,
         _numbers(offsets),
@@ -181,7 +200,7 @@ def _index_of(batch: pa.RecordBatch) -> Index:
         provenance.loads(facts["provenance"]),
         int(facts["file_bytes"]),
         str(facts["edges"]),
-        frames,
+        raw_bytes,
     )
 
 

@@ -9,11 +9,13 @@ The trap: a header is 512 bytes, and a write of its own for each doubles the cal
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
+from typing import Any
 
 from helpers.formats.output import OutputFile
-from helpers.formats.tar import compression
 from helpers.formats.tar.options import Compression
+from helpers.formats.tar.streams import zstandard
 from helpers.samples import Buffer
 
 _SMALL_BYTES = 16 << 10
@@ -26,7 +28,7 @@ class Output:
     Args:
         path: File that must not exist yet.
         digest: Take the content digest while writing.
-        packing: Compress in independent frames.
+        packing: Compress as one gzip member or zstd frame: many readers stop at the end of the first.
 
     Raises:
         OutputExistsError: `path` exists.
@@ -35,8 +37,7 @@ class Output:
     def __init__(self, path: Path, *, digest: bool, packing: Compression | None = None) -> None:
         self.path = path
         self.position = 0
-        self.frames = [(0, 0)]
-        self._packing = packing
+        self._packer: Any = _packer(packing) if packing else None
         self._pending = bytearray()
         self._file = OutputFile(path, digest=digest)
 
@@ -44,7 +45,7 @@ class Output:
         """Append a header or another small thing."""
         self._pending += data
         self.position += len(data)
-        if len(self._pending) >= _BUFFER_BYTES and self._packing is None:
+        if len(self._pending) >= _BUFFER_BYTES:
             self._flush()
 
     def member(self, header: bytes, data: Buffer) -> int:
@@ -54,7 +55,7 @@ class Output:
             Where in the tar stream its data starts.
         """
         self._pending += header
-        if self._packing or len(data) < _SMALL_BYTES:
+        if len(data) < _SMALL_BYTES:
             self._pending += data
         else:
             self._flush(data)
@@ -62,34 +63,31 @@ class Output:
         self.position = start + len(data)
         return start
 
-    def sample_end(self) -> None:
-        """Say that a sample is complete: a frame may end here."""
-        if self._packing and len(self._pending) >= compression.FRAME_BYTES:
-            self._end_frame()
-
     def finish(self) -> list[Path]:
         """Write what waits, close, and write the digest.
 
         Returns:
             The files written.
         """
-        if self._packing:
-            self._end_frame()
-        else:
-            self._flush()
+        self._flush()
+        if self._packer is not None:
+            self._file.append([self._packer.flush()])
         return [*self._file.finish()]
 
     def abandon(self) -> None:
         """Close without finishing; nothing happens if it was finished."""
         self._file.close()
 
-    def _end_frame(self) -> None:
-        assert self._packing is not None
-        if self._pending:
-            self._file.append([compression.compress(self._packing, self._pending)])
-            self._pending.clear()
-            self.frames.append((self._file.position, self.position))
-
     def _flush(self, data: Buffer = b"") -> None:
-        self._file.append([self._pending, data])
+        pieces = [self._pending, data]
+        if self._packer is not None:
+            pieces = [self._packer.compress(piece) for piece in pieces]
+        self._file.append(pieces)
         self._pending = bytearray()  # the views that were written may still hold the old one
+
+
+def _packer(kind: Compression) -> Any:
+    """One stream, with no time and no name in it."""
+    if kind == "gzip":
+        return zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    return zstandard().ZstdCompressor(level=3, write_checksum=True).compressobj()

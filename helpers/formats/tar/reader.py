@@ -2,6 +2,7 @@
 
 With the index beside it a shard opens in well under a millisecond and a read is one slice of a memory
 map. Without one (tars of other programs) all headers are read once; readers never write files.
+Compressed shards are streams: in stored order they are read as fast as they unpack, and no other way.
 
 The trap: webdataset streams shards and never seeks, which is right for object stores and for disks;
 random access pays from memory, node-local flash and staged data. Notebook 05 measures both.
@@ -12,9 +13,9 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import warnings
 from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,9 @@ from helpers.errors import DamagedFileError, FormatError, first_few
 from helpers.formats import provenance
 from helpers.formats.bytefile import Access, ByteFile
 from helpers.formats.placed import PlacedReader, Store
-from helpers.formats.tar import compression, grouping, index
+from helpers.formats.tar import archive, index, sides
 from helpers.formats.tar.options import NAME, SUFFIXES
-from helpers.formats.tar.stores import FramedStore, find_frames, peek, reading
+from helpers.formats.tar.streams import StreamedStore, cannot_read, compression_of
 from helpers.samples import Meta, Target, TargetKind
 
 _NUMBERED = re.compile(r"shard-(\d{6,})\.tar(\.gz|\.zst)?")
@@ -86,28 +87,42 @@ class TarReader(PlacedReader[_Shards]):
         paths = _shard_paths(self.path)
         if len(paths) > 4:  # on a parallel file system each open waits for a server
             with ThreadPoolExecutor(16) as pool:
-                indexes = list(pool.map(self._index, paths))
+                found = list(pool.map(self._index, paths))
         else:
-            indexes = [self._index(path) for path in paths]
-        kinds = {found.target_kind for found in indexes if len(found.keys)}
-        if len(kinds) > 1:
+            found = [self._index(path) for path in paths]
+        told = [one for one in found if isinstance(one, sides.Told)]
+        notes: tuple[str, ...] = ()
+        if told:
+            kind, notes = sides.target_kind(told, self.path)
+            notes += sides.unlabelled(told, kind)
+        for one in told:
+            self._scanned[one.data.path] = index.of_told(one, kind, self._access)
+        indexes = [self._scanned[one.data.path] if isinstance(one, sides.Told) else one for one in found]
+        if len({each.target_kind for each in indexes if len(each.keys)}) > 1:
             raise FormatError(
                 f"{self.path} holds shards with labels and shards with captions",
                 expected="shards of one data set",
                 next_step="Move them into a folder for each set",
             )
+        self._say(told, notes)
         return _Shards(paths, indexes, self._access)
 
-    def _index(self, path: Path) -> index.Index:
-        with reading(path):
+    def _say(self, told: list[sides.Told], notes: tuple[str, ...]) -> None:
+        """Say once what is odd about tars of other programs."""
+        more = [note for one in told for note in one.data.notes + one.notes]
+        if said := dict.fromkeys([*notes, *more]):
+            warnings.warn(f"{self.path}: {'; '.join(said)}", stacklevel=5)
+
+    def _index(self, path: Path) -> index.Index | sides.Told:
+        try:
             file_bytes = path.stat().st_size
+        except OSError as error:
+            raise cannot_read(path, error) from error
         if index.beside(path).exists():
             found = index.load(path, self._access)
             index.check_size(path, file_bytes, found)
             return found
-        if path not in self._scanned:
-            self._scanned[path] = scan(path, self._access)
-        return self._scanned[path]
+        return self._scanned.get(path) or sides.read(archive.index(path))
 
     def __len__(self) -> int:
         return self._handle().starts[-1]
@@ -165,14 +180,14 @@ class TarReader(PlacedReader[_Shards]):
         shards = self._handle()
         number, row = shards.place(self._checked(index))
         found = shards.indexes[number]
-        if found.frames:
+        if found.raw_bytes:
             return None
         offset = int(found.offsets[row])
         return shards.paths[number], offset, offset + int(found.sizes[row])
 
     def info(self) -> dict[str, Any]:
         shards = self._handle()
-        compressed = any(found.frames for found in shards.indexes)
+        compressed = any(found.raw_bytes for found in shards.indexes)
         return {
             "format": NAME,
             "layout": "webdataset",
@@ -192,25 +207,18 @@ def _open_store(path: Path, access: Access, found: index.Index) -> Store:
     """The (unpacked) bytes of a tar, checked against its index."""
     file = ByteFile(path, access)
     index.check_bound(file, found)
-    kind = compression.kind_of(bytes(peek(file, 0, 4)))
-    return file if kind is None else FramedStore(file, kind, found.frames)
-
-
-def scan(path: Path, access: Access) -> index.Index:
-    """Make the index of a tar that has none, by reading all its headers (or unpacking all of it)."""
-    file = ByteFile(path, access)
-    kind = compression.kind_of(bytes(peek(file, 0, 4)))
-    frames = find_frames(file, kind) if kind is not None else []
-    found = grouping.scan(path, file if kind is None else FramedStore(file, kind, frames))
-    return replace(found, file_bytes=file.size, edges=index.edges(file), frames=frames)
+    kind = compression_of(path)
+    return file if kind is None else StreamedStore(path, kind, found.raw_bytes)
 
 
 def _shard_paths(path: Path) -> list[Path]:
-    with reading(path):
-        if not path.is_dir():
-            return [path]
-        endings = (*SUFFIXES.values(), ".tgz")
+    if not path.is_dir():
+        return [path]
+    endings = (*SUFFIXES.values(), ".tgz")
+    try:
         paths = sorted(p for p in path.iterdir() if p.name.endswith(endings) and p.name[0] != ".")
+    except OSError as error:
+        raise cannot_read(path, error) from error
     if not paths:
         raise FormatError(
             f"{path} holds no tar files",

@@ -101,7 +101,6 @@ class Shard:
             beside.append(("meta", meta.encode()))
             tail += headers.small_member(f"{stem}.meta", meta.encode())
         self._out.small(tail)
-        self._out.sample_end()
         self._rows.add(sample.key, offset, size, value, meta)
         if self._dali is not None:
             self._dali.append(dali.line(stem, (suffix, offset, size), beside))
@@ -134,7 +133,7 @@ class Shard:
             provenance=self._record,
             file_bytes=plain.size,
             edges=index.edges(plain),
-            frames=self._out.frames if self._packing else (),
+            raw_bytes=self._out.position if self._packing else 0,
         )
         self._refuse_twins(rows)
         files += index.save(rows, path, digest=self._digest)

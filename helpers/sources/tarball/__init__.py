@@ -9,7 +9,10 @@ and the tar that was downloaded can be read at random as it is. Notebook 05 does
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +20,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from helpers.errors import SourceError
+from helpers.errors import SourceError, first_few
+from helpers.formats import provenance
+from helpers.formats.tar import sides
+from helpers.formats.tar.archive import Archive, index
+from helpers.formats.tar.streams import spool
 from helpers.manifest import Manifest
 from helpers.progress import plural
 from helpers.samples import UNLABELLED
 from helpers.sources.record import Options, Source, canonical_split, choose_split
-from helpers.sources.tarball import webdataset
-from helpers.sources.tarball.archive import Archive, index
-from helpers.sources.tarball.store import StreamStore, TarStore, open_store
-from helpers.sources.tarball.streams import spool
+from helpers.sources.tarball.store import StreamStore, TarStore, as_source, open_store
 
 __all__ = [
     "Archive",
@@ -45,7 +49,7 @@ def load(path: Path, options: Options | None = None) -> Source:
     """Read a tar file as a source.
 
     Args:
-        path: A tar, tar.gz (bz2, xz) or tar of tars.
+        path: A tar, tar.gz (bz2, xz, zst) or tar of tars.
         options: See `Options`.
 
     Returns:
@@ -60,7 +64,9 @@ def load(path: Path, options: Options | None = None) -> Source:
 
 def open_archive(path: Path, options: Options) -> Archive:
     """Index a tar, after decompressing it onto scratch if that was asked for."""
-    return index(spool(path, options.spool) if options.spool else path, options)
+    with as_source():
+        place = spool(path, options.spool) if options.spool else path
+        return index(place, threads=options.threads, allow_truncated=options.allow_truncated)
 
 
 def samples_of(archive: Archive, options: Options) -> Archive:
@@ -80,23 +86,47 @@ def samples_of(archive: Archive, options: Options) -> Archive:
 
 
 def from_archive(archive: Archive, options: Options) -> Source:
-    """The source that an indexed archive is."""
-    samples = samples_of(archive, options)
+    """The source that an indexed archive is: labelled by side files, or else by class folders."""
+    if archive.is_ours:
+        return _sided(sides.read(archive), options)
+    samples, metas = samples_of(archive, options), None
     aside = len(archive.names) - len(samples.names) - len(archive.contents)
     notes = (*archive.notes, *((f"left aside: {plural(aside, 'other file')}",) if aside else ()))
     if not options.unlabelled:
-        found = webdataset.recognise(archive, samples.names.to_pylist(), options)
-        if found is not None:
-            manifest = _manifest(samples, found.targets, options.split or "train", (), found.metas)
-            return Source(manifest, open_store(archive), "webdataset tar", notes + found.notes, archive.path)
+        with as_source():
+            told = sides.read(archive, options.suffixes)
+        if any(told.kinds):
+            return _sided(told, options)
+        samples, metas, notes = told.data, told.metas, (*archive.notes, *told.notes)
     place = _find_classes(samples.names, archive.path, options)
     samples = samples.select(place.keep)
     labels, classes, more = _labels(samples, place, options)
-    if classes:
-        inside = labels != UNLABELLED
-        samples, labels = samples.select(inside), labels[inside]
-    manifest = _manifest(samples, labels, place.split, classes)
-    return Source(manifest, open_store(archive), "tarball", notes + place.notes + more, archive.path)
+    inside = labels != UNLABELLED if classes else np.ones(len(labels), bool)
+    if metas is not None:
+        metas = list(compress(compress(metas, place.keep), inside))
+    samples, labels = samples.select(inside), labels[inside]
+    manifest = _manifest(samples, labels, place.split, classes, metas)
+    return Source(manifest, open_store(samples), "tarball", notes + place.notes + more, archive.path)
+
+
+def _sided(told: sides.Told, options: Options) -> Source:
+    """The source whose targets stand beside its samples, as webdataset and `pack` store them."""
+    data = told.data
+    with as_source():
+        kind, said = sides.target_kind([told], data.path)
+    without = [] if options.unlabelled else told.without(kind)
+    if without and options.strict:
+        raise SourceError(
+            f"{data.path} has {plural(len(without), 'sample')} without a target: "
+            f"{first_few(without, len(without))}",
+            expected="a .cls, .txt or .json member for each",
+            next_step="Leave out strict to take them unlabelled",
+        )
+    targets = [UNLABELLED] * len(data.names) if options.unlabelled else told.targets(kind)
+    split = options.split or data.record.get("schema", {}).get("split") or "train"
+    manifest = _manifest(data, targets, split, provenance.class_names(data.record), told.metas)
+    notes = (*data.notes, *told.notes, *said, *sides.unlabelled([told], kind))
+    return Source(manifest, open_store(data), "webdataset tar", notes, data.path)
 
 
 def _manifest(
@@ -104,11 +134,12 @@ def _manifest(
     targets: object,
     split: str,
     classes: tuple[str, ...],
-    metas: object = None,
+    metas: Sequence[str | None] | None,
 ) -> Manifest:
+    objects = [json.loads(text) if text else None for text in metas] if metas and any(metas) else None
     name = samples.path.name.partition(".")[0] or "dataset"
     return Manifest.from_columns(
-        samples.names, targets, name=name, split=split, classes=classes, sizes=samples.sizes, metas=metas
+        samples.names, targets, name=name, split=split, classes=classes, sizes=samples.sizes, metas=objects
     )
 
 

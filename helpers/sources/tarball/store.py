@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,20 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from helpers.errors import SourceError
-from helpers.sources.tarball.archive import Archive
-from helpers.sources.tarball.streams import ForwardFile, PlainFile
+from helpers.errors import FormatError, SourceError
+from helpers.formats.tar.archive import Archive
+from helpers.formats.tar.streams import ForwardFile, PlainFile
 
 _HASH_AT_ONCE = 16_384
+
+
+@contextmanager
+def as_source() -> Iterator[None]:
+    """Tell what is wrong with a tar that is read as a source as a SourceError."""
+    try:
+        yield
+    except FormatError as error:
+        raise SourceError(error.got, expected=error.expected, next_step=error.next_step) from error
 
 
 class Lookup:
@@ -120,7 +130,8 @@ class TarStore(_Store):
             return size
         file = self._file
         if file is None:
-            file = self._file = PlainFile(self.path, self._archive.file_bytes)
+            with as_source():
+                file = self._file = PlainFile(self.path, self._archive.file_bytes)
         try:
             got = file.read_into(buffer[:size], int(self._archive.offsets[row]))
         except OSError as error:
@@ -154,7 +165,7 @@ class StreamStore(_Store):
         size, offset = int(self._archive.sizes[row]), int(self._archive.offsets[row])
         if size > len(buffer):
             return size  # the stream stays where it is, for the call with a larger buffer
-        with self._lock:
+        with self._lock, as_source():
             data = self._stream_at(row, offset, path).read(offset, size)
         if len(data) != size:
             raise self._cut(path, len(data), size)

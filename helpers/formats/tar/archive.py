@@ -12,25 +12,27 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from helpers.errors import SourceError, first_few
+from helpers.errors import DamagedFileError, FormatError, first_few
+from helpers.formats import provenance
+from helpers.formats.tar.headers import BLOCK_BYTES, RECORD_BYTES
+from helpers.formats.tar.members import Members, Scanner, is_tar, prefix_of, refuse_incomplete
+from helpers.formats.tar.streams import ForwardFile, PlainFile, cannot_read, compression_of
 from helpers.keys import key_problem
 from helpers.progress import plural
-from helpers.sources.record import Options
-from helpers.sources.tarball.headers import Members, Scanner, is_tar, prefix_of, refuse_incomplete
-from helpers.sources.tarball.streams import ForwardFile, PlainFile, cannot_read, compression_of
 
 SIDE_SUFFIXES = (b".cls", b".json", b".txt", b".meta")
-_HIDDEN = r"(^|/)\."
+_HIDDEN = r"(^|/)\.|^__[^/]*__/"  # the second as webdataset does
 _HOSTILE = r"^/|(^|/)\.\.?(/|$)|//|[\x00\n]"
-_AFTER_END_BYTES = 1 << 20
+_STEP_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,9 @@ class Archive:
         sizes: Bytes of each.
         contents: Bytes of small side files (labels, captions) by row.
         notes: What was left aside.
+        raw_bytes: Size of the tar after decompression.
+        record: The provenance inside; empty in tars from elsewhere.
+        replaced: Members that later ones of their name replaced.
     """
 
     path: Path
@@ -56,13 +61,23 @@ class Archive:
     sizes: npt.NDArray[np.int64]
     contents: dict[int, bytes] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    raw_bytes: int = 0
+    record: dict[str, Any] = field(default_factory=dict)
+    replaced: tuple[str, ...] = ()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this package wrote it."""
+        return self.record.get("package") == provenance.PACKAGE
 
     def select(self, keep: npt.NDArray[np.bool_]) -> Archive:
         """The files for which `keep` is true, without side files' bytes."""
-        names = self.names.filter(pa.array(keep))
-        return Archive(
-            self.path, self.compression, self.file_bytes, names, self.offsets[keep], self.sizes[keep]
-        )
+        return self.take(np.flatnonzero(keep))
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Archive:
+        """The files in these rows, without side files' bytes."""
+        names = self.names.take(pa.array(rows))
+        return replace(self, names=names, offsets=self.offsets[rows], sizes=self.sizes[rows], contents={})
 
     def having(self, suffixes: tuple[str, ...]) -> npt.NDArray[np.bool_]:
         """Which files have one of these suffixes (lower case with the dot)."""
@@ -79,64 +94,76 @@ class Archive:
         return ", ".join(shown) or "no files"
 
 
-def index(path: Path, options: Options | None = None) -> Archive:
-    """Index a tar, tar.gz (bz2, xz) or tar of tars.
+def index(path: Path, *, threads: int = 32, allow_truncated: bool = False) -> Archive:
+    """Index a tar, tar.gz (bz2, xz, zst) or tar of tars.
 
-    One 512-byte read a member; inner archives are scanned `options.threads` at a time, which hides a
+    One 512-byte read a member; inner archives are scanned `threads` at a time, which hides a
     parallel file system's latency. A compressed archive is decompressed once to index it.
 
     Args:
         path: The archive.
-        options: `threads` and `allow_truncated` count here.
+        threads: Inner archives scanned at once.
+        allow_truncated: Take the whole members of an archive that was cut off.
 
     Raises:
-        SourceError: Not a tar, damaged, cut off, or with names that leave their folder.
+        FormatError: Not a tar, damaged, cut off, or with names that leave their folder.
     """
-    options = options or Options()
     compression = compression_of(path)
     try:
         file_bytes = path.stat().st_size
     except OSError as error:
         raise cannot_read(path, error) from error
-    members, notes = (
-        _scan_plain(path, options) if compression is None else _scan_stream(path, compression, options)
-    )
-    return _columns(path, compression, file_bytes, members, notes)
-
-
-def _scan_plain(path: Path, options: Options) -> tuple[Members, list[str]]:
-    file = PlainFile(path)
-    file.expect_short_reads()
-    outer = Scanner(file.read, str(path), SIDE_SUFFIXES).scan(0, file.size)
-    notes = _ending(outer, path, file.size, options)
-    if outer.complete and any(file.read(outer.end, _AFTER_END_BYTES)):
-        notes.append("bytes after the archive's end mark left aside (two archives joined by cat?)")
-    return _expanded(outer, file, str(path), options), notes
-
-
-def _scan_stream(path: Path, compression: str, options: Options) -> tuple[Members, list[str]]:
-    file = ForwardFile(path, compression)
+    file = PlainFile(path) if compression is None else ForwardFile(path, compression)
     try:
-        members = Scanner(file.read, str(path), SIDE_SUFFIXES, inline=True).scan()
-        return members, _ending(members, path, file.position, options)
+        scanner = Scanner(file.read, str(path), SIDE_SUFFIXES, inline=isinstance(file, ForwardFile))
+        if isinstance(file, PlainFile):
+            file.expect_short_reads()
+        outer = scanner.scan(end=file_bytes if isinstance(file, PlainFile) else None)
+        raw_bytes, notes = _ending(outer, file, allow_truncated)
+        if isinstance(file, PlainFile):
+            outer = _expanded(outer, file, str(path), threads, allow_truncated)
     finally:
-        file.close()
+        if isinstance(file, ForwardFile):
+            file.close()
+    found = _columns(path, compression, file_bytes, outer, notes)
+    return replace(found, raw_bytes=raw_bytes)
 
 
-def _ending(members: Members, path: Path, size: int, options: Options) -> list[str]:
-    """Refuse an archive that was cut off; or drop what is not whole, and say so."""
-    if members.complete:
-        return []
-    if not options.allow_truncated:
-        refuse_incomplete(members, str(path))
-    while members.names and members.offsets[-1] + members.sizes[-1] > size:
-        members.names.pop(), members.offsets.pop(), members.sizes.pop()
-    return [f"the archive is cut off at byte {members.end:,}; {plural(len(members.names), 'whole member')}"]
+def _ending(outer: Members, file: PlainFile | ForwardFile, lenient: bool) -> tuple[int, list[str]]:
+    """Read on to the very end; refuse an archive that was cut off or goes on, or say so.
+
+    Returns:
+        Bytes of the (decompressed) archive, and what to say of its end.
+    """
+    if not outer.complete and not lenient:
+        refuse_incomplete(outer, str(file.path))
+    position, clean = outer.end + BLOCK_BYTES * outer.complete, True
+    while data := file.read(position, _STEP_BYTES):
+        clean = clean and data.count(0) == len(data)
+        position += len(data)
+    if not outer.complete:
+        position = file.size if isinstance(file, PlainFile) else file.position
+        while outer.names and outer.offsets[-1] + outer.sizes[-1] > position:
+            outer.names.pop(), outer.offsets.pop(), outer.sizes.pop()
+            outer.contents.pop(len(outer.names), None)
+        kept = plural(len(outer.names), "whole member")
+        return position, [f"the archive is cut off at byte {outer.end:,}; {kept}"]
+    if clean and not (outer.is_ours and position % RECORD_BYTES):
+        return position, []
+    if lenient:
+        return position, ["bytes after the archive's end mark left aside (two archives joined by cat?)"]
+    what = "is cut in the zeros at its end" if clean else "has data behind the end of the archive"
+    raise DamagedFileError(
+        f"{file.path} {what} (at byte {outer.end:,} of {position:,})",
+        expected="a complete tar with nothing but zeros behind its end mark",
+        next_step="Copy or pack it again (archives joined by cat: tar -i reads them), or give the source "
+        "with --allow-truncated to take what stands before the mark",
+    )
 
 
-def _expanded(outer: Members, file: PlainFile, where: str, options: Options) -> Members:
+def _expanded(outer: Members, file: PlainFile, where: str, threads: int, lenient: bool) -> Members:
     """Replace every inner tar by its members, however deep they are nested."""
-    inner = [row for row, name in enumerate(outer.names) if is_tar(name)]
+    inner = [] if outer.is_ours else [row for row, name in enumerate(outer.names) if is_tar(name)]
     if not inner:
         return outer
 
@@ -144,12 +171,12 @@ def _expanded(outer: Members, file: PlainFile, where: str, options: Options) -> 
         name = f"{where}:{outer.names[row].decode('utf-8', 'replace')}"
         begin = outer.offsets[row]
         found = Scanner(file.read, name, SIDE_SUFFIXES, inline=True).scan(begin, begin + outer.sizes[row])
-        if not options.allow_truncated:
+        if not lenient:
             refuse_incomplete(found, name)
         return found
 
     whole = Members(skipped=outer.skipped, examples=outer.examples, end=outer.end, complete=outer.complete)
-    with ThreadPoolExecutor(options.threads, thread_name_prefix="index") as pool:
+    with ThreadPoolExecutor(threads, thread_name_prefix="index") as pool:
         start = 0
         for row, members in zip(inner, pool.map(scan, inner), strict=True):
             whole.extend(_rows(outer, start, row), b"")
@@ -171,7 +198,7 @@ def _columns(
 ) -> Archive:
     """Names as text, without those that are hidden or were replaced by later members."""
     names = _as_text(found.names, path)
-    hidden = pc.match_substring_regex(names, _HIDDEN).to_numpy(zero_copy_only=False)
+    hidden = pc.match_substring_regex(names, _HIDDEN).to_numpy(zero_copy_only=False) & (not found.is_ours)
     latest = _is_last_of_its_name(names)
     keep = ~hidden & latest
     if count := int(hidden.sum()):
@@ -190,6 +217,8 @@ def _columns(
         np.array(found.sizes, np.int64)[keep],
         {int(new_row[row]): data for row, data in found.contents.items() if keep[row]},
         tuple(notes),
+        record=found.record,
+        replaced=tuple(names.filter(pa.array(~latest & ~hidden)).to_pylist()),
     )
 
 
@@ -216,8 +245,8 @@ def _is_utf8(name: bytes) -> bool:
     return True
 
 
-def _bad_names(path: Path, names: list[str], problem: str) -> SourceError:
-    return SourceError(
+def _bad_names(path: Path, names: list[str], problem: str) -> FormatError:
+    return FormatError(
         f"{path} has {plural(len(names), 'name')} that {problem}: {first_few(names, len(names))}",
         expected="relative names in UTF-8 that stay inside their folder",
         next_step="Do not unpack it blindly; make the archive again from inside its folder",

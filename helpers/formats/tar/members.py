@@ -16,17 +16,20 @@ from array import array
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from helpers.errors import SourceError
+from helpers.errors import DamagedFileError
+from helpers.formats import provenance
+from helpers.formats.tar.headers import BLOCK_BYTES, COMMENT
 
 ReadAt = Callable[[int, int], bytes]
 """`read(offset, size)`: that many bytes from there, fewer only at the end of the archive."""
 
-BLOCK_BYTES = 512
-_MAX_EXTENSION_BYTES = 1 << 20
-_MAX_SIDE_BYTES = 1 << 20
+_MAX_EXTENSION_BYTES = 16 << 20
+_MAX_SIDE_BYTES = 16 << 20
+_MAX_SIZE = 1 << 63
 _CHECK_AT_ONCE = 4096
 _REGULAR = frozenset(b"\x0007")
 _SKIPPED = {
@@ -37,7 +40,7 @@ _SKIPPED = {
     ord("6"): "named pipe",
     ord("V"): "volume label",
 }
-_QUIET = frozenset(b"5DgVX")
+_QUIET = frozenset(b"5DV")
 _REFUSED = {ord("S"): "a sparse file", ord("M"): "the continuation of another volume"}
 
 
@@ -54,6 +57,7 @@ class Members:
         contents: Bytes of small side files (labels, captions) by row.
         end: Where the archive's end mark begins, or where it was cut.
         complete: Whether there was an end mark.
+        record: The provenance that this package stores at a tar's start; empty in tars from elsewhere.
     """
 
     names: list[bytes] = field(default_factory=list)
@@ -64,6 +68,12 @@ class Members:
     contents: dict[int, bytes] = field(default_factory=dict)
     end: int = 0
     complete: bool = False
+    record: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this package wrote the archive."""
+        return self.record.get("package") == provenance.PACKAGE
 
     def extend(self, others: Members, prefix: bytes) -> None:
         """Append the members of an archive inside this one."""
@@ -83,7 +93,7 @@ class Scanner:
     Args:
         read: Reads by position; positions asked for only grow.
         where: The archive's name, for messages.
-        side: Suffixes of small files whose bytes are wanted too.
+        side: Suffixes (lower case) of small files whose bytes are wanted too.
         inline: Also scan tar members where they stand (needed when reading a stream).
     """
 
@@ -91,7 +101,7 @@ class Scanner:
     where: str
     side: tuple[bytes, ...] = ()
     inline: bool = False
-    _unchecked: list[bytes] = field(default_factory=list)
+    _unchecked: list[tuple[int, bytes]] = field(default_factory=list)
     _long_name: bytes | None = None
     _long_size: int | None = None
 
@@ -103,7 +113,7 @@ class Scanner:
             end: Where it must end; None if that is not known.
 
         Raises:
-            SourceError: Damaged, of a kind that cannot be read in place, or no tar at all.
+            DamagedFileError: Damaged, of a kind that cannot be read in place, or no tar at all.
         """
         found = Members()
         position = begin
@@ -114,24 +124,27 @@ class Scanner:
             if header[0] == 0 and not any(header):
                 found.complete = True
                 break
-            self._unchecked.append(header)
+            self._unchecked.append((position, header))
             if len(self._unchecked) == _CHECK_AT_ONCE or position == begin:
-                self._check_sums(position)
+                self._check_sums()
             size = self._size(header, position)
             data = position + BLOCK_BYTES
             if end is not None and data + size > end:
                 break
             self._take(header, data, size, found)
             position = data + size + (-size % BLOCK_BYTES)
-        self._check_sums(position)
+        self._check_sums()
         found.end = position
         return found
 
     def _take(self, header: bytes, data: int, size: int, found: Members) -> None:
         """Sort one member in by its type."""
         kind = header[156]
-        if kind in b"Lx":
+        if kind in b"LxX":
             self._extend_next(kind, data, size)
+            return
+        if kind == ord("g"):
+            self._take_record(data, size, found)
             return
         name = self._name(header)
         if kind in _REFUSED:
@@ -143,17 +156,17 @@ class Scanner:
             found.skipped[what] += 1
             if len(found.examples) < 5:
                 found.examples.append(name.decode("utf-8", "replace"))
-        if kind not in b"gK":  # these stand before the header that a long name belongs to
+        if kind != ord("K"):  # it stands before the header that a long name belongs to
             self._long_name = self._long_size = None
 
     def _take_file(self, name: bytes, data: int, size: int, found: Members) -> None:
-        if self.inline and is_tar(name):
+        if self.inline and is_tar(name) and not found.is_ours:
             inner = Scanner(self.read, f"{self.where}:{name.decode('utf-8', 'replace')}", self.side, True)
             members = inner.scan(data, data + size)
             refuse_incomplete(members, inner.where)
             found.extend(members, prefix_of(name))
             return
-        if self.side and name.endswith(self.side) and size <= _MAX_SIDE_BYTES:
+        if self.side and size <= _MAX_SIDE_BYTES and name[-5:].lower().endswith(self.side):
             found.contents[len(found.names)] = self.read(data, size)
         found.names.append(name)
         found.offsets.append(data)
@@ -171,22 +184,20 @@ class Scanner:
         """Size of a member's data: links and folders have none, whatever their header says."""
         if header[156] in b"123456":
             return 0
-        if self._long_size is not None and header[156] not in b"LKxg":
+        if self._long_size is not None and header[156] not in b"LKxXg":
             return self._long_size
         raw = header[124:136]
         try:
             size = int.from_bytes(raw[1:], "big") if raw[0] == 0x80 else int(raw.strip(b"\0 ") or b"0", 8)
         except ValueError:
             size = -1
-        if size < 0:
+        if not 0 <= size < _MAX_SIZE or b"_" in raw:
             raise self._bad(f"is no tar, or is damaged at byte {position:,} (size {raw!r})")
         return size
 
     def _extend_next(self, kind: int, data: int, size: int) -> None:
         """Read what a GNU long name or a pax header says about the member after it."""
-        if size > _MAX_EXTENSION_BYTES:
-            raise self._bad(f"has a header of {size:,} bytes at byte {data:,}")
-        body = self.read(data, size)
+        body = self._extension(data, size)
         if kind == ord("L"):
             self._long_name = body.partition(b"\0")[0]
             return
@@ -195,39 +206,49 @@ class Scanner:
             raise self._bad("has a sparse file, stored by pax")
         self._long_name = records.get(b"path", self._long_name)
         if b"size" in records:
-            if not records[b"size"].isdigit():
+            self._long_size = _decimal(records[b"size"])
+            if not 0 <= self._long_size < _MAX_SIZE:
                 raise self._bad(f"has a damaged pax header at byte {data:,}")
-            self._long_size = int(records[b"size"])
+
+    def _take_record(self, data: int, size: int, found: Members) -> None:
+        """Read the provenance from a global pax header, if it holds one."""
+        comment = self._pax(self._extension(data, size), data).get(b"comment", b"")
+        if comment.startswith(COMMENT.encode()):
+            found.record = provenance.loads(comment.removeprefix(COMMENT.encode()).decode("utf-8", "replace"))
+
+    def _extension(self, data: int, size: int) -> bytes:
+        if size > _MAX_EXTENSION_BYTES:
+            raise self._bad(f"has a header of {size:,} bytes at byte {data:,}")
+        return self.read(data, size)
 
     def _pax(self, body: bytes, position: int) -> dict[bytes, bytes]:
-        records = {}
-        while body.strip(b"\0"):
-            digits = body.partition(b" ")[0]
-            length = int(digits) if digits.isdigit() and len(digits) < 9 else 0
-            key, equals, value = body[len(digits) + 1 : length].partition(b"=")
-            if length == 0 or length > len(body) or not equals or not value.endswith(b"\n"):
+        records, start = {}, 0
+        while start < len(body) and body[start]:
+            digits = body[start : start + 20].partition(b" ")[0]
+            stop = start + max(0, _decimal(digits))
+            key, equals, value = body[start + len(digits) + 1 : stop].partition(b"=")
+            if not start < stop <= len(body) or not equals or not value.endswith(b"\n"):
                 raise self._bad(f"has a damaged pax header at byte {position:,}")
             records[key] = value[:-1]
-            body = body[length:]
+            start = stop
         return records
 
-    def _check_sums(self, position: int) -> None:
+    def _check_sums(self) -> None:
         """Check the checksums of the headers read since the last call, all at once."""
         headers, self._unchecked = self._unchecked, []
         if not headers:
             return
-        blocks = np.frombuffer(b"".join(headers), np.uint8).reshape(-1, BLOCK_BYTES)
+        blocks = np.frombuffer(b"".join(block for _, block in headers), np.uint8).reshape(-1, BLOCK_BYTES)
         rest = blocks.copy()
         rest[:, 148:156] = ord(" ")
         unsigned = rest.sum(axis=1, dtype=np.int64)
         signed = rest.view(np.int8).sum(axis=1, dtype=np.int64)  # what some old tars wrote
-        for header, sums in zip(headers, zip(unsigned.tolist(), signed.tolist(), strict=True), strict=True):
+        for (position, header), *sums in zip(headers, unsigned.tolist(), signed.tolist(), strict=True):
             if _octal(header[148:156]) not in sums:
-                near = f"in one of the {len(headers)} headers up to byte {position:,}"
-                raise self._bad(f"is no tar, or is damaged (wrong checksum {near})")
+                raise self._bad(f"is no tar, or is damaged (its checksum is wrong at byte {position:,})")
 
-    def _bad(self, what: str) -> SourceError:
-        return SourceError(
+    def _bad(self, what: str) -> DamagedFileError:
+        return DamagedFileError(
             f"{self.where} {what}",
             expected="a whole tar file with plain members",
             next_step="Check it with tar -tf, and copy or download it again if it is damaged",
@@ -235,9 +256,9 @@ class Scanner:
 
 
 def refuse_incomplete(members: Members, where: str) -> None:
-    """Raise SourceError if an archive ended without its end mark."""
+    """Raise DamagedFileError if an archive ended without its end mark."""
     if not members.complete:
-        raise SourceError(
+        raise DamagedFileError(
             f"{where} is cut off: it ends at byte {members.end:,} without an end mark",
             expected="a complete tar file",
             next_step="Copy or download it again, or ask for its whole members with --allow-truncated",
@@ -252,6 +273,10 @@ def is_tar(name: bytes) -> bool:
 def prefix_of(name: bytes) -> bytes:
     """What the members of an inner tar are called: `n01440764.tar` makes a folder `n01440764/`."""
     return name[: -len(b".tar")] + b"/"
+
+
+def _decimal(digits: bytes) -> int:
+    return int(digits) if digits.isdigit() and len(digits) < 20 else -1
 
 
 def _octal(field_bytes: bytes) -> int:
