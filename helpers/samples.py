@@ -51,7 +51,8 @@ class Schema:
         largest_bytes: The largest sample; decides between 32- and 64-bit offsets.
         target: Whether samples carry labels or captions.
         has_meta: Whether any sample carries a JSON object.
-        unique_stems: Whether keys stay unique without their suffix (matters in tar files).
+        shared_stems: What keys that differ only from the first dot of their file name on have before it;
+            a tar escapes the names of these, and of no others.
         name: Name of the data set.
         split: `train`, `val`, `test` or another word; also the HDF5 group.
         classes: Class names in label order; empty for captions.
@@ -65,7 +66,7 @@ class Schema:
     largest_bytes: int
     target: TargetKind = "label"
     has_meta: bool = False
-    unique_stems: bool = True
+    shared_stems: frozenset[str] = frozenset()
     name: str = "dataset"
     split: str = "train"
     classes: tuple[str, ...] = ()

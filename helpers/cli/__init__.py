@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from helpers import __version__
 from helpers.cli import (
@@ -39,7 +41,7 @@ from helpers.cli import (
 )
 from helpers.cli.arguments import Parser, Teaching
 from helpers.cli.failures import guarded
-from helpers.cli.output import lenient
+from helpers.cli.output import lenient, say
 
 _VERBS = (
     doctor,
@@ -119,6 +121,17 @@ def parse(
     return found
 
 
+def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    """A note on a file is a sentence; the line of code that it came from helps nobody here."""
+    if issubclass(category, UserWarning):
+        say(f"note: {message}")
+    else:
+        _python_shows(message, category, *where, **more)
+
+
+_python_shows = warnings.showwarning
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line.
 
@@ -137,6 +150,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             parse(argv, arguments)
         except SystemExit as stop:  # argparse leaves this way after --help (0) and after bad usage (2)
             return int(stop.code or 0)
-        return int(arguments.run(arguments))
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return int(arguments.run(arguments))
 
     return guarded(run, arguments)

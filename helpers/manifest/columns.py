@@ -230,10 +230,11 @@ def _as_text(meta: object) -> str:
         return ""
 
 
-def have_unique_stems(paths: pa.StringArray) -> bool:
-    """Whether paths stay unique without what follows the first dot of their file name."""
+def shared_stems(paths: pa.StringArray) -> frozenset[str]:
+    """What several paths have before the first dot of their file name."""
     stems = pc.replace_substring_regex(paths, pattern=r"\.[^/]*$", replacement="")
-    return bool(pc.all(pc.greater(*_neighbours(stems.take(byte_order(stems)))), min_count=0).as_py())
+    later, earlier = _neighbours(stems.take(byte_order(stems)))
+    return frozenset(later.filter(pc.equal(later, earlier)).to_pylist())
 
 
 OPTIONAL: dict[str, Callable[[Any, Namer], pa.Array]] = {

@@ -271,12 +271,12 @@ class Manifest:
         """A shuffle of the rows that is a function of the seed alone; None keeps the stored order."""
         return picking.shuffled(len(self), seed)
 
-    def unique_stems(self) -> bool:
-        """Whether paths stay unique without what follows the first dot of their file name.
+    def shared_stems(self) -> frozenset[str]:
+        """What several paths have before the first dot of their file name.
 
-        webdataset groups the members of a tar by this rule, so two such samples would melt into one.
+        webdataset groups the members of a tar by this, so two such samples would melt into one.
         """
-        return checks.have_unique_stems(self.paths)
+        return checks.shared_stems(self.paths)
 
     def schema(self, order: Indices | None = None) -> Schema:
         """What a writer may know before the first sample arrives.
@@ -301,7 +301,7 @@ class Manifest:
             largest_bytes=int(chosen.max(initial=0)),
             target=self.target_kind,
             has_meta=self.has_meta,
-            unique_stems=self.unique_stems(),
+            shared_stems=self.shared_stems(),
             name=self.name,
             split=self.split,
             classes=self.classes,

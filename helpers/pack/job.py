@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -187,6 +188,12 @@ def prepare(source: Source, out: Path, config: PackConfig) -> Job:
     sizes = manifest.sizes
     assert sizes is not None  # _with_sizes saw to it
     schema = dataclasses.replace(manifest.schema(), resize=source.resize)
+    if name == "tar" and (shared := schema.shared_stems):
+        warnings.warn(
+            f"several files have one name up to its first dot ({first_few(sorted(shared), len(shared), 3)}): "
+            "only these are stored as name%2Ejpg.jpg, which webdataset keeps apart",
+            stacklevel=3,
+        )
     sizes, planned, trial = sizes[order], sizes[order], None
     if config.scaling is not None:
         trial = try_out(config.scaling, manifest, source.store)

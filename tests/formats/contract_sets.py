@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,14 +111,14 @@ def samples_of(variant: Variant, *, captions: bool = False, metas: bool = True) 
 def schema_of(samples: Sequence[Sample], *, captions: bool = False, **more: Any) -> Schema:
     """The schema that a manifest of these samples would give."""
     sizes = [len(sample.data) for sample in samples]
-    stems = {re.sub(r"\.[^/]*$", "", sample.key) for sample in samples}
+    stems = Counter(re.sub(r"\.[^/]*$", "", sample.key) for sample in samples)
     return Schema(
         len(samples),
         sum(sizes),
         max(sizes, default=0),
         target="captions" if captions else "label",
         has_meta=any(sample.meta is not None for sample in samples),
-        unique_stems=len(stems) == len(samples),
+        shared_stems=frozenset(stem for stem, count in stems.items() if count > 1),
         **more,
     )
 

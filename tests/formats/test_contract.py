@@ -284,6 +284,8 @@ def test_a_batch_is_announced_in_stored_order_before_its_first_read(variant, pac
     monkeypatch.setattr(ByteFile, "read", lambda file, *place: asked.append("read") or real(file, *place))
     if variant.format == "files":
         pytest.skip("plain files are opened one by one")
+    if variant.name in ("tar-gz", "tar-zst"):
+        pytest.skip("a compressed stream has no places to announce")
     reader = formats.get(variant.format).open(out, access=access)
     wanted = [3, 0, -1, 2, 0]
     for index in wanted:

@@ -35,6 +35,7 @@ from helpers.errors import (
 from helpers.formats import tar
 from helpers.formats.tar import headers, index, names, output
 from helpers.keys import key_problem
+from helpers.manifest import Manifest
 from helpers.samples import Sample, Schema
 
 ODD = [
@@ -67,7 +68,7 @@ VARIANTS = [
 def schema(samples, **changes):
     sizes = [len(s.data) for s in samples]
     kind = "captions" if samples and isinstance(samples[0].target, list) else "label"
-    facts = {"target": kind, "has_meta": True, "classes": ("a", "b"), "unique_stems": False, **changes}
+    facts = {"target": kind, "has_meta": True, "classes": ("a", "b"), **changes}
     return Schema(len(samples), sum(sizes), max(sizes, default=0), **facts)
 
 
@@ -103,8 +104,8 @@ any_key = st.one_of(keys, tricky.map("".join).filter(lambda key: key_problem(key
 def test_every_key_comes_back_from_its_member_name(key):
     from webdataset.tariterators import base_plus_ext  # not above: spawned children need not load torch
 
-    for unique_stems in (True, False):
-        stem, suffix = names.split_key(key, unique_stems)
+    for shared in (set(), {names.split_key(key)[0]}):
+        stem, suffix = names.split_key(key, shared)
         assert names.key_of(f"{stem}.{suffix}") == key
         assert names.split_member(f"{stem}.{suffix}") == (stem, suffix)
         assert base_plus_ext(f"{stem}.{suffix}") == (stem, suffix)
@@ -114,24 +115,33 @@ def test_every_key_comes_back_from_its_member_name(key):
 
 @given(st.sets(any_key, min_size=2, max_size=6))
 def test_different_keys_never_share_a_stem(some):
-    assert len({names.split_key(key, False)[0] for key in some}) == len(some)
-    by_first_dot = {key.rpartition("/")[0] + "/" + key.rpartition("/")[2].partition(".")[0] for key in some}
-    if len(by_first_dot) == len(some):
-        assert len({names.split_key(key, True)[0] for key in some}) == len(some)
+    shared = Manifest.from_columns(sorted(some), [0] * len(some)).shared_stems()
+    assert len({names.split_key(key, shared)[0] for key in some}) == len(some)
 
 
 def test_plain_names_stay_as_they_are():
-    assert names.split_key("a.b/cat.JPEG", True) == ("a.b/cat", "JPEG")
-    assert names.split_key("a.b/cat.v2.jpg", True) == ("a.b/cat%2Ev2%2Ejpg", "jpg")
+    assert names.split_key("a.b/cat.JPEG") == ("a.b/cat", "JPEG")
+    assert names.split_key("a.b/cat.v2.jpg") == ("a.b/cat%2Ev2%2Ejpg", "jpg")
+
+
+def test_only_keys_that_others_would_join_are_escaped(tmp_path):
+    keys = ["cat/1.jpg", "cat/2.jpg", "cat/2.png", "cat/3.v1.jpg", "cat/4.jpg"]
+    samples = [Sample(key, key.encode(), 0) for key in keys]
+    manifest = Manifest.from_columns(keys, [0] * 5, sizes=[9] * 5)
+    tar.write(iter(samples), tmp_path / "x.tar", schema=manifest.schema())
+    with tarfile.open(tmp_path / "x.tar") as archive:
+        stored = [name for name in archive.getnames() if not name.endswith(".cls")]
+    assert stored == ["cat/1.jpg", "cat/2%2Ejpg.jpg", "cat/2%2Epng.png", "cat/3%2Ev1%2Ejpg.jpg", "cat/4.jpg"]
+    drop_indexes(tmp_path / "x.tar")
+    assert read_all(tmp_path / "x.tar") == plain(samples)
 
 
 @pytest.mark.parametrize(
     "key", ["", "/abs.jpg", "a/../b.jpg", "../b.jpg", "./b.jpg", "a//b.jpg", "a\0.jpg", "\ud800.jpg"]
 )
 def test_a_key_that_would_leave_its_folder_is_refused(tmp_path, key):
-    for unique_stems in (True, False):
-        with pytest.raises(FormatError, match="as a key"):
-            names.split_key(key, unique_stems)
+    with pytest.raises(FormatError, match="as a key"):
+        names.split_key(key)
 
 
 @pytest.mark.parametrize("access", ["mmap", "pread", "auto"])
@@ -291,7 +301,7 @@ def test_the_digest_sidecars_hold_for_every_tar_and_index(tmp_path):
 
 def test_the_dali_index_has_the_documented_text(tmp_path):
     samples = [Sample("a b/c.jpg", b"x" * 600, 12, {"k": 1}), Sample("l" * 150 + ".png", b"", 0)]
-    write(tmp_path / "x.tar", samples, tar.Options(dali_index=True), unique_stems=True)
+    write(tmp_path / "x.tar", samples, tar.Options(dali_index=True))
     lines = (tmp_path / "x.tar.idx").read_text().splitlines()
     assert lines[0] == "v1.2 2"
     with tarfile.open(tmp_path / "x.tar") as archive:
@@ -302,12 +312,26 @@ def test_the_dali_index_has_the_documented_text(tmp_path):
     assert lines[1:] == [" ".join(members[:3]), " ".join(members[3:])]
 
 
+def test_packing_says_once_which_names_are_escaped(tmp_path, capsys):
+    from helpers import cli
+
+    for name in ("1.jpg", "2.jpg", "2.png"):
+        (tmp_path / "set/cat").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "set/cat" / name).write_bytes(b"x")
+    assert cli.main(["pack", str(tmp_path / "set"), str(tmp_path / "x.tars"), "--check", "none"]) == 0
+    said = capsys.readouterr().err
+    assert said.count("note: several files have one name up to its first dot (cat/2): only these") == 1
+    with tarfile.open(tmp_path / "x.tars/shard-000000.tar") as archive:
+        names_in = archive.getnames()
+    assert names_in[::2] == ["cat/1.jpg", "cat/2%2Ejpg.jpg", "cat/2%2Epng.png"]
+
+
 # Damage
 
 
 @pytest.fixture
 def small(tmp_path):
-    write(tmp_path / "x.tar", ODD[:4], unique_stems=True)
+    write(tmp_path / "x.tar", ODD[:4])
     return tmp_path / "x.tar"
 
 

@@ -31,7 +31,8 @@ SUFFIXES = ["x.tar", "x.tar.gz", "x.tar.zst"]
 
 def write(out, samples, **options):
     kind = "captions" if isinstance(samples[0].target, list) else "label"
-    facts = Schema(len(samples), 0, 0, target=kind, classes=("é", "b", "c"), unique_stems=kind == "captions")
+    has_meta = any(sample.meta for sample in samples)
+    facts = Schema(len(samples), 0, 0, target=kind, has_meta=has_meta, classes=("é", "b", "c"))
     return tar.write(iter(samples), out, schema=facts, options=tar.Options(**options))
 
 

@@ -272,21 +272,21 @@ def test_the_order_is_a_known_function_of_the_seed():
 
 
 @pytest.mark.parametrize(
-    ("paths", "unique"),
+    ("paths", "shared"),
     [
-        (["a.jpg"], True),
-        (["a.jpg", "b.jpg"], True),
-        (["a.jpg", "a.png"], False),
-        (["a.1.jpg", "a.2.jpg"], False),
-        (["a.jpg", "a"], False),
-        (["x.y/a.jpg", "x.z/a.jpg"], True),
-        ([".a", ".b"], False),
-        (["a\n.jpg", "a\n.png"], False),
-        (["b.jpg", "a.jpg", "b.png"], False),
+        (["a.jpg"], set()),
+        (["a.jpg", "b.jpg"], set()),
+        (["a.jpg", "a.png", "c.png"], {"a"}),
+        (["a.1.jpg", "a.2.jpg"], {"a"}),
+        (["a.jpg", "a"], {"a"}),
+        (["x.y/a.jpg", "x.z/a.jpg"], set()),
+        ([".a", ".b"], {""}),
+        (["a\n.jpg", "a\n.png"], {"a\n"}),
+        (["b.jpg", "a.jpg", "b.png"], {"b"}),
     ],
 )
-def test_stems_end_at_the_first_dot_of_the_file_name(paths, unique):
-    assert Manifest.from_columns(paths, [0] * len(paths)).unique_stems() is unique
+def test_stems_end_at_the_first_dot_of_the_file_name(paths, shared):
+    assert Manifest.from_columns(paths, [0] * len(paths)).shared_stems() == shared
 
 
 def test_the_schema_tells_counts_and_sizes_of_what_will_be_written():

@@ -24,7 +24,7 @@ from helpers.errors import DamagedFileError, FormatError
 from helpers.formats import provenance
 from helpers.formats.bytefile import Access, ByteFile
 from helpers.formats.output import save_digest, writing
-from helpers.formats.tar.sides import Told
+from helpers.formats.tar.sides import Annotated
 from helpers.samples import Target, TargetKind
 
 SUFFIX = ".index.arrow"
@@ -109,17 +109,17 @@ def edges(file: ByteFile) -> str:
     return hash_block(head + bytes(file.read(max(0, file.size - _EDGE_BYTES), file.size)))
 
 
-def of_told(told: Told, kind: TargetKind, access: Access) -> Index:
+def of_annotated(annotated: Annotated, kind: TargetKind, access: Access) -> Index:
     """The index of a tar that has none beside it.
 
     Args:
-        told: What its members say.
+        annotated: What its members say.
         kind: What the targets of the whole set are.
         access: How the file is opened.
     """
-    data, builder = told.data, IndexBuilder(kind)
-    columns = (data.names.to_pylist(), data.offsets.tolist(), data.sizes.tolist(), told.targets(kind))
-    for row in zip(*columns, told.metas, strict=True):
+    data, builder = annotated.data, IndexBuilder(kind)
+    columns = (data.names.to_pylist(), data.offsets.tolist(), data.sizes.tolist(), annotated.targets(kind))
+    for row in zip(*columns, annotated.metas, strict=True):
         builder.add(*row)
     raw_bytes = data.raw_bytes if data.compression else 0
     facts = {

@@ -11,6 +11,7 @@ tells that the name is escaped. Notebook 05 shows both.
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from urllib.parse import unquote
 
 from helpers.errors import FormatError
@@ -27,12 +28,12 @@ _SKIPPED_FOLDER = re.compile(r"__[^/]*__/")
 _SUFFIX = re.compile(r"[A-Za-z0-9]+")
 
 
-def split_key(key: str, unique_stems: bool) -> tuple[str, str]:
+def split_key(key: str, shared_stems: Container[str] = ()) -> tuple[str, str]:
     """Stem and suffix under which a sample's members are stored.
 
     Args:
         key: A valid key (see `helpers.keys`).
-        unique_stems: Whether all keys of the set stay unique without their suffix.
+        shared_stems: Stems that several keys of the set have.
 
     Returns:
         (stem, suffix): the data's member is `stem.suffix`, the label's is `stem.cls`.
@@ -40,14 +41,14 @@ def split_key(key: str, unique_stems: bool) -> tuple[str, str]:
     Raises:
         FormatError: The key is not valid (it would leave the folder where a tar is unpacked).
     """
-    plain = _PLAIN.fullmatch(key) if unique_stems else None  # what matches is valid if it is ASCII
+    plain = _PLAIN.fullmatch(key)  # what matches is valid if it is ASCII
     if (plain is None or not key.isascii()) and (problem := key_problem(key)) is not None:
         raise FormatError(
             f"the sample {key!r} as a key {problem}",
             expected="a relative, normalised path",
             next_step="Correct the manifest",
         )
-    if plain is not None and plain[2].lower() not in RESERVED:
+    if plain is not None and plain[2].lower() not in RESERVED and plain[1] not in shared_stems:
         return plain[1], plain[2]
     return _escaped(key)
 

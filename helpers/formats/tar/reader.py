@@ -90,30 +90,30 @@ class TarReader(PlacedReader[_Shards]):
                 found = list(pool.map(self._index, paths))
         else:
             found = [self._index(path) for path in paths]
-        told = [one for one in found if isinstance(one, sides.Told)]
+        annotated = [one for one in found if isinstance(one, sides.Annotated)]
         notes: tuple[str, ...] = ()
-        if told:
-            kind, notes = sides.target_kind(told, self.path)
-            notes += sides.unlabelled(told, kind)
-        for one in told:
-            self._scanned[one.data.path] = index.of_told(one, kind, self._access)
-        indexes = [self._scanned[one.data.path] if isinstance(one, sides.Told) else one for one in found]
+        if annotated:
+            kind, notes = sides.target_kind(annotated, self.path)
+            notes += sides.unlabelled(annotated, kind)
+        for one in annotated:
+            self._scanned[one.data.path] = index.of_annotated(one, kind, self._access)
+        indexes = [self._scanned[one.data.path] if isinstance(one, sides.Annotated) else one for one in found]
         if len({each.target_kind for each in indexes if len(each.keys)}) > 1:
             raise FormatError(
                 f"{self.path} holds shards with labels and shards with captions",
                 expected="shards of one data set",
                 next_step="Move them into a folder for each set",
             )
-        self._say(told, notes)
+        self._say(annotated, notes)
         return _Shards(paths, indexes, self._access)
 
-    def _say(self, told: list[sides.Told], notes: tuple[str, ...]) -> None:
+    def _say(self, annotated: list[sides.Annotated], notes: tuple[str, ...]) -> None:
         """Say once what is odd about tars of other programs."""
-        more = [note for one in told for note in one.data.notes + one.notes]
+        more = [note for one in annotated for note in one.data.notes + one.notes]
         if said := dict.fromkeys([*notes, *more]):
             warnings.warn(f"{self.path}: {'; '.join(said)}", stacklevel=5)
 
-    def _index(self, path: Path) -> index.Index | sides.Told:
+    def _index(self, path: Path) -> index.Index | sides.Annotated:
         try:
             file_bytes = path.stat().st_size
         except OSError as error:

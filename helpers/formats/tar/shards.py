@@ -81,7 +81,6 @@ class Shard:
     ) -> None:
         self.samples = self.payload_bytes = self.counted_bytes = 0
         self._schema, self._options, self._digest, self._packing = schema, options, digest, compression
-        self._unique_stems = schema.unique_stems
         self._rows = index.IndexBuilder(schema.target)
         self._dali: list[str] | None = [] if options.dali_index else None
         self._record = provenance.record(NAME, schema, options)
@@ -90,7 +89,7 @@ class Shard:
 
     def add(self, sample: Sample) -> None:
         """Append a sample; its data may be overwritten afterwards."""
-        stem, suffix = names.split_key(sample.key, self._unique_stems)
+        stem, suffix = names.split_key(sample.key, self._schema.shared_stems)
         value, target_suffix, target = self._target_member(sample)
         size = len(sample.data)
         offset = self._out.member(headers.member(f"{stem}.{suffix}", size), sample.data)

@@ -50,13 +50,13 @@ Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Told:
+class Annotated:
     """The samples of one archive, and what stands beside them.
 
     Args:
         data: The samples' own files, under their keys.
-        labels: A label each; None where none is told.
-        captions: Captions each; None where none are told.
+        labels: A label each; None where none is given.
+        captions: Captions each; None where none are given.
         metas: JSON objects as text; None for none.
         notes: What was left aside.
     """
@@ -77,24 +77,24 @@ class Told:
         return alone, texts_alone, both, sum(label is None and texts == [] for label, texts in pairs)
 
     def targets(self, kind: TargetKind) -> list[Target]:
-        """The targets, all of one kind: where none is told, `UNLABELLED` or no captions."""
+        """The targets, all of one kind: where none is given, `UNLABELLED` or no captions."""
         if kind == "label":
             return [UNLABELLED if label is None else label for label in self.labels]
         return [texts or [] for texts in self.captions]
 
     def without(self, kind: TargetKind) -> list[str]:
-        """Keys of samples for which no target of this kind is told."""
+        """Keys of samples for which no target of this kind is given."""
         found: Sequence[object] = self.labels if kind == "label" else self.captions
         missing = pa.array(np.array([target is None for target in found], bool))
         keys: list[str] = self.data.names.filter(missing).to_pylist()
         return keys
 
 
-def target_kind(told: Sequence[Told], where: Path) -> tuple[TargetKind, tuple[str, ...]]:
+def target_kind(annotated: Sequence[Annotated], where: Path) -> tuple[TargetKind, tuple[str, ...]]:
     """What the targets of a set are, decided when all of it was seen.
 
     Args:
-        told: Its archives.
+        annotated: Its archives.
         where: The set, for messages.
 
     Returns:
@@ -103,8 +103,10 @@ def target_kind(told: Sequence[Told], where: Path) -> tuple[TargetKind, tuple[st
     Raises:
         FormatError: Some samples have only labels, others only captions.
     """
-    recorded = {found for one in told if (found := provenance.target_kind(one.data.record))}
-    labels, captions, both, empty = (sum(counts) for counts in zip(*(one.kinds for one in told), strict=True))
+    recorded = {found for one in annotated if (found := provenance.target_kind(one.data.record))}
+    labels, captions, both, empty = (
+        sum(counts) for counts in zip(*(one.kinds for one in annotated), strict=True)
+    )
     if len(recorded) > 1 or (labels and captions):
         raise FormatError(
             f"{where} has samples with labels and samples with captions",
@@ -120,9 +122,9 @@ def target_kind(told: Sequence[Told], where: Path) -> tuple[TargetKind, tuple[st
     return kind, (f"{plural(both, 'sample')} with a label and captions: the {other} are left aside",)
 
 
-def unlabelled(told: Sequence[Told], kind: TargetKind) -> tuple[str, ...]:
-    """What is to be said of samples for which no target is told."""
-    without = [key for one in told for key in one.without(kind)]
+def unlabelled(annotated: Sequence[Annotated], kind: TargetKind) -> tuple[str, ...]:
+    """What is to be said of samples for which no target is given."""
+    without = [key for one in annotated for key in one.without(kind)]
     if not without:
         return ()
     empty = f"label {UNLABELLED}" if kind == "label" else "no captions"
@@ -131,7 +133,7 @@ def unlabelled(told: Sequence[Told], kind: TargetKind) -> tuple[str, ...]:
     )
 
 
-def read(archive: Archive, suffixes: tuple[str, ...] = DATA_SUFFIXES) -> Told:
+def read(archive: Archive, suffixes: tuple[str, ...] = DATA_SUFFIXES) -> Annotated:
     """Find the samples of an archive, and what stands beside them.
 
     Args:
@@ -149,7 +151,7 @@ def read(archive: Archive, suffixes: tuple[str, ...] = DATA_SUFFIXES) -> Told:
         sides = {name: _rows(pc.equal(suffix, name)) for name in SIDES}
         rows = np.sort(np.unique(group, return_index=True)[1])
         data = replace(archive.take(rows), names=_keys_of(archive.take(rows).names))
-        return Told(data, *_read_sides(archive, group, rows, sides), ())
+        return Annotated(data, *_read_sides(archive, group, rows, sides), ())
     rank = _ranks(archive, suffix, suffixes)
     sides = {name: _rows(pc.equal(suffix, name)) for name in SIDES}
     sides = {name: found[rank[found] == _NO_SAMPLE] for name, found in sides.items()}
@@ -161,7 +163,7 @@ def read(archive: Archive, suffixes: tuple[str, ...] = DATA_SUFFIXES) -> Told:
     notes = (f"left aside: {plural(aside, 'other file')}",) if aside else ()
     if archive.replaced and shared[group[rows]].any():
         raise _unclear(archive, list(archive.replaced), "come more than once", "each name once")
-    return Told(archive.take(rows), *_read_sides(archive, group, rows, sides), notes)
+    return Annotated(archive.take(rows), *_read_sides(archive, group, rows, sides), notes)
 
 
 def _last(suffix: pa.StringArray) -> pa.StringArray:

@@ -94,10 +94,10 @@ def from_archive(archive: Archive, options: Options) -> Source:
     notes = (*archive.notes, *((f"left aside: {plural(aside, 'other file')}",) if aside else ()))
     if not options.unlabelled:
         with as_source():
-            told = sides.read(archive, options.suffixes)
-        if any(told.kinds):
-            return _sided(told, options)
-        samples, metas, notes = told.data, told.metas, (*archive.notes, *told.notes)
+            annotated = sides.read(archive, options.suffixes)
+        if any(annotated.kinds):
+            return _sided(annotated, options)
+        samples, metas, notes = annotated.data, annotated.metas, (*archive.notes, *annotated.notes)
     place = _find_classes(samples.names, archive.path, options)
     samples = samples.select(place.keep)
     labels, classes, more = _labels(samples, place, options)
@@ -109,12 +109,12 @@ def from_archive(archive: Archive, options: Options) -> Source:
     return Source(manifest, open_store(samples), "tarball", notes + place.notes + more, archive.path)
 
 
-def _sided(told: sides.Told, options: Options) -> Source:
+def _sided(annotated: sides.Annotated, options: Options) -> Source:
     """The source whose targets stand beside its samples, as webdataset and `pack` store them."""
-    data = told.data
+    data = annotated.data
     with as_source():
-        kind, said = sides.target_kind([told], data.path)
-    without = [] if options.unlabelled else told.without(kind)
+        kind, said = sides.target_kind([annotated], data.path)
+    without = [] if options.unlabelled else annotated.without(kind)
     if without and options.strict:
         raise SourceError(
             f"{data.path} has {plural(len(without), 'sample')} without a target: "
@@ -122,10 +122,10 @@ def _sided(told: sides.Told, options: Options) -> Source:
             expected="a .cls, .txt or .json member for each",
             next_step="Leave out strict to take them unlabelled",
         )
-    targets = [UNLABELLED] * len(data.names) if options.unlabelled else told.targets(kind)
+    targets = [UNLABELLED] * len(data.names) if options.unlabelled else annotated.targets(kind)
     split = options.split or data.record.get("schema", {}).get("split") or "train"
-    manifest = _manifest(data, targets, split, provenance.class_names(data.record), told.metas)
-    notes = (*data.notes, *told.notes, *said, *sides.unlabelled([told], kind))
+    manifest = _manifest(data, targets, split, provenance.class_names(data.record), annotated.metas)
+    notes = (*data.notes, *annotated.notes, *said, *sides.unlabelled([annotated], kind))
     return Source(manifest, open_store(data), "webdataset tar", notes, data.path)
 
 
