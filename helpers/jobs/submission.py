@@ -113,7 +113,8 @@ def _arguments(site: Site, job: Job, words: Sequence[str]) -> tuple[dict[str, st
     given = {}
     for argument in job.arguments:
         if positional and not positional[0].startswith("-"):
-            value = str(Path(positional.pop(0)).expanduser().absolute())
+            word = positional.pop(0)
+            value = word if argument.is_number else str(Path(word).expanduser().absolute())
         else:
             value = Template(argument.default).safe_substitute(site.environment)
         given[argument.name] = value

@@ -69,6 +69,19 @@ def test_an_array_of_parts_ends_in_the_bytes_of_one_run(cluster, manifest):
     assert contents(parts) == contents(whole)
 
 
+def test_an_array_of_which_two_parts_were_packed_goes_on_to_the_merge(cluster, manifest):
+    parts, whole = cluster.work / "again.tars", cluster.work / "once.tars"
+    words = ("05_pack_tar", manifest, parts, 4, "-O", "max_bytes=4000000")
+    packing, merging = cluster.submit(*words, options=["--array=2-3"])
+    assert (cluster.wait(packing), cluster.wait(merging)) == ("COMPLETED", "FAILED")
+    folders = sorted(path.name for path in parts.with_name("again.tars.parts").iterdir())
+    assert folders == ["part-00002-of-00004", "part-00003-of-00004"]
+    cluster.done(*words)
+    options = formats.get("tar").Options(max_bytes=4_000_000)
+    pack.pack(sources.load(manifest), whole, pack.PackConfig(options=options))
+    assert contents(parts) == contents(whole)
+
+
 def test_a_probe_leaves_a_record(cluster, manifest):
     out = cluster.work / "probe.arrow"
     pack.pack(sources.load(manifest), out, pack.PackConfig())

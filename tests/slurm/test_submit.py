@@ -160,6 +160,19 @@ class TestSubmission:
         assert jobs.send(jobs.plan(checkout, "here", "05_pack_tar")) == ["4711", "4711"]
         assert (tmp_path / "seen").read_text().splitlines().count("--dependency=afterok:4711") == 1
 
+    def test_the_number_of_parts_is_a_number_and_not_counted_from_the_array(self, checkout, tmp_path):
+        where = [str(tmp_path / "data"), "out.tars"]
+        (tmp_path / "data").mkdir(exist_ok=True)
+        for words, parts in ((where, "4"), ([*where, "8", "--verify", "full"], "8")):
+            packing, merging = jobs.plan(checkout, "here", "05_pack_tar", words, ["--array=2-3"])
+            script = packing.argv.index(str(packing.job.path))
+            assert (
+                packing.argv[script + 3]
+                == merging.argv[merging.argv.index(str(merging.job.path)) + 3]
+                == parts
+            )
+        assert "SLURM_ARRAY_TASK_ID/$parts" in packing.job.path.read_text()
+
     def test_the_log_of_each_job_is_told_by_its_name(self, checkout, tmp_path):
         logs = tmp_path / "w o r k/logs"
         packing, merging = jobs.plan(checkout, "here", "05_pack_tar")
