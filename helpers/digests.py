@@ -31,6 +31,10 @@ from helpers.samples import Buffer
 ALGORITHM = "xxh3_128"
 BLOCK_BYTES = 4 << 20
 SIDECAR_SUFFIX = ".digest.json"
+_BESIDE = (".idx", ".index.arrow", ".index", ".faults.json", ".resized.json")
+BESIDE = (SIDECAR_SUFFIX, *_BESIDE, *(suffix + SIDECAR_SUFFIX for suffix in _BESIDE))
+"""Suffixes of the small files that stand beside a packed one."""
+
 _LARGEST_BLOCK, _LARGEST_FILE = 1 << 26, 1 << 63  # a hostile number must not become an allocation
 _ROWS_AT_ONCE = 100_000  # bounds memory, whatever the size of the set
 

@@ -14,16 +14,23 @@ and exits with code 1 (2 for a command line that makes no sense).
     │   └── ReaderClosedError … because it was closed
     ├── OutputExistsError     we would have to overwrite something
     ├── PackError             packing stopped; nothing was published
+    │   └── BusyError         … because another run writes the same
     ├── ResourceError         not enough space, inodes or memory
     └── SubmitError           a job was not submitted
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import errno
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from helpers.keys import printable
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NO_WAY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
 
 
 class HelpersError(Exception):
@@ -100,6 +107,10 @@ class PackError(HelpersError):
     faults: tuple[Any, ...] = ()
 
 
+class BusyError(PackError):
+    """Another run writes the same output."""
+
+
 class ResourceError(HelpersError):
     """Not enough space, inodes or memory."""
 
@@ -116,3 +127,46 @@ def first_few(items: Iterable[object], total: int, limit: int = 5) -> str:
     shown = [printable(str(item)) for _, item in zip(range(limit), items, strict=False)]
     rest = total - len(shown)
     return ", ".join(shown) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError of writing `path` into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def cannot_write(path: Path, error: OSError) -> HelpersError:
+    """The sentence for an OSError: the name is taken, no room, no such folder or permission, or worse."""
+    if isinstance(error, FileExistsError) and error.filename in map(str, path.parents):
+        return PackError(
+            f"{path} cannot be written, since {error.filename} is a file",
+            expected="folders all the way to the output",
+            next_step="Choose another place for the output",
+        )
+    if isinstance(error, FileExistsError):
+        return OutputExistsError(
+            f"{path} exists already",
+            expected="a name that is free",
+            next_step="Choose another name, or remove it if it is not needed",
+        )
+    got = f"{path} cannot be written ({error.strerror or error})"
+    if error.errno in _NO_ROOM:
+        return ResourceError(
+            got,
+            expected="free blocks and free inodes, within your quota",
+            next_step="Free some (df -h and df -i, or your site's quota command, tell) and run it again",
+        )
+    if error.errno in _NO_WAY:
+        return ResourceError(
+            got,
+            expected="a folder that exists and that you may write to",
+            next_step="Choose another place for the output",
+        )
+    return PackError(
+        got,
+        expected="a file system that takes it",
+        next_step="Run it again, or choose another place for the output",
+    )

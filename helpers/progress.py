@@ -27,7 +27,12 @@ class Progress(Protocol):
 
 @contextmanager
 def progress(
-    total: int | None, what: str, *, unit: str = "samples", enabled: bool | None = None
+    total: int | None,
+    what: str,
+    *,
+    unit: str = "samples",
+    enabled: bool | None = None,
+    since: float | None = None,
 ) -> Iterator[Progress]:
     """Show how far a long task is.
 
@@ -36,6 +41,8 @@ def progress(
         what: What is being done, in a word or two ("packing train").
         unit: What is counted, in the plural.
         enabled: False shows nothing; None and True show what suits the place.
+        since: When the work began of which this is a later step (`time.monotonic`): a log is then not silent
+            for longer because a new bar began.
 
     Yields:
         An object whose `advance(n, bytes)` is called as work gets done.
@@ -46,7 +53,7 @@ def progress(
     elif _in_notebook() or _is_terminal():
         shown = _Bar(total, what, unit)
     else:
-        shown = _LogLines(total, what, unit)
+        shown = _LogLines(total, what, unit, since)
     try:
         yield shown
     finally:
@@ -82,10 +89,14 @@ class _Bar:
 
 
 class _LogLines:
-    def __init__(self, total: int | None, what: str, unit: str) -> None:
+    last_said = 0.0
+
+    def __init__(self, total: int | None, what: str, unit: str, since: float | None) -> None:
         self._total, self._what, self._unit = total, what, unit
         self._done = self._bytes = 0
-        self._started = self._last_line = monotonic()
+        self._started = monotonic()
+        self._last_line = self._started if since is None else max(since, _LogLines.last_said)
+        self._said = False
         self._lock = threading.Lock()
 
     def advance(self, n: int = 1, bytes: int = 0) -> None:
@@ -98,12 +109,13 @@ class _LogLines:
                 self._print(now - self._started)
 
     def close(self) -> None:
-        if self._last_line > self._started:  # a short task says nothing
+        if self._said:  # a short task says nothing
             self._print(monotonic() - self._started)
 
     def _print(self, elapsed_s: float) -> None:
         line = _progress_line(self._what, self._unit, self._done, self._total, self._bytes, elapsed_s)
         print(line, file=sys.stderr, flush=True)
+        self._said, _LogLines.last_said = True, monotonic()
 
 
 def _progress_line(

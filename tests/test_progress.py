@@ -23,6 +23,17 @@ def clock(monkeypatch):
     return now
 
 
+def test_later_steps_of_one_work_do_not_begin_its_silence_anew(clock, capsys):
+    began = clock[0]
+    for what in ("pack", "verify", "sync", "again"):
+        with progress(14, what, since=began) as shown:
+            for _ in range(14):
+                clock[0] += 1
+                shown.advance()
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["sync", "sync"]  # at 30 s, and its last word
+
+
 def test_a_job_log_gets_one_line_every_30_seconds(clock, capsys):
     with progress(1000, "packing train") as shown:
         for _ in range(90):

@@ -138,6 +138,9 @@ def _pack(arguments: argparse.Namespace, source: Source, config: PackConfig) -> 
     if arguments.json:
         print_json(report.as_json())
         return 0
+    if report.reused:
+        print(f"{report.path} is there already, packed from the same manifest with the same options")
+        return 0
     rate = report.samples / max(report.seconds, 1e-9)
     print(
         f"packed {plural(report.samples, 'sample')} ({bytes_text(report.payload_bytes)}) into {report.path} "

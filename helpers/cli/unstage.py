@@ -25,10 +25,13 @@ def add(verbs: Verbs) -> None:
         _MORE,
         [
             "python -m helpers unstage",
+            "python -m helpers unstage train.arrow",
             "python -m helpers unstage /dev/shm/smallfiles-1000/4f…/data/train.arrow",
         ],
     )
-    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="what `stage` printed")
+    parser.add_argument(
+        "paths", nargs="*", type=Path, metavar="PATH", help="what `stage` printed, or what was staged"
+    )
     parser.add_argument(
         "--where", type=Path, action="append", default=[], metavar="DIR", help="also look there"
     )
@@ -41,7 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     from helpers import staging
 
     if arguments.paths:
-        done = [staging.unstage(path, force=arguments.force) for path in arguments.paths]
+        meant = [copy for path in arguments.paths for copy in staging.copies_of(path, arguments.where)]
+        done = [staging.unstage(copy, force=arguments.force) for copy in meant]
     else:
         done = staging.unstage_all(arguments.where, force=arguments.force)
     if arguments.json:

@@ -6,20 +6,17 @@ is noticed only by who looks at its answer. Notebook 03 teaches why one long wri
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from helpers import digests
 from helpers.digests import BlockHasher
-from helpers.errors import HelpersError, OutputExistsError, PackError, ResourceError
+from helpers.errors import cannot_write as cannot_write
+from helpers.errors import writing as writing
 from helpers.samples import Buffer, Packed
 
 _PIECES_AT_ONCE = 512  # the kernel takes 1,024 (IOV_MAX)
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-_NO_WAY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
 
 
 class OutputFile:
@@ -102,46 +99,3 @@ def write_all(descriptor: int, pieces: Sequence[Buffer], position: int, path: Pa
                 rest[0] = rest[0][written:]
     except OSError as error:
         raise cannot_write(path, error) from error
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError of writing `path` into a sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise cannot_write(path, error) from error
-
-
-def cannot_write(path: Path, error: OSError) -> HelpersError:
-    """The sentence for an OSError: the name is taken, no room, no such folder or permission, or worse."""
-    if isinstance(error, FileExistsError) and error.filename in map(str, path.parents):
-        return PackError(
-            f"{path} cannot be written, since {error.filename} is a file",
-            expected="folders all the way to the output",
-            next_step="Choose another place for the output",
-        )
-    if isinstance(error, FileExistsError):
-        return OutputExistsError(
-            f"{path} exists already",
-            expected="a name that is free",
-            next_step="Choose another name, or remove it if it is not needed",
-        )
-    got = f"{path} cannot be written ({error.strerror or error})"
-    if error.errno in _NO_ROOM:
-        return ResourceError(
-            got,
-            expected="free blocks and free inodes, within your quota",
-            next_step="Free some (df -h and df -i, or your site's quota command, tell) and run it again",
-        )
-    if error.errno in _NO_WAY:
-        return ResourceError(
-            got,
-            expected="a folder that exists and that you may write to",
-            next_step="Choose another place for the output",
-        )
-    return PackError(
-        got,
-        expected="a file system that takes it",
-        next_step="Run it again, or choose another place for the output",
-    )

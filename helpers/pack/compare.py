@@ -49,7 +49,7 @@ class Expected:
         return found
 
 
-def compare(path: Path, format: str, expected: Expected, *, full: bool) -> int:
+def compare(path: Path, format: str, expected: Expected, *, full: bool, since: float | None = None) -> int:
     """Compare a file that was just written with what was read from its source.
 
     Keys, targets and JSON objects are compared in full, bytes in full or for some 256 samples with the
@@ -66,7 +66,7 @@ def compare(path: Path, format: str, expected: Expected, *, full: bool) -> int:
         _compare_table(reader, path, expected)
         count = len(expected.rows)
         indices = range(count) if full or count <= SAMPLED else _some(count)
-        with progress(len(indices), f"verify {path.name}") as bar:
+        with progress(len(indices), f"verify {path.name}", since=since) as bar:
             for index in indices:
                 data = reader.read(index)
                 if xxhash.xxh3_64_intdigest(data) != int(expected.checksums[index]):

@@ -212,6 +212,7 @@ class PackReport:
         skipped: Samples left out (only with `on_error="skip"`).
         in_flight: How many files were opened at once.
         resize: What scaling cost and lost; None if pictures are as they were.
+        reused: Whether it was there already: the same part, packed by an earlier run.
     """
 
     path: Path
@@ -227,6 +228,7 @@ class PackReport:
     in_flight: int
     skipped: tuple[Skipped, ...] = ()
     resize: Rescaled | None = None
+    reused: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """JSON-ready, with the names that all verbs share."""
@@ -242,6 +244,7 @@ class PackReport:
             "samples_per_s": round(self.samples / self.seconds, 1) if self.seconds else 0.0,
             "verified": self.verified,
             "resumed": self.resumed,
+            "reused": self.reused,
             "in_flight": self.in_flight,
             "skipped": [dataclasses.asdict(s) for s in self.skipped],
             **({} if self.resize is None else {"resize": self.resize.as_json()}),

@@ -22,6 +22,7 @@ import xxhash
 
 import helpers
 from helpers import formats, machine
+from helpers.atomic import bytes_and_files_of
 from helpers.errors import HelpersError, PackError, ResourceError, UsageError, first_few
 from helpers.manifest import Manifest
 from helpers.pack.config import PackConfig, Plan, Skipped, format_and_options
@@ -202,11 +203,25 @@ def prepare(source: Source, out: Path, config: PackConfig) -> Job:
     return Job(source, out, config, name, options, order, sizes, schema, in_flight, skipped, planned, trial)
 
 
+def part_folder(out: Path, part: tuple[int, int]) -> Path:
+    """Where part k of n of `out` lives."""
+    k, n = part
+    return out.with_name(out.name + ".parts") / f"part-{k:05d}-of-{n:05d}"
+
+
 def check_room(job: Job) -> None:
-    """Raise ResourceError if the output cannot fit; better now than after an hour."""
+    """Raise ResourceError if the output cannot fit; better now than after an hour.
+
+    What an earlier run left is kept or cleared, so its room counts; shards of finished parts are linked.
+    """
     plan = job.plan()
+    target = job.out if job.config.part is None else part_folder(job.out, job.config.part)
+    bytes_there, files_there = bytes_and_files_of(target)
     place = machine.filesystem(job.out.parent)
-    need = int(plan.payload_bytes * 1.01) + 4096 * plan.inodes_then
+    linked = job.config.merge and job.sharded
+    payload = 0 if linked else int(plan.payload_bytes * 1.01)
+    need = max(0, payload + 4096 * plan.inodes_then - bytes_there)
+    inodes = max(0, plan.inodes_then - files_there - (plan.inodes_then - 1) * linked)
     if job.scaling is not None:  # scaled pictures lie in a spool until their data file is written
         need += max((int(job.planned[start:stop].sum()) for start, stop in plan.to_do), default=0)
     if need > place.free_bytes:
@@ -215,10 +230,10 @@ def check_room(job: Job) -> None:
             expected=f"about {bytes_text(need)} for {job.out.name}",
             next_step="Free some space or choose another place",
         )
-    if place.inodes_free is not None and plan.inodes_then > place.inodes_free:
+    if place.inodes_free is not None and inodes > place.inodes_free:
         raise ResourceError(
             f"{job.out.parent} has {place.inodes_free:,} inodes free",
-            expected=f"{plan.inodes_then:,} for {job.out.name}",
+            expected=f"{inodes:,} for {job.out.name}",
             next_step="Pack into one file (.arrow, .h5, .tars) instead of many, or choose another place",
         )
 

@@ -21,35 +21,40 @@ from typing import Any
 import numpy as np
 
 from helpers import formats
+from helpers.atomic import Draft, write_json
 from helpers.digests import SIDECAR_SUFFIX, ContentDigest
 from helpers.errors import DamagedFileError, PackError
-from helpers.pack.aside import Aside
-from helpers.pack.job import Job
-from helpers.pack.writing import Written, exact, write_format, write_json
+from helpers.pack.job import Job, part_folder
+from helpers.pack.writing import Written, exact, hashes_beside, write_format
 from helpers.samples import Sample
 
 PART_FILE = "part.json"
 RECORDS = "records"
 
 
-def part_folder(out: Path, part: tuple[int, int]) -> Path:
-    """Where part k of n of `out` lives."""
-    k, n = part
-    return out.with_name(out.name + ".parts") / f"part-{k:05d}-of-{n:05d}"
-
-
-def save_part(job: Job, place: Aside, records: Sequence[Written]) -> None:
+def save_part(job: Job, draft: Draft, records: Sequence[Written]) -> None:
     """Put beside a part's files what the merge needs to know of them."""
     assert job.config.part is not None
-    folder = place.main / RECORDS
+    folder = draft.main / RECORDS
     folder.mkdir(exist_ok=True)
     for record in records:
         record.save(folder)
     facts = {"job": job.digest(), "part": list(job.config.part), "files": [record.name for record in records]}
-    write_json(place.main / PART_FILE, facts)
+    write_json(draft.main / PART_FILE, facts)
 
 
-def join_parts(job: Job, place: Aside, finished: Path) -> list[Written]:
+def finished_part(job: Job) -> list[Written]:
+    """The records of a part that is there already.
+
+    Raises:
+        PackError: It was packed from another manifest or with other options.
+    """
+    assert job.config.part is not None
+    folder = part_folder(job.out, job.config.part)
+    return [_record(folder, name) for name in _facts(job, folder, job.config.part)["files"]]
+
+
+def join_parts(job: Job, draft: Draft, finished: Path) -> list[Written]:
     """Write the whole output from its parts.
 
     Shards are linked to their place; a single file is written anew from the parts' samples, in
@@ -57,7 +62,7 @@ def join_parts(job: Job, place: Aside, finished: Path) -> list[Written]:
 
     Args:
         job: The whole run (no part).
-        place: Its private folder.
+        draft: Its private folder.
         finished: Folder inside it for finished files.
 
     Returns:
@@ -79,9 +84,8 @@ def join_parts(job: Job, place: Aside, finished: Path) -> list[Written]:
         sizes = [(record.payload_bytes, record.largest_bytes) for record in records]
         schema = exact(job, sum(total for total, _ in sizes), max(largest for _, largest in sizes))
     samples = _samples(job, [folder for folder, _ in parts])
-    packed = write_format(job, samples, place.partial / job.out.name, schema)
-    for path in sorted(place.partial.iterdir(), key=lambda p: p.name == job.out.name):
-        path.rename(finished / path.name)
+    packed = write_format(job, samples, draft.partial / job.out.name, schema)
+    draft.finish([*hashes_beside(draft.partial / job.out.name), job.out.name], finished)
     whole = Written(
         name=job.out.name,
         start=0,
@@ -132,7 +136,7 @@ def _foreign(folder: Path) -> PackError:
     return PackError(
         f"{folder} was packed from another manifest or with other options",
         expected="parts of this very run",
-        next_step="Give the merge the same manifest and options as the parts, or pack them again",
+        next_step="Give the same manifest and options, or remove this part and pack it again",
     )
 
 

@@ -9,20 +9,18 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
-import numpy as np
-
+from helpers.atomic import Draft, drafted, refuse_existing, sweep, write_json
 from helpers.errors import ResourceError
 from helpers.formats.output import writing
-from helpers.pack.aside import Aside, aside, refuse_existing, sweep
-from helpers.pack.compare import Expected, compare
+from helpers.pack.compare import compare
 from helpers.pack.config import PackConfig, PackReport, Plan, Skipped
-from helpers.pack.job import Job, check_room, prepare, unpackable
-from helpers.pack.parts import join_parts, part_folder, save_part
+from helpers.pack.job import Job, check_room, part_folder, prepare, unpackable
+from helpers.pack.parts import finished_part, join_parts, save_part
 from helpers.pack.scaling import Rescaled
-from helpers.pack.writing import Written, write_json, write_pieces
+from helpers.pack.writing import Written, expected_of, write_pieces
 from helpers.progress import progress
 from helpers.sources import Source
 
@@ -74,14 +72,16 @@ def pack(source: Source, out: Path, config: PackConfig | None = None) -> PackRep
     target = _target(out, config)
     refuse_finished(out, config)
     job = prepare(source, out, config)
+    if config.part is not None and target.exists():
+        return _report(job, target, finished_part(job), started, reused=True)
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         check_room(job)
-    with aside(target) as place, writing(target):
+    with drafted(target, "packing") as draft, writing(target):
         try:
-            return _run(job, place, started)
+            return _run(job, draft, started)
         except BaseException as error:
-            _abandon(job, place, error)
+            _abandon(job, draft, error)
             raise
 
 
@@ -90,56 +90,76 @@ def refuse_finished(out: Path, config: PackConfig) -> None:
 
     Args:
         out: As for `pack`.
-        config: As for `pack`; a part has an output of its own.
+        config: As for `pack`. A part that is there is none to refuse: it may be the very same.
 
     Raises:
         OutputExistsError: It is there already.
     """
-    target = _target(Path(out), config)
-    sweep(target)
-    refuse_existing(target)
+    sweep(_target(Path(out), config))
+    refuse_existing(Path(out))
 
 
 def _target(out: Path, config: PackConfig) -> Path:
     return out if config.part is None else part_folder(out, config.part)
 
 
-def _run(job: Job, place: Aside, started: float) -> PackReport:
-    _resume_or_clear(job, place)
-    finished = place.main if job.sharded or job.config.part else place.data
+def _run(job: Job, draft: Draft, started: float) -> PackReport:
+    _resume_or_clear(job, draft)
+    finished = draft.main if job.sharded or job.config.part else draft.data
     finished.mkdir(exist_ok=True)
     if job.config.merge:
-        records, resumed = join_parts(job, place, finished), 0
+        records, resumed = join_parts(job, draft, finished), 0
     else:
         pieces = job.pieces_of_part()
         count = sum(piece.stop - piece.start for piece in pieces)
-        with progress(count, f"pack {place.out.name}") as bar:
-            records, resumed = write_pieces(job, pieces, place, finished, bar)
+        with progress(count, f"pack {draft.out.name}") as bar:
+            records, resumed = write_pieces(job, pieces, draft, finished, bar)
     write_s = time.perf_counter() - started
-    verified = _verify(job, records, finished)
+    verified = _verify(job, records, finished, draft.since)
     skipped = job.skipped + tuple(fault for record in records for fault in record.skipped)
     resize = _resize(job, records)
-    _add_reports(job, place, records, skipped)
-    files = [path for path in place.data.rglob("*") if path.is_file()]
-    file_bytes = sum(path.stat().st_size for path in files)
-    place.publish()
+    _add_reports(job, draft, records, skipped)
+    sizes = _sizes(draft.data)
+    draft.publish()
     if job.config.merge:
         _remove_parts(job)
-    return PackReport(
-        path=place.out,
-        format=job.format,
-        samples=sum(int(record.kept.sum()) for record in records),
-        payload_bytes=sum(record.payload_bytes for record in records),
-        file_bytes=file_bytes,
-        files=len(files),
-        seconds=time.perf_counter() - started,
+    report = _report(job, draft.out, records, started)
+    return replace(
+        report,
+        file_bytes=sum(sizes),
+        files=len(sizes),
         write_s=write_s,
         verified=verified,
         resumed=resumed,
-        in_flight=job.in_flight,
         skipped=skipped,
-        resize=resize,
     )
+
+
+def _report(
+    job: Job, out: Path, records: Sequence[Written], started: float, *, reused: bool = False
+) -> PackReport:
+    """What lies in `out`; what this run did to it is added by who knows."""
+    sizes = _sizes(out)
+    return PackReport(
+        path=out,
+        format=job.format,
+        samples=sum(int(record.kept.sum()) for record in records),
+        payload_bytes=sum(record.payload_bytes for record in records),
+        file_bytes=sum(sizes),
+        files=len(sizes),
+        seconds=time.perf_counter() - started,
+        write_s=0.0,
+        verified=0,
+        resumed=0,
+        in_flight=job.in_flight,
+        skipped=tuple(fault for record in records for fault in record.skipped),
+        resize=_resize(job, records),
+        reused=reused,
+    )
+
+
+def _sizes(folder: Path) -> list[int]:
+    return [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
 
 
 def _resize(job: Job, records: Sequence[Written]) -> Rescaled | None:
@@ -147,31 +167,25 @@ def _resize(job: Job, records: Sequence[Written]) -> Rescaled | None:
     return job.rescaled(before, sum(record.payload_bytes for record in records))
 
 
-def _resume_or_clear(job: Job, place: Aside) -> None:
+def _resume_or_clear(job: Job, draft: Draft) -> None:
     """Keep what an earlier run of the very same job finished; clear anything else."""
-    digest_file = place.records / "job.digest"
+    digest_file = draft.records / "job.digest"
     digest = job.digest()
     same = digest_file.exists() and digest_file.read_text(encoding="ascii") == digest
-    place.clear(keep_finished=same and not job.config.merge)
+    draft.clear(keep_finished=same and not job.config.merge)
     digest_file.write_text(digest, encoding="ascii")
 
 
-def _verify(job: Job, records: Sequence[Written], finished: Path) -> int:
+def _verify(job: Job, records: Sequence[Written], finished: Path, since: float) -> int:
     if job.config.verify == "none" or not records:
         return 0
-    expected = Expected(
-        rows=np.concatenate([job.order[record.start : record.stop][record.kept] for record in records]),
-        checksums=np.concatenate([record.checksums[record.kept] for record in records]),
-        manifest=job.source.manifest,
-        scaled=job.scaling is not None,
-    )
     path = finished if job.sharded else finished / job.out.name
-    return compare(path, job.format, expected, full=job.config.verify == "full")
+    return compare(path, job.format, expected_of(job, records), full=job.config.verify == "full", since=since)
 
 
 def _add_reports(
     job: Job,
-    place: Aside,
+    draft: Draft,
     records: Sequence[Written],
     skipped: Sequence[Skipped],
 ) -> None:
@@ -180,20 +194,20 @@ def _add_reports(
         if not kept:
             raise unpackable(skipped, len(skipped), job.source.store.describe())
         report = {"packed": kept, "skipped": [asdict(fault) for fault in skipped]}
-        write_json(place.data / f"{place.out.name}{FAULTS_SUFFIX}", report)
+        write_json(draft.data / f"{draft.out.name}{FAULTS_SUFFIX}", report)
     scaled = job.schema.resize  # by this run, or when the source was packed
     if scaled is not None and job.format == "files" and job.config.part is None:
         # Plain files have no place for a record of how they were made.
-        write_json(place.data / f"{place.out.name}{RESIZED_SUFFIX}", dict(scaled))
+        write_json(draft.data / f"{draft.out.name}{RESIZED_SUFFIX}", dict(scaled))
     if job.config.part is not None:
-        save_part(job, place, records)
+        save_part(job, draft, records)
 
 
 def _remove_parts(job: Job) -> None:
     shutil.rmtree(part_folder(job.out, (1, 1)).parent, ignore_errors=True)
 
 
-def _abandon(job: Job, place: Aside, error: BaseException) -> None:
+def _abandon(job: Job, draft: Draft, error: BaseException) -> None:
     """Keep finished shards for a run that comes again after an outside failure; drop the rest."""
     if not (job.sharded and isinstance(error, ResourceError | OSError | KeyboardInterrupt | SystemExit)):
-        place.discard()
+        draft.discard()

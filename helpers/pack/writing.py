@@ -1,15 +1,19 @@
 """Write the data files of a run one after the other, and remember which are finished.
 
-A finished file is moved to its place among the finished ones only after its record is on disk, so a
-run that is killed at any moment finds again what was finished, and only that.
+A finished file is moved to its place among the finished ones only after it and its record are synced to
+the disk, and a run that resumes compares it with its digest. So a run that is killed at any moment, or by a
+power cut, finds again what was finished, and only that.
 """
 
 from __future__ import annotations
 
+import glob
 import json
+import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -19,8 +23,10 @@ import pyarrow as pa
 import xxhash
 
 from helpers import formats
-from helpers.errors import HelpersError
-from helpers.pack.aside import Aside
+from helpers.atomic import Draft, sync, write_json
+from helpers.digests import ContentDigest, hash_block, sidecar
+from helpers.errors import FormatError, HelpersError, PackError
+from helpers.pack.compare import Expected, compare
 from helpers.pack.config import Skipped
 from helpers.pack.examine import examiner
 from helpers.pack.job import Job, Piece, unpackable
@@ -48,6 +54,7 @@ class Written:
         checksums: xxh3 of each sample of the range, uint64 (0 for one that was left out).
         kept: Whether each sample of the range is inside, bool.
         largest_bytes: The largest sample inside if pictures were scaled, else 0.
+        beside: Hash of each small file that was written with it, by name.
     """
 
     name: str
@@ -58,17 +65,21 @@ class Written:
     checksums: np.ndarray
     kept: np.ndarray
     largest_bytes: int = 0
+    beside: dict[str, str] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
         """Write the record; the JSON file comes last and says that it is whole."""
-        np.save(folder / f"{self.name}.checksums.npy", self.checksums, allow_pickle=False)
-        np.save(folder / f"{self.name}.kept.npy", self.kept, allow_pickle=False)
+        arrays = {"checksums": self.checksums, "kept": self.kept}
+        for name, array in arrays.items():
+            np.save(folder / f"{self.name}.{name}.npy", array, allow_pickle=False)
+        sync(folder / f"{self.name}.{name}.npy" for name in arrays)
         facts = {
             "start": self.start,
             "stop": self.stop,
             "payload_bytes": self.payload_bytes,
             "largest_bytes": self.largest_bytes,
             "skipped": [asdict(fault) for fault in self.skipped],
+            "beside": self.beside,
         }
         write_json(folder / f"{self.name}.json", facts)
 
@@ -86,16 +97,10 @@ class Written:
                 np.load(folder / f"{name}.checksums.npy", allow_pickle=False),
                 np.load(folder / f"{name}.kept.npy", allow_pickle=False),
                 int(facts["largest_bytes"]),
+                dict(facts["beside"]),
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
-
-
-def write_json(path: Path, record: Any) -> None:
-    """Write a small JSON file so that it is there whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    partial.replace(path)
 
 
 class _Fault(Exception):
@@ -103,14 +108,14 @@ class _Fault(Exception):
 
 
 def write_pieces(
-    job: Job, pieces: Sequence[Piece], place: Aside, finished: Path, progress: Progress
+    job: Job, pieces: Sequence[Piece], draft: Draft, finished: Path, progress: Progress
 ) -> tuple[list[Written], int]:
     """Write every piece that is not finished yet.
 
     Args:
         job: The run.
         pieces: Its data files.
-        place: The private folder.
+        draft: The private folder.
         finished: Folder inside it that finished files are moved to.
         progress: Told of every sample.
 
@@ -121,29 +126,82 @@ def write_pieces(
         PackError: Samples cannot be packed and `on_error` is "stop".
     """
     records, resumed = [], 0
-    for number, piece in enumerate(pieces):
-        record = Written.load(place.records, piece.name)
-        if record is not None and (finished / piece.name).exists():
-            resumed += int(record.kept.sum())
-            progress.advance(piece.stop - piece.start, bytes=record.payload_bytes)
-        else:
-            record = _write_piece(job, pieces[number:], place, progress)
-            record.save(place.records)
-            _move_finished(place.partial, finished, piece.name)
-        records.append(record)
+    with ThreadPoolExecutor(1, "finish") as finisher:  # a file is synced while the next one is written
+        last: Future[None] | None = None
+        for number, piece in enumerate(pieces):
+            record = Written.load(draft.records, piece.name)
+            if record is not None and _is_intact(job, record, finished / piece.name):
+                resumed += int(record.kept.sum())
+                progress.advance(piece.stop - piece.start, bytes=record.payload_bytes)
+            else:
+                _remove(finished / piece.name)
+                record = _write_piece(job, pieces[number:], draft, progress)
+                if last is not None:
+                    last.result()
+                last = finisher.submit(_finish, job, record, draft, finished)
+            records.append(record)
+        if last is not None:
+            last.result()
     return records, resumed
 
 
-def _write_piece(job: Job, ahead: Sequence[Piece], place: Aside, progress: Progress) -> Written:
+def expected_of(job: Job, records: Sequence[Written]) -> Expected:
+    """What the data files of these records must give back."""
+    return Expected(
+        rows=np.concatenate([job.order[record.start : record.stop][record.kept] for record in records]),
+        checksums=np.concatenate([record.checksums[record.kept] for record in records]),
+        manifest=job.source.manifest,
+        scaled=job.scaling is not None,
+    )
+
+
+def _is_intact(job: Job, record: Written, path: Path) -> bool:
+    """Whether a file that an earlier run finished is what was written; in doubt it is written again."""
+    try:
+        if not hashes_beside(path).items() >= record.beside.items():
+            return False
+        if job.config.digest and path.is_file():
+            return not ContentDigest.load(sidecar(path)).damaged_blocks(path)
+        if job.config.verify == "none":
+            return False  # nothing is known to compare with
+        return compare(path, job.format, expected_of(job, [record]), full=True) >= 0
+    except (OSError, FormatError, PackError):
+        return False
+
+
+def hashes_beside(path: Path) -> dict[str, str]:
+    """Hash of each small file that lies beside a data file, by name."""
+    beside = sorted(path.parent.glob(f"{glob.escape(path.name)}.*"))
+    return {small.name: hash_block(small.read_bytes()) for small in beside}
+
+
+def _remove(path: Path) -> None:
+    """Remove what an earlier run left and cannot be trusted."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+
+
+def _finish(job: Job, record: Written, draft: Draft, finished: Path) -> None:
+    """Sync a data file and what lies beside it, and only then say that it is finished; the data file last."""
+    names = [*record.beside, record.name]
+    if job.sharded:  # a single output is synced when it is published
+        sync(draft.partial / name for name in names)
+    record.save(draft.records)
+    draft.finish(names, finished)
+    sync([finished])
+
+
+def _write_piece(job: Job, ahead: Sequence[Piece], draft: Draft, progress: Progress) -> Written:
     """Write the first of the pieces `ahead`; on a fault, examine the others for more of them."""
     piece = ahead[0]
     feed = _Feed(job, piece, progress)
     try:
-        path = place.partial / piece.name
+        path = draft.partial / piece.name
         if job.scaling is None:
             packed = write_format(job, feed.samples(), path)
         else:
-            with spool(place.folder, piece.stop - piece.start) as waiting:
+            with spool(draft.folder, piece.stop - piece.start) as waiting:
                 schema = feed.scale(job.scaling, waiting)
                 packed = write_format(job, feed.scaled(waiting), path, schema)
     except _Fault:
@@ -162,6 +220,7 @@ def _write_piece(job: Job, ahead: Sequence[Piece], place: Aside, progress: Progr
         feed.checksums,
         feed.kept,
         feed.largest_bytes,
+        hashes_beside(path),
     )
 
 
@@ -178,12 +237,6 @@ def write_format(job: Job, samples: Iterator[Sample], path: Path, schema: Schema
 def exact(job: Job, total_bytes: int, largest_bytes: int) -> Schema:
     """The schema of scaled samples, whose sizes are known by now."""
     return replace(job.schema, total_bytes=total_bytes, largest_bytes=largest_bytes)
-
-
-def _move_finished(partial: Path, finished: Path, name: str) -> None:
-    """Move a data file and what lies beside it; the data file last."""
-    for path in sorted(partial.iterdir(), key=lambda p: p.name == name):
-        path.rename(finished / path.name)
 
 
 class _Feed:

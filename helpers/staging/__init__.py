@@ -14,7 +14,7 @@ used. Notebook 07 teaches all of it.
 """
 
 from helpers.staging.config import StageConfig, Staged
-from helpers.staging.listing import Copy, Unstaged, listing, sweep_all, unstage, unstage_all
+from helpers.staging.listing import Copy, Unstaged, copies_of, listing, sweep_all, unstage, unstage_all
 from helpers.staging.run import stage, stage_for_job, staged
 from helpers.staging.transfer import stage_to
 from helpers.staging.worth import break_even, break_even_of_rates, break_even_text
@@ -27,6 +27,7 @@ __all__ = [
     "break_even",
     "break_even_of_rates",
     "break_even_text",
+    "copies_of",
     "listing",
     "stage",
     "stage_for_job",

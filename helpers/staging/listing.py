@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from helpers import locks
 from helpers.errors import UsageError
+from helpers.locks import Owner, check, existing_folder, folder_name, nobody, this_job
 from helpers.machine import nodelocal
-from helpers.staging import locks, run
-from helpers.staging.owners import Owner, nobody, this_job
-from helpers.staging.private import check, existing_folder, folder_name
+from helpers.staging import run
 from helpers.staging.slots import Slot, slots, sweep
 
 State = Literal["finished", "being copied", "leftover"]
@@ -88,6 +88,33 @@ def listing(places: Sequence[Path] = ()) -> list[Copy]:
 def sweep_all(places: Sequence[Path] = ()) -> int:
     """Remove what dead processes and ended jobs left; how many copies, half ones included."""
     return sum(len(sweep(folder)) for folder in _folders(places))
+
+
+def copies_of(name: Path | str, places: Sequence[Path] = ()) -> list[Path]:
+    """The copies that a name means.
+
+    Args:
+        name: A copy itself, the path that was staged, or its last part.
+        places: More directories to look in than those that variables name.
+
+    Raises:
+        UsageError: Nothing of that name is staged here.
+    """
+    path = Path(os.path.normpath(Path(name).absolute()))
+    if folder_name() in path.parent.parts:
+        return [path]
+    facts = [(slot, slot.facts()) for folder in _folders(places) for slot in slots(folder)]
+    known = [(slot.data / str(fact["name"]), str(fact.get("source"))) for slot, fact in facts if fact]
+    found = [copy for copy, source in known if source == str(path)]
+    if not found and Path(name).name == str(name):
+        found = [copy for copy, _ in known if copy.name == str(name)]
+    if not found:
+        raise UsageError(
+            f"{name} is no staged copy",
+            expected="a path that `stage` returned, or the name of what was staged",
+            next_step="List what is staged with: python -m helpers staged; say --where DIR if you gave one",
+        )
+    return found
 
 
 def unstage(path: Path | str, *, force: bool = False) -> Unstaged:
@@ -166,7 +193,7 @@ def _try_remove(slot: Slot, path: Path) -> Unstaged:
 def _outcome(slot: Slot, path: Path) -> Unstaged:
     if not os.path.lexists(slot.home):
         return Unstaged(path, True, "removed")
-    claims = ", ".join(owner.told for owner in slot.holders())
+    claims = ", ".join(owner.text for owner in slot.holders())
     if claims:
         return Unstaged(path, False, f"stays, since it is kept for {claims}")
     return Unstaged(path, False, "stays until the last process that uses it has ended")
@@ -187,7 +214,7 @@ def _described(slot: Slot) -> Copy:
         age_s=max(0.0, time.time() - since),
         state=state,
         in_use=in_use,
-        kept_for=tuple(holder.told for holder in holders),
+        kept_for=tuple(holder.text for holder in holders),
         owner=_told(owner),
     )
 
@@ -195,7 +222,7 @@ def _described(slot: Slot) -> Copy:
 def _told(owner: Owner | None) -> str:
     if owner is None:
         return "unknown"
-    return f"{owner.told} ({'alive' if owner.is_alive() else 'ended'})"
+    return f"{owner.text} ({'alive' if owner.is_alive() else 'ended'})"
 
 
 def _size(folder: Path) -> int:

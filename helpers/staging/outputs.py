@@ -15,14 +15,10 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.digests import BLOCK_BYTES, SIDECAR_SUFFIX, ContentDigest, sidecar
+from helpers.digests import BESIDE, BLOCK_BYTES, ContentDigest, sidecar
 from helpers.errors import DamagedFileError, SourceError, UsageError
 from helpers.machine.ranks import ranks
 from helpers.staging.config import StageConfig
-
-_BESIDE = (".idx", ".index.arrow", ".index", ".faults.json")
-BESIDE = (SIDECAR_SUFFIX, *_BESIDE, *(suffix + SIDECAR_SUFFIX for suffix in _BESIDE))
-"""Suffixes of the small files that stand beside a packed one."""
 
 _SMALL_BYTES = 1 << 20
 _MANY = 100

@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from helpers import locks
 from helpers.digests import ContentDigest, sidecar
 from helpers.errors import ResourceError
 from helpers.formats.output import writing
+from helpers.locks import nobody, private_folder, this_job
 from helpers.machine.nodelocal import NodeLocal
 from helpers.progress import progress
-from helpers.staging import lifetime, locks, outputs, places
+from helpers.staging import lifetime, outputs, places
 from helpers.staging.config import StageConfig, Staged
 from helpers.staging.copying import Copier, blocks_of, readers_for
 from helpers.staging.outputs import Output
-from helpers.staging.owners import nobody, this_job
-from helpers.staging.private import private_folder
 from helpers.staging.slots import Slot, sweep
 
 _SHORTEST_S, _LONGEST_S = 0.005, 0.1
@@ -237,7 +237,8 @@ def _copy(slot: Slot, descriptor: int, place: NodeLocal, output: Output, config:
             copier.run()
         names = [member.name for member in output.members] + computed_digests(copier, output, slot.copying)
         copy_s = time.perf_counter() - started
-        slot.publish(names, {"name": output.name, "bytes": output.bytes, "verified": output.has_digests})
+        facts = {"name": output.name, "source": str(output.source)}
+        slot.publish(names, {**facts, "bytes": output.bytes, "verified": output.has_digests})
     except BaseException:
         if lifetime.leave(descriptor):
             abandon()

@@ -26,9 +26,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from helpers import locks
 from helpers.formats.output import writing
-from helpers.staging import locks
-from helpers.staging.owners import Owner, this_process
+from helpers.locks import Owner, this_process
 
 LOCK_SUFFIX = ".lock"
 _TRIES, _PAUSE_S = 4, 0.01

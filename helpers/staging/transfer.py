@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 
 from helpers import machine
+from helpers.atomic import Draft, bytes_and_files_of, drafted, sweep
 from helpers.digests import ContentDigest, sidecar
-from helpers.errors import PackError, ResourceError, UsageError
+from helpers.errors import OutputExistsError, ResourceError, UsageError
 from helpers.formats.output import writing
-from helpers.pack.aside import Aside, aside, sweep
 from helpers.progress import bytes_text, progress
 from helpers.staging import outputs
 from helpers.staging.config import StageConfig, Staged
@@ -27,7 +27,6 @@ from helpers.staging.copying import Block, Copier, blocks_of, readers_for
 from helpers.staging.outputs import Member, Output
 from helpers.staging.run import UNVERIFIED, computed_digests
 
-_BUSY = "another run is packing"
 _INODES_TO_LEAVE = 100
 _STRIPED_BYTES, _STRIPES, _STRIPE_S = 1 << 30, 4, 30
 
@@ -48,7 +47,7 @@ def stage_to(src: Path | str, folder: Path | str, *, config: StageConfig | None 
         ResourceError: No room, no permission.
         DamagedFileError: The source is not what was packed.
         SourceError: The source is missing, or changed while it was copied.
-        PackError: Another run copies the same.
+        BusyError: Another run copies the same.
     """
     started = time.perf_counter()
     config = config or StageConfig()
@@ -57,30 +56,30 @@ def stage_to(src: Path | str, folder: Path | str, *, config: StageConfig | None 
     sweep(out)
     notes: tuple[str, ...] = () if output.has_digests else (UNVERIFIED,)
     if _is_there(output, out):
-        seconds = time.perf_counter() - started
-        same = "digest" if output.has_digests else "time"
-        there = f"{out} was there already, of the same size and {same}; `verify` reads it back"
-        return Staged(out, output.bytes, True, seconds, 0.0, len(output.members), False, (there,))
+        return _reused(output, out, started)
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     _check_room(output, out)
     try:
-        with aside(out) as place, writing(out):
-            kept = _copy(output, place, config)
-            place.publish()
-    except PackError as error:
-        if error.got.startswith(_BUSY):
-            raise PackError(
-                f"another run is staging {out} at this moment",
-                expected="one run for each output",
-                next_step="Wait for it; it publishes under this name when it is complete",
-            ) from error
+        with drafted(out, "staging") as draft, writing(out):
+            kept = _copy(output, draft, config)
+            draft.publish()
+    except OutputExistsError:
+        if _is_there(output, out):  # another run has just finished it
+            return _reused(output, out, started)
         raise
     seconds = time.perf_counter() - started
     if kept:
         notes += (f"{bytes_text(kept)} were copied by an earlier run, read back and kept",)
     rate = (output.bytes - kept) / max(seconds, 1e-9)
     return Staged(out, output.bytes, False, seconds, rate, len(output.members), output.has_digests, notes)
+
+
+def _reused(output: Output, out: Path, started: float) -> Staged:
+    seconds = time.perf_counter() - started
+    same = "digest" if output.has_digests else "time"
+    there = f"{out} was there already, of the same size and {same}; `verify` reads it back"
+    return Staged(out, output.bytes, True, seconds, 0.0, len(output.members), False, (there,))
 
 
 def _target(output: Output, folder: Path) -> Path:
@@ -124,8 +123,7 @@ def _check_room(output: Output, out: Path) -> None:
             expected=f"{inodes:,}",
             next_step="Remove what is not needed there (df -i, or your site's quota command, tells)",
         )
-    partial = out.parent / f".{out.name}.packing"
-    grown = sum(path.lstat().st_blocks * 512 for path in partial.rglob("*") if path.is_file())
+    grown, _ = bytes_and_files_of(out)
     if found.free_bytes + grown < output.bytes:
         raise ResourceError(
             f"{out.parent} has {bytes_text(found.free_bytes)} free",
@@ -134,13 +132,13 @@ def _check_room(output: Output, out: Path) -> None:
         )
 
 
-def _copy(output: Output, place: Aside, config: StageConfig) -> int:
+def _copy(output: Output, draft: Draft, config: StageConfig) -> int:
     """Copy into the folder aside; bytes that an earlier run had copied."""
-    journal = place.records / "journal"
+    journal = draft.records / "journal"
     held = _resumable(journal, output.key)
     if not held:
-        place.clear()
-        _stripe(output, place.data)
+        draft.clear()
+        _stripe(output, draft.data)
     with journal.open("a", encoding="ascii") as file:
         file.write(f"{output.key}\n" if not held else "\n")  # ends a line that a kill cut off
         file.flush()
@@ -155,12 +153,12 @@ def _copy(output: Output, place: Aside, config: StageConfig) -> int:
         readers = config.readers or readers_for(output.source)
         with progress(count, f"stage {output.name}", unit="blocks") as bar:
             copier = Copier(
-                output.members, place.data, readers=readers, bar=bar, mode=0o666, known=known, note=note
+                output.members, draft.data, readers=readers, bar=bar, mode=0o666, known=known, note=note
             )
             copier.run()
     for member in output.members:  # as rsync does: equal size and time then mean equal bytes
         os.utime(copier.target(member), ns=(member.seen[3], member.seen[3]))
-    computed_digests(copier, output, place.data)
+    computed_digests(copier, output, draft.data)
     return copier.kept_bytes
 
 

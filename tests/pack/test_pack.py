@@ -113,11 +113,11 @@ def test_a_dry_run_tells_inodes_saved_and_writes_nothing(source: Source, tmp_pat
 
 
 def test_a_second_run_of_the_same_output_is_turned_away(source: Source, tmp_path: Path) -> None:
-    from helpers.pack.aside import aside
+    from helpers.atomic import drafted
 
     pid = os.fork()
     if pid == 0:  # the other run holds the lock, in another process
-        with aside(tmp_path / "out.arrow"):
+        with drafted(tmp_path / "out.arrow", "packing"):
             (tmp_path / "ready").touch()
             while not (tmp_path / "done").exists():
                 pass

@@ -76,12 +76,6 @@ def test_a_part_that_was_damaged_is_not_merged(name: str, source: Source, tmp_pa
     assert not out.exists()
 
 
-def test_a_finished_part_is_not_packed_again(source: Source, tmp_path: Path) -> None:
-    pack(source, tmp_path / "out.arrow", PackConfig(part=(1, 2)))
-    with pytest.raises(Exception, match="exists already"):
-        pack(source, tmp_path / "out.arrow", PackConfig(part=(1, 2)))
-
-
 @given(st.lists(st.integers(0, 10**6), max_size=80), st.integers(1, 12))
 def test_parts_cover_every_sample_once_and_are_balanced(sizes: list[int], n: int) -> None:
     array = np.array(sizes, np.int64)

@@ -15,10 +15,10 @@ from packing import FORMATS, contents
 from PIL import Image
 
 from helpers import formats, images, sources
+from helpers.atomic import Draft
 from helpers.cli import main
 from helpers.errors import PackError, UsageError
 from helpers.pack import PackConfig, pack, plan, verify
-from helpers.pack.aside import Aside
 from helpers.sources import Source
 
 COUNT = 24
@@ -136,7 +136,7 @@ def test_an_interrupted_run_resumes_and_other_scaling_starts_over(
     options = small_shards("tar")
     single, out = tmp_path / "single.tars", tmp_path / "x.tars"
     pack(pictured, single, config(options=options))
-    monkeypatch.setattr(Aside, "publish", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(Draft, "publish", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             pack(pictured, out, config(options=options))

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from staging_tools import names, packed
 
+from helpers import locks
 from helpers.cli import main
 from helpers.machine import nodelocal
-from helpers.staging import lifetime, private
+from helpers.staging import lifetime
 
 
 @pytest.fixture(autouse=True)
@@ -22,10 +23,10 @@ def own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_in_shared_memory() -> Iterator[None]:
-    before = {path.name for path in Path("/dev/shm").glob(f"{private.PREFIX}*")}
+    before = {path.name for path in Path("/dev/shm").glob(f"{locks.PREFIX}*")}
     yield
     lifetime.give_back_all()
-    mine = Path("/dev/shm") / private.folder_name()
+    mine = Path("/dev/shm") / locks.folder_name()
     assert mine.name in before or not mine.exists()
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from staging_tools import MIB, ROOMY, exit_code, forked, names, packed, shards
 
-from helpers import digests, formats, staging
+from helpers import digests, formats, locks, staging
 from helpers.cli import parse
 from helpers.cli.stage import config_of
 from helpers.errors import DamagedFileError, SourceError, UsageError
-from helpers.staging import StageConfig, lifetime, outputs, private
+from helpers.staging import StageConfig, lifetime, outputs
 
 
 def test_a_copy_is_equal_private_and_goes_with_its_block(source: Path, node: Path) -> None:
@@ -30,7 +30,7 @@ def test_a_copy_is_equal_private_and_goes_with_its_block(source: Path, node: Pat
             False,
         )
         assert copy.seconds > 0 and copy.rate > 0
-        ours = node / private.folder_name()
+        ours = node / locks.folder_name()
         assert ours.stat().st_mode & 0o777 == 0o700 and copy.path.stat().st_mode & 0o777 == 0o400
     assert names(node) == []
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from staging_tools import MIB, ROOMY, exit_code, forked, names, packed, shards
 
-from helpers import digests, staging
+from helpers import digests, locks, staging
 from helpers.errors import DamagedFileError, HelpersError, ResourceError, SourceError
 from helpers.machine import nodelocal
-from helpers.staging import copying, places, private
+from helpers.staging import copying, places
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act for two users")
 
@@ -246,7 +246,7 @@ def test_a_read_only_target_is_a_sentence(source: Path, tmp_path: Path) -> None:
 def test_what_was_planted_under_our_name_is_neither_followed_nor_touched(
     planted: str, source: Path, tmp_path: Path, node: Path
 ) -> None:
-    ours, theirs = node / private.folder_name(), tmp_path / "theirs"
+    ours, theirs = node / locks.folder_name(), tmp_path / "theirs"
     theirs.mkdir()
     (theirs / "precious").write_text("mine")
     if planted in ("link", "dangling"):
@@ -269,7 +269,7 @@ def test_a_folder_of_another_user_is_refused_and_auto_goes_elsewhere(
     source: Path, tmp_path: Path, node: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.chmod(0o1777)
-    ours = node / private.folder_name()
+    ours = node / locks.folder_name()
     ours.mkdir(mode=0o700)
     os.chown(ours, 65534, 65534)
     with pytest.raises(ResourceError, match=r"belongs to another user \(uid 65534\)"):
@@ -291,7 +291,7 @@ def test_a_place_where_anybody_may_rename_is_refused(source: Path, node: Path) -
 def test_a_link_in_place_of_a_lock_is_not_followed(source: Path, tmp_path: Path, node: Path) -> None:
     from helpers.staging import outputs
 
-    ours = private.private_folder(node)
+    ours = locks.private_folder(node)
     key = outputs.find(source, ROOMY).key
     (ours / f"{key}.lock").symlink_to(tmp_path / "victim")
     with pytest.raises(HelpersError):

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 from staging_tools import ROOMY, cli, exit_code, forked, names, packed
 
-from helpers import staging
+from helpers import locks, staging
 from helpers.cli import main
-from helpers.staging import owners
 
 STAGE = f"'{sys.executable}' -m helpers stage"
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -130,22 +129,22 @@ def test_the_scheduler_is_asked_about_a_job_without_processes_here(
     fake_squeue(tmp_path / "bin", script)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "77123")
-    owner = owners.this_job()
+    owner = locks.this_job()
     monkeypatch.delenv("SLURM_JOB_ID")
     assert owner.is_alive() is (alive is not False)  # in doubt it lives
-    old = owners.Owner(**{**vars(owner), "since_s": owner.since_s - 2 * owners.GRACE_S})
+    old = locks.Owner(**{**vars(owner), "since_s": owner.since_s - 2 * locks.GRACE_S})
     assert old.is_alive() is bool(alive)
-    assert not owners.Owner(**{**vars(owner), "boot": "another"}).is_alive()
+    assert not locks.Owner(**{**vars(owner), "boot": "another"}).is_alive()
 
 
 def test_a_process_is_known_by_its_start_time_too() -> None:
-    me = owners.this_process()
-    assert me.is_alive() and str(os.getpid()) in me.told
-    assert not owners.Owner(**{**vars(me), "started": me.started + 1}).is_alive()
-    assert owners.Owner(**{**vars(me), "started": 1, "world": "pid:[1]"}).is_alive()  # cannot be known
+    me = locks.this_process()
+    assert me.is_alive() and str(os.getpid()) in me.text
+    assert not locks.Owner(**{**vars(me), "started": me.started + 1}).is_alive()
+    assert locks.Owner(**{**vars(me), "started": 1, "world": "pid:[1]"}).is_alive()  # cannot be known
     pid = forked(lambda: 0)
     assert exit_code(pid) == 0
-    assert owners.start_time(pid) == 0
+    assert locks.start_time(pid) == 0
 
 
 def test_keep_outlives_everybody_until_it_is_unstaged(source: Path, node: Path, command: Command) -> None:
@@ -212,3 +211,19 @@ def test_several_outputs_are_staged_beside_each_other(source: Path, node: Path, 
     other = packed(tmp_path / "data" / "val.h5", 5000, seed=9)
     with staging.staged(source, node, config=ROOMY) as one, staging.staged(other, node, config=ROOMY) as two:
         assert {copy.path for copy in staging.listing([node])} == {one.path, two.path}
+
+
+def test_unstage_works_with_the_name_or_path_that_was_staged(
+    source: Path, node: Path, tmp_path: Path, command: Command
+) -> None:
+    other = packed(tmp_path / "elsewhere" / source.name, seed=3)
+    stage = ("--where", node, "--leave-bytes", 0)
+    for name in (source.name, source, f"{source.parent}/../{source.parent.name}/{source.name}"):
+        path = Path(command("stage", source, *stage, job="11").stdout.strip())
+        kept = Path(command("stage", other, *stage, job="11").stdout.strip())
+        done = command("unstage", name, "--where", node, job="11")
+        assert done.returncode == 0 and "removed" in done.stderr, done.stderr
+        assert not path.exists() and kept.exists() is (name != source.name)
+        command("unstage", kept, job="11")
+    typo = command("unstage", "train.arow", "--where", node)
+    assert typo.returncode == 2 and "train.arow is no staged copy" in typo.stderr

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from staging_tools import MIB, ROOMY, exit_code, forked, names, packed, slowly, wait_for
 
-from helpers import progress, staging
+from helpers import locks, progress, staging
 from helpers.digests import hash_block
-from helpers.staging import StageConfig, copying, lifetime, locks, owners, private
+from helpers.staging import StageConfig, copying, lifetime
 from helpers.staging.slots import Slot, sweep
 
 
@@ -212,7 +212,7 @@ def test_a_leftover_of_before_a_reboot_is_not_trusted(
     source: Path, node: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed_while_using(source, node)
-    monkeypatch.setattr(owners, "_boot", lambda: "another boot")
+    monkeypatch.setattr(locks, "_boot", lambda: "another boot")
     with staging.staged(source, node, config=ROOMY) as copy:
         assert not copy.reused
 
@@ -244,7 +244,7 @@ def test_waiting_says_for_whom_and_ends_with_a_sentence(
     source: Path, node: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "LOG_INTERVAL_S", 0.01)
-    folder = private.private_folder(node)
+    folder = locks.private_folder(node)
     key = staging.outputs.find(source, ROOMY).key
     slot = Slot(folder, key)
     held = locks.try_lock(slot.lock, shared=False)
@@ -268,7 +268,7 @@ def test_a_copy_swept_between_two_locks_is_made_again(
         if not stolen:
             stolen.append(True)
             locks.fcntl.flock(descriptor, locks.fcntl.LOCK_UN)
-            assert sweep(private.private_folder(node))
+            assert sweep(locks.private_folder(node))
         share(descriptor)
 
     monkeypatch.setattr(locks, "share", let_a_sweeper_in)
@@ -312,7 +312,7 @@ def test_a_thousand_random_kills_lose_nothing_and_leave_nothing(
 def test_a_folder_that_the_last_one_out_removes_is_made_again(
     node: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check, removed = private.check, []
+    check, removed = locks.check, []
 
     def remove_it_first(folder: Path) -> None:
         if not removed:
@@ -320,7 +320,7 @@ def test_a_folder_that_the_last_one_out_removes_is_made_again(
             folder.rmdir()
         check(folder)
 
-    monkeypatch.setattr(private, "check", remove_it_first)
-    folder = private.private_folder(node)
+    monkeypatch.setattr(locks, "check", remove_it_first)
+    folder = locks.private_folder(node)
     assert folder.is_dir() and removed
     folder.rmdir()

@@ -11,7 +11,14 @@ import pytest
 from staging_tools import MIB, cli, exit_code, forked, names, packed, shards, slowly, wait_for
 
 from helpers import digests, machine, staging
-from helpers.errors import DamagedFileError, OutputExistsError, PackError, ResourceError, UsageError
+from helpers.errors import (
+    BusyError,
+    DamagedFileError,
+    OutputExistsError,
+    PackError,
+    ResourceError,
+    UsageError,
+)
 from helpers.staging import copying, transfer
 
 
@@ -131,6 +138,32 @@ def test_two_transfers_of_one_output_do_not_mix(source: Path, tmp_path: Path) ->
         with pytest.raises(PackError, match="another run is staging"):
             staging.stage_to(source, tmp_path / "b")
     assert same(source, staging.stage_to(source, tmp_path / "b").path)
+
+
+def test_many_transfers_at_once_end_in_one_copy_and_in_sentences(source: Path, tmp_path: Path) -> None:
+    """One copies; the others find it finished or are turned away, and nobody meets a raw error."""
+    for number in range(12):
+        scratch, start = tmp_path / f"b{number}", tmp_path / f"start {number}"
+
+        def work(scratch: Path = scratch, start: Path = start) -> int:
+            while not start.exists():
+                pass
+            try:
+                staging.stage_to(source, scratch)
+            except BusyError as error:
+                return 0 if "another run is staging" in str(error) else 5
+            except Exception as error:
+                start.with_suffix(".error").write_text(f"{type(error).__name__}: {error}")
+                return 4
+            return 0
+
+        pids = [forked(work) for _ in range(4)]
+        start.touch()
+        codes = [exit_code(pid) for pid in pids]
+        told = start.with_suffix(".error")
+        assert set(codes) == {0}, told.read_text() if told.exists() else codes
+        assert same(source, scratch / source.name)
+        assert names(scratch) == names(source.parent)
 
 
 def test_too_little_room_is_told_before_the_first_byte(

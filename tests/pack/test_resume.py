@@ -1,0 +1,168 @@
+"""What an earlier run left: used if it is whole, made again if not, and what it saves is not asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from packing import contents, make_tree
+
+from helpers import formats, machine, sources
+from helpers.cli import main
+from helpers.errors import OutputExistsError, PackError, ResourceError
+from helpers.formats import tar
+from helpers.pack import PackConfig, pack, verify
+from helpers.sources import Source
+
+EIGHT = formats.get("tar").Options(max_count=5)
+
+
+def interrupted(source: Source, out: Path, config: PackConfig, after: int) -> Path:
+    """Pack until `after` shards are written, then have the storage fail; the folder of finished ones."""
+    write, done = tar.write_shard, []
+
+    def failing(*words: object, **named: object) -> object:
+        done.append(1)
+        if len(done) > after:
+            raise ResourceError("the disk is gone", expected="it", next_step="Look for it")
+        return write(*words, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tar, "write_shard", failing)
+        with pytest.raises(ResourceError, match="the disk is gone"):
+            pack(source, out, config)
+    return out.parent / f".{out.name}.packing" / "data" / out.name
+
+
+def zeros(path: Path) -> None:
+    """What a power cut leaves of bytes that were never synced: the size is right."""
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[: size // 2] + bytes(size - size // 2))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        PackConfig(options=EIGHT),
+        PackConfig(options=EIGHT, digest=False),
+        PackConfig(options=EIGHT, digest=False, verify="none"),
+        PackConfig(options=dataclasses.replace(EIGHT, dali_index=True)),
+    ],
+    ids=["digest", "no digest", "nothing to compare with", "dali"],
+)
+def test_a_finished_shard_that_lost_its_bytes_is_written_again(
+    config: PackConfig, source: Source, tmp_path: Path
+) -> None:
+    (tmp_path / "calm").mkdir()
+    calm = tmp_path / "calm" / "out.tars"
+    pack(source, calm, config)
+    out = tmp_path / "out.tars"
+    finished = interrupted(source, out, config, after=4)
+    zeros(finished / "shard-000001.tar")
+    zeros(next(finished.glob("shard-000002.tar.i*")))
+    report = pack(source, out, config)
+    assert contents(out) == contents(calm)
+    assert report.resumed == (0 if config.verify == "none" else 10)
+
+
+def test_a_shard_is_synced_before_it_is_called_finished(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, rename, synced, finished = os.fsync, Path.rename, set(), []
+
+    def noting(descriptor: int) -> None:
+        synced.add(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        fsync(descriptor)
+
+    def moving(self: Path, target: Path) -> Path:
+        if self.parent.name.startswith("partial"):
+            assert {self.name, "shard-000000.tar.checksums.npy"} <= synced, f"{self.name} was not synced"
+            finished.append(self.name)
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    monkeypatch.setattr(Path, "rename", moving)
+    pack(source, tmp_path / "out.tars", PackConfig(options=EIGHT))
+    assert len([name for name in finished if name.endswith(".tar")]) == 8
+
+
+def lacking(monkeypatch: pytest.MonkeyPatch, free_bytes: int) -> None:
+    real = machine.filesystem
+    monkeypatch.setattr(
+        machine, "filesystem", lambda path: dataclasses.replace(real(path), free_bytes=free_bytes)
+    )
+
+
+def test_a_run_that_resumes_asks_only_for_the_room_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = sources.load(make_tree(tmp_path / "tree", 40, size=50_000))  # 2 MB
+    config = PackConfig(options=EIGHT)
+    with monkeypatch.context() as patch:
+        lacking(patch, 700_000)
+        with pytest.raises(ResourceError, match="700 kB free"):
+            pack(source, tmp_path / "out.tars", config)
+    interrupted(source, tmp_path / "out.tars", config, after=6)
+    lacking(monkeypatch, 700_000)
+    assert pack(source, tmp_path / "out.tars", config).resumed == 30
+
+
+def test_a_merge_of_shards_needs_no_room_since_it_links_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = sources.load(make_tree(tmp_path / "tree", 40, size=50_000))
+    for part in ((1, 2), (2, 2)):
+        pack(source, tmp_path / "out.tars", PackConfig(options=EIGHT, part=part))
+    lacking(monkeypatch, 200_000)
+    assert pack(source, tmp_path / "out.tars", PackConfig(options=EIGHT, merge=True)).samples == 40
+
+
+def test_a_finished_part_that_is_run_again_says_so_and_is_no_failure(
+    tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["pack", str(tree), str(tmp_path / "out.arrow")]
+    assert main([*words, "--part", "1/2"]) == 0
+    before = contents(tmp_path / "out.arrow.parts")
+    capsys.readouterr()
+    assert main([*words, "--part", "1/2"]) == 0
+    assert "is there already, packed from the same manifest" in capsys.readouterr().out
+    assert contents(tmp_path / "out.arrow.parts") == before
+    assert main([*words, "--part", "2/2"]) == 0 and main([*words, "--merge"]) == 0
+    assert verify(tmp_path / "out.arrow", sources.load(tree)).intact
+
+
+def test_a_finished_part_of_another_run_is_refused(source: Source, tmp_path: Path) -> None:
+    out = tmp_path / "out.arrow"
+    first = pack(source, out, PackConfig(part=(1, 2)))
+    again = pack(source, out, PackConfig(part=(1, 2)))
+    assert again.reused and not first.reused
+    same = ("path", "samples", "payload_bytes", "file_bytes", "files")
+    assert [getattr(again, name) for name in same] == [getattr(first, name) for name in same]
+    with pytest.raises(PackError, match="another manifest or with other options"):
+        pack(source, out, PackConfig(part=(1, 2), shuffle=1))
+
+
+def test_a_part_of_an_output_that_is_there_is_refused_before_an_hour_of_packing(
+    source: Source, tmp_path: Path
+) -> None:
+    pack(source, tmp_path / "out.arrow")
+    with pytest.raises(OutputExistsError):
+        pack(source, tmp_path / "out.arrow", PackConfig(part=(1, 2)))
+
+
+@pytest.mark.parametrize("name", ["out.files", "out.arrow"])
+def test_files_beside_an_earlier_output_do_not_speak_for_the_new_one(
+    name: str, tree: Path, tmp_path: Path
+) -> None:
+    """An old record of scaling switched a comparison off; an old digest called it damaged."""
+    out = tmp_path / "o" / name
+    pack(sources.load(tree), out)
+    for suffix in (".resized.json", ".faults.json", ".digest.json"):
+        out.with_name(out.name + suffix).write_text("{}")
+    shutil.rmtree(out) if out.is_dir() else out.unlink()
+    pack(sources.load(tree), out, PackConfig(digest=False))
+    assert [path.name for path in out.parent.iterdir()] == [name]
+    assert verify(out, sources.load(tree)).intact
