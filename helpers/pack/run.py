@@ -9,8 +9,9 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from helpers.atomic import Draft, drafted, refuse_existing, sweep, write_json
 from helpers.errors import ResourceError
@@ -73,7 +74,7 @@ def pack(source: Source, out: Path, config: PackConfig | None = None) -> PackRep
     refuse_finished(out, config)
     job = prepare(source, out, config)
     if config.part is not None and target.exists():
-        return _report(job, target, finished_part(job), started, reused=True)
+        return _reused(job, target, started)
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         check_room(job)
@@ -117,17 +118,17 @@ def _run(job: Job, draft: Draft, started: float) -> PackReport:
     write_s = time.perf_counter() - started
     verified = _verify(job, records, finished, draft.since)
     skipped = job.skipped + tuple(fault for record in records for fault in record.skipped)
-    resize = _resize(job, records)
     _add_reports(job, draft, records, skipped)
     sizes = _sizes(draft.data)
     draft.publish()
     if job.config.merge:
         _remove_parts(job)
-    report = _report(job, draft.out, records, started)
-    return replace(
-        report,
-        file_bytes=sum(sizes),
-        files=len(sizes),
+    return _report(
+        job,
+        draft.out,
+        records,
+        sizes,
+        seconds=time.perf_counter() - started,
         write_s=write_s,
         verified=verified,
         resumed=resumed,
@@ -135,11 +136,27 @@ def _run(job: Job, draft: Draft, started: float) -> PackReport:
     )
 
 
+def _reused(job: Job, part: Path, started: float) -> PackReport:
+    """Of a part that an earlier run finished."""
+    records = finished_part(job)
+    return _report(
+        job,
+        part,
+        records,
+        _sizes(part),
+        seconds=time.perf_counter() - started,
+        write_s=0.0,
+        verified=0,
+        resumed=0,
+        skipped=tuple(fault for record in records for fault in record.skipped),
+        reused=True,
+    )
+
+
 def _report(
-    job: Job, out: Path, records: Sequence[Written], started: float, *, reused: bool = False
+    job: Job, out: Path, records: Sequence[Written], sizes: Sequence[int], **facts: Any
 ) -> PackReport:
-    """What lies in `out`; what this run did to it is added by who knows."""
-    sizes = _sizes(out)
+    """What lies in `out`; `facts` are what this run did to it."""
     return PackReport(
         path=out,
         format=job.format,
@@ -147,14 +164,9 @@ def _report(
         payload_bytes=sum(record.payload_bytes for record in records),
         file_bytes=sum(sizes),
         files=len(sizes),
-        seconds=time.perf_counter() - started,
-        write_s=0.0,
-        verified=0,
-        resumed=0,
         in_flight=job.in_flight,
-        skipped=tuple(fault for record in records for fault in record.skipped),
         resize=_resize(job, records),
-        reused=reused,
+        **facts,
     )
 
 
