@@ -138,19 +138,21 @@ def drafted(out: Path, doing: str) -> Iterator[Draft]:
         BusyError: Another live run is writing the same output.
         ResourceError: The folder cannot be written.
     """
-    claim = _claimed(out, doing)
-    ours = Draft(out, folder_of(out), claim)
+    ours = None
     try:
+        ours = Draft(out, folder_of(out), _claimed(out, doing))
         refuse_existing(out)  # it may have appeared while we came for the lock
         with writing(out):
             ours.make()
         yield ours
     except (HelpersError, OSError):
-        claim.check()  # whoever lost his folder fails anywhere; this says why
+        if ours is not None:
+            ours.claim.check()  # whoever lost his folder fails anywhere; this says why
         raise
     finally:
-        ours.tidy()
-        claim.release()
+        if ours is not None:
+            ours.tidy()
+            ours.claim.release()
 
 
 def folder_of(out: Path) -> Path:

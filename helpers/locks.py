@@ -306,15 +306,19 @@ class Claim:
         self._path, self._lock_path = folder / _SIGN, folder / "lock"
         self._stopped, self._pid = threading.Event(), os.getpid()
         self._lock = -1
+        locked = False
         try:
-            self._own(self._flock())
-        except BaseException as error:
-            self._unlock()
+            locked = self._flock()
+            self._own(locked)
+            endings.add(self.release)
+            threading.Thread(target=self._renew, name="heartbeat", daemon=True).start()
+        except BaseException as error:  # an interrupt too: leave nothing
+            if locked and not self._path.exists():
+                self._leave()
+            self.release()
             if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
                 raise cannot_write(self._path, error) from error
             raise
-        endings.add(self.release)
-        threading.Thread(target=self._renew, name="heartbeat", daemon=True).start()
 
     def _flock(self) -> bool:
         """Take the lock, which the kernel lets go when its owner dies; False where there is none."""
@@ -333,11 +337,17 @@ class Claim:
         """Make the sign; it is made by one only, whatever the file system."""
         while True:
             try:
-                with self._path.open("x", encoding="utf-8") as file:
-                    json.dump({"token": self.token, **asdict(this_process())}, file)
-                return
+                file = self._path.open("x", encoding="utf-8")
             except FileExistsError:
                 self._remove_dead(locked)
+                continue
+            try:
+                with file:
+                    json.dump({"token": self.token, **asdict(this_process())}, file)
+                return
+            except BaseException:
+                self._path.unlink(missing_ok=True)
+                raise
 
     def _remove_dead(self, locked: bool) -> None:
         """Take away the sign of a dead owner, if it is one."""
@@ -406,13 +416,16 @@ class Claim:
             return  # a forked child has the same list of what to do at a signal
         endings.remove(self.release)
         self._stopped.set()
-        with contextlib.suppress(OSError):
-            if self._lock >= 0 and self.is_ours():
-                if not {path.name for path in self._folder.iterdir()} - {"lock", _SIGN}:
-                    self._lock_path.unlink()  # while it is ours: who opened it meanwhile sees that it is gone
-                self._path.unlink()
-                self._folder.rmdir()
+        if self._lock >= 0 and self.is_ours():
+            self._leave()
         self._unlock()
+
+    def _leave(self) -> None:
+        with contextlib.suppress(OSError):
+            if not {path.name for path in self._folder.iterdir()} - {"lock", _SIGN}:
+                self._lock_path.unlink()  # while it is ours: who opened it meanwhile sees that it is gone
+            self._path.unlink(missing_ok=True)
+            self._folder.rmdir()
 
     def _unlock(self) -> None:
         descriptor, self._lock = self._lock, -1
