@@ -32,7 +32,7 @@ class PackConfig:
     Args:
         format: Name of the format; None takes it from the output's suffix.
         options: The format's `Options`; None means its defaults.
-        in_flight: How many files are opened at once; None chooses by file system.
+        in_flight: How many files are opened at once; None chooses: many where files must be waited for.
         verify: Read back everything, a sample, or nothing before publishing.
         on_error: Stop at sources that cannot be packed, or leave them out and report them.
         check: How a source's bytes are examined: not at all, by header and end, or decoded.

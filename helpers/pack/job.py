@@ -6,9 +6,12 @@ agree on the borders without talking to each other, and a resumed run knows that
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
+import statistics
+import time
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,8 +34,9 @@ from helpers.progress import bytes_text
 from helpers.samples import ByteStore, Schema
 from helpers.sources import Source
 
-IN_FLIGHT_PARALLEL = 32
-IN_FLIGHT_LOCAL = 2
+IN_FLIGHT = 32
+_AT_ONCE_S = 100e-6  # what opening a file takes at most where it is in memory
+_TRIED = 24
 FILES_A_FOLDER = 1000
 
 
@@ -261,8 +265,19 @@ def _in_flight(source: Source, config: PackConfig) -> int:
     if config.in_flight is not None:
         return config.in_flight
     root = getattr(source.store, "root", None) or getattr(source.store, "path", None)
-    parallel = root is None or machine.is_parallel_filesystem(Path(root))
-    return IN_FLIGHT_PARALLEL if parallel else IN_FLIGHT_LOCAL
+    waits = root is None or machine.is_parallel_filesystem(Path(root)) or _waits(source)
+    return IN_FLIGHT if waits else 1
+
+
+def _waits(source: Source) -> bool:
+    """Whether files must be waited for; where they are in memory, a thread only costs."""
+    paths, buffer, took_s = source.manifest.paths, memoryview(bytearray(1)), []
+    for row in np.linspace(0, len(paths) - 1, _TRIED).astype(int).tolist():
+        path, began = paths[row].as_py(), time.perf_counter()
+        with contextlib.suppress(HelpersError):  # reported when it is packed
+            source.store.read_into(path, buffer)
+        took_s.append(time.perf_counter() - began)
+    return statistics.median(took_s) > _AT_ONCE_S
 
 
 def _with_sizes(source: Source, config: PackConfig, in_flight: int) -> tuple[Manifest, tuple[Skipped, ...]]:

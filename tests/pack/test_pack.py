@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from helpers import formats, sources
 from helpers.errors import OutputExistsError, PackError, UsageError
 from helpers.pack import PackConfig, pack, plan, verify
 from helpers.sources import Source
+from helpers.sources.folder import FolderStore
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -40,6 +43,20 @@ def test_the_same_input_gives_the_same_bytes_whatever_the_threads(
         pack(source, tmp_path / str(number) / FORMATS[name], PackConfig(in_flight=in_flight))
     first, second, third = (contents(tmp_path / str(n) / FORMATS[name]) for n in range(3))
     assert first == second == third
+
+
+class Far(FolderStore):
+    """A folder whose files must be waited for, on whatever file system it seems to be."""
+
+    def read_into(self, path: str, buffer: memoryview) -> int:
+        time.sleep(0.001)
+        return super().read_into(path, buffer)
+
+
+def test_many_files_are_in_flight_only_where_they_must_be_waited_for(source: Source, tmp_path: Path) -> None:
+    far = replace(source, store=Far(tmp_path / "tree"))
+    assert pack(far, tmp_path / "far.arrow").in_flight == 32
+    assert pack(source, tmp_path / "near.arrow").in_flight == 1
 
 
 @pytest.mark.parametrize("name", FORMATS)
