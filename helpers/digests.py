@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -174,7 +174,9 @@ class ContentDigest:
         """Whether `data` is block `number`; staging asks for each block that it copied."""
         return hash_block(data) == self.blocks[number]
 
-    def damaged_blocks(self, path: Path, threads: int = 4) -> list[int]:
+    def damaged_blocks(
+        self, path: Path, threads: int = 4, *, advance: Callable[[], None] | None = None
+    ) -> list[int]:
         """Numbers of the blocks of `path` that are not what was written.
 
         Several are read at once, since one stream does not use what a parallel file system has.
@@ -182,6 +184,7 @@ class ContentDigest:
         Args:
             path: The file, or a copy of it.
             threads: Blocks that are read at once.
+            advance: Called for each block that was read.
 
         Raises:
             DamagedFileError: The file is missing, unreadable or of another size.
@@ -199,8 +202,12 @@ class ContentDigest:
                 def is_intact(number: int) -> bool:
                     return self.block_is_intact(number, _block(file.fileno(), number, self.block_bytes))
 
-                intact = pool.map(is_intact, range(len(self.blocks)))
-                return [number for number, good in enumerate(intact) if not good]
+                damaged = []
+                for number, good in enumerate(pool.map(is_intact, range(len(self.blocks)))):
+                    damaged += [] if good else [number]
+                    if advance is not None:
+                        advance()
+                return damaged
 
 
 def _integer(value: object, lowest: int, highest: int) -> int:

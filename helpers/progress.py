@@ -1,13 +1,16 @@
 """One `progress()` for notebook, terminal and job log.
 
 A bar that redraws itself fills a job's log with thousands of lines, so there one line comes every
-30 seconds, with rate and time left; whoever reads the log sees whether the time limit will do.
+30 seconds, with rate and time left, also while nothing advances; whoever reads the log sees whether the
+time limit will do.
 Everything goes to standard error, for standard output belongs to data. The trap: a rate over all
 samples hides a stall; watch whether the time left falls. Used by every notebook from 01 on.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -88,6 +91,12 @@ class _Bar:
         self._bar.close()
 
 
+_writing = threading.RLock()
+os.register_at_fork(
+    before=_writing.acquire, after_in_parent=_writing.release, after_in_child=_writing.release
+)  # a child that is forked while a line is written would wait for standard error for ever
+
+
 class _LogLines:
     last_said = 0.0
 
@@ -97,18 +106,26 @@ class _LogLines:
         self._started = monotonic()
         self._last_line = self._started if since is None else max(since, _LogLines.last_said)
         self._said = False
-        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        threading.Thread(target=self._watch, name="progress", daemon=True).start()
+
+    def _watch(self) -> None:
+        """Speak where nothing advances."""
+        with contextlib.suppress(OSError, ValueError):  # nobody can be told
+            while not self._closed.wait(max(0.01, self._last_line + LOG_INTERVAL_S - monotonic())):
+                self.advance(0)
 
     def advance(self, n: int = 1, bytes: int = 0) -> None:
-        with self._lock:
+        with _writing:
             self._done += n
             self._bytes += bytes
             now = monotonic()
-            if now - self._last_line >= LOG_INTERVAL_S:
+            if now - self._last_line >= LOG_INTERVAL_S and not self._closed.is_set():
                 self._last_line = now
                 self._print(now - self._started)
 
     def close(self) -> None:
+        self._closed.set()
         if self._said:  # a short task says nothing
             self._print(monotonic() - self._started)
 

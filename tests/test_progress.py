@@ -1,6 +1,8 @@
 import importlib
 import io
+import os
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -45,6 +47,33 @@ def test_a_job_log_gets_one_line_every_30_seconds(clock, capsys):
     assert len(lines) == 4  # at 30, 60 and 90 s, and the last word
     assert lines[0] == "packing train: 300 of 1,000 samples (30 %), 10 samples/s, 1.0 MB/s, 1 min 10 s left"
     assert lines[-1].startswith("packing train: 900 of 1,000 samples (90 %)")
+
+
+def test_a_stalled_stage_still_leaves_lines_and_nothing_after_its_end(monkeypatch, capsys):
+    monkeypatch.setattr(module, "LOG_INTERVAL_S", 0.1)
+    with progress(10, "verify") as shown:
+        shown.advance(3)
+        time.sleep(1)
+    lines = capsys.readouterr().err.splitlines()
+    assert 2 <= len(lines) <= 11
+    assert all(line.startswith("verify: 3 of 10 samples (30 %)") for line in lines)
+    time.sleep(0.3)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_line_that_is_being_written_holds_up_no_forked_child(monkeypatch, capfd):
+    monkeypatch.setattr(module, "LOG_INTERVAL_S", 0.0)
+    with progress(None, "filling") as shown, progress(None, "waiting"):
+        for _ in range(100):
+            if not (child := os.fork()):
+                print("child", file=sys.stderr, flush=True)
+                shown.advance()
+                os._exit(0)
+            end = time.monotonic() + 30
+            while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
+                assert time.monotonic() < end, os.kill(child, 9)
+                time.sleep(0.001)
+            assert ended[1] == 0
 
 
 def test_the_last_line_tells_the_whole_time_when_all_is_done(clock, capsys):

@@ -164,7 +164,9 @@ def _damaged(parts: Iterable[Path], found: _Findings) -> Iterator[tuple[Path, in
         try:
             digest = ContentDigest.load(sidecar(file))
             found.blocks += len(digest.blocks)
-            for block in digest.damaged_blocks(file):
+            with progress(len(digest.blocks), f"check {file.name}", unit="blocks") as bar:
+                damaged = digest.damaged_blocks(file, advance=bar.advance)
+            for block in damaged:
                 yield file, block, digest.block_bytes
         except HelpersError as error:
             found.problems.append(str(error))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import random
 import shutil
+import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packing import FORMATS, fake_jpeg, make_tree
@@ -126,6 +130,32 @@ def test_a_sample_that_is_named_like_a_digest_is_a_sample(tmp_path: Path) -> Non
     source = sources.load(tmp_path / "tree", suffixes=(".json",))
     pack(source, tmp_path / "x.files", PackConfig(check="none"))
     assert verify(tmp_path / "x.files").intact
+
+
+def test_the_pass_over_the_blocks_is_shown_until_it_ends(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = tmp_path / "x.arrow"
+    pack(source, packed)
+    shown: list[list[Any]] = []
+
+    @contextlib.contextmanager
+    def progress(total: int, what: str, **_: Any) -> Iterator[Any]:
+        shown.append([what, total, 0, "open"])
+        mine = shown[-1]
+
+        class Bar:
+            def advance(self, n: int = 1, bytes: int = 0) -> None:
+                mine[2] += n
+
+        yield Bar()
+        mine[3] = "closed"
+
+    monkeypatch.setattr(sys.modules["helpers.pack.verify"], "progress", progress)
+    report = verify(packed, source)
+    blocks, samples = shown
+    assert blocks == ["check x.arrow", report.blocks, report.blocks, "closed"] and report.blocks > 0
+    assert samples == ["verify x.arrow", report.samples, report.samples, "closed"]
 
 
 def test_an_edited_source_is_no_damage(
