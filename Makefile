@@ -58,7 +58,8 @@ bench: setup ## measure everything on this machine, one after the other (half an
 lab: setup ## open JupyterLab at notebook 00
 	@echo 'JupyterLab opens in your browser; if not, open the address below. Control-C, twice, ends it.'
 	@exec $(py) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) --Application.log_level=WARN \
-	  --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
+	  --config="$(CURDIR)/tools/jupyter_server_config.py" --ServerApp.root_dir="$(CURDIR)" \
+	  --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
 
 notebooks: setup-dev ## build notebooks, exercises and solutions from their sources
 	$(py) tools/build_notebooks.py

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -42,7 +43,11 @@ class Cluster:
 
     def run(self, *command, check=True):
         """A command of Slurm, its standard output."""
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60)
+        for _ in range(3):
+            done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60)
+            if done.returncode != -signal.SIGPIPE:  # the controller closed the connection: it was busy
+                break
+            time.sleep(0.5)
         assert done.returncode == 0 or not check, f"{command}: {done.stderr}"
         return done.stdout.strip()
 

@@ -93,12 +93,16 @@ class Crew:
 
 def _hire(plan: Plan) -> subprocess.Popen[bytes]:
     search_path = os.pathsep.join(folder or str(os.curdir) for folder in sys.path)
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", _SERVE, json.dumps(asdict(plan))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": search_path},
-    )
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C reaches all: we decide
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", _SERVE, json.dumps(asdict(plan))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": search_path},
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _dismiss(drawer: subprocess.Popen[bytes]) -> None:
@@ -129,7 +133,6 @@ def _read_exactly(pipe: IO[bytes], size: int) -> bytes:
 
 def serve() -> None:
     """The drawer's side: answer indices from standard input until it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; our parent decides
     options = json.loads(sys.argv[1])
     plan = Plan(**{**options, "size": tuple(options["size"])})
     try:
