@@ -334,20 +334,18 @@ class Claim:
         return True
 
     def _own(self, locked: bool) -> None:
-        """Make the sign; it is made by one only, whatever the file system."""
-        while True:
-            try:
-                file = self._path.open("x", encoding="utf-8")
-            except FileExistsError:
-                self._remove_dead(locked)
-                continue
-            try:
-                with file:
-                    json.dump({"token": self.token, **asdict(this_process())}, file)
-                return
-            except BaseException:
-                self._path.unlink(missing_ok=True)
-                raise
+        """Make the sign; it is made by one only, and there whole or not at all."""
+        draft = self._folder / f"{self.token}.sign"
+        try:
+            draft.write_text(json.dumps({"token": self.token, **asdict(this_process())}), encoding="utf-8")
+            while True:
+                try:
+                    _name_if_free(draft, self._path)
+                    return
+                except FileExistsError:
+                    self._remove_dead(locked)
+        finally:
+            draft.unlink(missing_ok=True)
 
     def _remove_dead(self, locked: bool) -> None:
         """Take away the sign of a dead owner, if it is one."""
@@ -422,6 +420,8 @@ class Claim:
 
     def _leave(self) -> None:
         with contextlib.suppress(OSError):
+            for half in (*self._folder.glob("*.sign"), *self._folder.glob("*.dead")):
+                half.unlink()  # of a killed run; a living one makes its own again
             if not {path.name for path in self._folder.iterdir()} - {"lock", _SIGN}:
                 self._lock_path.unlink()  # while it is ours: who opened it meanwhile sees that it is gone
             self._path.unlink(missing_ok=True)
@@ -470,6 +470,17 @@ def _read_sign(path: Path) -> _Sign | None:
             return _Sign(file.read(), found.st_mtime_ns, found.st_ino)
     except FileNotFoundError:
         return None
+
+
+def _name_if_free(draft: Path, path: Path) -> None:
+    """Give a file a second name that nobody has; where there are no hard links, copy it."""
+    try:
+        os.link(draft, path)
+    except (FileExistsError, FileNotFoundError):
+        raise
+    except OSError:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(draft.read_text(encoding="utf-8"))
 
 
 def _name_of(sign: _Sign | None) -> str:
