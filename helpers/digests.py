@@ -36,7 +36,7 @@ BESIDE = (SIDECAR_SUFFIX, *_BESIDE, *(suffix + SIDECAR_SUFFIX for suffix in _BES
 """Suffixes of the small files that stand beside a packed one."""
 
 _LARGEST_BLOCK, _LARGEST_FILE = 1 << 26, 1 << 63  # a hostile number must not become an allocation
-_ROWS_AT_ONCE = 100_000  # bounds memory, whatever the size of the set
+_ROWS_AT_ONCE = 1 << 14  # bounds memory, whatever the size of the set
 
 
 def byte_order(keys: pa.Array) -> pa.Array:

@@ -8,7 +8,7 @@ Notebook 02 shows the messages.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ SUSPICIOUS_PATH = r"\x00|(^|/)\.{0,2}(/|$)"
 """Matches exactly the strings that `key_problem` objects to (a test compares the two)."""
 
 COLUMNS = ("path", "label", "captions", "bytes", "sha256", "meta")
-_ROWS_AT_ONCE = 100_000
+_ROWS_AT_ONCE = 1 << 14
 _LARGEST_SIZE = (1 << 63) - 1
 
 
@@ -94,19 +94,17 @@ def checked_order(paths: pa.StringArray) -> pa.Array:
         ManifestError: Paths occur more than once.
     """
     order = byte_order(paths)
-    repeated: list[str] = []
-    for start in range(0, len(paths), _ROWS_AT_ONCE):
-        names = paths.take(order.slice(start, _ROWS_AT_ONCE + 1))
-        same = pc.equal(*_neighbours(names))
-        if pc.any(same).as_py():
-            repeated += names.slice(1).filter(same).to_pylist()
+    repeated = [name for names in _repeats(paths, order) for name in names.to_pylist()]
     if repeated:
         raise repeated_paths(list(dict.fromkeys(repeated)))
     return order
 
 
-def _neighbours(column: pa.Array) -> tuple[pa.Array, pa.Array]:
-    return column.slice(1), column.slice(0, max(len(column) - 1, 0))
+def _repeats(column: pa.StringArray, order: pa.Array) -> Iterator[pa.StringArray]:
+    """What equals the entry before it in an order of all rows; a few thousand rows are looked at at once."""
+    for start in range(0, len(column), _ROWS_AT_ONCE):
+        found = column.take(order.slice(start, _ROWS_AT_ONCE + 1))
+        yield found.slice(1).filter(pc.equal(found.slice(1), found.slice(0, len(found) - 1)))
 
 
 def repeated_paths(repeated: Sequence[str]) -> ManifestError:
@@ -120,7 +118,8 @@ def repeated_paths(repeated: Sequence[str]) -> ManifestError:
 
 def label_column(labels: Any, class_count: int, name: Namer = by_row) -> pa.Array:
     """Labels as int32, inside the class list where there is one."""
-    column = integers(labels, "label", name)
+    as_stored = is_arrow(labels) and labels.type == pa.int32() and not labels.null_count
+    column = one_chunk(labels) if as_stored else integers(labels, "label", name)
     int32 = np.iinfo(np.int32)
     lowest, highest = (UNLABELLED, class_count - 1) if class_count else (int(int32.min), int(int32.max))
     if outside := _outside(column, lowest, highest):
@@ -233,8 +232,7 @@ def _as_text(meta: object) -> str:
 def shared_stems(paths: pa.StringArray) -> frozenset[str]:
     """What several paths have before the first dot of their file name."""
     stems = pc.replace_substring_regex(paths, pattern=r"\.[^/]*$", replacement="")
-    later, earlier = _neighbours(stems.take(byte_order(stems)))
-    return frozenset(later.filter(pc.equal(later, earlier)).to_pylist())
+    return frozenset(stem for found in _repeats(stems, byte_order(stems)) for stem in found.to_pylist())
 
 
 OPTIONAL: dict[str, Callable[[Any, Namer], pa.Array]] = {

@@ -22,11 +22,11 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from helpers.errors import ManifestError
-from helpers.manifest.arrays import GrowingStrings, integers, one_chunk, optional_strings
+from helpers.manifest.arrays import GrowingNumbers, GrowingStrings, integers, one_chunk, optional_strings
 from helpers.manifest.columns import by_row, caption_column, meta_column, target_kind_of
 from helpers.samples import TargetKind
 
-SLICE_BYTES = 1 << 20
+SLICE_BYTES = 1 << 18
 HEADER = ("format", "version", "name", "split", "classes", "root_hint", "target", "digest", "count")
 
 _FLAT = re.compile(rb"\s*\{")
@@ -90,10 +90,12 @@ class _Window:
 
 
 class _Columns:
-    """Columns that grow by pieces; paths, the largest, without being held twice."""
+    """Columns that grow by pieces; paths, labels and sizes without being held twice."""
 
     def __init__(self) -> None:
         self._paths = GrowingStrings()
+        # A label of more than 32 bits is refused anyway.
+        self._numbers = {"label": GrowingNumbers(pa.int32()), "bytes": GrowingNumbers(pa.int64())}
         self._pieces: dict[str, list[pa.Array]] = {}
 
     def add(self, name: str, values: list[Any]) -> None:
@@ -104,7 +106,7 @@ class _Columns:
                     raise _GaveUpError
                 self._paths.add(values)
             case "label" | "bytes":
-                pieces.append(integers(values, name, by_row, nullable=name == "bytes"))
+                self._numbers[name].add(integers(values, name, by_row, nullable=name == "bytes"))
             case "captions":
                 pieces.append(caption_column(values))
             case "sha256":
@@ -115,7 +117,8 @@ class _Columns:
     def finish(self, *chosen: str) -> dict[str, pa.Array]:
         found = {"path": self._paths.finish()}
         for name in chosen or [name for name in self._pieces if name != "path"]:
-            found[name] = one_chunk(pa.chunked_array(self._pieces.pop(name)))
+            grown, pieces = self._numbers.get(name), self._pieces.pop(name)
+            found[name] = grown.finish() if grown else one_chunk(pa.chunked_array(pieces))
         return found
 
 

@@ -109,6 +109,7 @@ class Manifest:
         """
         path = Path(path)
         document = read_document(path)
+        give_back_memory()  # of parsing, before that of sorting comes on top
         with told_of(path):
             manifest = cls.from_columns(**document.arguments)
         document.check_digest(path, manifest.digest)

@@ -17,11 +17,13 @@ import xxhash
 from helpers import formats
 from helpers.errors import FormatError, PackError
 from helpers.manifest import Manifest
+from helpers.manifest.arrays import from_numpy
 from helpers.progress import progress
 from helpers.samples import Reader
 
 SAMPLED = 256
 SEED = 0
+ROWS_AT_ONCE = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -85,19 +87,21 @@ def compare(path: Path, format: str, expected: Expected, *, full: bool, since: f
 def _compare_table(reader: Reader, path: Path, expected: Expected) -> None:
     if len(reader) != len(expected.rows):
         raise _differs(path, f"the number of samples ({len(reader)} instead of {len(expected.rows)})")
-    rows = pa.array(expected.rows)
-    if not reader.keys().equals(expected.manifest.paths.take(rows)):
-        raise _differs(path, "a key or the order of keys")
-    targets = expected.manifest.targets.take(rows)
-    found = pa.array((reader.target(i) for i in range(len(reader))), type=targets.type)
-    if not found.equals(targets):
-        raise _differs(path, "a label or caption")
-    if expected.manifest.has_meta:
-        _compare_metas(reader, path, expected.manifest.table["meta"].take(rows))
+    keys, manifest = reader.keys(), expected.manifest
+    for start in range(0, len(expected.rows), ROWS_AT_ONCE):
+        rows = from_numpy(expected.rows[start : start + ROWS_AT_ONCE])
+        if not keys.slice(start, len(rows)).equals(manifest.paths.take(rows)):
+            raise _differs(path, "a key or the order of keys")
+        targets = manifest.targets.take(rows)
+        found = [reader.target(index) for index in range(start, start + len(rows))]
+        if not pa.array(found, targets.type).equals(targets):
+            raise _differs(path, "a label or caption")
+        if manifest.has_meta:
+            _compare_metas(reader, path, start, manifest.table["meta"].take(rows))
 
 
-def _compare_metas(reader: Reader, path: Path, texts: pa.ChunkedArray) -> None:
-    for index, text in enumerate(texts):
+def _compare_metas(reader: Reader, path: Path, start: int, texts: pa.ChunkedArray) -> None:
+    for index, text in enumerate(texts, start):
         stated = text.as_py()
         if reader.meta(index) != (None if stated is None else json.loads(stated)):
             raise _differs(path, f"the JSON object (meta) of {reader.key(index)}")

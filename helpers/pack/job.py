@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
 import helpers
@@ -28,6 +30,7 @@ from helpers import formats, machine
 from helpers.atomic import bytes_and_files_of
 from helpers.errors import HelpersError, PackError, ResourceError, UsageError, first_few
 from helpers.manifest import Manifest
+from helpers.manifest.arrays import from_numpy
 from helpers.pack.config import PackConfig, Plan, Skipped, format_and_options
 from helpers.pack.scaling import Rescaled, Scaling, Trial, expected_sizes, try_out
 from helpers.progress import bytes_text
@@ -38,6 +41,7 @@ IN_FLIGHT = 32
 _AT_ONCE_S = 100e-6  # what opening a file takes at most where it is in memory
 _TRIED = 24
 FILES_A_FOLDER = 1000
+ROWS_AT_ONCE = 4096  # strings and futures that exist at once; a million would cost a gigabyte
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ class Job:
 
     def rows(self, start: int, stop: int) -> pa.Table:
         """Rows of the manifest for a range of the order of packing."""
-        return self.source.manifest.table.take(pa.array(self.order[start:stop]))
+        return self.source.manifest.table.take(from_numpy(self.order[start:stop]))
 
     def pieces(self) -> list[Piece]:
         """All data files of the whole output, in order."""
@@ -127,14 +131,14 @@ class Job:
             "format": self.format,
             "options": dataclasses.asdict(self.options),
             "manifest": self.schema.manifest_digest,
-            "order": xxhash.xxh3_128_hexdigest(self.order.tobytes()),
-            "sizes": xxhash.xxh3_128_hexdigest(self.sizes.tobytes()),
+            "order": xxhash.xxh3_128_hexdigest(self.order.data),
+            "sizes": xxhash.xxh3_128_hexdigest(self.sizes.data),
             "parts": self.config.part[1] if self.config.part else 1,
             "rules": [self.config.on_error, self.config.check, self.config.digest],
         }
         if self.scaling is not None:
             facts["resize"] = self.scaling.record()
-            facts["planned"] = xxhash.xxh3_128_hexdigest(self.planned.tobytes())
+            facts["planned"] = xxhash.xxh3_128_hexdigest(self.planned.data)
         return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
     def plan(self) -> Plan:
@@ -199,7 +203,8 @@ def prepare(source: Source, out: Path, config: PackConfig) -> Job:
             "only these are stored as name%2Ejpg.jpg, which webdataset keeps apart",
             stacklevel=3,
         )
-    sizes, planned, trial = sizes[order], sizes[order], None
+    planned = sizes = sizes if config.shuffle is None else sizes[order]
+    trial = None
     if config.scaling is not None:
         trial = try_out(config.scaling, manifest, source.store)
         planned = expected_sizes(config.scaling, trial, sizes)
@@ -284,23 +289,20 @@ def _with_sizes(source: Source, config: PackConfig, in_flight: int) -> tuple[Man
     manifest = source.manifest
     if manifest.sizes is not None:
         return manifest, ()
-    found = _sizes(source.store, manifest.paths, in_flight)
-    faults = tuple(
-        Skipped(manifest.path(row), size.got)
-        for row, size in enumerate(found)
-        if isinstance(size, HelpersError)
-    )
+    sizes, errors = _sizes(source.store, manifest.paths, in_flight)
+    faults = tuple(Skipped(manifest.path(row), error.got) for row, error in errors.items())
     if faults and config.on_error == "stop":
         raise unpackable(faults, len(manifest), source.store.describe())
     if faults:
-        bad = {fault.key for fault in faults}
-        manifest = manifest.select([row for row in range(len(manifest)) if manifest.path(row) not in bad])
-    sizes = np.array([size for size in found if not isinstance(size, HelpersError)], np.int64)
+        there = np.delete(np.arange(len(manifest)), list(errors))
+        manifest, sizes = manifest.select(there), sizes[there]
     return manifest.with_sizes(sizes), faults
 
 
-def _sizes(store: ByteStore, paths: pa.Array, in_flight: int) -> Sequence[int | HelpersError]:
-    """Ask for all sizes at once: a metadata operation each, which only concurrency makes bearable."""
+def _sizes(
+    store: ByteStore, paths: pa.Array, in_flight: int
+) -> tuple[npt.NDArray[np.int64], dict[int, HelpersError]]:
+    """Ask for many sizes at once: a metadata operation each, which only concurrency makes bearable."""
 
     def ask(path: str) -> int | HelpersError:
         try:
@@ -308,8 +310,15 @@ def _sizes(store: ByteStore, paths: pa.Array, in_flight: int) -> Sequence[int | 
         except HelpersError as error:
             return error
 
+    sizes, errors = np.zeros(len(paths), np.int64), {}
     with ThreadPoolExecutor(in_flight, thread_name_prefix="pack-stat") as pool:
-        return list(pool.map(ask, paths.to_pylist(), chunksize=1))
+        for start in range(0, len(paths), ROWS_AT_ONCE):
+            for row, found in enumerate(pool.map(ask, paths.slice(start, ROWS_AT_ONCE).to_pylist()), start):
+                if isinstance(found, HelpersError):
+                    errors[row] = found
+                else:
+                    sizes[row] = found
+    return sizes, errors
 
 
 def unpackable(faults: Sequence[Skipped], total: int, where: str, report: Path | None = None) -> PackError:
@@ -328,4 +337,10 @@ def unpackable(faults: Sequence[Skipped], total: int, where: str, report: Path |
 
 
 def _folders(job: Job) -> set[str]:
-    return {path.rpartition("/")[0] for path in job.source.manifest.paths.to_pylist()}
+    paths = job.source.manifest.paths
+    parts = (paths.slice(start, ROWS_AT_ONCE) for start in range(0, len(paths), ROWS_AT_ONCE))
+    return {
+        folder
+        for part in parts
+        for folder in pc.replace_substring_regex(part, "/?[^/]*$", "").unique().to_pylist()
+    }

@@ -19,24 +19,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import xxhash
 
 from helpers import formats
 from helpers.atomic import Draft, sync, write_json
 from helpers.digests import ContentDigest, hash_block, sidecar
 from helpers.errors import FormatError, HelpersError, PackError
+from helpers.manifest.arrays import from_numpy
 from helpers.pack.compare import Expected, compare
 from helpers.pack.config import Skipped
 from helpers.pack.examine import examiner
-from helpers.pack.job import Job, Piece, unpackable
+from helpers.pack.job import ROWS_AT_ONCE, Job, Piece, unpackable
 from helpers.pack.reading import Read, read_in_order
 from helpers.pack.scaling import Scaling
 from helpers.pack.spool import Placed, Spool, scale_into, spool
 from helpers.progress import Progress
 from helpers.samples import Packed, Sample, Schema
 
-ROWS_AT_ONCE = 4096
 TOLD_AT_ONCE = 32
 COLLECT_FAULTS_S = 30.0
 
@@ -331,7 +330,7 @@ class _Paths:
         if first < 0 or last > len(self._names):
             begin = self._piece.start + span.start
             end = min(max(begin + ROWS_AT_ONCE, self._piece.start + span.stop), self._piece.stop)
-            rows = pa.array(self._job.order[begin:end])
+            rows = from_numpy(self._job.order[begin:end])
             self._first, self._names = span.start, self._job.source.manifest.paths.take(rows).to_pylist()
             first, last = 0, span.stop - span.start
         return self._names[first:last]

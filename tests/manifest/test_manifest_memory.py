@@ -1,0 +1,65 @@
+"""What a set costs in memory for each of its samples: the peak of a child process, above its imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.manifest import Manifest
+
+ROWS = 200_000
+PATH_BYTES = (
+    34  # of the paths written below; a row has 4 more of their borders, 4 of its label, 8 of its size
+)
+
+CHILD = """
+import sys
+from pathlib import Path
+from helpers import sources
+from helpers.bench.memory import peak_bytes, resident_bytes
+from helpers.manifest import Manifest
+from helpers.pack import PackConfig, plan
+
+task, small, large, out = sys.argv[1], *map(Path, sys.argv[2:])
+
+def work(path):
+    if task == "load":
+        return Manifest.load(path)
+    return plan(sources.load(path, root=path.parent), out, PackConfig())
+
+kept = work(small)  # what is loaded with the first use counts as imports
+before = resident_bytes()
+kept = work(large)
+print(peak_bytes() - before)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Manifests of few and of many rows, in both shapes."""
+    found = tmp_path_factory.mktemp("manifests")
+    dice = np.random.default_rng(0)
+    for name, rows in (("small", 100), ("large", ROWS)):
+        labels = np.sort(dice.integers(0, 1000, rows))
+        paths = [f"n{label:08d}/n{label:08d}_{row:06d}.JPEG" for row, label in enumerate(labels.tolist())]
+        manifest = Manifest.from_columns(paths, labels)
+        manifest.save_flat(found / f"{name}.flat.json")
+        manifest.with_sizes(dice.integers(1, 10**6, rows)).save(found / f"{name}.columns.json")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("task", "shape", "row_bytes"),
+    [("load", "columns", 155), ("load", "flat", 155), ("plan", "columns", 240)],
+)
+def test_a_row_costs_little_more_than_its_columns(
+    task: str, shape: str, row_bytes: int, folder: Path
+) -> None:
+    files = [str(folder / f"{name}.{shape}.json") for name in ("small", "large")]
+    words = [sys.executable, "-c", CHILD, task, *files, str(folder / "out.tars")]
+    end = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert int(end.stdout) / ROWS < row_bytes
