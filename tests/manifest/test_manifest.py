@@ -292,7 +292,7 @@ def test_stems_end_at_the_first_dot_of_the_file_name(paths, shared):
 def test_the_schema_tells_counts_and_sizes_of_what_will_be_written():
     manifest = labelled(4, sizes=[5, 9, 0, 1], name="n", split="s", metas=[None, None, {}, None])
     assert manifest.schema() == Schema(
-        4, 15, 9, "label", True, True, "n", "s", manifest.classes, manifest.digest
+        4, 15, 9, "label", True, frozenset(), "n", "s", manifest.classes, manifest.digest
     )
     part = manifest.schema(order=[2, 0])
     assert (part.count, part.total_bytes, part.largest_bytes) == (2, 5, 5)
