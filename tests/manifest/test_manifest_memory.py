@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,8 @@ task, small, large, out = sys.argv[1], *map(Path, sys.argv[2:])
 def work(path):
     if task == "load":
         return Manifest.load(path)
+    if task == "tar":
+        return sources.load(path)
     return plan(sources.load(path, root=path.parent), out, PackConfig())
 
 kept = work(small)  # what is loaded with the first use counts as imports
@@ -49,17 +52,27 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         manifest = Manifest.from_columns(paths, labels)
         manifest.save_flat(found / f"{name}.flat.json")
         manifest.with_sizes(dice.integers(1, 10**6, rows)).save(found / f"{name}.columns.json")
+        write_tar(found / f"{name}.tar", paths)
     return found
+
+
+def write_tar(out: Path, paths: list[str]) -> None:
+    header = tarfile.TarInfo()
+    with out.open("wb") as file:
+        for header.name in paths:
+            file.write(header.tobuf(tarfile.USTAR_FORMAT))
+        file.write(bytes(-(file.tell() + 1024) % 10240 + 1024))
 
 
 @pytest.mark.parametrize(
     ("task", "shape", "row_bytes"),
-    [("load", "columns", 155), ("load", "flat", 155), ("plan", "columns", 240)],
+    [("load", "columns", 155), ("load", "flat", 155), ("plan", "columns", 240), ("tar", "tar", 240)],
 )
 def test_a_row_costs_little_more_than_its_columns(
     task: str, shape: str, row_bytes: int, folder: Path
 ) -> None:
-    files = [str(folder / f"{name}.{shape}.json") for name in ("small", "large")]
+    suffix = "tar" if shape == "tar" else f"{shape}.json"
+    files = [str(folder / f"{name}.{suffix}") for name in ("small", "large")]
     words = [sys.executable, "-c", CHILD, task, *files, str(folder / "out.tars")]
     end = subprocess.run(words, capture_output=True, text=True, check=True)
     assert int(end.stdout) / ROWS < row_bytes

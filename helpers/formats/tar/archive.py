@@ -21,10 +21,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from helpers.digests import byte_order
 from helpers.errors import DamagedFileError, FormatError, first_few
 from helpers.formats import provenance
 from helpers.formats.tar.headers import BLOCK_BYTES, RECORD_BYTES
-from helpers.formats.tar.members import Members, Scanner, is_tar, prefix_of, refuse_incomplete
+from helpers.formats.tar.members import Members, Names, Scanner, is_tar, prefix_of, refuse_incomplete
 from helpers.formats.tar.streams import ForwardFile, PlainFile, cannot_read, compression_of
 from helpers.keys import key_problem
 from helpers.progress import plural
@@ -33,6 +34,7 @@ SIDE_SUFFIXES = (b".cls", b".json", b".txt", b".meta")
 _HIDDEN = r"(^|/)\.|^__[^/]*__/"  # the second as webdataset does
 _HOSTILE = r"^/|(^|/)\.\.?(/|$)|//|[\x00\n]"
 _STEP_BYTES = 1 << 20
+_ROWS_AT_ONCE = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,11 @@ class Archive:
 
     def select(self, keep: npt.NDArray[np.bool_]) -> Archive:
         """The files for which `keep` is true, without side files' bytes."""
-        return self.take(np.flatnonzero(keep))
+        return replace(self, contents={}) if keep.all() else self.take(np.flatnonzero(keep))
 
     def take(self, rows: npt.NDArray[np.int64]) -> Archive:
         """The files in these rows, without side files' bytes."""
-        names = self.names.take(pa.array(rows))
+        names = self.names.take(_as_arrow(rows))
         return replace(self, names=names, offsets=self.offsets[rows], sizes=self.sizes[rows], contents={})
 
     def having(self, suffixes: tuple[str, ...]) -> npt.NDArray[np.bool_]:
@@ -84,7 +86,7 @@ class Archive:
         lower = pc.utf8_lower(self.names)
         found = np.zeros(len(self.names), bool)
         for suffix in suffixes:
-            found |= pc.ends_with(lower, suffix).to_numpy(zero_copy_only=False)
+            found |= as_mask(pc.ends_with(lower, suffix))
         return found
 
     def contents_in_words(self) -> str:
@@ -144,7 +146,8 @@ def _ending(outer: Members, file: PlainFile | ForwardFile, lenient: bool) -> tup
     if not outer.complete:
         position = file.size if isinstance(file, PlainFile) else file.position
         while outer.names and outer.offsets[-1] + outer.sizes[-1] > position:
-            outer.names.pop(), outer.offsets.pop(), outer.sizes.pop()
+            outer.names.pop()
+            outer.offsets.pop(), outer.sizes.pop()
             outer.contents.pop(len(outer.names), None)
         kept = plural(len(outer.names), "whole member")
         return position, [f"the archive is cut off at byte {outer.end:,}; {kept}"]
@@ -179,18 +182,11 @@ def _expanded(outer: Members, file: PlainFile, where: str, threads: int, lenient
     with ThreadPoolExecutor(threads, thread_name_prefix="index") as pool:
         start = 0
         for row, members in zip(inner, pool.map(scan, inner), strict=True):
-            whole.extend(_rows(outer, start, row), b"")
+            whole.extend_by_rows(outer, range(start, row))
             whole.extend(members, prefix_of(outer.names[row]))
             start = row + 1
-    whole.extend(_rows(outer, start, len(outer.names)), b"")
+    whole.extend_by_rows(outer, range(start, len(outer.names)))
     return whole
-
-
-def _rows(members: Members, start: int, stop: int) -> Members:
-    contents = {row - start: data for row, data in members.contents.items() if start <= row < stop}
-    return Members(
-        members.names[start:stop], members.offsets[start:stop], members.sizes[start:stop], contents=contents
-    )
 
 
 def _columns(
@@ -198,37 +194,36 @@ def _columns(
 ) -> Archive:
     """Names as text, without those that are hidden or were replaced by later members."""
     names = _as_text(found.names, path)
-    hidden = pc.match_substring_regex(names, _HIDDEN).to_numpy(zero_copy_only=False) & (not found.is_ours)
+    hidden = as_mask(pc.match_substring_regex(names, _HIDDEN)) & (not found.is_ours)
     latest = _is_last_of_its_name(names)
-    keep = ~hidden & latest
+    keep = np.flatnonzero(~hidden & latest)
+    offsets, sizes = np.frombuffer(found.offsets, np.int64), np.frombuffer(found.sizes, np.int64)
     if count := int(hidden.sum()):
         notes.append(f"{plural(count, 'hidden name')} left aside")
     if count := int((~latest).sum()):
         notes.append(f"{plural(count, 'member')} replaced by a later one of the same name")
     for kind, count in found.skipped.most_common():
         notes.append(f"{plural(count, kind)} left aside ({first_few(found.examples, count, 2)})")
-    new_row = np.cumsum(keep) - 1
-    return Archive(
-        path,
-        compression,
-        file_bytes,
-        names.filter(pa.array(keep)),
-        np.array(found.offsets, np.int64)[keep],
-        np.array(found.sizes, np.int64)[keep],
-        {int(new_row[row]): data for row, data in found.contents.items() if keep[row]},
-        tuple(notes),
-        record=found.record,
-        replaced=tuple(names.filter(pa.array(~latest & ~hidden)).to_pylist()),
-    )
+    replaced = tuple(names[int(row)].as_py() for row in np.flatnonzero(~latest & ~hidden))
+    archive = Archive(
+        path, compression, file_bytes, names, offsets, sizes, found.contents, tuple(notes),
+        record=found.record, replaced=replaced,
+    )  # fmt: skip
+    if len(keep) == len(names):
+        return archive
+    new_row = {row: new for new, row in enumerate(keep.tolist()) if row in found.contents}
+    contents = {new: found.contents[row] for row, new in new_row.items()}
+    return replace(archive.take(keep), contents=contents)
 
 
-def _as_text(raw: list[bytes], path: Path) -> pa.StringArray:
+def _as_text(raw: Names, path: Path) -> pa.StringArray:
     try:
-        names = pa.array(raw, pa.binary()).cast(pa.string())
+        names = raw.column().cast(pa.string())
     except pa.ArrowInvalid:
         odd = [ascii(name)[1:] for name in raw if not _is_utf8(name)]
         raise _bad_names(path, odd, "cannot travel, not being UTF-8") from None
-    names = pc.replace_substring_regex(names, r"^(\./+)+", "")
+    if pc.any(pc.starts_with(names, "./")).as_py():
+        names = pc.replace_substring_regex(names, r"^(\./+)+", "")
     hostile = names.filter(pc.match_substring_regex(names, _HOSTILE)).to_pylist()
     if hostile:
         raise _bad_names(
@@ -254,9 +249,23 @@ def _bad_names(path: Path, names: list[str], problem: str) -> FormatError:
 
 
 def _is_last_of_its_name(names: pa.StringArray) -> npt.NDArray[np.bool_]:
-    codes = names.dictionary_encode().indices.to_numpy()
-    last = np.zeros(codes.max(initial=-1) + 1, np.int64)
-    last[codes] = np.arange(len(codes))
-    keep = np.zeros(len(codes), bool)
-    keep[last] = True
+    """A hash table of a million names would take 200 MB; in their order, equal ones are neighbours."""
+    keep, order = np.ones(len(names), bool), byte_order(names)  # stable, so that the last stays the last
+    for start in range(0, len(names), _ROWS_AT_ONCE):
+        rows = order.slice(start, _ROWS_AT_ONCE + 1)
+        found = names.take(rows)
+        again = pc.equal(found.slice(1), found.slice(0, len(found) - 1))
+        for row in rows.slice(0, len(rows) - 1).filter(again).to_pylist():
+            keep[row] = False
     return keep
+
+
+def as_mask(found: pa.BooleanArray) -> npt.NDArray[np.bool_]:
+    """Truth values without nulls as NumPy; `to_numpy` would import pandas where it is: a second and 40 MB."""
+    stop = found.offset + len(found)
+    bits = np.frombuffer(found.buffers()[1], np.uint8) if len(found) else np.zeros(0, np.uint8)
+    return np.unpackbits(bits, count=stop, bitorder="little")[found.offset :].view(np.bool_)
+
+
+def _as_arrow(rows: npt.NDArray[np.int64]) -> pa.Array:
+    return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows))])

@@ -118,9 +118,13 @@ def of_annotated(annotated: Annotated, kind: TargetKind, access: Access) -> Inde
         access: How the file is opened.
     """
     data, builder = annotated.data, IndexBuilder(kind)
-    columns = (data.names.to_pylist(), data.offsets.tolist(), data.sizes.tolist(), annotated.targets(kind))
-    for row in zip(*columns, annotated.metas, strict=True):
-        builder.add(*row)
+    targets = annotated.targets(kind)
+    for start in range(0, len(data.names), _CHUNK_ROWS):
+        span = slice(start, start + _CHUNK_ROWS)
+        places = data.offsets[span].tolist(), data.sizes[span].tolist()
+        names = data.names.slice(start, _CHUNK_ROWS).to_pylist()
+        for row in zip(names, *places, targets[span], annotated.metas[span], strict=True):
+            builder.add(*row)
     raw_bytes = data.raw_bytes if data.compression else 0
     facts = {
         "file_bytes": data.file_bytes,

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from helpers.errors import DamagedFileError
 from helpers.formats import provenance
@@ -44,6 +45,37 @@ _QUIET = frozenset(b"5DV")
 _REFUSED = {ord("S"): "a sparse file", ord("M"): "the continuation of another volume"}
 
 
+class Names:
+    """Names one behind the other in one buffer: a million `bytes` objects would take three times as much."""
+
+    def __init__(self) -> None:
+        self._blob, self._ends = bytearray(), array("q", [0])
+
+    def append(self, name: bytes) -> None:
+        """Add the next name."""
+        self._blob += name
+        self._ends.append(len(self._blob))
+
+    def pop(self) -> None:
+        """Take the last name away."""
+        self._ends.pop()
+        del self._blob[self._ends[-1] :]
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, row: int) -> bytes:
+        return bytes(self._blob[self._ends[row] : self._ends[row + 1]])
+
+    def __iter__(self) -> Iterator[bytes]:
+        return map(self.__getitem__, range(len(self)))
+
+    def column(self) -> pa.LargeBinaryArray:
+        """All of them, over the same memory; nothing can be added afterwards."""
+        buffers = [None, pa.py_buffer(self._ends), pa.py_buffer(self._blob)]
+        return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(self), buffers)
+
+
 @dataclass
 class Members:
     """What the headers say, in the order of the archive, in columns.
@@ -60,7 +92,7 @@ class Members:
         record: The provenance that this package stores at a tar's start; empty in tars from elsewhere.
     """
 
-    names: list[bytes] = field(default_factory=list)
+    names: Names = field(default_factory=Names)
     offsets: array[int] = field(default_factory=lambda: array("q"))
     sizes: array[int] = field(default_factory=lambda: array("q"))
     skipped: Counter[str] = field(default_factory=Counter)
@@ -77,13 +109,18 @@ class Members:
 
     def extend(self, others: Members, prefix: bytes) -> None:
         """Append the members of an archive inside this one."""
-        first = len(self.names)
-        self.names += [prefix + name for name in others.names]
-        self.offsets.extend(others.offsets)
-        self.sizes.extend(others.sizes)
-        self.contents.update({first + row: data for row, data in others.contents.items()})
+        self.extend_by_rows(others, range(len(others.names)), prefix)
         self.skipped.update(others.skipped)
         self.examples += others.examples[: max(0, 5 - len(self.examples))]
+
+    def extend_by_rows(self, others: Members, rows: range, prefix: bytes = b"") -> None:
+        """Append some neighbouring members, without what is said of those that were skipped."""
+        first = len(self.names) - rows.start
+        for row in rows:
+            self.names.append(prefix + others.names[row])
+        self.offsets.extend(others.offsets[rows.start : rows.stop])
+        self.sizes.extend(others.sizes[rows.start : rows.stop])
+        self.contents.update({first + row: data for row, data in others.contents.items() if row in rows})
 
 
 @dataclass

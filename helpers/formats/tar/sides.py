@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +31,7 @@ import pyarrow.compute as pc
 from helpers.errors import FormatError, first_few
 from helpers.formats import provenance
 from helpers.formats.tar import names
-from helpers.formats.tar.archive import Archive
+from helpers.formats.tar.archive import Archive, as_mask
 from helpers.progress import plural
 from helpers.samples import UNLABELLED, Target, TargetKind
 
@@ -38,6 +39,7 @@ _IMAGES = "jpg jpeg png webp ppm pgm bmp tif tiff gif jp2 avif jxl"
 DATA_SUFFIXES = tuple(f".{name}" for name in _IMAGES.split())
 """Which files are samples, unless a user says it; where a tar has none of them, any other file."""
 SIDES = ("cls", "json", "txt", "meta")
+_SIDE_SUFFIXES = tuple(f".{name}" for name in SIDES)
 _NO_DATA = (*SIDES, "idx", "id", "caption", "label", "text")
 _NO_SAMPLE = 9
 _LABEL_KEYS = ("label", "cls", "class", "target")
@@ -62,19 +64,18 @@ class Annotated:
     """
 
     data: Archive
-    labels: list[int | None]
-    captions: list[list[str] | None]
-    metas: list[str | None]
+    labels: Sequence[int | None]
+    captions: Sequence[list[str] | None]
+    metas: Sequence[str | None]
     notes: tuple[str, ...]
 
     @property
     def kinds(self) -> tuple[int, int, int, int]:
         """Samples with a label alone, captions alone, both, and with a file for captions but none in it."""
-        pairs = list(zip(self.labels, self.captions, strict=True))
-        alone = sum(label is not None and not texts for label, texts in pairs)
-        texts_alone = sum(label is None and bool(texts) for label, texts in pairs)
-        both = sum(label is not None and bool(texts) for label, texts in pairs)
-        return alone, texts_alone, both, sum(label is None and texts == [] for label, texts in pairs)
+        pairs = zip(self.labels, self.captions, strict=True)
+        found = Counter((label is not None, None if texts is None else bool(texts)) for label, texts in pairs)
+        alone = found[True, None] + found[True, False]
+        return alone, found[False, True], found[True, True], found[False, False]
 
     def targets(self, kind: TargetKind) -> list[Target]:
         """The targets, all of one kind: where none is given, `UNLABELLED` or no captions."""
@@ -144,6 +145,9 @@ def read(archive: Archive, suffixes: tuple[str, ...] = DATA_SUFFIXES) -> Annotat
         FormatError: A file beside a sample does not say what it should, or it is unclear which
             files are one sample.
     """
+    plain = archive.having(suffixes)
+    if plain.any() and not archive.is_ours and not archive.having(_SIDE_SUFFIXES).any():
+        return _alone(archive.select(plain), int((~plain).sum()))
     split = pc.extract_regex(archive.names, _SPLIT)
     suffix = pc.utf8_lower(split.field("suffix"))
     group = split.field("stem").dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -160,26 +164,33 @@ def read(archive: Archive, suffixes: tuple[str, ...] = DATA_SUFFIXES) -> Annotat
     candidates = np.flatnonzero(rank != _NO_SAMPLE)
     rows = _one_of_each(archive, candidates, group, rank, shared)
     aside = len(archive.names) - len(rows) - sum(map(len, sides.values()))
-    notes = (f"left aside: {plural(aside, 'other file')}",) if aside else ()
+    notes = _left_aside(aside)
     if archive.replaced and shared[group[rows]].any():
         raise _unclear(archive, list(archive.replaced), "come more than once", "each name once")
     return Annotated(archive.take(rows), *_read_sides(archive, group, rows, sides), notes)
+
+
+def _alone(data: Archive, aside: int) -> Annotated:
+    """Samples that nothing stands beside, which is seen without taking a million names apart."""
+    nothing = [None] * len(data.names)
+    return Annotated(data, nothing, nothing, nothing, _left_aside(aside))
+
+
+def _left_aside(count: int) -> tuple[str, ...]:
+    return (f"left aside: {plural(count, 'other file')}",) if count else ()
 
 
 def _last(suffix: pa.StringArray) -> pa.StringArray:
     return pc.replace_substring_regex(suffix, r"(?s)^.*\.", "")
 
 
-def _mask(found: pa.Array) -> npt.NDArray[np.bool_]:
-    mask: npt.NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
-    return mask
-
-
 def _rows(found: pa.Array) -> Rows:
-    return np.flatnonzero(_mask(found))
+    return np.flatnonzero(as_mask(found))
 
 
 def _keys_of(stored: pa.StringArray) -> pa.StringArray:
+    if not pc.any(pc.match_substring(stored, "%")).as_py():
+        return stored
     return pa.array([names.key_of(name) for name in stored.to_pylist()], pa.string())
 
 
@@ -187,9 +198,9 @@ def _ranks(archive: Archive, suffix: pa.StringArray, suffixes: tuple[str, ...]) 
     """Which files may be samples' own data: `a.jpg` before `a.left.jpg`; others if there is no image."""
     rank = np.full(len(suffix), _NO_SAMPLE, np.int8)
     rank[archive.having(suffixes)] = 1
-    rank[_mask(pc.is_in(suffix, pa.array([text[1:] for text in suffixes])))] = 0
+    rank[as_mask(pc.is_in(suffix, pa.array([text[1:] for text in suffixes])))] = 0
     if suffixes is DATA_SUFFIXES and not (rank != _NO_SAMPLE).any():
-        rank[~_mask(pc.is_in(suffix, pa.array(["", *_NO_DATA])))] = 0
+        rank[~as_mask(pc.is_in(suffix, pa.array(["", *_NO_DATA])))] = 0
     return rank
 
 

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from helpers.errors import SourceError, first_few
 from helpers.formats import provenance
 from helpers.formats.tar import sides
-from helpers.formats.tar.archive import Archive, index
+from helpers.formats.tar.archive import Archive, as_mask, index
 from helpers.formats.tar.streams import spool
 from helpers.manifest import Manifest
 from helpers.progress import plural
@@ -97,9 +97,10 @@ def from_archive(archive: Archive, options: Options) -> Source:
             annotated = sides.read(archive, options.suffixes)
         if any(annotated.kinds):
             return _sided(annotated, options)
-        samples, metas, notes = annotated.data, annotated.metas, (*archive.notes, *annotated.notes)
+        samples, notes = annotated.data, (*archive.notes, *annotated.notes)
+        metas = annotated.metas if any(annotated.metas) else None
     place = _find_classes(samples.names, archive.path, options)
-    samples = samples.select(place.keep)
+    samples = samples.select(place.keep)  # all of them, nearly always, and nothing is copied
     labels, classes, more = _labels(samples, place, options)
     inside = labels != UNLABELLED if classes else np.ones(len(labels), bool)
     if metas is not None:
@@ -165,7 +166,7 @@ def _find_classes(names: pa.StringArray, path: Path, options: Options) -> _Place
     keep, prefix, split = np.ones(len(names), bool), "", options.split or "train"
     notes: tuple[str, ...] = ()
     while True:
-        rest = pc.utf8_slice_codeunits(names.filter(pa.array(keep)), len(prefix))
+        rest = _behind(prefix, names if keep.all() else names.filter(pc.starts_with(names, prefix)))
         tops = sorted(_first_folder(rest).unique().to_pylist())
         shallowest = pc.min(pc.count_substring(rest, "/")).as_py()
         splits = all(canonical_split(top) for top in tops)
@@ -176,7 +177,11 @@ def _find_classes(names: pa.StringArray, path: Path, options: Options) -> _Place
         top, notes = choose_split(tops, options.split, path) if splits else (tops[0], notes)
         split = canonical_split(top) or split
         prefix = f"{prefix}{top}/"
-        keep = pc.starts_with(names, prefix).to_numpy(zero_copy_only=False)
+        keep = as_mask(pc.starts_with(names, prefix))
+
+
+def _behind(prefix: str, names: pa.StringArray) -> pa.StringArray:
+    return pc.utf8_slice_codeunits(names, len(prefix)) if prefix else names
 
 
 def _first_folder(names: pa.StringArray) -> pa.StringArray:
@@ -187,8 +192,8 @@ def _labels(
     samples: Archive, place: _Place, options: Options
 ) -> tuple[npt.NDArray[np.int32], tuple[str, ...], tuple[str, ...]]:
     """Label by first-level folder; files outside of any are marked to be left aside."""
-    rest = pc.utf8_slice_codeunits(samples.names, len(place.prefix))
-    inside = pc.match_substring(rest, "/").to_numpy(zero_copy_only=False)
+    rest = _behind(place.prefix, samples.names)
+    inside = as_mask(pc.match_substring(rest, "/"))
     unlabelled = np.full(len(rest), UNLABELLED, np.int32)
     if options.unlabelled or (place.split == "test" and _is_flat(rest)):
         return unlabelled, (), (f"{plural(len(rest), 'image')} without a class: label {UNLABELLED}",)
@@ -200,10 +205,11 @@ def _labels(
         )
     folders = _first_folder(rest).dictionary_encode()
     names = folders.dictionary.to_pylist()
-    used = sorted({names[code] for code in np.unique(folders.indices.to_numpy()[inside])})
+    codes = np.frombuffer(folders.indices.buffers()[1], np.int32, len(rest))
+    used = sorted({names[code] for code in np.unique(codes[inside])})
     rank = {name: label for label, name in enumerate(used)}
     of_code = np.array([rank.get(name, UNLABELLED) for name in names], np.int32)
-    labels = np.where(inside, of_code[folders.indices.to_numpy()], unlabelled)
+    labels = np.where(inside, of_code[codes], unlabelled)
     loose = int((~inside).sum())
     notes = (f"{plural(loose, 'image')} outside of any class folder left aside",) if loose else ()
     return labels, tuple(used), notes
