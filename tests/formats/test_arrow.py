@@ -4,6 +4,8 @@ import json
 import os
 import resource
 import struct
+import subprocess
+import sys
 
 import contract_sets as sets
 import duckdb
@@ -418,3 +420,31 @@ def test_batches_that_were_not_met_are_announced_before_they_are_looked_into(out
     assert places == [reader.span(n)[1:] for n in (0, 5, 9)]
     for (start, stop), offset in zip(heads, offsets, strict=True):
         assert start <= offset < stop <= start + (66 << 10)
+
+
+LARGE = """
+import sys
+from pathlib import Path
+from helpers.bench.memory import peak_bytes, resident_bytes
+from helpers.formats import arrow
+from helpers.samples import Sample, Schema
+
+large = b"x" * (128 << 20)
+data = [b"", b"abc", large, b"", b"de"]
+schema = Schema(len(data), sum(map(len, data)), len(large))
+before = resident_bytes()
+samples = (Sample(str(number), some, number) for number, some in enumerate(data))
+arrow.write(samples, Path(sys.argv[1]), schema=schema, digest=False)
+print((peak_bytes() - before) / len(large))
+"""
+
+
+def test_a_sample_larger_than_a_batch_is_not_copied(tmp_path):
+    out = tmp_path / "x.arrow"
+    words = [sys.executable, "-c", LARGE, str(out)]
+    end = subprocess.run(words, capture_output=True, text=True, check=True)
+    with pa.memory_map(str(out)) as file:
+        data = pa.ipc.open_file(file).read_all()["data"]
+        assert [len(some.as_buffer()) for some in data] == [0, 3, 128 << 20, 0, 2]
+        assert data[3].as_py() + data[4].as_py() == b"de"
+    assert float(end.stdout) < 0.5

@@ -1,7 +1,8 @@
 """Write Arrow record batches without making a Python object of any sample's bytes.
 
 The trap: `pa.array(list_of_bytes)` copies every sample twice and keeps a batch of them alive. Here a
-sample is copied once, to its place in a buffer that becomes the column as it is. Notebook 03.
+sample is copied once, to its place in a buffer that becomes the column as it is, and one larger than a
+batch not at all. Notebook 03.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def write_batches(
     with OutputFile(out, digest=digest) as file:
         sink = _Sink(file)
         arrow_schema = _arrow_schema(schema, options, rows, max_bytes, juelich)
-        batch = _Batch(out, schema, arrow_schema, UINT16 if juelich else INT64)
+        batch = _Batch(out, schema, arrow_schema, UINT16 if juelich else INT64, max_bytes)
         count = payload = 0
         with pa.PythonFile(sink, mode="w") as stream, pa.ipc.new_file(stream, arrow_schema) as writer:
             for sample in samples:
@@ -57,7 +58,7 @@ def write_batches(
                     _flush(batch, writer, sink)
                 batch.add(sample)
                 count, payload = count + 1, payload + len(sample.data)
-                if len(batch.keys) == rows:
+                if len(batch.keys) == rows or batch.used > max_bytes:
                     _flush(batch, writer, sink)
             if batch.keys:
                 _flush(batch, writer, sink)
@@ -92,9 +93,12 @@ def _arrow_schema(schema: Schema, options: Any, rows: int, max_bytes: int, jueli
 
 
 class _Batch:
-    """The samples of one record batch, gathered."""
+    """The samples of one record batch, gathered; one of more than `max_bytes` stays where it is."""
 
-    def __init__(self, out: Path, schema: Schema, arrow_schema: pa.Schema, labels: range) -> None:
+    def __init__(
+        self, out: Path, schema: Schema, arrow_schema: pa.Schema, labels: range, max_bytes: int
+    ) -> None:
+        self._max_bytes = max_bytes
         self._out, self._schema, self._arrow, self._allowed = out, schema, arrow_schema, labels
         index = max(arrow_schema.get_field_index(name) for name in ("data", "image_data"))
         self._type = arrow_schema.field(index).type
@@ -106,10 +110,11 @@ class _Batch:
         self._targets: list[int | list[str]] = []
         self._metas: list[str | None] = []
         self._borders = [0]
+        self._large: Buffer | None = None
         self.used = 0
 
     def add(self, sample: Sample) -> None:
-        """Copy a sample behind the others.
+        """Copy a sample behind the others; if it is larger than a batch, it must be taken at once.
 
         Raises:
             FormatError: It does not fit.
@@ -128,11 +133,17 @@ class _Batch:
         self._metas.append(meta_text(sample, self._out, self._schema))
         self.keys.append(key_of(sample, self._out))
         end = self.used + size
-        if end > len(self._buffer):
-            self._grow(end)
-        self._buffer[self.used : end] = np.frombuffer(sample.data, np.uint8)
+        if size > self._max_bytes:  # nothing but empty samples is before it, and nothing comes behind
+            self._large = sample.data
+        else:
+            self._copy(sample.data, end)
         self._borders.append(end)
         self.used = end
+
+    def _copy(self, data: Buffer, end: int) -> None:
+        if end > len(self._buffer):
+            self._grow(end)
+        self._buffer[self.used : end] = np.frombuffer(data, np.uint8)
 
     def _grow(self, need: int) -> None:
         larger = np.empty(max(need, 2 * len(self._buffer)), np.uint8)  # pages cost only when touched
@@ -143,7 +154,7 @@ class _Batch:
         """The record batch, in place; valid until the next `add`."""
         wide = np.int64 if self._type == pa.large_binary() else np.int32
         borders = pa.py_buffer(np.array(self._borders, wide))
-        data = pa.py_buffer(self._buffer).slice(0, self.used)
+        data = pa.py_buffer(self._buffer if self._large is None else self._large).slice(0, self.used)
         values = pa.Array.from_buffers(self._type, len(self.keys), [None, borders, data])
         columns = {
             "key": self.keys,
