@@ -182,6 +182,11 @@ def size_column(sizes: Any, name: Namer = by_row) -> pa.Array:
     column = integers(sizes, "size", name, nullable=True)
     if negative := _outside(column, 0, _LARGEST_SIZE):
         raise fault(_told(column, negative, "size", "negative", name), "bytes from 0 on, or null")
+    # Sums of 64 bits would wrap around to nothing, and pass any check of free space.
+    if (pc.max(column).as_py() or 0) * len(column) > _LARGEST_SIZE:
+        total = sum(size or 0 for size in column.to_pylist())
+        if total > _LARGEST_SIZE:
+            raise fault(f"the sizes add up to {total:,} bytes", "less than 8 EiB in all")
     return column
 
 

@@ -289,6 +289,13 @@ def test_stems_end_at_the_first_dot_of_the_file_name(paths, shared):
     assert Manifest.from_columns(paths, [0] * len(paths)).shared_stems() == shared
 
 
+def test_sizes_add_up_to_what_a_file_can_have():
+    largest = 2**63 - 1
+    assert labelled(3, sizes=[largest - 1, 1, None]).sizes is None
+    with pytest.raises(ManifestError, match="the sizes add up to 18,446,744,073,709,551,614 bytes"):
+        labelled(2, sizes=[largest, largest])
+
+
 def test_the_schema_tells_counts_and_sizes_of_what_will_be_written():
     manifest = labelled(4, sizes=[5, 9, 0, 1], name="n", split="s", metas=[None, None, {}, None])
     assert manifest.schema() == Schema(
