@@ -8,6 +8,7 @@ import lzma
 import multiprocessing
 import os
 import pickle
+import re
 import string
 import subprocess
 import tarfile
@@ -80,8 +81,9 @@ def test_class_folders_in_a_tar_are_labels_and_order_is_the_archives(tmp_path, f
 
 
 _PART = st.text(string.ascii_letters + "0123456789 _-é漢ß#%", min_size=1, max_size=60)
+_NAME = st.builds(lambda parts, stem: "/".join([*parts, f"x{stem}.jpg"]), st.lists(_PART, max_size=5), _PART)
 _MEMBERS = st.dictionaries(
-    st.builds(lambda parts, stem: "/".join([*parts, f"x{stem}.jpg"]), st.lists(_PART, max_size=5), _PART),
+    _NAME.filter(lambda name: not re.match("__[^/]*__/", name)),  # hidden, as for webdataset
     st.binary(max_size=1100),
     min_size=1,
     max_size=8,
