@@ -52,12 +52,19 @@ def run(arguments: argparse.Namespace) -> int:
             expected="--count FOLDER" if arguments.count else "a packed file and a folder for the records",
             next_step="See python -m helpers epoch --help",
         )
+    given = LoaderConfig.from_args(arguments)
+    if arguments.count and (given != LoaderConfig() or arguments.epoch):
+        raise UsageError(
+            "--count is given together with flags of a loader, and reads nothing by itself",
+            expected="--count FOLDER",
+            next_step="Leave the others out",
+        )
     if arguments.count:
         found = ranks.count(arguments.paths[0])
         print_json(_as_json(found)) if arguments.json else _tell(found)
         return 0 if found.exact else FAILED
     packed, folder = arguments.paths
-    share = ranks.read_share(packed, folder, LoaderConfig.from_args(arguments), arguments.epoch)
+    share = ranks.read_share(packed, folder, given, arguments.epoch)
     if arguments.json:
         print_json(dataclasses.asdict(share))
     else:

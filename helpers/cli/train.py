@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from helpers.cli.arguments import Verbs, add_verb
 from helpers.cli.output import in_seconds, print_json, say
+from helpers.errors import first_few
 from helpers.machine import warn_on_login_node
 from helpers.machine.ranks import ranks
+from helpers.progress import plural
 from helpers.training.config import add_flags
 from helpers.training.stopping import listening
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 75
 """Exit code of a training that was asked to stop (sysexits' EX_TEMPFAIL: try again later)."""
 
+_DONE = {"skip": "left out", "repeat": "replaced by a neighbour", "keep": "kept though damaged"}
 _MORE = """\
 Each rank of srun or torchrun trains on its share; nothing needs to be said. SIGTERM and SIGUSR1 ask it to
 stop: it writes a checkpoint and exits with code 75, and the same command goes on from there."""
@@ -75,12 +78,15 @@ def _as_json(report: TrainReport) -> dict[str, Any]:
         "waiting_share": last.waiting_share if last else None,
         "interrupted": report.interrupted,
         "resumed_at": report.resumed_at,
+        "faults": sum(each.fault_count for each in report.epochs),
         "epochs": [dataclasses.asdict(each) for each in report.epochs],
     }
 
 
 def _tell(report: TrainReport, config: TrainConfig) -> None:
-    if report.resumed_at:
+    if report.resumed_at and report.resumed_at[0] >= config.epochs:
+        say(f"{config.epochs} epochs were trained before, and nothing was left to do; --epochs asks for more")
+    elif report.resumed_at:
         say("went on at epoch {}, step {}".format(*report.resumed_at))
     for each in report.epochs:
         accuracy = "" if each.accuracy is None else f", accuracy {each.accuracy:.3f}"
@@ -90,6 +96,10 @@ def _tell(report: TrainReport, config: TrainConfig) -> None:
             f"{each.rate:,.0f} samples/s, {each.waiting_share:.0%} of it waiting for data "
             f"(first batch after {in_seconds(first)}), loss {each.loss:.3f}{accuracy}"
         )
+        if each.fault_count:
+            named = (f"{fault['key']} ({fault['reason']})" for fault in each.faults)
+            what = _DONE.get(config.loader.on_error, "not as they were meant")
+            print(f"  {plural(each.fault_count, 'sample')} {what}: {first_few(named, each.fault_count)}")
     if report.epochs and len(report.epochs[-1].ranks) > 1:
         for rank in report.epochs[-1].ranks:
             print(f"  rank {rank['rank']} on node {rank['node']}: {rank['samples']:,} samples")

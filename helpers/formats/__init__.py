@@ -11,6 +11,7 @@ published). Adding a format is one module and one line in `_FORMATS`.
 from __future__ import annotations
 
 import importlib
+import shlex
 from pathlib import Path
 from types import ModuleType
 
@@ -78,7 +79,14 @@ def open(path: Path | str, format: str | None = None) -> Reader:
         FormatError: There is no such file, or it is damaged.
     """
     path = Path(path)
-    name = name_of(path, format)
+    try:
+        name = name_of(path, format)
+    except UsageError as error:
+        raise UsageError(
+            f"{path} is no packed file by its name",
+            expected=error.expected,
+            next_step=f"Pack it first: python -m helpers pack {shlex.quote(str(path))} train.arrow",
+        ) from None
     if not path.exists():
         raise FormatError(
             f"{path} does not exist",

@@ -104,7 +104,7 @@ class LoaderConfig:
             value = getattr(self, name)
             if value not in allowed and not (value is None and name == "start_method"):
                 raise UsageError(
-                    f"{name} is {value!r}",
+                    f"{name.replace('_', '-')} is {value!r}",
                     expected=f"one of {', '.join(allowed)}",
                     next_step="Choose one of these",
                 )
@@ -112,11 +112,13 @@ class LoaderConfig:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UsageError(
-                    f"{name} is {value}", expected=f"{least} or more", next_step="Choose another number"
+                    f"{name.replace('_', '-')} is {value}",
+                    expected=f"{least} or more",
+                    next_step="Choose another number",
                 )
         if (self.rank is None) != (self.world_size is None):
             raise UsageError(
-                f"rank is {self.rank} and world_size is {self.world_size}",
+                f"rank is {self.rank} and world-size is {self.world_size}",
                 expected="both or none",
                 next_step="Leave both out, and srun or torchrun tells them",
             )

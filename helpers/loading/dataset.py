@@ -9,13 +9,16 @@ one that gets the batch's numbers at once announces them all and waits once. Not
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias, overload
 
+import numpy as np
 import torch
+import xxhash
 from torch.utils.data import Dataset, get_worker_info
 
 from helpers import formats
@@ -55,6 +58,20 @@ def maker_of(
             next_step="Give the transform to the batch maker",
         )
     return source
+
+
+def name_of_data(reader: Reader) -> str:
+    """A name that only a set of the same samples in the same order has, for checkpoints.
+
+    Of the set digest that packing recorded, and of sizes and targets of samples spread over the set, since
+    a set digest is the same for any order. More of them for files of others, which record none; nothing is
+    read or listed for it, so that it costs milliseconds with a million samples.
+    """
+    record = reader.info().get("provenance") or {}
+    recorded = str(record.get("schema", {}).get("manifest_digest", ""))
+    rows = np.unique(np.linspace(0, len(reader) - 1, 64 if recorded else 4096).astype(np.int64)).tolist()
+    seen = [(reader.size(row), reader.target(row)) for row in rows if len(reader)]
+    return xxhash.xxh3_128_hexdigest(json.dumps([recorded, len(reader), seen]).encode())
 
 
 def deliver(

@@ -28,7 +28,7 @@ from helpers import machine
 from helpers.errors import UsageError
 from helpers.loading.batches import BatchMaker, Fault, nbytes
 from helpers.loading.config import LoaderConfig, Mode, default_workers, place, wants_pinning
-from helpers.loading.dataset import Delivered, SampleDataset, Source, collate, deliver, maker_of
+from helpers.loading.dataset import Delivered, SampleDataset, Source, collate, deliver, maker_of, name_of_data
 from helpers.loading.killed import SHM, Crew, WorkerDiedError, check_shared_memory, explained
 from helpers.loading.makers import Transform
 from helpers.loading.packets import Block, FailedBatch, LoadedBatch
@@ -88,7 +88,7 @@ class Loader(DataLoader[Any]):
         """The next pass goes on where the loader was that gave this state.
 
         Raises:
-            UsageError: That loader had another batch size, seed or number of ranks.
+            UsageError: That loader had another data set, batch size, seed or number of ranks.
         """
         now, then = self.plan.depends_on(), state.get("plan")
         if then != now:
@@ -97,7 +97,7 @@ class Loader(DataLoader[Any]):
             raise UsageError(
                 f"the state is of a loader with {before}",
                 expected=f"{ ({name: now[name] for name in names}) }, as this one has",
-                next_step="Resume with the settings of the run that was stopped",
+                next_step="Resume with the data set and the settings of the run that was stopped",
             )
         self.schedule.start_at(int(state["epoch"]), int(state["batch"]))
         self._at = None
@@ -222,6 +222,7 @@ def make_loader(
         world_size=where.world_size,
         drop_last=config.drop_last,
         pad=config.pad,
+        data=name_of_data(maker.reader),
         **(_stream_fields(maker, config, workers) if config.order == "stream" else {}),
     )
     return _assemble(maker, plan, config, mode, workers, crew)

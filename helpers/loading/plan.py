@@ -39,6 +39,7 @@ class EpochPlan:
         shards: Number of samples in each shard; empty cuts into runs of `buffer` samples.
         buffer: Samples that a stream holds to shuffle them; 1 keeps the order inside a shard.
         whole_shards: No shard is shared by two ranks (which then have different numbers of samples).
+        data: Which data set it is, in stored order (`dataset.name_of_data`); empty if not known.
 
     Raises:
         UsageError: These numbers contradict each other.
@@ -56,6 +57,7 @@ class EpochPlan:
     shards: tuple[int, ...] = ()
     buffer: int = 1024
     whole_shards: bool = False
+    data: str = ""
 
     def __post_init__(self) -> None:
         for name, least in (("samples", 0), ("batch", 1), ("seed", 0), ("streams", 0), ("buffer", 1)):

@@ -129,13 +129,13 @@ class RingLoader:
         """The next pass goes on where the loader was that gave this state.
 
         Raises:
-            UsageError: That loader had another batch size, seed or number of ranks.
+            UsageError: That loader had another data set, batch size, seed or number of ranks.
         """
         if state.get("plan") != self.plan.depends_on():
             raise UsageError(
                 f"the state is of a loader with the plan {state.get('plan')}",
                 expected=f"{self.plan.depends_on()}, as this one has",
-                next_step="Resume with the settings of the run that was stopped",
+                next_step="Resume with the data set and the settings of the run that was stopped",
             )
         self.start_at(int(state["epoch"]), int(state["batch"]))
 

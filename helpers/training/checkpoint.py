@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from helpers.errors import DamagedFileError, ResourceError
 
 NAME = "last.pt"
+_MOST = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,9 @@ class State:
     loader: dict[str, Any]
     epochs: list[dict[str, Any]]
     begun: tuple[float, float] = (0.0, 0.0)
+
+
+_PARTS = {each.name for each in fields(State)}
 
 
 def save(folder: Path, state: State) -> None:
@@ -80,10 +84,34 @@ def load(folder: Path) -> State | None:
     if not path.exists():
         return None
     try:
-        return State(**torch.load(path, map_location="cpu", weights_only=True))
+        found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged archive raises almost anything
-        raise DamagedFileError(
-            f"the checkpoint {path} cannot be read: {str(error).splitlines()[0]}",
-            expected="one that `train` wrote",
-            next_step="Remove it to begin again",
-        ) from None
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise unusable(path, f"cannot be read: {reason}") from None
+    if not isinstance(found, dict) or set(found) != _PARTS or not _sound(found):
+        raise unusable(path, "holds something else than a training")
+    return State(**{**found, "begun": tuple(found["begun"])})
+
+
+def _sound(found: dict[str, Any]) -> bool:
+    """Whether the parts are what `save` writes, as far as they are used before weights are compared."""
+    loader, begun = found["loader"], found["begun"]
+    return (
+        all(isinstance(found[name], dict) for name in ("model", "optimizer", "loader"))
+        and all(type(loader.get(name)) is int and 0 <= loader[name] < _MOST for name in ("epoch", "batch"))
+        and isinstance(found["epochs"], list)
+        and all(isinstance(each, dict) for each in found["epochs"])
+        and len(found["epochs"]) == loader["epoch"]
+        and isinstance(begun, list | tuple)
+        and len(begun) == 2
+        and all(isinstance(each, int | float) for each in begun)
+    )
+
+
+def unusable(path: Path, what: str) -> DamagedFileError:
+    """The error for a checkpoint that cannot be gone on from."""
+    return DamagedFileError(
+        f"the checkpoint {path} {what}",
+        expected="one that `train` wrote",
+        next_step="Remove it to begin again, or name another folder",
+    )

@@ -19,6 +19,11 @@ from helpers.loading.config import add_flags as add_loader_flags
 
 Model = Literal["small", "resnet18", "resnet50"]
 MODELS = ("small", "resnet18", "resnet50")
+MOST_SIZE = 4096
+OF_THE_RING = tuple(each.name for each in dataclasses.fields(LoaderConfig) if each.name != "seed")
+"""What the filler of a ring decides."""
+OF_MEASURING = ("batch", "workers", "mode", "on_error")
+"""What measuring on a validation set takes from the loader's settings."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,7 @@ class TrainConfig:
         ring: Name of a ring that another program fills; empty makes batches by the loader.
         checkpoint: Folder for checkpoints; None keeps none.
         every: Steps between checkpoints; 0 writes one after each epoch.
+        wait: Seconds in which the filler of the ring may still come.
     """
 
     loader: LoaderConfig = field(default_factory=LoaderConfig)
@@ -46,13 +52,28 @@ class TrainConfig:
     ring: str = ""
     checkpoint: Path | None = None
     every: int = 0
+    wait: float = 5.0
 
     def __post_init__(self) -> None:
         if self.model not in MODELS:
             _refuse(f"model is {self.model!r}", f"one of {', '.join(MODELS)}")
         for name, least in (("epochs", 1), ("size", 32), ("max_steps", 0), ("every", 0)):
             if getattr(self, name) < least:
-                _refuse(f"{name} is {getattr(self, name)}", f"{least} or more")
+                _refuse(f"{name.replace('_', '-')} is {getattr(self, name)}", f"{least} or more")
+        if self.size > MOST_SIZE:
+            _refuse(
+                f"size is {self.size:,}",
+                f"crops of at most {MOST_SIZE:,} pixels a side",
+                "--size 224 is usual",
+            )
+        if self.every and self.checkpoint is None:
+            _refuse("every is given without a checkpoint", "a folder for checkpoints", "Add --checkpoint DIR")
+        if self.wait < 0 or (self.wait != type(self).wait and not self.ring):
+            _refuse(
+                f"wait is {self.wait:g}",
+                "seconds to wait for a ring",
+                "Name it with --ring, or leave --wait out",
+            )
         if not 0 < self.rate < 10:
             _refuse(f"rate is {self.rate}", "a learning rate above 0 and below 10")
 
@@ -96,6 +117,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--rate", type=float, default=default.rate, help="learning rate for the batch of all ranks together")
     add("--max-steps", type=int, default=0, metavar="N", help="stop an epoch after so many steps")
     add("--ring", default="", metavar="NAME", help="take batches from this ring, which another program fills")
+    add(
+        "--wait",
+        type=float,
+        default=default.wait,
+        metavar="SECONDS",
+        help="how long the ring's filler may take to come",
+    )
     add("--checkpoint", type=Path, metavar="DIR", help="write checkpoints here, and go on from the last one")
     add(
         "--every",
@@ -107,5 +135,29 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_loader_flags(parser.add_argument_group("how batches are made"))
 
 
-def _refuse(got: str, expected: str) -> None:
-    raise UsageError(got, expected=expected, next_step="Choose another value")
+def check_ring(config: TrainConfig, measures: bool) -> None:
+    """Refuse settings of batches that nobody would follow, since they come out of a ring.
+
+    Args:
+        config: Of the training.
+        measures: Whether a validation set is read by a loader.
+
+    Raises:
+        UsageError: There are some.
+    """
+    default = LoaderConfig()
+    ignored = [
+        "--" + name.replace("_", "-")
+        for name in OF_THE_RING
+        if getattr(config.loader, name) != getattr(default, name) and not (measures and name in OF_MEASURING)
+    ]
+    if config.ring and ignored:
+        _refuse(
+            f"{', '.join(ignored)} would change nothing, since the batches come out of ring {config.ring}",
+            "such settings where the ring is filled",
+            "Give them to: python -m helpers ring fill",
+        )
+
+
+def _refuse(got: str, expected: str, next_step: str = "Choose another value") -> None:
+    raise UsageError(got, expected=expected, next_step=next_step)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import torch
@@ -19,14 +20,18 @@ from torch import nn
 from helpers import formats, images
 from helpers.errors import ResourceError, UsageError, first_few
 from helpers.loading import make_loader
+from helpers.loading.dataset import name_of_data
+from helpers.progress import progress
 from helpers.samples import Reader
 from helpers.training import checkpoint
 from helpers.training.classes import check_same_classes, check_targets, class_count
-from helpers.training.config import TrainConfig
-from helpers.training.evaluating import evaluate
+from helpers.training.config import TrainConfig, check_ring
+from helpers.training.evaluating import Faults, evaluate
 from helpers.training.group import Group, inner, joined, weight
 from helpers.training.models import build
 from helpers.training.waiting import Clock, next_batch
+
+_KNOCK_EACH_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,9 @@ class EpochReport:
         loss: Mean over them.
         accuracy: On the validation set; None without one.
         ranks: For each rank: node, and samples and where its time went since the epoch or the program began.
+        fault_count: Samples that could not be made as they were meant, training and measuring, since the
+            epoch or the program began.
+        faults: The first of them: key and reason.
     """
 
     epoch: int
@@ -46,6 +54,8 @@ class EpochReport:
     loss: float
     accuracy: float | None
     ranks: list[dict[str, Any]]
+    fault_count: int = 0
+    faults: list[dict[str, str]] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
@@ -116,6 +126,7 @@ def train(
         ResourceError: The ranks do not meet, lose each other, or a checkpoint cannot be written.
     """
     config = config or TrainConfig()
+    check_ring(config, val is not None)
     reader = formats.open(data)
     classes = class_count(reader, data)
     others = None if val is None else formats.open(val)
@@ -142,9 +153,7 @@ def _run(
 
 def _loader(reader: Reader, config: TrainConfig, group: Group) -> Any:
     if config.ring:
-        from helpers import ring
-
-        loader: Any = ring.attach(config.ring)
+        loader: Any = _attached(config.ring, config.wait, group)
     else:
         loader = make_loader(reader, config.loader, transform=images.RandomResizedCrop(size=config.size))
     plan, where = loader.plan, group.where
@@ -154,7 +163,33 @@ def _loader(reader: Reader, config: TrainConfig, group: Group) -> Any:
             expected=f"those of rank {where.rank} of {where.world_size}, of {len(reader):,} samples",
             next_step="Fill one ring for each rank from the same file; leave --rank and --world-size out",
         )
+    if config.ring and plan.data and plan.data != name_of_data(reader):
+        raise UsageError(
+            f"ring {config.ring} is filled from another data set than {reader.path}",
+            expected="one data set",
+            next_step="Fill the ring from the same file",
+        )
     return loader
+
+
+def _attached(name: str, wait_s: float, group: Group) -> Any:
+    """The ring; a name that nobody fills is told within seconds, while a filler that died is waited for."""
+    from helpers import ring
+    from helpers.ring.folder import SHARED_MEMORY, lives, path_of
+
+    path = path_of(SHARED_MEMORY, ring.ring_name(name, group.where.rank, group.where.world_size))
+    until = monotonic() + wait_s
+    while not lives(path):
+        if monotonic() >= until:
+            there = [each for each in ring.names(SHARED_MEMORY) if lives(path_of(SHARED_MEMORY, each))]
+            raise ring.RingError(
+                f"nobody fills ring {path.name} (waited {wait_s:g} s)",
+                expected=f"one of those that are filled: {first_few(there, len(there)) or 'there is none'}",
+                next_step=f"Start it: python -m helpers ring fill DATA --name {name}; "
+                "if it is to come later, add --wait 300",
+            )
+        sleep(_KNOCK_EACH_S)
+    return ring.attach(name)
 
 
 def _epochs(run: _Run) -> TrainReport:
@@ -185,16 +220,20 @@ def _epoch(
         mine = begun if group.is_first else (0.0, 0.0)
         return group.total(mine[0] + trained, mine[1] + float(lost))
 
+    faults = Faults.before(run.loader)
     batches = clock.batches(run.loader)
-    for step in range(start, stop):
-        batch = next_batch(batches, run.asked_to_stop) if step < own else None
-        if group.largest(len(run.asked_to_stop)):  # before the step: who stops has nothing half done
-            _keep(run, before, epoch, step, sums())
-            return None
-        size, loss = _step(run, clock, batch, _planned(sizes, plan.batch, step))
-        trained, lost = trained + size, lost + loss * size
-        if step + 1 < stop and config.every and (step + 1) % config.every == 0:
-            _keep(run, before, epoch, step + 1, sums())
+    planned = [_planned(sizes, plan.batch, step) for step in range(start, stop)]
+    with progress(sum(planned), f"epoch {epoch}", enabled=None if group.is_first else False) as shown:
+        for step, of_all in enumerate(planned, start):
+            batch = next_batch(batches, run.asked_to_stop) if step < own else None
+            if group.largest(len(run.asked_to_stop)):  # before the step: who stops has nothing half done
+                _keep(run, before, epoch, step, sums())
+                return None
+            size, loss = _step(run, clock, batch, of_all)
+            trained, lost = trained + size, lost + loss * size
+            if step + 1 < stop and config.every and (step + 1) % config.every == 0:
+                _keep(run, before, epoch, step + 1, sums())
+            shown.advance(of_all)
     if stop == steps:
         next(batches, None)  # the loader learns that its last batch was used, and ends the pass
     times = clock.summary()
@@ -203,10 +242,11 @@ def _epoch(
     accuracy = None
     if run.val is not None:
         _keep(run, before, epoch, stop, [samples, loss_sum])  # measuring may last longer than the job
-        accuracy = evaluate(run.model, run.val, config, group, run.asked_to_stop)
+        accuracy = evaluate(run.model, run.val, config, group, run.asked_to_stop, faults)
         if accuracy is None:
             return None
-    return EpochReport(epoch, int(samples), loss_sum / max(samples, 1), accuracy, ranks)
+    count, named = faults.of_all(group)
+    return EpochReport(epoch, int(samples), loss_sum / max(samples, 1), accuracy, ranks, count, named)
 
 
 def _step(run: _Run, clock: Clock, batch: Any, planned: int) -> tuple[int, torch.Tensor]:
@@ -245,7 +285,8 @@ def _resume(run: _Run) -> tuple[list[EpochReport], tuple[int, int] | None, tuple
     folder = run.config.checkpoint
     state = None if folder is None else checkpoint.load(folder)
     place = None if state is None else (int(state.loader["epoch"]), int(state.loader["batch"]))
-    places = [each["place"] for each in run.group.gather({"place": place})]
+    found = (each["place"] for each in run.group.gather({"place": place}))
+    places = [None if each is None else tuple(each) for each in found]
     if any(other != place for other in places):
         raise ResourceError(
             f"the ranks find different checkpoints in {folder}: {first_few(places, len(places))}",
@@ -255,20 +296,59 @@ def _resume(run: _Run) -> tuple[list[EpochReport], tuple[int, int] | None, tuple
     if state is None or place is None:
         return [], None, (0.0, 0.0)
     epoch, step = place
-    mine = min(step, run.loader.plan.length(epoch))  # a rank with fewer batches may be through already
+    plan = run.loader.plan
+    mine = min(step, plan.length(epoch))  # a rank with fewer batches may be through already
     run.loader.load_state_dict({**state.loader, "batch": mine})
     try:
         inner(run.model).load_state_dict(state.model)
         run.optimizer.load_state_dict(state.optimizer)
-    except (RuntimeError, ValueError, KeyError):
+        fits = _fits(run.optimizer)
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+        fits = False
+    if not fits:
         raise UsageError(
             f"the checkpoint in {folder} is of another model or another number of classes",
             expected=f"one of {run.config.model} with {run.classes} classes",
             next_step="Train with the settings of the run that was stopped, or name another folder",
-        ) from None
+        )
     for settings in run.optimizer.param_groups:
-        settings["lr"] = run.config.rate
-    return [EpochReport(**each) for each in state.epochs], place, state.begun
+        settings |= run.optimizer.defaults  # the learning rate that is asked for now, too
+    return (
+        _reports(state, folder, most=-(-max(plan.samples_per_rank(epoch)) // plan.batch)),
+        place,
+        state.begun,
+    )
+
+
+def _fits(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether what the optimizer remembers of each weight has its shape, and all of it are numbers."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    known: tuple[set[str], ...] = (set(), {"step", "exp_avg", "exp_avg_sq"})
+    return all(
+        set(optimizer.state[weight]) in known
+        and all(
+            torch.is_tensor(kept) and kept.shape in ((), weight.shape) and bool(kept.isfinite().all())
+            for kept in (weight, *optimizer.state[weight].values())
+        )
+        for weight in weights
+    )
+
+
+def _reports(state: checkpoint.State, folder: Path | None, most: int) -> list[EpochReport]:
+    """The epochs that ended before, if they are what was written.
+
+    Raises:
+        DamagedFileError: They are something else, or the epoch has no such batch.
+    """
+    try:
+        found = [EpochReport(**each) for each in state.epochs]
+        sound = all(each.rate + each.waiting_share + each.loss + each.samples >= 0 for each in found)
+        sound = sound and [each.epoch for each in found] == list(range(len(found)))
+    except (TypeError, ValueError, KeyError, AttributeError):
+        sound = False
+    if not sound or state.loader["batch"] > most:
+        raise checkpoint.unusable(Path(folder or ".") / checkpoint.NAME, "tells of epochs that cannot be")
+    return found
 
 
 def _keep(

@@ -62,9 +62,9 @@ def test_a_command_may_leave_flags_to_itself():
         ({"batch": 0}, "batch is 0"),
         ({"workers": -1}, "workers is -1"),
         ({"mode": "gpu"}, "mode is 'gpu'"),
-        ({"on_error": "ignore"}, "on_error is 'ignore'"),
-        ({"start_method": "vfork"}, "start_method is 'vfork'"),
-        ({"rank": 1}, "rank is 1 and world_size is None"),
+        ({"on_error": "ignore"}, "on-error is 'ignore'"),
+        ({"start_method": "vfork"}, "start-method is 'vfork'"),
+        ({"rank": 1}, "rank is 1 and world-size is None"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(fields, message):

@@ -144,6 +144,14 @@ class TestStopped:
         assert (epoch, step) > (0, 0) and len(report["epochs"]) == 2
 
 
+@pytest.fixture(scope="module")
+def kept(data, tmp_path_factory):
+    """What a training of two epochs wrote, as torch reads it."""
+    folder = tmp_path_factory.mktemp("kept")
+    training.train(data[0], config=config(checkpoint=folder, batch=200))
+    return torch.load(folder / checkpoint.NAME, weights_only=True)
+
+
 class TestCheckpoints:
     def test_a_damaged_one_is_refused_by_path(self, data, tmp_path):
         (tmp_path / checkpoint.NAME).write_bytes(b"PK\x03\x04 not a checkpoint")
@@ -159,6 +167,53 @@ class TestCheckpoints:
         with pytest.raises(errors.DamagedFileError):
             checkpoint.load(tmp_path)
         assert not (tmp_path / "it ran").exists()
+
+    @pytest.mark.parametrize("content", [b"", b"\x80", b"PK\x05\x06" + bytes(18)])
+    def test_an_empty_or_cut_one_is_a_sentence(self, tmp_path, content):
+        (tmp_path / checkpoint.NAME).write_bytes(content)
+        with pytest.raises(errors.DamagedFileError, match="cannot be read"):
+            checkpoint.load(tmp_path)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda kept: 7,
+            lambda kept: {},
+            lambda kept: kept | {"loader": kept["loader"] | {"epoch": 10**12}},
+            lambda kept: kept | {"loader": kept["loader"] | {"epoch": -1}},
+            lambda kept: kept | {"loader": kept["loader"] | {"epoch": "2"}},
+            lambda kept: kept | {"loader": kept["loader"] | {"batch": 10**6}},
+            lambda kept: kept | {"loader": {}},
+            lambda kept: kept | {"epochs": [7, 8]},
+            lambda kept: kept | {"epochs": [{}, {}]},
+            lambda kept: kept | {"epochs": [each | {"ranks": [{}]} for each in kept["epochs"]]},
+            lambda kept: kept | {"epochs": [each | {"loss": "low"} for each in kept["epochs"]]},
+            lambda kept: kept | {"begun": None},
+            lambda kept: kept | {"model": {name: each * torch.nan for name, each in kept["model"].items()}},
+            lambda kept: kept | {"model": dict.fromkeys(kept["model"], 3)},
+            lambda kept: kept | {"optimizer": {}},
+            lambda kept: kept | {"optimizer": kept["optimizer"] | {"state": {0: {"step": "x"}}}},
+            lambda kept: kept | {"optimizer": kept["optimizer"] | {"param_groups": [7]}},
+        ],
+    )
+    def test_strange_values_are_a_sentence(self, data, kept, tmp_path, change):
+        torch.save(change(kept), tmp_path / checkpoint.NAME)
+        with pytest.raises((errors.DamagedFileError, errors.UsageError)):
+            training.train(data[0], config=config(checkpoint=tmp_path, batch=200, epochs=3))
+
+    def test_settings_of_the_optimizer_are_those_asked_for(self, data, kept, tmp_path):
+        groups = [each | {"betas": None, "lr": 1e9} for each in kept["optimizer"]["param_groups"]]
+        changed = kept | {"optimizer": kept["optimizer"] | {"param_groups": groups}}
+        torch.save(changed, tmp_path / checkpoint.NAME)
+        report = training.train(data[0], config=config(checkpoint=tmp_path, batch=200, epochs=3))
+        assert report.epochs[-1].loss < 10
+
+    def test_one_of_another_data_set_of_the_same_size_is_refused(self, tmp_path):
+        packed = TestClasses().packed
+        first, other = (packed(tmp_path / f"{n}.arrow", [n, 1, 0, 1]) for n in (0, 1))
+        training.train(first, config=config(checkpoint=tmp_path, epochs=1, batch=2))
+        with pytest.raises(errors.UsageError, match="data set"):
+            training.train(other, config=config(checkpoint=tmp_path, batch=2))
 
     def test_one_of_another_batch_size_is_refused(self, data, tmp_path):
         training.train(data[0], config=config(checkpoint=tmp_path, epochs=1))
@@ -179,6 +234,74 @@ class TestCheckpoints:
         (tmp_path / "file").touch()
         with pytest.raises(errors.ResourceError, match="cannot be written"):
             checkpoint.save(tmp_path / "file", checkpoint.State({}, {}, {}, []))
+
+
+class TestWords:
+    def test_what_was_left_out_is_named_and_counted(self, tmp_path, capsys):
+        """One picture is half; in text, and for programs."""
+        path = TestClasses().packed(tmp_path / "x.arrow", [0, 1, 0, 1], half=2)
+        words = ["train", str(path), "--epochs", "2", "--size", "32", "--workers", "0", "--on-error"]
+        assert cli.main([*words, "skip"]) == 0
+        assert capsys.readouterr().out.count("1 sample left out: 2.jpg (") == 2
+        assert cli.main([*words, "keep", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["faults"] == 2 and found["samples"] == 8
+        assert [each["faults"][0]["key"] for each in found["epochs"]] == ["2.jpg"] * 2
+
+    def test_one_line_at_most_every_interval_says_how_far_an_epoch_is(self, data, capsys, monkeypatch):
+        monkeypatch.setattr("helpers.progress.LOG_INTERVAL_S", 0.0)
+        training.train(*data, config(epochs=1))
+        err = capsys.readouterr().err
+        assert "epoch 0: 16 of 400 samples" in err and "measuring: " in err
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (["--ring", "nobody.fills.this", "--wait", "0.1"], "nobody fills ring nobody.fills.this"),
+            (
+                ["--ring", "x", "--batch", "8", "--buffer", "3", "--order", "stream"],
+                "--batch, --order, --buffer",
+            ),
+            (["--every", "5"], "Add --checkpoint DIR"),
+            (["--wait", "5.5"], "Name it with --ring"),
+            (["--size", "100000"], "--size 224 is usual"),
+            (["--max-steps", "-1"], "max-steps is -1"),
+        ],
+    )
+    def test_what_would_be_ignored_or_cannot_be_is_said_in_words_of_the_command_line(
+        self, data, capsys, words, said
+    ):
+        assert cli.main(["train", str(data[0]), *words]) in (1, 2)
+        assert said in capsys.readouterr().err
+
+    def test_a_folder_of_photographs_is_to_be_packed_first(self, tmp_path, capsys):
+        (tmp_path / "photos").mkdir()
+        assert cli.main(["train", str(tmp_path / "photos")]) == 2
+        err = capsys.readouterr().err
+        assert "Pack it first: python -m helpers pack" in err and "--format" not in err
+
+
+def test_records_travel_as_text_and_nothing_is_unpickled(tmp_path, free_port):
+    """Every way by which torch would unpickle what another rank sent is shut."""
+    program = """
+import pickle, torch.distributed as dist
+def refuse(*args, **kwargs): raise AssertionError("a pickle came over the network")
+from helpers.training.group import joined
+with joined() as group:
+    pickle.loads = pickle.Unpickler = dist.distributed_c10d._unpickler = refuse
+    found = group.gather({"rank": group.where.rank, "text": "é" * (1 + 50 * group.where.rank), "none": None})
+    assert [each["rank"] for each in found] == [0, 1] and found[1]["text"] == "é" * 51, found
+"""
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", program], stderr=subprocess.PIPE, text=True,
+            env=alone() | {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port)},
+        ) for rank in (0, 1)
+    ]  # fmt: skip
+    for process in ranks:
+        _, err = process.communicate(timeout=100)
+        assert process.returncode == 0, err
 
 
 class TestConfig:
@@ -263,11 +386,14 @@ def wait_for(path):
 
 
 class TestClasses:
-    def packed(self, path, labels, classes=()):
-        """Equal grey pictures with these labels."""
+    def packed(self, path, labels, classes=(), half=None):
+        """Equal grey pictures with these labels; of one half may be missing."""
         picture = io.BytesIO()
-        PIL.Image.new("RGB", (40, 40), "grey").save(picture, "JPEG")
+        PIL.Image.effect_noise((40, 40), 50).convert("RGB").save(picture, "JPEG")
         samples = [Sample(f"{n}.jpg", picture.getvalue(), label) for n, label in enumerate(labels)]
+        if half is not None:
+            cut = picture.getvalue()[: -(len(picture.getvalue()) - 623) * 9 // 10] + b"\xff\xd9"
+            samples[half] = Sample(f"{half}.jpg", cut, labels[half])
         total = len(picture.getvalue())
         schema = Schema(
             count=len(samples),
