@@ -43,7 +43,7 @@ def add(verbs: Verbs) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Read a share, or count all of them."""
     from helpers.bench import ranks
-    from helpers.loading.config import LoaderConfig
+    from helpers.loading.config import LoaderConfig, given
 
     wanted = 1 if arguments.count else 2
     if len(arguments.paths) != wanted:
@@ -52,8 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
             expected="--count FOLDER" if arguments.count else "a packed file and a folder for the records",
             next_step="See python -m helpers epoch --help",
         )
-    given = LoaderConfig.from_args(arguments)
-    if arguments.count and (given != LoaderConfig() or arguments.epoch):
+    if arguments.count and (given(arguments) or arguments.epoch):
         raise UsageError(
             "--count is given together with flags of a loader, and reads nothing by itself",
             expected="--count FOLDER",
@@ -64,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(_as_json(found)) if arguments.json else _tell(found)
         return 0 if found.exact else FAILED
     packed, folder = arguments.paths
-    share = ranks.read_share(packed, folder, given, arguments.epoch)
+    share = ranks.read_share(packed, folder, LoaderConfig.from_args(arguments), arguments.epoch)
     if arguments.json:
         print_json(dataclasses.asdict(share))
     else:

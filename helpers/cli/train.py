@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from helpers.cli.arguments import Verbs, add_verb
 from helpers.cli.output import in_seconds, print_json, say
 from helpers.errors import first_few
+from helpers.loading.config import given
 from helpers.machine import warn_on_login_node
 from helpers.machine.ranks import ranks
 from helpers.progress import plural
-from helpers.training.config import add_flags
+from helpers.training.config import add_flags, check_ring
 from helpers.training.stopping import listening
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         from helpers import training
 
         config = training.TrainConfig.from_args(arguments)
+        check_ring(config, arguments.val is not None, given(arguments))
         warn_on_login_node("training", size_bytes=_read_bytes(arguments.data) * config.epochs)
         report = training.train(arguments.data, arguments.val, config, asked_to_stop)
     if ranks().rank == 0:  # one speaks for all

@@ -34,6 +34,12 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "on_error": ("stop", "skip", "repeat", "keep"),
     "start_method": ("fork", "forkserver", "spawn"),
 }
+_IGNORED = (
+    ("order", "random", ("buffer", "whole_shards")),
+    ("mode", "main", ("workers", "prefetch", "start_method")),
+    ("mode", "threads", ("start_method",)),
+)
+"""A setting, and which others nothing follows then."""
 _LEAST = {"batch": 1, "workers": 0, "prefetch": 1, "seed": 0, "buffer": 1, "rank": 0, "world_size": 1}
 _HELP = {
     "batch": "samples in a batch",
@@ -128,41 +134,64 @@ class LoaderConfig:
         words: list[str] = []
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            flag = "--" + field.name.replace("_", "-")
             if value == field.default:
                 continue
             if isinstance(value, bool):
-                words.append(flag if value else flag.replace("--", "--no-", 1))
+                words.append(flag(field.name if value else f"no-{field.name}"))
             else:
-                words += [flag, str(value)]
+                words += [flag(field.name), str(value)]
         return shlex.join(words)
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> LoaderConfig:
-        """What a parser with `add_flags` has read."""
-        return cls(**{field.name: getattr(args, field.name) for field in dataclasses.fields(cls)})
+        """What a parser with `add_flags` has read.
+
+        Raises:
+            UsageError: A flag was given that another one makes meaningless.
+        """
+        typed = given(args)
+        config = cls(**{name: getattr(args, name) for name in typed})
+        for setting, value, ignored in _IGNORED:
+            names = [flag(name) for name in ignored if name in typed and getattr(config, name)]
+            if getattr(config, setting) == value and names:
+                raise UsageError(
+                    f"{', '.join(names)} would change nothing with {flag(setting)} {value}",
+                    expected="flags that are followed",
+                    next_step=f"Leave {' and '.join(names)} out, or choose another {flag(setting)}",
+                )
+        return config
 
 
 def add_flags(parser: argparse.ArgumentParser | argparse._ArgumentGroup, *leave_out: str) -> None:
-    """Add a flag for each field of `LoaderConfig`.
+    """Add a flag for each field of `LoaderConfig`; what is not given leaves no trace, so `given` can tell.
 
     Args:
         parser: Gets the flags.
-        leave_out: Fields that the command sets itself; their defaults are set all the same.
+        leave_out: Fields that the command sets itself.
     """
     for field in dataclasses.fields(LoaderConfig):
-        flag = "--" + field.name.replace("_", "-")
-        options: dict[str, Any] = {"default": field.default, "help": _HELP[field.name]}
         if field.name in leave_out:
-            parser.set_defaults(**{field.name: field.default})
             continue
+        told = field.default not in (None, False, True)
+        shown = _HELP[field.name] + f" (default: {field.default})" * told
+        options: dict[str, Any] = {"default": argparse.SUPPRESS, "help": shown}
         if "bool" in str(field.type):
             options["action"] = argparse.BooleanOptionalAction
         elif field.name in _CHOICES:
             options["choices"] = _CHOICES[field.name]
         else:
             options |= {"type": int, "metavar": "N"}
-        parser.add_argument(flag, **options)
+        parser.add_argument(flag(field.name), **options)
+
+
+def given(args: argparse.Namespace) -> list[str]:
+    """The fields of `LoaderConfig` that a command line names, also those that it sets to their defaults."""
+    return [field.name for field in dataclasses.fields(LoaderConfig) if hasattr(args, field.name)]
+
+
+def flag(name: str) -> str:
+    """A field as people type it."""
+    return "--" + name.replace("_", "-")
 
 
 def place(config: LoaderConfig) -> Ranks:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from helpers.loading.batches import BatchMaker
+from helpers.loading.dataset import name_of_data
 from helpers.loading.plan import EpochPlan
 from helpers.machine.ranks import ranks
 from helpers.ring.book import Position
@@ -25,6 +26,11 @@ from helpers.ring.own import OwnFiller
 def ring_name(name: str, rank: int, world_size: int) -> str:
     """The name of a rank's ring: ranks have their own."""
     return name if world_size == 1 else f"{name}.{rank}"
+
+
+def _naming_data(maker: BatchMaker, plan: EpochPlan) -> EpochPlan:
+    """A plan that says which data set it is of, also if it was made by hand."""
+    return plan if plan.data else replace(plan, data=name_of_data(maker.reader))
 
 
 def open_ring(
@@ -53,7 +59,9 @@ def open_ring(
     config = config or RingConfig()
     if config.name is not None:
         config = replace(config, name=ring_name(config.name, plan.rank, plan.world_size))
-    filler = Filler(maker, plan, config, start=Position(*start) if start is not None else None)
+    filler = Filler(
+        maker, _naming_data(maker, plan), config, start=Position(*start) if start is not None else None
+    )
     own = OwnFiller(filler)
     try:
         link = Link(path_of(config.where, filler.name), wait_s=config.wait_s, own_filler=lambda: own.error)
@@ -91,7 +99,7 @@ def attach(
     named = ring_name(name, place.rank if rank is None else rank, place.world_size if rank is None else 2)
     identity = None
     if expect is not None:
-        maker, plan = expect
+        maker, plan = expect[0], _naming_data(*expect)
         layout = maker.layout(min(plan.batch, max(plan.samples, 1)))
         identity = description(plan, layout, None)["identity"]
     return RingLoader(Link(path_of(where, named), wait_s=wait_s, identity=identity), copy)

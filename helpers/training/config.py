@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from helpers.errors import UsageError
-from helpers.loading.config import LoaderConfig
+from helpers.loading.config import LoaderConfig, flag
 from helpers.loading.config import add_flags as add_loader_flags
 
 Model = Literal["small", "resnet18", "resnet50"]
@@ -135,21 +136,23 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_loader_flags(parser.add_argument_group("how batches are made"))
 
 
-def check_ring(config: TrainConfig, measures: bool) -> None:
+def check_ring(config: TrainConfig, measures: bool, typed: Sequence[str] = ()) -> None:
     """Refuse settings of batches that nobody would follow, since they come out of a ring.
 
     Args:
         config: Of the training.
         measures: Whether a validation set is read by a loader.
+        typed: Settings that were named on a command line, though perhaps as they are by default.
 
     Raises:
         UsageError: There are some.
     """
     default = LoaderConfig()
     ignored = [
-        "--" + name.replace("_", "-")
+        flag(name)
         for name in OF_THE_RING
-        if getattr(config.loader, name) != getattr(default, name) and not (measures and name in OF_MEASURING)
+        if (name in typed or getattr(config.loader, name) != getattr(default, name))
+        and not (measures and name in OF_MEASURING)
     ]
     if config.ring and ignored:
         _refuse(

@@ -33,15 +33,33 @@ configs = st.builds(
 )
 
 
+def followed(config: LoaderConfig) -> LoaderConfig:
+    """The same without what its other settings make meaningless."""
+    names = {"buffer", "whole_shards"} if config.order == "random" else set()
+    names |= {"workers", "prefetch", "start_method"} if config.mode == "main" else set()
+    names |= {"start_method"} if config.mode == "threads" else set()
+    return dataclasses.replace(config, **{name: getattr(LoaderConfig(), name) for name in names})
+
+
 def parsed(text: str) -> LoaderConfig:
     parser = argparse.ArgumentParser()
     add_flags(parser)
     return LoaderConfig.from_args(parser.parse_args(shlex.split(text)))
 
 
-@given(configs)
+@given(configs.map(followed))
 def test_a_configuration_prints_flags_that_mean_the_same(config):
     assert parsed(config.to_cli()) == config
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--buffer 1024", "--whole-shards", "--mode main --workers 2", "--mode threads --start-method fork"],
+)
+def test_flags_that_nothing_follows_are_refused(words):
+    with pytest.raises(UsageError, match="would change nothing with --"):
+        parsed(words)
+    parsed("--mode main --workers 0 --order stream --buffer 1024")
 
 
 def test_defaults_print_nothing_and_every_field_is_explained():

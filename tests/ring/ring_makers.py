@@ -13,6 +13,22 @@ from helpers.loading.batches import Batch, Fault, SampleRngs, allocate
 WIDTH = 300
 
 
+class Fifty:
+    """What a loader asks of a reader before it reads: fifty samples, of a seed that nobody wrote down."""
+
+    def __len__(self):
+        return 50
+
+    def info(self):
+        return {}
+
+    def size(self, row):
+        return 100 + row
+
+    def target(self, row):
+        return row % 3
+
+
 @dataclass(frozen=True)
 class Numbers:
     """Fast batches; `delay_s` makes them slower, `seed` different."""
@@ -20,6 +36,10 @@ class Numbers:
     seed: int = 0
     delay_s: float = 0.0
     fixed = True
+
+    @property
+    def reader(self):
+        return Fifty()
 
     def layout(self, count):
         pixels = ((count, WIDTH), np.dtype(np.uint8))

@@ -38,15 +38,7 @@ def test_all_epochs_are_those_of_the_plan(kind, start_method, maker, plan, confi
 
 
 def test_it_gives_what_a_data_loader_gives(where):
-    class Reader:
-        def __len__(self):
-            return 50
-
-        def info(self):
-            return {}
-
     maker = Numbers(seed=9)
-    object.__setattr__(maker, "reader", Reader())
     settings = LoaderConfig(batch=8, seed=4, mode="main")
     peer = make_loader(maker, settings)
     with ring.open_ring(maker, peer.plan, RingConfig(kind="threads", slots=4, where=where)) as loader:

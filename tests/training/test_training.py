@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -262,6 +263,9 @@ class TestWords:
                 ["--ring", "x", "--batch", "8", "--buffer", "3", "--order", "stream"],
                 "--batch, --order, --buffer",
             ),
+            (["--ring", "x", "--batch", "64"], "--batch would change nothing"),
+            (["--buffer", "9"], "--buffer would change nothing with --order random"),
+            (["--workers", "2", "--mode", "main"], "--workers would change nothing with --mode main"),
             (["--every", "5"], "Add --checkpoint DIR"),
             (["--wait", "5.5"], "Name it with --ring"),
             (["--size", "100000"], "--size 224 is usual"),
@@ -307,7 +311,11 @@ with joined() as group:
 class TestConfig:
     def test_the_command_line_says_the_same(self):
         given = training.TrainConfig(
-            loader=LoaderConfig(batch=32, workers=3, seed=5, pad=True), epochs=7, model="resnet18", every=9
+            loader=LoaderConfig(batch=32, workers=3, seed=5, pad=True),
+            epochs=7,
+            model="resnet18",
+            every=9,
+            checkpoint=pathlib.Path("c"),
         )
         words = given.to_cli("a file.arrow", "v.arrow")
         import shlex
