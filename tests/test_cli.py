@@ -56,28 +56,32 @@ VERBS = {
     "unstage": ["PATH", "--where", "--force"],
     "staged": ["--where", "--sweep"],
     "bench": [
-        "{read,pack,slow,stage,squashfs,decode,load}",
-        "--repeats",
-        "--order",
-        "--cache",
-        "--reference",
-        "--save",
-        "--no-cap",
+        *("read", "pack", "slow", "stage", "squashfs", "decode", "load"),
     ],
-    "ring": [
-        *(
-            "DATA|NAME",
-            "{fill,status,clean}",
-            "--name",
-            "--where",
-            "--slots",
-            "--bytes",
-            "--producers",
-            "--as",
-        ),
-        *("--start-method", "--epochs", "--fresh", "--transform", "--size", "--colour", "--batch", "--seed"),
-    ],
+    "ring": ["fill", "status", "clean"],
     "slowfs": ["DIR", "MOUNTPOINT", "--latency-ms", "--servers", "--bandwidth-mb", "--jitter", "--seed"],
+}
+
+_MEASURING = {"--repeats", "--count", "--reference", "--seed", "--save"}
+TOPICS = {
+    "bench": {
+        "read": _MEASURING | {"--order", "--cache", "--no-cap"},
+        "pack": _MEASURING | {"--no-cap"},
+        "slow": _MEASURING | {"--no-cap", "--latency-ms"},
+        "stage": _MEASURING | {"--cache", "--no-cap"},
+        "squashfs": _MEASURING | {"--cache", "--no-cap"},
+        "decode": _MEASURING,
+        "load": _MEASURING
+        | {"--workers", "--mode", "--batch", "--prefetch", "--size", "--filter", "--peers", "--only"}
+        | {"--no-cap"},
+    },
+    "ring": {
+        "fill": {"--name", "--where", "--slots", "--bytes", "--producers", "--as", "--start-method"}
+        | {"--epochs", "--fresh", "--transform", "--size", "--colour", "--batch", "--seed", "--shuffle"}
+        | {"--drop-last", "--pad", "--on-error", "--rank", "--world-size"},
+        "status": {"--where"},
+        "clean": {"--where"},
+    },
 }
 
 
@@ -123,21 +127,61 @@ def test_every_verb_is_in_the_help(capsys):
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_flag_is_in_the_help_of_its_verb(verb, capsys):
     text = help_of(capsys, verb)
-    for flag in [*VERBS[verb], "--json", "--debug"]:
+    for flag in [*VERBS[verb], *(["--json", "--debug"] if verb not in TOPICS else [])]:
         assert flag in text
     assert "examples:\n  python -m helpers" in text
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_no_flag_is_without_help(verb):
+@pytest.mark.parametrize(("verb", "topic"), [(verb, topic) for verb in TOPICS for topic in TOPICS[verb]])
+def test_a_topic_has_its_own_flags_and_no_others(verb, topic, capsys):
+    flags = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", help_of(capsys, verb, topic), re.MULTILINE))
+    assert flags - {"--help", "--json", "--debug"} == TOPICS[verb][topic]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["bench", "decode", "x.arrow", "--cache", "cold"],
+        ["bench", "read", "x.arrow", "--peers"],
+        ["bench", "pack", "data", "--order", "random"],
+        ["bench", "load", "x.arrow", "--cache", "cold"],
+        ["bench", "stage", "x", "--latency-ms", "2"],
+        ["bench", "read", "--workers", "2"],
+        ["ring", "status", "train", "--slots", "3"],
+        ["ring", "clean", "--epochs", "2"],
+    ],
+)
+def test_a_flag_that_a_topic_would_ignore_is_refused_with_its_own_usage(words, capsys):
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"usage: python -m helpers {words[0]} {words[1]} ")
+    assert "unrecognized arguments: --" in told
+
+
+@pytest.mark.parametrize("verb", TOPICS)
+def test_a_verb_without_its_topic_says_which_there_are(verb, capsys):
+    assert main([verb]) == 2
+    told = capsys.readouterr().err
+    assert all(re.search(rf"^ +{topic} ", told, re.MULTILINE) for topic in TOPICS[verb])
+
+
+def leaves(parser=None):
+    """The parsers of all verbs and topics."""
+    parser = parser or build_parser()
+    below = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    return [parser] + [leaf for a in below for each in a.choices.values() for leaf in leaves(each)]
+
+
+def test_no_flag_is_without_help():
     (verbs,) = [a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction)]
     assert set(verbs.choices) == set(VERBS)
-    assert all(action.help for action in verbs.choices[verb]._actions)
+    for parser in leaves():
+        for action in parser._actions:
+            assert action.help or isinstance(action, argparse._SubParsersAction), (parser.prog, action)
 
 
 def examples():
-    (verbs,) = [a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction)]
-    text = "\n".join(parser.epilog for parser in verbs.choices.values()) + "\n" + build_parser().description
+    text = "\n".join(parser.epilog or "" for parser in leaves()) + "\n" + build_parser().description
     return re.findall(r"^ +python -m helpers (.*?)(?:   +.*)?$", text, re.MULTILINE)
 
 
@@ -339,12 +383,28 @@ def test_an_ascii_terminal_gets_every_finding_and_whole_json(tmp_path):
     [
         ["bench", "read", "--count", "9", "a.arrow", "b.h5"],
         ["bench", "read", "a.arrow", "--count", "9", "b.h5"],
-        ["bench", "--count", "9", "read", "a.arrow", "b.h5"],
         ["doctor", "a.arrow", "--json", "b.h5"],
     ],
 )
 def test_paths_may_stand_anywhere_among_the_flags(words):
     assert parse(words).paths == [Path("a.arrow"), Path("b.h5")]
+
+
+@pytest.mark.parametrize(
+    ("words", "behind"),
+    [
+        ("bench --count 9 read x.arrow --json", "bench read --count 9 x.arrow --json"),
+        ("bench --json --cache cold stage", "bench stage --json --cache cold"),
+        ("ring --where /tmp status name", "ring status --where /tmp name"),
+    ],
+)
+def test_flags_may_stand_before_the_topic(words, behind):
+    def found(line):
+        return {
+            key: value for key, value in vars(parse(line.split())).items() if key not in ("parser", "run")
+        }
+
+    assert found(words) == found(behind)
 
 
 def test_an_unknown_flag_is_refused_and_not_taken_for_a_path(capsys):

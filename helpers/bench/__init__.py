@@ -7,16 +7,22 @@ The trap: a single number is an anecdote. Every record keeps its single runs, an
 within one run only. Notebook 01 teaches the protocol; later ones measure with it.
 """
 
-from helpers.bench.config import BenchConfig
-from helpers.bench.packing import PackResult, bench_packing
-from helpers.bench.reading import ReadResult, bench_reads
-from helpers.bench.record import Record, Spread, load, ratio, save
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from helpers.bench.config import BenchConfig
+    from helpers.bench.packing import bench_packing
+    from helpers.bench.reading import bench_reads
+    from helpers.bench.record import Failed, Record, Result, Spread, load, ratio, save
 
 __all__ = [
     "BenchConfig",
-    "PackResult",
-    "ReadResult",
+    "Failed",
     "Record",
+    "Result",
     "Spread",
     "bench_packing",
     "bench_reads",
@@ -24,3 +30,13 @@ __all__ = [
     "ratio",
     "save",
 ]
+
+# Imported when asked for: the help of `bench` needs the configurations only.
+_MODULES = {"BenchConfig": "config", "bench_packing": "packing", "bench_reads": "reading"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        module = importlib.import_module(f"helpers.bench.{_MODULES.get(name, 'record')}")
+        return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

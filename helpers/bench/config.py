@@ -1,61 +1,51 @@
-"""What a measurement is asked to do; prints its own command line."""
+"""What a measurement is asked to do; prints its own command line.
+
+The trap: a flag that a topic has no use for would be believed. So each topic has its own flags only.
+"""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from helpers.bench.record import Cache
-from helpers.errors import UsageError
+from helpers import options
+from helpers.options import option
 
-Order = Literal["random", "sequential"]
+Cache: TypeAlias = Literal["warm", "cold"]
+Order: TypeAlias = Literal["random", "sequential"]
+
+_ALL = ("repeats", "count", "reference", "seed")
+FIELDS = {
+    "read": (*_ALL, "orders", "caches", "cap"),
+    "pack": (*_ALL, "cap"),
+    "slow": (*_ALL, "cap"),
+    "stage": (*_ALL, "caches", "cap"),
+    "squashfs": (*_ALL, "caches", "cap"),
+    "decode": _ALL,
+}
+"""What each topic makes use of."""
 
 
 @dataclass(frozen=True)
 class BenchConfig:
-    """How to measure.
+    """How to measure; its fields are the flags of `bench`."""
 
-    Args:
-        repeats: Number of rounds.
-        count: Samples a run at most.
-        orders: Orders of reading (only for reads).
-        caches: States of the page cache (only for reads).
-        reference: Ratios are against this one; None takes plain files or concatenation.
-        seed: Of the order of reads and of the rounds.
-        cap: Keep to the limit on a shared file system.
-    """
-
-    repeats: int = 7
-    count: int = 3000
-    orders: tuple[Order, ...] = ("random", "sequential")
-    caches: tuple[Cache, ...] = ("warm", "cold")
-    reference: str | None = None
-    seed: int = 0
-    cap: bool = True
+    repeats: int = option(7, "rounds", least=1)
+    count: int = option(3000, "samples to use at most, or to make", least=1)
+    orders: tuple[Order, ...] = option(("random", "sequential"), "orders of reads", flag="order")
+    caches: tuple[Cache, ...] = option(("warm", "cold"), "states of the page cache", flag="cache")
+    reference: str | None = option(
+        None, "ratios against this one; plain files or concatenation if not given", metavar="NAME"
+    )
+    seed: int = option(0, "of the order of reads and of the rounds", least=0, metavar="S")
+    cap: bool = option(True, "no limit on a shared file system; ask your site first")
 
     def __post_init__(self) -> None:
-        if self.repeats < 1 or self.count < 1:
-            raise UsageError(
-                f"{self.repeats} rounds of {self.count} samples were asked for",
-                expected="at least one of each",
-                next_step="Use --repeats 5 or more",
-            )
-        if self.seed < 0:
-            raise UsageError(
-                f"the seed is {self.seed}", expected="a seed of 0 or more", next_step="Choose another seed"
-            )
+        options.check(self)
 
     def to_cli(self, what: str, targets: Sequence[str] = ()) -> str:
         """The command that does the same run."""
-        words = ["python", "-m", "helpers", "bench", what, *targets]
-        words += ["--repeats", str(self.repeats), "--count", str(self.count)]
-        words += ["--order", _one_or_both(self.orders), "--cache", _one_or_both(self.caches)]
-        words += ["--reference", self.reference] if self.reference is not None else []
-        words += ["--seed", str(self.seed)] + ["--no-cap"] * (not self.cap)
-        return shlex.join(words)
-
-
-def _one_or_both(chosen: Sequence[str]) -> str:
-    return chosen[0] if len(chosen) == 1 else "both"
+        own = options.words(self, FIELDS[what])
+        return shlex.join(["python", "-m", "helpers", "bench", what, *targets, *own])

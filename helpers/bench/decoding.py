@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from helpers import formats, machine, sources
@@ -21,9 +20,9 @@ from helpers.bench.config import BenchConfig
 from helpers.bench.decoding_crew import Crew, crew
 from helpers.bench.decoding_methods import METHODS, Kind
 from helpers.bench.decoding_peers import PEERS
-from helpers.bench.protocol import Case, Outcome, interleaved
-from helpers.bench.record import Record, versions_of
-from helpers.errors import ResourceError, UsageError
+from helpers.bench.protocol import Case, Outcome, attempt, interleaved
+from helpers.bench.record import Failed, Record, Result, versions_of
+from helpers.errors import UsageError
 from helpers.images import turbo
 from helpers.images.header import read_header
 
@@ -36,14 +35,6 @@ _PACKAGES = (
 _WHAT = {"decode": "decoding", "augment": "decoding and augmenting"}
 
 
-@dataclass(frozen=True)
-class DecodeResult:
-    """Records of all conditions, and what had to be said."""
-
-    records: tuple[Record, ...]
-    notes: tuple[str, ...]
-
-
 def bench_decoding(
     source: Path,
     config: BenchConfig | None = None,
@@ -51,7 +42,7 @@ def bench_decoding(
     workers: Sequence[int] = WORKERS,
     kinds: Sequence[Kind] = ("decode", "augment"),
     only: Sequence[str] = (),
-) -> DecodeResult:
+) -> Result:
     """Measure decoding and augmenting of a data set's pictures.
 
     Args:
@@ -70,14 +61,12 @@ def bench_decoding(
     config = config or BenchConfig()
     files = jpegs(source, min(config.count, MOST_PICTURES))
     records: list[Record] = []
-    notes = _missing(only)
+    failed: list[Failed] = []
     for count in workers:
         with crew(files, count, config.seed) as hands:
             for kind in kinds:
-                names, failed = _tried(hands, names_of(kind, only))
-                records += _measured(hands, names, kind, count, config)
-                notes += [note for note in failed if note not in notes]
-    return DecodeResult(tuple(records), tuple(notes))
+                records += _measured(hands, names_of(kind, only), kind, count, config, failed)
+    return Result(tuple(records), tuple(_missing(only)), tuple(failed))
 
 
 def names_of(kind: Kind, only: Sequence[str] = ()) -> list[str]:
@@ -131,27 +120,17 @@ def _read(data_set: sources.Source, path: str) -> bytes:
     return bytes(buffer[: data_set.store.read_into(path, memoryview(buffer))])
 
 
-def _tried(hands: Crew, names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Those that work here, each run once to warm up, and what is to be said of the others."""
-    good, notes = [], []
-    for name in names:
-        try:
-            hands.run(name)
-        except ResourceError as error:
-            notes.append(f"not measured: {error.got}")
-        else:
-            good.append(name)
-    return good, notes
-
-
 def _measured(
-    hands: Crew, names: Sequence[str], kind: Kind, workers: int, config: BenchConfig
+    hands: Crew, names: Sequence[str], kind: Kind, workers: int, config: BenchConfig, failed: list[Failed]
 ) -> list[Record]:
-    if not names:
-        return []
-    cases = [Case(name, functools.partial(hands.run, name), warm_up=False) for name in names]
-    outcomes = interleaved(cases, config.repeats, config.seed, f"{_WHAT[kind]}, {workers} at work")
-    return [_record(hands, name, outcomes[name], kind, workers, config.seed) for name in names]
+    what, reasons = f"{_WHAT[kind]}, {workers} at work", {each.name: each.why for each in failed}
+    known = set(reasons)  # what failed once is not waited for again
+    runs = {name: functools.partial(hands.run, name) for name in names}
+    warm = [name for name in names if name not in known and attempt(name, runs[name], reasons) is not None]
+    cases = [Case(name, runs[name], warm_up=False) for name in warm]
+    outcomes = interleaved(cases, config.repeats, config.seed, what, reasons) if cases else {}
+    failed += [Failed(what, name, reasons[name]) for name in names if name in reasons]
+    return [_record(hands, name, found, kind, workers, config.seed) for name, found in outcomes.items()]
 
 
 def _record(hands: Crew, name: str, outcomes: list[Outcome], kind: Kind, workers: int, seed: int) -> Record:

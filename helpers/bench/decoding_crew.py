@@ -15,20 +15,16 @@ import contextlib
 import multiprocessing
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from time import perf_counter, process_time
-from typing import Any, TypeAlias
+from typing import Any
 
 from helpers.bench.decoding_methods import METHODS
 from helpers.bench.decoding_peers import PEERS, Epoch
 from helpers.bench.protocol import Outcome
-from helpers.errors import HelpersError, ResourceError
+from helpers.bench.workers import Worker, WorkFailed, last_words, serve
 
-_LIMIT_S = 300.0
-_STOP = ""
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["helpers.bench.decoding_crew", "torchvision"])
-_Hand: TypeAlias = tuple[BaseProcess, Connection]
 
 
 class Crew:
@@ -44,60 +40,46 @@ class Crew:
         self.samples = len(files)
         self.bytes = sum(map(len, files))
         self._files, self._workers, self._seed = list(files), workers, seed
-        self._peers: dict[str, _Hand] = {}
-        self._hands = [self._hired(number, workers) for number in range(workers)]
+        self._hands: dict[str, list[Worker]] = {}
 
     def run(self, name: str) -> Outcome:
         """All pictures once, by a method or a peer.
 
         Raises:
-            ResourceError: A process failed or was killed.
+            WorkFailed: A process failed, hung or was killed.
         """
-        if name in PEERS and name not in self._peers:
-            self._peers[name] = self._hired(0, 1)
-        hands = [self._peers[name]] if name in PEERS else self._hands
+        hands = self._of(name)
         began = perf_counter()
-        for _, pipe in hands:
-            with contextlib.suppress(OSError):  # one that was killed; its answer tells
-                pipe.send(name)
-        answers = [self._answer(pipe, name) for _, pipe in hands]
+        for hand in hands:
+            hand.send(name)
+        answers = [self._answer(hand) for hand in hands]  # all of them, or the next run would find one
         seconds = perf_counter() - began
+        wrong = next((answer for answer in answers if isinstance(answer, WorkFailed)), None)
+        if wrong is not None:
+            raise wrong
         return Outcome(self.samples, self.bytes, seconds, {"cpu_s": sum(answers)})
 
     def close(self) -> None:
         """End the processes."""
-        for process, pipe in [*self._hands, *self._peers.values()]:
-            with contextlib.suppress(OSError):
-                pipe.send(_STOP)
-            process.join(5.0)
-            process.kill()
-            process.join()
-            pipe.close()
+        for hand in [hand for hands in self._hands.values() for hand in hands]:
+            hand.end()
 
-    def _hired(self, number: int, of: int) -> _Hand:
-        here, there = _CONTEXT.Pipe()
-        arguments = (there, self._files, number, of, self._workers, self._seed)
-        # No daemon: those may have no children, and FFCV writes its file with some.
-        process = _CONTEXT.Process(target=_work, args=arguments)
-        process.start()
-        there.close()
-        return process, here
+    def _of(self, name: str) -> list[Worker]:
+        """The processes for a method or a peer: those that wait, or new ones for those that are gone."""
+        of = 1 if name in PEERS else self._workers
+        hands = self._hands.setdefault(name if name in PEERS else "", [])
+        if not hands or any(hand.ended for hand in hands):
+            for hand in hands:
+                hand.end()
+            arguments = [(self._files, number, of, self._workers, self._seed) for number in range(of)]
+            hands[:] = [Worker(_CONTEXT, _work, *each) for each in arguments]
+        return hands
 
-    def _answer(self, pipe: Connection, name: str) -> float:
-        why = f"no answer in {_LIMIT_S:.0f} s"
+    def _answer(self, hand: Worker) -> Any:
         try:
-            if pipe.poll(_LIMIT_S):
-                answer = pipe.recv()
-                if isinstance(answer, float):
-                    return answer
-                why = str(answer)
-        except (EOFError, OSError):
-            why = "its process was killed"
-        raise ResourceError(
-            f"decoding with {name} failed: {why}",
-            expected="every picture decoded",
-            next_step="Leave this method out, or try its package by itself",
-        )
+            return hand.answer(self.samples)
+        except WorkFailed as error:
+            return error
 
 
 @contextlib.contextmanager
@@ -111,19 +93,18 @@ def crew(files: Sequence[bytes], workers: int, seed: int) -> Iterator[Crew]:
 
 
 def _work(pipe: Connection, files: list[bytes], number: int, of: int, threads: int, seed: int) -> None:
-    with contextlib.ExitStack() as open_peers, contextlib.suppress(EOFError, KeyboardInterrupt):
+    with contextlib.ExitStack() as open_peers:
         started = _Started(files, number, of, threads, seed, open_peers)
-        while (name := pipe.recv()) != _STOP:
-            try:
-                epoch = started.get(name)
-                began = process_time()
-                done = epoch()
-                answer: Any = process_time() - began
-                if done != started.expected(name):
-                    answer = f"{done:,} of {started.expected(name):,} pictures came"
-            except Exception as error:  # libraries of others raise anything
-                answer = error.got if isinstance(error, HelpersError) else f"{type(error).__name__}: {error}"
-            pipe.send(answer)
+
+        def carry_out(name: str) -> float:
+            epoch = started.get(name)
+            began = process_time()
+            done, expected = epoch(), started.expected(name)
+            if done != expected:
+                raise WorkFailed(f"{done:,} of {expected:,} pictures came{last_words()}")
+            return process_time() - began
+
+        serve(pipe, carry_out)
 
 
 class _Started:

@@ -25,7 +25,7 @@ from helpers.bench.config import BenchConfig
 from helpers.bench.neighbour import allowance
 from helpers.bench.peers import METHODS
 from helpers.bench.protocol import Case, Outcome, interleaved
-from helpers.bench.record import Record, versions_of
+from helpers.bench.record import Failed, Record, Result, versions_of
 from helpers.bench.scratch import memory_folder
 from helpers.errors import PackError, UsageError
 from helpers.formats.output import writing
@@ -37,20 +37,13 @@ _SLOW = ("Jülich HDF5",)
 _SUFFIXES = {"arrow": ".arrow", "hdf5": ".h5", "tar": ".tars", "squashfs": ".sqfs", "files": ".files"}
 _PACKAGES = ("smallfiles", "numpy", "pyarrow", "h5py", "webdataset", "xxhash")
 _LIMIT_S = 600
+_WHAT = "packing"
 _SERIAL = "all methods open one file at a time, as concatenation does (pack would choose by file system)"
 _SPARE_BYTES = 64 << 20
 _PIECE_BYTES = 4 << 20
 
 
-@dataclass(frozen=True)
-class PackResult:
-    """Records of all methods, and what had to be said."""
-
-    records: tuple[Record, ...]
-    notes: tuple[str, ...]
-
-
-def bench_packing(source: Path, config: BenchConfig | None = None, *, root: Path | None = None) -> PackResult:
+def bench_packing(source: Path, config: BenchConfig | None = None, *, root: Path | None = None) -> Result:
     """Measure packing of a data set in every format, bare and careful, beside the peers.
 
     Args:
@@ -77,11 +70,15 @@ def bench_packing(source: Path, config: BenchConfig | None = None, *, root: Path
         _touch_memory(folder / "touched", room - _SPARE_BYTES)
         kind = machine.filesystem(folder).kind
         cases = [Case(_name(task), _Runner(task, folder), warm_up=False) for task in tasks]
-        outcomes = interleaved(cases, config.repeats, config.seed, "packing")
+        reasons: dict[str, str] = {}
+        outcomes = interleaved(cases, config.repeats, config.seed, "packing", reasons)
     records = tuple(
-        _record(task, outcomes[_name(task)], kind, (set_samples, set_bytes), config.seed) for task in tasks
+        _record(task, outcomes[_name(task)], kind, (set_samples, set_bytes), config.seed)
+        for task in tasks
+        if _name(task) in outcomes
     )
-    return PackResult(records, tuple(note for note in (_SERIAL, allowed.note, _fewer(records)) if note))
+    notes = tuple(note for note in (_SERIAL, allowed.note, _fewer(records)) if note)
+    return Result(records, notes, tuple(Failed(_WHAT, name, why) for name, why in reasons.items()))
 
 
 def _touch_memory(path: Path, size: int) -> None:
@@ -99,7 +96,7 @@ def _touch_memory(path: Path, size: int) -> None:
 
 def _fewer(records: Sequence[Record]) -> str:
     """What to say of methods that packed fewer samples than the others."""
-    most = max(record.samples for record in records)
+    most = max((record.samples for record in records), default=0)
     slow = [f"{record.name} ({record.samples:,})" for record in records if record.samples < most]
     return f"packed fewer than {most:,} samples a run, since it is slow: {', '.join(slow)}" if slow else ""
 
@@ -190,7 +187,7 @@ def _record(task: Task, outcomes: list[Outcome], kind: str, size: tuple[int, int
     peak = max(outcome.extra["peak_bytes"] - outcome.extra["interpreter_bytes"] for outcome in outcomes)
     working = max(outcome.extra["peak_bytes"] - outcome.extra["ready_bytes"] for outcome in outcomes)
     return Record(
-        what="packing",
+        what=_WHAT,
         name=_name(task),
         format=task.name,
         rates_per_s=tuple(outcome.rate_per_s for outcome in outcomes),

@@ -11,10 +11,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+from helpers.bench.workers import reason
 from helpers.errors import UsageError
 from helpers.progress import progress
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,9 @@ class Case:
     warm_up: bool = True
 
 
-def interleaved(cases: Sequence[Case], repeats: int, seed: int, what: str) -> dict[str, list[Outcome]]:
+def interleaved(
+    cases: Sequence[Case], repeats: int, seed: int, what: str, failed: dict[str, str] | None = None
+) -> dict[str, list[Outcome]]:
     """Run every case `repeats` times, one of each a round, shuffled within the round.
 
     Args:
@@ -55,9 +60,11 @@ def interleaved(cases: Sequence[Case], repeats: int, seed: int, what: str) -> di
         repeats: Number of rounds.
         seed: Of the order within rounds.
         what: For the progress shown.
+        failed: Gets the reason for each case that fails, which takes no part from then on; None lets a
+            failure end the measurement.
 
     Returns:
-        The outcomes of each case by name, in the order of the rounds.
+        The outcomes of each case by name, in the order of the rounds; those that failed are left out.
 
     Raises:
         UsageError: Fewer than one round, or two cases of one name.
@@ -68,13 +75,32 @@ def interleaved(cases: Sequence[Case], repeats: int, seed: int, what: str) -> di
     if len(outcomes) < len(cases):
         raise UsageError("two cases have the same name", expected="names that differ", next_step="Rename one")
     warm = [case for case in cases if case.warm_up]
-    with progress(len(warm) + repeats * len(cases), f"measuring {what}", unit="runs") as shown:
-        for case in warm:
-            case.run()
+    runs = [(case, False) for case in warm]
+    for number in range(repeats):
+        runs += [(case, True) for case in random.Random(f"{seed}/{number}").sample(list(cases), len(cases))]
+    with progress(len(runs), f"measuring {what}", unit="runs") as shown:
+        for case, counts in runs:
+            outcome = attempt(case.name, case.run, failed) if case.name in outcomes else None
+            if outcome is None:
+                outcomes.pop(case.name, None)
+            elif counts:
+                outcomes[case.name].append(outcome)
             shown.advance()
-        for number in range(repeats):
-            shuffled = random.Random(f"{seed}/{number}").sample(list(cases), len(cases))
-            for case in shuffled:
-                outcomes[case.name].append(case.run())
-                shown.advance()
     return outcomes
+
+
+def attempt(name: str, run: Callable[[], _Result], failed: dict[str, str] | None) -> _Result | None:
+    """What `run` returns, or None and the reason under its name in `failed`.
+
+    Args:
+        name: Of the case.
+        run: Called once.
+        failed: Gets the reason; None lets the failure pass.
+    """
+    if failed is None:
+        return run()
+    try:
+        return run()
+    except Exception as error:  # libraries of others raise anything
+        failed[name] = reason(error)
+        return None

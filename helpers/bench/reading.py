@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from math import ceil
@@ -26,10 +26,10 @@ import xxhash
 
 from helpers import formats, machine
 from helpers.bench import cache as page_cache
-from helpers.bench.config import BenchConfig, Order
+from helpers.bench.config import BenchConfig, Cache, Order
 from helpers.bench.neighbour import allowance
-from helpers.bench.protocol import Case, Outcome, interleaved
-from helpers.bench.record import Cache, Record, versions_of
+from helpers.bench.protocol import Case, Outcome, attempt, interleaved
+from helpers.bench.record import Failed, Record, Result, versions_of
 from helpers.errors import ResourceError, UsageError
 from helpers.samples import Reader
 
@@ -51,15 +51,7 @@ class Target:
     bytes: int
 
 
-@dataclass(frozen=True)
-class ReadResult:
-    """Records of all conditions, and what had to be said."""
-
-    records: tuple[Record, ...]
-    notes: tuple[str, ...]
-
-
-def bench_reads(paths: Sequence[Path], config: BenchConfig | None = None) -> ReadResult:
+def bench_reads(paths: Sequence[Path], config: BenchConfig | None = None) -> Result:
     """Measure reading of several packed files of the same data set in one run.
 
     Args:
@@ -80,10 +72,14 @@ def bench_reads(paths: Sequence[Path], config: BenchConfig | None = None) -> Rea
     allowed = allowance(paths, min(config.count, targets[0].samples), runs, cap=config.cap)
     notes += [allowed.note] if allowed.note else []
     records: list[Record] = []
+    failed: list[Failed] = []
     for state in caches:
         for order in config.orders:
-            records += _one_condition(targets, config, order, state, allowed.samples, bool(allowed.note))
-    return ReadResult(tuple(records), tuple(notes))
+            reasons: dict[str, str] = {}
+            capped = bool(allowed.note)
+            records += _one_condition(targets, config, order, state, allowed.samples, capped, reasons)
+            failed += [Failed(f"{order} reads", name, why, state) for name, why in reasons.items()]
+    return Result(tuple(records), tuple(notes), tuple(failed))
 
 
 def _targets(paths: Sequence[Path]) -> list[Target]:
@@ -132,22 +128,37 @@ def _possible_caches(paths: Sequence[Path], wanted: Sequence[Cache]) -> tuple[li
 
 
 def _one_condition(
-    targets: list[Target], config: BenchConfig, order: Order, state: Cache, samples: int, capped: bool
+    targets: list[Target],
+    config: BenchConfig,
+    order: Order,
+    state: Cache,
+    samples: int,
+    capped: bool,
+    failed: dict[str, str],
 ) -> list[Record]:
     sums: dict[str, int] = {}
     cases = []
     for target in targets:
         indices = _indices(target.samples, samples, order, config.seed)
-        run = functools.partial(_run_cold, target, indices, sums)
+        run: Callable[[], Outcome] = functools.partial(_run_cold, target, indices, sums)
         if state == "warm":
-            if not capped:
-                _fill_by_reading(target, indices)
-            passes = 1 if capped else _calibrated(target, indices)
+            passes = attempt(target.name, functools.partial(_warmed, target, indices, capped), failed)
+            if passes is None:
+                continue
             run = functools.partial(_run_warm, target, indices, passes, sums)
         cases.append(Case(target.name, run, warm_up=False))
-    outcomes = interleaved(cases, config.repeats, config.seed, f"{order} reads, {state}")
-    _same_bytes(sums, targets, order)
-    return [_record(target, outcomes[target.name], order, state, config.seed) for target in targets]
+    outcomes = interleaved(cases, config.repeats, config.seed, f"{order} reads, {state}", failed)
+    measured = [target for target in targets if target.name in outcomes]
+    _same_bytes({target.name: sums[target.name] for target in measured}, measured, order)
+    return [_record(target, outcomes[target.name], order, state, config.seed) for target in measured]
+
+
+def _warmed(target: Target, indices: list[int], capped: bool) -> int:
+    """Fill the cache, and learn how many passes make a run."""
+    if capped:
+        return 1
+    _fill_by_reading(target, indices)
+    return _calibrated(target, indices)
 
 
 def _indices(total: int, samples: int, order: Order, seed: int) -> list[int]:

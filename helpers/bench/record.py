@@ -16,14 +16,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from helpers.bench.config import Cache
 from helpers.errors import FormatError, UsageError
 from helpers.formats.output import writing
-
-Cache: TypeAlias = Literal["warm", "cold"]
 
 _CONDITIONS = (
     "what",
@@ -126,6 +125,38 @@ class Record:
         }
 
 
+@dataclass(frozen=True)
+class Failed:
+    """A candidate that could not be measured, or not to the end.
+
+    Args:
+        what: The operation, as in the records of the others.
+        name: What was to be measured.
+        why: The reason, in a line.
+        cache: State of the page cache.
+    """
+
+    what: str
+    name: str
+    why: str
+    cache: Cache = "warm"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a measurement found.
+
+    Args:
+        records: One a candidate and condition.
+        notes: What has to be said.
+        failed: What is missing in the records, and why.
+    """
+
+    records: tuple[Record, ...]
+    notes: tuple[str, ...] = ()
+    failed: tuple[Failed, ...] = ()
+
+
 def ratio(record: Record, reference: Record) -> Spread:
     """How many times as fast `record` is as `reference`, paired round by round.
 
@@ -155,14 +186,22 @@ def versions_of(packages: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def save(records: Sequence[Record], path: Path) -> None:
+def save(records: Sequence[Record], path: Path, failed: Sequence[Failed] = ()) -> None:
     """Write records as one JSON file, aside first.
+
+    Args:
+        records: What was measured.
+        path: The file.
+        failed: What could not be measured.
 
     Raises:
         ResourceError: No space or no permission.
     """
     aside = path.with_name(f".{path.name}.part")
-    text = json.dumps({"records": [record.as_json() for record in records]}, indent=1, ensure_ascii=False)
+    told: dict[str, Any] = {"records": [record.as_json() for record in records]}
+    if failed:
+        told["failed"] = [dataclasses.asdict(each) for each in failed]
+    text = json.dumps(told, indent=1, ensure_ascii=False)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

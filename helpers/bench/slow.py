@@ -23,10 +23,10 @@ from helpers import machine, slowfs, sources
 from helpers.bench.config import BenchConfig
 from helpers.bench.cost.in_flight import seconds_to_read
 from helpers.bench.neighbour import allowance
-from helpers.bench.packing import SLOW_SAMPLES, PackResult
+from helpers.bench.packing import SLOW_SAMPLES
 from helpers.bench.peers import METHODS
 from helpers.bench.protocol import Case, Outcome, interleaved
-from helpers.bench.record import Record, versions_of
+from helpers.bench.record import Failed, Record, Result, versions_of
 from helpers.bench.scratch import memory_folder
 from helpers.errors import UsageError
 from helpers.manifest import Manifest
@@ -42,7 +42,7 @@ _PACKAGES = ("smallfiles", "numpy", "pyarrow", "h5py", "webdataset", "xxhash")
 _SPARE_BYTES = 64 << 20
 
 
-def bench_slow(folder: Path, config: BenchConfig | None = None, slow: SlowConfig | None = None) -> PackResult:
+def bench_slow(folder: Path, config: BenchConfig | None = None, slow: SlowConfig | None = None) -> Result:
     """Measure packing of a folder whose metadata operations take milliseconds.
 
     Args:
@@ -68,7 +68,10 @@ def bench_slow(folder: Path, config: BenchConfig | None = None, slow: SlowConfig
         room = int(1.5 * _sizes(chosen.manifest).sum()) + _SPARE_BYTES
         with memory_folder(room) as scratch:
             work = _Work(chosen, shown, scratch, allowed.in_flight or IN_FLIGHT)
-            outcomes = interleaved(work.cases(), config.repeats, config.seed, "packing from a slow folder")
+            reasons: dict[str, str] = {}
+            outcomes = interleaved(
+                work.cases(), config.repeats, config.seed, "packing from a slow folder", reasons
+            )
         found = machine.filesystem(shown.path)
     size = (len(source.manifest), int(_sizes(source.manifest).sum()))
     records = [
@@ -76,7 +79,8 @@ def bench_slow(folder: Path, config: BenchConfig | None = None, slow: SlowConfig
         for name, runs_of in outcomes.items()
     ]
     notes = (f"slow folder: {slow.told()}; scripts pack {SLOW_SAMPLES} samples at most", allowed.note)
-    return PackResult(tuple(records), tuple(note for note in notes if note))
+    failed = tuple(Failed(f"packing at {slow.told()}", name, why) for name, why in reasons.items())
+    return Result(tuple(records), tuple(note for note in notes if note), failed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,10 +115,12 @@ class _Work:
 
     def _timed(self, work: Callable[[], object], manifest: Manifest) -> Outcome:
         began = perf_counter()
-        work()
-        seconds = perf_counter() - began
-        for path in self.scratch.glob("packed*"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        try:
+            work()
+            seconds = perf_counter() - began
+        finally:
+            for path in self.scratch.glob("packed*"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
         return Outcome(len(manifest), int(_sizes(manifest).sum()), seconds)
 
 

@@ -24,11 +24,10 @@ from time import perf_counter
 
 from helpers import machine, slowfs, sources, staging
 from helpers.bench import cache as page_cache
-from helpers.bench.config import BenchConfig
+from helpers.bench.config import BenchConfig, Cache
 from helpers.bench.neighbour import allowance
-from helpers.bench.packing import PackResult
 from helpers.bench.protocol import Case, Outcome, interleaved
-from helpers.bench.record import Cache, Record, versions_of
+from helpers.bench.record import Failed, Record, Result, versions_of
 from helpers.bench.scratch import memory_folder
 from helpers.errors import MissingPackageError, ResourceError
 from helpers.formats.output import writing
@@ -51,7 +50,7 @@ def bench_staging(
     *,
     root: Path | None = None,
     slow: SlowConfig | None = _SLOW,
-) -> PackResult:
+) -> Result:
     """Measure how fast a packed file comes to memory, beside `dd` and beside its small files.
 
     Args:
@@ -72,18 +71,19 @@ def bench_staging(
     allowed = allowance([source], min(config.count, len(found.manifest)), 2, cap=config.cap)
     chosen = replace(found, manifest=found.manifest.select(range(min(allowed.samples, len(found.manifest)))))
     notes = [allowed.note] if allowed.note else []
+    failed: list[Failed] = []
     with memory_folder(4 * _size(chosen) + _SPARE_BYTES) as memory:
-        records = _warm(_packed(chosen, memory, allowed.in_flight), memory / "to", config)
+        records = _warm(_packed(chosen, memory, allowed.in_flight), memory / "to", config, failed)
     with memory_folder(_size(chosen) + _SPARE_BYTES) as memory, _on_disk() as disk:
         if "cold" in config.caches and not page_cache.can_be_cold(disk):
             notes.append(f"cold copies were not measured: {disk.parent} lies in memory")
         elif "cold" in config.caches:
-            records += _cold(_packed(chosen, disk, allowed.in_flight), memory / "to", config)
+            records += _cold(_packed(chosen, disk, allowed.in_flight), memory / "to", config, failed)
     try:
-        records += _slow(chosen, config, slow) if slow is not None else []
+        records += _slow(chosen, config, slow, failed) if slow is not None else []
     except ResourceError as error:
         notes.append(f"a slow folder was not measured: {error.got}")
-    return PackResult(tuple(records), tuple(notes))
+    return Result(tuple(records), tuple(notes), tuple(failed))
 
 
 @dataclass(frozen=True)
@@ -113,20 +113,21 @@ def _on_disk() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _warm(packed: _Packed, to: Path, config: BenchConfig) -> list[Record]:
-    return _measured("staging to memory", "warm", packed, to, config)
+def _warm(packed: _Packed, to: Path, config: BenchConfig, failed: list[Failed]) -> list[Record]:
+    return _measured("staging to memory", "warm", packed, to, config, failed)
 
 
-def _cold(packed: _Packed, to: Path, config: BenchConfig) -> list[Record]:
+def _cold(packed: _Packed, to: Path, config: BenchConfig, failed: list[Failed]) -> list[Record]:
     """The cache forgets all that is copied before each run; names and inodes stay known."""
     files = [packed.file, *page_cache.files_of(packed.tree)]
     page_cache.drop(files)
-    return _measured(
-        "staging to memory", "cold", packed, to, config, before=lambda: page_cache.drop(files, clean=True)
-    )
+    forget = partial(page_cache.drop, files, clean=True)
+    return _measured("staging to memory", "cold", packed, to, config, failed, before=forget)
 
 
-def _slow(source: sources.Source, config: BenchConfig, slow: SlowConfig) -> list[Record]:
+def _slow(
+    source: sources.Source, config: BenchConfig, slow: SlowConfig, failed: list[Failed]
+) -> list[Record]:
     """Fewer samples, since `cp -r` waits for each; the rate does not depend on how many."""
     few = replace(source, manifest=source.manifest.select(range(min(SLOW_SAMPLES, len(source.manifest)))))
     with memory_folder(3 * _size(few) + _SPARE_BYTES) as memory:
@@ -135,7 +136,7 @@ def _slow(source: sources.Source, config: BenchConfig, slow: SlowConfig) -> list
         packed = _packed(few, real)
         with slowfs.mounted(real, slow) as shown:
             seen = replace(packed, file=shown.path / packed.file.name, tree=shown.path / packed.tree.name)
-            return _measured(f"staging at {slow.told()}", "warm", seen, memory / "to", config)
+            return _measured(f"staging at {slow.told()}", "warm", seen, memory / "to", config, failed)
 
 
 def _measured(
@@ -144,6 +145,7 @@ def _measured(
     packed: _Packed,
     to: Path,
     config: BenchConfig,
+    failed: list[Failed],
     before: Callable[[], object] = lambda: None,
 ) -> list[Record]:
     runs = _runs(packed.file, packed.tree, to, packed.samples, packed.bytes)
@@ -153,9 +155,11 @@ def _measured(
         return runs[name]()
 
     cases = [Case(name, partial(run, name)) for name in runs]
-    outcomes = interleaved(cases, config.repeats, config.seed, f"{what}, {cache}")
+    reasons: dict[str, str] = {}
+    outcomes = interleaved(cases, config.repeats, config.seed, f"{what}, {cache}", reasons)
+    failed += [Failed(what, name, why, cache) for name, why in reasons.items()]
     kind = machine.filesystem(packed.file).kind
-    return [_record(what, name, outcomes[name], kind, cache, packed, config.seed) for name in runs]
+    return [_record(what, name, found, kind, cache, packed, config.seed) for name, found in outcomes.items()]
 
 
 def _runs(
@@ -184,7 +188,14 @@ def _command(words: list[str], to: Path, samples: int, set_bytes: int) -> Outcom
         )
     with _emptied(to):
         began = perf_counter()
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise ResourceError(
+                f"{words[0]} did not finish in {_LIMIT_S} s",
+                expected="it to copy the samples",
+                next_step="Measure fewer samples with --count",
+            ) from None
         seconds = perf_counter() - began
     if done.returncode:
         raise ResourceError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from helpers.bench.record import Record, ratio
+from helpers.bench.record import Failed, Record, ratio
 from helpers.progress import bytes_text
 
 _HEADER = ("name", "samples/s", "quartiles", "bytes/s", "× {}")  # noqa: RUF001 - the multiplication sign is meant
@@ -35,19 +35,24 @@ def _cell(text: str, width: int, column: int) -> str:
     return text.rjust(width) if column else text.ljust(width)
 
 
-def summary(records: Sequence[Record], reference: str | None = None) -> str:
+def summary(records: Sequence[Record], reference: str | None = None, failed: Sequence[Failed] = ()) -> str:
     """One table a condition: median rate, quartiles, bytes per second, ratio to the reference.
 
     Args:
         records: Records of one run, those of one condition together.
         reference: Name of the record that ratios are against; None takes the first of each table.
+        failed: What could not be measured: a line each, below the others of its condition.
     """
-    tables = []
+    tables: dict[tuple[str, str], list[str]] = {}
     for (what, cache), members in groupby(records, key=lambda record: (record.what, record.cache)):
         group = list(members)
         title = f"{what}, {cache} cache, {group[0].filesystem}, {group[0].repeats} rounds"
-        tables.append(f"{title}\n{_table(group, reference_of(group, reference))}")
-    return "\n\n".join(tables)
+        tables[what, cache] = [title, _table(group, reference_of(group, reference))]
+    for each in failed:
+        tables.setdefault((each.what, each.cache), [f"{each.what}, {each.cache} cache"]).append(
+            f"{each.name}  failed: {each.why}"
+        )
+    return "\n\n".join("\n".join(lines) for lines in tables.values())
 
 
 def reference_of(records: Sequence[Record], name: str | None) -> Record:

@@ -39,7 +39,7 @@ from helpers.cli import (
     unstage,
     verify,
 )
-from helpers.cli.arguments import Parser, Teaching
+from helpers.cli.arguments import Parser, Teaching, add_common_flags
 from helpers.cli.failures import guarded
 from helpers.cli.output import lenient, say
 
@@ -86,7 +86,18 @@ def build_parser() -> Parser:
     verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB")
     for module in _VERBS:
         module.add(verbs)
+    add_common_flags(parser)
     return parser
+
+
+def flags_of_verbs(parser: argparse.ArgumentParser | None = None, name: str = "") -> dict[str, set[str]]:
+    """The flags of each verb, and of each topic of one (`bench read`)."""
+    parser = parser or build_parser()
+    below = _choices(parser)
+    found = {} if below else {name: set(parser._option_string_actions)}
+    for each, one in below.items():
+        found |= flags_of_verbs(one, f"{name} {each}".strip())
+    return found
 
 
 def parse(
@@ -107,7 +118,8 @@ def parse(
         at = words.index("--")
         words, behind = words[:at], words[at + 1 :]
     found = argparse.Namespace() if arguments is None else arguments
-    _, rest = build_parser().parse_known_args(words, found)
+    program = build_parser()
+    _, rest = program.parse_known_args(_topic_first(program, words), found)
     parser: Parser = found.parser  # that of the verb, or of its topic
     found.behind = behind
     takes_several = hasattr(found, "paths")
@@ -119,6 +131,22 @@ def parse(
     if rest:
         found.paths = [*found.paths, *map(Path, rest)]
     return found
+
+
+def _topic_first(program: Parser, words: list[str]) -> list[str]:
+    """The words with the topic right behind its verb: `bench --count 9 read` is `bench read --count 9`."""
+    verb = _choices(program).get(words[0]) if words else None
+    topics = {} if verb is None else _choices(verb)
+    at = next((at for at, word in enumerate(words) if word in topics and at), None)
+    if at is None or "--help" in words[:at] or "-h" in words[:at]:
+        return words
+    return [words[0], words[at], *words[1:at], *words[at + 1 :]]
+
+
+def _choices(parser: argparse.ArgumentParser) -> dict[str, Parser]:
+    """The verbs of a program, or the topics of a verb."""
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return {name: each for action in below for name, each in action.choices.items()}
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:

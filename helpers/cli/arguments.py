@@ -62,9 +62,19 @@ def add_verb(verbs: Verbs, name: str, why: str, more: str, examples: Sequence[st
         name, help=why, description=f"{why}\n\n{more}", epilog=epilog, formatter_class=Teaching
     )
     parser.set_defaults(parser=parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object on standard output")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an unexpected error")
     return parser
+
+
+def add_common_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that all verbs share, behind their own; those of a verb with topics, to the topics."""
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for action in below:
+        for each in action.choices.values():
+            add_common_flags(each)
+    if not below:
+        add = parser.add_argument_group("of all verbs").add_argument
+        add("--json", action="store_true", help="print one JSON object on standard output")
+        add("--debug", action="store_true", help="show the traceback of an unexpected error")
 
 
 def add_source_flags(parser: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import errno
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -25,6 +26,7 @@ UNPROVEN = 3
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 _ROOM = "Free some (check both df -h and df -i, or your site's quota command) and run it again"
 _RIGHTS = "Check its owner and permissions, or choose another place"
 _BY_ERRNO: dict[int, tuple[str, str]] = {
@@ -36,7 +38,7 @@ _BY_ERRNO: dict[int, tuple[str, str]] = {
     errno.ENOENT: ("a file or folder of that name", "Check the path"),
     errno.ENOTDIR: ("a folder", "Check the path"),
     errno.EISDIR: ("a file", "Check the path"),
-    errno.EMFILE: ("room for more open files", "Raise the limit (ulimit -n) or lower --in-flight"),
+    errno.EMFILE: ("room for more open files", "Raise the limit (ulimit -n)"),
     errno.ENAMETOOLONG: ("names of at most 255 bytes", "Choose a shorter name"),
     errno.EIO: ("a file system that answers", "Try again, and tell your site if it happens again"),
     errno.ESTALE: ("a file that is still there", "Run it again; the file system lost its handle"),
@@ -57,7 +59,7 @@ def guarded(run: Callable[[argparse.Namespace], int], arguments: argparse.Namesp
     except Exception as error:
         if debugging(arguments):
             traceback.print_exc()
-        _say(f"error: {told(error)}")
+        _say(f"error: {_with_owners(told(error), getattr(arguments, 'parser', None))}")
         code = USAGE if isinstance(error, UsageError) else FAILED
     _let_go(sys.stdout, sys.stderr)
     return code
@@ -88,13 +90,25 @@ def told(error: BaseException) -> str:
             ResourceError(
                 "there is not enough memory",
                 expected="room for a few samples at a time",
-                next_step="Ask for more memory, or lower --in-flight",
+                next_step="Ask for more memory",
             )
         )
     return (
         f"this is a bug in the package: {type(error).__name__} ({printable(str(error))}) at {_place(error)}. "
         "Run it again with --debug and report what it prints."
     )
+
+
+def _with_owners(sentence: str, parser: argparse.ArgumentParser | None) -> str:
+    """Say of flags that this verb does not have which verbs have them: its parts may be those of others."""
+    from helpers.cli import flags_of_verbs
+
+    own = set() if parser is None else set(parser._option_string_actions)
+    for flag in sorted(set(_FLAG.findall(sentence)) - own):
+        verbs = [verb for verb, flags in flags_of_verbs().items() if flag in flags]
+        if verbs and not any(re.search(rf"\b{verb}\b", sentence) for verb in verbs):
+            sentence = f"{sentence.rstrip('.')} ({flag} is a flag of: {', '.join(verbs)})"
+    return sentence
 
 
 def _of_system(error: OSError) -> HelpersError:

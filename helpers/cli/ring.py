@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from helpers.cli.arguments import Verbs, add_verb
 from helpers.cli.failures import FAILED
 from helpers.cli.output import in_seconds, print_json, say
-from helpers.errors import UsageError
 from helpers.loading.config import LoaderConfig
 from helpers.loading.config import add_flags as add_loader_flags
 from helpers.progress import bytes_text, progress
@@ -23,12 +22,29 @@ if TYPE_CHECKING:
     from helpers.ring import Filler, RingConfig
 
 _MORE = """\
-fill DATA     make batches ahead of training and keep them in shared memory, until all epochs are trained
-              or Ctrl-C. The training attaches with helpers.ring.attach(NAME), before or after this.
-status NAME   how far filler and training are; all rings if no name is given.
-clean         remove what killed fillers have left (a few kilobytes each; batches are never left).
 Batches are the same as those that the loader makes for the same seed. Each rank has its own ring: start one
-filler a rank, by srun or torchrun, or with --rank and --world-size."""
+filler a rank, by srun or torchrun, or with --rank and --world-size of `ring fill`."""
+_TOPICS = {
+    "fill": (
+        "make batches ahead of training and keep them in shared memory",
+        "Until all epochs are trained, or Ctrl-C. The training attaches with helpers.ring.attach(NAME),\n"
+        "before or after this.",
+        [
+            "python -m helpers ring fill train.arrow --name train --slots 800 --epochs 90",
+            "python -m helpers ring fill train.arrow --batch 256 --transform short-side --colour",
+        ],
+    ),
+    "status": (
+        "say how far filler and training are",
+        "All rings of yours if no name is given.",
+        ["python -m helpers ring status train"],
+    ),
+    "clean": (
+        "remove what killed fillers have left",
+        "A few kilobytes each; batches are never left. All rings of yours if no name is given.",
+        ["python -m helpers ring clean"],
+    ),
+}
 
 _TRANSFORMS = ("resized-crop", "short-side", "centre", "none")
 _NOT_OF_A_RING = (
@@ -46,28 +62,25 @@ _SHARED_MEMORY = Path("/dev/shm")
 
 def add(verbs: Verbs) -> None:
     """Add the verb."""
-    parser = add_verb(
-        verbs,
-        "ring",
-        "keep ready batches in shared memory, filled by a program beside the training",
-        _MORE,
-        [
-            "python -m helpers ring fill train.arrow --name train --slots 800 --epochs 90",
-            "python -m helpers ring fill train.arrow --batch 256 --transform short-side --colour",
-            "python -m helpers ring status train",
-            "python -m helpers ring clean",
-        ],
+    examples = [line for _, _, lines in _TOPICS.values() for line in lines]
+    why = "keep ready batches in shared memory, filled by a program beside the training"
+    topics = add_verb(verbs, "ring", why, _MORE, examples).add_subparsers(
+        title="what to do", dest="what", metavar="WHAT"
     )
-    parser.add_argument("what", choices=("fill", "status", "clean"), help="what to do")
-    parser.add_argument("paths", nargs="*", type=Path, metavar="DATA|NAME", help="a packed file, or a ring")
-    parser.add_argument("--name", default="train", metavar="NAME", help="of the ring to fill")
-    parser.add_argument(
-        "--where", type=Path, default=_SHARED_MEMORY, metavar="DIR", help="a folder in memory"
-    )
-    _add_ring_flags(parser)
-    _add_transform_flags(parser)
-    add_loader_flags(parser.add_argument_group("which samples are in a batch"), *_NOT_OF_A_RING)
-    parser.set_defaults(run=run)
+    for name, topic in _TOPICS.items():
+        parser = add_verb(topics, name, *topic)
+        if name == "fill":
+            parser.add_argument("data", type=Path, metavar="DATA", help="a packed file")
+            parser.add_argument("--name", default="train", metavar="NAME", help="of the ring to fill")
+            _add_ring_flags(parser)
+            _add_transform_flags(parser)
+            add_loader_flags(parser.add_argument_group("which samples are in a batch"), *_NOT_OF_A_RING)
+        else:
+            parser.add_argument("paths", nargs="*", type=Path, metavar="NAME", help="a ring")
+        parser.add_argument(
+            "--where", type=Path, default=_SHARED_MEMORY, metavar="DIR", help="a folder in memory"
+        )
+        parser.set_defaults(run=run)
 
 
 def _add_ring_flags(parser: argparse.ArgumentParser) -> None:
@@ -135,15 +148,9 @@ def _fill(arguments: argparse.Namespace) -> int:
     from helpers.loading import SampleDataset, make_loader
     from helpers.ring import Filler, ring_name
 
-    if len(arguments.paths) != 1:
-        raise UsageError(
-            f"{len(arguments.paths)} packed files were given",
-            expected="one",
-            next_step="Give one, or pack them into one",
-        )
     config = config_of(arguments)
     settings = replace(LoaderConfig.from_args(arguments), mode="main")
-    loader = make_loader(arguments.paths[0], settings, transform=transform_of(arguments))
+    loader = make_loader(arguments.data, settings, transform=transform_of(arguments))
     assert isinstance(loader.dataset, SampleDataset)
     plan = loader.plan
     config = replace(config, name=ring_name(arguments.name, plan.rank, plan.world_size))

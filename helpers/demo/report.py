@@ -17,7 +17,7 @@ from string import Template
 from typing import Any
 
 from helpers import plots
-from helpers.bench import ReadResult, Record, save
+from helpers.bench import Record, Result, save
 from helpers.demo.config import DemoConfig
 from helpers.demo.rows import LEGEND, Row, cells, header
 from helpers.progress import bytes_text
@@ -34,7 +34,7 @@ _WORDS = {
 }
 
 
-def publish(rows: Sequence[Row], reads: ReadResult, config: DemoConfig, source: str) -> tuple[Path, Path]:
+def publish(rows: Sequence[Row], reads: Result, config: DemoConfig, source: str) -> tuple[Path, Path]:
     """Write figure, records and page beside the packed files, each complete before it has its name.
 
     Args:
@@ -67,7 +67,7 @@ def figure_groups(records: Sequence[Record]) -> list[list[Record]]:
     return [group for group in chosen if group]
 
 
-def _page(rows: Sequence[Row], reads: ReadResult, config: DemoConfig, source: str, svg: str) -> str:
+def _page(rows: Sequence[Row], reads: Result, config: DemoConfig, source: str, svg: str) -> str:
     groups = figure_groups(reads.records)
     width, height = _size(svg)
     text = {
@@ -110,7 +110,7 @@ def _inodes(rows: Sequence[Row]) -> str:
     return f"{plain:,} files and folders became {became} on the file system."
 
 
-def _method(reads: ReadResult) -> Iterable[str]:
+def _method(reads: Result) -> Iterable[str]:
     first = reads.records[0]
     share = f"{first.set_samples:,} samples, {bytes_text(first.set_bytes)}"
     yield f"Data set: {share}, on {first.filesystem}; one process, one sample at a time."

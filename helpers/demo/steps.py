@@ -17,7 +17,7 @@ from time import perf_counter
 import numpy as np
 
 from helpers import sources
-from helpers.bench import BenchConfig, ReadResult, bench_reads
+from helpers.bench import BenchConfig, Result, bench_reads
 from helpers.demo.config import DemoConfig
 from helpers.demo.report import publish
 from helpers.demo.rows import Row, rows_of
@@ -49,7 +49,7 @@ class DemoResult:
     """
 
     rows: tuple[Row, ...]
-    reads: ReadResult
+    reads: Result
     samples: int
     bytes: int
     seconds: float
@@ -167,7 +167,7 @@ def _pack_all(source: Source, config: DemoConfig, say: Say) -> list[PackReport]:
     return reports
 
 
-def _measure(paths: Sequence[Path], config: DemoConfig, say: Say) -> ReadResult:
+def _measure(paths: Sequence[Path], config: DemoConfig, say: Say) -> Result:
     say(f"measuring: {config.repeats} rounds, all formats interleaved …")
     reads = bench_reads(paths, BenchConfig(config.repeats, min(config.count, MEASURED), seed=config.seed))
     for note in reads.notes:

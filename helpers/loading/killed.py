@@ -140,7 +140,8 @@ def check_shared_memory(crew: Crew, folder: Path = SHM) -> None:
 
 
 _LESS_SHM = (
-    "Use mode='threads', fewer workers, a smaller prefetch or batch; a container gets more with --shm-size"
+    "Use threads (--mode threads), fewer workers, a smaller prefetch or batch; a container gets more with "
+    "--shm-size"
 )
 
 
@@ -152,7 +153,7 @@ def _died(pids: str, signal: str, crew: Crew) -> WorkerDiedError:
             f"{who} was killed by signal 9",
             expected=f"{crew.workers} workers within the memory of this job, {limit} for all its processes",
             next_step="If nobody killed it by hand, memory was used up: ask for more (--mem), use fewer "
-            "workers or a smaller prefetch, or mode='threads'",
+            "workers or a smaller prefetch, or threads (--mode threads)",
         )
     if signal.startswith("Bus error"):
         free = _mib(machine.filesystem(SHM).free_bytes)
@@ -166,7 +167,7 @@ def _died(pids: str, signal: str, crew: Crew) -> WorkerDiedError:
     return WorkerDiedError(
         f"{who} {how}",
         expected="workers that live as long as the loader",
-        next_step="Look for its own message above; try mode='main', where a crash shows its place",
+        next_step="Look for its own message above; try --mode main, where a crash shows its place",
     )
 
 

@@ -71,7 +71,7 @@ class RingLoader:
             raise UsageError(
                 "copies in pinned memory were asked for and there is no GPU",
                 expected="a GPU that CUDA can use",
-                next_step="Use copy='none' or copy='copy'",
+                next_step="Use views or plain copies of the slots",
             )
         self._link, self._copy, self._own = link, copy, own
         self.schedule = Schedule(link.order.plan)

@@ -43,7 +43,7 @@ class SlowConfig:
                 f"the slow folder's {' and '.join(wrong)}",
                 expected="a latency of 0 to 60 s, 1 server or more, more than 0 bytes/s, a jitter of 0 to 10 "
                 "and a seed of 0 or more",
-                next_step="Try latency_s=0.002",
+                next_step="Try a latency of 2 ms",
             )
 
     @property

@@ -129,5 +129,5 @@ def choose_split(found: list[str], wanted: str | None, where: object) -> tuple[s
     raise SourceError(
         f"{where} has several splits ({names})",
         expected="to be told which one",
-        next_step=f"Choose one, for example split={found[0]}",
+        next_step=f"Choose one, for example --split {found[0]}",
     )

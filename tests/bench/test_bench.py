@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from helpers import machine, sources
 from helpers.bench import (
     BenchConfig,
+    Failed,
     Record,
     Spread,
     bench_packing,
@@ -23,8 +25,10 @@ from helpers.bench import (
     neighbour,
     packing,
     ratio,
+    reading,
     save,
     scratch,
+    workers,
 )
 from helpers.bench import cache as page_cache
 from helpers.bench.child import Task
@@ -107,6 +111,133 @@ def test_no_rounds_and_equal_names_are_refused():
         interleaved(cases_that_log("a", []), 0, 0, "test")
     with pytest.raises(UsageError, match="same name"):
         interleaved(cases_that_log("aa", []), 1, 0, "test")
+
+
+def broken(name, error):
+    return Case(name, lambda: (_ for _ in ()).throw(error), warm_up=False)
+
+
+def test_a_case_that_fails_loses_its_place_and_costs_the_others_nothing():
+    runs = iter([Outcome(1, 1, 1.0), ImportError("libavcodec.so: no such file\n  at line 3\n")])
+
+    def second_time() -> Outcome:
+        found = next(runs)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    cases = [*cases_that_log("ab", []), broken("c", UsageError("got", expected="e", next_step="n"))]
+    failed: dict[str, str] = {}
+    outcomes = interleaved([*cases, Case("d", second_time, False)], 3, 0, "test", failed)
+    assert {name: len(found) for name, found in outcomes.items()} == {"a": 3, "b": 3}
+    assert failed == {"c": "got", "d": "ImportError: libavcodec.so: no such file"}
+    with pytest.raises(UsageError):
+        interleaved(cases, 1, 0, "test")
+
+
+def test_what_failed_is_a_line_of_its_table():
+    failed = [Failed("random reads", "SPDL", "no answer"), Failed("sequential reads", "tar", "gone", "cold")]
+    first, second = summary([record(), record("tar")], None, failed).split("\n\n")
+    assert first.splitlines()[-1] == "SPDL  failed: no answer"
+    assert second.splitlines() == ["sequential reads, cold cache", "tar  failed: gone"]
+
+
+def test_what_failed_is_kept_with_the_records(tmp_path):
+    failed = [Failed("random reads", "SPDL", "no answer")]
+    save([record()], tmp_path / "r.json", failed)
+    assert load(tmp_path / "r.json") == [record()]
+    assert json.loads((tmp_path / "r.json").read_text())["failed"] == [dataclasses.asdict(failed[0])]
+
+
+def test_a_peer_that_cannot_be_imported_is_a_line_of_the_packing_table(tiny_folder, tmp_path, monkeypatch):
+    (tmp_path / "webdataset.py").write_text("raise ImportError('libmagic is missing')\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setattr(packing, "METHODS", dict.fromkeys(("concatenation", "webdataset")))
+    monkeypatch.setattr(packing, "FORMATS", ())
+    result = bench_packing(tiny_folder, BenchConfig(repeats=1))
+    assert [each.name for each in result.records] == ["concatenation"]
+    assert [(each.what, each.name) for each in result.failed] == [("packing", "webdataset")]
+    assert "ImportError: libmagic is missing" in result.failed[0].why
+
+
+def test_a_file_that_cannot_be_read_is_a_line_and_the_others_are_measured(packed, tmp_path):
+    cut = tmp_path / "set.arrow"
+    data = (packed[1]).read_bytes()
+    at = data.index(b"\xff\xd8\xff")
+    cut.write_bytes(data[:at] + bytes(1) + data[at + 1 :])  # other bytes at least
+    config = BenchConfig(repeats=1, orders=("random",), caches=("warm",))
+    with pytest.raises(UsageError, match="different bytes"):
+        bench_reads([packed[0], cut], config)
+    original, seen = reading._read_all, []
+
+    def fails(target, indices):
+        if target.format == "tar":
+            seen.append(1)
+            raise OSError(5, "Input/output error")
+        return original(target, indices)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "_read_all", fails)
+        result = bench_reads([packed[0], packed[3]], config)
+    assert [each.name for each in result.records] == ["plain files"]
+    assert [(each.what, each.name) for each in result.failed] == [("random reads", "tar")] and len(seen) == 1
+
+
+# --- processes of their own -------------------------------------------------------------------
+
+
+def misbehaving(pipe, folder):
+    def carry_out(order):
+        if order == "raise":
+            raise RuntimeError("no FFmpeg\nat line 3")
+        if order == "print":
+            os.write(2, b"Traceback\n" * 1000 + b"OSError: no libavcodec")
+            return workers.last_words()
+        if order in ("abort", "hang"):
+            child = subprocess.Popen(["sleep", "100"], close_fds=False)  # holds the pipe open
+            (folder / "child").write_text(str(child.pid))
+            os.abort() if order == "abort" else child.wait()
+        return order
+
+    workers.serve(pipe, carry_out)
+
+
+@pytest.fixture
+def worker(tmp_path):
+    import multiprocessing
+
+    found = workers.Worker(multiprocessing.get_context("fork"), misbehaving, tmp_path)
+    yield found
+    found.end()
+
+
+def test_a_worker_that_raises_says_why_and_goes_on(worker, capfd):
+    worker.send("raise")
+    with pytest.raises(workers.WorkFailed, match=r"^RuntimeError: no FFmpeg$"):
+        worker.answer(0)
+    worker.send("print")
+    assert worker.answer(0) == "; it said: OSError: no libavcodec"
+    worker.send("x")
+    assert worker.answer(0) == "x" and not worker.ended
+    worker.end()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("order", "why"), [("abort", "was killed by SIGABRT"), ("hang", "no answer in 2 s")])
+def test_a_worker_that_dies_or_hangs_is_not_waited_for_and_leaves_nothing(
+    worker, order, why, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(workers, "PATIENCE_S", 2.0)
+    began = time.monotonic()
+    worker.send(order)
+    with pytest.raises(workers.WorkFailed, match=why):
+        worker.answer(0)
+    assert worker.ended and time.monotonic() - began < 6
+    child = int((tmp_path / "child").read_text())
+    until = time.monotonic() + 5
+    while Path(f"/proc/{child}/stat").exists() and " Z " not in Path(f"/proc/{child}/stat").read_text():
+        assert time.monotonic() < until, "what the worker had started lives on"
+        time.sleep(0.05)
 
 
 # --- records ----------------------------------------------------------------------------------

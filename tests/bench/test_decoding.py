@@ -9,8 +9,9 @@ from helpers.bench import BenchConfig, decoding, decoding_peers
 from helpers.bench.decoding_crew import crew
 from helpers.bench.decoding_methods import METHODS, SIZE
 from helpers.bench.decoding_peers import PEERS
+from helpers.bench.workers import WorkFailed
 from helpers.cli import main
-from helpers.errors import ResourceError, UsageError
+from helpers.errors import UsageError
 
 
 def _jpeg(seed, kind="JPEG"):
@@ -80,23 +81,24 @@ def test_a_method_that_does_not_exist_is_named():
         decoding.names_of("decode", ["fast"])
 
 
-def test_a_method_that_fails_gives_a_sentence_and_the_others_go_on(folder):
-    files = [*decoding.jpegs(folder, 3), b"\xff\xd8\xff broken"]
-    with crew(files, 1, 0) as hands:
-        with pytest.raises(ResourceError, match="Pillow, antialias failed"):
+def test_a_method_that_fails_gives_a_reason_and_the_others_go_on(folder):
+    good = decoding.jpegs(folder, 3)
+    with crew([good[0], b"\xff\xd8\xff broken", good[1], good[2]], 2, 0) as hands:
+        failed = []
+        names = ["Pillow, antialias", "simplejpeg"]
+        assert decoding._measured(hands, names, "decode", 2, BenchConfig(repeats=1), failed) == []
+        assert [each.name for each in failed] == names
+        with pytest.raises(WorkFailed):  # and not the answer of the other process to the one before
             hands.run("Pillow, antialias")
-        good, notes = decoding._tried(hands, ["Pillow, antialias"])
-        assert good == [] and "Pillow" in notes[0]
 
 
-def test_a_process_that_was_killed_is_told(folder):
+def test_a_process_that_was_killed_is_told_and_replaced(folder):
     with crew(decoding.jpegs(folder, 3), 1, 0) as hands:
         hands.run("simplejpeg")
-        process, _ = hands._hands[0]
-        process.kill()
-        process.join()
-        with pytest.raises(ResourceError, match="was killed"):
+        hands._hands[""][0].process.kill()
+        with pytest.raises(WorkFailed, match="was killed by SIGKILL"):
             hands.run("simplejpeg")
+        assert hands.run("simplejpeg").samples == 3
 
 
 def test_the_quality_for_ffcv_gives_files_of_that_size():
@@ -115,8 +117,8 @@ def test_every_peer_gives_all_pictures(name, folder):
     with crew(decoding.jpegs(folder, 10), 2, 0) as hands:
         try:
             outcome = hands.run(name)
-        except ResourceError as error:
-            if "ffmpeg" in error.got.lower():
+        except WorkFailed as error:
+            if "ffmpeg" in str(error).lower():
                 pytest.skip("SPDL found no FFmpeg")
             raise
     assert outcome.samples == 10

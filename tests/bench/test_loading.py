@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import os
 import shlex
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +19,13 @@ from helpers.bench.loaders.passes import Pass, taken
 from helpers.bench.loaders.peer import Setting
 from helpers.bench.loading import LoadBenchConfig, bench_loading, run
 from helpers.bench.loading.breakdown import Stages
-from helpers.bench.loading.crew import Crew, _work
+from helpers.bench.loading.crew import Crew
 from helpers.bench.loading.ours import First, Ours, first_of, run_ours
 from helpers.bench.loading.shown import tables
+from helpers.bench.workers import WorkFailed
 from helpers.cli import main, parse
-from helpers.cli.bench_load import config_of
-from helpers.errors import ResourceError, UsageError
+from helpers.cli.bench import config_of
+from helpers.errors import UsageError
 from helpers.pack import PackConfig, pack
 
 COUNT = 20
@@ -202,24 +202,71 @@ def test_what_is_not_installed_is_named_with_the_line_that_installs_it(folder, m
     broken = Peer("Broken, antialias", material.FILES, None, ("no_such_package.inside",), "pip install it")
     monkeypatch.setattr(run, "PEERS", {absent.name: absent, broken.name: broken})
     target = run._target(folder / "x.arrow", COUNT)
-    with run._material(target, dataclasses.replace(SMALL, peers=True)) as (_, notes):
+    with run._material(target, dataclasses.replace(SMALL, peers=True)) as (_, notes, _):
         assert notes == [
             "Absent, antialias is not installed, so not measured: pip install no-such",
             "Broken, antialias is not installed, so not measured: pip install it",
         ]
-    with run._material(target, SMALL) as (_, notes):
+    with run._material(target, SMALL) as (_, notes, _):
         assert notes == []
 
 
-def test_a_case_that_fails_says_why(folder, tmp_path, monkeypatch):
-    """With a thread in place of the process, which would take seconds to start."""
+SPDL = """
+import os, sys, time
+class PipelineBuilder:
+    epochs = 0
+    def __init__(self):
+        PipelineBuilder.epochs += 1
+    def __getattr__(self, name):
+        return lambda *words, **more: self
+    def __enter__(self):
+        return self
+    def __exit__(self, *error):
+        pass
+    def __iter__(self):
+        if {how!r} == "nothing":
+            print("Traceback\\n" * 500 + "OSError: no libavcodec", file=sys.stderr)
+            return
+        if {how!r} == "middle" and self.epochs == 2:
+            raise RuntimeError("no FFmpeg")
+        if {how!r} == "abort":
+            os.abort()
+        yield [0] * {count}
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("import", "ImportError: no libavcodec"),
+        ("nothing", f"0 of {COUNT} pictures came; it said: OSError: no libavcodec"),
+        ("middle", "RuntimeError: no FFmpeg"),
+        ("abort", "its process was killed by SIGABRT"),
+    ],
+)
+def test_a_peer_that_fails_is_one_line_and_costs_the_others_nothing(
+    how, why, folder, tmp_path, monkeypatch, capfd
+):
+    (tmp_path / "spdl").mkdir()
+    (tmp_path / "spdl" / "__init__.py").touch()
+    (tmp_path / "spdl" / "io.py").write_text("raise ImportError('no libavcodec')" * (how == "import"))
+    (tmp_path / "spdl" / "pipeline.py").write_text(SPDL.format(how=how, count=COUNT))
+    monkeypatch.syspath_prepend(tmp_path)
+    words = [*("bench", "load", str(folder / "x.arrow"), "--repeats", "2", "--workers", "1,2"), "--json"]
+    words += [*("--batch", "8", "--size", "32", "--only", "arrow, threads", "--only", "SPDL, antialias")]
+    assert main(words) == 0
+    out, errors = capfd.readouterr()
+    told = json.loads(out)
+    assert [each["name"] for each in told["records"]] == ["arrow, threads"] * 2 + ["arrow, JPEG"]
+    failed = {(each["what"], each["name"]): each["why"] for each in told["failed"]}
+    first = ("epoch of JPEG, 1 workers", "SPDL, antialias")
+    assert failed[first] == why and set(failed) == {first, ("epoch of JPEG, 2 workers", "SPDL, antialias")}
+    assert "Traceback" not in errors and not multiprocessing.active_children()
+
+
+def test_a_case_that_fails_says_why(folder, tmp_path):
     hands = Crew(SMALL)
-    here, there = multiprocessing.Pipe()
-    process = threading.Thread(target=_work, args=(there, SMALL))
-    process.kill = process.join
-    process.start()
-    hands._hands["ours"] = process, here
-    with pytest.raises(ResourceError, match=r"loading with gone, threads failed: .*gone\.arrow"):
+    with pytest.raises(WorkFailed, match=r"gone\.arrow"):
         hands.run(Ours("gone, threads", tmp_path / "gone.arrow", "arrow", "threads", 1, 5))
     assert hands.run(Ours("x", folder / "x.arrow", "arrow", "threads", 1, 5)).samples == 5
     hands.close()
@@ -255,7 +302,7 @@ def test_the_command_line_measures_and_keeps(result, folder, tmp_path, capsys, m
         asked.append((paths, config))
         return result
 
-    monkeypatch.setattr("helpers.bench.loading.bench_loading", measure)
+    monkeypatch.setattr("helpers.bench.loading.run.bench_loading", measure)
     words = shlex.split(SMALL.to_cli([str(folder / "x.arrow")]))[3:]
     assert main([*words, "--save", str(tmp_path / "r.json"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

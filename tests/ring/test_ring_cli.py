@@ -131,7 +131,7 @@ def test_a_configuration_prints_its_own_command_line(config):
     assert words[:3] == ["python", "-m", "helpers"]
     arguments = parse(words[3:])
     assert config_of(arguments) == config
-    assert (arguments.batch, arguments.paths) == (8, [Path("train.arrow")])
+    assert (arguments.batch, arguments.data) == (8, Path("train.arrow"))
 
 
 def test_the_transform_is_chosen_by_flags():
@@ -148,7 +148,8 @@ def test_the_transform_is_chosen_by_flags():
 
 def test_a_fill_without_data_is_refused(capsys):
     assert main(["ring", "fill"]) == 2
-    assert "0 packed files were given" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert told.startswith("usage: python -m helpers ring fill ") and "required: DATA" in told
 
 
 def test_raw_bytes_travel_by_ring_too(packed, where):

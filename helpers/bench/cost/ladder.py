@@ -21,9 +21,10 @@ import numpy as np
 
 from helpers import machine
 from helpers.bench import cache as page_cache
+from helpers.bench.config import Cache
 from helpers.bench.neighbour import allowance
 from helpers.bench.protocol import Case, Outcome, interleaved
-from helpers.bench.record import Cache, Spread
+from helpers.bench.record import Spread
 from helpers.errors import ResourceError
 from helpers.progress import bytes_text
 

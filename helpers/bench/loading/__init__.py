@@ -14,7 +14,22 @@ The trap: a loader that works ahead does so before the clock starts too. So each
 ready but what the loader made while the one before was taken from it.
 """
 
-from helpers.bench.loading.config import LoadBenchConfig
-from helpers.bench.loading.run import LoadResult, bench_loading
+from __future__ import annotations
 
-__all__ = ["LoadBenchConfig", "LoadResult", "bench_loading"]
+from typing import TYPE_CHECKING, Any
+
+from helpers.bench.loading.config import LoadBenchConfig
+
+if TYPE_CHECKING:
+    from helpers.bench.loading.run import bench_loading
+
+__all__ = ["LoadBenchConfig", "bench_loading"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when asked for: the help of `bench load` needs the configuration only."""
+    if name != "bench_loading":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from helpers.bench.loading.run import bench_loading
+
+    return bench_loading

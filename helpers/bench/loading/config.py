@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from helpers.errors import UsageError
+from helpers import options
+from helpers.options import option
 
 Mode: TypeAlias = Literal["processes", "threads", "ring"]
 Filter: TypeAlias = Literal["antialias", "linear"]
@@ -21,84 +22,25 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 @dataclass(frozen=True)
 class LoadBenchConfig:
-    """How to measure loaders.
+    """How to measure loaders; its fields are the flags of `bench load`."""
 
-    Args:
-        repeats: Number of rounds.
-        count: Samples of an epoch at most, the first ones of each file.
-        workers: Numbers of processes or threads to measure with.
-        modes: Where batches are made.
-        batch: Samples in a batch.
-        prefetch: Batches that each worker makes ahead.
-        size: Of the training crops, in pixels.
-        filter: How pixels are scaled; the loaders of others say theirs in their name.
-        peers: Measure the loaders of others too, as far as they are installed.
-        only: Names of what to measure (`arrow, threads`, `DALI, antialias`); none given means all.
-        reference: Ratios are against this one; None takes the first.
-        seed: Of orders and crops, and of the order within rounds.
-        cap: Keep to the limit on a shared file system.
-    """
-
-    repeats: int = 5
-    count: int = 3000
-    workers: tuple[int, ...] = (2,)
-    modes: tuple[Mode, ...] = MODES
-    batch: int = 64
-    prefetch: int = 2
-    size: int = 224
-    filter: Filter = "antialias"
-    peers: bool = False
-    only: tuple[str, ...] = ()
-    reference: str | None = None
-    seed: int = 0
-    cap: bool = True
+    repeats: int = option(5, "rounds", least=1)
+    count: int = option(3000, "samples of an epoch at most, the first of each file, or to make", least=1)
+    workers: tuple[int, ...] = option((2,), "processes or threads to measure with", least=1, metavar="N,N")
+    peers: bool = option(False, "the loaders of others too, as far as they are installed")
+    modes: tuple[Mode, ...] = option(MODES, "where batches are made", flag="mode", metavar="M,M")
+    only: tuple[str, ...] = option((), "only what has this name; repeatable", metavar="NAME", many=True)
+    batch: int = option(64, "samples in a batch", least=1)
+    prefetch: int = option(2, "batches that each worker makes ahead", least=1)
+    size: int = option(224, "of the training crops", least=1, metavar="PIXELS")
+    filter: Filter = option("antialias", "how pixels are scaled; loaders of others say theirs by name")
+    reference: str | None = option(None, "ratios against this one; the first if not given", metavar="NAME")
+    seed: int = option(0, "of orders, crops and rounds", least=0, metavar="S")
+    cap: bool = option(True, "no limit on a shared file system; ask your site first")
 
     def __post_init__(self) -> None:
-        numbers = {
-            "rounds": self.repeats,
-            "samples": self.count,
-            "samples in a batch": self.batch,
-            "batches ahead": self.prefetch,
-            "pixels": self.size,
-            "workers": min(self.workers, default=0),
-        }
-        for what, number in numbers.items():
-            if number < 1:
-                raise UsageError(
-                    f"{number} {what} were asked for", expected="1 or more", next_step="Choose another number"
-                )
-        if self.seed < 0:
-            raise UsageError(
-                f"the seed is {self.seed}", expected="a seed of 0 or more", next_step="Choose another seed"
-            )
-        _some_of("modes", self.modes, MODES)
-        _some_of("filter", (self.filter,), get_args(Filter))
+        options.check(self)
 
     def to_cli(self, targets: Sequence[str] = ()) -> str:
         """The command that does the same run."""
-        words = ["python", "-m", "helpers", "bench", "load", *targets]
-        words += ["--repeats", str(self.repeats), "--count", str(self.count)]
-        words += ["--workers", ",".join(map(str, self.workers))]
-        words += ["--mode", ",".join(self.modes)] if self.modes != MODES else []
-        for flag, value, default in (
-            ("--batch", self.batch, 64),
-            ("--prefetch", self.prefetch, 2),
-            ("--size", self.size, 224),
-            ("--filter", self.filter, "antialias"),
-            ("--reference", self.reference, None),
-            ("--seed", self.seed, 0),
-        ):
-            words += [flag, str(value)] if value != default else []
-        words += ["--peers"] * self.peers + ["--no-cap"] * (not self.cap)
-        for name in self.only:
-            words += ["--only", name]
-        return shlex.join(words)
-
-
-def _some_of(what: str, chosen: Sequence[str], allowed: Sequence[str]) -> None:
-    if not chosen or len(set(chosen)) < len(chosen) or not set(chosen) <= set(allowed):
-        raise UsageError(
-            f"{what} {', '.join(chosen) or 'none'} asked for",
-            expected=f"some of {', '.join(allowed)}, each once",
-            next_step="Choose from these",
-        )
+        return shlex.join(["python", "-m", "helpers", "bench", "load", *targets, *options.words(self)])

@@ -14,18 +14,16 @@ import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from time import monotonic
 from typing import Any
 
 from helpers.bench.loaders import PEERS
+from helpers.bench.loaders.passes import Pass
 from helpers.bench.loaders.peer import Setting
 from helpers.bench.loading.breakdown import stages_of
 from helpers.bench.loading.config import LoadBenchConfig
 from helpers.bench.loading.ours import Ours, run_ours
-from helpers.errors import HelpersError, ResourceError
+from helpers.bench.workers import Worker, WorkFailed, last_words, serve
 
-LIMIT_S = 600.0
-_ENDING_S = 10.0
 _OURS = "ours"
 
 
@@ -55,58 +53,31 @@ class Crew:
 
     def __init__(self, config: LoadBenchConfig) -> None:
         self._config = config
-        self._hands: dict[object, tuple[Any, Connection]] = {}
+        self._hands: dict[object, Worker] = {}
         self._context = multiprocessing.get_context("spawn")
 
     def run(self, order: Order) -> Any:
         """Have an order carried out.
 
         Raises:
-            ResourceError: It failed, or its process was killed.
+            WorkFailed: It failed, hung, or its process was killed.
         """
         key = order if isinstance(order, Theirs) else _OURS
-        pipe = self._hand(key)
-        name = order.peer if isinstance(order, Theirs) else _name(order)
-        why = f"no answer in {LIMIT_S:.0f} s"
-        try:
-            pipe.send(order)
-            if pipe.poll(LIMIT_S):
-                answer = pipe.recv()
-                if not isinstance(answer, str):
-                    return answer
-                why = answer
-        except (EOFError, OSError):
-            why = "its process was killed"
-        raise ResourceError(
-            f"loading with {name} failed: {why}",
-            expected="every sample of an epoch",
-            next_step="Leave it out with --only, or try its package by itself",
-        )
+        if key not in self._hands or self._hands[key].ended:
+            self._hands[key] = Worker(self._context, _work, self._config)
+        self._hands[key].send(order)
+        return self._hands[key].answer(_samples(order))
 
     def close(self) -> None:
         """End the processes, and what they have started."""
-        for _, pipe in self._hands.values():
-            with contextlib.suppress(OSError):
-                pipe.send(None)
-        until_s = monotonic() + _ENDING_S
-        for process, pipe in self._hands.values():
-            process.join(max(0.1, until_s - monotonic()))
-            process.kill()
-            process.join()
-            pipe.close()
-
-    def _hand(self, key: object) -> Connection:
-        if key not in self._hands:
-            here, there = self._context.Pipe()
-            process = self._context.Process(target=_work, args=(there, self._config))
-            process.start()  # no daemon: those may have no children
-            there.close()
-            self._hands[key] = process, here
-        return self._hands[key][1]
+        for hand in self._hands.values():
+            hand.end()
 
 
-def _name(order: Ours | tuple[str, Ours]) -> str:
-    return order.name if isinstance(order, Ours) else order[1].name
+def _samples(order: Order) -> int:
+    if isinstance(order, Theirs):
+        return order.setting.samples
+    return (order if isinstance(order, Ours) else order[1]).samples
 
 
 @contextlib.contextmanager
@@ -120,20 +91,15 @@ def crew(config: LoadBenchConfig) -> Iterator[Crew]:
 
 
 def _work(pipe: Connection, config: LoadBenchConfig) -> None:
-    epochs: dict[Theirs, Callable[[], Any]] = {}
-    with contextlib.ExitStack() as stack, contextlib.suppress(EOFError, KeyboardInterrupt):
-        while (order := pipe.recv()) is not None:
-            try:
-                answer = _carried_out(order, config, epochs, stack)
-            except Exception as error:  # libraries of others raise anything
-                answer = error.got if isinstance(error, HelpersError) else f"{type(error).__name__}: {error}"
-            pipe.send(answer)
+    epochs: dict[Theirs, Callable[[], Pass]] = {}
+    with contextlib.ExitStack() as stack:
+        serve(pipe, lambda order: _carried_out(order, config, epochs, stack))
 
 
 def _carried_out(
     order: Order,
     config: LoadBenchConfig,
-    epochs: dict[Theirs, Callable[[], Any]],
+    epochs: dict[Theirs, Callable[[], Pass]],
     stack: contextlib.ExitStack,
 ) -> Any:
     if isinstance(order, Ours):
@@ -141,7 +107,10 @@ def _carried_out(
     if isinstance(order, Theirs):
         if order not in epochs:
             epochs[order] = stack.enter_context(PEERS[order.peer].start(order.setting))
-        return epochs[order]()
+        done, expected = epochs[order](), order.setting.samples
+        if done.samples < expected:
+            raise WorkFailed(f"{done.samples:,} of {expected:,} pictures came{last_words()}")
+        return done
     _, case = order
     return stages_of(case.path, case.format, case.samples, config)
 

@@ -8,9 +8,9 @@ compared. So all read the same samples from the same storage, and a record carri
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +25,15 @@ from helpers.bench.loading.config import LoadBenchConfig
 from helpers.bench.loading.crew import Crew, Theirs, crew, versions_wanted
 from helpers.bench.loading.ours import Ours, first_of
 from helpers.bench.neighbour import allowance
-from helpers.bench.protocol import Case, Outcome, interleaved
-from helpers.bench.record import Record, versions_of
+from helpers.bench.protocol import Case, Outcome, attempt, interleaved
+from helpers.bench.record import Failed, Record, Result, versions_of
 from helpers.bench.scratch import memory_folder
-from helpers.errors import ResourceError, UsageError
+from helpers.errors import UsageError
 from helpers.progress import progress
 from helpers.samples import Reader
 
 STAGES = "where a batch's time goes"
 _PACKAGES = ("smallfiles", "numpy", "pyarrow", "h5py", "torch", "simplejpeg", "turbojpeg")
-
-
-@dataclass(frozen=True)
-class LoadResult:
-    """Records of all conditions, and what had to be said."""
-
-    records: tuple[Record, ...]
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -54,7 +46,7 @@ class _Target:
     bytes: int
 
 
-def bench_loading(paths: Sequence[Path], config: LoadBenchConfig | None = None) -> LoadResult:
+def bench_loading(paths: Sequence[Path], config: LoadBenchConfig | None = None) -> Result:
     """Measure whole epochs of packed files, and where the time of a batch goes.
 
     Args:
@@ -68,7 +60,6 @@ def bench_loading(paths: Sequence[Path], config: LoadBenchConfig | None = None) 
     Raises:
         UsageError: Files hold captions, or nothing of the name that is asked for.
         FormatError: A file cannot be read.
-        ResourceError: None of the cases could be run.
     """
     config = config or LoadBenchConfig()
     runs = (config.repeats + 1) * len(config.workers) * len(config.modes) * len(paths)
@@ -76,21 +67,22 @@ def bench_loading(paths: Sequence[Path], config: LoadBenchConfig | None = None) 
     targets = _named([_target(Path(path), allowed.samples) for path in paths])
     notes = [allowed.note] if allowed.note else []
     records: list[Record] = []
+    failed: list[Failed] = []
     with crew(config) as hands:
         for kind in dict.fromkeys(target.kind for target in targets):
             group = [target for target in targets if target.kind == kind]
             _same_set(group)
-            with _material(group[0], config) as (folder, missing):
+            with _material(group[0], config) as (folder, missing, broken):
                 notes += missing
-                records += _measured(hands, group, folder, config, notes)
-        records += _stages(hands, targets, config)
-    if not records:
+                records += _measured(hands, group, folder, config, broken, failed)
+        records += _stages(hands, targets, config, failed)
+    if not records and not failed:
         raise UsageError(
             f"nothing is called {', '.join(config.only)}",
             expected=f"a format and a mode, such as {targets[0].name}, threads, or one of {', '.join(PEERS)}",
             next_step="Leave --only out to measure all",
         )
-    return LoadResult(tuple(records), tuple(dict.fromkeys(notes)))
+    return Result(tuple(records), tuple(dict.fromkeys(notes)), tuple(failed))
 
 
 def _target(path: Path, most: int) -> _Target:
@@ -134,8 +126,8 @@ def _same_set(group: Sequence[_Target]) -> None:
 
 
 @contextlib.contextmanager
-def _material(target: _Target, config: LoadBenchConfig) -> Iterator[tuple[Path, list[str]]]:
-    """What the loaders of others read, beside the packed file: the same storage for all."""
+def _material(target: _Target, config: LoadBenchConfig) -> Iterator[tuple[Path, list[str], dict[str, str]]]:
+    """What the loaders of others read, beside the packed file; notes; loaders that have nothing to read."""
     wanted = [name for name in PEERS if _peer_wanted(name, target, config)]
     here = [name for name in wanted if PEERS[name].installed()]
     notes = [
@@ -144,7 +136,7 @@ def _material(target: _Target, config: LoadBenchConfig) -> Iterator[tuple[Path, 
         if name not in here
     ]
     if not here:
-        yield Path(), notes
+        yield Path(), notes, {}
         return
     needed = [made for made in MATERIAL if made in {FILES, *(PEERS[peer].material for peer in here)}]
     if target.kind.startswith("raw"):
@@ -152,10 +144,12 @@ def _material(target: _Target, config: LoadBenchConfig) -> Iterator[tuple[Path, 
     with memory_folder(target.bytes * len(needed), target.path.parent) as folder:
         reader = first_of(target.path, target.format, target.samples)
         with progress(len(needed), "laying out files for other loaders", unit="layouts") as shown:
+            failed: dict[str, str] = {}
             for made in needed:
-                MATERIAL[made](reader, folder / made)
+                attempt(made, partial(MATERIAL[made], reader, folder / made), failed)
                 shown.advance()
-        yield folder, notes
+        broken = {peer: failed[PEERS[peer].material] for peer in here if PEERS[peer].material in failed}
+        yield folder, notes, broken
 
 
 def _peer_wanted(name: str, target: _Target, config: LoadBenchConfig) -> bool:
@@ -164,33 +158,59 @@ def _peer_wanted(name: str, target: _Target, config: LoadBenchConfig) -> bool:
 
 
 def _measured(
-    hands: Crew, group: Sequence[_Target], folder: Path, config: LoadBenchConfig, notes: list[str]
+    hands: Crew,
+    group: Sequence[_Target],
+    folder: Path,
+    config: LoadBenchConfig,
+    broken: dict[str, str],
+    failed: list[Failed],
 ) -> list[Record]:
     """All numbers of workers take part in each round, so that they can be compared with each other."""
     first, homes = group[0], {target.name: target.format for target in group}
-    orders: dict[tuple[int, str], Ours | Theirs] = {}
-    for workers in config.workers:
-        orders |= {(workers, order.name): order for order in _ours(group, workers, config)}
-        for order in _theirs(hands, first, folder, workers, config, notes):
-            orders[workers, order.peer] = order
-    cases = [
-        Case(f"{workers} {name}", functools.partial(_outcome, hands, order, first.bytes), warm_up=False)
-        for (workers, name), order in orders.items()
-    ]
     what = f"epoch of {first.kind}"
-    outcomes = interleaved(cases, config.repeats, config.seed, what)
+    orders: dict[str, tuple[int, Ours | Theirs]] = {}
+    for workers in config.workers:
+        orders |= {f"{workers} {order.name}": (workers, order) for order in _ours(group, workers, config)}
+        orders |= {
+            f"{workers} {order.peer}": (workers, order) for order in _theirs(first, folder, workers, config)
+        }
+    runs = {case: partial(_outcome, hands, order, first.bytes) for case, (_, order) in orders.items()}
+    reasons: dict[str, str] = {}
+    working = _seen_to_work(orders, runs, broken, reasons)
+    cases = [Case(case, runs[case], warm_up=False) for case in working]
+    outcomes = interleaved(cases, config.repeats, config.seed, what, reasons) if cases else {}
+    names = {case: case.partition(" ")[2] for case in orders}
+    failed += [
+        Failed(f"{what}, {orders[case][0]} workers", names[case], why) for case, why in reasons.items()
+    ]
     return [
         _record(
-            name,
-            homes.get(name.rpartition(", ")[0], name),
-            f"{what}, {workers} workers",
-            workers,
+            names[case],
+            homes.get(names[case].rpartition(", ")[0], names[case]),
+            f"{what}, {orders[case][0]} workers",
+            orders[case][0],
             first,
-            outcomes[f"{workers} {name}"],
+            found,
             config,
         )
-        for workers, name in orders
+        for case, found in outcomes.items()
     ]
+
+
+def _seen_to_work(
+    orders: dict[str, tuple[int, Ours | Theirs]],
+    runs: Mapping[str, Callable[[], Outcome]],
+    broken: dict[str, str],
+    reasons: dict[str, str],
+) -> list[str]:
+    """Run the loaders of others once; one that fails is not waited for with other numbers of workers."""
+    for case, (_, order) in orders.items():
+        if isinstance(order, Theirs):
+            if order.peer in broken:
+                reasons[case] = broken[order.peer]
+            elif attempt(case, runs[case], reasons) is None:
+                broken[order.peer] = reasons[case]
+    return [case for case in orders if case not in reasons]
 
 
 def _ours(group: Sequence[_Target], workers: int, config: LoadBenchConfig) -> list[Ours]:
@@ -202,20 +222,10 @@ def _ours(group: Sequence[_Target], workers: int, config: LoadBenchConfig) -> li
     ]
 
 
-def _theirs(
-    hands: Crew, target: _Target, folder: Path, workers: int, config: LoadBenchConfig, notes: list[str]
-) -> Iterator[Theirs]:
-    """Those that are installed and, run once, seen to work."""
+def _theirs(target: _Target, folder: Path, workers: int, config: LoadBenchConfig) -> list[Theirs]:
     setting = Setting(folder, target.samples, workers, config.batch, config.prefetch, config.size)
-    for name in PEERS:
-        if _peer_wanted(name, target, config) and PEERS[name].installed():
-            order = Theirs(name, setting)
-            try:
-                hands.run(order)
-            except ResourceError as error:
-                notes.append(f"not measured: {error.got}")
-            else:
-                yield order
+    wanted = [name for name in PEERS if _peer_wanted(name, target, config)]
+    return [Theirs(name, setting) for name in wanted if PEERS[name].installed()]
 
 
 def _outcome(hands: Crew, order: Ours | Theirs, size_bytes: int) -> Outcome:
@@ -263,7 +273,9 @@ def _record(
     )
 
 
-def _stages(hands: Crew, targets: Sequence[_Target], config: LoadBenchConfig) -> list[Record]:
+def _stages(
+    hands: Crew, targets: Sequence[_Target], config: LoadBenchConfig, failed: list[Failed]
+) -> list[Record]:
     """A record a file, with the seconds that each stage of a batch takes."""
     chosen = [target for target in targets if not config.only or _asked_for(target, config)]
     orders = {
@@ -277,11 +289,17 @@ def _stages(hands: Crew, targets: Sequence[_Target], config: LoadBenchConfig) ->
         return Outcome(batch, target.bytes * batch // target.samples, stages.made_s, asdict(stages))
 
     names = {target: f"{target.name}, {target.kind}" for target in chosen}
-    cases = [Case(names[target], functools.partial(run, target), warm_up=False) for target in chosen]
+    cases = [Case(names[target], partial(run, target), warm_up=False) for target in chosen]
     if not cases:
         return []
-    outcomes = interleaved(cases, config.repeats, config.seed, STAGES)
-    return [_stage_record(target, names[target], outcomes[names[target]], config) for target in chosen]
+    reasons: dict[str, str] = {}
+    outcomes = interleaved(cases, config.repeats, config.seed, STAGES, reasons)
+    failed += [Failed(STAGES, name, why) for name, why in reasons.items()]
+    return [
+        _stage_record(target, name, outcomes[name], config)
+        for target, name in names.items()
+        if name in outcomes
+    ]
 
 
 def _asked_for(target: _Target, config: LoadBenchConfig) -> bool:

@@ -7,31 +7,31 @@ what is made by the number of workers before comparing it with a step of trainin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 
 from helpers.bench.loading.advice import advice
 from helpers.bench.loading.run import STAGES
-from helpers.bench.record import Record
+from helpers.bench.record import Failed, Record
 from helpers.bench.table import aligned, summary
 
 _STAGES = ("read", "decode", "augment", "collate", "transfer", "device")
 
 
-def tables(records: Sequence[Record], reference: str | None = None) -> str:
+def tables(records: Sequence[Record], reference: str | None = None, failed: Sequence[Failed] = ()) -> str:
     """All that was measured, as text.
 
     Args:
         records: Of one run.
         reference: Ratios are against the record of this name; None takes the first of each table.
+        failed: What could not be measured: a line each.
     """
     parts = []
-    epochs = [record for record in records if record.what != STAGES]
-    for _, members in groupby(epochs, key=lambda record: record.what):
-        group = list(members)
-        parts += [summary(group, reference), _waits(group)]
-    stages = [record for record in records if record.what == STAGES]
-    if stages:
-        parts.append(_breakdown(stages))
+    for what in dict.fromkeys([*(each.what for each in records), *(each.what for each in failed)]):
+        group = [record for record in records if record.what == what]
+        lost = [each for each in failed if each.what == what]
+        if what != STAGES:
+            parts += [summary(group, reference, lost)] + [_waits(group)] * bool(group)
+        else:
+            parts += [_breakdown(group)] * bool(group) + [summary((), None, lost)] * bool(lost)
     parts += [found.sentence for found in advice(records)]
     return "\n\n".join(parts)
 

@@ -25,9 +25,8 @@ import numpy as np
 from helpers.bench import cache as page_cache
 from helpers.bench.config import BenchConfig
 from helpers.bench.neighbour import allowance
-from helpers.bench.packing import PackResult
 from helpers.bench.protocol import Case, Outcome, interleaved
-from helpers.bench.record import Record
+from helpers.bench.record import Failed, Record, Result
 from helpers.bench.scratch import memory_folder
 from helpers.bench.squashfs.ways import bench_ways, record_of, usable_ways
 from helpers.errors import PackError, ResourceError
@@ -39,9 +38,11 @@ ONE_BY_ONE = "read_at, one after the other"
 THREADS = (1, 8)
 _SPARE_BYTES = 64 << 20
 _BATCH = 64
+_PACKING = "packing an image"
+_LIMIT_S = 600
 
 
-def bench_squashfs(folder: Path, config: BenchConfig | None = None) -> PackResult:
+def bench_squashfs(folder: Path, config: BenchConfig | None = None) -> Result:
     """Measure a raw image of a folder of files.
 
     Args:
@@ -57,16 +58,17 @@ def bench_squashfs(folder: Path, config: BenchConfig | None = None) -> PackResul
         allowed = allowance([folder], min(config.count, packed.files), runs, cap=config.cap)
         config = replace(config, count=allowed.samples)
         notes += [allowed.note] if allowed.note else []
-        records = bench_ways(image, folder, config, usable)
+        failed: list[Failed] = []
+        records = bench_ways(image, folder, config, usable, failed)
         if "cold" in config.caches:
             records += _cold(image, config, notes)
     finally:
         image.unlink(missing_ok=True)
     if shutil.which("mksquashfs"):
-        records += _packing(folder, packed.files, packed.bytes, config)
+        records += _packing(folder, packed.files, packed.bytes, config, failed)
     else:
         notes.append("packing was not measured: mksquashfs is not installed")
-    return PackResult(tuple(records), tuple(notes))
+    return Result(tuple(records), tuple(notes), tuple(failed))
 
 
 def _cold(image: Path, config: BenchConfig, notes: list[str]) -> list[Record]:
@@ -104,7 +106,7 @@ def _read_cold(image: Path, rows: Sequence[int], threads: int) -> Outcome:
         return Outcome(len(rows), total, perf_counter() - began)
 
 
-def _packing(folder: Path, files: int, size: int, config: BenchConfig) -> list[Record]:
+def _packing(folder: Path, files: int, size: int, config: BenchConfig, failed: list[Failed]) -> list[Record]:
     """The same tree to memory, raw and without fragments, by us and by mksquashfs."""
     with memory_folder(int(2.2 * size) + _SPARE_BYTES) as place:
         for path in folder.rglob("*"):  # both read it from memory
@@ -114,18 +116,20 @@ def _packing(folder: Path, files: int, size: int, config: BenchConfig) -> list[R
             Case("pysquashfs", partial(_timed, _by_us, folder, place / "ours.sqfs", files, size)),
             Case("mksquashfs", partial(_timed, _by_mksquashfs, folder, place / "theirs.sqfs", files, size)),
         ]
-        outcomes = interleaved(cases, config.repeats, config.seed, "packing an image")
+        reasons: dict[str, str] = {}
+        outcomes = interleaved(cases, config.repeats, config.seed, _PACKING, reasons)
+        failed += [Failed(_PACKING, name, why) for name, why in reasons.items()]
         return [
             record_of(
-                "packing an image",
-                case.name,
-                outcomes[case.name],
+                _PACKING,
+                name,
+                found,
                 place=place,
                 samples=files,
                 seed=config.seed,
                 touched="every byte read and written",
             )
-            for case in cases
+            for name, found in outcomes.items()
         ]
 
 
@@ -144,10 +148,12 @@ def _by_us(folder: Path, out: Path) -> None:
 def _by_mksquashfs(folder: Path, out: Path) -> None:
     words = [{"DIR": str(folder), "OUT": str(out)}.get(word, word) for word in shlex.split(RECOMMENDED)]
     environment = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
-    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
+    try:
+        subprocess.run(words, capture_output=True, text=True, env=environment, timeout=_LIMIT_S, check=True)
+    except subprocess.SubprocessError as error:
+        said = (getattr(error, "stderr", None) or "").strip().splitlines() or [str(error)]
         raise PackError(
-            f"mksquashfs failed ({done.stderr.strip()[:200]})",
+            f"mksquashfs failed ({said[-1][:200]})",
             expected="an image",
             next_step="Run it by hand to see more",
-        )
+        ) from None

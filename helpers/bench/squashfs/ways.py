@@ -23,9 +23,9 @@ import numpy as np
 import xxhash
 
 from helpers import machine
-from helpers.bench.config import BenchConfig
-from helpers.bench.protocol import Case, Outcome, interleaved
-from helpers.bench.record import Cache, Record, versions_of
+from helpers.bench.config import BenchConfig, Cache
+from helpers.bench.protocol import Case, Outcome, attempt, interleaved
+from helpers.bench.record import Failed, Record, versions_of
 from helpers.errors import UsageError
 from pysquashfs import SquashFS, SquashFSError, libsquashfs, mount
 from pysquashfs.backend import Name as Backend
@@ -38,6 +38,7 @@ TOUCHED = "every byte copied into memory"
 _PACKAGES = ("smallfiles", "numpy", "PySquashfsImage", "zstandard")
 _RUN_S = 0.15
 _MOST_PASSES = 20
+_RANDOM = "random reads"
 
 
 @contextmanager
@@ -122,7 +123,11 @@ def _refusal(image: Path, name: str) -> str:
 
 
 def bench_ways(
-    image: Path, folder: Path | None, config: BenchConfig | None = None, ways: Sequence[str] | None = None
+    image: Path,
+    folder: Path | None,
+    config: BenchConfig | None = None,
+    ways: Sequence[str] | None = None,
+    failed: list[Failed] | None = None,
 ) -> list[Record]:
     """Random whole-file reads of one image, warm, in every way at hand.
 
@@ -131,6 +136,7 @@ def bench_ways(
         folder: The tree it was made of, to be measured beside; None leaves that out.
         config: Repeats, files at most, seed.
         ways: Some of `WAYS`; None takes all that can be gone here.
+        failed: Gets the ways that fail; None lets a failure end the measurement.
 
     Returns:
         One record a way; plain files first.
@@ -146,13 +152,26 @@ def bench_ways(
     picked = [names[index] for index in order]
     with ExitStack() as stack:
         reads = {} if folder is None else {PLAIN: stack.enter_context(plain_files(folder, picked))}
-        reads |= {way: stack.enter_context(WAYS[way](image, picked)) for way in chosen}
-        _same_bytes(reads, len(picked))
-        return measured(reads, len(picked), config, what="random reads", place=image)
+        reasons: dict[str, str] | None = None if failed is None else {}
+        for way in chosen:
+            read = attempt(way, partial(stack.enter_context, WAYS[way](image, picked)), reasons)
+            reads |= {} if read is None else {way: read}
+        for way in _same_bytes(reads, len(picked), reasons):
+            del reads[way]
+        records = measured(reads, len(picked), config, what=_RANDOM, place=image, failed=reasons)
+    if failed is not None and reasons:
+        failed += [Failed(_RANDOM, name, why) for name, why in reasons.items()]
+    return records
 
 
 def measured(
-    reads: dict[str, Read], count: int, config: BenchConfig, *, what: str, place: Path
+    reads: dict[str, Read],
+    count: int,
+    config: BenchConfig,
+    *,
+    what: str,
+    place: Path,
+    failed: dict[str, str] | None = None,
 ) -> list[Record]:
     """Records of the same files read in several ways, interleaved.
 
@@ -162,14 +181,16 @@ def measured(
         config: Repeats and seed.
         what: The operation.
         place: Something on the file system that is measured.
+        failed: Gets the reason of ways that fail; None lets a failure end the measurement.
     """
     passes = {way: _passes(read, count) for way, read in reads.items()}
     cases = [
         Case(way, partial(_pass, read, count, passes[way]), warm_up=False) for way, read in reads.items()
     ]
-    outcomes = interleaved(cases, config.repeats, config.seed, what)
+    outcomes = interleaved(cases, config.repeats, config.seed, what, failed)
     return [
-        record_of(what, way, outcomes[way], place=place, samples=count, seed=config.seed) for way in reads
+        record_of(what, way, found, place=place, samples=count, seed=config.seed)
+        for way, found in outcomes.items()
     ]
 
 
@@ -221,13 +242,19 @@ def _pass(read: Read, count: int, passes: int) -> Outcome:
     return Outcome(passes * count, total, perf_counter() - began)
 
 
-def _same_bytes(reads: dict[str, Read], count: int) -> None:
-    sums = {way: [xxhash.xxh3_64_intdigest(read(n)) for n in range(count)] for way, read in reads.items()}
-    first = next(iter(sums))
-    for way, found in sums.items():
-        if found != sums[first]:
+def _same_bytes(reads: dict[str, Read], count: int, failed: dict[str, str] | None = None) -> list[str]:
+    """Refuse ways that give other bytes; names of those that fail to give any."""
+    sums = {
+        way: attempt(way, lambda read=read: [xxhash.xxh3_64_intdigest(read(n)) for n in range(count)], failed)  # type: ignore[misc]
+        for way, read in reads.items()
+    }
+    found = {way: told for way, told in sums.items() if told is not None}
+    first = next(iter(found), "")
+    for way, told in found.items():
+        if told != found[first]:
             raise UsageError(
                 f"{way} gave other bytes than {first}",
                 expected="the same files in all ways",
                 next_step="Make the image again from this folder",
             )
+    return [way for way in sums if way not in found]

@@ -156,7 +156,7 @@ def _split_of(opened: h5py.File, record: dict[str, object], path: Path) -> str:
     raise FormatError(
         f"{path} has {len(groups)} groups: {', '.join(groups)}",
         expected="one group, or one named train",
-        next_step="Name the one to read: helpers.formats.hdf5.open(path, split=…)",
+        next_step="Pack the one that you want into a file of its own: pack FILE OUT --split NAME",
     )
 
 

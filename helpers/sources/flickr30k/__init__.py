@@ -157,7 +157,7 @@ def _of_split(
             raise SourceError(
                 f"split {options.split!r} was asked for, and {path} has no file that says what is in it",
                 expected=KARPATHY,
-                next_step=f"Put it there, say where it is (--labels PATH), or ask for split={ALL}",
+                next_step=f"Put it there, say where it is (--labels PATH), or ask for all (--split {ALL})",
             )
         return names, ALL, ()
     split_of = (captions if files.splits == files.captions else read(files.splits)).split_of

@@ -1,0 +1,117 @@
+"""What messages advise can be done: each flag that one names is a flag of the verbs that can say it."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import helpers
+from helpers.cli import flags_of_verbs, main
+
+PACKAGE = Path(helpers.__file__).parent
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+VERBS = flags_of_verbs()
+BENCH = [verb for verb in VERBS if verb.startswith("bench ")]
+
+OF_OTHERS = {
+    *("--mem", "--cpus-per-task", "--pty", "--me", "--nproc-per-node"),  # Slurm, torchrun
+    *("--shm-size", "--sparse", "--no-build-isolation"),  # containers, tar, pip
+}
+SAID_BY = {
+    "bench": BENCH,
+    "bench/cache.py": ["bench read", "bench squashfs", "bench stage"],
+    "bench/loading": ["bench load"],
+    "bench/neighbour.py": [verb for verb in BENCH if verb != "bench decode"],
+    "bench/reading.py": ["bench read"],
+    "bench/scratch.py": [verb for verb in BENCH if verb not in ("bench read", "bench decode")],
+    "bench/staging.py": ["bench stage"],
+    "demo": ["demo"],
+    "digests.py": ["verify"],
+    "cli/failures.py": list(VERBS),
+    "formats/tar/members.py": ["manifest", "pack", "verify"],
+    "formats": ["pack", "verify", "inspect"],
+    "loading/killed.py": ["bench load", "train", "epoch"],
+    "jobs": ["train", "epoch"],
+    "pack": ["pack"],
+    "pack/verify.py": ["verify"],
+    "ring": ["ring fill"],
+    "ring/folder.py": ["ring fill", "ring status", "ring clean"],
+    "sources": ["manifest", "pack", "verify"],
+    "staging": ["stage"],
+    "staging/private.py": ["stage", "unstage", "staged"],
+}
+"""The verbs that reach a room, or a module of one; a message of a room is followed by all of them."""
+
+
+def messages():
+    """Place, verbs and words of every string that names a flag and is neither a docstring nor a help."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).as_posix()
+        if name.startswith(("checks/", "cli/")) and name != "cli/failures.py":
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        bodies = [node.body for node in ast.walk(tree) if isinstance(getattr(node, "body", None), list)]
+        docstrings = {each.value for body in bodies for each in body if isinstance(each, ast.Expr)}
+        for node in ast.walk(tree):
+            words = node.value if isinstance(node, ast.Constant) and node not in docstrings else None
+            if isinstance(words, str) and FLAG.search(words) and " " in words.strip():
+                yield pytest.param(name, words, id=f"{name}:{node.lineno}")
+
+
+def saying(name):
+    """The verbs that can say what stands in a module; None where no table says so."""
+    parts = name.split("/")
+    places = ["/".join(parts[:n]) for n in range(len(parts), 0, -1)]
+    return next((SAID_BY[place] for place in places if place in SAID_BY), None)
+
+
+def in_other_words(flag, words):
+    """Whether the sentence says itself whose flag it is: "pack with --on-error", "helpers bench … --save"."""
+    return any(re.search(rf"\b{verb.split()[0]}\b", words) for verb in VERBS if flag in VERBS[verb])
+
+
+@pytest.mark.parametrize(("name", "words"), list(messages()))
+def test_every_flag_that_a_message_names_exists_where_it_is_said(name, words):
+    for flag in set(FLAG.findall(words)) - OF_OTHERS:
+        assert any(flag in flags for flags in VERBS.values()), f"no verb has {flag}"
+        if in_other_words(flag, words):
+            continue
+        verbs = saying(name)
+        assert verbs is not None, f"say in SAID_BY who can say what is in {name}"
+        assert not [verb for verb in verbs if flag not in VERBS[verb]], f"not all of {verbs} have {flag}"
+
+
+def sentences():
+    """Place and words of what errors say, in the modules that verbs reach."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).as_posix()
+        if name.startswith(("bench/cost/", "checks/", "course/", "plots/")):  # what notebooks call
+            continue
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and {each.arg for each in call.keywords} >= {
+                "expected",
+                "next_step",
+            }:
+                for said in [*call.args, *(each.value for each in call.keywords)]:
+                    for part in ast.walk(said):
+                        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                            yield f"{name}:{part.lineno}", part.value
+
+
+def test_no_error_speaks_of_a_flag_as_python_does():
+    """`split=val` is what a script writes; at the command line it is `--split val`."""
+    dests = {flag.strip("-").replace("-", "_") for flags in VERBS.values() for flag in flags}
+    spoken = re.compile(r"(?<![\w.-])([a-z_]+)=(?![={>])")
+    found = [(place, words) for place, words in sentences() if set(spoken.findall(words)) & dests]
+    assert not found
+
+
+def test_a_flag_of_another_verb_is_said_to_be_one(tmp_path, capsys):
+    (tmp_path / "flat").mkdir()
+    (tmp_path / "flat" / "x.jpg").write_bytes(b"\xff\xd8\xff\xd9")
+    assert main(["demo", "--data", str(tmp_path / "flat"), "--out", str(tmp_path / "out")]) == 1
+    assert "(--unlabelled is a flag of: manifest, pack, verify)" in capsys.readouterr().err
+    assert main(["manifest", str(tmp_path / "flat"), "-o", str(tmp_path / "m.json")]) == 1
+    told = capsys.readouterr().err
+    assert "--unlabelled" in told and "is a flag of" not in told
