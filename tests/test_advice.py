@@ -39,7 +39,8 @@ SAID_BY = {
     "ring/folder.py": ["ring fill", "ring status", "ring clean"],
     "sources": ["manifest", "pack", "verify"],
     "staging": ["stage"],
-    "staging/private.py": ["stage", "unstage", "staged"],
+    "locks.py": ["stage"],
+    "training": ["train"],
 }
 """The verbs that reach a room, or a module of one; a message of a room is followed by all of them."""
 

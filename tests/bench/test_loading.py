@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import shlex
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -245,13 +246,14 @@ class PipelineBuilder:
     ],
 )
 def test_a_peer_that_fails_is_one_line_and_costs_the_others_nothing(
-    how, why, folder, tmp_path, monkeypatch, capfd
+    how, why, folder, tmp_path, monkeypatch, request, capfd
 ):
     (tmp_path / "spdl").mkdir()
     (tmp_path / "spdl" / "__init__.py").touch()
     (tmp_path / "spdl" / "io.py").write_text("raise ImportError('no libavcodec')" * (how == "import"))
     (tmp_path / "spdl" / "pipeline.py").write_text(SPDL.format(how=how, count=COUNT))
     monkeypatch.syspath_prepend(tmp_path)
+    request.addfinalizer(lambda: sys.modules.pop("spdl", None))  # the parent is imported to find its parts
     words = [*("bench", "load", str(folder / "x.arrow"), "--repeats", "2", "--workers", "1,2"), "--json"]
     words += [*("--batch", "8", "--size", "32", "--only", "arrow, threads", "--only", "SPDL, antialias")]
     assert main(words) == 0
