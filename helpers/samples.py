@@ -57,7 +57,8 @@ class Schema:
         split: `train`, `val`, `test` or another word; also the HDF5 group.
         classes: Class names in label order; empty for captions.
         manifest_digest: The set digest of what is packed.
-        resize: How pictures were scaled before packing (`short_side`, `store`, `quality`); None if the
+        resize: How pictures were scaled or turned before packing (`short_side`, `store`, `quality`,
+            `upright`); None if the
             bytes are those of the source.
     """
 

@@ -20,6 +20,9 @@ The suffix of OUT chooses the format:
   {SUFFIXES}.
 OUT appears under its name only when it is complete and verified. A killed run never looks finished:
 the same command resumes it or starts over.
+A camera's EXIF orientation is kept and ignored in training, as torchvision does; --upright turns those
+pictures, encodes them again and leaves the others as they are. For a turn without any loss run jpegtran
+or exiftran before. Scaled pictures have no EXIF any more, and are always turned upright.
 --resize scales pictures down while they are packed: epochs become several times as fast, and detail is
 gone for good. --dry-run says first what that costs in bytes and what it loses."""
 
@@ -90,6 +93,7 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         default="jpeg",
         help="scaled pictures: encoded again, or as pixels (larger, never decoded again)",
     )
+    add("--upright", action="store_true", help="turn pictures as their EXIF says; scaled ones always are")
     add("--quality", type=int, default=90, metavar="Q", help="of JPEGs that are encoded again, 1 to 100")
     add("--no-digest", action="store_true", help="take no content digest while writing")
     add("--dry-run", action="store_true", help="say size and inodes saved, write nothing")
@@ -116,6 +120,7 @@ def config_of(arguments: argparse.Namespace) -> PackConfig:
         resize=arguments.resize,
         store=arguments.store,
         quality=arguments.quality,
+        upright=arguments.upright,
     )
 
 
@@ -149,6 +154,8 @@ def _pack(arguments: argparse.Namespace, source: Source, config: PackConfig) -> 
     print(f"{plural(report.files, 'file')}, {bytes_text(report.file_bytes)}; {_verified(report)}")
     for sentence in () if report.resize is None else report.resize.sentences():
         print(sentence)
+    if report.turned:
+        print(f"{plural(report.turned, 'picture')} to be turned, says EXIF: {_turning(report)}")
     if report.resumed:
         print(f"{plural(report.resumed, 'sample')} packed by an earlier run, and kept")
     if report.skipped:
@@ -163,6 +170,12 @@ def _warn(source: Source) -> None:
     sizes = source.manifest.sizes
     files = len(source.manifest) if source.root is not None and source.root.is_dir() else 0
     warn_on_login_node("packing", size_bytes=0 if sizes is None else int(sizes.sum()), files=files)
+
+
+def _turning(report: PackReport) -> str:
+    if report.resize is not None:
+        return "turned upright"
+    return "packed as they are, and training sees them unturned, as with torchvision; --upright turns them"
 
 
 def _verified(report: PackReport) -> str:

@@ -82,13 +82,18 @@ def resize_ahead(
 
 
 def resize_one(
-    data: Buffer, short: int, store: Store, quality: int, *, exif: bool = False, measure: bool = False
+    data: Buffer, short: int | None, store: Store, quality: int, *, exif: bool = False, measure: bool = False
 ) -> Resized:
-    """What `resize_ahead` does, with what it did; `measure` decodes the result again for its error."""
+    """What `resize_ahead` does, with what it did; `measure` decodes the result again for its error.
+
+    No shorter side keeps the bytes of every picture that needs no turn, without a look at its pixels.
+    """
     check_options(short, store, quality)
-    picture = open_picture(data)
     turn = orientation(data) if exif else 1
-    small = min(picture.width, picture.height) <= short
+    if short is None and turn == 1:
+        return Resized(bytes(data), kept=True)
+    picture = open_picture(data)
+    small = short is None or min(picture.width, picture.height) <= short
     if small and turn == 1 and store == "jpeg" and picture.header is not None:
         decode(data)  # a damaged file shall be found now rather than in each epoch
         return Resized(bytes(data), kept=True, error=0.0 if measure else None)
@@ -100,13 +105,13 @@ def resize_one(
     return Resized(encoded, kept=False, error=error)
 
 
-def check_options(short: int, store: str, quality: int) -> None:
+def check_options(short: int | None, store: str, quality: int) -> None:
     """Refuse what makes no sense before the first picture is read.
 
     Raises:
         UsageError: An option makes no sense.
     """
-    if store not in get_args(Store) or short < 1 or not 1 <= quality <= 100:
+    if store not in get_args(Store) or (short is not None and short < 1) or not 1 <= quality <= 100:
         raise UsageError(
             f"a shorter side of {short}, stored as {store!r} with quality {quality}, is asked for",
             expected="1 pixel or more, jpeg or raw, and a quality of 1 to 100",
@@ -114,10 +119,10 @@ def check_options(short: int, store: str, quality: int) -> None:
         )
 
 
-def _scaled(picture: Picture, short: int) -> Pixels:
+def _scaled(picture: Picture, short: int | None) -> Pixels:
     """The pixels of a picture, scaled down if its shorter side is longer than `short`."""
     whole = Box(0, 0, picture.height, picture.width)
-    if min(picture.width, picture.height) <= short:
+    if short is None or min(picture.width, picture.height) <= short:
         return picture.part(whole, picture.height, picture.width, None)
     columns, rows = scaled_size(picture.width, picture.height, short)
     scaled = np.empty((rows, columns, 3), np.uint8)
@@ -159,7 +164,7 @@ class ResizeReport:
 
 def resized(
     samples: Iterable[Sample],
-    short_side: int = 256,
+    short_side: int | None = 256,
     store: Store = "jpeg",
     quality: int = QUALITY,
     *,
@@ -176,7 +181,7 @@ def resized(
 
     Args:
         samples: Each is copied before the next is drawn.
-        short_side: See `resize_ahead`, as for the next three.
+        short_side: See `resize_ahead`, as for the next three; None only turns pictures.
         store: `jpeg` or `raw`.
         quality: Of a JPEG.
         exif: Turn pictures as their EXIF orientation says.

@@ -43,6 +43,7 @@ class PackConfig:
         resize: Scale pictures down until their shorter side has so many pixels; None leaves them.
         store: Scaled pictures as `jpeg`, encoded again, or `raw`, as pixels.
         quality: Of JPEGs that are encoded again, 1 to 100.
+        upright: Turn pictures as their EXIF says, and encode only those again; scaling does it anyway.
     """
 
     format: str | None = None
@@ -58,6 +59,7 @@ class PackConfig:
     resize: int | None = None
     store: Store = "jpeg"
     quality: int = 90
+    upright: bool = False
 
     def __post_init__(self) -> None:
         _one_of("verify", self.verify, ("full", "sample", "none"))
@@ -85,7 +87,13 @@ class PackConfig:
 
     def _check_scaling(self) -> None:
         _one_of("store", self.store, ("jpeg", "raw"))
-        if self.resize is None and (self.store, self.quality) != ("jpeg", 90):
+        if self.upright and (self.resize is not None or self.store != "jpeg"):
+            raise UsageError(
+                "upright is asked for together with resize or store",
+                expected="one of them, since pictures that are scaled are turned upright anyway",
+                next_step="Leave --upright out, or --resize and --store",
+            )
+        if self.resize is None and not self.upright and (self.store, self.quality) != ("jpeg", 90):
             raise UsageError(
                 f"pictures are to be stored as {self.store} of quality {self.quality}, and not resized",
                 expected="resize with it, since bytes are kept as they are otherwise",
@@ -100,8 +108,10 @@ class PackConfig:
 
     @property
     def scaling(self) -> Scaling | None:
-        """How pictures are scaled; None leaves them."""
-        return None if self.resize is None else Scaling(self.resize, self.store, self.quality)
+        """How pictures are scaled or turned; None leaves them."""
+        if self.resize is None and not self.upright:
+            return None
+        return Scaling(self.resize, self.store, self.quality)
 
     def to_cli(self, source: str, out: str) -> str:
         """The command that does the same run, to be pasted into a job script."""
@@ -121,7 +131,7 @@ class PackConfig:
                 words += [flag, str(value)]
         if self.part is not None:
             words += ["--part", "{}/{}".format(*self.part)]
-        words += ["--merge"] * self.merge + ["--no-digest"] * (not self.digest)
+        words += ["--upright"] * self.upright + ["--merge"] * self.merge + ["--no-digest"] * (not self.digest)
         for name, value in _changed_options(self.options):
             words += ["-O", f"{name}={value}"]
         return shlex.join(words)
@@ -213,6 +223,7 @@ class PackReport:
         in_flight: How many files were opened at once.
         resize: What scaling cost and lost; None if pictures are as they were.
         reused: Whether it was there already: the same part, packed by an earlier run.
+        turned: How many pictures say in EXIF that viewers should turn them (0 with `check="none"`).
     """
 
     path: Path
@@ -229,6 +240,7 @@ class PackReport:
     skipped: tuple[Skipped, ...] = ()
     resize: Rescaled | None = None
     reused: bool = False
+    turned: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """JSON-ready, with the names that all verbs share."""
@@ -247,6 +259,7 @@ class PackReport:
             "reused": self.reused,
             "in_flight": self.in_flight,
             "skipped": [dataclasses.asdict(s) for s in self.skipped],
+            "turned": self.turned,
             **({} if self.resize is None else {"resize": self.resize.as_json()}),
         }
 

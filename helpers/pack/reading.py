@@ -44,12 +44,14 @@ class Read(NamedTuple):
         data: The bytes, valid until the next item is drawn; empty if there is an error.
         checksum: 64-bit xxh3 of the bytes (0 when not asked for).
         error: Why this sample cannot be packed.
+        turned: Whether EXIF says to turn the picture.
     """
 
     position: int
     data: memoryview
     checksum: int = 0
     error: HelpersError | None = None
+    turned: bool = False
 
 
 def chunk_borders(sizes: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -167,11 +169,11 @@ class _ChunkReader:
             if got != len(room) - 1:
                 raise _changed(self._store, path, got, len(room) - 1)
             data = room[:got]
-            self._examine(path, data)
+            turned = self._examine(path, data)
         except HelpersError as error:
             return Read(position, room[:0], error=error)
         checksum = xxhash.xxh3_64_intdigest(data) if self._checksums else 0
-        return Read(position, data, checksum)
+        return Read(position, data, checksum, turned=turned)
 
     def _take(self, size: int) -> bytearray:
         try:

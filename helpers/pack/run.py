@@ -166,6 +166,7 @@ def _report(
         files=len(sizes),
         in_flight=job.in_flight,
         resize=_resize(job, records),
+        turned=sum(record.turned for record in records),
         **facts,
     )
 

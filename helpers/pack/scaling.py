@@ -34,18 +34,21 @@ class Scaling:
     """How pictures are scaled before they are packed.
 
     Args:
-        short_side: Of the scaled picture, in pixels; smaller pictures are not enlarged.
+        short_side: Of the scaled picture, in pixels; smaller pictures are not enlarged. None scales
+            nothing, and encodes only those again that EXIF says to turn.
         store: `jpeg` (encoded again) or `raw` (PPM: pixels as they are).
         quality: Of a JPEG, 1 to 100.
     """
 
-    short_side: int
+    short_side: int | None
     store: Store
     quality: int
 
     def record(self) -> dict[str, Any]:
         """What decides the new bytes, for the provenance."""
         quality = {"quality": self.quality} if self.store == "jpeg" else {}
+        if self.short_side is None:
+            return {"upright": True, **quality}
         return {"short_side": self.short_side, "store": self.store, **quality}
 
     def describe(self) -> str:
@@ -56,6 +59,8 @@ class Scaling:
 def described(record: Mapping[str, Any]) -> str:
     """A record of scaling in words; records come from files, so anything may be missing."""
     quality = f" of quality {record['quality']}" if "quality" in record else ""
+    if record.get("upright"):
+        return f"the upright position that EXIF tells, as jpeg{quality}"
     return f"a shorter side of {record.get('short_side', '?')} pixels as {record.get('store', '?')}{quality}"
 
 
@@ -90,7 +95,7 @@ def try_out(scaling: Scaling, manifest: Manifest, store: ByteStore) -> Trial | N
         What came of it, the same for the same data; None if the source can be read only once, or if none
         of them is a picture.
     """
-    if store.sequential:
+    if store.sequential or scaling.short_side is None:
         return None
     rows = np.unique(np.linspace(0, len(manifest) - 1, TRIED).astype(np.int64))
     tried = [each for each in (_try(scaling, manifest, store, int(row)) for row in rows) if each is not None]
@@ -113,6 +118,7 @@ def _try(
     from helpers import images
     from helpers.images.picture import open_picture, raw_pixels
 
+    assert scaling.short_side is not None
     path, sizes = manifest.path(row), manifest.sizes
     room = memoryview(bytearray(int(sizes[row]) if sizes is not None else store.size(path)))
     try:
@@ -142,7 +148,7 @@ def expected_sizes(scaling: Scaling, trial: Trial | None, sizes: np.ndarray) -> 
         sizes: Bytes of the sources, int64.
     """
     if trial is None:
-        pixels = int(scaling.short_side**2 * _USUAL_SHAPE)
+        pixels = int((scaling.short_side or 0) ** 2 * _USUAL_SHAPE)
         return np.full_like(sizes, _PIXEL_BYTES * pixels) if scaling.store == "raw" else sizes
     if scaling.store == "raw":
         return np.full_like(sizes, max(1, trial.bytes_after // trial.pictures))
@@ -177,7 +183,10 @@ class Rescaled:
     def sentences(self, *, planned: bool = False) -> Iterator[str]:
         """What it costs and what it loses, for people; `planned` if it is an estimate."""
         times = f"{'about ' * planned}{self.bytes_after / max(1, self.bytes_before):.2f} times"
-        yield f"scaled to {self.scaling.describe()}: {times} the bytes of the source"
+        done = "turned" if self.scaling.short_side is None else "scaled"
+        yield f"{done} to {self.scaling.describe()}: {times} the bytes of the source"
+        if self.scaling.short_side is None:
+            return
         if self.trial is None:
             yield "what that loses was not measured, since this source can be read only once"
             return

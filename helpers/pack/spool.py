@@ -97,7 +97,7 @@ def scale_into(
     from helpers.images import resized  # PyTorch with it, which other packing does without
 
     options = (scaling.short_side, scaling.store, scaling.quality)
-    for sample in resized(samples, *options, measure_every=_MEASURE_NONE, on_fault=on_fault):
+    for sample in resized(samples, *options, exif=True, measure_every=_MEASURE_NONE, on_fault=on_fault):
         assert isinstance(sample, Placed)
         kept.add(sample.position, sample.data)
         yield sample

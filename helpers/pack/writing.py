@@ -54,6 +54,7 @@ class Written:
         kept: Whether each sample of the range is inside, bool.
         largest_bytes: The largest sample inside if pictures were scaled, else 0.
         beside: Hash of each small file that was written with it, by name.
+        turned: How many say in EXIF that viewers should turn them.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Written:
     kept: np.ndarray
     largest_bytes: int = 0
     beside: dict[str, str] = field(default_factory=dict)
+    turned: int = 0
 
     def save(self, folder: Path) -> None:
         """Write the record; the JSON file comes last and says that it is whole."""
@@ -77,6 +79,7 @@ class Written:
             "stop": self.stop,
             "payload_bytes": self.payload_bytes,
             "largest_bytes": self.largest_bytes,
+            "turned": self.turned,
             "skipped": [asdict(fault) for fault in self.skipped],
             "beside": self.beside,
         }
@@ -97,6 +100,7 @@ class Written:
                 np.load(folder / f"{name}.kept.npy", allow_pickle=False),
                 int(facts["largest_bytes"]),
                 dict(facts["beside"]),
+                int(facts["turned"]),
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -220,6 +224,7 @@ def _write_piece(job: Job, ahead: Sequence[Piece], draft: Draft, progress: Progr
         feed.kept,
         feed.largest_bytes,
         hashes_beside(path),
+        feed.turned,
     )
 
 
@@ -245,7 +250,7 @@ class _Feed:
         self._job, self._piece, self._progress = job, piece, progress
         self._reads = self._read()
         self.faults: list[Skipped] = []
-        self.largest_bytes = 0
+        self.largest_bytes = self.turned = 0
         self.checksums = np.zeros(piece.stop - piece.start, np.uint64)
         self.kept = np.zeros(piece.stop - piece.start, bool)
 
@@ -272,6 +277,7 @@ class _Feed:
             if read.error is not None:
                 self._fault(key, read.error)
                 continue
+            self.turned += read.turned
             self.checksums[read.position] = read.checksum
             self.kept[read.position] = True
             yield Placed(key, read.data, target, meta, read.position)

@@ -350,3 +350,24 @@ def test_settings_that_make_no_sense_are_refused():
 
 def test_the_largest_size_is_stated():
     assert decoding.LARGEST_PIXELS == images.LARGEST_PIXELS == 100_000_000
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_is_ignored_as_torchvision_does_and_turned_as_it_does(tmp_path, orientation):
+    """Its loader of folders, and its decoder of tensors at its default and when told to turn."""
+    import torch
+    from torchvision.datasets.folder import pil_loader
+    from torchvision.io import ImageReadMode, decode_image
+
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    (tmp_path / "a.jpg").write_bytes(data := jpeg(40, 24, exif=exif.tobytes()))
+    tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    plain, turned = (
+        decode_image(tensor, ImageReadMode.RGB, apply_exif_orientation=asked).permute(1, 2, 0).numpy()
+        for asked in (False, True)
+    )
+    assert (decode_image(tensor, ImageReadMode.RGB).permute(1, 2, 0).numpy() == plain).all()
+    assert (images.decode(data) == plain).all()
+    assert (images.decode(data) == np.asarray(pil_loader(tmp_path / "a.jpg"))).all()
+    assert (images.decode(data, exif=True) == turned).all()

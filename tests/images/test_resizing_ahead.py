@@ -3,7 +3,7 @@ import io
 import numpy as np
 import pytest
 from pictures import by_pillow, difference, encoded, jpeg, pixels
-from PIL import Image
+from PIL import Image, ImageOps
 
 from helpers import images
 from helpers.images.picture import raw_pixels
@@ -108,3 +108,23 @@ def test_a_bad_picture_stops_with_its_key_or_is_left_out():
         images.resized(_samples(broken=(3, 7)), 100, on_fault=lambda key, error: left_out.append(key))
     )
     assert left_out == ["a/3.JPEG", "a/7.JPEG"] and len(found) == 10
+
+
+@pytest.mark.parametrize("store", ["jpeg", "raw"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_all_eight_orientations_end_as_pillow_shows_them(orientation, store):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = jpeg(400, 300, exif=exif.tobytes())
+    with Image.open(io.BytesIO(data)) as picture:
+        upright = np.asarray(ImageOps.exif_transpose(picture))
+    for short in (128, None):
+        (done,) = images.resized([Sample("a.jpg", data, 0)], short, store, exif=True)
+        if short is None and orientation == 1:
+            assert done.data == data
+            continue
+        with Image.open(io.BytesIO(done.data)) as picture:
+            assert picture.getexif().get(0x0112, 1) == 1
+            expected = Image.fromarray(upright).resize(picture.size, Image.Resampling.BILINEAR)
+            assert (picture.width > picture.height) == (orientation < 5)
+            assert difference(np.asarray(picture), np.asarray(expected))[0] < 5
