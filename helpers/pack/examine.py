@@ -82,7 +82,7 @@ def _is_turned(data: memoryview, begin: int) -> bool:
         for entry in range(at + 2, at + 2 + 12 * count, 12):
             tag, _, _, value = struct.unpack_from(f"{order}HHIH", exif, entry)
             if tag == _ORIENTATION:
-                return 2 <= value <= 8
+                return int(value) in range(2, 9)
     except struct.error:
         pass
     return False
