@@ -91,14 +91,18 @@ for sample in wds.WebDataset(str(plain), shardshuffle=False):
     print(sample["__key__"], [name for name in sample if name[0] != "_"])
 
 # %% [markdown]
-# One sample with four parts, and no error; two images trained as none. `pack` writes a dot in a stem as `%2E`, so that
-# both survive, and its reader gives the old names back.
+# One sample with four parts, and no error; two images trained as none. Where names would run together like this, `pack`
+# says so and writes the dot as `%2E`. Both images survive, and its reader gives the old names back.
 
 # %%
+import warnings
+
 from helpers import formats, sources
 
 out = fresh_folder(setup.scratch) / "cats.tar"
-pack(sources.load(folder.parent), out, PackConfig(check="none"))
+with warnings.catch_warnings(record=True) as said:
+    pack(sources.load(folder.parent), out, PackConfig(check="none"))
+print(*(warning.message for warning in said))
 with tarfile.open(out) as archive:
     print(archive.getnames())
 formats.open(out).keys().to_pylist()
