@@ -9,7 +9,7 @@ one row a batch (and our `key` and `meta` behind them, which it does not look at
 either with `load_dataset("arrow", data_files="x.arrow")`; its `Dataset.from_file` wants an IPC stream.
 
 The trap: an Arrow `binary` column holds at most 2 GiB a batch. The writer cuts batches by bytes too,
-and takes `large_binary` when a single sample is larger. Notebooks 02 and 04 teach it.
+and takes `large_binary` when a single sample is larger. Notebook 03 teaches it.
 """
 
 from __future__ import annotations

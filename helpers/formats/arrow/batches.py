@@ -2,7 +2,7 @@
 
 Where a batch's columns lie is found out when it is first needed and kept as three numbers a batch, so
 a reader of a million samples stays small. The trap: keeping the batches themselves costs each worker
-hundreds of megabytes, and a list of them is copied on write after fork. Notebook 04.
+hundreds of megabytes, and a list of them is copied on write after fork. Notebook 03.
 """
 
 from __future__ import annotations

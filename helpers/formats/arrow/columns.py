@@ -1,7 +1,7 @@
 """Which column of an Arrow file is what: in ours, in the Jülich course's, in others'.
 
 The trap: a file of Hugging Face `datasets` is an IPC *stream*, whose images are structs of `bytes`
-and `path`; a reader of IPC files alone calls it damaged. Notebook 02 looks inside one.
+and `path`; a reader of IPC files alone calls it damaged. Notebook 03 looks inside one.
 """
 
 from __future__ import annotations

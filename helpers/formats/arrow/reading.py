@@ -1,7 +1,7 @@
 """Read samples of an Arrow file at random.
 
 The trap: `pa.OSFile` and `get_batch` read a whole batch to hand out one row, 30 times slower than a
-mapped file with 1,000 rows a batch. This reader fetches the row alone either way. Notebook 04.
+mapped file with 1,000 rows a batch. This reader fetches the row alone either way. Notebook 03.
 """
 
 from __future__ import annotations

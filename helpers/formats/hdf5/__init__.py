@@ -12,7 +12,7 @@ is what the Jülich course's loaders read (`images`, `targets`).
     attributes: provenance (JSON), complete (1, written last)
 
 The trap: an HDF5 handle that is opened before the workers start breaks in them. The reader here takes
-from the library where the bytes lie, closes it, and reads by position. Notebooks 02 and 04 teach it.
+from the library where the bytes lie, closes it, and reads by position. Notebook 04 teaches it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The small columns of an HDF5 file (keys, labels, captions, JSON objects) as flat arrays.
 
 HDF5 can store strings itself, but each then costs a heap lookup; a run of bytes and its borders
-loads a million keys in milliseconds. The trap: n strings have n + 1 borders. Notebook 02 draws it.
+loads a million keys in milliseconds. The trap: n strings have n + 1 borders. Notebook 04 draws it.
 """
 
 from __future__ import annotations

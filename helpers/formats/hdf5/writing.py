@@ -1,7 +1,7 @@
 """Write HDF5: the bytes past the library, straight to their place; the small columns through it.
 
 The trap: `dataset[i] = np.array(list(data))` makes a Python integer of every byte and takes 4 ms for
-one photograph; `np.frombuffer` takes 2 µs. Notebook 03 measures both.
+one photograph; `np.frombuffer` takes 2 µs. Notebook 04 measures both.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ Sources: RFC 1952 (2.2, concatenated members), RFC 8878 (3, concatenated frames)
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import threading
@@ -176,6 +177,10 @@ class ForwardFile:
     def close(self) -> None:
         """Let go of the file."""
         self._file.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # it could not be opened
+            self.close()
 
     def read(self, offset: int, size: int) -> bytes:
         """Bytes from a position at or after the last one; fewer at the end.
