@@ -47,8 +47,8 @@ def path(tmp_path_factory):
     ("number", "words"),
     [
         (signal.SIGKILL, ("killed by signal 9", "--mem", "MiB for all its processes")),
-        (signal.SIGBUS, ("bus error", "/dev/shm has", "mode='threads'")),
-        (signal.SIGTERM, ("Terminated", "mode='main'")),
+        (signal.SIGBUS, ("bus error", "/dev/shm has", "--mode threads")),
+        (signal.SIGTERM, ("Terminated", "--mode main")),
     ],
 )
 def test_a_worker_that_is_killed_is_told_with_what_to_change(path, order, number, words):
@@ -84,7 +84,7 @@ def test_the_workers_end_soon_after_a_failure(tmp_path):
         ("Too many open files. Communication with the workers is no longer possible.", ("ulimit -n",)),
         ("unable to open shared memory object </torch_1> in read-write mode", ("ulimit -n",)),
         ("unable to write to file </torch_1>: No space left on device; shared memory", ("MiB in /dev/shm",)),
-        ("DataLoader worker (pid(s) 12, 13) exited unexpectedly", ("process 12, 13", "mode='main'")),
+        ("DataLoader worker (pid(s) 12, 13) exited unexpectedly", ("process 12, 13", "--mode main")),
         ("DataLoader worker (pid 7) is killed by signal: Killed. ", ("process 7", "2 workers")),
     ],
 )
