@@ -6,6 +6,7 @@ the own claim and removes the copy only when nobody else has one. Notebook 07.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
@@ -87,7 +88,12 @@ def listing(places: Sequence[Path] = ()) -> list[Copy]:
 
 def sweep_all(places: Sequence[Path] = ()) -> int:
     """Remove what dead processes and ended jobs left; how many copies, half ones included."""
-    return sum(len(sweep(folder)) for folder in _folders(places))
+    removed = 0
+    for folder in _folders(places):
+        removed += len(sweep(folder))
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # a rank that was killed at its first step left it empty
+    return removed
 
 
 def copies_of(name: Path | str, places: Sequence[Path] = ()) -> list[Path]:

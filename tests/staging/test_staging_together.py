@@ -14,7 +14,7 @@ from staging_tools import MIB, ROOMY, exit_code, forked, names, packed, slowly, 
 from helpers import locks, progress, staging
 from helpers.digests import hash_block
 from helpers.staging import StageConfig, copying, lifetime
-from helpers.staging.slots import Slot, sweep
+from helpers.staging.slots import LOCK_SUFFIX, Slot, sweep
 
 
 def reading(source: Path, node: Path, log: Path, pause_s: float = 0.0, stay_s: float = 0.0):
@@ -61,6 +61,23 @@ def test_ranks_that_come_and_go_never_see_a_copy_vanish(source: Path, node: Path
 
     assert [exit_code(pid) for pid in [forked(often) for _ in range(4)]] == [0] * 4
     assert len(lines(log)) == 48
+    assert names(node) == []
+
+
+@pytest.mark.parametrize("moment", ["the folder", "the lock"])
+def test_a_rank_killed_at_its_first_step_leaves_nothing_that_a_sweep_does_not_take(
+    moment: str, node: Path
+) -> None:
+    def work() -> int:
+        folder = locks.private_folder(node)
+        if moment == "the lock":
+            locks.try_lock(folder / f"key{LOCK_SUFFIX}", shared=False)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return 1
+
+    assert exit_code(forked(work)) == -9
+    assert names(node) != []
+    staging.sweep_all([node])
     assert names(node) == []
 
 
