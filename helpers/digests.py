@@ -11,9 +11,11 @@ there for those who need proof. Notebook 05 teaches it.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -146,7 +148,7 @@ class ContentDigest:
             FormatError: Not a digest file, or one of a hash that we do not know.
         """
         try:
-            record = json.loads(path.read_text(encoding="utf-8"))
+            record = json.loads(_text_of(path))
             digest = cls(
                 _integer(record["file_bytes"], 0, _LARGEST_FILE),
                 tuple(str(block) for block in record["blocks"]),
@@ -226,6 +228,15 @@ def _readable(path: Path) -> Iterator[None]:
             expected="the file that was written",
             next_step="Check the path and its permissions; copy or pack it again if it is gone",
         ) from error
+
+
+def _text_of(path: Path) -> str:
+    """The text of a plain file; whatever else has its name must not be waited for."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, encoding="utf-8") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "no plain file")
+        return file.read()
 
 
 def hash_block(data: Buffer) -> str:

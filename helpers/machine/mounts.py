@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,8 @@ def _parse(line: str) -> Mount | None:
 
 def _unescape(text: str) -> str:
     """Undo the octal escapes of space, tab, line feed, backslash and `#`."""
+    if "\\" not in text:
+        return text
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
@@ -77,6 +79,6 @@ def mount_of(path: str, mounts: list[Mount]) -> Mount | None:
     found: Mount | None = None
     for mount in mounts:
         longer = found is None or len(mount.point) >= len(found.point)
-        if longer and PurePosixPath(path).is_relative_to(mount.point):
+        if longer and (path == mount.point or path.startswith(f"{mount.point.rstrip('/')}/")):
             found = mount
     return found

@@ -24,7 +24,7 @@ from helpers import machine
 from helpers.errors import DamagedFileError, SourceError
 from helpers.formats.output import cannot_write
 from helpers.progress import Progress
-from helpers.staging.outputs import Member, identity, unreadable
+from helpers.staging.outputs import Member, Output, identity, unreadable
 
 PIECE_BYTES = 256 << 10
 """What is read, hashed and written at once; it fits into a core's own cache."""
@@ -47,10 +47,9 @@ Known = Callable[[Block], str | None]
 Note = Callable[[Block, str], None]
 
 
-def readers_for(source: Path) -> int:
+def readers_for(output: Output) -> int:
     """How many blocks to copy at once: more where each read waits for a server."""
-    many = machine.is_parallel_filesystem(source)
-    return _READERS_OF_SERVERS if many else min(_READERS_OF_DISKS, max(2, machine.usable_cpus()))
+    return _READERS_OF_SERVERS if output.shared else min(_READERS_OF_DISKS, max(2, machine.usable_cpus()))
 
 
 def blocks_of(members: Sequence[Member]) -> list[Block]:
@@ -63,10 +62,10 @@ def blocks_of(members: Sequence[Member]) -> list[Block]:
 
 
 class Copier:
-    """Copy members into a folder.
+    """Copy the files of an output into a folder.
 
     Args:
-        members: What to copy.
+        output: What to copy.
         folder: Where their names are relative to; must exist.
         readers: Blocks in flight.
         bar: Shown progress, a block at a time.
@@ -77,7 +76,7 @@ class Copier:
 
     def __init__(
         self,
-        members: Sequence[Member],
+        output: Output,
         folder: Path,
         *,
         readers: int,
@@ -86,16 +85,16 @@ class Copier:
         known: Known | None = None,
         note: Note | None = None,
     ) -> None:
-        self._members, self._folder, self._readers, self._bar = members, folder, readers, bar
+        self._members, self._folder, self._readers, self._bar = output.members, folder, readers, bar
         self._mode, self._known, self._note = mode, known, note
-        shared = bool(members) and machine.is_parallel_filesystem(members[0].source)
-        self._piece_bytes = _PIECE_OF_SERVERS if shared else PIECE_BYTES
+        self._piece_bytes = _PIECE_OF_SERVERS if output.shared else PIECE_BYTES
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._waiting = deque(blocks_of(members))
-        self._left = [-(-member.bytes // member.block_bytes) for member in members]
+        self._waiting = deque(blocks_of(output.members))
+        self._left = [-(-member.bytes // member.block_bytes) for member in output.members]
+        self._opening = [threading.Lock() for _ in output.members]
         self._open: dict[int, tuple[int, int]] = {}
-        self.hashes: list[dict[int, str]] = [{} for _ in members]
+        self.hashes: list[dict[int, str]] = [{} for _ in output.members]
         self.kept_bytes = 0
 
     def stop(self) -> None:
@@ -121,13 +120,13 @@ class Copier:
                 try:
                     for done in [pool.submit(self._work) for _ in range(self._readers)]:
                         done.result()
+                    for done in [pool.submit(_unchanged, member, None) for member in self._members]:
+                        done.result()
                 finally:
                     self.stop()
         finally:
             for index in list(self._open):
                 self._close(index, self._open.pop(index))
-        for member in self._members:
-            _unchanged(member, None)
 
     def _work(self) -> None:
         buffer = memoryview(bytearray(self._piece_bytes))
@@ -203,7 +202,7 @@ class Copier:
             raise cannot_write(self.target(member), error) from error
 
     def _handles(self, index: int) -> tuple[int, int]:
-        with self._lock:
+        with self._opening[index]:  # each open waits for a server: one file's must not hold up another's
             if index not in self._open:
                 member = self._members[index]
                 source = _open_source(member)

@@ -229,10 +229,10 @@ def _copy(slot: Slot, descriptor: int, place: NodeLocal, output: Output, config:
         slot.begin()  # clears half copies first: they take room
         places.check_room(place, output, config)
         started = time.perf_counter()
-        readers = config.readers or readers_for(output.source)
+        readers = config.readers or readers_for(output)
         count = len(blocks_of(output.members))
         with progress(count, f"stage {output.name}", unit="blocks") as bar:
-            copier = Copier(output.members, slot.copying, readers=readers, bar=bar)
+            copier = Copier(output, slot.copying, readers=readers, bar=bar)
             stoppers.append(copier)
             copier.run()
         names = [member.name for member in output.members] + computed_digests(copier, output, slot.copying)

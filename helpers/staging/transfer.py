@@ -150,11 +150,9 @@ def _copy(output: Output, draft: Draft, config: StageConfig) -> int:
             return held.get((block.member, block.number))
 
         count = len(blocks_of(output.members))
-        readers = config.readers or readers_for(output.source)
+        readers = config.readers or readers_for(output)
         with progress(count, f"stage {output.name}", unit="blocks") as bar:
-            copier = Copier(
-                output.members, draft.data, readers=readers, bar=bar, mode=0o666, known=known, note=note
-            )
+            copier = Copier(output, draft.data, readers=readers, bar=bar, mode=0o666, known=known, note=note)
             copier.run()
     for member in output.members:  # as rsync does: equal size and time then mean equal bytes
         os.utime(copier.target(member), ns=(member.seen[3], member.seen[3]))

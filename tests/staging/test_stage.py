@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import time
 from pathlib import Path
 
 import pytest
 from staging_tools import MIB, ROOMY, exit_code, forked, names, packed, shards
 
-from helpers import digests, formats, locks, staging
+from helpers import digests, formats, locks, slowfs, staging
 from helpers.cli import parse
 from helpers.cli.stage import config_of
-from helpers.errors import DamagedFileError, SourceError, UsageError
+from helpers.errors import DamagedFileError, FormatError, SourceError, UsageError
+from helpers.slowfs import SlowConfig
+from helpers.slowfs.delays import CHARGED
 from helpers.staging import StageConfig, lifetime, outputs
 
 
@@ -40,6 +43,39 @@ def test_every_size_is_copied_whole(size: int, tmp_path: Path, node: Path) -> No
     source = packed(tmp_path / "x.h5", size, seed=size)
     with staging.staged(source, node, config=ROOMY) as copy:
         assert copy.path.read_bytes() == source.read_bytes()
+
+
+@pytest.mark.skipif(slowfs.why_not() is not None, reason=f"no FUSE: {slowfs.why_not()}")
+def test_a_server_is_asked_little_and_not_one_thing_after_the_other(tmp_path: Path, node: Path) -> None:
+    """One after the other, 20 shards would be 200 questions: 4 s at 20 ms each."""
+    source = packed(tmp_path / "shown" / "x.arrow")
+    folder = shards(tmp_path / "shown" / "x.tars", 20)
+    with slowfs.mounted(tmp_path / "shown", SlowConfig(latency_s=0.02)) as slow:
+        with staging.staged(slow.path / source.name, node, config=ROOMY) as copy:
+            assert copy.verified and copy.files == 2
+        asked = slow.counts()
+        assert sum(asked[kind] for kind in CHARGED) <= 14
+        began = time.perf_counter()
+        found = outputs.find(slow.path / folder.name, ROOMY)
+        assert time.perf_counter() - began < 1.5
+    assert len(found.members) == 60 and found.has_digests and found.shared
+
+
+def test_a_digest_that_never_ends_is_not_waited_for(tmp_path: Path) -> None:
+    source = packed(tmp_path / "x.arrow", digest=False)
+    os.mkfifo(f"{source}.digest.json")
+    with pytest.raises(FormatError, match="no plain file"):
+        outputs.find(source, ROOMY)
+
+
+def test_a_folder_of_too_many_names_to_list_is_asked_about_each(tmp_path: Path) -> None:
+    source = packed(tmp_path / "closed" / "x.arrow")
+    source.with_name("x.arrow.idx").write_text("v1.2 0")
+    many = outputs.find(source, ROOMY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(outputs, "_LISTED", 2)  # too many names to list them
+        assert outputs.find(source, ROOMY) == many
+    assert [member.name for member in many.members] == ["x.arrow", "x.arrow.digest.json", "x.arrow.idx"]
 
 
 def test_an_output_of_every_format_can_be_read_from_its_copy(tmp_path: Path, node: Path) -> None:

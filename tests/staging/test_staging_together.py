@@ -17,8 +17,12 @@ from helpers.staging import StageConfig, copying, lifetime
 from helpers.staging.slots import LOCK_SUFFIX, Slot, sweep
 
 
-def reading(source: Path, node: Path, log: Path, pause_s: float = 0.0, stay_s: float = 0.0):
-    """A rank: stage, check every byte, note who copied, stay a while."""
+def reading(source: Path, node: Path, log: Path, pause_s: float = 0.0, stay_s: float = 0.0, meet: int = 0):
+    """A rank: stage, check every byte, note who copied, stay a while, or until so many have come.
+
+    The last one out removes the copy, so a rank that comes after the others have left copies anew, and
+    rightly: on a busy machine a while is not enough.
+    """
     expected = hash_block(source.read_bytes())
 
     def work() -> int:
@@ -28,6 +32,7 @@ def reading(source: Path, node: Path, log: Path, pause_s: float = 0.0, stay_s: f
             with log.open("a") as file:
                 file.write("reused\n" if copy.reused else "copied\n")
             time.sleep(stay_s)
+            wait_for(lambda: len(lines(log)) >= meet, f"{meet} ranks")
             return 0 if hash_block(copy.path.read_bytes()) == expected else 1
 
     return work
@@ -46,7 +51,7 @@ def test_eight_ranks_at_once_make_one_copy_and_leave_nothing(
     source: Path, node: Path, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    ranks = [forked(reading(source, node, log, 0.002, 0.3)) for _ in range(8)]
+    ranks = [forked(reading(source, node, log, 0.002, meet=8)) for _ in range(8)]
     assert [exit_code(pid) for pid in ranks] == [0] * 8
     assert sorted(lines(log)) == ["copied"] + ["reused"] * 7
     assert names(node) == []
@@ -85,10 +90,12 @@ def test_two_jobs_share_a_copy_and_the_last_one_out_removes_it(
     source: Path, node: Path, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    short = forked(reading(source, node, log, stay_s=0.2))
-    long = forked(reading(source, node, log, stay_s=1.0))
+    short = forked(reading(source, node, log, meet=2))
+    long = forked(reading(source, node, log, meet=3))
     assert exit_code(short) == 0
     assert names(node) and sorted(lines(log)) == ["copied", "reused"]
+    with log.open("a") as file:
+        file.write("go\n")
     assert exit_code(long) == 0
     assert names(node) == []
 
@@ -99,7 +106,7 @@ def test_another_rank_takes_over_when_the_copying_one_is_killed(
     log = tmp_path / "log"
     first = forked(reading(source, node, log, 0.02))
     wait_for(lambda: grown(node), "half a copy")
-    waiting = [forked(reading(source, node, log, stay_s=0.2)) for _ in range(3)]
+    waiting = [forked(reading(source, node, log, meet=3)) for _ in range(3)]
     time.sleep(0.1)
     os.kill(first, signal.SIGKILL)
     assert exit_code(first) == -9
