@@ -85,10 +85,22 @@ class Owner:
             return "nobody (kept until it is unstaged)"
         return f"{self.kind} {self.name.partition('=')[2] or self.name}"
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it is on another machine, as storage that both see tells: its processes are not seen."""
+        return bool(self.host) and self.host != socket.gethostname() and self.boot != _boot()
+
+    @property
+    def _job(self) -> tuple[str, str]:
+        variable, _, number = self.name.partition("=")
+        return variable, number
+
     def is_alive(self) -> bool:
         """Whether it may still need its copy; in doubt it may."""
         if self.kind == "nobody":
             return True
+        if self.is_elsewhere:
+            return self.kind != "job" or _ask_scheduler(*self._job) is not False
         if self.boot != _boot():
             return False
         if self.kind == "job":
@@ -162,7 +174,7 @@ def _session_is_alive(leader: int, started: int) -> bool:
 
 
 def _job_is_alive(owner: Owner) -> bool:
-    variable, _, number = owner.name.partition("=")
+    variable, number = owner._job
     if os.environ.get(variable) == number:
         return True
     if any(_belongs(pid, variable, number) for pid in _processes()):

@@ -138,7 +138,7 @@ def unstage(path: Path | str, *, force: bool = False) -> Unstaged:
     if run.give_back(path):
         return _outcome(slot, path)
     _unhold(slot, force)
-    return _try_remove(slot, path)
+    return _try_remove(slot, path, force)
 
 
 def unstage_all(places: Sequence[Path] = (), *, force: bool = False) -> list[Unstaged]:
@@ -154,7 +154,7 @@ def unstage_all(places: Sequence[Path] = (), *, force: bool = False) -> list[Uns
             facts = slot.facts()
             path = slot.data / str(facts["name"]) if facts else slot.home
             _unhold(slot, force)
-            done.append(_try_remove(slot, path))
+            done.append(_try_remove(slot, path, force))
     return done
 
 
@@ -187,9 +187,9 @@ def _slot_of(path: Path) -> Slot:
     )
 
 
-def _try_remove(slot: Slot, path: Path) -> Unstaged:
+def _try_remove(slot: Slot, path: Path, force: bool) -> Unstaged:
     descriptor = locks.try_lock(slot.lock, shared=False, create=slot.home.exists())
-    if descriptor is not None and not slot.holders():
+    if descriptor is not None and not slot.holders() and (force or not slot.is_elsewhere()):
         slot.remove(descriptor)
     elif descriptor is not None:
         os.close(descriptor)
@@ -202,16 +202,19 @@ def _outcome(slot: Slot, path: Path) -> Unstaged:
     claims = ", ".join(owner.text for owner in slot.holders())
     if claims:
         return Unstaged(path, False, f"stays, since it is kept for {claims}")
+    owner = slot.owner()
+    if owner is not None and owner.is_elsewhere:
+        return Unstaged(path, False, f"stays, since {owner.host} made it; unstage it there, or with --force")
     return Unstaged(path, False, "stays until the last process that uses it has ended")
 
 
 def _described(slot: Slot) -> Copy:
     facts, owner, holders = slot.facts(), slot.owner(), slot.holders()
-    in_use = _is_locked(slot.lock)
+    in_use, elsewhere = _is_locked(slot.lock), slot.is_elsewhere()
     state: State = "leftover"
-    if facts is not None and (in_use or holders):
+    if facts is not None and (in_use or holders or elsewhere):
         state = "finished"
-    elif facts is None and in_use:
+    elif facts is None and (in_use or elsewhere):
         state = "being copied"
     since = float(facts["time_s"]) if facts else owner.since_s if owner else time.time()
     return Copy(
@@ -228,6 +231,8 @@ def _described(slot: Slot) -> Copy:
 def _told(owner: Owner | None) -> str:
     if owner is None:
         return "unknown"
+    if owner.is_elsewhere:
+        return f"{owner.text} on {owner.host}"
     return f"{owner.text} ({'alive' if owner.is_alive() else 'ended'})"
 
 

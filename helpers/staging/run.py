@@ -6,8 +6,10 @@ So the lock comes first: only who holds it looks for room. Notebook 07.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -154,8 +156,8 @@ def _stage(src: Path, where: str | Path, config: StageConfig) -> tuple[Staged, _
 
 def _stage_at(place: NodeLocal, output: Output, config: StageConfig) -> _Use:
     folder = private_folder(place.path)
-    sweep(folder, spare=output.key)
-    slot = Slot(folder, output.key)
+    slot = Slot(folder, _key(place, output))
+    sweep(folder, spare=slot.key)
     until = time.monotonic() + config.wait_s
     while True:
         descriptor, finished = _acquire(slot, output, until)
@@ -166,6 +168,13 @@ def _stage_at(place: NodeLocal, output: Output, config: StageConfig) -> _Use:
             return _Use(slot, descriptor, finished, copy_s)
         lifetime.leave(descriptor)
         os.close(descriptor)  # somebody swept it in the moment between two locks
+
+
+def _key(place: NodeLocal, output: Output) -> str:
+    """Name of the copy; where machines share the storage, each has its own, as it would on its own."""
+    if not place.filesystem.shared:
+        return output.key
+    return f"{output.key}-{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]}"
 
 
 def _acquire(slot: Slot, output: Output, until: float) -> tuple[int, bool]:

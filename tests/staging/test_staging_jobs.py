@@ -21,20 +21,22 @@ STAGE = f"'{sys.executable}' -m helpers stage"
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_stage_prints_the_path_alone_and_the_copy_stays_for_the_job(source: Path, node: Path) -> None:
+def test_stage_prints_the_path_alone_and_the_copy_stays_for_the_job(
+    source: Path, node: Path, command: Command
+) -> None:
     done = cli("stage", source, "--where", node, "--leave-bytes", 0)
     assert done.returncode == 0, done.stderr
     path = Path(done.stdout.removesuffix("\n"))
     assert path.read_bytes() == source.read_bytes()
     assert "copied at" in done.stderr and "note: chose" in done.stderr
-    again = json.loads(cli("stage", source, "--where", node, "--json").stdout)
+    again = json.loads(command("stage", source, "--where", node, "--json").stdout)
     assert again["path"] == str(path) and again["reused"] and again["verified"]
-    listed = cli("staged", "--where", node)
+    listed = command("staged", "--where", node)
     assert str(path) in listed.stdout and "kept for" in listed.stdout and "finished" in listed.stdout
-    assert "removed" in cli("unstage", path).stderr
+    assert "removed" in command("unstage", path).stderr
     assert names(node) == []
-    assert cli("unstage", path).returncode == 0
-    assert "nothing of yours" in cli("staged", "--where", node).stderr
+    assert command("unstage", path).returncode == 0
+    assert "nothing of yours" in command("staged", "--where", node).stderr
 
 
 def test_a_job_script_stages_uses_and_cleans_up_even_when_it_fails(source: Path, node: Path) -> None:
