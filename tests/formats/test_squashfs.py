@@ -9,7 +9,7 @@ import subprocess
 import contract_sets as sets
 import pytest
 
-from helpers import formats
+from helpers import formats, sources
 from helpers.cli import main
 from helpers.errors import DamagedFileError, FormatError, MissingPackageError, UsageError
 from helpers.formats import squashfs
@@ -129,6 +129,27 @@ def test_an_image_by_mksquashfs_has_its_class_folders_as_labels(tmp_path):
             assert reader.read_many(wanted) == [reader.read(index) for index in wanted]
             assert (reader.span(39) is not None) == (name == "raw")
         assert verify(image).verdict == "unproven"  # it has no digest
+
+
+@pytest.mark.parametrize("split", ["", "train/"])
+def test_a_mounted_image_by_mksquashfs_has_the_same_classes_as_its_file(tmp_path, split):
+    for name in ("dog/1.jpg", "cat/1.jpg", "cat/2.jpg", "ant/3.jpg"):
+        path = tmp_path / "tree" / f"{split}{name}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+    run(need("mksquashfs"), tmp_path / "tree", tmp_path / "x.sqfs", "-noappend", "-quiet")
+    wanted = {"ant/3.jpg": 0, "cat/1.jpg": 1, "cat/2.jpg": 1, "dog/1.jpg": 2}
+    with formats.open(tmp_path / "x.sqfs") as reader:
+        assert {s.key.removeprefix(split): s.target for s in reader} == wanted
+        assert reader.classes == ("ant", "cat", "dog")
+    try:
+        with mount(tmp_path / "x.sqfs") as point:
+            found = sources.load(point).manifest
+    except MountError as error:
+        pytest.skip(str(error))
+    pairs = zip(found.paths.to_pylist(), found.targets.to_pylist(), strict=True)
+    assert {key.removeprefix(split): label for key, label in pairs} == wanted
+    assert found.classes == ("ant", "cat", "dog")
 
 
 def test_an_image_by_gensquashfs_is_read(tmp_path):

@@ -402,7 +402,7 @@ def test_kinds_of_targets_are_decided_for_all_shards_together(tmp_path):
 
 def test_a_set_without_targets_is_said_once_to_be_unlabelled(tmp_path):
     for number in range(6):
-        members = [(f"{number}/{i}.jpg", b"x") for i in range(3)] + [(f"{number}/0.json", '{"label": "dog"}')]
+        members = [(f"{number}-{i}.jpg", b"x") for i in range(3)] + [(f"{number}-0.json", '{"label": "dog"}')]
         tarfile_of(tmp_path / f"{number}.tar", member_list(*members))
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -455,3 +455,40 @@ def test_frames_are_read_as_one_stream_by_the_tools_of_the_format(tmp_path, name
     assert plain(tar.open(tmp_path / name)) == plain(big)
     if name.endswith("gz"):
         assert gzip.decompress((tmp_path / name).read_bytes()) == raw
+
+
+def by_tarfile(path, names):
+    """A tar as `tar -cf` makes it of class folders."""
+    with tarfile.open(path, "w") as out:
+        for name in names:
+            about = tarfile.TarInfo(name)
+            about.size = len(name)
+            out.addfile(about, io.BytesIO(name.encode()))
+    return path
+
+
+@pytest.mark.parametrize("above", ["", "train/", "set/train/"])
+def test_class_folders_label_shards_of_others_as_they_label_a_source(tmp_path, above):
+    names = [f"{above}{name}" for name in ("dog/1.jpg", "cat/1.jpg", "cat/2.jpg", "ant/9.jpg")]
+    labels = [2, 1, 1, 0]  # as in ImageFolder: folders sorted by name
+    one = by_tarfile(tmp_path / "x.tar", names)
+    with tar.open(one) as reader:
+        assert (list(reader.keys().to_pylist()), reader.classes) == (names, ("ant", "cat", "dog"))
+        assert [reader.target(row) for row in range(4)] == labels
+        again = pickle.loads(pickle.dumps(reader))
+    assert (again.target(0), again.classes) == (2, ("ant", "cat", "dog"))
+    again.close()
+    source = sources.load(one).manifest
+    assert (source.targets.to_pylist(), source.classes) == (labels, ("ant", "cat", "dog"))
+    (tmp_path / "x.tars").mkdir()
+    by_tarfile(tmp_path / "x.tars" / "0.tar", names[:2])  # a class that one shard lacks shifts no label
+    by_tarfile(tmp_path / "x.tars" / "1.tar", names[2:])
+    source = sources.load(tmp_path / "x.tars").manifest
+    assert (source.targets.to_pylist(), source.classes) == (labels, ("ant", "cat", "dog"))
+
+
+def test_a_key_in_two_shards_of_others_is_refused_by_name(tmp_path):
+    by_tarfile(tmp_path / "0.tar", ["cat/1.jpg", "dog/1.jpg"])
+    by_tarfile(tmp_path / "1.tar", ["cat/2.jpg", "dog/1.jpg"])
+    with pytest.raises(FormatError, match=r"1 key in more than one shard: dog/1\.jpg"):
+        len(tar.open(tmp_path))

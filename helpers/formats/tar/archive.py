@@ -260,6 +260,12 @@ def _is_last_of_its_name(names: pa.StringArray) -> npt.NDArray[np.bool_]:
     return keep
 
 
+def repeated(names: pa.StringArray) -> list[str]:
+    """Names that come more than once."""
+    again: list[str] = names.filter(pa.array(~_is_last_of_its_name(names))).unique().to_pylist()
+    return again
+
+
 def as_mask(found: pa.BooleanArray) -> npt.NDArray[np.bool_]:
     """Truth values without nulls as NumPy; `to_numpy` would import pandas where it is: a second and 40 MB."""
     stop = found.offset + len(found)

@@ -16,20 +16,22 @@ import re
 import warnings
 from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate
+from dataclasses import replace
+from itertools import accumulate, compress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from helpers.errors import DamagedFileError, FormatError, first_few
+from helpers.errors import DamagedFileError, FormatError, SourceError, first_few
 from helpers.formats import provenance
 from helpers.formats.bytefile import Access, ByteFile
 from helpers.formats.placed import PlacedReader, Store
 from helpers.formats.tar import archive, index, sides
 from helpers.formats.tar.options import NAME, SUFFIXES
 from helpers.formats.tar.streams import StreamedStore, cannot_read, compression_of
+from helpers.progress import plural
 from helpers.samples import Meta, Target, TargetKind
 
 _NUMBERED = re.compile(r"shard-(\d{6,})\.tar(\.gz|\.zst)?")
@@ -81,6 +83,7 @@ class TarReader(PlacedReader[_Shards]):
     def __init__(self, path: Path, access: Access = "auto") -> None:
         super().__init__(path)
         self._access = access
+        self._classes: tuple[str, ...] = ()
         self._scanned: dict[Path, index.Index] = {}  # kept for worker processes: a scan is not cheap
 
     def _open(self) -> _Shards:
@@ -94,10 +97,15 @@ class TarReader(PlacedReader[_Shards]):
         notes: tuple[str, ...] = ()
         if annotated:
             kind, notes = sides.target_kind(annotated, self.path)
+            if not any(any(one.kinds) or one.data.is_ours for one in annotated):
+                annotated, self._classes, more = _by_folder(annotated, self.path)
+                notes += more
             notes += sides.unlabelled(annotated, kind)
         for one in annotated:
             self._scanned[one.data.path] = index.of_annotated(one, kind, self._access)
         indexes = [self._scanned[one.data.path] if isinstance(one, sides.Annotated) else one for one in found]
+        if len(annotated) > 1:
+            _refuse_repeated(annotated, self.path)
         if len({each.target_kind for each in indexes if len(each.keys)}) > 1:
             raise FormatError(
                 f"{self.path} holds shards with labels and shards with captions",
@@ -134,7 +142,7 @@ class TarReader(PlacedReader[_Shards]):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        return provenance.class_names(self._handle().indexes[0].provenance)
+        return provenance.class_names(self._handle().indexes[0].provenance) or self._classes
 
     def shard_sizes(self) -> tuple[int, ...]:
         """Number of samples in each shard, in stored order; loaders read shard after shard."""
@@ -201,6 +209,48 @@ class TarReader(PlacedReader[_Shards]):
             "access": self._access,
             "provenance": shards.indexes[0].provenance,
         }
+
+
+def _by_folder(
+    annotated: list[sides.Annotated], path: Path
+) -> tuple[list[sides.Annotated], tuple[str, ...], tuple[str, ...]]:
+    """Shards of others that tell no targets, labelled by class folders over all of them, as sources do.
+
+    Returns:
+        What is a sample, the classes, and what is to be said; all unlabelled where there are no such folders.
+    """
+    from helpers.sources.record import Options
+    from helpers.sources.tarball import by_folder
+
+    names = pa.concat_arrays([one.data.names for one in annotated])
+    try:
+        found = by_folder(names, path, Options()) if len(names) else None
+    except SourceError:
+        found = None
+    if found is None or not found.classes:
+        return annotated, (), ()
+    labels, kept, start = found.labels.tolist(), [], 0
+    for one in annotated:
+        keep = found.keep[start : start + len(one.data.names)]
+        own, labels = labels[: keep.sum()], labels[keep.sum() :]
+        metas = list(compress(one.metas, keep))
+        kept.append(
+            replace(one, data=one.data.select(keep), labels=own, captions=[None] * len(own), metas=metas)
+        )
+        start += len(keep)
+    return kept, found.classes, found.notes
+
+
+def _refuse_repeated(annotated: list[sides.Annotated], path: Path) -> None:
+    """A key in two shards of others: neither could be asked for by its key."""
+    keys = pa.concat_arrays([one.data.names for one in annotated])
+    again = archive.repeated(keys)
+    if len(again):
+        raise FormatError(
+            f"{path} has {plural(len(again), 'key')} in more than one shard: {first_few(again, len(again))}",
+            expected="each key once in a set",
+            next_step="Give the samples unique names, or pack the shards one by one",
+        )
 
 
 def _open_store(path: Path, access: Access, found: index.Index) -> Store:

@@ -99,15 +99,50 @@ def from_archive(archive: Archive, options: Options) -> Source:
             return _sided(annotated, options)
         samples, notes = annotated.data, (*archive.notes, *annotated.notes)
         metas = annotated.metas if any(annotated.metas) else None
-    place = _find_classes(samples.names, archive.path, options)
-    samples = samples.select(place.keep)  # all of them, nearly always, and nothing is copied
-    labels, classes, more = _labels(samples, place, options)
-    inside = labels != UNLABELLED if classes else np.ones(len(labels), bool)
+    found = by_folder(samples.names, archive.path, options)
     if metas is not None:
-        metas = list(compress(compress(metas, place.keep), inside))
-    samples, labels = samples.select(inside), labels[inside]
-    manifest = _manifest(samples, labels, place.split, classes, metas)
-    return Source(manifest, open_store(samples), "tarball", notes + place.notes + more, archive.path)
+        metas = list(compress(metas, found.keep))
+    samples = samples.select(found.keep)  # all of them, nearly always, and nothing is copied
+    manifest = _manifest(samples, found.labels, found.split, found.classes, metas)
+    return Source(manifest, open_store(samples), "tarball", notes + found.notes, archive.path)
+
+
+@dataclass(frozen=True)
+class ByFolder:
+    """What the folders of a tar say of its samples.
+
+    Args:
+        keep: Which files are samples of the split.
+        labels: A label for each of these.
+        classes: Names of the classes; none for unlabelled samples.
+        split: Canonical name of the split.
+        notes: What was chosen and left aside.
+    """
+
+    keep: npt.NDArray[np.bool_]
+    labels: npt.NDArray[np.int32]
+    classes: tuple[str, ...]
+    split: str
+    notes: tuple[str, ...]
+
+
+def by_folder(names: pa.StringArray, path: Path, options: Options) -> ByFolder:
+    """Label by class folders, as in ImageFolder: the one rule for tars as sources and for shards of others.
+
+    Args:
+        names: Names of the samples.
+        path: The tar or its folder, for messages.
+        options: Split, and whether labels are wanted.
+
+    Raises:
+        SourceError: Nothing lies in a class folder, or the split is not there.
+    """
+    place = _find_classes(names, path, options)
+    labels, classes, more = _labels(names.filter(pa.array(place.keep)), path, place, options)
+    inside = labels != UNLABELLED if classes else np.ones(len(labels), bool)
+    keep = place.keep.copy()
+    keep[place.keep] = inside
+    return ByFolder(keep, labels[inside], classes, place.split, place.notes + more)
 
 
 def _sided(annotated: sides.Annotated, options: Options) -> Source:
@@ -189,26 +224,26 @@ def _first_folder(names: pa.StringArray) -> pa.StringArray:
 
 
 def _labels(
-    samples: Archive, place: _Place, options: Options
+    names: pa.StringArray, path: Path, place: _Place, options: Options
 ) -> tuple[npt.NDArray[np.int32], tuple[str, ...], tuple[str, ...]]:
     """Label by first-level folder; files outside of any are marked to be left aside."""
-    rest = _behind(place.prefix, samples.names)
+    rest = _behind(place.prefix, names)
     inside = as_mask(pc.match_substring(rest, "/"))
     unlabelled = np.full(len(rest), UNLABELLED, np.int32)
     if options.unlabelled or (place.split == "test" and _is_flat(rest)):
         return unlabelled, (), (f"{plural(len(rest), 'image')} without a class: label {UNLABELLED}",)
     if not inside.any():
         raise SourceError(
-            f"{samples.path} holds {plural(len(rest), 'image')} outside of any class folder",
+            f"{path} holds {plural(len(rest), 'image')} outside of any class folder",
             expected="one folder a class, or .cls files beside the images",
             next_step="Ask for unlabelled samples, or give a manifest with their labels",
         )
     folders = _first_folder(rest).dictionary_encode()
-    names = folders.dictionary.to_pylist()
+    tops = folders.dictionary.to_pylist()
     codes = np.frombuffer(folders.indices.buffers()[1], np.int32, len(rest))
-    used = sorted({names[code] for code in np.unique(codes[inside])})
+    used = sorted({tops[code] for code in np.unique(codes[inside])})
     rank = {name: label for label, name in enumerate(used)}
-    of_code = np.array([rank.get(name, UNLABELLED) for name in names], np.int32)
+    of_code = np.array([rank.get(name, UNLABELLED) for name in tops], np.int32)
     labels = np.where(inside, of_code[codes], unlabelled)
     loose = int((~inside).sum())
     notes = (f"{plural(loose, 'image')} outside of any class folder left aside",) if loose else ()
