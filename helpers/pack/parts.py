@@ -14,11 +14,13 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from helpers import formats
 from helpers.atomic import Draft, write_json
@@ -75,7 +77,7 @@ def join_parts(job: Job, draft: Draft, finished: Path) -> list[Written]:
     parts = _all_parts(job)
     for folder, facts in parts:
         for name in facts["files"]:
-            _check_content(folder / name)
+            _check_content(job, folder, name)
     if job.sharded:
         return [record for folder, facts in parts for record in _link_shards(folder, facts, finished)]
     records = [_record(folder, job.out.name) for folder, _ in parts]
@@ -145,14 +147,34 @@ def _listed(folder: Path) -> list[Path]:
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
-def _check_content(path: Path) -> None:
+def _check_content(job: Job, folder: Path, name: str) -> None:
+    path = folder / name
     sidecar = path.with_name(path.name + SIDECAR_SUFFIX)
-    if sidecar.exists() and (damaged := ContentDigest.load(sidecar).damaged_blocks(path)):
+    if sidecar.exists():
+        damaged = ContentDigest.load(sidecar).damaged_blocks(path)
+        where = f"block {damaged[0]}" if damaged else None
+    else:
+        where = _changed_sample(_record(folder, name), path, job.format)
+    if where is not None:
         raise DamagedFileError(
-            f"{path} changed after it was written (block {damaged[0]})",
-            expected="the bytes that its digest was taken of",
+            f"{path} changed after it was written ({where})",
+            expected="the bytes that were packed",
             next_step="Remove this part and pack it again",
         )
+
+
+def _changed_sample(record: Written, path: Path, format: str) -> str | None:
+    """The first sample that is not what was read from the source, for a part without a digest."""
+    expected = record.checksums[record.kept]
+    if not expected.any():
+        return None  # nothing was to be verified
+    with closing(formats.open(path, format)) as reader:
+        if len(reader) != len(expected):
+            return f"{len(reader):,} of {len(expected):,} samples"
+        for row, checksum in enumerate(expected.tolist()):
+            if xxhash.xxh3_64_intdigest(reader.read(row)) != checksum:
+                return f"sample {reader.key(row)}"
+    return None
 
 
 def _record(folder: Path, name: str) -> Written:
