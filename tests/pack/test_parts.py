@@ -76,7 +76,7 @@ def test_a_part_that_was_damaged_is_not_merged(
     reader.close()
     data[data.index(first) + len(first) // 2] ^= 64
     victim.write_bytes(data)
-    with pytest.raises(DamagedFileError, match="changed after it was written|begins or ends differently"):
+    with pytest.raises(DamagedFileError, match=r"changed after it was written|begins or ends differently"):
         pack(source, out, PackConfig(merge=True, options=small_shards(name), digest=digest))
     assert not out.exists()
 
