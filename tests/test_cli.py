@@ -657,3 +657,13 @@ def test_the_module_runs_as_a_program(tmp_path):
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
     assert helpers("--help").returncode == 0
+
+
+def test_what_most_runs_of_pack_set_is_shown_before_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pack", "--help"]) == 0
+    shown = capsys.readouterr().out
+    common, rare = (
+        ("--dry-run", "--shuffle", "--resize", "--part"),
+        ("--in-flight", "--source", "--no-digest"),
+    )
+    assert max(shown.index(flag) for flag in common) < min(shown.index(flag) for flag in rare)

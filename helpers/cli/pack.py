@@ -47,7 +47,7 @@ def add(verbs: Verbs) -> None:
         "dir", type=Path, metavar="DIR|M.json", help="a folder, a tar file, a manifest or what pack wrote"
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="the packed file or folder of shards")
-    add_source_flags(parser)
+    _add_common_flags(parser)
     parser.add_argument("--format", metavar="NAME", help=f"overrides the suffix of OUT: {FORMATS}")
     parser.add_argument(
         "-O",
@@ -57,11 +57,23 @@ def add(verbs: Verbs) -> None:
         metavar="KEY=VALUE",
         help="an option of the format; repeatable",
     )
-    _add_run_flags(parser)
+    _add_rarer_flags(parser)
+    add_source_flags(parser)
     parser.set_defaults(run=run)
 
 
-def _add_run_flags(parser: argparse.ArgumentParser) -> None:
+def _add_common_flags(parser: argparse.ArgumentParser) -> None:
+    """What most runs set, shown first."""
+    add = parser.add_argument
+    add("--dry-run", action="store_true", help="say size and inodes saved, write nothing")
+    add("--shuffle", type=int, metavar="SEED", help="full shuffle from this seed")
+    add("--resize", type=int, metavar="PIXELS", help="scale pictures down until their shorter side is this")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--part", metavar="K/N", help="pack part k of n (for job arrays)")
+    group.add_argument("--merge", action="store_true", help="join the parts, the same bytes as one run")
+
+
+def _add_rarer_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--in-flight", type=int, metavar="N", help="files opened at once; chosen by file system if not given")
     add(
@@ -82,11 +94,6 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         default="header",
         help="how to examine each file's bytes",
     )
-    add("--shuffle", type=int, metavar="SEED", help="full shuffle from this seed")
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument("--part", metavar="K/N", help="pack part k of n (for job arrays)")
-    group.add_argument("--merge", action="store_true", help="join the parts, the same bytes as one run")
-    add("--resize", type=int, metavar="PIXELS", help="scale pictures down until their shorter side is this")
     add(
         "--store",
         choices=("jpeg", "raw"),
@@ -96,7 +103,6 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     add("--upright", action="store_true", help="turn pictures as their EXIF says; scaled ones always are")
     add("--quality", type=int, default=90, metavar="Q", help="of JPEGs that are encoded again, 1 to 100")
     add("--no-digest", action="store_true", help="take no content digest while writing")
-    add("--dry-run", action="store_true", help="say size and inodes saved, write nothing")
 
 
 def config_of(arguments: argparse.Namespace) -> PackConfig:

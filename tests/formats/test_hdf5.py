@@ -5,7 +5,9 @@ import re
 import signal
 import struct
 import subprocess
+import sys
 import time
+from pathlib import Path
 
 import contract_sets as sets
 import h5py
@@ -441,3 +443,23 @@ def test_borders_of_keys_that_make_no_sense_are_refused(out, wrong):
         sets.facts(formats.open(out))
     with pytest.raises(DamagedFileError, match=r"set\.h5"):
         formats.open(out).keys().to_pylist()
+
+
+def mutations(path, first, last):
+    """Try damaged copies of a file in a child; returns how each trial ended."""
+    script = Path(__file__).with_name("hdf5_mutations.py")
+    command = [sys.executable, "-u", script, path, str(first), str(last)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60 + (last - first) * 0.8)
+    assert done.returncode == 0, (done.returncode, done.stdout[-200:], done.stderr[-2000:])
+    ends = [line.partition(" ")[2] for line in done.stdout.splitlines()]
+    assert len(ends) == last - first
+    return ends
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("count", [50, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_damaged_file_ends_in_a_sentence_and_never_in_a_hang_or_a_crash(out, layout, count):
+    ends = mutations(pack(out, layout=layout), 0, count)
+    assert [end for end in ends if end.startswith("FAULT")] == []
+    assert sum(end != "read+read" for end in ends) > 0
