@@ -29,6 +29,9 @@ class Backend(Protocol):
         `beside_others` says that other threads read too, and must not be kept waiting.
         """
 
+    def view(self, row: int) -> bytes | memoryview:
+        """All bytes of a file, not copied if they lie in the mapped image as they are."""
+
     def close(self) -> None:
         """Let go of everything. Calling it twice does no harm."""
 

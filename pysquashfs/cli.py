@@ -89,7 +89,7 @@ def _add_pack(add: Callable[..., Any]) -> None:
         default="python",
         help="who writes",
     )
-    add("--in-flight", type=int, default=8, metavar="N", help="files opened and read at a time")
+    add("--in-flight", type=int, metavar="N", help="files read at a time; found out if not given")
     add("--threads", type=int, metavar="N", help="that compress")
     add("--overwrite", action="store_true", help="replace an image of that name")
 

@@ -132,6 +132,17 @@ class SquashFS(OpenImage):
             index = self._checked(index)
         return self._backend().read(index)
 
+    def view_at(self, index: int) -> bytes | memoryview:
+        """All bytes of file number `index` of `paths`, without a copy where the image allows it.
+
+        On a local disk a file that is stored raw is a read-only view of the mapped image; any other comes as
+        bytes. A view outlives `close`, and keeps the file open. Whoever cuts the image short while a view is
+        read kills the process (SIGBUS); an image that is removed or replaced by a rename does no harm.
+        """
+        if not (type(index) is int and 0 <= index < self._count):
+            index = self._checked(index)
+        return self._backend().view(index)
+
     def read_many(
         self, items: Iterable[str | os.PathLike[str] | int], *, threads: int = 1, order: Order = "disk"
     ) -> builtins.list[bytes]:

@@ -50,6 +50,7 @@ class PureBackend:
         self._index = index
         self._descriptor = self._image.descriptor
         self._mapping = self._image.mapped()
+        self._mapped = None if self._mapping is None else memoryview(self._mapping)
         self._flags, self._size, self._start = view(files.flags), view(files.size), view(files.start)
         self._block_bytes = index.superblock.block_bytes
         self._compressor = index.superblock.compressor
@@ -73,6 +74,13 @@ class PureBackend:
         except (OSError, MemoryError):
             data = b""
         return data if len(data) == size else self._image.read(start, size)
+
+    def view(self, row: int) -> bytes | memoryview:
+        """All bytes of a file: a slice of the mapped image if it is raw, else as `read`."""
+        if self._mapped is None or not self._flags[row] & RAW or not self._image.is_whole():
+            return self.read(row)
+        start = self._start[row]
+        return self._mapped[start : start + self._size[row]]
 
     def close(self) -> None:
         """Forget fragments; the file closes with the last reference to it."""

@@ -11,7 +11,6 @@ import dataclasses
 import hashlib
 import json
 import statistics
-import time
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,9 +35,9 @@ from helpers.pack.scaling import Rescaled, Scaling, Trial, expected_sizes, try_o
 from helpers.progress import bytes_text
 from helpers.samples import ByteStore, Schema
 from helpers.sources import Source
+from pysquashfs.waiting import AT_ONCE_S, Watch
 
 IN_FLIGHT = 32
-_AT_ONCE_S = 100e-6  # what opening a file takes at most where it is in memory
 _TRIED = 24
 FILES_A_FOLDER = 1000
 ROWS_AT_ONCE = 4096  # strings and futures that exist at once; a million would cost a gigabyte
@@ -276,13 +275,13 @@ def _in_flight(source: Source, config: PackConfig) -> int:
 
 def _waits(source: Source) -> bool:
     """Whether files must be waited for; where they are in memory, a thread only costs."""
-    paths, buffer, took_s = source.manifest.paths, memoryview(bytearray(1)), []
+    paths, buffer, waited_s = source.manifest.paths, memoryview(bytearray(1)), []
     for row in np.linspace(0, len(paths) - 1, _TRIED).astype(int).tolist():
-        path, began = paths[row].as_py(), time.perf_counter()
+        path, watch = paths[row].as_py(), Watch()
         with contextlib.suppress(HelpersError):  # reported when it is packed
             source.store.read_into(path, buffer)
-        took_s.append(time.perf_counter() - began)
-    return statistics.median(took_s) > _AT_ONCE_S
+        waited_s.append(watch.waited_s())
+    return statistics.median(waited_s) > AT_ONCE_S
 
 
 def _with_sizes(source: Source, config: PackConfig, in_flight: int) -> tuple[Manifest, tuple[Skipped, ...]]:

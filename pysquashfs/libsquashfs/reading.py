@@ -82,6 +82,10 @@ class LibraryBackend:
         parts = list(self._parts(row, size))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def view(self, row: int) -> bytes:
+        """As `read`: the library copies."""
+        return self.read(row)
+
     def close(self) -> None:
         """Give back what the library holds, unless it belongs to another process."""
         self._closed = True

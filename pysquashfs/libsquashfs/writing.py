@@ -88,7 +88,7 @@ _CELLS = 4096
 
 
 def pack_with_library(
-    out: Path, items: Iterable[Item], settings: Settings, in_flight: int = 4
+    out: Path, items: Iterable[Item], settings: Settings, in_flight: int | None = None
 ) -> tuple[int, int]:
     """Have libsquashfs write an image.
 
@@ -96,7 +96,7 @@ def pack_with_library(
         out: A file that is replaced.
         items: As for `pack`.
         settings: As for `pack`.
-        in_flight: Files that are opened and read at a time.
+        in_flight: As for `pack`.
 
     Returns:
         Number of files and their bytes.

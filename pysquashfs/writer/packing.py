@@ -45,7 +45,7 @@ def pack(
     fragments: bool = False,
     deduplicate: bool = False,
     threads: int | None = None,
-    in_flight: int = 8,
+    in_flight: int | None = None,
     tool: Tool = "python",
     overwrite: bool = False,
 ) -> PackedImage:
@@ -67,7 +67,8 @@ def pack(
         fragments: Put the ends of files together: smaller, and slow to read at random.
         deduplicate: Store equal files once.
         threads: That compress; None for all CPUs this process may use.
-        in_flight: Files that are opened and read at a time; more where opening takes long.
+        in_flight: Files that are opened and read at a time. None for 8 where reading waits, and for one,
+            without threads, where files are in memory.
         tool: "python" for the writer of this package. "mksquashfs" and "gensquashfs" are run where asked,
             with equal settings; given paths, both choose the order of the data themselves.
             "libsquashfs" is that library (1.2 or newer, not lz4), in the order of the items.
@@ -87,7 +88,7 @@ def pack(
     settings = Settings(compression, level, block_bytes, fragments, deduplicate, threads)
     if tool not in TOOLS:
         raise refused(f"the tool is {tool!r}", f"one of {', '.join(TOOLS)}")
-    if in_flight < 1:
+    if in_flight is not None and in_flight < 1:
         raise refused(f"the number of files in flight is {in_flight!r}", "1 or more")
     out = Path(out)
     if tool == "python":
@@ -105,7 +106,7 @@ def pack(
 
 
 def _pack(
-    out: Path, items: Iterable[Item], settings: Settings, in_flight: int, overwrite: bool
+    out: Path, items: Iterable[Item], settings: Settings, in_flight: int | None, overwrite: bool
 ) -> PackedImage:
     with aside(out, overwrite=overwrite) as (descriptor, _):
         output = Output(descriptor, out)

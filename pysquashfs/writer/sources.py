@@ -1,7 +1,7 @@
-"""Read the files that go into an image: several small ones at a time, large ones piece by piece.
+"""Read the files that go into an image: small ones whole, large ones piece by piece.
 
 On a parallel file system opening a file takes a millisecond and more, however small it is; so a few
-threads open and read ahead, and the image is written meanwhile.
+threads open and read ahead. Where files are in memory a thread only costs, and one loop reads them.
 
 The trap: a file may vanish or grow between being listed and being read. What was announced in the image
 must be what is stored, so each is asked for one byte more than it should have.
@@ -16,18 +16,22 @@ import stat
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
 from pysquashfs.compression import Buffer
 from pysquashfs.errors import SquashFSError
+from pysquashfs.waiting import AT_ONCE_S, Watch
 
 Item: TypeAlias = tuple[str, Buffer | Path]
 PIECE_BYTES = 1 << 20  # a multiple of every block size; files up to this are read whole and ahead
 _BATCH = 8  # files that a thread reads in one go
+_TRIED = 32
+_IN_FLIGHT = 8
 
 
-def read_ahead(items: Iterable[Item], in_flight: int) -> Generator[Item, None, None]:
+def read_ahead(items: Iterable[Item], in_flight: int | None) -> Generator[Item, None, None]:
     """The items in their order, with small files replaced by their bytes.
 
     Holds at most 8 MiB for each file in flight. An item that is no path is passed on before the next one
@@ -35,11 +39,28 @@ def read_ahead(items: Iterable[Item], in_flight: int) -> Generator[Item, None, N
 
     Args:
         items: (name, bytes or path).
-        in_flight: How many files are opened and read at a time.
+        in_flight: How many files are opened and read at a time; None to learn it from the first ones.
 
     Raises:
         SquashFSError: A file cannot be read or changed its size.
     """
+    left = iter(items)
+    if in_flight is None:
+        waits = 0
+        for name, source in islice(left, _TRIED):
+            began = Watch()
+            data = _small(source) if isinstance(source, Path) else source
+            waits += began.waited_s() > AT_ONCE_S
+            yield name, data
+        in_flight = _IN_FLIGHT if 2 * waits > _TRIED else 1
+    if in_flight > 1:
+        yield from _by_threads(left, in_flight)
+        return
+    for name, source in left:
+        yield name, _small(source) if isinstance(source, Path) else source
+
+
+def _by_threads(items: Iterable[Item], in_flight: int) -> Iterator[Item]:
     waiting: deque[tuple[list[tuple[str, Path]], Future[list[Buffer | Path]]]] = deque()
     batch: list[tuple[str, Path]] = []
     with contextlib.ExitStack() as stack:

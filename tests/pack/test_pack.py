@@ -59,6 +59,21 @@ def test_many_files_are_in_flight_only_where_they_must_be_waited_for(source: Sou
     assert pack(source, tmp_path / "near.arrow").in_flight == 1
 
 
+class Busy(FolderStore):
+    """A folder in memory on a machine with so much to do that each file takes longer than from a disk."""
+
+    def read_into(self, path: str, buffer: memoryview) -> int:
+        end = time.thread_time() + 0.0005
+        while time.thread_time() < end:
+            pass
+        return super().read_into(path, buffer)
+
+
+def test_a_busy_processor_is_not_taken_for_a_slow_disk(source: Source, tmp_path: Path) -> None:
+    busy = replace(source, store=Busy(tmp_path / "tree"))
+    assert pack(busy, tmp_path / "busy.arrow").in_flight == 1
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_nothing_but_the_output_is_left(
     name: str, source: Source, tmp_path: Path, leftovers: Callable[[Path], list[str]]

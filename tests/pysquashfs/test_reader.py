@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from squashfs_trees import LONG, RECOMMENDED, content, files_of, run
 
-from pysquashfs import SquashFS, SquashFSError, filesystem, image_file
+from pysquashfs import SquashFS, SquashFSError, filesystem, image_file, pack
 from pysquashfs.errors import ClosedError, ImageIndexError, MissingToolError, NotFoundError
 
 KIB = 1024
@@ -296,3 +296,38 @@ def test_the_recommended_options_are_those_that_info_recommends():
     from pysquashfs.info import RECOMMENDED as line
 
     assert line.split()[3:] == RECOMMENDED
+
+
+@pytest.fixture
+def raw_image(tmp_path):
+    path = tmp_path / "x.sqfs"
+    pack(path, [("a", b"first" * 1000), ("b", b""), ("c", os.urandom(300_000))])
+    return path
+
+
+def test_a_view_is_read_only_and_stays_when_the_image_is_closed_and_removed(raw_image):
+    with SquashFS(raw_image, "pure") as opened:
+        views = [opened.view_at(row) for row in range(3)]
+        truth = [opened.read_at(row) for row in range(3)]
+        assert isinstance(views[0], memoryview) and views[0].readonly and opened.view_at(-1) == truth[2]
+    raw_image.unlink()
+    assert [bytes(view) for view in views] == truth and truth[0] == b"first" * 1000
+    with pytest.raises(ClosedError, match="was closed"):
+        opened.view_at(0)
+
+
+def test_what_cannot_be_viewed_comes_as_bytes(raw_image, tmp_path, monkeypatch):
+    pack(tmp_path / "z", [("a", b"first" * 1000)], compression="gzip")
+    with SquashFS(tmp_path / "z", "pure") as packed:
+        assert packed.view_at(0) == b"first" * 1000 and isinstance(packed.view_at(0), bytes)
+    monkeypatch.setattr("pysquashfs.image_file.is_local", lambda descriptor: False)
+    with SquashFS(raw_image, "pure") as far:
+        assert isinstance(far.view_at(0), bytes) and far.view_at(0) == b"first" * 1000
+
+
+def test_a_view_of_an_image_that_was_cut_is_refused_in_a_sentence(raw_image):
+    with SquashFS(raw_image, "pure") as opened:
+        opened.view_at(0)
+        os.truncate(raw_image, 4096)
+        with pytest.raises(SquashFSError, match="became shorter"):
+            opened.view_at(2)
