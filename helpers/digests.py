@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
@@ -38,7 +39,7 @@ BESIDE = (SIDECAR_SUFFIX, *_BESIDE, *(suffix + SIDECAR_SUFFIX for suffix in _BES
 """Suffixes of the small files that stand beside a packed one."""
 
 _LARGEST_BLOCK, _LARGEST_FILE = 1 << 26, 1 << 63  # a hostile number must not become an allocation
-_ROWS_AT_ONCE = 1 << 14  # bounds memory, whatever the size of the set
+_ROWS_AT_ONCE = 1 << 12  # bounds memory, whatever the size of the set
 
 
 def byte_order(keys: pa.Array) -> pa.Array:
@@ -51,6 +52,21 @@ def byte_order(keys: pa.Array) -> pa.Array:
         rows = np.arange(len(keys), dtype=np.uint64)
         return pa.Array.from_buffers(pa.uint64(), len(rows), [None, pa.py_buffer(rows)])
     return pc.sort_indices(keys)
+
+
+def name_hashes(names: pa.StringArray) -> npt.NDArray[np.uint64]:
+    """xxh3 of each name: equal ones are found among these in a tenth of what a table of names takes.
+
+    Args:
+        names: String array without nulls.
+    """
+    found = np.empty(len(names), np.uint64)
+    for start in range(0, len(names), _ROWS_AT_ONCE):  # never a million Python strings at once
+        some = names.slice(start, _ROWS_AT_ONCE).cast(pa.binary()).to_pylist()
+        found[start : start + len(some)] = np.fromiter(
+            map(xxhash.xxh3_64_intdigest, some), np.uint64, len(some)
+        )
+    return found
 
 
 def set_digest(keys: pa.Array, targets: pa.Array, order: pa.Array | None = None) -> str:

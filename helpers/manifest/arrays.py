@@ -10,8 +10,10 @@ back to the system. So long columns come in slices. Notebook 02 measures it.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import mmap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ import pyarrow as pa
 
 from helpers.errors import ManifestError, first_few
 from helpers.manifest.faults import counted, fault, is_utf8, short
+from helpers.samples import Buffer
 
 Namer = Callable[[int], str]
 """Tells where a row is: `'n01440764/a.JPEG'`, or `row 3` where names are not known."""
@@ -29,15 +32,36 @@ _INT64 = np.iinfo(np.int64)
 _LARGEST_COLUMN = (1 << 31) - 1  # Arrow's 32-bit offsets
 
 
-class GrowingStrings:
-    """A string column that grows without ever being held twice.
+class _Pages:
+    """Bytes that grow in pages of their own: never held twice, and no holes in the heap behind them.
 
-    `pa.concat_arrays` would hold all pieces and their sum; a bytearray grows in place.
+    `pa.concat_arrays` would hold all pieces and their sum, a bytearray moves as long as it is small.
     """
 
     def __init__(self) -> None:
-        self._data = bytearray()
-        self._ends: list[npt.NDArray[np.int32]] = [np.zeros(1, np.int32)]
+        self._pages = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._used = 0
+
+    def __len__(self) -> int:
+        return self._used
+
+    def add(self, data: Buffer) -> None:
+        end = self._used + len(data)
+        if end > len(self._pages):
+            self._pages.resize(max(end, 2 * len(self._pages)))  # pages cost only when touched
+        self._pages[self._used : end] = data
+        self._used = end
+
+    def finish(self) -> pa.Buffer:
+        return pa.py_buffer(self._pages).slice(0, self._used)
+
+
+class GrowingStrings:
+    """A string column that grows without ever being held twice."""
+
+    def __init__(self) -> None:
+        self._data, self._ends = _Pages(), _Pages()
+        self._ends.add(bytes(4))
 
     def add(self, texts: Sequence[str]) -> None:
         """Append strings.
@@ -52,28 +76,41 @@ class GrowingStrings:
         else:
             encoded = [text.encode("utf-8") for text in texts]
             data, lengths = b"".join(encoded), map(len, encoded)
-        ends = np.fromiter(lengths, np.int64, len(texts)).cumsum() + len(self._data)
-        self._data += data
-        if len(self._data) > _LARGEST_COLUMN:
+        self._append(data, np.fromiter(lengths, np.int64, len(texts)).cumsum())
+
+    def extend(self, texts: pa.StringArray) -> None:
+        """Append an Arrow column without nulls.
+
+        Raises:
+            ManifestError: The column grew beyond 2 GB.
+        """
+        _, borders, data = texts.buffers()
+        if len(texts):
+            ends = np.frombuffer(borders, np.int32, len(texts) + 1, 4 * texts.offset).astype(np.int64)
+            self._append(memoryview(data or b"")[ends[0] : ends[-1]], ends[1:] - ends[0])
+
+    def _append(self, data: Buffer, ends: npt.NDArray[np.int64]) -> None:
+        ends = ends + len(self._data)
+        if len(self._data) + len(data) > _LARGEST_COLUMN:
             raise too_large()
-        self._ends.append(ends.astype(np.int32))
+        self._data.add(data)
+        self._ends.add(ends.astype(np.int32).data.cast("B"))
 
     def finish(self) -> pa.StringArray:
         """All of it as one Arrow array over the bytes collected, without a copy."""
-        ends = np.concatenate(self._ends)
-        return pa.StringArray.from_buffers(len(ends) - 1, pa.py_buffer(ends), pa.py_buffer(self._data))
+        return pa.StringArray.from_buffers(len(self._ends) // 4 - 1, self._ends.finish(), self._data.finish())
 
 
 class GrowingNumbers:
-    """Whole numbers that grow likewise, null where unknown; pieces would leave holes in the heap.
+    """Whole numbers that grow likewise, null where unknown.
 
     Args:
         kind: Their Arrow type.
     """
 
     def __init__(self, kind: pa.DataType) -> None:
-        self._kind = kind
-        self._data, self._known = bytearray(), bytearray()
+        self._kind, self._data = kind, _Pages()
+        self._unknown: list[int] = []
 
     def add(self, column: pa.Array) -> None:
         """Append a column, cast to the type.
@@ -82,16 +119,33 @@ class GrowingNumbers:
             pa.ArrowInvalid: A number is beyond the type.
         """
         column = column.cast(self._kind)
-        stored = column.buffers()[1]
-        self._data += memoryview(stored)[: len(column) * self._kind.bit_width // 8]
-        known = b"\1" * len(column) if not column.null_count else bytes(column.is_valid().to_pylist())
-        self._known += known
+        if column.null_count:
+            first = self._count()
+            self._unknown += [first + row for row, null in enumerate(column.is_null().to_pylist()) if null]
+        self._data.add(memoryview(column.buffers()[1])[: len(column) * self._kind.bit_width // 8])
 
     def finish(self) -> pa.Array:
         """All of it as one Arrow array over the bytes collected, without a copy."""
-        known = np.packbits(np.frombuffer(self._known, np.uint8), bitorder="little")
-        validity = None if all(self._known) else pa.py_buffer(known)
-        return pa.Array.from_buffers(self._kind, len(self._known), [validity, pa.py_buffer(self._data)])
+        validity = None
+        if self._unknown:
+            known = np.ones(self._count(), np.bool_)
+            known[self._unknown] = False
+            validity = pa.py_buffer(np.packbits(known, bitorder="little"))
+        return pa.Array.from_buffers(self._kind, self._count(), [validity, self._data.finish()])
+
+    def _count(self) -> int:
+        return len(self._data) * 8 // int(self._kind.bit_width)
+
+
+@contextmanager
+def plain_allocator() -> Iterator[None]:
+    """Have Arrow ask the C library for memory meanwhile: its own takes 4 MB for the first kilobyte."""
+    usual = pa.default_memory_pool()
+    pa.set_memory_pool(pa.system_memory_pool())
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(usual)
 
 
 def give_back_memory() -> None:
@@ -126,13 +180,45 @@ def from_numpy(values: npt.NDArray[np.int64]) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
+def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Strings, lists of them or whole numbers as Arrow, null for None.
+
+    `pa.array` would first import pandas where that is installed: a second and 40 MB for nothing.
+
+    Args:
+        values: What is known to be of the type.
+        kind: `string`, `list<string>` or an integer type.
+    """
+    if pa.types.is_list(kind):
+        flat = column([text for texts in values for text in texts], kind.value_type)
+        return pa.Array.from_buffers(kind, len(values), [None, _borders(map(len, values))], children=[flat])
+    known, empty = None, "" if pa.types.is_string(kind) else 0
+    if None in values:
+        known = pa.py_buffer(np.packbits([value is not None for value in values], bitorder="little"))
+        values = [empty if value is None else value for value in values]
+    if pa.types.is_string(kind):
+        text = "".join(values)
+        each = values if text.isascii() else [entry.encode() for entry in values]
+        buffers = [known, _borders(map(len, each)), pa.py_buffer(text.encode())]
+    else:
+        letter = "u" if pa.types.is_unsigned_integer(kind) else "i"
+        buffers = [known, pa.py_buffer(np.array(values, f"{letter}{kind.bit_width // 8}"))]
+    return pa.Array.from_buffers(kind, len(values), buffers)
+
+
+def _borders(lengths: Iterable[int]) -> pa.Buffer:
+    return pa.py_buffer(np.fromiter(accumulate(lengths, initial=0), np.int32))
+
+
 def one_chunk(values: pa.Array | pa.ChunkedArray) -> pa.Array:
     """An Arrow column as a single array."""
     if not isinstance(values, pa.ChunkedArray):
         return values
+    if values.num_chunks == 1:
+        return values.chunk(0)
     if values.nbytes > _LARGEST_COLUMN:
         raise too_large()
-    combined = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+    combined = values.combine_chunks()
     return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
 
 
@@ -166,7 +252,7 @@ def optional_strings(values: Any, what: str, name: Namer) -> pa.StringArray:
         return strings(values, what, name)
     _refuse_other_types(values, (str, type(None)), what, name)
     try:
-        return one_chunk(pa.array(values, pa.string()))
+        return column(values, pa.string())
     except UnicodeEncodeError:
         raise _not_utf8(values, what, name) from None
 
@@ -238,7 +324,7 @@ def integers(values: Any, what: str, name: Namer, *, nullable: bool = False) -> 
 
 def _integer_array(values: list[int | None]) -> pa.Array:
     if None in values:
-        return one_chunk(pa.array(values, pa.int64()))
+        return column(values, pa.int64())
     return from_numpy(np.array(values, np.int64))
 
 

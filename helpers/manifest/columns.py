@@ -8,6 +8,7 @@ Notebook 02 shows the messages.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -15,10 +16,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from helpers.digests import byte_order
+from helpers.digests import byte_order, name_hashes
 from helpers.errors import ManifestError, first_few
 from helpers.keys import key_problem
-from helpers.manifest.arrays import Namer, integers, is_arrow, one_chunk, optional_strings, strings
+from helpers.manifest.arrays import (
+    Namer,
+    from_numpy,
+    integers,
+    is_arrow,
+    one_chunk,
+    optional_strings,
+    strings,
+)
+from helpers.manifest.arrays import column as arrow_column
 from helpers.manifest.faults import counted, fault, is_utf8, named, short
 from helpers.samples import UNLABELLED, Meta, TargetKind
 
@@ -26,7 +36,7 @@ SUSPICIOUS_PATH = r"\x00|(^|/)\.{0,2}(/|$)"
 """Matches exactly the strings that `key_problem` objects to (a test compares the two)."""
 
 COLUMNS = ("path", "label", "captions", "bytes", "sha256", "meta")
-_ROWS_AT_ONCE = 1 << 14
+_ROWS_AT_ONCE = 1 << 12
 _LARGEST_SIZE = (1 << 63) - 1
 
 
@@ -156,7 +166,7 @@ def caption_column(captions: Any, name: Namer = by_row) -> pa.Array:
             f"{counted(bad, 'sample')} without a list of captions: {first_few(examples, len(bad))}",
             "a list of strings in UTF-8 for each sample",
         )
-    return one_chunk(pa.array(captions, pa.list_(pa.string())))
+    return arrow_column(captions, pa.list_(pa.string()))
 
 
 def _is_captions(entry: object) -> bool:
@@ -214,7 +224,7 @@ def meta_column(metas: Sequence[Meta | None] | pa.Array, name: Namer = by_row) -
             f"{counted(bad, 'meta entry')} not a JSON object: {first_few(examples, len(bad))}",
             "objects with string keys that JSON can hold, or null",
         )
-    return one_chunk(pa.array(texts, pa.string()))
+    return arrow_column(texts, pa.string())
 
 
 def _parsed(text: object) -> Any:
@@ -236,8 +246,23 @@ def _as_text(meta: object) -> str:
 
 def shared_stems(paths: pa.StringArray) -> frozenset[str]:
     """What several paths have before the first dot of their file name."""
-    stems = pc.replace_substring_regex(paths, pattern=r"\.[^/]*$", replacement="")
-    return frozenset(stem for found in _repeats(stems, byte_order(stems)) for stem in found.to_pylist())
+    hashes = np.empty(len(paths), np.uint64)
+    for start, stems in _stems(paths):
+        hashes[start : start + len(stems)] = name_hashes(stems)
+    hashes.sort()
+    twice = hashes[1:][hashes[1:] == hashes[:-1]]
+    times: Counter[str] = Counter()
+    for _, stems in _stems(paths) if len(twice) else ():
+        rows = np.flatnonzero(np.isin(name_hashes(stems), twice))
+        times.update(stems.take(from_numpy(rows)).to_pylist())
+    return frozenset(stem for stem, count in times.items() if count > 1)  # hashes may be equal by chance
+
+
+def _stems(paths: pa.StringArray) -> Iterator[tuple[int, pa.StringArray]]:
+    """What the paths have before the first dot of their file name, a few thousand at a time."""
+    for start in range(0, len(paths), _ROWS_AT_ONCE):
+        some = paths.slice(start, _ROWS_AT_ONCE)
+        yield start, pc.replace_substring_regex(some, pattern=r"\.[^/]*$", replacement="")
 
 
 OPTIONAL: dict[str, Callable[[Any, Namer], pa.Array]] = {

@@ -22,7 +22,7 @@ from helpers.digests import set_digest
 from helpers.errors import ManifestError
 from helpers.manifest import columns as checks
 from helpers.manifest import picking
-from helpers.manifest.arrays import from_numpy, give_back_memory, one_chunk, to_numpy
+from helpers.manifest.arrays import from_numpy, give_back_memory, one_chunk, plain_allocator, to_numpy
 from helpers.manifest.faults import told_of
 from helpers.manifest.files import check_files
 from helpers.manifest.reading import read_document
@@ -108,10 +108,11 @@ class Manifest:
             ManifestError: It is missing, damaged or says something impossible.
         """
         path = Path(path)
-        document = read_document(path)
-        give_back_memory()  # of parsing, before that of sorting comes on top
-        with told_of(path):
-            manifest = cls.from_columns(**document.arguments)
+        with plain_allocator():
+            document = read_document(path)
+            give_back_memory()  # of parsing, before that of sorting comes on top
+            with told_of(path):
+                manifest = cls.from_columns(**document.arguments)
         document.check_digest(path, manifest.digest)
         give_back_memory()
         return manifest

@@ -19,6 +19,7 @@ from helpers import formats
 from helpers.errors import SourceError, UsageError
 from helpers.formats.files.reading import MANIFEST
 from helpers.manifest import Manifest
+from helpers.manifest.arrays import column
 from helpers.manifest.faults import told_of
 from helpers.manifest.writing import FORMAT
 from helpers.samples import UNLABELLED, ByteStore, Reader
@@ -27,7 +28,7 @@ from helpers.sources.record import Options, Source
 from helpers.sources.tarball.store import Lookup
 
 _HEAD_BYTES = 1024
-_ROWS_AT_ONCE = 65_536
+_ROWS_AT_ONCE = 4096
 _SINGLE = ("arrow", "hdf5", "squashfs")
 
 
@@ -168,9 +169,10 @@ def _column(reader: Reader, of: Callable[[int], Any], kind: pa.DataType) -> pa.A
 
     def parts() -> Iterator[pa.Array]:
         for start in range(0, len(reader), _ROWS_AT_ONCE):
-            yield pa.array(map(of, range(start, min(start + _ROWS_AT_ONCE, len(reader)))), kind)
+            rows = range(start, min(start + _ROWS_AT_ONCE, len(reader)))
+            yield column([of(row) for row in rows], kind)
 
-    return pa.concat_arrays([pa.array([], kind), *parts()])
+    return pa.concat_arrays([column([], kind), *parts()])
 
 
 def _text(meta: Any) -> str | None:

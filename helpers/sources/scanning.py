@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from helpers.errors import SourceError, first_few
+from helpers.manifest.arrays import column
 from helpers.progress import plural
 
 _STATS_AT_ONCE = 512
@@ -73,8 +74,8 @@ class Tree:
         chunks = []
         for folder in self.folders:
             head = prefix + (folder.path + "/" if folder.path else "")
-            chunks.append(pa.array([head + name for name in folder.files], pa.string()))
-        return pa.concat_arrays(chunks) if chunks else pa.array([], pa.string())
+            chunks.append(column([head + name for name in folder.files], pa.string()))
+        return pa.concat_arrays([column([], pa.string()), *chunks])
 
     def contents(self) -> str:
         """In words: `3 .csv files and no images`."""

@@ -17,7 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from helpers.errors import SourceError, first_few
+from helpers.formats.tar.archive import as_mask
 from helpers.manifest import Manifest
+from helpers.manifest.arrays import column, to_numpy
 from helpers.progress import plural
 from helpers.samples import UNLABELLED
 from helpers.sources.imagenet.order import refuse_other_order
@@ -54,7 +56,7 @@ def choose_tar(folder: Path, options: Options) -> tuple[Path, tuple[str, ...]]:
 
 def role_of(archive: Archive) -> str | None:
     """Which split of ImageNet an archive is, by the names in it; None if it is something else."""
-    names = archive.names.filter(pa.array(archive.having((".jpeg",)))).slice(0, _LOOK_AT).to_pylist()
+    names = archive.take(np.flatnonzero(archive.having((".jpeg",)))[:_LOOK_AT]).names.to_pylist()
     for split, pattern in _ROLES.items():
         if names and all(re.match(pattern, name) for name in names):
             return split
@@ -111,13 +113,13 @@ def _labels(
         notes: tuple[str, ...] = ()
     else:
         found, origin = beside.wnids_of_val(names.to_pylist())
-        wnids, notes = pa.array(found, pa.string()), (f"labels read from {origin}",)
+        wnids, notes = column(found, pa.string()), (f"labels read from {origin}",)
     occurring = [wnid for wnid in wnids.unique().to_pylist() if wnid is not None]
     classes = in_order(beside.classes() or occurring, options.label_order, beside)
-    labels = pc.index_in(wnids, pa.array(classes, pa.string()))
+    labels = pc.index_in(wnids, column(classes, pa.string()))
     if labels.null_count:
         notes += _without_label(names.filter(labels.is_null()).to_pylist(), len(names), options)
-    return pc.fill_null(labels, UNLABELLED).to_numpy(), classes, notes
+    return np.where(as_mask(labels.is_valid()), to_numpy(labels), np.int32(UNLABELLED)), classes, notes
 
 
 def _without_label(names: list[str], total: int, options: Options) -> tuple[str, ...]:

@@ -18,11 +18,10 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from helpers.digests import name_hashes
 from helpers.errors import FormatError, SourceError
 from helpers.formats.tar.archive import Archive
 from helpers.formats.tar.streams import ForwardFile, PlainFile
-
-_HASH_AT_ONCE = 16_384
 
 
 @contextmanager
@@ -43,7 +42,7 @@ class Lookup:
 
     def __init__(self, names: pa.StringArray) -> None:
         self._names = names
-        hashes = np.fromiter(_hashes(names), np.uint64, len(names))
+        hashes = name_hashes(names)
         order = np.argsort(hashes, kind="stable")
         self._hashes = hashes[order].data
         self._rows = order.data
@@ -58,12 +57,6 @@ class Lookup:
                 return row
             place += 1
         return -1
-
-
-def _hashes(names: pa.StringArray) -> Iterator[int]:
-    for start in range(0, len(names), _HASH_AT_ONCE):  # never a million Python strings at once
-        for name in names.slice(start, _HASH_AT_ONCE).cast(pa.binary()).to_pylist():
-            yield xxhash.xxh3_64_intdigest(name)
 
 
 class _Store:
