@@ -109,6 +109,11 @@ class ByteFile:
             elif hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(self._descriptor, start, stop - start, os.POSIX_FADV_WILLNEED)
 
+    def forget(self) -> None:
+        """Let go of mapped pages that are not needed again; the page cache keeps them."""
+        if self._view is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._mapping.madvise(mmap.MADV_DONTNEED)
+
     def _fetch(self, start: int, stop: int) -> Buffer:
         try:
             data = os.pread(self._descriptor, stop - start, start)

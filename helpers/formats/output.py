@@ -7,8 +7,9 @@ is noticed only by who looks at its answer. Notebook 03 teaches why one long wri
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from helpers import digests
 from helpers.digests import BlockHasher
@@ -16,6 +17,7 @@ from helpers.errors import cannot_write as cannot_write
 from helpers.errors import writing as writing
 from helpers.samples import Buffer, Packed
 
+_HELD_BYTES = 1 << 20
 _PIECES_AT_ONCE = 512  # the kernel takes 1,024 (IOV_MAX)
 
 
@@ -99,3 +101,48 @@ def write_all(descriptor: int, pieces: Sequence[Buffer], position: int, path: Pa
                 rest[0] = rest[0][written:]
     except OSError as error:
         raise cannot_write(path, error) from error
+
+
+class ArrowSink:
+    """What pyarrow writes to: small pieces are held back, so that each batch is one call.
+
+    pyarrow hands over the columns as they are, without a copy: what reuses their memory must `flush` before.
+
+    Args:
+        append: Takes the pieces, in order.
+    """
+
+    closed = False
+
+    def __init__(self, append: Callable[[list[memoryview]], object]) -> None:
+        self._append = append
+        self._held: list[memoryview] = []
+        self._held_bytes = self._bytes = 0
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._held.append(view)
+        self._held_bytes += len(view)
+        self._bytes += len(view)
+        if self._held_bytes > _HELD_BYTES:
+            self.flush()
+        return len(view)
+
+    def tell(self) -> int:
+        return self._bytes
+
+    def flush(self) -> None:
+        held, self._held, self._held_bytes = self._held, [], 0
+        self._append(held)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False

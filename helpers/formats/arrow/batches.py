@@ -24,12 +24,13 @@ from helpers.formats.arrow.footer import Cuts, blocks, header_rows, row_counts
 from helpers.formats.arrow.writing import CUTS
 from helpers.formats.bytefile import Access, ByteFile, damaged
 from helpers.formats.reader import numbered_keys
+from helpers.manifest.arrays import GrowingStrings
 from helpers.samples import UNLABELLED
 
 _FILE_MAGIC = b"ARROW1"
 _STREAM_START = b"\xff\xff\xff\xff"
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
-_KEYS_AT_ONCE = 1024
+_KEYS_AT_ONCE = 128
 _SMALL_COLUMNS_BYTES = 64 << 10  # keys, labels, captions of some 64 rows
 
 
@@ -214,20 +215,15 @@ class Opened:
         """The key column in one piece; row numbers where a file has none."""
         if self.columns.key is None:
             return numbered_keys(self.rows)
-        parts = [
-            pa.concat_arrays([self.batch(n).column(self.columns.key) for n in range(first, last)])
-            for first, last in _ranges(self.count, _KEYS_AT_ONCE)
-        ]
-        keys = pa.chunked_array(parts, pa.string()).combine_chunks()
-        del parts
-        pa.default_memory_pool().release_unused()  # else a process keeps the keys twice
-        return pc.fill_null(keys, "") if keys.null_count else keys
+        keys = GrowingStrings()
+        for first in range(0, self.count, _KEYS_AT_ONCE):
+            last = min(first + _KEYS_AT_ONCE, self.count)
+            some = pa.concat_arrays([self.batch(n).column(self.columns.key) for n in range(first, last)])
+            keys.extend(pc.fill_null(some, "") if some.null_count else some)
+            self.file.forget()
+        return keys.finish()
 
 
 def _numbers(values: np.ndarray) -> memoryview[int]:
     """As Python integers at a third of the cost of numpy's, and without 32 bytes for each."""
     return values.astype(np.int64).data.cast("B").cast("q")
-
-
-def _ranges(count: int, step: int) -> list[tuple[int, int]]:
-    return [(first, min(first + step, count)) for first in range(0, count, step)]

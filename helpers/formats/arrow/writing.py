@@ -18,7 +18,8 @@ import pyarrow as pa
 from helpers.errors import FormatError
 from helpers.formats import provenance
 from helpers.formats.checked import INT64, captions_of, key_of, label_of, meta_text
-from helpers.formats.output import OutputFile, packed
+from helpers.formats.output import ArrowSink, OutputFile, packed
+from helpers.manifest.arrays import column
 from helpers.samples import Buffer, Packed, Sample, Schema
 
 BINARY_LIMIT = 2**31 - 1
@@ -27,7 +28,6 @@ BINARY_LIMIT = 2**31 - 1
 UINT16 = range(2**16)
 PROVENANCE = b"smallfiles"
 CUTS = b"smallfiles.cuts"
-_HELD_BYTES = 1 << 20
 
 
 def write_batches(
@@ -48,7 +48,7 @@ def write_batches(
             next_step="Choose the layout smallfiles",
         )
     with OutputFile(out, digest=digest) as file:
-        sink = _Sink(file)
+        sink = ArrowSink(file.append)
         arrow_schema = _arrow_schema(schema, options, rows, max_bytes, juelich)
         batch = _Batch(out, schema, arrow_schema, UINT16 if juelich else INT64, max_bytes)
         count = payload = 0
@@ -66,7 +66,7 @@ def write_batches(
         return packed("arrow", file.finish(), count, payload)
 
 
-def _flush(batch: _Batch, writer: pa.RecordBatchWriter, sink: _Sink) -> None:
+def _flush(batch: _Batch, writer: pa.RecordBatchWriter, sink: ArrowSink) -> None:
     writer.write_batch(batch.take())
     sink.flush()  # the batch's buffer is about to be used again
 
@@ -170,45 +170,4 @@ class _Batch:
 
 
 def _as_array(values: Any, kind: pa.DataType) -> pa.Array:
-    return values if isinstance(values, pa.Array) else pa.array(values, kind)
-
-
-class _Sink:
-    """What pyarrow writes to: small pieces are held back, so that each batch is one call.
-
-    pyarrow hands over the columns as they are, without a copy, so nothing may be held beyond `flush`.
-    """
-
-    closed = False
-
-    def __init__(self, file: OutputFile) -> None:
-        self._file = file
-        self._held: list[Buffer] = []
-        self._held_bytes = 0
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        self._held.append(view)
-        self._held_bytes += len(view)
-        if self._held_bytes > _HELD_BYTES:
-            self.flush()
-        return len(view)
-
-    def tell(self) -> int:
-        return self._file.position + self._held_bytes
-
-    def flush(self) -> None:
-        held, self._held, self._held_bytes = self._held, [], 0
-        self._file.append(held)
-
-    def close(self) -> None:
-        self.closed = True
-
-    def readable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
+    return values if isinstance(values, pa.Array) else column(values, kind)

@@ -23,6 +23,7 @@ from helpers.formats.files.reading import MANIFEST
 from helpers.formats.output import cannot_write, save_digest, write_all, writing
 from helpers.keys import MAX_COMPONENT_BYTES, is_writable_name
 from helpers.manifest import Manifest
+from helpers.manifest.arrays import column
 from helpers.samples import UNLABELLED, Packed, Sample, Schema
 
 LABELS = range(UNLABELLED, 2**31)
@@ -30,7 +31,7 @@ LABELS = range(UNLABELLED, 2**31)
 
 _RESERVED = (MANIFEST, MANIFEST + digests.SIDECAR_SUFFIX)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-_ROWS_AT_ONCE = 65_536
+_ROWS_AT_ONCE = 4096
 
 
 def write_tree(samples: Iterable[Sample], out: Path, schema: Schema, digest: bool) -> Packed:
@@ -119,7 +120,7 @@ class _Table:
 
     def _flush(self) -> None:
         for name, kind in self._kinds.items():
-            self._done[name].append(pa.array(self._rows[name], kind))
+            self._done[name].append(column(self._rows[name], kind))
             self._rows[name] = []
 
     def manifest(self) -> Manifest:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ import pyarrow as pa
 from helpers.formats import provenance
 from helpers.formats.bytefile import damaged
 from helpers.formats.checked import captions_of, key_of, label_of, meta_text
+from helpers.formats.output import ArrowSink
+from helpers.manifest.arrays import GrowingNumbers, GrowingStrings, column
 from helpers.samples import Buffer, Meta, Sample, Schema, Target
 
 FOLDER = ".smallfiles"
@@ -34,7 +37,7 @@ PROVENANCE = b"smallfiles"
 ALIGNMENT = 64
 _PLACE = struct.Struct("<8s3Q")
 _MAGIC = b"sfplace\x01"
-_ROWS_AT_ONCE = 65_536
+_ROWS_AT_ONCE = 4096
 _TEXT = """\
 This image was packed by "smallfiles". Every sample is a file at its own path.
 samples.arrow beside this file holds keys, labels (or captions) and where they came from:
@@ -86,7 +89,9 @@ class Table:
         kinds |= {"meta": pa.string()} if schema.has_meta else {}
         kinds |= {"bytes": pa.int64()} | ({"start": pa.int64()} if positions else {})
         self._kinds = kinds
-        self._done: dict[str, list[pa.Array]] = {name: [] for name in kinds}
+        self._keys = GrowingStrings()
+        self._numbers = {name: GrowingNumbers(kind) for name, kind in kinds.items() if kind == pa.int64()}
+        self._pieces: dict[str, list[pa.Array]] = {name: [] for name in kinds}  # of other columns
         self._rows: dict[str, list[Any]] = {name: [] for name in kinds}
         self.samples = self.payload_bytes = 0
 
@@ -113,30 +118,48 @@ class Table:
 
     def _flush(self) -> None:
         for name, kind in self._kinds.items():
-            self._done[name].append(pa.array(self._rows[name], kind))
-            self._rows[name] = []
+            rows, self._rows[name] = self._rows[name], []
+            if name == "key":
+                self._keys.add(rows)
+            elif name in self._numbers:
+                self._numbers[name].add(column(rows, kind))
+            else:
+                self._pieces[name].append(column(rows, kind))
 
-    def dumps(self, options: Any) -> pa.Buffer:
-        """The Arrow file: one record batch, so that each column is one run of memory."""
+    def _finished(self, name: str) -> pa.Array:
+        if name == "key":
+            return self._keys.finish()
+        number = self._numbers.pop(name, None)
+        return number.finish() if number else pa.concat_arrays(self._pieces.pop(name))
+
+    def dumps(self, options: Any, piece_bytes: int) -> Iterator[Buffer]:
+        """The Arrow file: one record batch, so that each column is one run of memory. Nothing is kept.
+
+        Args:
+            options: For the record of provenance.
+            piece_bytes: Size of each piece but the last; one for all would be held twice.
+        """
         self._flush()
         record = provenance.record("squashfs", self._schema, options)
         schema = pa.schema(
             [pa.field(name, kind, nullable=name == "meta") for name, kind in self._kinds.items()],
             {PROVENANCE: provenance.dumps(record)},
         )
-        # Neither pieces beside their sum nor a buffer that doubles while it grows: 200 bytes a sample.
-        columns = [pa.concat_arrays(self._done.pop(name)) for name in self._kinds]
-        batch = pa.record_batch(columns, schema=schema)
-        size = pa.MockOutputStream()
-        _save(batch, size)
-        table = pa.allocate_buffer(size.size())
-        _save(batch, pa.FixedSizeBufferWriter(table))
-        return table
-
-
-def _save(batch: pa.RecordBatch, sink: pa.NativeFile) -> None:
-    with pa.ipc.new_file(sink, batch.schema) as writer:
-        writer.write_batch(batch)
+        batch = pa.record_batch([self._finished(name) for name in self._kinds], schema=schema)
+        self._keys = GrowingStrings()
+        views: list[memoryview] = []
+        sink = ArrowSink(views.extend)
+        with pa.PythonFile(sink, mode="w") as stream, pa.ipc.new_file(stream, schema) as writer:
+            writer.write_batch(batch)
+        sink.flush()
+        held = bytearray()
+        for view in views:
+            for start in range(0, len(view), piece_bytes):
+                held += view[start : start + piece_bytes]
+                if len(held) >= piece_bytes:
+                    yield held[:piece_bytes]
+                    del held[:piece_bytes]
+        yield held
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def _add_table(writer: ImageWriter, file: OutputFile, table: Table, options: Any
     """The folder of our own; its files come last, the place of the table as the last of the data."""
     writer.add(README, readme(file.position))
     start = file.position
-    writer.add(TABLE, memoryview(table.dumps(options)))
+    writer.add_pieces(TABLE, table.dumps(options, writer.settings.block_bytes))
     if placed:
         stop = file.position
         writer.add(PLACE, Place(start, stop, stop).dumps())

@@ -83,10 +83,11 @@ class Archive:
 
     def having(self, suffixes: tuple[str, ...]) -> npt.NDArray[np.bool_]:
         """Which files have one of these suffixes (lower case with the dot)."""
-        lower = pc.utf8_lower(self.names)
         found = np.zeros(len(self.names), bool)
-        for suffix in suffixes:
-            found |= as_mask(pc.ends_with(lower, suffix))
+        for start in range(0, len(self.names), _ROWS_AT_ONCE):
+            lower = pc.utf8_lower(self.names.slice(start, _ROWS_AT_ONCE))
+            for suffix in suffixes:
+                found[start : start + len(lower)] |= as_mask(pc.ends_with(lower, suffix))
         return found
 
     def contents_in_words(self) -> str:

@@ -25,12 +25,13 @@ from helpers.formats import provenance
 from helpers.formats.bytefile import Access, ByteFile
 from helpers.formats.output import save_digest, writing
 from helpers.formats.tar.sides import Annotated
+from helpers.manifest.arrays import column, from_numpy
 from helpers.samples import Target, TargetKind
 
 SUFFIX = ".index.arrow"
 _FACTS = b"smallfiles.tar"
 _EDGE_BYTES = 4096
-_CHUNK_ROWS = 16_384
+_CHUNK_ROWS = 4096
 _NONE = np.zeros(0, np.int64)
 _TARGET_TYPES: dict[TargetKind, pa.DataType] = {"label": pa.int64(), "captions": pa.list_(pa.string())}
 
@@ -77,7 +78,7 @@ class IndexBuilder:
     def __init__(self, kind: TargetKind) -> None:
         self._types = (pa.string(), pa.int64(), pa.int64(), _TARGET_TYPES[kind], pa.string())
         self._rows: list[tuple[str, int, int, Target, str | None]] = []
-        self._chunks: list[list[pa.Array]] = [[pa.array([], type_)] for type_ in self._types]
+        self._chunks: list[list[pa.Array]] = [[column([], type_)] for type_ in self._types]
 
     def add(self, key: str, offset: int, size: int, target: Target, meta: str | None) -> None:
         """Add the next sample."""
@@ -87,8 +88,8 @@ class IndexBuilder:
 
     def _gather(self) -> None:
         columns = zip(*self._rows, strict=True) if self._rows else ()
-        for chunks, column, type_ in zip(self._chunks, columns, self._types, strict=False):
-            chunks.append(pa.array(column, type_))
+        for chunks, values, type_ in zip(self._chunks, columns, self._types, strict=False):
+            chunks.append(column(values, type_))
         self._rows = []
 
     def build(self, **facts: Any) -> Index:
@@ -147,7 +148,7 @@ def save(index: Index, path: Path, *, digest: bool) -> list[Path]:
         "frames": [[0, 0], [index.file_bytes, index.raw_bytes]] if index.raw_bytes else [],
         "provenance": provenance.dumps(index.provenance),
     }
-    arrays = [index.keys, pa.array(index.offsets), pa.array(index.sizes), index.targets, index.metas]
+    arrays = [index.keys, from_numpy(index.offsets), from_numpy(index.sizes), index.targets, index.metas]
     batch = pa.record_batch(arrays, names=["key", "offset", "size", index.target_kind, "meta"])
     batch = batch.replace_schema_metadata({_FACTS: json.dumps(facts, sort_keys=True)})
     sink = pa.BufferOutputStream()

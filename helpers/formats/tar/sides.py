@@ -32,6 +32,7 @@ from helpers.errors import FormatError, first_few
 from helpers.formats import provenance
 from helpers.formats.tar import names
 from helpers.formats.tar.archive import Archive, as_mask
+from helpers.manifest.arrays import column, from_numpy, to_numpy
 from helpers.progress import plural
 from helpers.samples import UNLABELLED, Target, TargetKind
 
@@ -86,8 +87,8 @@ class Annotated:
     def without(self, kind: TargetKind) -> list[str]:
         """Keys of samples for which no target of this kind is given."""
         found: Sequence[object] = self.labels if kind == "label" else self.captions
-        missing = pa.array(np.array([target is None for target in found], bool))
-        keys: list[str] = self.data.names.filter(missing).to_pylist()
+        missing = np.flatnonzero(np.array([target is None for target in found], bool))
+        keys: list[str] = self.data.names.take(from_numpy(missing)).to_pylist()
         return keys
 
 
@@ -150,7 +151,7 @@ def read(archive: Archive, suffixes: tuple[str, ...] = DATA_SUFFIXES) -> Annotat
         return _alone(archive.select(plain), int((~plain).sum()))
     split = pc.extract_regex(archive.names, _SPLIT)
     suffix = pc.utf8_lower(split.field("suffix"))
-    group = split.field("stem").dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    group = to_numpy(split.field("stem").dictionary_encode().indices).astype(np.int64)
     if archive.is_ours:
         sides = {name: _rows(pc.equal(suffix, name)) for name in SIDES}
         rows = np.sort(np.unique(group, return_index=True)[1])
@@ -160,7 +161,7 @@ def read(archive: Archive, suffixes: tuple[str, ...] = DATA_SUFFIXES) -> Annotat
     sides = {name: _rows(pc.equal(suffix, name)) for name in SIDES}
     sides = {name: found[rank[found] == _NO_SAMPLE] for name, found in sides.items()}
     shared = np.zeros(group.max(initial=-1) + 1, bool)
-    shared[group[_rows(pc.is_in(_last(suffix), pa.array(SIDES))) if len(group) else []]] = True
+    shared[group[_rows(pc.is_in(_last(suffix), column(SIDES, pa.string()))) if len(group) else []]] = True
     candidates = np.flatnonzero(rank != _NO_SAMPLE)
     rows = _one_of_each(archive, candidates, group, rank, shared)
     aside = len(archive.names) - len(rows) - sum(map(len, sides.values()))
@@ -191,16 +192,16 @@ def _rows(found: pa.Array) -> Rows:
 def _keys_of(stored: pa.StringArray) -> pa.StringArray:
     if not pc.any(pc.match_substring(stored, "%")).as_py():
         return stored
-    return pa.array([names.key_of(name) for name in stored.to_pylist()], pa.string())
+    return column([names.key_of(name) for name in stored.to_pylist()], pa.string())
 
 
 def _ranks(archive: Archive, suffix: pa.StringArray, suffixes: tuple[str, ...]) -> npt.NDArray[np.int8]:
     """Which files may be samples' own data: `a.jpg` before `a.left.jpg`; others if there is no image."""
     rank = np.full(len(suffix), _NO_SAMPLE, np.int8)
     rank[archive.having(suffixes)] = 1
-    rank[as_mask(pc.is_in(suffix, pa.array([text[1:] for text in suffixes])))] = 0
+    rank[as_mask(pc.is_in(suffix, column([text[1:] for text in suffixes], pa.string())))] = 0
     if suffixes is DATA_SUFFIXES and not (rank != _NO_SAMPLE).any():
-        rank[~as_mask(pc.is_in(suffix, pa.array(["", *_NO_DATA])))] = 0
+        rank[~as_mask(pc.is_in(suffix, column(["", *_NO_DATA], pa.string())))] = 0
     return rank
 
 
@@ -215,7 +216,7 @@ def _one_of_each(
     crowded = shared & (np.bincount(group[rows], minlength=len(shared)) > 1)
     if crowded.any():
         clash = rows[group[rows] == np.flatnonzero(crowded)[0]]
-        found = archive.names.take(pa.array(clash)).to_pylist()
+        found = archive.names.take(from_numpy(clash)).to_pylist()
         raise _unclear(
             archive, found, "share one stem (it ends at the first dot)", "one file for each sample"
         )

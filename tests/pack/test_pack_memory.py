@@ -1,0 +1,86 @@
+"""What a sample costs in memory while it is packed, and in a reader; and that nothing imports pandas.
+
+Each is the peak of a child process, above what it had after the same with a few samples.
+"""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+ROWS = 60_000
+
+CHILD = """
+import sys
+from pathlib import Path
+from helpers import formats, sources
+from helpers.bench.memory import peak_bytes, resident_bytes
+from helpers.pack import PackConfig, pack
+from helpers.samples import Sample, Schema
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pandas":
+            print("pandas is imported", file=sys.stderr)
+
+sys.meta_path.insert(0, Watch())
+task, suffix, rows, folder = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
+
+def samples(count):
+    for row in range(count):
+        yield Sample(f"n{row // 100:08d}/n{row // 100:08d}_{row:08d}.JPG", b"0123456789", row // 100, None)
+
+def write(out, count):
+    module = formats.get({"arrow": "arrow", "h5": "hdf5", "sqfs": "squashfs", "tar": "tar"}[suffix])
+    schema = Schema(count, 10 * count, 10, "label", False, frozenset(), "n", "train", (), "sha256:0")
+    getattr(module, "write_shard", module.write)(samples(count), out, schema=schema)
+
+def work(count):
+    out = folder / f"{count}.{suffix}"
+    if task == "write":
+        return write(out, count)
+    if task == "pack":
+        return pack(sources.load(folder / f"{count}.source.tar"), out, PackConfig(check="none"))
+    reader = formats.open(out)
+    return reader, reader.keys(), reader.read(1), reader.target(count - 1)
+
+work(1000)  # what is loaded with the first use counts as imports
+before = resident_bytes()
+kept = work(rows)
+print((peak_bytes() - before) / rows)
+"""
+
+
+def child(task: str, suffix: str, rows: int, folder: Path) -> float:
+    words = [sys.executable, "-c", CHILD, task, suffix, str(rows), str(folder)]
+    end = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert end.returncode == 0, end.stderr
+    assert "pandas" not in end.stderr
+    return float(end.stdout)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "written_bytes", "open_bytes"),
+    [("arrow", 30, 110), ("h5", 200, 80), ("sqfs", 240, 100), ("tar", 350, 110)],
+)
+def test_a_sample_costs_little_more_than_what_describes_it(
+    suffix: str, written_bytes: int, open_bytes: int, tmp_path: Path
+) -> None:
+    assert child("write", suffix, ROWS, tmp_path) < written_bytes
+    assert child("open", suffix, ROWS, tmp_path) < open_bytes
+
+
+@pytest.mark.parametrize("suffix", ["arrow", "h5", "sqfs", "tars"])
+def test_packing_a_tar_does_not_import_pandas(suffix: str, tmp_path: Path) -> None:
+    for rows in (1000, 1001):
+        with tarfile.open(tmp_path / f"{rows}.source.tar", "w") as tar:
+            for row in range(rows):
+                member = tarfile.TarInfo(f"n{row % 9:08d}/n{row % 9:08d}_{row}.JPEG")
+                member.size = 9
+                tar.addfile(member, io.BytesIO(b"\xff\xd8\xff12345\xd9"))
+    child("pack", suffix, 1001, tmp_path)
