@@ -122,7 +122,8 @@ class GrowingNumbers:
         if column.null_count:
             first = self._count()
             self._unknown += [first + row for row, null in enumerate(column.is_null().to_pylist()) if null]
-        self._data.add(memoryview(column.buffers()[1])[: len(column) * self._kind.bit_width // 8])
+        if len(column):
+            self._data.add(to_numpy(column).data.cast("B"))
 
     def finish(self) -> pa.Array:
         """All of it as one Arrow array over the bytes collected, without a copy."""

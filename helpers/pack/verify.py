@@ -22,7 +22,9 @@ from helpers.digests import ContentDigest, sidecar
 from helpers.errors import FormatError, HelpersError, first_few
 from helpers.formats.files.reading import MANIFEST
 from helpers.manifest import Manifest
-from helpers.manifest.arrays import column
+from helpers.manifest.arrays import column, integers
+from helpers.manifest.columns import by_row
+from helpers.manifest.faults import told_of
 from helpers.pack.scaling import described
 from helpers.progress import plural, progress
 from helpers.samples import Buffer, Reader
@@ -217,8 +219,12 @@ def _check_samples(reader: Reader, truth: _Truth | None, found: _Findings) -> No
 
 
 def _check_set(reader: Reader, targets: list[Any], found: _Findings) -> None:
-    kind = pa.int64() if reader.target_kind == "label" else pa.list_(pa.string())
-    actual = digests.set_digest(reader.keys(), column(targets, kind))
+    if reader.target_kind == "label":
+        with told_of(reader.path):  # those of others may be beyond 64 bits
+            known = integers(targets, "label", by_row)
+    else:
+        known = column(targets, pa.list_(pa.string()))
+    actual = digests.set_digest(reader.keys(), known)
     provenance = reader.info().get("provenance") or {}
     schema = provenance.get("schema", {})
     planned, digest = schema.get("count", len(reader)), schema.get("manifest_digest")

@@ -19,7 +19,8 @@ from helpers import formats
 from helpers.errors import SourceError, UsageError
 from helpers.formats.files.reading import MANIFEST
 from helpers.manifest import Manifest
-from helpers.manifest.arrays import column
+from helpers.manifest.arrays import column, integers
+from helpers.manifest.columns import by_row
 from helpers.manifest.faults import told_of
 from helpers.manifest.writing import FORMAT
 from helpers.samples import UNLABELLED, ByteStore, Reader
@@ -154,23 +155,26 @@ def _manifest(reader: Reader, schema: Mapping[str, Any], split: str | None) -> M
     has_meta = schema.get("has_meta", True)
     return Manifest.from_columns(
         reader.keys(),
-        _column(reader, reader.target, pa.int64() if label else pa.list_(pa.string())),
+        _column(reader, "label", reader.target, pa.int64() if label else pa.list_(pa.string())),
         name=str(schema.get("name", reader.path.name.partition(".")[0] or "dataset")),
         split=str(schema.get("split", split or "train")),
         classes=reader.classes,
-        sizes=_column(reader, reader.size, pa.int64()),
-        metas=_column(reader, lambda index: _text(reader.meta(index)), pa.string()) if has_meta else None,
+        sizes=_column(reader, "size", reader.size, pa.int64()),
+        metas=_column(reader, "meta", lambda index: _text(reader.meta(index)), pa.string())
+        if has_meta
+        else None,
         target=reader.target_kind,
     )
 
 
-def _column(reader: Reader, of: Callable[[int], Any], kind: pa.DataType) -> pa.Array:
+def _column(reader: Reader, what: str, of: Callable[[int], Any], kind: pa.DataType) -> pa.Array:
     """One value a sample, of which few exist as Python objects at once."""
 
     def parts() -> Iterator[pa.Array]:
         for start in range(0, len(reader), _ROWS_AT_ONCE):
             rows = range(start, min(start + _ROWS_AT_ONCE, len(reader)))
-            yield column([of(row) for row in rows], kind)
+            values = [of(row) for row in rows]  # labels of others may be beyond what a column holds
+            yield integers(values, what, by_row) if kind == pa.int64() else column(values, kind)
 
     return pa.concat_arrays([column([], kind), *parts()])
 

@@ -358,7 +358,7 @@ def test_a_position_outside_of_the_data_is_refused_by_name(tmp_path):
         writer = ImageWriter(file.writelines)
         writer.add("a.jpg", b"x")
         start = file.tell()
-        writer.add(member.TABLE, memoryview(table.dumps(None)))
+        writer.add_pieces(member.TABLE, table.dumps(None, writer.settings.block_bytes))
         stop = file.tell()
         writer.add(member.PLACE, member.Place(start, stop, stop).dumps())
         head = writer.close()

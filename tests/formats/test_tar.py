@@ -13,6 +13,7 @@ import tarfile
 import warnings
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -698,3 +699,13 @@ def test_the_provenance_is_in_the_tar_and_in_the_index(small):
     with tarfile.open(small) as archive:
         comment = archive.pax_headers["comment"]
     assert json.loads(comment.removeprefix(headers.COMMENT))["package"] == "smallfiles"
+
+
+@pytest.mark.parametrize("size", [2**63 - 1, -1])
+def test_sizes_that_a_tar_cannot_have_are_not_summed_up(tmp_path, size):
+    write(tmp_path / "x.tar", ODD)
+    path = tmp_path / "x.tar"
+    found = index.load(path, "mmap")
+    index.save(replace(found, sizes=np.full(len(found.sizes), size)), path, digest=False)
+    with pytest.raises(FormatError, match=r"x\.tar\.index\.arrow cannot be read .*sizes beyond"):
+        tar.open(path).info()

@@ -7,6 +7,7 @@ import json
 import shutil
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -176,3 +177,21 @@ def test_a_hint_that_leaves_the_manifests_folder_must_be_allowed(tmp_path: Path)
         assert sources.load(manifest, root=tmp_path / "secret").store.size("passwd") == 10
     manifest.write_text(json.dumps({**document, "root_hint": "data"}))
     assert sources.load(manifest).store.size("passwd") == 10
+
+
+@pytest.mark.parametrize("suffix", ["arrow", "h5"])
+def test_labels_beyond_64_bits_are_refused_by_name(suffix: str, tmp_path: Path) -> None:
+    out, label = tmp_path / f"x.{suffix}", 2**64 - 1
+    if suffix == "arrow":
+        table = pa.table({"key": ["a"], "label": pa.array([label], pa.uint64()), "data": [jpeg("a")]})
+        with pa.ipc.new_file(str(out), table.schema) as writer:
+            writer.write_table(table)
+    else:
+        data = np.frombuffer(jpeg("a"), np.uint8)
+        with h5py.File(out, "w") as file:
+            group = file.create_group("train")
+            group["data"], group["offsets"] = data, np.array([0, len(data)], np.uint64)
+            group["labels"] = np.array([label], np.uint64)
+    for read in (sources.load, verify):
+        with pytest.raises(HelpersError, match=rf"x\.{suffix}: 1 label is too large: {label} \(row 0\)"):
+            read(out)

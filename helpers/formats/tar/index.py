@@ -244,6 +244,17 @@ def check_size(path: Path, file_bytes: int, index: Index) -> None:
         raise _stale(path, f"has {file_bytes:,} bytes, its index was made for {index.file_bytes:,}")
 
 
+def payload_bytes(path: Path, found: Index) -> int:
+    """Sum of the samples' bytes of the tar `path`.
+
+    Raises:
+        DamagedFileError: A size is none that the tar can hold; a sum of such sizes may be anything.
+    """
+    if ((found.sizes < 0) | (found.sizes > (found.raw_bytes or found.file_bytes))).any():
+        raise _bad_index(beside(path), "it has sizes beyond that of the tar")
+    return int(found.sizes.sum())
+
+
 def _stale(path: Path, problem: str) -> FormatError:
     return DamagedFileError(
         f"{path} {problem}",

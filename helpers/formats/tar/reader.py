@@ -21,7 +21,6 @@ from itertools import accumulate, compress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from helpers.errors import DamagedFileError, FormatError, SourceError, first_few
@@ -200,7 +199,7 @@ class TarReader(PlacedReader[_Shards]):
             "format": NAME,
             "layout": "webdataset",
             "samples": len(self),
-            "bytes": sum(int(np.sum(found.sizes)) for found in shards.indexes),
+            "bytes": sum(map(index.payload_bytes, shards.paths, shards.indexes)),
             "file_bytes": sum(path.stat().st_size for path in shards.paths),
             "target": self.target_kind,
             "shards": len(shards.paths),
