@@ -263,7 +263,8 @@ def _is_last_of_its_name(names: pa.StringArray) -> npt.NDArray[np.bool_]:
 
 def repeated(names: pa.StringArray) -> list[str]:
     """Names that come more than once."""
-    again: list[str] = names.filter(pa.array(~_is_last_of_its_name(names))).unique().to_pylist()
+    rows = _as_arrow(np.flatnonzero(~_is_last_of_its_name(names)))
+    again: list[str] = names.take(rows).unique().to_pylist()
     return again
 
 

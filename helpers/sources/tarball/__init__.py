@@ -26,6 +26,7 @@ from helpers.formats.tar import sides
 from helpers.formats.tar.archive import Archive, as_mask, index
 from helpers.formats.tar.streams import spool
 from helpers.manifest import Manifest
+from helpers.manifest.arrays import from_numpy
 from helpers.progress import plural
 from helpers.samples import UNLABELLED
 from helpers.sources.record import Options, Source, canonical_split, choose_split
@@ -138,7 +139,7 @@ def by_folder(names: pa.StringArray, path: Path, options: Options) -> ByFolder:
         SourceError: Nothing lies in a class folder, or the split is not there.
     """
     place = _find_classes(names, path, options)
-    labels, classes, more = _labels(names.filter(pa.array(place.keep)), path, place, options)
+    labels, classes, more = _labels(names.take(from_numpy(np.flatnonzero(place.keep))), path, place, options)
     inside = labels != UNLABELLED if classes else np.ones(len(labels), bool)
     keep = place.keep.copy()
     keep[place.keep] = inside
