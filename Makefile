@@ -10,7 +10,7 @@ export PYTHON VENV SYSTEM_SITE
 # The tools run as modules, since a script's first line breaks when its folder moves.
 py = "$(VENV)/bin/python"
 
-scripts = .ci/run tools/*.sh $(wildcard solutions/*.sbatch) $(wildcard slurm/*.sh slurm/submit slurm/jobs/* slurm/env/*.sh) \
+scripts = .ci/run tools/*.sh $(wildcard solutions/*.sbatch) $(wildcard slurm/*.sh slurm/submit slurm/bin/smallfiles slurm/jobs/* slurm/env/*.sh) \
   $(addprefix slurm/local/,up down status prolog epilog task_prolog lib.sh)
 
 .DEFAULT_GOAL := help
@@ -22,7 +22,7 @@ help: ## list the targets
 	  printf '%-14s %s\n' "$$name" "$$text"; done
 
 demo: setup ## the whole road on one page: 3,000 images made, packed, verified, measured (DATA=DIR for your own)
-	$(py) -m helpers demo $(if $(DATA),--data "$(DATA)")
+	$(py) -m smallfiles demo $(if $(DATA),--data "$(DATA)")
 
 test: setup-dev ## the tests that a change can break (under 25 minutes on two cores)
 	$(py) -m pytest -m "not slow" $(PYTEST_ARGS)
@@ -46,13 +46,13 @@ setup-dev:
 	@tools/setup.sh formats,dev,browser
 
 bench: setup ## measure everything on this machine, one after the other (half an hour)
-	$(py) -m helpers bench pack
-	$(py) -m helpers bench read
-	$(py) -m helpers bench squashfs --count 20000 --repeats 5
-	$(py) -m helpers bench decode
-	$(py) -m helpers bench load --peers
-	$(py) -m helpers bench stage
-	$(py) -m helpers bench slow
+	$(py) -m smallfiles bench pack
+	$(py) -m smallfiles bench read
+	$(py) -m smallfiles bench squashfs --count 20000 --repeats 5
+	$(py) -m smallfiles bench decode
+	$(py) -m smallfiles bench load --peers
+	$(py) -m smallfiles bench stage
+	$(py) -m smallfiles bench slow
 
 # Its root is the repository, for the notebooks link to the exercises beside their folder.
 lab: setup ## open JupyterLab at notebook 00

@@ -1,8 +1,43 @@
-"""Feed deep learning from many small files: the package behind the course.
+"""What the notebooks share: `start` in the set-up cell, `show` for what they say, `figures`, `experiments`.
 
-The modules follow the data's path: `sources` -> `manifest` -> `pack` -> `formats` -> `bench`.
-Import what you need (`from helpers import formats`); nothing heavy is imported here, so that
-`python -m helpers --help` answers at once on a login node.
+    import sys
+
+    sys.path.append("..")
+    from helpers import show, start
+
+    setup = start("03")
+
+The trap: a notebook opened in a kernel of another environment fails with a traceback about some
+package, three cells in. So nothing but the standard library is imported here until `start` has
+looked at the kernel, and every failure after that is one sentence. All notebooks begin with it.
 """
 
-__version__ = "0.1.0"
+from helpers import show
+from helpers.kernel import check_kernel, install_handlers
+from helpers.setup import Setup, set_up
+
+__all__ = ["Setup", "show", "start"]
+
+
+def start(notebook: str, size: str | int | None = None) -> Setup:
+    """Begin a notebook: look at the kernel and the machine, make or find the data.
+
+    Thirty participants who each download or unpack their own data set are a load that a parallel
+    file system feels; here each makes a small one once, and later notebooks find it.
+
+    Args:
+        notebook: Its number, "00" to "05"; exercises say "ex00" to "ex05".
+        size: `small`, `medium` or a number of images; None takes `COURSE_SIZE` or `small`.
+
+    Returns:
+        Where the data is, and how much the experiments may do.
+
+    Raises:
+        SmallfilesError: The kernel, the folder or the data set is not what is needed; in a notebook
+            the sentence stands alone, without a traceback.
+    """
+    install_handlers()
+    check_kernel()
+    setup = set_up(notebook, size)
+    show.say(setup.summary())
+    return setup

@@ -13,6 +13,7 @@ if [[ -n ${SITE_SETUP-} ]]; then eval "$SITE_SETUP"; fi # module scripts break u
 set -u
 
 if [[ -x ${COURSE_VENV-}/bin/python ]]; then PATH=$COURSE_VENV/bin:$PATH; fi
+PATH=$COURSE_ROOT/slurm/bin:$PATH
 export PATH PYTHONPATH=$COURSE_ROOT${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 cpus=${SLURM_CPUS_PER_TASK:-1}
 # Both: a library starts a thread a core in every worker, and srun counts one CPU a task from 22.05 until 23.11.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import helpers
-from helpers.cli import flags_of_verbs, main
+from smallfiles.cli import flags_of_verbs, main
 
 PACKAGE = Path(helpers.__file__).parent
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers import atomic, locks
-from helpers.errors import BusyError, HelpersError, OutputExistsError, PackError
+from smallfiles import atomic, locks
+from smallfiles.errors import BusyError, OutputExistsError, PackError, SmallfilesError
 
 CONTENT = b"what the owner wrote" * 1000
 
@@ -238,6 +238,6 @@ def test_a_sign_that_is_half_written_is_watched_before_it_is_taken_for_dead(
 def test_errors_of_a_lost_folder_say_that_it_was_lost(tmp_path: Path) -> None:
     with pytest.raises(PackError, match="took over"), atomic.drafted(tmp_path / "x.bin", "packing") as draft:
         (draft.folder / "owner.json").write_text('{"token": "another"}')
-        raise HelpersError("a folder is gone", expected="it", next_step="Look")
+        raise SmallfilesError("a folder is gone", expected="it", next_step="Look")
     assert (tmp_path / ".x.bin.packing" / "owner.json").exists()  # it is theirs
     assert issubclass(BusyError, PackError)

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from helpers import captions
-from helpers.captions import END, PAD, SPECIAL, START, UNKNOWN, CaptionDataset, CaptionItem, Vocabulary
-from helpers.errors import FormatError, UsageError
-from helpers.formats import arrow
-from helpers.samples import Sample, Schema
+from smallfiles import captions
+from smallfiles.captions import END, PAD, SPECIAL, START, UNKNOWN, CaptionDataset, CaptionItem, Vocabulary
+from smallfiles.errors import FormatError, UsageError
+from smallfiles.formats import arrow
+from smallfiles.samples import Sample, Schema
 
 TEXTS = ["A dog runs , and a cat .", "The dog sleeps .", "Zwei Hunde : café !"]
 

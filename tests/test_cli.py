@@ -16,19 +16,18 @@ from typing import Literal
 
 import pytest
 
-from helpers import formats
-from helpers.cli import build_parser, main, parse
-from helpers.cli.arguments import parse_options
-from helpers.cli.failures import guarded, told
-from helpers.cli.synth import SynthConfig
-from helpers.cli.synth import config_of as synth_config
-from helpers.errors import UsageError
+from smallfiles import formats
+from smallfiles.cli import build_parser, main, parse
+from smallfiles.cli.arguments import parse_options
+from smallfiles.cli.failures import guarded, told
+from smallfiles.cli.synth import SynthConfig
+from smallfiles.cli.synth import config_of as synth_config
+from smallfiles.errors import UsageError
 
 VERBS = {
     "train": ["OUT", "--val", "--model", "--epochs", "--checkpoint", "--ring", "--batch", "--workers"],
     "epoch": ["PATH", "--count", "--epoch", "--workers"],
     "figure": ["R.json", "OUT.png", "--reference"],
-    "submit": ["SITE", "JOB", "--dry-run", "--sbatch"],
     "doctor": ["DIR"],
     "demo": ["--data", "--count", "--out"],
     "synth": ["OUT", "--layout", "--count", "--seed", "--classes", "--odd", "--broken", "--workers"],
@@ -86,7 +85,7 @@ TOPICS = {
 
 
 def helpers(*words, **more):
-    command = [sys.executable, "-m", "helpers", *map(str, words)]
+    command = [sys.executable, "-m", "smallfiles", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **more)
 
 
@@ -129,7 +128,7 @@ def test_every_flag_is_in_the_help_of_its_verb(verb, capsys):
     text = help_of(capsys, verb)
     for flag in [*VERBS[verb], *(["--json", "--debug"] if verb not in TOPICS else [])]:
         assert flag in text
-    assert "examples:\n  python -m helpers" in text
+    assert "examples:\n  smallfiles" in text
 
 
 @pytest.mark.parametrize(("verb", "topic"), [(verb, topic) for verb in TOPICS for topic in TOPICS[verb]])
@@ -154,7 +153,7 @@ def test_a_topic_has_its_own_flags_and_no_others(verb, topic, capsys):
 def test_a_flag_that_a_topic_would_ignore_is_refused_with_its_own_usage(words, capsys):
     assert main(words) == 2
     told = capsys.readouterr().err
-    assert told.startswith(f"usage: python -m helpers {words[0]} {words[1]} ")
+    assert told.startswith(f"usage: smallfiles {words[0]} {words[1]} ")
     assert "unrecognized arguments: --" in told
 
 
@@ -182,7 +181,7 @@ def test_no_flag_is_without_help():
 
 def examples():
     text = "\n".join(parser.epilog or "" for parser in leaves()) + "\n" + build_parser().description
-    return re.findall(r"^ +python -m helpers (.*?)(?:   +.*)?$", text, re.MULTILINE)
+    return re.findall(r"^ +smallfiles (.*?)(?:   +.*)?$", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("line", examples())
@@ -194,7 +193,7 @@ def test_every_command_in_the_readme_parses(repository):
     readme = repository / "README.md"
     if not readme.exists():
         pytest.skip("no README yet")
-    commands = re.findall(r"^\s*python -m helpers (.+)$", readme.read_text(), re.MULTILINE)
+    commands = re.findall(r"^\s*smallfiles (.+)$", readme.read_text(), re.MULTILINE)
     assert commands
     for command in commands:
         build_parser().parse_args(shlex.split(command, comments=True))
@@ -208,7 +207,7 @@ def test_the_help_names_every_format_and_suffix(capsys):
 
 def test_help_answers_at_once_without_heavy_imports():
     began = time.perf_counter()
-    code = "import sys; from helpers.cli import main; main(['pack', '--help']); print(*sys.modules)"
+    code = "import sys; from smallfiles.cli import main; main(['pack', '--help']); print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
@@ -327,7 +326,7 @@ def test_ctrl_c_is_one_sentence_and_130(capsys):
 
 def test_a_closed_pipe_is_quiet(packed):
     command = (
-        f"{shlex.quote(sys.executable)} -m helpers inspect {shlex.quote(str(packed))} --json | head -c 1"
+        f"{shlex.quote(sys.executable)} -m smallfiles inspect {shlex.quote(str(packed))} --json | head -c 1"
     )
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr == ""
@@ -415,14 +414,14 @@ def test_an_unknown_flag_is_refused_and_not_taken_for_a_path(capsys):
 
 def test_records_that_cannot_be_saved_are_refused_before_measuring(packed, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("os.access", lambda *_: False)
-    monkeypatch.setattr("helpers.bench.bench_reads", None)
+    monkeypatch.setattr("smallfiles.measure.bench_reads", None)
     assert main(["bench", "read", str(packed), "--save", str(tmp_path / "new" / "r.json")]) == 1
     assert "new is not writable" in capsys.readouterr().err
 
 
 def test_ctrl_c_during_a_real_run_leaves_nothing(tmp_path):
     out = tmp_path / "made"
-    command = [sys.executable, "-m", "helpers", "synth", str(out), "--count", "5000"]
+    command = [sys.executable, "-m", "smallfiles", "synth", str(out), "--count", "5000"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         time.sleep(3)
         os.killpg(process.pid, signal.SIGINT)
@@ -473,15 +472,15 @@ def test_options_that_make_no_sense_are_refused_by_name(word):
 
 @pytest.mark.parametrize("config", [SynthConfig(), SynthConfig("kaggle", 7, 3, 2, True, 1, 4)])
 def test_a_synth_configuration_parses_back(config):
-    words = shlex.split(config.to_cli("a folder"))[3:]
+    words = shlex.split(config.to_cli("a folder"))[1:]
     arguments = build_parser().parse_args(words)
     assert synth_config(arguments) == config
     assert arguments.out == Path("a folder")
 
 
 def pack_configs():
-    from helpers.formats import tar
-    from helpers.pack import PackConfig
+    from smallfiles.formats import tar
+    from smallfiles.pack import PackConfig
 
     first = next(iter(tar.Options.__dataclass_fields__.values()))
     assert first
@@ -494,9 +493,9 @@ def pack_configs():
 
 @pytest.mark.parametrize("config", pack_configs())
 def test_a_pack_configuration_parses_back(config):
-    from helpers.cli.pack import config_of
+    from smallfiles.cli.pack import config_of
 
-    words = shlex.split(config.to_cli("data", "out dir/x.tars"))[3:]
+    words = shlex.split(config.to_cli("data", "out dir/x.tars"))[1:]
     assert config_of(build_parser().parse_args(words)) == config
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers.cli import build_parser, main
-from helpers.demo import DemoConfig, run
-from helpers.errors import OutputExistsError, SourceError, UsageError
+from smallfiles.cli import build_parser, main
+from smallfiles.demo import DemoConfig, run
+from smallfiles.errors import OutputExistsError, SourceError, UsageError
 
 
 def tree_digest(folder):
@@ -40,7 +40,7 @@ def test_the_demo_walks_the_whole_road(done):
 
 
 def test_the_manifest_of_the_demo_finds_its_files(done):
-    from helpers import sources
+    from smallfiles import sources
 
     config, _, _ = done
     source = sources.load(config.out / "manifest.json")
@@ -85,9 +85,9 @@ def test_the_page_is_whole_html_and_asks_nobody(done):
 def test_the_page_says_how_to_run_it_on_ones_own_data(done):
     config, result, _ = done
     text = result.report.read_text(encoding="utf-8")
-    assert "python -m helpers demo --data DIR" in text
-    words = shlex.split(config.to_cli())[3:]
-    from helpers.cli.demo import config_of
+    assert "smallfiles demo --data DIR" in text
+    words = shlex.split(config.to_cli())[1:]
+    from smallfiles.cli.demo import config_of
 
     assert config_of(build_parser().parse_args(words)) == config
 
@@ -147,7 +147,7 @@ def test_a_folder_that_is_not_a_demos_is_left_alone(tmp_path):
 
 
 def test_an_interrupted_demo_publishes_no_report(tmp_path, monkeypatch):
-    from helpers.demo import steps
+    from smallfiles.demo import steps
 
     def interrupted(*arguments, **more):
         raise KeyboardInterrupt

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers import digests
-from helpers.digests import BlockHasher, ContentDigest, digest_file, set_digest
-from helpers.errors import DamagedFileError, FormatError, UsageError
+from smallfiles import digests
+from smallfiles.digests import BlockHasher, ContentDigest, digest_file, set_digest
+from smallfiles.errors import DamagedFileError, FormatError, UsageError
 
 KEYS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), max_size=20, unique=True)
 LABELS = st.integers(-(2**63), 2**63 - 1)

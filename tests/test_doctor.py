@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers import doctor, machine
-from helpers.doctor import hardware, scheduler, software, storage
+from smallfiles import doctor, machine
+from smallfiles.doctor import hardware, scheduler, software, storage
 
 LUSTRE = machine.FileSystem("lustre", True, 4096, 10**15, 10**14, 10**9, 10**8, Path("/scratch"))
 LOCAL = dataclasses.replace(LUSTRE, kind="xfs", shared=False)

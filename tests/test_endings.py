@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from helpers import endings
+from smallfiles import endings
 
 PROGRAM = """
 import os, pathlib, signal, sys, time
-from helpers import endings
+from smallfiles import endings
 place = pathlib.Path(sys.argv[1])
 def first(): (place / "first").touch()
 def fails(): raise RuntimeError

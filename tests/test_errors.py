@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers import errors
-from helpers.errors import HelpersError, MissingPackageError, first_few
+from smallfiles import errors
+from smallfiles.errors import MissingPackageError, SmallfilesError, first_few
 
-KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, HelpersError)]
+KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, SmallfilesError)]
 
 
 @pytest.mark.parametrize("kind", KINDS)

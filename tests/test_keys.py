@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.cli import main
-from helpers.keys import is_writable_name, key_problem, printable
-from helpers.manifest.columns import SUSPICIOUS_PATH
+from smallfiles.cli import main
+from smallfiles.keys import is_writable_name, key_problem, printable
+from smallfiles.manifest.columns import SUSPICIOUS_PATH
 
 TRICKY = st.text(st.sampled_from("/.\0a\né "), max_size=8)
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers import machine
-from helpers.errors import ResourceError
-from helpers.machine.mounts import Mount, mount_of, read_mounts
+from smallfiles import machine
+from smallfiles.errors import ResourceError
+from smallfiles.machine.mounts import Mount, mount_of, read_mounts
 
 GIB = 1 << 30
 SHARED = "lustre gpfs mmfs beegfs nfs nfs4 ceph cifs panfs orangefs afs wekafs fuse.sshfs fuse.dfuse"
@@ -115,7 +115,7 @@ def test_usable_cpus_obey_the_quota(tmp_path):
 def test_usable_cpus_obey_the_affinity_mask():
     chosen = min(os.sched_getaffinity(0))
     code = (
-        f"import os; os.sched_setaffinity(0, [{chosen}]); from helpers import machine; "
+        f"import os; os.sched_setaffinity(0, [{chosen}]); from smallfiles import machine; "
         "print(machine.usable_cpus())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

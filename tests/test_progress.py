@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from helpers.progress import bytes_text, duration_text, progress
+from smallfiles.progress import bytes_text, duration_text, progress
 
-module = importlib.import_module("helpers.progress")
+module = importlib.import_module("smallfiles.progress")
 
 
 class Terminal(io.StringIO):

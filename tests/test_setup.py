@@ -119,8 +119,8 @@ def test_no_tracked_file_names_a_package_host_or_a_path_of_one_machine(repositor
 
 def test_the_list_of_commands_does_not_import_anything_heavy(repository):
     code = (
-        "import runpy, sys; sys.argv = ['helpers', '--help']\n"
-        "try: runpy.run_module('helpers', run_name='__main__')\n"
+        "import runpy, sys; sys.argv = ['smallfiles', '--help']\n"
+        "try: runpy.run_module('smallfiles', run_name='__main__')\n"
         f"except SystemExit as stop: print(sorted({HEAVY!r} & set(sys.modules)), stop.code or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=repository, capture_output=True, text=True)
@@ -409,8 +409,8 @@ def test_what_the_environment_itself_holds_is_not_the_sites(site_constraints):
 
 
 def test_the_readme_is_short_and_names_every_command_and_format(repository):
-    from helpers import formats
-    from helpers.cli import build_parser
+    from smallfiles import formats
+    from smallfiles.cli import build_parser
 
     text = (repository / "README.md").read_text()
     assert len(text.splitlines()) <= 150
@@ -424,10 +424,10 @@ def test_the_readme_is_short_and_names_every_command_and_format(repository):
 
 
 def test_the_readme_asks_only_for_commands_that_exist(repository):
-    from helpers.cli import build_parser
+    from smallfiles.cli import build_parser
 
     text = (repository / "README.md").read_text()
-    for line in re.findall(r"^python -m helpers (.*?)(?:#.*)?$", text, re.MULTILINE):
+    for line in re.findall(r"^smallfiles (.*?)(?:#.*)?$", text, re.MULTILINE):
         build_parser().parse_args(line.split())
     targets = set(re.findall(r"^([a-z-]+):", (repository / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)) <= targets
@@ -443,7 +443,7 @@ def test_every_path_that_the_readme_names_exists(repository):
 
 
 def test_the_readme_lists_every_notebook_with_the_minutes_that_it_plans(repository):
-    from helpers.course.plans import PLANS
+    from helpers.plans import PLANS
 
     text = (repository / "README.md").read_text()
     rows = dict(re.findall(r"^\| (\d\d) \|.*?\.ipynb\) \| (\d+) \|", text, re.MULTILINE))

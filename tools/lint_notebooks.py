@@ -38,7 +38,7 @@ FORBIDDEN = {
     r"> \[!\w+\]": "uses a `> [!NOTE]` block, which only some viewers render",
     r"[\U0001F000-\U0001FAFF\u2600-\u2604\u2705\u274C\u26A0\uFE0F]": "holds an emoji (may show as a box)",
     r"(?<![\w.}$/:<])/(home|root|work|tmp|p|scratch|project|users|mnt)/\w": "holds an absolute path",
-    r"\bplt\.show\(": "shows a figure without alt text (use course.figure)",
+    r"\bplt\.show\(": "shows a figure without alt text (use show.figure)",
 }
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)[^)]*\)")
 
@@ -147,8 +147,8 @@ def _anatomy(page: Page) -> Iterator[str]:
     for label in ("Minutes", "Machine", "Needs", "Data"):
         if f"**{label}**" not in page.cells[0].text:
             yield f"the first cell does not say **{label}**"
-    if not page.code or f'course.start("{number}")' not in page.code[0].text:
-        yield f'the first code cell does not call course.start("{number}")'
+    if not page.code or f'start("{number}")' not in page.code[0].text:
+        yield f'the first code cell does not call start("{number}")'
     experiments = [title for title in titles if re.match(r"\d+ · ", title)]
     if len(experiments) not in EXPERIMENTS:
         yield f"{len(experiments)} experiments (`## 1 · …`), not {_span(EXPERIMENTS)}"
@@ -156,7 +156,7 @@ def _anatomy(page: Page) -> Iterator[str]:
         section = page.prose.split(f"## {title}", 1)[1].split("\n## ", 1)[0]
         if "> **Predict.**" not in section:
             yield f"the part {title!r} asks for no guess (`> **Predict.** …`)"
-    if not any("course.figure(" in cell.text or "plots." in cell.text for cell in page.code):
+    if not any("show.figure(" in cell.text or "plots." in cell.text for cell in page.code):
         yield "no figure is drawn"
 
 

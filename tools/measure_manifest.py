@@ -25,7 +25,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from helpers.bench.memory import in_workers, peak_bytes, resident_bytes
+from smallfiles.measure.memory import in_workers, peak_bytes, resident_bytes
 
 MIB = 1 << 20
 WAYS = ("dict of flat", "flat", "columns", "columns with sizes", "columns with sizes and sha256")
@@ -72,7 +72,7 @@ def _measured(way: str, where: str) -> dict[str, float]:
 
 def _measured_save(folder: Path, rows: int) -> dict[str, float]:
     """Write all the files that the other ways read, and say how long it took."""
-    from helpers.manifest import Manifest
+    from smallfiles.manifest import Manifest
 
     rng = np.random.default_rng(0)
     classes = [f"n{number:08d}" for number in sorted(rng.choice(20_000_000, 1000, replace=False))]
@@ -109,7 +109,7 @@ def _measured_load(way: str, folder: Path) -> dict[str, float]:
         load = lambda: json.loads((folder / "flat.json").read_text())  # noqa: E731
         walk = lambda found: sum(len(path) + label for path, label in found.items())  # noqa: E731
     else:
-        from helpers.manifest import Manifest
+        from smallfiles.manifest import Manifest
 
         load = lambda: Manifest.load(folder / f"{way}.json")  # noqa: E731
         walk = lambda found: sum(len(found.path(i)) + found.target(i) for i in range(len(found)))  # noqa: E731

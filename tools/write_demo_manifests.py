@@ -39,9 +39,9 @@ KEPT = (
 
 def write(folder: Path) -> None:
     """Make the sets in a temporary folder and write their manifests into `folder`."""
-    from helpers import sources
-    from helpers.manifest import Manifest
-    from helpers.sources import synthetic
+    from smallfiles import sources
+    from smallfiles.manifest import Manifest
+    from smallfiles.sources import synthetic
 
     with tempfile.TemporaryDirectory() as place:
         for layout in dict.fromkeys(kept.layout for kept in KEPT):

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.errors import UsageError
+from smallfiles.errors import UsageError
 
 USES = ("cpu", "gpu", "transfer")
 _FIELD = re.compile(r"# (Submit|Args|Uses|Then): (.*)")

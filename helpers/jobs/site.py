@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.errors import UsageError
+from smallfiles.errors import UsageError
 
 _READ_LIMIT_S = 20
 _DUMP = """\

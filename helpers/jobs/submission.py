@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
-from helpers.errors import SubmitError
 from helpers.jobs import script
 from helpers.jobs.checks import problems
 from helpers.jobs.script import Job
 from helpers.jobs.site import Site, load
+from smallfiles.errors import SubmitError
 
 _SHOWN = ("SLURM_CONF", "SBATCH_", "COURSE_")
 _WHOSE = ("--account", "--partition", "--qos", "--reservation")

@@ -38,9 +38,9 @@
 import sys
 
 sys.path.append("..")  # finds the course's package, whatever the kernel
-from helpers import course
+from helpers import show, start
 
-setup = course.start("00")
+setup = start("00")
 
 # %% [markdown] id="machine"
 # ## 1 · Ask the machine what it is
@@ -53,7 +53,7 @@ setup = course.start("00")
 # %%
 import os
 
-from helpers import machine
+from smallfiles import machine
 
 os.cpu_count(), machine.usable_cpus()
 
@@ -65,7 +65,7 @@ os.cpu_count(), machine.usable_cpus()
 # Memory has the same two numbers, and exceeding the smaller one is worse than slow: the job is killed.
 
 # %%
-from helpers.progress import bytes_text
+from smallfiles.progress import bytes_text
 
 limit = machine.memory_limit()
 f"{bytes_text(limit.limit_bytes)}, limited by {limit.source}"
@@ -82,10 +82,10 @@ place = machine.filesystem(setup.scratch)
 place.kind, bytes_text(place.free_bytes), place.inodes_free
 
 # %%
-from helpers.course import portrait
+from helpers import machine_report as portrait
 
 picture = portrait.portrait(setup.scratch)
-course.figure(portrait.draw(picture), alt=picture.alt_text)
+show.figure(portrait.draw(picture), alt=picture.alt_text)
 
 # %% [markdown]
 # The title is computed from what was found, as in all figures of this course. Data sets with files below the size that
@@ -95,7 +95,7 @@ course.figure(portrait.draw(picture), alt=picture.alt_text)
 # The `doctor` looks at all of this at once, and at what is installed. A line that needs attention says what to do.
 
 # %%
-from helpers import doctor
+from smallfiles import doctor
 
 findings = doctor.examine()
 for finding in findings:
@@ -104,8 +104,8 @@ for finding in findings:
 # %%
 odd = [finding for finding in findings if finding.verdict != "ok"]
 for finding in odd:
-    course.say(f"**{finding.name}**: {finding.advice}")
-course.say(f"{len(odd) or 'None'} of {len(findings)} lines need attention.")
+    show.say(f"**{finding.name}**: {finding.advice}")
+show.say(f"{len(odd) or 'None'} of {len(findings)} lines need attention.")
 
 # %% [markdown] id="imports"
 # ## 2 · Count the files behind one import
@@ -118,8 +118,8 @@ course.say(f"{len(odd) or 'None'} of {len(findings)} lines need attention.")
 # Cells that take longer than a moment show a progress bar.
 
 # %%
-from helpers.course.imports import files_opened_by
-from helpers.progress import progress
+from helpers.imports import files_opened_by
+from smallfiles.progress import progress
 
 opened = []
 with progress(3, "counting", unit="imports") as bar:
@@ -134,7 +134,7 @@ for one in opened:
 # %%
 torch = opened[-1]
 processes = 64
-course.say(
+show.say(
     f"If {processes} processes start from a parallel file system at once, its metadata server "
     f"answers **{processes * torch.files:,} opens** before the first image is read."
 )
@@ -177,7 +177,7 @@ counter
 # Here is a function that is not written yet. It shall count what one copy of a data set takes from a quota of inodes.
 
 # %% tags=["raises-exception"]
-from helpers.checks import ex00_start_here as check
+from exercises.checks import ex00_start_here as check
 
 
 def inodes_of_a_copy(files: int, folders: int) -> int:
@@ -224,7 +224,7 @@ check.inodes_of_a_copy(inodes_of_a_copy)
 # again where your program will run. The figure above prints the command that looks at the same things.
 
 # %%
-course.command(picture)
+show.command(picture)
 
 # %% [markdown]
 # Run it once on the login node and once inside a job, and compare the first lines. What differs is what surprises

@@ -31,9 +31,9 @@
 import sys
 
 sys.path.append("..")
-from helpers import course
+from helpers import show, start
 
-setup = course.start("01")
+setup = start("01")
 
 # %% [markdown] id="count"
 # ## 1 · Count inodes and blocks
@@ -46,7 +46,7 @@ setup = course.start("01")
 # > does the Python environment take that runs this notebook?
 
 # %%
-from helpers.bench import cost
+from helpers.experiments import nb01 as cost
 
 source = setup.source()
 folder = cost.folder_of(source)
@@ -58,7 +58,7 @@ from pathlib import Path
 
 environment = cost.count_tree(Path(sys.prefix))
 if not environment.complete:
-    course.say("Others use this file system too, so counting stopped at the cap: there are more.")
+    show.say("Others use this file system too, so counting stopped at the cap: there are more.")
 environment.files, environment.folders, environment.inodes
 
 # %% [markdown]
@@ -66,7 +66,7 @@ environment.files, environment.folders, environment.inodes
 # compares what the files hold with what the file system set aside for them.
 
 # %%
-from helpers.progress import bytes_text
+from smallfiles.progress import bytes_text
 
 for name, one in {"demo set": tree, "environment": environment}.items():
     print(f"{name:12} median file {bytes_text(one.median_bytes)}, holds {bytes_text(one.bytes)},", end=" ")
@@ -80,10 +80,10 @@ for name, one in {"demo set": tree, "environment": environment}.items():
 # > bytes, five times, ten times?
 
 # %%
-from helpers.plots import cost as plots
+from helpers.figures import cost as plots
 
 trees = {"the demo set": tree, "this environment": environment}
-course.figure(plots.space(trees), alt=plots.space_alt_text(trees))
+show.figure(plots.space(trees), alt=plots.space_alt_text(trees))
 
 # %% [markdown]
 # The large rings are measured, the lines are computed from the sizes of the files. Where the block is smaller than a
@@ -101,10 +101,10 @@ course.figure(plots.space(trees), alt=plots.space_alt_text(trees))
 paths = source.manifest.paths.to_pylist()
 times = cost.time_operations(folder, paths)
 for note in times.notes:
-    course.say(note)
+    show.say(note)
 
 # %%
-course.figure(plots.latencies(times), alt=times.alt_text)
+show.figure(plots.latencies(times), alt=times.alt_text)
 
 # %% [markdown]
 # *Warm* means that the kernel still holds the bytes in memory, in the *page cache*. *Cold* means that it was told to
@@ -116,10 +116,10 @@ course.figure(plots.latencies(times), alt=times.alt_text)
 # its slowest file is.
 
 # %%
-from helpers.bench.cost.operations import micro_text
+from helpers.experiments.nb01.operations import micro_text
 
 slowest = max(times.warm["open"])
-course.say(
+show.say(
     f"Half of the opens took less than **{micro_text(times.median_s('open'))}**; "
     f"the slowest of {len(times.warm['open']):,} took **{micro_text(slowest)}**, "
     f"{slowest / times.median_s('open'):,.0f} times as long."
@@ -130,11 +130,11 @@ course.say(
 # > first at the speed measured here, then if each open waits 2 ms for a busy server?
 
 # %%
-from helpers.progress import duration_text
+from smallfiles.progress import duration_text
 
 images, wait_s = 1_281_167, 0.002
 here, there = (duration_text(images * one_s) for one_s in (times.median_s("open"), wait_s))
-course.say(f"Here: **{here}**. At {1e3 * wait_s:.0f} ms each: **{there}**, in every epoch.")
+show.say(f"Here: **{here}**. At {1e3 * wait_s:.0f} ms each: **{there}**, in every epoch.")
 
 # %% [markdown]
 # The 2 ms are an assumption. Your cluster has its own number, and it changes with the hour. The command near the end of
@@ -153,13 +153,13 @@ course.say(f"Here: **{here}**. At {1e3 * wait_s:.0f} ms each: **{there}**, in ev
 # %%
 ladder = cost.measure_ladder(setup.scratch / "ladder")
 for note in ladder.notes:
-    course.say(note)
+    show.say(note)
 
 # %%
-course.figure(plots.throughput_by_size(ladder), alt=ladder.alt_text)
+show.figure(plots.throughput_by_size(ladder), alt=ladder.alt_text)
 
 # %%
-course.say(f"{ladder.gain_finding}. **{ladder.even_finding}.**")
+show.say(f"{ladder.gain_finding}. **{ladder.even_finding}.**")
 
 # %% [markdown]
 # Compare lines of one style. Where they lie apart, opening is what counts; where they meet, moving the bytes is. At half
@@ -173,7 +173,7 @@ course.say(f"{ladder.gain_finding}. **{ladder.even_finding}.**")
 # in random order, with a warm cache.
 
 # %%
-from helpers.pack import PackConfig, pack
+from smallfiles.pack import PackConfig, pack
 
 files, one_file = setup.scratch / "set.files", setup.scratch / "set.arrow"
 for out in (files, one_file):
@@ -183,12 +183,12 @@ for out in (files, one_file):
 # > **Predict.** The images hold about 100 kB each. Find that size in the figure above. Will one file win clearly?
 
 # %%
-from helpers.bench import BenchConfig, bench_reads
-from helpers.plots import alt_text, throughput
+from smallfiles.measure import BenchConfig, bench_reads
+from helpers.figures import alt_text, throughput
 
 config = BenchConfig(repeats=5, count=400, orders=("random",), caches=("warm",))
 records = bench_reads([files, one_file], config).records
-course.figure(throughput(records), alt=alt_text(records))
+show.figure(throughput(records), alt=alt_text(records))
 
 # %% [markdown]
 # The title claims a difference only if the middle halves of the runs do not overlap. If Arrow wins by more than the
@@ -209,7 +209,7 @@ largest = max(map(source.store.size, paths))
 warm = cost.measure_in_flight(source.store, paths, largest, name="warm cache", folder=folder)
 
 # %%
-from helpers.bench import cache
+from smallfiles.measure import cache
 
 measured = [warm]
 if cache.can_be_cold(folder):
@@ -225,27 +225,27 @@ if cache.can_be_cold(folder):
 # > does one reader get? And 4, 16, 64 readers?
 
 # %%
-from helpers import slowfs
+from smallfiles import slowfs
 
 storage = slowfs.SlowConfig(latency_s=0.002, servers=8)
 with slowfs.open_slow(folder, storage) as slow:
     named = {"name": "slow storage", "folder": folder}
     measured.append(cost.measure_in_flight(slow.store, paths[:200], largest, **named))
     asked = slow.counts()
-course.say(slow.told)
+show.say(slow.told)
 
 # %%
-course.figure(plots.in_flight(*measured), alt=plots.in_flight_alt_text(*measured))
+show.figure(plots.in_flight(*measured), alt=plots.in_flight_alt_text(*measured))
 
 # %%
-course.say(cost.slow_finding(measured[-1], storage, asked))
+show.say(cost.slow_finding(measured[-1], storage, asked))
 
 # %% [markdown]
 # There are two limits. While few opens are in flight, waiting rules, and each further one helps. Once
 # the server answers as fast as it can, further ones only queue. With a warm cache nobody waits for a disk: threads can
 # gain what further CPUs give, no more, and they may get into each other's way.
 #
-# So `helpers pack` looks where the files lie, and keeps 32 in flight on shared storage.
+# So `smallfiles pack` looks where the files lie, and keeps 32 in flight on shared storage.
 #
 # > **Predict.** How many times as fast as a script with one file at a time does it read the slow folder?
 
@@ -256,7 +256,7 @@ with slowfs.open_slow(folder, storage) as slow:
     late = replace(source, store=slow.store)
     report = pack(late, setup.scratch / "slow.arrow", PackConfig(verify="none"))
 rate, alone = report.samples / report.seconds, measured[-1].spread(1).median
-course.say(
+show.say(
     f"Packed **{rate:,.0f}** images per second with {report.in_flight} in flight; "
     f"one at a time gave {alone:,.0f}: **{rate / alone:.1f} times** as fast."
 )
@@ -265,11 +265,11 @@ course.say(
 # A server is shared. If you take all it can answer, everybody else waits. So this course asks first what it may do:
 
 # %%
-from helpers.bench import neighbour
+from smallfiles.measure import neighbour
 
 allowed = neighbour.allowance([setup.scratch], samples=3_000, runs=40)
-course.say(allowed.note or f"This {setup.filesystem.kind} is local: nothing was capped.")
-course.say(
+show.say(allowed.note or f"This {setup.filesystem.kind} is local: nothing was capped.")
+show.say(
     f"On a shared file system an experiment stops at {neighbour.OPERATIONS:,} operations, "
     f"with {neighbour.IN_FLIGHT} in flight. "
     f"Thirty participants without a cap would ask for {30 * 3_000 * 40:,} opens."
@@ -288,7 +288,7 @@ course.say(
 # use, and run it in a job of one node. With `--cache both` it measures cold reads too.
 
 # %%
-course.command(config, "read", [files.name, one_file.name])
+show.command(config, "read", [files.name, one_file.name])
 
 # %% [markdown] id="key-points"
 # ## Key points

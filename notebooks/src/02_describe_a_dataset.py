@@ -36,9 +36,9 @@
 import sys
 
 sys.path.append("..")
-from helpers import course
+from helpers import show, start
 
-setup = course.start("02")
+setup = start("02")
 
 # %% [markdown] id="walk"
 # ## 1 · Walk once, write down what is there
@@ -47,7 +47,7 @@ setup = course.start("02")
 # flight. It returns the manifest and a store to read the bytes from.
 
 # %%
-from helpers import sources
+from smallfiles import sources
 
 source = setup.source()
 manifest = source.manifest
@@ -92,10 +92,10 @@ for name, file in {file.name: file for file in flickr.rglob("results*")}.items()
 # Now that everything is in a table, questions about the data set cost no request to the file system.
 
 # %%
-from helpers.plots.manifests import Profile
+from helpers.figures.manifests import Profile
 
 profile = Profile(manifest)
-course.figure(profile.draw(), alt=profile.alt_text)
+show.figure(profile.draw(), alt=profile.alt_text)
 
 # %% [markdown]
 # In your own data look for classes with few images, and for a few very large files: the first are learnt badly, the
@@ -111,8 +111,8 @@ course.figure(profile.draw(), alt=profile.alt_text)
 # %%
 from timeit import repeat
 
-from helpers.bench.record import Spread
-from helpers.manifest import Manifest
+from smallfiles.measure.record import Spread
+from smallfiles.manifest import Manifest
 
 path = setup.scratch / "train.json"
 manifest.save(path)
@@ -122,10 +122,10 @@ read = Spread.of(repeat(lambda: Manifest.load(path), number=1, repeat=7))
 # %%
 times = f"walking {1e3 * walk.median:.1f} ms, reading {1e3 * read.median:.1f} ms (medians of 7)"
 if walk.overlaps(read):
-    course.say(f"**No clear difference here**: {times}.")
+    show.say(f"**No clear difference here**: {times}.")
 else:
-    course.say(f"**Reading is {walk.median / read.median:.1f} times as fast**: {times}.")
-course.say(f"The walk asked about {len(manifest):,} files, the reading about one.")
+    show.say(f"**Reading is {walk.median / read.median:.1f} times as fast**: {times}.")
+show.say(f"The walk asked about {len(manifest):,} files, the reading about one.")
 
 # %% [markdown]
 # On a warm local disk each question takes microseconds, and a small data set shows little. On a parallel file system
@@ -182,7 +182,7 @@ for rank, piece in enumerate(pieces):
 # copies of the same pictures: one sorted into folders named by wnid, one official, with a development kit.
 
 # %%
-from helpers.sources import imagenet, synthetic
+from smallfiles.sources import imagenet, synthetic
 
 copies = {"prepared": setup.scratch / "prepared", "official": setup.scratch / "official"}
 for layout, folder in copies.items():
@@ -206,7 +206,7 @@ for name, share in accuracy.items():
     print(f"label = {name:7} agrees with the folders for {share:6.1%} of the images")
 
 # %%
-course.say(
+show.say(
     f"With `ID - 1` the perfect model scores **{accuracy['ID - 1']:.1%}**; guessing among "
     f"{len(by_kit.classes)} classes scores {1 / len(by_kit.classes):.1%}."
 )
@@ -220,14 +220,14 @@ course.say(
 # > **Predict.** Somebody repaired the first two of four labels by hand. What will the check say?
 
 # %%
-from helpers.errors import HelpersError
+from smallfiles.errors import SmallfilesError
 
 
 def order_of(*labels):
     names = [f"ILSVRC2012_val_{number:08d}.JPEG" for number in range(1, len(labels) + 1)]
     try:
         return imagenet.check_label_order(Manifest.from_columns(names, labels))
-    except HelpersError as error:
+    except SmallfilesError as error:
         return f"refused: {error.got}"
 
 
@@ -263,7 +263,7 @@ def told(read, *arguments):
     try:
         read(*arguments)
         return "accepted"
-    except (HelpersError, ValueError) as error:
+    except (SmallfilesError, ValueError) as error:
         return getattr(error, "got", "refused").replace(f"{setup.scratch}/", "")
 
 
@@ -305,16 +305,16 @@ print(told(lambda: gone.check_files(source.store)))
 # a dict and once as a table, each in a fresh interpreter.
 
 # %%
-from helpers.bench import manifest_memory
-from helpers.plots.manifests import Comparison
+from helpers.experiments import nb02 as manifest_memory
+from helpers.figures.manifests import Comparison
 
 rows = 500 * setup.count
 manifest_memory.write_example(setup.scratch / "large.json", rows)
 comparison = Comparison(manifest_memory.watch(setup.scratch / "large.json", workers=4))
 
 # %%
-course.figure(comparison.draw(), alt=comparison.alt_text)
-course.say(f"With as many bytes a sample, {comparison.at_imagenet_size}.")
+show.figure(comparison.draw(), alt=comparison.alt_text)
+show.say(f"With as many bytes a sample, {comparison.at_imagenet_size}.")
 
 # %% [markdown]
 # Reading is writing: Python counts the references to each object *in the object*. To look at a path is to change its
@@ -342,7 +342,7 @@ course.say(f"With as many bytes a sample, {comparison.at_imagenet_size}.")
 # %%
 config = sources.ManifestConfig(strict=True)
 config.save(config.load(setup.path()), setup.scratch / "job.json")
-course.command(config, "imagenet", "train.json")
+show.command(config, "imagenet", "train.json")
 
 # %% [markdown] id="key-points"
 # ## Key points

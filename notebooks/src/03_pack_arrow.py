@@ -34,9 +34,9 @@
 import sys
 
 sys.path.append("..")
-from helpers import course
+from helpers import show, start
 
-setup = course.start("03")
+setup = start("03")
 
 # %% [markdown] id="inside"
 # ## 1 · Build a small file by hand
@@ -80,7 +80,7 @@ with pa.OSFile(str(small), "wb") as file, pa.ipc.new_file(file, schema) as write
 # %%
 payload = sum(len(row["data"]) for row in rows)
 extra = small.stat().st_size / payload - 1
-course.say(f"The file is **{100 * extra:.1f} %** larger than its images: captions, headers and a footer.")
+show.say(f"The file is **{100 * extra:.1f} %** larger than its images: captions, headers and a footer.")
 
 # %% [markdown]
 # The file begins and ends with the same six letters. Before the last ones stands the *footer*: the schema once more, and
@@ -98,8 +98,8 @@ content[:6], content[-6:], reader.num_record_batches, reader.get_batch(1)["key"]
 # Now the labelled set, packed by the package. Section 5 looks at what `pack` does beyond writing.
 
 # %%
-from helpers.formats import arrow
-from helpers.pack import PackConfig, pack
+from smallfiles.formats import arrow
+from smallfiles.pack import PackConfig, pack
 
 source = setup.source()
 packed = setup.scratch / "packed.arrow"
@@ -115,8 +115,8 @@ report.samples, report.file_bytes
 # > **Predict.** We ask for one record batch, in which 64 images lie. How many bytes does each way read?
 
 # %%
-from helpers.bench.traffic import watched
-from helpers.progress import bytes_text
+from smallfiles.measure.traffic import watched
+from smallfiles.progress import bytes_text
 
 for name, way in {"OSFile": pa.OSFile, "memory map": pa.memory_map}.items():
     with watched() as moved:
@@ -153,14 +153,14 @@ offset, same
 cell = column[5].as_buffer()
 inside = 0 <= cell.address - whole.address < whole.size
 what = "inside the file: it is **a view**" if inside else "outside the file: it is **a copy**"
-course.say(f"`column[5]` lies {what}.")
+show.say(f"`column[5]` lies {what}.")
 
 # %% [markdown]
 # A copy of one image is cheap, a copy of a batch is not. The reader of this package copies neither: it notes where each
 # batch lies, and then an image is two numbers, start and stop.
 
 # %%
-from helpers import formats
+from smallfiles import formats
 
 images = formats.open(packed)
 images.span(2 * 64 + 5)[1:] == (offset, offset + image.size)
@@ -174,17 +174,17 @@ images.span(2 * 64 + 5)[1:] == (offset, offset + image.size)
 # > **Predict.** From 1 to 256 rows a batch: which way of reading gets slower, and by how much?
 
 # %%
-from helpers.bench.arrow import batches
+from helpers.experiments.nb03 import batches
 
 files = batches.write_files(source, setup.scratch)
 found = batches.bench_batches(files)
 if found.note:
-    course.say(found.note)
+    show.say(found.note)
 
 # %%
-from helpers.plots import batches as plots
+from helpers.figures import batches as plots
 
-course.figure(plots.draw(found), alt=found.alt_text)
+show.figure(plots.draw(found), alt=found.alt_text)
 
 # %% [markdown]
 # Mind that each panel has its own scale. An `OSFile` fetches the batch to give one image. A map does not, and yet pyarrow's `get_batch` is not free: it tells the
@@ -229,14 +229,14 @@ for path in (theirs, packed):
 # > reader from ours? And how do plain files compare?
 
 # %%
-from helpers.bench.arrow import loaders
-from helpers.bench.table import summary
+from helpers.experiments.nb03 import loaders
+from smallfiles.measure.table import summary
 
 records, note = loaders.bench_loaders(source, theirs, packed)
 print(summary(records))
 
 # %%
-course.say(loaders.finding(records) + (f" Mind that {note}." if note else ""))
+show.say(loaders.finding(records) + (f" Mind that {note}." if note else ""))
 
 # %% [markdown]
 # Their loader allocates memory for each batch and copies the image out of it; ours hands out a view. A ratio
@@ -253,7 +253,7 @@ course.say(loaders.finding(records) + (f" Mind that {note}." if note else ""))
 # > **Predict.** What does a listing show afterwards: a short file, a damaged file, or nothing?
 
 # %%
-from helpers.bench.arrow.killed import killed_pack
+from helpers.experiments.nb03.killed import killed_pack
 
 out = setup.scratch / "train" / "train.arrow"
 left = killed_pack(setup.path(), out, at=3 * len(source.manifest) // 4)
@@ -276,7 +276,7 @@ sorted(path.name for path in out.parent.iterdir()), report.verified
 # compare large files by their small digests. Here are the file of section 2 and the one that was packed after the kill.
 
 # %%
-from helpers.digests import ContentDigest, sidecar
+from smallfiles.digests import ContentDigest, sidecar
 
 record = formats.open(out).info()["provenance"]
 record["options"], record["version"], ContentDigest.load(sidecar(out)) == ContentDigest.load(sidecar(packed))
@@ -285,7 +285,7 @@ record["options"], record["version"], ContentDigest.load(sidecar(out)) == Conten
 # Disks and networks damage files now and then. We change one bit in the image of section 2 and ask `verify`.
 
 # %%
-from helpers.pack import verify
+from smallfiles.pack import verify
 
 with out.open("r+b") as file:
     file.seek(offset + 1000)
@@ -312,10 +312,10 @@ print(checked.intact, *checked.problems, sep="\n")
 # The same run as a job on a compute node. Put the output on the scratch file system, not into your home.
 
 # %%
-course.command(config, "imagenet/train", "imagenet_train.arrow")
+show.command(config, "imagenet/train", "imagenet_train.arrow")
 
 # %% [markdown]
-# Afterwards `python -m helpers inspect imagenet_train.arrow` shows the schema and the provenance, and `verify` compares
+# Afterwards `smallfiles inspect imagenet_train.arrow` shows the schema and the provenance, and `verify` compares
 # the file with its digest after each move between file systems.
 
 # %% [markdown] id="key-points"

@@ -32,9 +32,9 @@
 import sys
 
 sys.path.append("..")
-from helpers import course
+from helpers import show, start
 
-setup = course.start("04")
+setup = start("04")
 
 # %% [markdown] id="inside"
 # ## 1 · Look inside a file
@@ -44,16 +44,16 @@ setup = course.start("04")
 # images in both.
 
 # %%
-from helpers.formats import hdf5
-from helpers.pack import PackConfig, pack
-from helpers.progress import bytes_text
+from smallfiles.formats import hdf5
+from smallfiles.pack import PackConfig, pack
+from smallfiles.progress import bytes_text
 
 source = setup.source()
 vlen, blob = setup.scratch / "vlen.h5", setup.scratch / "blob.h5"
 config = PackConfig(options=hdf5.Options(layout="blob"))
 pack(source, blob, config)
 report = pack(source, vlen, PackConfig(options=hdf5.Options(layout="vlen")))
-course.say(
+show.say(
     f"{report.samples:,} images in each of the two files, {bytes_text(report.payload_bytes)} together."
 )
 
@@ -107,15 +107,15 @@ with h5py.File(killed, "w") as file:
         rows[index] = image
 
 # %%
-from helpers import formats
-from helpers.errors import HelpersError
+from smallfiles import formats
+from smallfiles.errors import SmallfilesError
 
 with h5py.File(killed, "r") as file:
     print("h5py: image 15 has", len(file["train/images"][15]), "bytes, and no error")
 try:
     len(formats.open(killed))
-except HelpersError as error:
-    course.say(f"The course's reader: {error}")
+except SmallfilesError as error:
+    show.say(f"The course's reader: {error}")
 
 # %% [markdown]
 # The file opens, and it has the full shape. So `pack` writes under another name, and publishes only a complete file.
@@ -130,7 +130,7 @@ except HelpersError as error:
 # %%
 from timeit import repeat
 
-from helpers.bench import hdf5 as bench
+from helpers.experiments import nb04 as bench
 
 samples = bench.load(source)
 data = samples[7].data
@@ -138,7 +138,7 @@ list_s = min(repeat(lambda: bench.by_list(data), number=1, repeat=5))
 buffer_s = min(repeat(lambda: bench.by_buffer(data), number=100, repeat=5)) / 100
 
 # %%
-course.say(
+show.say(
     f"For {len(data):,} bytes: through a list {list_s * 1e3:.1f} ms, from the buffer {buffer_s * 1e6:.1f} µs, "
     f"**{list_s / buffer_s:,.0f} times** as fast."
 )
@@ -151,10 +151,10 @@ course.say(
 writes = bench.bench_writes(samples, setup.scratch)
 
 # %%
-from helpers import plots
+from helpers import figures as plots
 
 slowest = "vlen from np.array(list(…))"
-course.figure(plots.throughput(writes, reference=slowest), alt=plots.alt_text(writes, reference=slowest))
+show.figure(plots.throughput(writes, reference=slowest), alt=plots.alt_text(writes, reference=slowest))
 
 # %% [markdown]
 # Bars are medians, dots are single runs. A row of variable length needs a place in a heap; a blob needs none. Our writer
@@ -174,7 +174,7 @@ course.figure(plots.throughput(writes, reference=slowest), alt=plots.alt_text(wr
 reads = bench.bench_random_reads(samples, setup.scratch)
 
 # %%
-course.figure(plots.throughput(reads, reference="vlen"), alt=plots.alt_text(reads, reference="vlen"))
+show.figure(plots.throughput(reads, reference="vlen"), alt=plots.alt_text(reads, reference="vlen"))
 
 # %%
 costs = {record.name: record.extra["read_per_delivered"] for record in reads}
@@ -183,7 +183,7 @@ for name, cost in costs.items():
 
 # %%
 chunks, packed_chunks = costs["blob in 1 MiB chunks"], costs["blob in gzip chunks"]
-course.say(
+show.say(
     f"Contiguous storage reads {costs['blob']:.1f} bytes for each byte delivered, chunks read {chunks:.1f}. "
     f"gzip saves {1 - packed_chunks / chunks:.0%} of that."
 )
@@ -198,7 +198,7 @@ course.say(
 # on parallel file systems. How much of the time was the library's?
 
 # %%
-from helpers.bench import ratio
+from smallfiles.measure import ratio
 
 by_name = {record.name: record for record in reads}
 for name, other in (("vlen by our reader", "vlen"), ("blob by our pread", "blob"), ("blob", "vlen")):
@@ -232,9 +232,9 @@ for trial in trials:
     print(f"{trial.way:34} {moved:18} {trial.reads:8,} reads {trial.wrong:7,} wrong {trial.errors:3} errors")
 
 # %%
-from helpers.bench.hdf5.forktrap import in_words
+from helpers.experiments.nb04.forktrap import in_words
 
-course.say(in_words(trials))
+show.say(in_words(trials))
 
 # %% [markdown]
 # The second column is the cause. Before the fork, the experiment looked whether one read moved the file's offset. HDF5's
@@ -277,7 +277,7 @@ for attempt in attempts:
 
 # %%
 refused = [attempt for attempt in attempts if not attempt.opened]
-course.say(f"{len(refused)} of {len(attempts)} attempts were refused.")
+show.say(f"{len(refused)} of {len(attempts)} attempts were refused.")
 for message in {attempt.message for attempt in refused}:
     print(message)
 
@@ -303,7 +303,7 @@ for message in {attempt.message for attempt in refused}:
 # The same packing as one line of a job. Choose `-O layout=vlen` instead if Jülich's loaders shall read the file.
 
 # %%
-course.command(config, "DATA_FOLDER", "train.h5")
+show.command(config, "DATA_FOLDER", "train.h5")
 
 # %% [markdown] id="key-points"
 # ## Key points

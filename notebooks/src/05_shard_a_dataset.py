@@ -33,9 +33,9 @@
 import sys
 
 sys.path.append("..")  # finds the course's package, whatever the kernel
-from helpers import course
+from helpers import show, start
 
-setup = course.start("05")
+setup = start("05")
 
 # %% [markdown] id="inside"
 # ## 1 · Look inside a shard
@@ -43,9 +43,9 @@ setup = course.start("05")
 # `pack` with an output that ends in `.tars` makes a folder of shards. Here a shard takes at most 100 images.
 
 # %%
-from helpers.bench.shards.place import fresh_folder
-from helpers.formats import tar
-from helpers.pack import PackConfig, pack
+from helpers.experiments.nb05.place import fresh_folder
+from smallfiles.formats import tar
+from smallfiles.pack import PackConfig, pack
 
 place = fresh_folder(setup.scratch)  # pack overwrites nothing, and a cell may run twice
 packed = pack(setup.source("folder"), place / "train.tars", PackConfig(options=tar.Options(max_count=100)))
@@ -97,7 +97,7 @@ for sample in wds.WebDataset(str(plain), shardshuffle=False):
 # %%
 import warnings
 
-from helpers import formats, sources
+from smallfiles import formats, sources
 
 out = fresh_folder(setup.scratch) / "cats.tar"
 with warnings.catch_warnings(record=True) as said:
@@ -114,10 +114,10 @@ formats.open(out).keys().to_pylist()
 # > **Predict.** What costs more: to open the shards without their indexes, or to read all samples once in random order?
 
 # %%
-from helpers.bench.shards import lookup
+from helpers.experiments.nb05 import lookup
 
 found = lookup.measure_lookup(packed.path, setup.scratch)
-course.say(found.sentence)
+show.say(found.sentence)
 
 # %% [markdown] id="mix"
 # ## 2 · Mix the samples
@@ -149,7 +149,7 @@ for one in (ordered, mixed):
 # > of 64?
 
 # %%
-from helpers.bench.shards import mixing
+from helpers.experiments.nb05 import mixing
 
 for one in (ordered, mixed):
     urls = [str(path) for path in sorted(one.path.glob("*.tar"))]
@@ -171,9 +171,9 @@ config = mixing.MixConfig(samples=min(320 * setup.count, 1_281_000))
 mixture = mixing.measure_mixing(config)
 
 # %%
-from helpers.plots import shards as draw
+from helpers.figures import shards as draw
 
-course.figure(draw.mixing(mixture), alt=mixture.alt_text)
+show.figure(draw.mixing(mixture), alt=mixture.alt_text)
 
 # %% [markdown]
 # On the left, a shuffle at packing gives every batch its classes, and no buffer is needed. On the right, packing does
@@ -182,7 +182,7 @@ course.figure(draw.mixing(mixture), alt=mixture.alt_text)
 
 # %%
 mean_bytes = packed.payload_bytes / packed.samples
-course.say(mixture.advice(mean_bytes, workers=8))
+show.say(mixture.advice(mean_bytes, workers=8))
 
 # %% [markdown]
 # A worker's buffer sees only the shards of that worker, and webdataset starts to give out samples when 100 are in it,
@@ -199,12 +199,12 @@ course.say(mixture.advice(mean_bytes, workers=8))
 # > **Predict.** From which size on does a larger shard gain nothing, with and without the waiting?
 
 # %%
-from helpers.bench.shards import rates
+from helpers.experiments.nb05 import rates
 
 speed = rates.measure_rates(setup.source("folder"), setup.scratch)
-course.figure(draw.rates(speed), alt=speed.alt_text)
+show.figure(draw.rates(speed), alt=speed.alt_text)
 if speed.note:
-    course.say(speed.note)
+    show.say(speed.note)
 
 # %% [markdown]
 # So shards can be too small. Can they be too large? A shard is the smallest thing that a worker gets. Take ImageNet's
@@ -227,7 +227,7 @@ for max_bytes in (100_000_000, 1_000_000_000, 10_000_000_000):
 # > **Predict.** How much smaller become 400 JPEG files, and how much 2,000 captions, each a JSON file?
 
 # %%
-from helpers.bench.shards import shrinking
+from helpers.experiments.nb05 import shrinking
 
 captions = shrinking.caption_samples(setup.source("flickr30k").manifest)
 kinds = {"JPEG": list(formats.open(packed.path)), "JSON captions": captions}
@@ -235,7 +235,7 @@ shrunk = shrinking.measure_shrinking(kinds, setup.scratch)
 print(shrinking.table(shrunk))
 
 # %%
-course.say(shrinking.verdict(shrunk))
+show.say(shrinking.verdict(shrunk))
 
 # %% [markdown]
 # JPEG is compressed already. Of the captions, look at *contents* and *shard*: a tar spends a header on each member and
@@ -252,7 +252,7 @@ course.say(shrinking.verdict(shrunk))
 # > **Predict.** 2 ranks of 2 workers, no split over the workers: how often does each sample come?
 
 # %%
-from helpers.bench.shards.dealing import deal, table
+from helpers.experiments.nb05.dealing import deal, table
 
 run = {"ranks": 2, "workers": 2}
 both = {"node": wds.split_by_node, "worker": wds.split_by_worker}
@@ -273,7 +273,7 @@ print(table(epochs))
 three = sum(len(formats.open(path)) for path in shards[:3])
 few = deal("3 shards", shards[:3], three, **run, **both)
 print(table([few]))
-course.say(few.finding)
+show.say(few.finding)
 
 # %% [markdown]
 # That is how training hangs at the end of an epoch
@@ -286,7 +286,7 @@ course.say(few.finding)
 dataset = wds.WebDataset([str(path) for path in shards], shardshuffle=100)
 first, second = ([sample["__key__"] for sample in dataset] for _ in range(2))
 order = "the **same** order" if first == second else "another order"
-course.say(f"webdataset {wds.__version__}: {order} in the second epoch.")
+show.say(f"webdataset {wds.__version__}: {order} in the second epoch.")
 
 # %% [markdown]
 # In webdataset 1.0.2 it is the same ([#502](https://github.com/webdataset/webdataset/pull/502)). It also shuffles after
@@ -311,20 +311,20 @@ print(f"{kept:,} of {shards[0].stat().st_size:,} bytes")
 with tarfile.open(cut) as archive:
     listed = len(archive.getnames()) // 2
 streamed = sum(1 for _ in wds.WebDataset(str(cut), shardshuffle=False))
-course.say(f"Of {len(reader)} samples, tarfile finds {listed} and webdataset {streamed}, without an error.")
+show.say(f"Of {len(reader)} samples, tarfile finds {listed} and webdataset {streamed}, without an error.")
 
 # %%
-from helpers.errors import HelpersError
+from smallfiles.errors import SmallfilesError
 
 try:
     len(formats.open(cut))
-except HelpersError as error:
-    course.say(f"Our reader: *{error}*")
+except SmallfilesError as error:
+    show.say(f"Our reader: *{error}*")
 
 # %% [markdown]
 # A tar ends with two blocks of zeros, and nobody is forced to look for them. Our reader does, and with the index beside
 # the shard it compares sizes as well. A shard that is whole but changed is found by its digest:
-# `python -m helpers verify`.
+# `smallfiles verify`.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -344,17 +344,17 @@ for number in (1, 2):
     pack(official, out, PackConfig(options=sixty, shuffle=0, part=(number, 2)))
 merged = pack(official, out, PackConfig(options=sixty, shuffle=0, merge=True))
 same = all(p.read_bytes() == (mixed.path / p.name).read_bytes() for p in merged.path.glob("*.tar"))
-course.say(f"{merged.samples} samples, **{'the same bytes' if same else 'other bytes'}** as in one run.")
+show.say(f"{merged.samples} samples, **{'the same bytes' if same else 'other bytes'}** as in one run.")
 
 # %% [markdown]
 # The commands for ImageNet. In the job array, put `"$SLURM_ARRAY_TASK_ID/8"` in place of `1/8`; the second runs once,
 # after all parts.
 
 # %%
-course.command(PackConfig(shuffle=0, part=(1, 8)), "ILSVRC2012_img_train.tar", "train.tars")
+show.command(PackConfig(shuffle=0, part=(1, 8)), "ILSVRC2012_img_train.tar", "train.tars")
 
 # %%
-course.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "train.tars")
+show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "train.tars")
 
 # %% [markdown] id="key-points"
 # ## Key points

@@ -33,9 +33,9 @@
 import sys
 
 sys.path.append("..")
-from helpers import course
+from helpers import show, start
 
-setup = course.start("06")
+setup = start("06")
 
 # %% [markdown] id="inside"
 # ## Look inside an image
@@ -43,19 +43,19 @@ setup = course.start("06")
 # Pack the images. The suffix `.sqfs` chooses the format.
 
 # %%
-from helpers.pack import PackConfig, pack
-from helpers.progress import bytes_text
+from smallfiles.pack import PackConfig, pack
+from smallfiles.progress import bytes_text
 
 source = setup.source()
 image_path = setup.scratch / "train.sqfs"
 image_path.unlink(missing_ok=True)
 config = PackConfig()
 report = pack(source, image_path, config)
-course.say(f"{report.samples:,} images, {bytes_text(report.file_bytes)}, {report.files} files.")
+show.say(f"{report.samples:,} images, {bytes_text(report.file_bytes)}, {report.files} files.")
 
 # %% [markdown]
 # The second file is the content digest. squashfs itself has no checksum of its data: a flipped byte comes back as if it
-# were right, and only the digest finds it (`python -m helpers verify`). Now open the image as a collection of files:
+# were right, and only the digest finds it (`smallfiles verify`). Now open the image as a collection of files:
 
 # %%
 from pysquashfs import SquashFS
@@ -71,7 +71,7 @@ image.read(name)[:2], image.list()[:3]
 # course's reader takes it from there:
 
 # %%
-from helpers import formats
+from smallfiles import formats
 
 reader = formats.open(image_path)
 reader.key(7), reader.target(7), reader.classes[reader.target(7)], reader.span(7)[1:]
@@ -89,17 +89,18 @@ reader.key(7), reader.target(7), reader.classes[reader.target(7)], reader.span(7
 # > one image? And how much smaller does gzip make the whole image file?
 
 # %%
-from helpers.bench import BenchConfig, squashfs
-from helpers.bench.hdf5 import load
+from helpers.experiments import nb06 as squashfs
+from smallfiles.measure import BenchConfig
+from helpers.experiments.nb04 import load
 
 samples = load(source, 12 << 20)
 quick = BenchConfig(repeats=3, count=60)
 measured = squashfs.bench_settings(samples, setup.scratch, config=quick)
 
 # %%
-from helpers.plots import squashfs as plots
+from helpers.figures import squashfs as plots
 
-course.figure(plots.settings(measured), alt=plots.alt_text(measured))
+show.figure(plots.settings(measured), alt=plots.alt_text(measured))
 
 # %% [markdown]
 # *pure* is `pysquashfs` in Python alone. *libsquashfs* is the C library of squashfs-tools-ng, where it is installed. A
@@ -112,7 +113,7 @@ for one in measured:
 
 # %%
 sizes = [one.image_bytes for one in measured]
-course.say(f"The largest image is **{max(sizes) / min(sizes) - 1:.1%}** larger than the smallest.")
+show.say(f"The largest image is **{max(sizes) / min(sizes) - 1:.1%}** larger than the smallest.")
 
 # %% [markdown]
 # Who looks only at the size of an image learns nothing of its speed. The price comes later, with every read of every
@@ -150,12 +151,12 @@ for note in missing:
 warm = squashfs.bench_ways(image_path, setup.path(), BenchConfig(repeats=4, count=200), usable)
 
 # %%
-from helpers import plots as figures
+from helpers import figures
 
-course.figure(figures.throughput(warm), alt=figures.alt_text(warm))
+show.figure(figures.throughput(warm), alt=figures.alt_text(warm))
 
 # %%
-from helpers.bench import ratio
+from smallfiles.measure import ratio
 
 rates = {record.name: record for record in warm}
 for other in ("plain files", *(name for name in usable if "mount" in name or "fuse" in name)):
@@ -181,7 +182,7 @@ for way in how_to_mount(image_path):
 # > on a busy parallel file system?
 
 # %%
-from helpers.bench.squashfs.settings import text_settings, worth_below_bytes_s
+from helpers.experiments.nb06.settings import text_settings, worth_below_bytes_s
 
 documents = squashfs.documents(300)
 raw, gzip, zstd = squashfs.bench_settings(documents, setup.scratch, text_settings(), quick)
@@ -190,13 +191,13 @@ for one in (raw, gzip, zstd):
 
 # %%
 below = worth_below_bytes_s(raw, zstd)
-course.say(
+show.say(
     f"Unpacking costs time, bytes that need not come save some. Here zstd is ahead as soon as "
     f"one reader gets **less than {below / 1e6:,.0f} MB/s** from the storage."
 )
 
 # %% [markdown]
-# Compare that with what one reader gets from your file system on a busy day; `python -m helpers bench read` measures it.
+# Compare that with what one reader gets from your file system on a busy day; `smallfiles bench read` measures it.
 # So: images raw, and text as zstd where the storage is slower. Measure before you take a higher level: when this course
 # was made, level 15, the default of `mksquashfs`, took 12 to 23 times as long to pack, for images 10 % smaller.
 
@@ -240,8 +241,8 @@ ours = squashfs.count_wrong(reader.read, truth)
 
 # %%
 for name, trial in (("seek, then read", bad), ("os.pread", good), ("the course's reader", ours)):
-    course.say(trial.told(name))
-course.say(bad.in_words)
+    show.say(trial.told(name))
+show.say(bad.in_words)
 
 # %% [markdown]
 # An open file has an *offset*, and forked workers share it. One worker seeks, the other one seeks too, and then the first
@@ -256,7 +257,7 @@ course.say(bad.in_words)
 # How many files does Python open for one import?
 
 # %%
-from helpers.course.imports import files_opened_by
+from helpers.imports import files_opened_by
 
 opened = [files_opened_by(module) for module in ("json", "numpy", "torch")]
 for one in opened:
@@ -270,14 +271,14 @@ for one in opened:
 # > **Predict.** How long does one import take from there: from many files, and from one image on the same storage?
 
 # %%
-from helpers.bench.squashfs import environment
+from helpers.experiments.nb06 import environment
 
 package = environment.prepare(setup.scratch / "environment")
 trials, note = squashfs.import_trials(package)
-course.say(f"{package.files:,} files, {bytes_text(package.folder_bytes)}; {note or 'both were tried.'}")
+show.say(f"{package.files:,} files, {bytes_text(package.folder_bytes)}; {note or 'both were tried.'}")
 
 # %%
-course.say(environment.in_words(trials))
+show.say(environment.in_words(trials))
 
 # %% [markdown]
 # Look-ups and listings of the image are answered on this node; the storage sees reads of one open file. The whole
@@ -306,7 +307,7 @@ reader.close()
 # its digest together.
 
 # %%
-course.command(config, "DATA_FOLDER", "train.sqfs")
+show.command(config, "DATA_FOLDER", "train.sqfs")
 
 # %% [markdown] id="key-points"
 # ## Key points

@@ -33,9 +33,9 @@
 import sys
 
 sys.path.append("..")  # finds the course's package, whatever the kernel
-from helpers import course
+from helpers import show, start
 
-setup = course.start("07")
+setup = start("07")
 
 # %% [markdown] id="place"
 # ## 1 · Find the place
@@ -47,7 +47,7 @@ setup = course.start("07")
 # > **Predict.** Which of these are set here? And how much of `/dev/shm` may you fill: all that `df` calls free?
 
 # %%
-from helpers.bench import staged
+from helpers.experiments import nb07 as staged
 
 print(staged.named_table())
 
@@ -60,7 +60,7 @@ print(staged.named_table())
 
 # %%
 price = staged.price_of_memory()
-course.say(price.finding if price else "There is no memory to write to here, or too little.")
+show.say(price.finding if price else "There is no memory to write to here, or too little.")
 
 # %% [markdown]
 # So the copy competes with the loader: its workers need memory for images and batches, and they send each other batches
@@ -70,22 +70,22 @@ course.say(price.finding if price else "There is no memory to write to here, or 
 # Now stage something. We pack the images into one file, since staging a million small ones would cost a million opens.
 
 # %%
-from helpers.bench.shards.place import fresh_folder
-from helpers.pack import PackConfig, pack
+from helpers.experiments.nb05.place import fresh_folder
+from smallfiles.pack import PackConfig, pack
 
 packed = pack(setup.source(), fresh_folder(setup.scratch) / "train.arrow", PackConfig(verify="none")).path
 place, note = staged.place_for(packed, 8 * packed.stat().st_size, setup.scratch)
 if note:
-    course.say(note)
+    show.say(note)
 
 # %%
-from helpers import staging
+from smallfiles import staging
 
 config = staging.StageConfig(leave_bytes=256 << 20)  # room for workers; left out, it is chosen for you
 with staging.staged(packed, place, config=config) as copy:
-    course.say(f"`{copy.path}`")
+    show.say(f"`{copy.path}`")
     for sentence in copy.notes:
-        course.say(f"`stage`: {sentence}.")
+        show.say(f"`stage`: {sentence}.")
 
 # %% [markdown]
 # The folder is named after your user number, and only you may enter it: `/dev/shm` is shared by all users of the node.
@@ -102,9 +102,9 @@ with staging.staged(packed, place, config=config) as copy:
 # > **Predict.** Order the three by speed, with a warm cache and from slow storage. What does the hashing cost?
 
 # %%
-from helpers.bench import BenchConfig
-from helpers.bench.staging import bench_staging
-from helpers.errors import HelpersError
+from smallfiles.measure import BenchConfig
+from smallfiles.measure.staging import bench_staging
+from smallfiles.errors import SmallfilesError
 
 config_of_runs = BenchConfig(repeats=4, count=setup.count, caches=("warm",))
 copies, from_slow = (), ()
@@ -112,24 +112,24 @@ try:
     measured = bench_staging(setup.path(), config_of_runs)
     copies, from_slow = measured.records[:3], measured.records[3:]
     print(*measured.notes, sep="\n", end="")
-except HelpersError as error:
-    course.say(f"Not measured here: *{error}*")
+except SmallfilesError as error:
+    show.say(f"Not measured here: *{error}*")
 
 # %%
-from helpers.plots import alt_text, throughput
+from helpers.figures import alt_text, throughput
 
 if copies:
-    course.figure(throughput(copies), alt=alt_text(copies))
+    show.figure(throughput(copies), alt=alt_text(copies))
 
 # %%
-from helpers.bench import ratio
+from smallfiles.measure import ratio
 
 
 def compare(records):
     for other in records[::2]:
         speed = ratio(records[1], other)
         told = f"**{speed.median:.2f}** times the speed of `{other.name}` (middle half of the runs"
-        course.say(f"`stage` reaches {told}: {speed.lower:.2f} to {speed.upper:.2f}).")
+        show.say(f"`stage` reaches {told}: {speed.lower:.2f} to {speed.upper:.2f}).")
 
 
 compare(copies)
@@ -142,7 +142,7 @@ compare(copies)
 
 # %%
 if from_slow:
-    course.figure(throughput(from_slow), alt=alt_text(from_slow))
+    show.figure(throughput(from_slow), alt=alt_text(from_slow))
 compare(from_slow)
 
 # %% [markdown]
@@ -158,7 +158,7 @@ compare(from_slow)
 import shutil
 import subprocess
 
-from helpers import digests
+from smallfiles import digests
 
 broken = fresh_folder(setup.scratch) / "train.arrow"
 for path in (packed, digests.sidecar(packed)):
@@ -171,12 +171,12 @@ with broken.open("r+b") as file:
 
 # %%
 done = subprocess.run(["cp", broken, broken.with_name("copied")], check=False)
-course.say(f"`cp` ended with code **{done.returncode}**.")
+show.say(f"`cp` ended with code **{done.returncode}**.")
 try:
     with staging.staged(broken, place, config=config):
-        course.say("`stage` noticed nothing.")
-except HelpersError as error:
-    course.say(f"`stage`: *{error}*")
+        show.say("`stage` noticed nothing.")
+except SmallfilesError as error:
+    show.say(f"`stage`: *{error}*")
 
 # %% [markdown]
 # Nothing was published: a copy appears under its name when its last block is verified, by a rename. Before that, no other
@@ -191,18 +191,18 @@ except HelpersError as error:
 # > **Predict.** How many of the four copy? How long do the others take?
 
 # %%
-from helpers import slowfs
+from smallfiles import slowfs
 
 storage = slowfs.SlowConfig(latency_s=0.002, servers=8, bandwidth_bytes_s=100e6)
 together = staged.measure_together(packed, place, storage)
 
 # %%
-from helpers.plots import staging as draw
+from helpers.figures import staging as draw
 
-course.figure(draw.timeline(together), alt=together.alt_text)
+show.figure(draw.timeline(together), alt=together.alt_text)
 
 # %%
-course.say(together.traffic)
+show.say(together.traffic)
 
 # %% [markdown]
 # A *lock* does this: the kernel gives it to one process, and the others sleep until it is free. Who gets it looks first
@@ -224,15 +224,15 @@ course.say(together.traffic)
 # > **Predict.** After how many epochs has staging paid: half an epoch, one, three?
 
 # %%
-from helpers.bench.cost import folder_of
+from helpers.experiments.nb01 import folder_of
 
 source = setup.source()
 epochs = staged.measure_epochs(source, folder_of(source), packed, place, storage)
 if epochs.note:
-    course.say(epochs.note)
+    show.say(epochs.note)
 
 # %%
-course.figure(draw.totals(epochs), alt=epochs.alt_text)
+show.figure(draw.totals(epochs), alt=epochs.alt_text)
 
 # %% [markdown]
 # The staged line begins with the copy; its slope is an epoch from this node. A copy reads each byte once, as an epoch
@@ -243,9 +243,9 @@ course.figure(draw.totals(epochs), alt=epochs.alt_text)
 # %%
 against_files = epochs.crossing("small files")
 if against_files is None:
-    course.say("Against small files the copy never paid here.")
+    show.say("Against small files the copy never paid here.")
 else:
-    course.say(f"Against small files it has paid after **{against_files.median:.2f} epochs**.")
+    show.say(f"Against small files it has paid after **{against_files.median:.2f} epochs**.")
 
 # %% [markdown]
 # Not so fast: an epoch that is read is not an epoch that is trained. While the GPU computes, the loader reads ahead. If
@@ -280,9 +280,9 @@ for one in ended:
 
 # %%
 left = sorted({one.signal for one in ended if one.left_bytes})
-course.say(f"Something was left by: **{', '.join(left) or 'none of them'}**.")
+show.say(f"Something was left by: **{', '.join(left) or 'none of them'}**.")
 stayed = sum(one.after_bytes for one in ended)
-course.say(f"After the next `stage` had given back its copy, **{stayed:,} bytes** were left.")
+show.say(f"After the next `stage` had given back its copy, **{stayed:,} bytes** were left.")
 
 # %% [markdown]
 # On SIGTERM a handler removes the copy, and then lets the signal do its work. After SIGKILL the lock is free and
@@ -295,7 +295,7 @@ course.say(f"After the next `stage` had given back its copy, **{stayed:,} bytes*
 found = staging.listing()
 for one in found:
     print(one.path.name, one.state, one.owner)
-course.say(f"**{len(found)}** staged copies of yours are on this node.")
+show.say(f"**{len(found)}** staged copies of yours are on this node.")
 
 # %% [markdown] id="tiers"
 # ## Storage of a centre, tier by tier
@@ -315,7 +315,7 @@ course.say(f"**{len(found)}** staged copies of yours are on this node.")
 target = fresh_folder(setup.scratch)
 for _ in range(2):
     there = staging.stage_to(packed, target)
-    course.say(f"{'Was there already' if there.reused else 'Copied'}, {there.seconds:.2f} s.")
+    show.say(f"{'Was there already' if there.reused else 'Copied'}, {there.seconds:.2f} s.")
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -331,18 +331,18 @@ for _ in range(2):
 # shards ([notebook 05](05_shard_a_dataset.ipynb)); a single file is staged by the same line.
 
 # %%
-course.command(staging.StageConfig(), "archive/train.tars", "auto", "scratch/data")
+show.command(staging.StageConfig(), "archive/train.tars", "auto", "scratch/data")
 
 # %%
-course.command(staging.StageConfig(), "scratch/data/train.tars")
+show.command(staging.StageConfig(), "scratch/data/train.tars")
 
 # %% [markdown]
 # In the script, and mind where the `trap` stands: inside `$(…)` it would remove the copy before it was used.
 #
 # ```bash
-# staged=$(python -m helpers stage scratch/data/train.tars)
-# trap 'python -m helpers unstage "$staged"' EXIT
-# python -m helpers bench read "$staged"
+# staged=$(smallfiles stage scratch/data/train.tars)
+# trap 'smallfiles unstage "$staged"' EXIT
+# smallfiles bench read "$staged"
 # ```
 #
 # Both are ready as jobs. `SITE` is your cluster's file in `slurm/sites`; the second job follows by itself and

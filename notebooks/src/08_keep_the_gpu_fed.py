@@ -32,13 +32,13 @@
 import sys
 
 sys.path.append("..")
-from helpers import course
+from helpers import show, start
 
-setup = course.start("08")
+setup = start("08")
 
 # %%
-from helpers import formats
-from helpers.pack import PackConfig, pack
+from smallfiles import formats
+from smallfiles.pack import PackConfig, pack
 
 source = setup.source()
 packed = setup.scratch / "train.arrow"
@@ -63,20 +63,20 @@ reader = formats.open(packed)
 # > transfer (send to the trainer)? And of the last?
 
 # %%
-from helpers.bench.feeding import stages
+from helpers.experiments.nb08 import stages
 
 followed = stages.follow(source, packed)
 
 # %%
-from helpers.plots import feeding as draw
+from helpers.figures import feeding as draw
 
-course.figure(draw.stages(followed), alt=followed.alt_text)
+show.figure(draw.stages(followed), alt=followed.alt_text)
 
 # %% [markdown]
 # What did each step of the cure save, and in which stage? Negative numbers are a loss, or noise.
 
 # %%
-course.say(followed.gained)
+show.say(followed.gained)
 
 # %% [markdown]
 # Are these really the same views? The place is rounded to whole pixels, once before scaling and once after it.
@@ -103,7 +103,7 @@ for way in followed.ways:
 # %%
 import numpy as np
 
-from helpers import images
+from smallfiles import images
 
 colour = images.ColourJitter()
 kinds = {
@@ -116,7 +116,7 @@ views = {name: [kind(data, np.random.default_rng(n)) for n in range(5)] for name
 
 # %%
 alt = "A picture and five random views of it in each of three rows: " + ", ".join(kinds)
-course.figure(draw.views(views, images.decode(data)), alt=alt)
+show.figure(draw.views(views, images.decode(data)), alt=alt)
 
 # %% [markdown]
 # > **Predict.** Which of the three costs least, and how much do colours add?
@@ -124,7 +124,7 @@ course.figure(draw.views(views, images.decode(data)), alt=alt)
 # %%
 from statistics import median
 
-from helpers.bench.feeding import pictures
+from helpers.experiments.nb08 import pictures
 
 files = [bytes(reader.read(index)) for index in range(24)]
 costs = pictures.cost_of(kinds, files)
@@ -142,8 +142,8 @@ for name, seconds in costs.items():
 
 # %%
 large = pictures.enlarged(reader, 6)
-course.say("Training: " + pictures.reduce(large).sentence)
-course.say("Validation: " + pictures.reduce(large, validation=True).sentence)
+show.say("Training: " + pictures.reduce(large).sentence)
+show.say("Validation: " + pictures.reduce(large, validation=True).sentence)
 
 # %% [markdown]
 # If your pictures are that large, scale them once, while packing: `pack --resize 256`. Each epoch is cheaper then, and
@@ -156,7 +156,7 @@ course.say("Validation: " + pictures.reduce(large, validation=True).sentence)
 # main thread itself (`workers=0`).
 
 # %%
-from helpers.loading import LoaderConfig, make_loader
+from smallfiles.loading import LoaderConfig, make_loader
 
 loader = make_loader(packed, LoaderConfig(batch=16, mode="main"), transform=images.RandomResizedCrop())
 batch = next(iter(loader))
@@ -166,13 +166,13 @@ batch["image"].shape, batch["image"].dtype, batch["target"][:4]
 # > **Predict.** How many workers are best here? Will threads be slower, since Python runs one thread at a time?
 
 # %%
-from helpers.bench.feeding import workers
+from helpers.experiments.nb08 import workers
 
 speed = workers.measure_workers(packed)
-course.figure(draw.workers(speed), alt=speed.alt_text)
+show.figure(draw.workers(speed), alt=speed.alt_text)
 
 # %%
-course.say(speed.beyond)
+show.say(speed.beyond)
 
 # %% [markdown]
 # Decoding and scaling happen in C, where Python's lock is released, so threads work at once. A thread leaves its batch in
@@ -193,9 +193,9 @@ print(f"{8 * 2 * one / 1e9:.1f} GB as bytes, {4 * 8 * 2 * one / 1e9:.1f} GB as f
 # starts. The last stage is the copy to a GPU. It can be quicker from *pinned* memory, which the system never moves:
 
 # %%
-from helpers.bench.feeding import pinning
+from helpers.experiments.nb08 import pinning
 
-course.say(pinning.told(batch["image"]))
+show.say(pinning.told(batch["image"]))
 
 # %% [markdown] id="ring"
 # ## 4 · Build a ring
@@ -252,7 +252,7 @@ print(f"{len(means)} batches through {SLOTS} slots; at most {max(waiting)} waite
 # %% [markdown]
 # During a step, training holds one slot itself, so no more than 5 can wait. No batch was copied on its way. But a producer
 # that is killed leaves training asleep forever. Nothing remembers where training was. Two producers would mix up the
-# order. `helpers.ring` takes care of all that, and gives the same batches as the `DataLoader`.
+# order. `smallfiles.ring` takes care of all that, and gives the same batches as the `DataLoader`.
 #
 # Does a ring make training faster? Now the storage is imitated. It needs 13 ms for a batch, but stands still for 0.4 s in
 # every 0.9 s, as a busy file system does. A step takes 30 ms, so on average there is enough. For comparison, a storage
@@ -262,10 +262,10 @@ print(f"{len(means)} batches through {SLOTS} slots; at most {max(waiting)} waite
 # > that is too slow?
 
 # %%
-from helpers.bench.feeding import stalls
+from helpers.experiments.nb08 import stalls
 
 stalled = stalls.measure_stalls(packed)
-course.figure(draw.stalls(stalled), alt=stalled.alt_text)
+show.figure(draw.stalls(stalled), alt=stalled.alt_text)
 
 # %% [markdown]
 # A buffer bridges a stall if it is full when the stall begins, and holds more steps than the stall is long. More
@@ -286,15 +286,15 @@ course.figure(draw.stalls(stalled), alt=stalled.alt_text)
 # > **Predict.** Which share waits if the main thread makes the batches? And with one thread beside it?
 
 # %%
-from helpers.bench.feeding.clock import one_thread
-from helpers.training import TrainConfig, train
+from helpers.experiments.nb08.clock import one_thread
+from smallfiles.training import TrainConfig, train
 
 
 def told(name, report):
     """Say how an epoch went."""
     last = report.epochs[-1]
     rate = last.samples / last.seconds
-    course.say(f"*{name}*: {rate:,.0f} images/s, **{last.waiting_share:.0%}** of the time waiting for data")
+    show.say(f"*{name}*: {rate:,.0f} images/s, **{last.waiting_share:.0%}** of the time waiting for data")
 
 
 for name, loader in {
@@ -310,13 +310,13 @@ for name, loader in {
 # %%
 import os
 
-from helpers.ring import RingConfig
+from smallfiles.ring import RingConfig
 
 ring = RingConfig(name=f"notebook-08-{os.getpid()}", slots=12, producers=1, kind="threads", epochs=1)
-course.command(ring, "train.arrow", "--batch", "16", "--size", "32")
+show.command(ring, "train.arrow", "--batch", "16", "--size", "32")
 
 # %%
-from helpers.bench.feeding.filler import filling
+from helpers.experiments.nb08.filler import filling
 
 with filling(ring, packed, "--batch", "16", "--size", "32"), one_thread():
     report = train(packed, config=TrainConfig(ring=ring.name, epochs=1, size=32))
@@ -342,26 +342,26 @@ told("from the ring", report)
 # workers as the job has CPUs, and draws the figure:
 
 # %%
-from helpers.bench.loading import LoadBenchConfig
+from smallfiles.measure.loading import LoadBenchConfig
 
-course.command(LoadBenchConfig(workers=(1, 2, 4, 8), batch=256), ["train.arrow"])
+show.command(LoadBenchConfig(workers=(1, 2, 4, 8), batch=256), ["train.arrow"])
 
 # %% [markdown]
 # Then train with what was best:
 
 # %%
 best = LoaderConfig(batch=256, workers=8, mode="processes")
-course.command(TrainConfig(loader=best, model="resnet50", size=224, epochs=90), "train.arrow", "val.arrow")
+show.command(TrainConfig(loader=best, model="resnet50", size=224, epochs=90), "train.arrow", "val.arrow")
 
 # %% [markdown]
 # Or with a ring. The filler is a second job step on the same node, as `slurm/submit SITE 08_ring` starts it; the ring
 # counts against the memory of the job:
 
 # %%
-course.command(RingConfig(name="imagenet", slots=64, epochs=90), "train.arrow", "--batch", "256")
+show.command(RingConfig(name="imagenet", slots=64, epochs=90), "train.arrow", "--batch", "256")
 
 # %%
-course.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90), "train.arrow")
+show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90), "train.arrow")
 
 # %% [markdown] id="key-points"
 # ## Key points

@@ -35,13 +35,13 @@
 import sys
 
 sys.path.append("..")
-from helpers import course
+from helpers import show, start
 
-setup = course.start("10")
+setup = start("10")
 
 # %%
-from helpers.bench.shards.place import fresh_folder
-from helpers.pack import PackConfig, pack
+from helpers.experiments.nb05.place import fresh_folder
+from smallfiles.pack import PackConfig, pack
 
 source = setup.source()
 packed = pack(source, fresh_folder(setup.scratch) / "train.arrow", PackConfig(verify="none")).path
@@ -59,7 +59,7 @@ samples = len(source.manifest)
 # > **Predict.** Which of them should believe that they are one of four?
 
 # %%
-from helpers.bench.nodes import environments
+from helpers.experiments.nb10 import environments
 
 launched = {
     "job script": environments.script(),
@@ -70,14 +70,14 @@ launched = {
 print(environments.table(launched))
 
 # %% [markdown]
-# The lower half is what `helpers.machine.ranks` answers, for all of them by one code path. Look at the first column: the
+# The lower half is what `smallfiles.machine.ranks` answers, for all of them by one code path. Look at the first column: the
 # script sees `SLURM_NTASKS=4` too, although it is one process. A program that believes this reads a quarter of the data,
 # or waits for three others that never come. Only what `srun` starts has `SLURM_STEP_ID`.
 #
 # Where do ranks meet? Slurm tells a list of nodes, and all ranks take the first name:
 
 # %%
-from helpers.machine.rendezvous import rendezvous
+from smallfiles.machine.rendezvous import rendezvous
 
 rendezvous({"SLURM_JOB_NODELIST": "n[07-12],gpu3", "SLURM_JOB_ID": "4711"})
 
@@ -88,7 +88,7 @@ rendezvous({"SLURM_JOB_NODELIST": "n[07-12],gpu3", "SLURM_JOB_ID": "4711"})
 # Now four processes that will play ranks. They are started once, and get a new place for each experiment.
 
 # %%
-from helpers.bench import nodes
+from helpers.experiments import nb10 as nodes
 
 crew = nodes.Crew(4)
 
@@ -101,7 +101,7 @@ crew = nodes.Crew(4)
 
 # %%
 cost = nodes.cost_of_one_cpu(crew, packed)
-course.say(cost.finding)
+show.say(cost.finding)
 
 # %%
 for cpus, workers in cost.workers.items():
@@ -125,10 +125,10 @@ for cpus, workers in cost.workers.items():
 found = nodes.compare_ways(crew, packed, samples)
 
 # %%
-from helpers.bench.nodes import reading
-from helpers.plots import nodes as draw
+from helpers.experiments.nb10 import reading
+from helpers.figures import nodes as draw
 
-course.figure(draw.readings(found), alt=reading.alt_text(found))
+show.figure(draw.readings(found), alt=reading.alt_text(found))
 
 # %% [markdown]
 # Nothing failed in the wrong runs. The loss falls in both; one simply trains on less data, and the other does the
@@ -143,7 +143,7 @@ course.figure(draw.readings(found), alt=reading.alt_text(found))
 # %%
 from torch.utils.data import DistributedSampler
 
-from helpers.loading import EpochPlan
+from smallfiles.loading import EpochPlan
 
 theirs = [len(list(DistributedSampler(range(10), 4, rank))) for rank in range(4)]
 ours = [sum(map(len, EpochPlan(10, rank=rank, world_size=4).batches(0))) for rank in range(4)]
@@ -151,7 +151,7 @@ print("PyTorch:", theirs, "ours:", ours)
 
 # %% [markdown]
 # In validation a repeated sample is a wrong accuracy. Unequal shares have a danger of their own: a rank that takes a
-# step more waits for the others, in the sum of the gradients, until a timeout ends the job. `helpers.training` lets a
+# step more waits for the others, in the sum of the gradients, until a timeout ends the job. `smallfiles.training` lets a
 # rank without samples take part with a weight of zero.
 #
 # The second trap of that sampler: it must be told the epoch.
@@ -185,11 +185,11 @@ print("after set_epoch(1):   ", list(sampler)[:8])
 
 # %%
 scaled = nodes.measure_scaling(crew, packed)
-course.figure(draw.scaling(scaled), alt=scaled.alt_text)
+show.figure(draw.scaling(scaled), alt=scaled.alt_text)
 
 # %%
 for ranks in (2, 4):
-    course.say(scaled.told(ranks) + ".")
+    show.say(scaled.told(ranks) + ".")
 
 # %% [markdown]
 # Where a line bends, more nodes buy little. The bend moves to the right if each node reads less from the shared storage
@@ -200,7 +200,7 @@ for ranks in (2, 4):
 # ## 4 · Outlive the time limit
 #
 # Every job has a time limit, and at the limit it is killed. With `--signal=USR1@90` Slurm tells the ranks 90 seconds before.
-# `helpers train` then writes a checkpoint, with its place in the epoch, and exits with code 75. The script asks to be queued
+# `smallfiles train` then writes a checkpoint, with its place in the epoch, and exits with code 75. The script asks to be queued
 # again, under its number, and the next run goes on.
 #
 # Two ranks train now, and are sent the signal in the second epoch. Then the same call again; and once more
@@ -211,7 +211,7 @@ for ranks in (2, 4):
 # %%
 stopped = nodes.measure_stop(crew, packed, fresh_folder(setup.scratch))
 for sentence in stopped.told:
-    course.say(sentence)
+    show.say(sentence)
 
 # %%
 crew.close()
@@ -257,8 +257,8 @@ print("then:", array.then)
 
 # %%
 sent = nodes.read_on_cluster(packed)
-course.say(f"```bash\n{sent.command}\n```")
-course.say(sent.told)
+show.say(f"```bash\n{sent.command}\n```")
+show.say(sent.told)
 
 # %%
 print("\n\n".join(filter(None, [sent.queue, sent.log])) or "No job, no log.")
@@ -277,11 +277,11 @@ print("\n\n".join(filter(None, [sent.queue, sent.log])) or "No job, no log.")
 # %%
 from pathlib import Path
 
-from helpers.loading import LoaderConfig
-from helpers.training import TrainConfig
+from smallfiles.loading import LoaderConfig
+from smallfiles.training import TrainConfig
 
 config = TrainConfig(loader=LoaderConfig(workers=2), checkpoint=Path("checkpoints"))
-course.command(config, "train.arrow")
+show.command(config, "train.arrow")
 
 # %% [markdown]
 # ```bash

@@ -10,9 +10,9 @@
 import sys
 
 sys.path.append("..")
-from helpers import course
+from helpers import show, start
 
-setup = course.start("ex00")
+setup = start("ex00")
 
 # %% [markdown] id="task"
 # ## Task
@@ -39,7 +39,7 @@ def copies_that_fit(inodes_free: int, files: int, folders: int) -> int:
 
 
 # %% id="check"
-from helpers.checks import ex00_start_here as check
+from exercises.checks import ex00_start_here as check
 
 verdict = check.copies_that_fit(copies_that_fit)
 verdict
@@ -68,10 +68,10 @@ verdict
 # %% id="imagenet"
 free = setup.filesystem.inodes_free
 if not verdict:
-    course.say("Solve the exercise first; then this cell uses your function.")
+    show.say("Solve the exercise first; then this cell uses your function.")
 elif free is None:
-    course.say(f"This {setup.filesystem.kind} counts no inodes, so there is no such limit here.")
+    show.say(f"This {setup.filesystem.kind} counts no inodes, so there is no such limit here.")
 else:
-    course.say(
+    show.say(
         f"**{copies_that_fit(free, 1_331_167, 2_003)} copies** of ImageNet fit into {free:,} free inodes."
     )

@@ -10,9 +10,9 @@
 import sys
 
 sys.path.append("..")
-from helpers import course
+from helpers import show, start
 
-setup = course.start("ex01")
+setup = start("ex01")
 
 # %% [markdown] id="task-1"
 # ## Task 1: inodes
@@ -38,7 +38,7 @@ def inodes_needed(paths: list[str]) -> int:
 
 
 # %% id="check-1"
-from helpers.checks import ex01_count_the_cost_of_small_files as check
+from exercises.checks import ex01_count_the_cost_of_small_files as check
 
 inodes_verdict = check.inodes_needed(inodes_needed)
 inodes_verdict
@@ -114,14 +114,14 @@ hours_verdict
 # through a model of a server (each open waits 4 ms, 1,000 pass a second), and measures it. The last one asks about ImageNet.
 
 # %% id="count"
-from helpers.bench import cost
+from helpers.experiments import nb01 as cost
 
 source = setup.source()
 folder, paths = cost.folder_of(source), source.manifest.paths.to_pylist()
 if inodes_verdict:
     found = cost.count_tree(folder)
-    course.say(f"You predict **{inodes_needed(paths):,}** inodes for {len(paths):,} files.")
-    course.say(f"The folder has **{found.inodes:,}** inodes, {found.files:,} of them files.")
+    show.say(f"You predict **{inodes_needed(paths):,}** inodes for {len(paths):,} files.")
+    show.say(f"The folder has **{found.inodes:,}** inodes, {found.files:,} of them files.")
 
 # %% id="measure"
 server = cost.ModelServer(source.store, wait_s=0.004, opens_per_s=1_000)
@@ -129,7 +129,7 @@ largest = max(map(source.store.size, paths))
 for in_flight in (1, 2, 16) if hours_verdict else ():
     predicted_s = 3600 * hours_to_open(len(paths), 0.004, in_flight, 1_000, 1)
     measured_s = cost.seconds_to_read(server, paths, largest, in_flight)
-    course.say(f"{in_flight} in flight: predicted {predicted_s:.2f} s, measured **{measured_s:.2f} s**.")
+    show.say(f"{in_flight} in flight: predicted {predicted_s:.2f} s, measured **{measured_s:.2f} s**.")
 
 # %% [markdown] id="explain"
 # The measured time is usually a little longer: threads start, sleep wakes late, and the bytes are read too. A prediction that is
@@ -138,9 +138,9 @@ for in_flight in (1, 2, 16) if hours_verdict else ():
 # %% id="imagenet"
 if inodes_verdict and hours_verdict:
     alone, together = (hours_to_open(1_281_167, 0.002, 8, 5_000, jobs) for jobs in (1, 30))
-    course.say(
+    show.say(
         f"ImageNet's training images, 2 ms a wait, 8 in flight, a server of 5,000 opens per second: "
         f"**{60 * alone:.0f} minutes** an epoch for one job, **{together:.1f} hours** for each of thirty."
     )
 else:
-    course.say("Solve both tasks first; then the cells above use your functions.")
+    show.say("Solve both tasks first; then the cells above use your functions.")

@@ -10,9 +10,9 @@
 import sys
 
 sys.path.append("..")
-from helpers import course
+from helpers import show, start
 
-setup = course.start("ex02")
+setup = start("ex02")
 
 # %% [markdown] id="task-1"
 # ## Task 1 · The manifest
@@ -40,7 +40,7 @@ def val_manifest(classes: dict, truth: list, paths: list) -> dict:
 
 
 # %% id="check-1"
-from helpers.checks import ex02_describe_a_dataset as check
+from exercises.checks import ex02_describe_a_dataset as check
 
 built = check.val_manifest(val_manifest)
 built
@@ -115,25 +115,25 @@ guard
 # ## With the devkit on this disk
 #
 # When both checks have passed, your function builds the manifest of the course's small copy of ImageNet, and its labels
-# are compared with those that `helpers.sources` reads. The copy borrows the real file names, but its pictures are drawn.
+# are compared with those that `smallfiles.sources` reads. The copy borrows the real file names, but its pictures are drawn.
 # What will your guard say?
 
 # %% id="compare"
-from helpers.sources import imagenet
+from smallfiles.sources import imagenet
 
 kit = setup.path("official") / "ILSVRC2012_devkit_t12"
 if not (built and guard):
-    course.say("Solve both tasks first; then this cell uses your functions.")
+    show.say("Solve both tasks first; then this cell uses your functions.")
 elif not imagenet.is_devkit(kit):
-    course.say("There is no devkit beside your own data, so there is nothing to compare with.")
+    show.say("There is no devkit beside your own data, so there is nothing to compare with.")
 else:
     source = setup.source("official", split="val")
     truth = imagenet.load_devkit(kit).ground_truth.tolist()
     yours = val_manifest(check.devkit_classes(kit), truth, source.manifest.paths.to_pylist())
     same = sum(map(int.__eq__, yours.values(), source.manifest.targets.to_pylist()))
     said = label_order(yours, check.KNOWN)
-    course.say(
-        f"**{same} of {len(yours)}** labels are those of `helpers.sources`; your guard says **{said}**."
+    show.say(
+        f"**{same} of {len(yours)}** labels are those of `smallfiles.sources`; your guard says **{said}**."
     )
 
 # %% [markdown] id="meaning"

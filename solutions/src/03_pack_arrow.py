@@ -13,12 +13,12 @@
 import sys
 
 sys.path.append("..")
-from helpers import course
+from helpers import show, start
 
-setup = course.start("ex03")
+setup = start("ex03")
 
 # %% id="folder"
-from helpers.checks import ex03_pack_arrow as check
+from exercises.checks import ex03_pack_arrow as check
 
 folder = check.practice_folder(setup.path(), setup.scratch / "part")
 
@@ -199,7 +199,7 @@ text
 # ## Task 4: feed a training loop
 #
 # Return a `DataLoader` with two workers that gives every image in stored order, with its captions as padded numbers.
-# Take `CaptionDataset`, `Vocabulary` and `collate` from `helpers.captions`; the vocabulary holds all words that come at
+# Take `CaptionDataset`, `Vocabulary` and `collate` from `smallfiles.captions`; the vocabulary holds all words that come at
 # least twice in the file. Four to six lines:
 #
 # `make_loader(arrow_file: Path, batch_size: int) -> DataLoader`
@@ -207,7 +207,7 @@ text
 # %% id="loader"
 from torch.utils.data import DataLoader
 
-from helpers.captions import CaptionDataset, Vocabulary, collate
+from smallfiles.captions import CaptionDataset, Vocabulary, collate
 
 
 def make_loader(arrow_file: Path, batch_size: int) -> DataLoader:
@@ -252,9 +252,9 @@ loaded
 solved = read and written and text and loaded
 packed = setup.scratch / "flickr30k.arrow"
 if not solved:
-    course.say("Solve the four tasks first; then this cell uses your functions.")
+    show.say("Solve the four tasks first; then this cell uses your functions.")
 else:
-    course.say(f"**{write_flickr30k(folder, packed):,} images** packed into `{packed.name}`.")
+    show.say(f"**{write_flickr30k(folder, packed):,} images** packed into `{packed.name}`.")
 
 # %% id="batch"
 if solved:

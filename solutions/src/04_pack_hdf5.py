@@ -10,9 +10,9 @@
 import sys
 
 sys.path.append("..")
-from helpers import course
+from helpers import show, start
 
-setup = course.start("ex04")
+setup = start("ex04")
 
 # %% [markdown] id="look"
 # ## Look at the file
@@ -22,7 +22,7 @@ setup = course.start("ex04")
 # %% id="file"
 import h5py
 
-from helpers.bench import hdf5 as bench
+from helpers.experiments import nb04 as bench
 
 samples = bench.load(setup.source())[:200]
 vlen_path = setup.scratch / "rows.h5"
@@ -66,7 +66,7 @@ def write_blob(vlen_path: Path, out: Path) -> int:
 
 
 # %% id="check-write"
-from helpers.checks import ex04_pack_hdf5 as check
+from exercises.checks import ex04_pack_hdf5 as check
 
 written = check.write_blob(write_blob)
 written
@@ -187,19 +187,19 @@ if written and read:
     with h5py.File(vlen_path) as file:
         rows = rate(file["train/images"].__getitem__)
     blob = rate(lambda index: read_sample(out, index))
-    course.say(f"Rows: {rows:,.0f} samples/s. Your function: **{blob:,.0f} samples/s**.")
+    show.say(f"Rows: {rows:,.0f} samples/s. Your function: **{blob:,.0f} samples/s**.")
     if blob < rows:
-        course.say("Yours is slower. Does it look up names in the file, such as `offsets`, for each sample?")
+        show.say("Yours is slower. Does it look up names in the file, such as `offsets`, for each sample?")
 else:
-    course.say("Solve both tasks first; then this cell uses your functions.")
+    show.say("Solve both tasks first; then this cell uses your functions.")
 
 # %% [markdown] id="ours"
 # The package's reader takes your file as it is. It asks HDF5 only where the bytes lie, and reads them without it.
 
 # %% id="reader"
 if written and read:
-    from helpers import formats
+    from smallfiles import formats
 
     reader = formats.open(out)
     ours = rate(lambda index: bytes(reader.read(index)))
-    course.say(f"The package's reader: {ours:,.0f} samples/s from {len(reader)} samples of your file.")
+    show.say(f"The package's reader: {ours:,.0f} samples/s from {len(reader)} samples of your file.")

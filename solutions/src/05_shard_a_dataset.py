@@ -10,9 +10,9 @@
 import sys
 
 sys.path.append("..")
-from helpers import course
+from helpers import show, start
 
-setup = course.start("ex05")
+setup = start("ex05")
 
 # %% [markdown] id="deal"
 # ## Task 1
@@ -35,7 +35,7 @@ def my_shards(shards: list[str], rank: int, ranks: int, worker: int, workers: in
 
 
 # %% id="deal-check"
-from helpers.checks import ex05_shard_a_dataset as check
+from exercises.checks import ex05_shard_a_dataset as check
 
 dealt = check.my_shards(my_shards)
 dealt
@@ -110,10 +110,10 @@ shuffled
 # function says.
 
 # %% id="read"
-from helpers.bench.shards.place import fresh_folder
-from helpers.bench.shards.rates import streamed
-from helpers.formats import tar
-from helpers.pack import PackConfig, pack
+from helpers.experiments.nb05.place import fresh_folder
+from helpers.experiments.nb05.rates import streamed
+from smallfiles.formats import tar
+from smallfiles.pack import PackConfig, pack
 
 sixty = PackConfig(options=tar.Options(max_count=60))
 packed = pack(setup.source(), fresh_folder(setup.scratch) / "train.tars", sixty)
@@ -124,11 +124,11 @@ places = [(rank, worker) for rank in range(2) for worker in range(3)]
 from pathlib import Path
 
 if not (dealt and shuffled):
-    course.say("Solve both tasks first; then this cell reads with your function.")
+    show.say("Solve both tasks first; then this cell reads with your function.")
 else:
     hands = [my_shards_in_epoch(shards, rank, 2, worker, 3, 0, 0) for rank, worker in places]
     keys = [sample["__key__"] for hand in hands for sample in streamed(map(Path, hand))]
-    course.say(
+    show.say(
         f"{len(places)} processes read {[len(hand) for hand in hands]} shards, together "
         f"**{len(keys)} samples, {len(set(keys))} of them different**; {packed.samples} were packed."
     )

@@ -10,9 +10,9 @@
 import sys
 
 sys.path.append("..")
-from helpers import course
+from helpers import show, start
 
-setup = course.start("ex06")
+setup = start("ex06")
 
 # %% [markdown] id="look"
 # ## Look at the reader
@@ -20,8 +20,8 @@ setup = course.start("ex06")
 # `places` holds the first byte and the size of each sample in the file.
 
 # %% id="pack"
-from helpers import formats
-from helpers.pack import PackConfig, pack
+from smallfiles import formats
+from smallfiles.pack import PackConfig, pack
 
 path = setup.scratch / "train.sqfs"
 path.unlink(missing_ok=True)
@@ -45,12 +45,12 @@ class Colleague:
 
 
 # %% id="symptom"
-from helpers.bench.squashfs import count_wrong
+from helpers.experiments.nb06 import count_wrong
 
 buggy = Colleague(path, places)
 alone = sum(buggy[index] != truth[index] for index in range(len(truth)))
-course.say(f"In one process {alone} of {len(truth)} samples are wrong.")
-course.say(count_wrong(buggy.__getitem__, truth).told("In two forked workers"))
+show.say(f"In one process {alone} of {len(truth)} samples are wrong.")
+show.say(count_wrong(buggy.__getitem__, truth).told("In two forked workers"))
 
 # %% [markdown] id="task"
 # ## Task
@@ -94,7 +94,7 @@ class Reader:
 
 
 # %% id="check"
-from helpers.checks import ex06_read_a_squashfs_image as check
+from exercises.checks import ex06_read_a_squashfs_image as check
 
 solved = check.reader(Reader)
 solved
@@ -130,7 +130,7 @@ solved
 
 # %% id="cured"
 if not solved:
-    course.say("Solve the task first; then this cell reads with your reader.")
+    show.say("Solve the task first; then this cell reads with your reader.")
 else:
     mine = Reader(path, places)
-    course.say(count_wrong(mine.__getitem__, truth).told("With your reader"))
+    show.say(count_wrong(mine.__getitem__, truth).told("With your reader"))

@@ -12,9 +12,9 @@
 import sys
 
 sys.path.append("..")
-from helpers import course
+from helpers import show, start
 
-setup = course.start("ex07")
+setup = start("ex07")
 
 # %% [markdown] id="task"
 # ## Task
@@ -75,7 +75,7 @@ def stage(src: Path, folder: Path) -> Path:
 
 
 # %% id="check"
-from helpers.checks import ex07_stage_a_dataset as check
+from exercises.checks import ex07_stage_a_dataset as check
 
 verdict = check.stage(stage)
 verdict
@@ -113,28 +113,28 @@ verdict
 # reads an image from the copy, and takes everything away again.
 
 # %% id="place"
-from helpers.bench import staged
-from helpers.bench.shards.place import fresh_folder
-from helpers.pack import PackConfig, pack
+from helpers.experiments import nb07 as staged
+from helpers.experiments.nb05.place import fresh_folder
+from smallfiles.pack import PackConfig, pack
 
 packed = pack(setup.source(), fresh_folder(setup.scratch) / "train.arrow", PackConfig(verify="none")).path
 place, note = staged.place_for(packed, 2 * packed.stat().st_size, setup.scratch)
-course.say(note or f"Node-local storage: `{place}`.")
+show.say(note or f"Node-local storage: `{place}`.")
 
 # %% id="read"
 from time import perf_counter
 
-from helpers import formats
-from helpers.bench.scratch import memory_folder
+from smallfiles import formats
+from smallfiles.measure.scratch import memory_folder
 
 if not verdict:
-    course.say("Solve the task first; then this cell stages with your function.")
+    show.say("Solve the task first; then this cell stages with your function.")
 else:
     with memory_folder(packed.stat().st_size, place) as here:
         for number in ("first", "second"):
             began = perf_counter()
             copy = stage(packed, here / "mine")
-            course.say(f"The {number} call took **{1000 * (perf_counter() - began):.1f} ms**.")
+            show.say(f"The {number} call took **{1000 * (perf_counter() - began):.1f} ms**.")
         reader = formats.open(copy)
-        course.say(f"The copy holds {len(reader):,} images; the first has {reader.size(0):,} bytes.")
+        show.say(f"The copy holds {len(reader):,} images; the first has {reader.size(0):,} bytes.")
         reader.close()

@@ -10,10 +10,11 @@
 import sys
 
 sys.path.append("..")
-from helpers import course, images
-from helpers.pack import PackConfig, pack
+from helpers import show, start
+from smallfiles import images
+from smallfiles.pack import PackConfig, pack
 
-setup = course.start("ex08")
+setup = start("ex08")
 packed = setup.scratch / "train.arrow"
 if not packed.exists():
     pack(setup.source(), packed, PackConfig())
@@ -41,7 +42,7 @@ def bottleneck(stages: dict[str, float], workers: int, step_s: float) -> str:
 
 
 # %% id="find-check"
-from helpers.checks import ex08_keep_the_gpu_fed as check
+from exercises.checks import ex08_keep_the_gpu_fed as check
 
 found = check.bottleneck(bottleneck)
 found
@@ -106,7 +107,7 @@ def collate_c(pictures, labels):
 
 
 # %% id="measure"
-from helpers.checks.ex08_keep_the_gpu_fed.practice import follow, told
+from exercises.checks.ex08_keep_the_gpu_fed.practice import follow, told
 
 given = {"A": {"read": ReadA}, "B": {"picture": picture_b}, "C": {"collate": collate_c}}
 for name, part in given.items():
@@ -257,12 +258,12 @@ cured_c
 
 # %% id="compare"
 if not (cured_a and cured_b and cured_c):
-    course.say("Solve tasks 2 to 4 first; then this cell compares the loaders.")
+    show.say("Solve tasks 2 to 4 first; then this cell compares the loaders.")
 else:
     bad = follow(packed, read=ReadA, picture=picture_b, collate=collate_c)
     good = follow(packed, read=Reader, picture=picture, collate=collate)
     before, after = (1e3 * sum(stages.values()) for stages in (bad, good))
-    course.say(
+    show.say(
         f"A batch took {before:.0f} ms and takes {after:.0f} ms, **{before / after:.0f} times** as fast. "
         f"What takes most now: *{max(good, key=good.get)}*."
     )

@@ -11,9 +11,9 @@
 import sys
 
 sys.path.append("..")
-from helpers import course
+from helpers import show, start
 
-setup = course.start("ex10")
+setup = start("ex10")
 
 # %% [markdown] id="task-place"
 # ## Task 1: your place
@@ -42,7 +42,7 @@ def place(env: dict[str, str]) -> tuple[int, int, int]:
 
 
 # %% id="check-place"
-from helpers.checks import ex10_run_it_on_many_nodes as check
+from exercises.checks import ex10_run_it_on_many_nodes as check
 
 check.place(place)
 
@@ -96,12 +96,12 @@ verdict
 # Where Slurm is there, your script now trains on two nodes. Otherwise the cell shows the command for later.
 
 # %% id="submit"
-from helpers.bench.nodes import training_on_cluster
+from helpers.experiments.nb10 import training_on_cluster
 
 if not verdict:
-    course.say("Solve the task first; then this cell submits your script.")
+    show.say("Solve the task first; then this cell submits your script.")
 else:
     done = training_on_cluster(script, setup.source())
-    course.say(f"`{done.command}`")
-    course.say(done.told)
+    show.say(f"`{done.command}`")
+    show.say(done.told)
     print(done.log)

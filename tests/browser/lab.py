@@ -31,7 +31,7 @@ NO_NEWS = "@jupyterlab/apputils-extension/notification.jupyterlab-settings"
 
 def copy_checkout(repository: Path, to: Path) -> Path:
     """What a participant has after `git clone`, without what our own runs left behind."""
-    for name in ("helpers", "notebooks", "exercises"):
+    for name in ("helpers", "smallfiles", "notebooks", "exercises"):
         shutil.copytree(
             repository / name, to / name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_*")
         )

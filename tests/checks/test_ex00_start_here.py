@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from helpers.checks import ex00_start_here as ex00
+from exercises.checks import ex00_start_here as ex00
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.checks import ex01_count_the_cost_of_small_files as ex01
+from exercises.checks import ex01_count_the_cost_of_small_files as ex01
 
 
 @pytest.fixture(autouse=True)

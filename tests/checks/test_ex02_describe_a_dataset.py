@@ -6,11 +6,11 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 import pytest
 
-from helpers.checks import ex02_describe_a_dataset as ex02
-from helpers.checks.ex02_describe_a_dataset.devkits import cases
-from helpers.checks.ex02_describe_a_dataset.strangers import STRANGERS
-from helpers.checks.ex02_describe_a_dataset.validation import _LABELLINGS, _PAIRINGS
-from helpers.sources import imagenet, synthetic
+from exercises.checks import ex02_describe_a_dataset as ex02
+from exercises.checks.ex02_describe_a_dataset.devkits import cases
+from exercises.checks.ex02_describe_a_dataset.strangers import STRANGERS
+from exercises.checks.ex02_describe_a_dataset.validation import _LABELLINGS, _PAIRINGS
+from smallfiles.sources import imagenet, synthetic
 
 
 @pytest.fixture(autouse=True)
@@ -277,7 +277,7 @@ def test_the_expected_words_are_those_of_a_right_guard():
 
 def test_the_known_labels_are_those_of_the_package():
     paths = [f"{name}.JPEG" for name in ex02.KNOWN]
-    from helpers.manifest import Manifest
+    from smallfiles.manifest import Manifest
 
     manifest = Manifest.from_columns(paths, list(ex02.KNOWN.values()))
     assert imagenet.check_label_order(manifest) == "sorted"

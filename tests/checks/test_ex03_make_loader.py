@@ -12,9 +12,9 @@ import pytest
 from flickr_answers import assert_told, open_mapped, right_columns
 from torch.utils.data import DataLoader
 
-from helpers import captions, formats
-from helpers.captions import CaptionDataset, Vocabulary
-from helpers.checks import ex03_pack_arrow as ex03
+from exercises.checks import ex03_pack_arrow as ex03
+from smallfiles import captions, formats
+from smallfiles.captions import CaptionDataset, Vocabulary
 
 
 @pytest.fixture(autouse=True)
@@ -199,7 +199,7 @@ class TestMakeLoader:
         assert verdict, str(verdict)
 
     def test_what_a_worker_can_reach_is_told_from_what_it_cannot(self):
-        from helpers.checks.ex03_pack_arrow.loaders import unreachable
+        from exercises.checks.ex03_pack_arrow.loaders import unreachable
 
         assert unreachable(captions.collate) == "" and unreachable(partial(captions.collate)) == ""
         assert "own_collate" not in unreachable(own_collate)

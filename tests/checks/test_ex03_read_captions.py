@@ -9,8 +9,8 @@ import pandas
 import pytest
 from flickr_answers import assert_told, read_captions
 
-from helpers import sources
-from helpers.checks import ex03_pack_arrow as ex03
+from exercises.checks import ex03_pack_arrow as ex03
+from smallfiles import sources
 
 
 @pytest.fixture(autouse=True)
@@ -176,7 +176,7 @@ class TestReadCaptions:
             found = sources.flickr30k.captions.read(path) if path.stat().st_size > 50 else None
             return {name: found.ordered(name) for name in found.of} if found else {}
 
-        import helpers.sources.flickr30k.captions  # noqa: F401
+        import smallfiles.sources.flickr30k.captions  # noqa: F401
 
         assert ex03.read_captions(with_helpers)
 

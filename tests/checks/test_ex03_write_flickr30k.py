@@ -13,12 +13,12 @@ import pytest
 from flickr_answers import SCHEMA, assert_told, rows_of, write
 from PIL import Image
 
-from helpers import sources
-from helpers.checks import ex03_pack_arrow as ex03
-from helpers.checks.ex03_pack_arrow.folders import MOST_IMAGES, practice_folder, row, truth_of
-from helpers.errors import SourceError
-from helpers.pack import PackConfig, pack
-from helpers.sources import synthetic
+from exercises.checks import ex03_pack_arrow as ex03
+from exercises.checks.ex03_pack_arrow.folders import MOST_IMAGES, practice_folder, row, truth_of
+from smallfiles import sources
+from smallfiles.errors import SourceError
+from smallfiles.pack import PackConfig, pack
+from smallfiles.sources import synthetic
 
 
 @pytest.fixture(autouse=True)

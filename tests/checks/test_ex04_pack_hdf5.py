@@ -9,9 +9,9 @@ import h5py
 import numpy as np
 import pytest
 
-from helpers.checks import ex04_pack_hdf5 as ex04
-from helpers.checks.forked import in_worker
-from helpers.formats import hdf5
+from exercises.checks import ex04_pack_hdf5 as ex04
+from exercises.checks.forked import in_worker
+from smallfiles.formats import hdf5
 
 
 @pytest.fixture(autouse=True)
@@ -214,8 +214,8 @@ def test_an_empty_part_that_breaks_the_answer_is_told():
 
 def test_the_right_conversion_passes_and_our_reader_reads_its_file(tmp_path):
     assert ex04.write_blob(convert)
-    from helpers.bench.hdf5 import write_vlen
-    from helpers.checks.ex04_pack_hdf5.cases import samples_of, small_set
+    from exercises.checks.ex04_pack_hdf5.cases import samples_of, small_set
+    from helpers.experiments.nb04 import write_vlen
 
     write_vlen(samples_of(small_set()), tmp_path / "vlen.h5")
     convert(tmp_path / "vlen.h5", tmp_path / "blob.h5")

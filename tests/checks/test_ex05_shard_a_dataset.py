@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.checks import ex05_shard_a_dataset as ex05
-from helpers.checks.ex05_shard_a_dataset.processes import Case, Round
+from exercises.checks import ex05_shard_a_dataset as ex05
+from exercises.checks.ex05_shard_a_dataset.processes import Case, Round
 
 
 @pytest.fixture(autouse=True)

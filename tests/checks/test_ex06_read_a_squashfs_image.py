@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from helpers.checks import ex06_read_a_squashfs_image as ex06
+from exercises.checks import ex06_read_a_squashfs_image as ex06
 
 # ruff: noqa: SIM115 - answers that leave files open are what is tried
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

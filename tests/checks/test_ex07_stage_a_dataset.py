@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers.checks import ex07_stage_a_dataset as ex07
-from helpers.checks.ex07_stage_a_dataset import alone, children, moved
-from helpers.checks.ex07_stage_a_dataset import diagnoses as why
+from exercises.checks import ex07_stage_a_dataset as ex07
+from exercises.checks.ex07_stage_a_dataset import alone, children, moved
+from exercises.checks.ex07_stage_a_dataset import diagnoses as why
 
 
 @pytest.fixture(autouse=True)
@@ -416,9 +416,9 @@ def test_without_small_disks_a_limit_on_files_does_the_same(monkeypatch):
 
 
 def test_half_under_the_final_name_is_told_by_what_the_second_job_gets(tmp_path):
-    from helpers.checks.attempt import Attempt
-    from helpers.checks.ex07_stage_a_dataset import together
-    from helpers.checks.verdict import Wrong
+    from exercises.checks.attempt import Attempt
+    from exercises.checks.ex07_stage_a_dataset import together
+    from exercises.checks.verdict import Wrong
 
     for answer, told in ((exists_or_straight, why.GIVEN_HALF), (straight, why.FINAL_NAME)):
         place = tmp_path / answer.__name__
@@ -429,9 +429,9 @@ def test_half_under_the_final_name_is_told_by_what_the_second_job_gets(tmp_path)
 
 
 def test_the_final_name_is_told_when_a_full_disk_or_sigterm_leaves_half(tmp_path):
-    from helpers.checks.attempt import Attempt
-    from helpers.checks.ex07_stage_a_dataset import together
-    from helpers.checks.verdict import Wrong
+    from exercises.checks.attempt import Attempt
+    from exercises.checks.ex07_stage_a_dataset import together
+    from exercises.checks.verdict import Wrong
 
     for case, told in ((alone.the_disk_is_full, why.FULL_HALF), (together.ended_by_sigterm, why.TERM_HALF)):
         place = tmp_path / case.__name__

@@ -9,13 +9,13 @@ import pytest
 import torch
 from PIL import Image
 
-from helpers import formats, images
-from helpers.checks import ex08_keep_the_gpu_fed as ex08
-from helpers.checks.ex08_keep_the_gpu_fed import practice, views
-from helpers.checks.ex08_keep_the_gpu_fed.meter import measured
-from helpers.images.crops import Box
-from helpers.pack import PackConfig, pack
-from helpers.sources import load, synthetic
+from exercises.checks import ex08_keep_the_gpu_fed as ex08
+from exercises.checks.ex08_keep_the_gpu_fed import practice, views
+from exercises.checks.ex08_keep_the_gpu_fed.meter import measured
+from smallfiles import formats, images
+from smallfiles.images.crops import Box
+from smallfiles.pack import PackConfig, pack
+from smallfiles.sources import load, synthetic
 
 
 @pytest.fixture(autouse=True)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from helpers.checks import ex10_run_it_on_many_nodes as ex10
-from helpers.checks.ex10_run_it_on_many_nodes import arithmetic, directives, running
+from exercises.checks import ex10_run_it_on_many_nodes as ex10
+from exercises.checks.ex10_run_it_on_many_nodes import arithmetic, directives, running
 
 ROOT = Path(__file__).resolve().parents[2]
-PLAYER = ROOT / "helpers" / "checks" / "ex10_run_it_on_many_nodes" / "player.py"
+PLAYER = ROOT / "exercises" / "checks" / "ex10_run_it_on_many_nodes" / "player.py"
 SOLUTION = (ROOT / "solutions" / "10_run_it_on_many_nodes.sbatch").read_text()
 LINE = next(line for line in SOLUTION.splitlines() if line.startswith("srun "))
 END = SOLUTION[SOLUTION.index("code=0\n") :]
-PYTHON = 'python -m helpers train "$data" --checkpoint "$checkpoints" --workers "$cpus" "$@"'
+PYTHON = 'smallfiles train "$data" --checkpoint "$checkpoints" --workers "$cpus" "$@"'
 SRUN = 'srun --cpus-per-task="$cpus" '
 IF_75 = 'if ((code == 75)); then exec scontrol requeue "$SLURM_JOB_ID"; fi\nexit "$code"\n'
 
@@ -99,7 +99,7 @@ def test_a_wrong_place_gets_its_diagnosis(name, monkeypatch):
 
 
 def test_the_place_of_the_package_itself_passes():
-    from helpers.machine.ranks import ranks
+    from smallfiles.machine.ranks import ranks
 
     def ours(env):
         where = ranks(env)
@@ -147,7 +147,10 @@ WRONG_JOBS = {
     "no requeue allowed": (changed(("#SBATCH --requeue\n", "")), directives.REQUEUE),
     "nothing": (ending("echo done\n"), running.NO_TRAINING),
     "no srun": (changed((SRUN, "")), running.NO_SRUN),
-    "torchrun": (changed((f"{SRUN}python", "torchrun --nproc-per-node 2")), running.TORCHRUN),
+    "torchrun": (
+        changed((f"{SRUN}smallfiles", "torchrun --nproc-per-node 2 -m smallfiles")),
+        running.TORCHRUN,
+    ),
     "one task": (changed((SRUN, f"{SRUN}-n 1 ")), running.FEW_TASKS),
     "a task a node": (changed((SRUN, f"{SRUN}--ntasks-per-node=1 --ntasks=2 ")), running.FEW_TASKS),
     "cpus not passed on": (
@@ -196,7 +199,7 @@ def impatient(monkeypatch, tmp_path):
     """Ranks that nobody tells anything give up sooner."""
     copy = tmp_path / "player.py"
     copy.write_text(PLAYER.read_text().replace("LIMIT_S = 6.0", "LIMIT_S = 2.0"))
-    monkeypatch.setattr("helpers.checks.ex10_run_it_on_many_nodes.playing.PLAYER", copy)
+    monkeypatch.setattr("exercises.checks.ex10_run_it_on_many_nodes.playing.PLAYER", copy)
 
 
 @pytest.mark.parametrize("name", WRONG_JOBS)
@@ -212,7 +215,7 @@ RIGHT_JOBS = {
     "the variable of Slurm": changed((SRUN, 'srun -c "$SLURM_CPUS_PER_TASK" ')),
     "SRUN_CPUS_PER_TASK of lib.sh": changed((SRUN, "srun ")),
     "a shell in each task": changed(
-        (f"{SRUN}python -m helpers train", f"{SRUN}bash -c 'exec python -m helpers train \"$@\"' -")
+        (f"{SRUN}smallfiles train", f"{SRUN}bash -c 'exec smallfiles train \"$@\"' -")
     ),
     "short options": changed(
         ("--nodes=2 --ntasks-per-node=2", "-N 2 --ntasks-per-node=2"), ("--cpus-per-task=2\n#", "-c 2\n#")

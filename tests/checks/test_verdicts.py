@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.checks import Attempt, CheckFailed, Verdict, check, diagnose, shown
-from helpers.checks.attempt import OutOfTime, is_stub, time_limit
-from helpers.errors import FormatError
+from exercises.checks import Attempt, CheckFailed, Verdict, check, diagnose, shown
+from exercises.checks.attempt import OutOfTime, is_stub, time_limit
+from smallfiles.errors import FormatError
 
 
 @pytest.fixture(autouse=True)

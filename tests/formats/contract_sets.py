@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from helpers import formats
-from helpers.samples import Sample, Schema
+from smallfiles import formats
+from smallfiles.samples import Sample, Schema
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import sys
 import warnings
 from pathlib import Path
 
-from helpers import formats
-from helpers.errors import HelpersError
-from helpers.pack import verify
+from smallfiles import formats
+from smallfiles.errors import SmallfilesError
+from smallfiles.pack import verify
 
 
 def mutated(data: bytes, number: int) -> bytes:
@@ -47,7 +47,7 @@ def tried(path: Path) -> str:
         try:
             work(path)
             ends.append("read")
-        except HelpersError as error:
+        except SmallfilesError as error:
             ends.append(type(error).__name__)
     return "+".join(ends)
 

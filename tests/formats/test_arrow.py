@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from helpers import formats
-from helpers.errors import DamagedFileError, FormatError, UsageError
-from helpers.formats import arrow
-from helpers.formats.arrow import batches, footer, writing
-from helpers.formats.bytefile import ByteFile
-from helpers.samples import Sample, Schema
+from smallfiles import formats
+from smallfiles.errors import DamagedFileError, FormatError, UsageError
+from smallfiles.formats import arrow
+from smallfiles.formats.arrow import batches, footer, writing
+from smallfiles.formats.bytefile import ByteFile
+from smallfiles.samples import Sample, Schema
 
 ITEMS = [(sets.content(n), n * 7 % 1000) for n in range(40)]
 SAMPLES = [Sample(f"n{n % 3}/{n}.jpg", data, label) for n, (data, label) in enumerate(ITEMS)]
@@ -330,7 +330,7 @@ def test_every_way_of_access_reads_the_same(out, access):
 
 def test_parallel_file_systems_are_read_by_pread(out, monkeypatch):
     pack(out)
-    monkeypatch.setattr("helpers.formats.bytefile.is_parallel_filesystem", lambda path: True)
+    monkeypatch.setattr("smallfiles.formats.bytefile.is_parallel_filesystem", lambda path: True)
     assert isinstance(arrow.open(out).read(0), bytes)
 
 
@@ -425,9 +425,9 @@ def test_batches_that_were_not_met_are_announced_before_they_are_looked_into(out
 LARGE = """
 import sys
 from pathlib import Path
-from helpers.bench.memory import peak_bytes, resident_bytes
-from helpers.formats import arrow
-from helpers.samples import Sample, Schema
+from smallfiles.measure.memory import peak_bytes, resident_bytes
+from smallfiles.formats import arrow
+from smallfiles.samples import Sample, Schema
 
 large = b"x" * (128 << 20)
 data = [b"", b"abc", large, b"", b"de"]

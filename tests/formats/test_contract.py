@@ -19,11 +19,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers import digests, formats
-from helpers.errors import FormatError, HelpersError, OutputExistsError, ReaderClosedError, UsageError
-from helpers.formats.bytefile import ByteFile
-from helpers.keys import key_problem
-from helpers.samples import Reader, Sample, Schema
+from smallfiles import digests, formats
+from smallfiles.errors import FormatError, OutputExistsError, ReaderClosedError, SmallfilesError, UsageError
+from smallfiles.formats.bytefile import ByteFile
+from smallfiles.keys import key_problem
+from smallfiles.samples import Reader, Sample, Schema
 
 METHODS = [m for m in ("fork", "spawn", "forkserver") if m in multiprocessing.get_all_start_methods()]
 
@@ -202,7 +202,7 @@ def test_no_single_failing_write_is_passed_over(variant, packs, tmp_path):
     def write() -> int:
         try:
             variant.write(samples, out, sets.schema_of(samples))
-        except HelpersError:
+        except SmallfilesError:
             return 1
         return 0
 
@@ -332,7 +332,7 @@ def test_reading_imports_neither_pandas_nor_torch(packs):
     """pyarrow imports pandas in `pa.array` and `to_numpy` where it is installed: a second a worker."""
     paths = [str(packs(variant)[0]) for variant in sets.VARIANTS if variant.format != "files"]
     code = (
-        "import sys; from helpers import formats\n"
+        "import sys; from smallfiles import formats\n"
         "for path in sys.argv[1:]:\n"
         "    r = formats.open(path); r.read(0), r.key(0), r.target(0), r.meta(0), r.keys(), r.info()\n"
         "    print([m for m in ('pandas', 'torch') if m in sys.modules])\n"

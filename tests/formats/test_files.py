@@ -6,11 +6,11 @@ import json
 import contract_sets as sets
 import pytest
 
-from helpers import formats
-from helpers.errors import DamagedFileError, FormatError
-from helpers.formats import files
-from helpers.manifest import Manifest
-from helpers.samples import Sample
+from smallfiles import formats
+from smallfiles.errors import DamagedFileError, FormatError
+from smallfiles.formats import files
+from smallfiles.manifest import Manifest
+from smallfiles.samples import Sample
 
 SAMPLES = [Sample("a/1.jpg", b"one", 0), Sample("a/b/2.jpg", b"two", 1), Sample("3", b"three", 1)]
 

@@ -15,12 +15,12 @@ import juelich_loaders as juelich
 import numpy as np
 import pytest
 
-from helpers import formats
-from helpers.errors import DamagedFileError, FormatError, UsageError
-from helpers.formats import hdf5
-from helpers.formats.bytefile import ByteFile
-from helpers.formats.hdf5 import places
-from helpers.samples import Sample, Schema
+from smallfiles import formats
+from smallfiles.errors import DamagedFileError, FormatError, UsageError
+from smallfiles.formats import hdf5
+from smallfiles.formats.bytefile import ByteFile
+from smallfiles.formats.hdf5 import places
+from smallfiles.samples import Sample, Schema
 
 ITEMS = [(sets.content(n), n * 7 % 1000) for n in range(40)]
 SAMPLES = [Sample(f"n{n % 3}/{n}.jpg", data, label) for n, (data, label) in enumerate(ITEMS)]

@@ -3,8 +3,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from helpers.formats import provenance
-from helpers.samples import Schema
+from smallfiles.formats import provenance
+from smallfiles.samples import Schema
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,16 @@ import subprocess
 import contract_sets as sets
 import pytest
 
-from helpers import formats, sources
-from helpers.cli import main
-from helpers.errors import DamagedFileError, FormatError, MissingPackageError, UsageError
-from helpers.formats import squashfs
-from helpers.formats.squashfs import member
-from helpers.pack import verify
-from helpers.samples import Sample, Schema
 from pysquashfs import SquashFS, SquashFSError, compression, libsquashfs, parsing, superblock
 from pysquashfs.image_file import ImageFile
 from pysquashfs.mounting import MountError, mount
+from smallfiles import formats, sources
+from smallfiles.cli import main
+from smallfiles.errors import DamagedFileError, FormatError, MissingPackageError, UsageError
+from smallfiles.formats import squashfs
+from smallfiles.formats.squashfs import member
+from smallfiles.pack import verify
+from smallfiles.samples import Sample, Schema
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 LAYOUTS = [v for v in sets.VARIANTS if v.format == "squashfs"]

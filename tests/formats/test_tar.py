@@ -22,22 +22,22 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.digests import ContentDigest, sidecar
-from helpers.errors import (
+from smallfiles.digests import ContentDigest, sidecar
+from smallfiles.errors import (
     DamagedFileError,
     FormatError,
-    HelpersError,
     MissingPackageError,
     OutputExistsError,
     ReaderClosedError,
     ResourceError,
+    SmallfilesError,
     UsageError,
 )
-from helpers.formats import tar
-from helpers.formats.tar import headers, index, names, output
-from helpers.keys import key_problem
-from helpers.manifest import Manifest
-from helpers.samples import Sample, Schema
+from smallfiles.formats import tar
+from smallfiles.formats.tar import headers, index, names, output
+from smallfiles.keys import key_problem
+from smallfiles.manifest import Manifest
+from smallfiles.samples import Sample, Schema
 
 ODD = [
     Sample("train/n01440764/n01440764_1.JPEG", b"\xff\xd8" + bytes(range(256)) * 900, 3),
@@ -314,7 +314,7 @@ def test_the_dali_index_has_the_documented_text(tmp_path):
 
 
 def test_packing_says_once_which_names_are_escaped(tmp_path, capsys):
-    from helpers import cli
+    from smallfiles import cli
 
     for name in ("1.jpg", "2.jpg", "2.png"):
         (tmp_path / "set/cat").mkdir(parents=True, exist_ok=True)
@@ -553,7 +553,7 @@ def _outcome(path):
     """What reading a mutated shard gives: the right samples, other ones, or a sentence."""
     try:
         return "same" if read_all(path) == plain(ODD) else "changed"
-    except HelpersError:
+    except SmallfilesError:
         return "refused"
 
 

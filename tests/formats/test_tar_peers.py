@@ -16,10 +16,10 @@ import webdataset as wds
 import zstandard
 from torch.utils.data import DataLoader
 
-from helpers import sources
-from helpers.errors import FormatError, HelpersError
-from helpers.formats import tar
-from helpers.samples import Sample, Schema
+from smallfiles import sources
+from smallfiles.errors import FormatError, SmallfilesError
+from smallfiles.formats import tar
+from smallfiles.samples import Sample, Schema
 
 IMAGES = [
     Sample(f"train/c{i % 3}/photo {i}.v{i % 2}.JPEG", os.urandom(100 * i), i % 3, {"i": i} if i % 2 else None)
@@ -327,7 +327,7 @@ def by_both(path):
     for read in (_by_formats, _by_sources):
         try:
             found.append(read(path))
-        except HelpersError as error:
+        except SmallfilesError as error:
             found.append(str(error))
     return found
 

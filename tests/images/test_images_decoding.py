@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from pictures import by_pillow, difference, encoded, jpeg, pixels
 from PIL import Image
 
-from helpers import images
-from helpers.errors import HelpersError, UsageError
-from helpers.images import decoding, turbo
-from helpers.images.header import read_header
-from helpers.images.picture import open_picture
+from smallfiles import images
+from smallfiles.errors import SmallfilesError, UsageError
+from smallfiles.images import decoding, turbo
+from smallfiles.images.header import read_header
+from smallfiles.images.picture import open_picture
 
 RNG = np.random.default_rng(0)
 
@@ -323,10 +323,10 @@ def test_every_installed_decoder_agrees():
 
 
 def test_a_missing_decoder_is_named_with_the_line_that_installs_it(monkeypatch):
-    from helpers.images import decoders
+    from smallfiles.images import decoders
 
     monkeypatch.setattr(turbo, "library", lambda: None)
-    with pytest.raises(HelpersError, match="pip install pylibjxl"):
+    with pytest.raises(SmallfilesError, match="pip install pylibjxl"):
         decoders.get_decoder("turbojpeg")
     assert images.best_decoder().name == "simplejpeg"
 

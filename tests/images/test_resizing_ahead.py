@@ -5,9 +5,9 @@ import pytest
 from pictures import by_pillow, difference, encoded, jpeg, pixels
 from PIL import Image, ImageOps
 
-from helpers import images
-from helpers.images.picture import raw_pixels
-from helpers.samples import Sample
+from smallfiles import images
+from smallfiles.images.picture import raw_pixels
+from smallfiles.samples import Sample
 
 
 def _samples(count=12, broken=()):

@@ -11,8 +11,8 @@ from torchvision import transforms as tv
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from helpers import images
-from helpers.images import crops
+from smallfiles import images
+from smallfiles.images import crops
 
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 ALL = [

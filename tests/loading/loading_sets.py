@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers import formats
-from helpers.samples import Sample, Schema
+from smallfiles import formats
+from smallfiles.samples import Sample, Schema
 
 SIZE = 8
 

@@ -4,7 +4,7 @@ import loading_sets as sets
 import pytest
 import torch
 
-from helpers.loading import BadSampleError, LoaderConfig, make_loader
+from smallfiles.loading import BadSampleError, LoaderConfig, make_loader
 
 MODES = [
     LoaderConfig(mode="main", batch=8),

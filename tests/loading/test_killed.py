@@ -15,10 +15,10 @@ import loading_sets as sets
 import numpy as np
 import pytest
 
-from helpers.errors import ResourceError
-from helpers.loading import BadSampleError, LoaderConfig, WorkerDiedError, make_loader
-from helpers.loading.killed import Crew, check_shared_memory, explain
-from helpers.loading.loader import choose_mode
+from smallfiles.errors import ResourceError
+from smallfiles.loading import BadSampleError, LoaderConfig, WorkerDiedError, make_loader
+from smallfiles.loading.killed import Crew, check_shared_memory, explain
+from smallfiles.loading.loader import choose_mode
 
 PROCESSES = LoaderConfig(mode="processes", workers=2, batch=8)
 
@@ -119,8 +119,8 @@ def run(code: str, *before: str) -> subprocess.CompletedProcess[str]:
 def test_too_many_batches_kept_are_told_as_open_files(path):
     code = f"""
     import loading_sets as sets, resource
-    from helpers.errors import ResourceError
-    from helpers.loading import LoaderConfig, make_loader
+    from smallfiles.errors import ResourceError
+    from smallfiles.loading import LoaderConfig, make_loader
     resource.setrlimit(resource.RLIMIT_NOFILE, (80, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     loader = make_loader("{path}", LoaderConfig(mode="processes", workers=1, batch=1), transform=sets.Stub())
     try:
@@ -140,8 +140,8 @@ def test_a_real_small_dev_shm_is_refused_with_its_size(path):
         pytest.skip("this system lets nobody mount inside a name space")
     code = f"""
     import loading_sets as sets
-    from helpers.errors import ResourceError
-    from helpers.loading import LoaderConfig, make_loader
+    from smallfiles.errors import ResourceError
+    from smallfiles.loading import LoaderConfig, make_loader
     made = LoaderConfig(mode="processes", workers=2, batch=256, prefetch=4)
     try:
         make_loader("{path}", made, transform=sets.Stub())

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from helpers import formats
-from helpers.captions import Vocabulary
-from helpers.errors import UsageError
-from helpers.loading import (
+from smallfiles import formats
+from smallfiles.captions import Vocabulary
+from smallfiles.errors import UsageError
+from smallfiles.loading import (
     BadSampleError,
     CaptionBatches,
     LoaderConfig,
@@ -248,7 +248,7 @@ def test_an_empty_set_gives_no_batches(tmp_path):
 
 
 def test_float_images_keep_the_shape_of_their_transform(path):
-    images = pytest.importorskip("helpers.images")
+    images = pytest.importorskip("smallfiles.images")
     transform = images.Normalised(sets.Stub())
     batch = next(
         iter(make_loader(path, LoaderConfig(mode="threads", workers=1, batch=4), transform=transform))

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.errors import UsageError
-from helpers.loading import LoaderConfig
-from helpers.loading.config import _HELP, add_flags, default_workers, place
-from helpers.machine.ranks import Ranks
+from smallfiles.errors import UsageError
+from smallfiles.loading import LoaderConfig
+from smallfiles.loading.config import _HELP, add_flags, default_workers, place
+from smallfiles.machine.ranks import Ranks
 
 configs = st.builds(
     LoaderConfig,
@@ -91,14 +91,14 @@ def test_settings_that_make_no_sense_are_refused(fields, message):
 
 
 def test_ranks_of_torchrun_share_the_cpus_of_their_node(monkeypatch):
-    monkeypatch.setattr("helpers.machine.usable_cpus", lambda: 12)
+    monkeypatch.setattr("smallfiles.machine.usable_cpus", lambda: 12)
     monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
     assert default_workers(Ranks(0, 8, 0, 4, 0, 2, "torchrun")) == 3
     assert default_workers(Ranks(0, 64, 0, 64, source="torchrun")) == 1
 
 
 def test_a_task_that_slurm_bound_keeps_its_cpus(monkeypatch):
-    monkeypatch.setattr("helpers.machine.usable_cpus", lambda: 12)
+    monkeypatch.setattr("smallfiles.machine.usable_cpus", lambda: 12)
     monkeypatch.setattr(os, "cpu_count", lambda: 48)
     where = Ranks(0, 8, 0, 4, 0, 2, "slurm")
     monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
@@ -108,14 +108,14 @@ def test_a_task_that_slurm_bound_keeps_its_cpus(monkeypatch):
 
 
 def test_a_task_that_sees_the_whole_node_shares_it(monkeypatch):
-    monkeypatch.setattr("helpers.machine.usable_cpus", lambda: 12)
+    monkeypatch.setattr("smallfiles.machine.usable_cpus", lambda: 12)
     monkeypatch.setattr(os, "cpu_count", lambda: 12)
     monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
     assert default_workers(Ranks(0, 8, 0, 4, 0, 2, "slurm")) == 3
 
 
 def test_a_large_node_is_not_taken_as_a_whole(monkeypatch):
-    monkeypatch.setattr("helpers.machine.usable_cpus", lambda: 128)
+    monkeypatch.setattr("smallfiles.machine.usable_cpus", lambda: 128)
     monkeypatch.setattr(os, "cpu_count", lambda: 256)
     assert default_workers(Ranks()) == 16
 

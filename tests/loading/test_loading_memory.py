@@ -6,8 +6,8 @@ from pathlib import Path
 import loading_sets as sets
 import pytest
 
-from helpers.loading import LoaderConfig, make_loader
-from helpers.samples import Sample
+from smallfiles.loading import LoaderConfig, make_loader
+from smallfiles.samples import Sample
 
 
 def memory_bytes(pid: int) -> dict[str, int]:

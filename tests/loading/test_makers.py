@@ -10,14 +10,14 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from helpers import formats
-from helpers.captions import END, START, Vocabulary
-from helpers.errors import ReaderClosedError, UsageError
-from helpers.images import CentreCrop
-from helpers.loading.batches import SampleRngs, allocate, nbytes
-from helpers.loading.faults import BadSampleError
-from helpers.loading.makers import CaptionBatches, ImageBatches, RawBatches
-from helpers.samples import Sample, Schema
+from smallfiles import formats
+from smallfiles.captions import END, START, Vocabulary
+from smallfiles.errors import ReaderClosedError, UsageError
+from smallfiles.images import CentreCrop
+from smallfiles.loading.batches import SampleRngs, allocate, nbytes
+from smallfiles.loading.faults import BadSampleError
+from smallfiles.loading.makers import CaptionBatches, ImageBatches, RawBatches
+from smallfiles.samples import Sample, Schema
 
 BAD = (3, 11, 12)
 

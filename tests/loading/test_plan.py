@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.errors import UsageError
-from helpers.loading.plan import EpochPlan, through_buffer
+from smallfiles.errors import UsageError
+from smallfiles.loading.plan import EpochPlan, through_buffer
 
 
 def all_ranks(plan: EpochPlan, epoch: int) -> list[list[np.ndarray]]:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from helpers.errors import UsageError
-from helpers.machine.ranks import Ranks, ranks
+from smallfiles.errors import UsageError
+from smallfiles.machine.ranks import Ranks, ranks
 
 SBATCH = {"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NNODES": "2"}
 STEP = SBATCH | {

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from helpers.machine.asking import ask
+from smallfiles.machine.asking import ask
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers import machine
+from smallfiles import machine
 
 GIB = 1 << 30
 HYBRID = """\

@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from helpers import machine
-from helpers.machine.nodes import HEAVY_BYTES, HEAVY_FILES, SILENCE
+from smallfiles import machine
+from smallfiles.machine.nodes import HEAVY_BYTES, HEAVY_FILES, SILENCE
 
 
 @pytest.fixture
@@ -67,11 +67,11 @@ def here_is_a_login_node(with_sbatch, monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.delenv("SMALLFILES_LOGIN_OK", raising=False)
     monkeypatch.setenv("PATH", f"{with_sbatch['PATH']}:/usr/bin:/bin")
-    monkeypatch.setattr("helpers.machine.nodes.HEAVY_BYTES", 1000)
+    monkeypatch.setattr("smallfiles.machine.nodes.HEAVY_BYTES", 1000)
 
 
 def test_pack_warns_and_goes_on(tmp_path, here_is_a_login_node, capsys):
-    from helpers.cli import main
+    from smallfiles.cli import main
 
     (tmp_path / "data" / "cat").mkdir(parents=True)
     (tmp_path / "data" / "cat" / "1.jpg").write_bytes(b"\xff\xd8\xff" + bytes(2000) + b"\xff\xd9")
@@ -80,7 +80,7 @@ def test_pack_warns_and_goes_on(tmp_path, here_is_a_login_node, capsys):
 
 
 def test_bench_warns_before_it_measures(tmp_path, here_is_a_login_node, capsys):
-    from helpers.cli import main
+    from smallfiles.cli import main
 
     assert main(["bench", "read", str(tmp_path / "none.arrow")]) == 1
     assert "warning: measuring " in capsys.readouterr().err

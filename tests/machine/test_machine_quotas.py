@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from helpers.machine import Quota, quota
-from helpers.machine.mounts import Mount
-from helpers.machine.quotas import parse_lfs_quota, parse_mmlsquota, parse_quota
+from smallfiles.machine import Quota, quota
+from smallfiles.machine.mounts import Mount
+from smallfiles.machine.quotas import parse_lfs_quota, parse_mmlsquota, parse_quota
 
 KIB = 1024
 LUSTRE = """\

@@ -2,8 +2,8 @@
 
 import pytest
 
-from helpers.machine import Striping, striping
-from helpers.machine.stripes import parse_getstripe
+from smallfiles.machine import Striping, striping
+from smallfiles.machine.stripes import parse_getstripe
 
 MIB = 1 << 20
 FOLDER = "stripe_count:  1 stripe_size:   1048576 pattern:       raid0 stripe_offset: -1\n"
@@ -65,10 +65,10 @@ def on_lustre(tmp_path, monkeypatch):
     """Let every path lie on Lustre, and put an `lfs` on the PATH."""
     import dataclasses
 
-    from helpers.machine import filesystems
+    from smallfiles.machine import filesystems
 
     found = dataclasses.replace(filesystems.filesystem(tmp_path), kind="lustre", shared=True)
-    monkeypatch.setattr("helpers.machine.stripes.filesystem", lambda path: found)
+    monkeypatch.setattr("smallfiles.machine.stripes.filesystem", lambda path: found)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
     def answer(script):
@@ -93,5 +93,5 @@ def test_a_missing_failing_or_hanging_lfs_is_no_answer(tmp_path, on_lustre):
 
 
 def test_elsewhere_than_on_lustre_nothing_is_asked(tmp_path, monkeypatch):
-    monkeypatch.setattr("helpers.machine.stripes.ask", lambda *words: pytest.fail("asked"))
+    monkeypatch.setattr("smallfiles.machine.stripes.ask", lambda *words: pytest.fail("asked"))
     assert striping(tmp_path) is None

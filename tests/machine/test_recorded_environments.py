@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers.loading.config import LoaderConfig, default_workers, place
-from helpers.machine.ranks import Ranks, ranks
-from helpers.machine.rendezvous import rendezvous
+from smallfiles.loading.config import LoaderConfig, default_workers, place
+from smallfiles.machine.ranks import Ranks, ranks
+from smallfiles.machine.rendezvous import rendezvous
 
 FOLDER = Path(__file__).parent / "environments"
 SLURMS = ("slurm-22.05.8", "slurm-24.11.5")
@@ -45,7 +45,7 @@ def here(monkeypatch):
             monkeypatch.delenv(name)
         for name, value in env.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr("helpers.machine.usable_cpus", lambda: usable)
+        monkeypatch.setattr("smallfiles.machine.usable_cpus", lambda: usable)
         monkeypatch.setattr(os, "cpu_count", lambda: present)
 
     return become

@@ -2,8 +2,8 @@
 
 import pytest
 
-from helpers.errors import UsageError
-from helpers.machine.rendezvous import first_node, rendezvous
+from smallfiles.errors import UsageError
+from smallfiles.machine.rendezvous import first_node, rendezvous
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from helpers.manifest import Manifest
+from smallfiles.manifest import Manifest
 
 KEPT = ("folder.json", "imagenet_train.json", "imagenet_val.json", "flickr30k_train.json")
 

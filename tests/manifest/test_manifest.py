@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.digests import set_digest
-from helpers.errors import ManifestError, UsageError
-from helpers.manifest import Manifest, arrays
-from helpers.samples import UNLABELLED, Schema
+from smallfiles.digests import set_digest
+from smallfiles.errors import ManifestError, UsageError
+from smallfiles.manifest import Manifest, arrays
+from smallfiles.samples import UNLABELLED, Schema
 
 
 def labelled(count, classes=4, **more):
@@ -310,7 +310,7 @@ def test_the_schema_tells_counts_and_sizes_of_what_will_be_written():
 def test_a_manifest_is_loaded_without_importing_pandas(tmp_path):
     labelled(50, sizes=range(50)).save(tmp_path / "m.json")
     code = (
-        "import sys; from pathlib import Path; from helpers.manifest import Manifest;"
+        "import sys; from pathlib import Path; from smallfiles.manifest import Manifest;"
         "m = Manifest.load(Path(sys.argv[1])); m.path(3), m.target(3), m.sizes, m.slice(0, 2), m.order(1);"
         "print('pandas' in sys.modules)"
     )

@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from helpers.errors import ManifestError, SourceError
-from helpers.manifest import Manifest
+from smallfiles.errors import ManifestError, SourceError
+from smallfiles.manifest import Manifest
 
 
 def told(*arguments, **more):

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from helpers.errors import ManifestError
-from helpers.keys import key_problem
-from helpers.manifest import Manifest, reading
-from helpers.manifest.slices import read_sliced
+from smallfiles.errors import ManifestError
+from smallfiles.keys import key_problem
+from smallfiles.manifest import Manifest, reading
+from smallfiles.manifest.slices import read_sliced
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "data_manifests"
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.manifest import Manifest
+from smallfiles.manifest import Manifest
 
 ROWS = 200_000
 PATH_BYTES = (
@@ -20,10 +20,10 @@ PATH_BYTES = (
 CHILD = """
 import sys
 from pathlib import Path
-from helpers import sources
-from helpers.bench.memory import peak_bytes, resident_bytes
-from helpers.manifest import Manifest
-from helpers.pack import PackConfig, plan
+from smallfiles import sources
+from smallfiles.measure.memory import peak_bytes, resident_bytes
+from smallfiles.manifest import Manifest
+from smallfiles.pack import PackConfig, plan
 
 task, small, large, out = sys.argv[1], *map(Path, sys.argv[2:])
 

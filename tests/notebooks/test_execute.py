@@ -9,8 +9,8 @@ import pytest
 from lint_notebooks import pages
 from running import execute
 
-from helpers.cli import build_parser
-from helpers.course.plans import PLANS
+from helpers.plans import PLANS
+from smallfiles.cli import build_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 BY_FOLDER = {
@@ -50,10 +50,10 @@ def test_every_command_that_a_notebook_prints_is_one_that_the_command_line_takes
         pytest.skip("the notebook was not executed in this run")
     outputs = [o for c in nbformat.read(kept(path), as_version=4).cells for o in c.get("outputs", ())]
     texts = [o["data"].get("text/plain", "") for o in outputs if "data" in o]
-    lines = [line for text in texts for line in text.splitlines() if line.startswith("python -m helpers ")]
+    lines = [line for text in texts for line in text.splitlines() if line.startswith("smallfiles ")]
     assert lines, "no command for the cluster was printed"
     for line in lines:
-        assert build_parser().parse_args(shlex.split(line)[3:]).verb
+        assert build_parser().parse_args(shlex.split(line)[1:]).verb
 
 
 @each("solutions")
@@ -91,7 +91,7 @@ class TestFailuresInARealKernel:
         from nbclient.exceptions import CellExecutionError
 
         path = tmp_path / "probe.ipynb"
-        start = 'import sys\nsys.path.append("..")\nfrom helpers import course\nsetup = course.start("00")'
+        start = 'import sys\nsys.path.append("..")\nfrom helpers import show, start\nsetup = start("00")'
         cells = [nbformat.v4.new_code_cell(source) for source in (start, *sources)]
         nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
         copy = tmp_path / "executed.ipynb"

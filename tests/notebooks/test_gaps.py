@@ -22,9 +22,9 @@ SCRIPT = """\
 #!/bin/bash
 #SBATCH --nodes=2
 # --8<-- solution
-srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python -m helpers pack a b
+srun --cpus-per-task="$SLURM_CPUS_PER_TASK" smallfiles pack a b
 # --8<-- stub
-# srun ____ python -m helpers pack a b
+# srun ____ smallfiles pack a b
 # --8<-- end
 """
 

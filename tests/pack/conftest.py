@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from packing import make_tree
 
-from helpers import sources
-from helpers.sources import Source
+from smallfiles import sources
+from smallfiles.sources import Source
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from packing import FORMATS, contents, make_tree
 
-from helpers import formats, sources
-from helpers.errors import HelpersError, PackError, ResourceError, UsageError
-from helpers.pack import PackConfig, pack, verify
+from smallfiles import formats, sources
+from smallfiles.errors import PackError, ResourceError, SmallfilesError, UsageError
+from smallfiles.pack import PackConfig, pack, verify
 
 
 def break_tree(tree: Path) -> dict[str, str]:
@@ -82,7 +82,7 @@ def test_a_set_in_which_nothing_can_be_packed_publishes_nothing(tmp_path: Path) 
     with pytest.raises(PackError):
         pack(sources.load(tree), tmp_path / "out.arrow", PackConfig(on_error="skip"))
     shutil.rmtree(tree)
-    with pytest.raises(HelpersError):
+    with pytest.raises(SmallfilesError):
         pack(source, tmp_path / "out.arrow", PackConfig(on_error="skip"))
     assert not (tmp_path / "out.arrow").exists()
 
@@ -95,7 +95,7 @@ def test_an_empty_manifest_is_told_not_packed(tree: Path, tmp_path: Path) -> Non
 
 
 def run_cli(*words: str, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    command = [*prefix, sys.executable, "-m", "helpers", *words]
+    command = [*prefix, sys.executable, "-m", "smallfiles", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
@@ -119,8 +119,8 @@ def test_a_full_disk_gives_a_sentence_and_keeps_the_source(name: str, limit: str
     small.mkdir()
     script = tmp_path / "run.sh"
     program = (
-        "import sys, helpers.pack.run as run; run.check_room = lambda job: None\n"
-        "from helpers.cli import main; sys.exit(main(sys.argv[1:]))"
+        "import sys, smallfiles.pack.run as run; run.check_room = lambda job: None\n"
+        "from smallfiles.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     script.write_text(
         f'mount -t tmpfs -o {limit} tmpfs "$1" && "$2" -c "$3" pack "$4" "$1/{FORMATS[name]}"; '
@@ -147,7 +147,7 @@ def test_too_little_space_is_told_before_the_first_read(
 ) -> None:
     import dataclasses
 
-    from helpers import machine
+    from smallfiles import machine
 
     real = machine.filesystem
     monkeypatch.setattr(machine, "filesystem", lambda path: dataclasses.replace(real(path), free_bytes=1000))
@@ -179,7 +179,7 @@ def test_a_folder_without_permission_gives_a_sentence(tree: Path, tmp_path: Path
 
 def test_control_c_leaves_nothing_that_looks_finished(tmp_path: Path) -> None:
     tree = make_tree(tmp_path / "tree", 3000, size=4000)
-    command = [sys.executable, "-m", "helpers", "pack", str(tree), str(tmp_path / "out.arrow")]
+    command = [sys.executable, "-m", "smallfiles", "pack", str(tree), str(tmp_path / "out.arrow")]
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 30
     while not (tmp_path / ".out.arrow.packing" / "owner.json").exists() and time.monotonic() < until:
@@ -194,7 +194,7 @@ def test_control_c_leaves_nothing_that_looks_finished(tmp_path: Path) -> None:
 def test_the_source_may_not_change_between_manifest_and_pack(tree: Path, tmp_path: Path) -> None:
     source = sources.load(tree)
     source = source if source.manifest.sizes is not None else sources.load(tree)
-    from helpers.pack.job import prepare
+    from smallfiles.pack.job import prepare
 
     job = prepare(source, tmp_path / "x.arrow", PackConfig())
     path = tree / job.source.manifest.path(0)

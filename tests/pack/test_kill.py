@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from packing import FORMATS, contents, make_tree
 
-from helpers import formats, sources
-from helpers.errors import OutputExistsError
-from helpers.pack import PackConfig, pack, verify
-from helpers.sources import Source
+from smallfiles import formats, sources
+from smallfiles.errors import OutputExistsError
+from smallfiles.pack import PackConfig, pack, verify
+from smallfiles.sources import Source
 
 EIGHT_SHARDS = formats.get("tar").Options(max_count=8)
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from packing import FORMATS, contents, make_tree
 
-from helpers import formats, sources
-from helpers.errors import OutputExistsError, PackError, UsageError
-from helpers.pack import PackConfig, pack, plan, verify
-from helpers.sources import Source
-from helpers.sources.folder import FolderStore
+from smallfiles import formats, sources
+from smallfiles.errors import OutputExistsError, PackError, UsageError
+from smallfiles.pack import PackConfig, pack, plan, verify
+from smallfiles.sources import Source
+from smallfiles.sources.folder import FolderStore
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -145,7 +145,7 @@ def test_a_dry_run_tells_inodes_saved_and_writes_nothing(source: Source, tmp_pat
 
 
 def test_a_second_run_of_the_same_output_is_turned_away(source: Source, tmp_path: Path) -> None:
-    from helpers.atomic import drafted
+    from smallfiles.atomic import drafted
 
     pid = os.fork()
     if pid == 0:  # the other run holds the lock, in another process
@@ -194,6 +194,6 @@ def test_a_config_prints_the_command_that_makes_it(tmp_path: Path) -> None:
     options = formats.get("arrow").Options(rows_per_batch=16)
     config = PackConfig(options=options, in_flight=8, shuffle=3, part=(2, 8), on_error="skip", digest=False)
     assert config.to_cli("my data", "out.arrow") == (
-        "python -m helpers pack 'my data' out.arrow --in-flight 8 --on-error skip --shuffle 3 "
+        "smallfiles pack 'my data' out.arrow --in-flight 8 --on-error skip --shuffle 3 "
         "--part 2/8 --no-digest -O rows_per_batch=16"
     )

@@ -18,10 +18,10 @@ ROWS = 60_000
 CHILD = """
 import sys
 from pathlib import Path
-from helpers import formats, sources
-from helpers.bench.memory import peak_bytes, resident_bytes
-from helpers.pack import PackConfig, pack
-from helpers.samples import Sample, Schema
+from smallfiles import formats, sources
+from smallfiles.measure.memory import peak_bytes, resident_bytes
+from smallfiles.pack import PackConfig, pack
+from smallfiles.samples import Sample, Schema
 
 class Watch:
     def find_spec(self, name, path=None, target=None):

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packing import FORMATS, contents
 
-from helpers import formats, sources
-from helpers.errors import DamagedFileError, PackError, UsageError
-from helpers.pack import PackConfig, pack, parse_part
-from helpers.pack.job import balanced
-from helpers.sources import Source
+from smallfiles import formats, sources
+from smallfiles.errors import DamagedFileError, PackError, UsageError
+from smallfiles.pack import PackConfig, pack, parse_part
+from smallfiles.pack.job import balanced
+from smallfiles.sources import Source
 
 
 def small_shards(name: str) -> object:

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from helpers.errors import SourceError
-from helpers.pack import reading
-from helpers.pack.examine import check_decode, check_header, examiner
+from smallfiles.errors import SourceError
+from smallfiles.pack import reading
+from smallfiles.pack.examine import check_decode, check_header, examiner
 
 
 class MemoryStore:

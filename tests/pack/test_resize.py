@@ -14,12 +14,12 @@ import pytest
 from packing import FORMATS, contents
 from PIL import Image
 
-from helpers import formats, images, sources
-from helpers.atomic import Draft
-from helpers.cli import main
-from helpers.errors import PackError, UsageError
-from helpers.pack import PackConfig, pack, plan, verify
-from helpers.sources import Source
+from smallfiles import formats, images, sources
+from smallfiles.atomic import Draft
+from smallfiles.cli import main
+from smallfiles.errors import PackError, UsageError
+from smallfiles.pack import PackConfig, pack, plan, verify
+from smallfiles.sources import Source
 
 COUNT = 24
 SIDE = 64
@@ -80,8 +80,8 @@ def test_raw_pixels_are_augmented_without_decoding(
 ) -> None:
     pack(pictured, tmp_path / "x.arrow", config("raw"))
     reader = formats.open(tmp_path / "x.arrow")
-    monkeypatch.setattr("helpers.images.picture.decode_by_pillow", None)
-    monkeypatch.setattr("helpers.images.picture.decode_reduced", None)
+    monkeypatch.setattr("smallfiles.images.picture.decode_by_pillow", None)
+    monkeypatch.setattr("smallfiles.images.picture.decode_reduced", None)
     transform = images.RandomResizedCrop(32)
     crops = [transform(reader.read(index), np.random.default_rng(index)) for index in range(COUNT)]
     assert all(crop.shape == (32, 32, 3) and crop.std() > 0 for crop in crops)
@@ -258,7 +258,7 @@ def test_the_command_line_does_the_same(
     pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = config("raw")
-    words = asked.to_cli(str(pictures), str(tmp_path / "x.arrow")).split()[3:]
+    words = asked.to_cli(str(pictures), str(tmp_path / "x.arrow")).split()[1:]
     assert main([*words, "--dry-run"]) == 0
     assert "about" in capsys.readouterr().out
     assert main([*words, "--json"]) == 0
@@ -270,5 +270,5 @@ def test_the_command_line_does_the_same(
 
 def test_nothing_else_pays_for_scaling() -> None:
     """Packing without it does not import PyTorch, which takes seconds on a parallel file system."""
-    code = "import sys, helpers.pack; sys.exit('torch' in sys.modules)"
+    code = "import sys, smallfiles.pack; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

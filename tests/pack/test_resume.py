@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from packing import contents, make_tree
 
-from helpers import formats, machine, sources
-from helpers.cli import main
-from helpers.errors import OutputExistsError, PackError, ResourceError
-from helpers.formats import tar
-from helpers.pack import PackConfig, pack, verify
-from helpers.sources import Source
+from smallfiles import formats, machine, sources
+from smallfiles.cli import main
+from smallfiles.errors import OutputExistsError, PackError, ResourceError
+from smallfiles.formats import tar
+from smallfiles.pack import PackConfig, pack, verify
+from smallfiles.sources import Source
 
 EIGHT = formats.get("tar").Options(max_count=5)
 

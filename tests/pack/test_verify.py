@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from packing import FORMATS, fake_jpeg, make_tree
 
-from helpers import sources
-from helpers.cli import main
-from helpers.errors import PackError
-from helpers.formats.tar import Options as TarOptions
-from helpers.manifest import Manifest
-from helpers.pack import PackConfig, pack, verify, writing
-from helpers.sources import Source
+from smallfiles import sources
+from smallfiles.cli import main
+from smallfiles.errors import PackError
+from smallfiles.formats.tar import Options as TarOptions
+from smallfiles.manifest import Manifest
+from smallfiles.pack import PackConfig, pack, verify, writing
+from smallfiles.sources import Source
 
 SHARDS = PackConfig(options=TarOptions(max_count=10))
 
@@ -151,7 +151,7 @@ def test_the_pass_over_the_blocks_is_shown_until_it_ends(
         yield Bar()
         mine[3] = "closed"
 
-    monkeypatch.setattr(sys.modules["helpers.pack.verify"], "progress", progress)
+    monkeypatch.setattr(sys.modules["smallfiles.pack.verify"], "progress", progress)
     report = verify(packed, source)
     blocks, samples = shown
     assert blocks == ["check x.arrow", report.blocks, report.blocks, "closed"] and report.blocks > 0

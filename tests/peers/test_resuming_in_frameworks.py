@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import formats
-from helpers.loading import LoaderConfig, make_loader
-from helpers.samples import Sample, Schema
+from smallfiles import formats
+from smallfiles.loading import LoaderConfig, make_loader
+from smallfiles.samples import Sample, Schema
 
 COUNT, BATCH, STOP = 60, 8, 3
 MODES = [

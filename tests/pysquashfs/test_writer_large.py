@@ -137,7 +137,7 @@ def test_memory_is_bounded_for_very_many_files(count, folders, repository):
 
 
 def test_nothing_heavy_is_imported_to_pack(repository):
-    heavy = {"torch", "cffi", "pyarrow", "helpers"}
+    heavy = {"torch", "cffi", "pyarrow", "smallfiles", "helpers"}
     code = f"import sys, pysquashfs.writer; print({heavy} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], cwd=repository, capture_output=True, check=True)
     assert found.stdout.strip() == b"set()"

@@ -6,8 +6,8 @@ import threading
 import pytest
 from ring_makers import Numbers
 
-from helpers.loading.plan import EpochPlan
-from helpers.ring import RingConfig
+from smallfiles.loading.plan import EpochPlan
+from smallfiles.ring import RingConfig
 
 
 @pytest.fixture

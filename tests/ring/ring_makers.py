@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers.loading.batches import Batch, Fault, SampleRngs, allocate
+from smallfiles.loading.batches import Batch, Fault, SampleRngs, allocate
 
 WIDTH = 300
 

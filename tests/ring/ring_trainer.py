@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ring_makers import Numbers
 
-from helpers import ring
-from helpers.errors import HelpersError
-from helpers.loading.plan import EpochPlan
+from smallfiles import ring
+from smallfiles.errors import SmallfilesError
+from smallfiles.loading.plan import EpochPlan
 
 PLAN = EpochPlan(samples=50, batch=8, seed=5)
 
@@ -75,6 +75,6 @@ def run(words, errors):
     warnings.showwarning = lambda message, *_, **__: print(message, file=sys.stderr)
     try:
         fill(*words[1:]) if words[0] == "fill" else main(*words)
-    except HelpersError as error:
+    except SmallfilesError as error:
         print(error, file=sys.stderr)
         sys.exit(1)

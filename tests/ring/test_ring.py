@@ -9,13 +9,13 @@ import pytest
 import torch
 from ring_makers import Elsewhere, Numbers, Raising, Skipping
 
-from helpers import ring
-from helpers.errors import HelpersError, OutputExistsError, ResourceError, UsageError
-from helpers.loading import make_loader
-from helpers.loading.config import LoaderConfig
-from helpers.loading.plan import EpochPlan
-from helpers.ring import RingConfig, RingError
-from helpers.ring.channel import connect
+from smallfiles import ring
+from smallfiles.errors import OutputExistsError, ResourceError, SmallfilesError, UsageError
+from smallfiles.loading import make_loader
+from smallfiles.loading.config import LoaderConfig
+from smallfiles.loading.plan import EpochPlan
+from smallfiles.ring import RingConfig, RingError
+from smallfiles.ring.channel import connect
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_a_trainer_takes_no_batches_out_of_a_folder_that_others_can_write_to(mak
 def test_an_epoch_loop_without_end_and_one_with(maker, plan, config):
     with ring.open_ring(maker, plan, config(epochs=2)) as loader:
         assert len(list(loader)) == len(list(loader)) == 7
-        with pytest.raises(HelpersError):
+        with pytest.raises(SmallfilesError):
             next(iter(loader))
     with pytest.raises(RingError, match="was closed"):
         next(iter(loader))
@@ -298,7 +298,7 @@ def test_a_ring_of_other_batches_is_refused(maker, plan, config, where):
 def test_a_trainer_of_another_version_is_refused(maker, plan, config, where, monkeypatch):
     with ring.open_ring(maker, plan, config(name="train")) as loader:
         loader._link.close()
-        monkeypatch.setattr("helpers.ring.link.PROTOCOL", 99)
+        monkeypatch.setattr("smallfiles.ring.link.PROTOCOL", 99)
         with pytest.raises(RingError, match="speaks version 99 of the ring's language; expected version 1"):
             ring.attach("train", where=where)
 
@@ -309,7 +309,7 @@ def test_a_ring_that_nobody_fills_is_told(where):
 
 
 def test_a_filler_that_does_not_run_yet_is_starting(maker, plan, config, where, monkeypatch):
-    monkeypatch.setattr("helpers.ring.report._ANSWER_S", 0.1)
+    monkeypatch.setattr("smallfiles.ring.report._ANSWER_S", 0.1)
     filler = ring.Filler(maker, plan, config(name="train"))
     assert ring.status("train", where).state == "starting"
     assert "is starting" in ring.status("train", where).sentence()

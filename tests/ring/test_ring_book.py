@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from helpers.ring.book import END, Book, Position
+from smallfiles.ring.book import END, Book, Position
 
 LENGTHS = (3, 1, 4)
 GARBAGE = "garbage"

@@ -15,14 +15,14 @@ import pytest
 import torch
 from PIL import Image
 
-from helpers import formats, images, ring
-from helpers.cli import main, parse
-from helpers.cli.ring import config_of, transform_of
-from helpers.errors import UsageError
-from helpers.formats import arrow
-from helpers.loading import LoaderConfig, make_loader
-from helpers.ring import RingConfig
-from helpers.samples import Sample, Schema
+from smallfiles import formats, images, ring
+from smallfiles.cli import main, parse
+from smallfiles.cli.ring import config_of, transform_of
+from smallfiles.errors import UsageError
+from smallfiles.formats import arrow
+from smallfiles.loading import LoaderConfig, make_loader
+from smallfiles.ring import RingConfig
+from smallfiles.samples import Sample, Schema
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,7 +45,7 @@ def packed(tmp_path_factory):
 
 
 def start(*words):
-    command = [sys.executable, "-m", "helpers", "ring", *map(str, words)]
+    command = [sys.executable, "-m", "smallfiles", "ring", *map(str, words)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -128,8 +128,8 @@ def test_what_a_killed_filler_left_is_shown_and_cleaned(packed, where, capsys):
 )
 def test_a_configuration_prints_its_own_command_line(config):
     words = shlex.split(config.to_cli("train.arrow", "--batch", "8"))
-    assert words[:3] == ["python", "-m", "helpers"]
-    arguments = parse(words[3:])
+    assert words[:1] == ["smallfiles"]
+    arguments = parse(words[1:])
     assert config_of(arguments) == config
     assert (arguments.batch, arguments.data) == (8, Path("train.arrow"))
 
@@ -149,7 +149,7 @@ def test_the_transform_is_chosen_by_flags():
 def test_a_fill_without_data_is_refused(capsys):
     assert main(["ring", "fill"]) == 2
     told = capsys.readouterr().err
-    assert told.startswith("usage: python -m helpers ring fill ") and "required: DATA" in told
+    assert told.startswith("usage: smallfiles ring fill ") and "required: DATA" in told
 
 
 def test_raw_bytes_travel_by_ring_too(packed, where):

@@ -13,11 +13,11 @@ import pytest
 from ring_makers import Deadly, Numbers
 from ring_trainer import PLAN, digest, run
 
-from helpers import ring
-from helpers.ring import RingError, RingWarning
-from helpers.ring.channel import connect
-from helpers.ring.folder import path_of
-from helpers.ring.order import PROTOCOL
+from smallfiles import ring
+from smallfiles.ring import RingError, RingWarning
+from smallfiles.ring.channel import connect
+from smallfiles.ring.folder import path_of
+from smallfiles.ring.order import PROTOCOL
 
 
 class Program:
@@ -126,7 +126,7 @@ def kill_producers(count, seed, config, same, delay_s=0.002):
 @pytest.fixture
 def patient(monkeypatch):
     """On a busy machine several in a row may be killed before they begin."""
-    monkeypatch.setattr("helpers.ring.workshop._DEATHS_BEFORE_BEGINNING", 50)
+    monkeypatch.setattr("smallfiles.ring.workshop._DEATHS_BEFORE_BEGINNING", 50)
 
 
 def test_producers_killed_at_random_moments_cost_no_batch(config, same, patient):

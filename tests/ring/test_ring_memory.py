@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers.errors import ResourceError
-from helpers.ring import memory
-from helpers.ring.memory import Memory, choose_slots, slot_bytes
+from smallfiles.errors import ResourceError
+from smallfiles.ring import memory
+from smallfiles.ring.memory import Memory, choose_slots, slot_bytes
 
 HERE = Path(__file__).parent
 MB = 1 << 20
@@ -91,9 +91,9 @@ SCRIPT = """
 import sys, warnings
 from pathlib import Path
 from ring_makers import Numbers
-from helpers import ring
-from helpers.errors import HelpersError
-from helpers.loading.plan import EpochPlan
+from smallfiles import ring
+from smallfiles.errors import SmallfilesError
+from smallfiles.loading.plan import EpochPlan
 
 where, plan, maker = Path(sys.argv[1]), EpochPlan(samples=4000, batch=400, seed=1), Numbers()
 warnings.simplefilter("always")
@@ -106,7 +106,7 @@ def try_one(kind, slots):
     try:
         with ring.open_ring(maker, plan, config(kind, slots)) as loader:
             next(iter(loader))
-    except HelpersError as error:
+    except SmallfilesError as error:
         print("refused:", error)
 
 def all_right(kind, intruder):

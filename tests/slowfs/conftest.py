@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from helpers.errors import ResourceError
-from helpers.machine.mounts import read_mounts
-from helpers.slowfs import points
+from smallfiles.errors import ResourceError
+from smallfiles.machine.mounts import read_mounts
+from smallfiles.slowfs import points
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 

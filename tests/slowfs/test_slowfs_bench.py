@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from helpers.bench import BenchConfig
-from helpers.bench.slow import CEILING, SERIAL, bench_slow
-from helpers.cli import main
-from helpers.errors import UsageError
-from helpers.slowfs import KIND, SlowConfig
-from helpers.sources import synthetic
+from smallfiles.cli import main
+from smallfiles.errors import UsageError
+from smallfiles.measure import BenchConfig
+from smallfiles.measure.slow import CEILING, SERIAL, bench_slow
+from smallfiles.slowfs import KIND, SlowConfig
+from smallfiles.sources import synthetic
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from helpers import slowfs
-from helpers.errors import ResourceError, SourceError, UsageError
-from helpers.slowfs import SlowConfig, SlowStore, points
-from helpers.slowfs.delays import COUNTED, Delays
-from helpers.sources.folder import FolderStore
+from smallfiles import slowfs
+from smallfiles.errors import ResourceError, SourceError, UsageError
+from smallfiles.slowfs import SlowConfig, SlowStore, points
+from smallfiles.slowfs.delays import COUNTED, Delays
+from smallfiles.sources.folder import FolderStore
 
 
 def later(delays, kind="open"):
@@ -44,11 +44,11 @@ class TestConfig:
     def test_a_command_means_the_configuration_that_printed_it(self):
         import shlex
 
-        from helpers.cli import build_parser
-        from helpers.cli.slowfs import config_of
+        from smallfiles.cli import build_parser
+        from smallfiles.cli.slowfs import config_of
 
         for config in (SlowConfig(), SlowConfig(0.0025, 8, 2e8, 0.5, 3), SlowConfig(0, 1, 1.5e6)):
-            words = shlex.split(config.to_cli("a b", "c"))[3:]
+            words = shlex.split(config.to_cli("a b", "c"))[1:]
             assert config_of(build_parser().parse_args(words)) == config
 
     def test_capacity_is_servers_over_latency(self):
@@ -171,7 +171,7 @@ class TestWithoutFuse:
             pass
 
     def test_the_command_fails_in_a_sentence(self, forbidden, folder, tmp_path, capsys):
-        from helpers.cli import main
+        from smallfiles.cli import main
 
         assert main(["slowfs", str(folder), str(tmp_path / "slow")]) == 1
         assert forbidden in capsys.readouterr().err and not (tmp_path / "slow").exists()

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers import machine, slowfs, sources
-from helpers.errors import ResourceError, UsageError
-from helpers.pack import PackConfig, pack
-from helpers.slowfs import SlowConfig, points
-from helpers.slowfs.mounting import PREFIX, Mount
+from smallfiles import machine, slowfs, sources
+from smallfiles.errors import ResourceError, UsageError
+from smallfiles.pack import PackConfig, pack
+from smallfiles.slowfs import SlowConfig, points
+from smallfiles.slowfs.mounting import PREFIX, Mount
 
 pytestmark = pytest.mark.usefixtures("fuse")
 NO_WAIT = SlowConfig(0)
@@ -224,7 +224,7 @@ class TestItEnds:
     def test_when_its_process_ends_in_any_way(self, folder, slow_mounts, how):
         code = f"""
             import os, signal, sys, time
-            from helpers import slowfs
+            from smallfiles import slowfs
             entered = slowfs.mounted({str(folder)!r})
             slow = entered.__enter__()
             print(slow.path, flush=True)
@@ -322,7 +322,7 @@ class TestWhere:
 
 class TestCommand:
     def start(self, *words):
-        command = [sys.executable, "-m", "helpers", "slowfs", *map(str, words)]
+        command = [sys.executable, "-m", "smallfiles", "slowfs", *map(str, words)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from helpers import bench, formats, pack, sources
-from helpers.bench import ranks
-from helpers.bench.loading.advice import advice
-from helpers.bench.loading.run import STAGES
-from helpers.training import checkpoint
+from smallfiles import formats, pack, sources
+from smallfiles import measure as bench
+from smallfiles.measure import ranks
+from smallfiles.measure.loading.advice import advice
+from smallfiles.measure.loading.run import STAGES
+from smallfiles.training import checkpoint
 
 
 def until(what, limit_s=120):
@@ -276,7 +277,7 @@ class TestTwoUsers:
             if parent.is_relative_to("/tmp") and parent != Path("/tmp"):
                 parent.chmod(parent.stat().st_mode | stat.S_IXOTH)
         seen = self.as_other(
-            f"'{python}' -c 'import pyarrow, helpers' && test -r '{cluster.root}/slurm/lib.sh'"
+            f"'{python}' -c 'import pyarrow, smallfiles' && test -r '{cluster.root}/slurm/lib.sh'"
         )
         if seen.returncode:
             pytest.skip(f"another user has no Python with the packages here: {seen.stderr.strip()[-200:]}")

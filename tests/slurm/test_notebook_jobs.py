@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from helpers import jobs
-from helpers.bench.nodes import environments
-from helpers.errors import UsageError
+from helpers.experiments.nb10 import environments
+from smallfiles.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "notebooks"))

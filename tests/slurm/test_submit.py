@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from helpers import cli, errors, jobs
+from helpers import jobs
+from helpers.jobs import __main__ as command
 from helpers.jobs import script, site
+from smallfiles import cli, errors
 
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = script.names(ROOT)
@@ -238,7 +240,7 @@ class TestSubmission:
     def test_the_command_line_takes_flags_of_the_job_behind_two_dashes(self, capsys, tmp_path, monkeypatch):
         monkeypatch.setattr(jobs, "plan", lambda *words: print(json.dumps(words[1:])) or [])
         monkeypatch.setattr(jobs, "send", lambda chain: [])
-        cli.submit.run(cli.parse(["submit", "local", "x", "--", "--json", "a b", "-O", "k=v"]))
+        assert command.main(["local", "x", "--", "--json", "a b", "-O", "k=v"]) == 0
         assert json.loads(capsys.readouterr().out) == ["local", "x", ["--json", "a b", "-O", "k=v"], []]
 
 
@@ -257,9 +259,9 @@ class TestScripts:
 
     @pytest.mark.parametrize("name", JOBS)
     def test_each_command_of_a_script_is_one_of_ours(self, name):
-        """Every `python -m helpers` line parses, with stand-ins for what the shell puts in."""
+        """Every `smallfiles` line parses, with stand-ins for what the shell puts in."""
         text = (script.folder(ROOT) / f"{name}.sbatch").read_text().replace("\\\n", " ")
-        for line in re.findall(r"python -m helpers ([^\n|&;)']+)", text):
+        for line in re.findall(r"smallfiles ([^\n|&;)']+)", text):
             line = line.partition(" #")[0].replace('"$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT"', "1/4")
             words = [re.sub(r"\$\{?\w+\}?", "7", word) for word in shlex.split(line) if word != "$@"]
             assert cli.parse(words).verb == words[0]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.errors import SourceError
-from helpers.sources import Options, flickr30k
+from smallfiles.errors import SourceError
+from smallfiles.sources import Options, flickr30k
 
 HEADER = "image_name| comment_number| comment"
 IMAGES = ("1000092795.jpg", "10002456.jpg", "2199200615.jpg")

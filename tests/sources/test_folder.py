@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.errors import SourceError
-from helpers.keys import printable
-from helpers.sources import Options, folder
-from helpers.sources.folder import FolderStore
+from smallfiles.errors import SourceError
+from smallfiles.keys import printable
+from smallfiles.sources import Options, folder
+from smallfiles.sources.folder import FolderStore
 
 
 def plant(root: Path, *names: str, data: bytes = b"\xff\xd8 picture") -> Path:

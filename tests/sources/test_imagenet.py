@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from helpers.errors import SourceError
-from helpers.manifest import Manifest
-from helpers.sources import Options, imagenet
+from smallfiles.errors import SourceError
+from smallfiles.manifest import Manifest
+from smallfiles.sources import Options, imagenet
 
 # Ids that do not follow the sorted wnids, as in the real development kit.
 IDS = {3: "n01440764", 1: "n01751748", 4: "n02105855", 2: "n03146219"}

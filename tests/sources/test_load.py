@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers import sources
-from helpers.errors import HelpersError, ManifestError, SourceError, UsageError
-from helpers.samples import ByteStore
+from smallfiles import sources
+from smallfiles.errors import ManifestError, SmallfilesError, SourceError, UsageError
+from smallfiles.samples import ByteStore
 
 
 def plant(root: Path, *names: str) -> Path:
@@ -148,7 +148,7 @@ def test_what_is_no_data_set_gets_one_sentence(tmp_path):
 
 
 def test_options_that_make_no_sense_are_refused(tmp_path):
-    with pytest.raises(HelpersError, match="label_order"):
+    with pytest.raises(SmallfilesError, match="label_order"):
         sources.load(tmp_path, label_order="torch")
 
 

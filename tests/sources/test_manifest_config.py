@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.cli import build_parser, manifest
-from helpers.errors import SourceError
-from helpers.sources import IMAGE_SUFFIXES, KINDS, ManifestConfig, load, synthetic
+from smallfiles.cli import build_parser, manifest
+from smallfiles.errors import SourceError
+from smallfiles.sources import IMAGE_SUFFIXES, KINDS, ManifestConfig, load, synthetic
 
 text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=12)
 word = text.filter(lambda value: not value.startswith("-"))
@@ -32,13 +32,13 @@ configs = st.builds(
 
 @given(configs, word, word)
 def test_the_command_line_means_the_same_record(config, source, out):
-    arguments = build_parser().parse_args(shlex.split(config.to_cli(source, out))[3:])
+    arguments = build_parser().parse_args(shlex.split(config.to_cli(source, out))[1:])
     assert manifest.config_of(arguments) == config
     assert (arguments.dir, arguments.output) == (Path(source), Path(out))
 
 
 def test_defaults_are_not_spelt_out():
-    assert ManifestConfig().to_cli("data", "m.json") == "python -m helpers manifest data -o m.json"
+    assert ManifestConfig().to_cli("data", "m.json") == "smallfiles manifest data -o m.json"
 
 
 @pytest.fixture(scope="module")

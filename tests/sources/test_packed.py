@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from helpers import formats, sources
-from helpers.cli import main
-from helpers.errors import HelpersError, SourceError
-from helpers.manifest import Manifest
-from helpers.pack import PackConfig, pack, verify
-from helpers.sources import Source
+from smallfiles import formats, sources
+from smallfiles.cli import main
+from smallfiles.errors import SmallfilesError, SourceError
+from smallfiles.manifest import Manifest
+from smallfiles.pack import PackConfig, pack, verify
+from smallfiles.sources import Source
 
 OUTPUTS = ("x.files", "x.arrow", "x.h5", "x.tar", "x.tars", "x.tar.gz", "x.sqfs")
 KEYS = [f"{name}/{n}.jpg" for name in ("b", "d", "f") for n in range(5)]
@@ -101,7 +101,7 @@ def test_renamed_plain_files_are_still_read_by_their_manifest(tmp_path: Path) ->
     assert sources.load(tmp_path / "photos", "folder").manifest.classes == ("b", "d", "f")
     (tmp_path / "photos/manifest.json").unlink()
     (tmp_path / "photos").rename(tmp_path / "y.files")
-    with pytest.raises(HelpersError, match=r"manifest\.json"):
+    with pytest.raises(SmallfilesError, match=r"manifest\.json"):
         sources.load(tmp_path / "y.files")
 
 
@@ -193,5 +193,5 @@ def test_labels_beyond_64_bits_are_refused_by_name(suffix: str, tmp_path: Path) 
             group["data"], group["offsets"] = data, np.array([0, len(data)], np.uint64)
             group["labels"] = np.array([label], np.uint64)
     for read in (sources.load, verify):
-        with pytest.raises(HelpersError, match=rf"x\.{suffix}: 1 label is too large: {label} \(row 0\)"):
+        with pytest.raises(SmallfilesError, match=rf"x\.{suffix}: 1 label is too large: {label} \(row 0\)"):
             read(out)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers.errors import HelpersError, OutputExistsError, ResourceError, UsageError
-from helpers.sources import synthetic
-from helpers.sources.synthetic import aside, crew, plans, trees
+from smallfiles.errors import OutputExistsError, ResourceError, SmallfilesError, UsageError
+from smallfiles.sources import synthetic
+from smallfiles.sources.synthetic import aside, crew, plans, trees
 
 TINY = {"size": (64, 48), "show_progress": False}
 
@@ -154,7 +154,7 @@ def test_too_little_space_is_said_before_the_start(tmp_path, monkeypatch):
 
 def test_a_parent_that_is_a_file_gives_a_sentence(tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(HelpersError, match="cannot be written"):
+    with pytest.raises(SmallfilesError, match="cannot be written"):
         synthetic.make(tmp_path / "file" / "out", "folder", count=12, workers=1, **TINY)
 
 
@@ -172,7 +172,7 @@ def test_a_killed_drawer_gives_a_sentence_and_leaves_nothing(tmp_path, monkeypat
 
 LONG_RUN = """
 from pathlib import Path
-from helpers.sources import synthetic
+from smallfiles.sources import synthetic
 synthetic.make(Path({out!r}), "folder", count=100_000, workers=2, size=(64, 48), show_progress=False)
 """
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import scipy.io
 
-from helpers.sources import synthetic
-from helpers.sources.synthetic import flickr, official, plans, trees, wordnet
+from smallfiles.sources import synthetic
+from smallfiles.sources.synthetic import flickr, official, plans, trees, wordnet
 
 TINY = {"size": (64, 48), "show_progress": False, "workers": 1}
 COUNT = 60

@@ -4,9 +4,9 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from helpers import sources
-from helpers.samples import UNLABELLED
-from helpers.sources import synthetic
+from smallfiles import sources
+from smallfiles.samples import UNLABELLED
+from smallfiles.sources import synthetic
 
 KINDS = {"folder": "folder", "flickr30k": "flickr30k"}
 SPLITS = [

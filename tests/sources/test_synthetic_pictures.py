@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from torchvision.io import ImageReadMode, decode_image
 
-from helpers.sources.synthetic import captions, encoding, noise, pictures, plans, scenes, shapes, textures
+from smallfiles.sources.synthetic import captions, encoding, noise, pictures, plans, scenes, shapes, textures
 
 FULL = (500, 375)
 

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.errors import SourceError
-from helpers.sources import Options, tarball
-from helpers.sources.tarball.store import Lookup, TarStore
+from smallfiles.errors import SourceError
+from smallfiles.sources import Options, tarball
+from smallfiles.sources.tarball.store import Lookup, TarStore
 
 
 def tar_bytes(members: dict[str, bytes], format: int = tarfile.USTAR_FORMAT) -> bytes:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from staging_tools import names, packed
 
-from helpers import locks
-from helpers.cli import main
-from helpers.machine import nodelocal
-from helpers.staging import lifetime
+from smallfiles import locks
+from smallfiles.cli import main
+from smallfiles.machine import nodelocal
+from smallfiles.staging import lifetime
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers import digests, staging
-from helpers.staging import copying
+from smallfiles import digests, staging
+from smallfiles.staging import copying
 
 MIB = 1 << 20
 ROOMY = staging.StageConfig(leave_bytes=0)
@@ -67,7 +67,7 @@ def forked(work: Callable[[], int | None]) -> int:
     code = 99
     try:
         code = work() or 0
-        from helpers.staging import lifetime
+        from smallfiles.staging import lifetime
 
         lifetime.give_back_all()  # what atexit does in a process of its own
     except BaseException as error:
@@ -91,5 +91,5 @@ def exit_code(pid: int, limit_s: float = 60.0) -> int:
 
 
 def cli(*words: object, **more) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "helpers", *map(str, words)]
+    command = [sys.executable, "-m", "smallfiles", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **more)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from staging_tools import MIB, ROOMY, packed
 
-from helpers import machine
-from helpers.errors import ResourceError
-from helpers.machine import nodelocal
-from helpers.staging import StageConfig, outputs, places
+from smallfiles import machine
+from smallfiles.errors import ResourceError
+from smallfiles.machine import nodelocal
+from smallfiles.staging import StageConfig, outputs, places
 
 GIB = 1 << 30
 

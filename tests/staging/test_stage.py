@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from staging_tools import MIB, ROOMY, exit_code, forked, names, packed, shards
 
-from helpers import digests, formats, locks, slowfs, staging
-from helpers.cli import parse
-from helpers.cli.stage import config_of
-from helpers.errors import DamagedFileError, FormatError, SourceError, UsageError
-from helpers.slowfs import SlowConfig
-from helpers.slowfs.delays import CHARGED
-from helpers.staging import StageConfig, lifetime, outputs
+from smallfiles import digests, formats, locks, slowfs, staging
+from smallfiles.cli import parse
+from smallfiles.cli.stage import config_of
+from smallfiles.errors import DamagedFileError, FormatError, SourceError, UsageError
+from smallfiles.slowfs import SlowConfig
+from smallfiles.slowfs.delays import CHARGED
+from smallfiles.staging import StageConfig, lifetime, outputs
 
 
 def test_a_copy_is_equal_private_and_goes_with_its_block(source: Path, node: Path) -> None:
@@ -79,8 +79,8 @@ def test_a_folder_of_too_many_names_to_list_is_asked_about_each(tmp_path: Path) 
 
 
 def test_an_output_of_every_format_can_be_read_from_its_copy(tmp_path: Path, node: Path) -> None:
-    from helpers import sources
-    from helpers.pack import pack
+    from smallfiles import sources
+    from smallfiles.pack import pack
 
     for number in range(6):
         file = tmp_path / "tree" / f"c{number % 2}" / f"{number}.jpg"
@@ -250,11 +250,11 @@ def test_a_forked_worker_that_ends_takes_nothing_away(source: Path, node: Path) 
 
 def test_the_configuration_prints_its_command_line(tmp_path: Path) -> None:
     config = StageConfig(5, 3, "rank", 1, 4, 60.0)
-    words = shlex.split(config.to_cli(tmp_path / "a b.arrow", "/dev/shm"))[3:]
+    words = shlex.split(config.to_cli(tmp_path / "a b.arrow", "/dev/shm"))[1:]
     arguments = parse(words)
     assert config_of(arguments) == config
     assert (arguments.out, arguments.where) == (tmp_path / "a b.arrow", "/dev/shm")
-    assert config_of(parse(shlex.split(StageConfig().to_cli(Path("x.h5")))[3:])) == StageConfig()
+    assert config_of(parse(shlex.split(StageConfig().to_cli(Path("x.h5")))[1:])) == StageConfig()
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from staging_tools import MIB, ROOMY, exit_code, forked, names, packed, shards
 
-from helpers import digests, locks, staging
-from helpers.errors import DamagedFileError, HelpersError, ResourceError, SourceError
-from helpers.machine import nodelocal
-from helpers.staging import copying, places
+from smallfiles import digests, locks, staging
+from smallfiles.errors import DamagedFileError, ResourceError, SmallfilesError, SourceError
+from smallfiles.machine import nodelocal
+from smallfiles.staging import copying, places
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act for two users")
 
@@ -44,8 +44,8 @@ def on_small_disk(tmp_path: Path, limit: str, program: str, *words: object) -> s
 
 
 NO_CHECK = (
-    "import sys, helpers.staging.places as places; places.check_room = lambda *words: None\n"
-    "from helpers.cli import main; sys.exit(main(sys.argv[1:]))"
+    "import sys, smallfiles.staging.places as places; places.check_room = lambda *words: None\n"
+    "from smallfiles.cli import main; sys.exit(main(sys.argv[1:]))"
 )
 
 
@@ -67,7 +67,7 @@ def test_a_disk_that_fills_in_the_middle_gives_a_sentence_and_is_left_empty(
 def test_too_little_room_is_told_before_the_first_byte(
     limit: str, word: str, source: Path, tmp_path: Path
 ) -> None:
-    program = "import sys; from helpers.cli import main; sys.exit(main(sys.argv[1:]))"
+    program = "import sys; from smallfiles.cli import main; sys.exit(main(sys.argv[1:]))"
     small = tmp_path / "small"
     words = ("stage", source, "--where", small, "--leave-bytes", 0)
     done = on_small_disk(tmp_path, limit, program, *words)
@@ -78,8 +78,8 @@ def test_too_little_room_is_told_before_the_first_byte(
 @needs_mount
 def test_a_full_scratch_keeps_what_was_copied_for_the_next_run(source: Path, tmp_path: Path) -> None:
     program = (
-        "import sys, helpers.staging.transfer as t; t._check_room = lambda *words: None\n"
-        "from helpers.cli import main; sys.exit(main(sys.argv[1:]))"
+        "import sys, smallfiles.staging.transfer as t; t._check_room = lambda *words: None\n"
+        "from smallfiles.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     done = on_small_disk(tmp_path, "size=6m", program, "stage", source, "--to", tmp_path / "small")
     assert "exit 1\n.train.arrow.packing" in done.stdout
@@ -119,7 +119,7 @@ def test_no_place_at_all_is_a_sentence_that_names_each(
 @pytest.fixture
 def limited_group() -> Iterator[Path]:
     """A control group (v1) of 300 MB in which a child may live."""
-    from helpers.machine.cgroups import own_groups
+    from smallfiles.machine.cgroups import own_groups
 
     own = [folder for version, folder in own_groups("memory", Path("/")) if version == 1]
     group = own[-1] / "smallfiles-test" if own else Path("/nonexistent")
@@ -142,7 +142,7 @@ def test_a_memory_limit_below_the_file_is_a_sentence_and_no_killed_job(
         file.truncate(400 * MIB)
     digests.sidecar(source).unlink()
     script = 'echo $$ > "$1/cgroup.procs" && shift && exec "$@"'
-    command = [sys.executable, "-m", "helpers", "stage", str(source), "--where", "/dev/shm"]
+    command = [sys.executable, "-m", "smallfiles", "stage", str(source), "--where", "/dev/shm"]
     done = subprocess.run(
         ["sh", "-c", script, "sh", str(limited_group), *command], capture_output=True, text=True, timeout=60
     )
@@ -199,7 +199,7 @@ def test_a_damaged_shard_is_named(tmp_path: Path, node: Path) -> None:
 
 def test_a_digest_file_that_is_none_is_a_sentence(source: Path, node: Path) -> None:
     digests.sidecar(source).write_text("{}")
-    with pytest.raises(HelpersError, match="content digest"):
+    with pytest.raises(SmallfilesError, match="content digest"):
         staging.stage(source, node, config=ROOMY)
 
 
@@ -235,7 +235,7 @@ def test_a_target_without_permission_is_a_sentence(source: Path, tmp_path: Path,
 
 @needs_mount
 def test_a_read_only_target_is_a_sentence(source: Path, tmp_path: Path) -> None:
-    program = "import sys; from helpers.cli import main; sys.exit(main(sys.argv[1:]))"
+    program = "import sys; from smallfiles.cli import main; sys.exit(main(sys.argv[1:]))"
     words = ("stage", source, "--where", tmp_path / "small", "--leave-bytes", 0)
     done = on_small_disk(tmp_path, "size=50m,ro", program, *words)
     assert done.stdout.split() == ["exit", "1"], done.stdout + done.stderr
@@ -289,12 +289,12 @@ def test_a_place_where_anybody_may_rename_is_refused(source: Path, node: Path) -
 
 
 def test_a_link_in_place_of_a_lock_is_not_followed(source: Path, tmp_path: Path, node: Path) -> None:
-    from helpers.staging import outputs
+    from smallfiles.staging import outputs
 
     ours = locks.private_folder(node)
     key = outputs.find(source, ROOMY).key
     (ours / f"{key}.lock").symlink_to(tmp_path / "victim")
-    with pytest.raises(HelpersError):
+    with pytest.raises(SmallfilesError):
         staging.stage(source, node, config=ROOMY)
     assert not (tmp_path / "victim").exists()
     shutil.rmtree(ours)

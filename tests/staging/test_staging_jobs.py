@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from staging_tools import ROOMY, cli, exit_code, forked, names, packed
 
-from helpers import locks, staging
-from helpers.cli import main
+from smallfiles import locks, staging
+from smallfiles.cli import main
 
-STAGE = f"'{sys.executable}' -m helpers stage"
+STAGE = f"'{sys.executable}' -m smallfiles stage"
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -43,7 +43,7 @@ def test_a_job_script_stages_uses_and_cleans_up_even_when_it_fails(source: Path,
     script = f"""
         set -euo pipefail
         staged=$({STAGE} '{source}' --where '{node}' --leave-bytes 0)
-        trap '"{sys.executable}" -m helpers unstage "$staged"' EXIT
+        trap '"{sys.executable}" -m smallfiles unstage "$staged"' EXIT
         cmp "$staged" '{source}' && echo same
         false
     """
@@ -194,7 +194,7 @@ def test_staged_as_json(source: Path, node: Path, capsys: pytest.CaptureFixture[
 def test_a_heavy_copy_on_a_login_node_is_warned_of(
     source: Path, node: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from helpers import machine
+    from smallfiles import machine
 
     asked = []
     monkeypatch.setattr(machine, "warn_on_login_node", lambda what, size_bytes: asked.append(size_bytes))

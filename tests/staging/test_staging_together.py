@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from staging_tools import MIB, ROOMY, exit_code, forked, names, packed, slowly, wait_for
 
-from helpers import locks, progress, staging
-from helpers.digests import hash_block
-from helpers.machine import nodelocal
-from helpers.staging import StageConfig, copying, lifetime
-from helpers.staging.slots import LOCK_SUFFIX, Slot, sweep
+from smallfiles import locks, progress, staging
+from smallfiles.digests import hash_block
+from smallfiles.machine import nodelocal
+from smallfiles.staging import StageConfig, copying, lifetime
+from smallfiles.staging.slots import LOCK_SUFFIX, Slot, sweep
 
 
 def reading(source: Path, node: Path, log: Path, pause_s: float = 0.0, stay_s: float = 0.0, meet: int = 0):

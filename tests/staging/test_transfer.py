@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from staging_tools import MIB, cli, exit_code, forked, names, packed, shards, slowly, wait_for
 
-from helpers import digests, machine, staging
-from helpers.errors import (
+from smallfiles import digests, machine, staging
+from smallfiles.errors import (
     BusyError,
     DamagedFileError,
     OutputExistsError,
@@ -19,7 +19,7 @@ from helpers.errors import (
     ResourceError,
     UsageError,
 )
-from helpers.staging import copying, transfer
+from smallfiles.staging import copying, transfer
 
 
 def same(source: Path, copy: Path) -> bool:

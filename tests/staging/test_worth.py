@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.errors import UsageError
-from helpers.staging import break_even, break_even_of_rates, break_even_text
+from smallfiles.errors import UsageError
+from smallfiles.staging import break_even, break_even_of_rates, break_even_text
 
 seconds = st.floats(0.001, 1e6)
 

@@ -14,12 +14,12 @@ import PIL.Image
 import pytest
 import torch
 
-from helpers import cli, errors, formats, pack, sources, training
-from helpers.loading import LoaderConfig
-from helpers.samples import Sample, Schema
-from helpers.sources import synthetic
-from helpers.training import checkpoint
-from helpers.training.group import weight
+from smallfiles import cli, errors, formats, pack, sources, training
+from smallfiles.loading import LoaderConfig
+from smallfiles.samples import Sample, Schema
+from smallfiles.sources import synthetic
+from smallfiles.training import checkpoint
+from smallfiles.training.group import weight
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -68,7 +68,7 @@ def test_the_share_of_waiting_is_that_of_the_time_it_took(data):
 
 
 def command(data, *words):
-    return ["helpers", "train", str(data[0]), "--size", "32", "--seed", "7", "--json", *map(str, words)]
+    return ["smallfiles", "train", str(data[0]), "--size", "32", "--seed", "7", "--json", *map(str, words)]
 
 
 def run(*words, limit_s=200):
@@ -250,7 +250,7 @@ class TestWords:
         assert [each["faults"][0]["key"] for each in found["epochs"]] == ["2.jpg"] * 2
 
     def test_one_line_at_most_every_interval_says_how_far_an_epoch_is(self, data, capsys, monkeypatch):
-        monkeypatch.setattr("helpers.progress.LOG_INTERVAL_S", 0.0)
+        monkeypatch.setattr("smallfiles.progress.LOG_INTERVAL_S", 0.0)
         training.train(*data, config(epochs=1))
         err = capsys.readouterr().err
         assert "epoch 0: 16 of 400 samples" in err and "measuring: " in err
@@ -282,7 +282,7 @@ class TestWords:
         (tmp_path / "photos").mkdir()
         assert cli.main(["train", str(tmp_path / "photos")]) == 2
         err = capsys.readouterr().err
-        assert "Pack it first: python -m helpers pack" in err and "--format" not in err
+        assert "Pack it first: smallfiles pack" in err and "--format" not in err
 
 
 def test_records_travel_as_text_and_nothing_is_unpickled(tmp_path, free_port):
@@ -290,7 +290,7 @@ def test_records_travel_as_text_and_nothing_is_unpickled(tmp_path, free_port):
     program = """
 import pickle, torch.distributed as dist
 def refuse(*args, **kwargs): raise AssertionError("a pickle came over the network")
-from helpers.training.group import joined
+from smallfiles.training.group import joined
 with joined() as group:
     pickle.loads = pickle.Unpickler = dist.distributed_c10d._unpickler = refuse
     found = group.gather({"rank": group.where.rank, "text": "é" * (1 + 50 * group.where.rank), "none": None})
@@ -320,7 +320,7 @@ class TestConfig:
         words = given.to_cli("a file.arrow", "v.arrow")
         import shlex
 
-        parsed = cli.parse(shlex.split(words)[3:])
+        parsed = cli.parse(shlex.split(words)[1:])
         assert training.TrainConfig.from_args(parsed) == given
         assert str(parsed.data) == "a file.arrow" and str(parsed.val) == "v.arrow"
 

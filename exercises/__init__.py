@@ -1,0 +1,1 @@
+"""The exercises; `exercises.checks` judges the answers."""

@@ -1,0 +1,189 @@
+"""The figure of notebook 00: what this machine is, and how much of it is ours.
+
+CPUs and memory as a share of what the node has; each file system with the share of bytes and of
+inodes that is still free. The trap: a disk with plenty of free bytes may be unable to take one more
+file, so both are drawn side by side.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from smallfiles import machine
+from smallfiles.errors import SmallfilesError
+from smallfiles.machine import FileSystem
+from smallfiles.progress import bytes_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SHARED_MEMORY = Path("/dev/shm")
+BYTES_COLOUR, INODES_COLOUR, PART_COLOUR = "#0072B2", "#E69F00", "#009E73"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A file system and what it is used for ("your data, home")."""
+
+    role: str
+    filesystem: FileSystem
+
+
+@dataclass(frozen=True)
+class Portrait:
+    """What this machine is, as far as a data loader cares.
+
+    Args:
+        cpus_usable: CPUs that this process may use.
+        cpus_present: CPUs of the node.
+        memory_limit_bytes: Memory that this process and its siblings may use.
+        memory_present_bytes: Memory of the node.
+        places: The file systems at hand, the one of the data first.
+        folder: Where the data lie.
+    """
+
+    cpus_usable: int
+    cpus_present: int
+    memory_limit_bytes: int
+    memory_present_bytes: int
+    places: tuple[Place, ...]
+    folder: Path
+
+    def to_cli(self, *folders: str) -> str:
+        """The command that looks at the same things in a job."""
+        return shlex.join(["smallfiles", "doctor", *folders])
+
+    @property
+    def bytes_an_inode(self) -> float | None:
+        """Free bytes for each free inode where the data lie: smaller files use up the inodes first."""
+        place = self.places[0].filesystem
+        return place.free_bytes / place.inodes_free if place.inodes_free else None
+
+    @property
+    def finding(self) -> str:
+        """The sentence that the figure supports."""
+        share = f"We may use {self.cpus_usable} of {self.cpus_present} CPUs"
+        if self.bytes_an_inode is None:
+            return f"{share}; the {self.places[0].filesystem.kind} of the data counts no inodes"
+        return f"{share}; files below {bytes_text(self.bytes_an_inode)} use up inodes before bytes"
+
+    @property
+    def alt_text(self) -> str:
+        """The figure in words."""
+        told = [_told(place) for place in self.places]
+        memory = f"{bytes_text(self.memory_limit_bytes)} of {bytes_text(self.memory_present_bytes)} memory"
+        return f"Bar chart. {self.finding}; {memory}. Free: {'; '.join(told)}."
+
+
+def portrait(folder: Path) -> Portrait:
+    """Look at this machine.
+
+    Args:
+        folder: Where the data lie.
+    """
+    return Portrait(
+        cpus_usable=machine.usable_cpus(),
+        cpus_present=os.cpu_count() or 1,
+        memory_limit_bytes=machine.memory_limit_bytes(),
+        memory_present_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        places=_places(
+            [
+                ("data", folder),
+                ("home", Path.home()),
+                ("temporary", _temporary()),
+                (str(SHARED_MEMORY), SHARED_MEMORY),
+            ]
+        ),
+        folder=folder,
+    )
+
+
+def _temporary() -> Path:
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError:  # no folder at all may be written to
+        return Path("/")
+
+
+def _places(asked: list[tuple[str, Path]]) -> tuple[Place, ...]:
+    """The file systems of these folders, each once, with all its roles."""
+    roles: dict[Path, list[str]] = {}
+    found: dict[Path, FileSystem] = {}
+    for role, folder in asked:
+        try:
+            place = machine.filesystem(folder)
+        except SmallfilesError:  # one that cannot be looked at is left out of a picture
+            continue
+        roles.setdefault(place.mount, []).append(role)
+        found.setdefault(place.mount, place)
+    return tuple(Place(", ".join(roles[mount]), place) for mount, place in found.items())
+
+
+def _told(place: Place) -> str:
+    found = place.filesystem
+    inodes = "" if found.inodes_free is None else f" and {_count_text(found.inodes_free)} files"
+    return f"{place.role} ({found.kind}) {bytes_text(found.free_bytes)}{inodes}"
+
+
+def _count_text(count: int) -> str:
+    return f"{count / 1e6:,.1f} million" if count >= 1_000_000 else f"{count:,}"
+
+
+def draw(picture: Portrait) -> Figure:
+    """Two panels: our part of the node, and what is free on each file system."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows = 2 * len(picture.places)
+    figure = Figure(figsize=(7.2, 1.9 + 0.36 * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    above, below = figure.subplots(2, 1, gridspec_kw={"height_ratios": [2.4, rows + 0.8]})
+    _draw_parts(above, picture)
+    _draw_places(below, picture.places)
+    figure.suptitle(picture.finding, x=0.01, ha="left", fontsize=11, fontweight="bold")
+    return figure
+
+
+def _draw_parts(axes: Axes, picture: Portrait) -> None:
+    cpus = picture.cpus_usable / picture.cpus_present
+    memory = picture.memory_limit_bytes / picture.memory_present_bytes
+    texts = [
+        f"{picture.cpus_usable} of {picture.cpus_present}",
+        f"{bytes_text(picture.memory_limit_bytes)} of {bytes_text(picture.memory_present_bytes)}",
+    ]
+    _bars(axes, ["CPUs", "memory"], [cpus, memory], texts, [PART_COLOUR] * 2)
+    axes.set_xlabel("what this kernel may use, percent of the node", fontsize=9)
+
+
+def _draw_places(axes: Axes, places: tuple[Place, ...]) -> None:
+    labels, shares, texts = [], [], []
+    for place in places:
+        found = place.filesystem
+        labels += [f"{place.role}\n{found.kind}: bytes", "inodes"]
+        shares.append(found.free_bytes / found.total_bytes if found.total_bytes else 0.0)
+        shares.append((found.inodes_free or 0) / (found.inodes_total or 1))
+        inodes = "not counted here" if found.inodes_free is None else _count_text(found.inodes_free)
+        texts += [bytes_text(found.free_bytes), inodes]
+    _bars(axes, labels, shares, texts, [BYTES_COLOUR, INODES_COLOUR] * len(places))
+    axes.set_xlabel("free on each file system, percent of its bytes and of its inodes", fontsize=9)
+
+
+def _bars(axes: Axes, labels: list[str], shares: list[float], texts: list[str], colours: list[str]) -> None:
+    rows = range(len(labels))
+    axes.barh(rows, [100 * share for share in shares], height=0.7, color=colours)
+    for row, share, text in zip(rows, shares, texts, strict=True):
+        axes.annotate(
+            text, (100 * share, row), xytext=(5, 0), textcoords="offset points", va="center", fontsize=9
+        )
+    axes.set_yticks(rows, labels, fontsize=9)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 138)
+    axes.set_xticks([0, 25, 50, 75, 100])
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)

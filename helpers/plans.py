@@ -1,0 +1,124 @@
+"""What each notebook and exercise needs: its data sets, its minutes, its seconds.
+
+One line a notebook, so that the set-up cell can say how long it takes before it takes that long. The
+trap: seconds that were typed in once grow wrong; the tests that execute the notebooks refuse a plan
+that is far off, and print what they measured.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from smallfiles.errors import UsageError
+
+COUNTS = {"small": 400, "medium": 4_000}
+"""Images in each data set; notebooks may ask for another number at `small`."""
+
+MAX_COUNT = 2_000_000
+CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A data set that a notebook reads.
+
+    Args:
+        layout: One of `smallfiles.sources.synthetic.LAYOUTS`.
+        odd: Whether odd but readable files shall be among the images.
+    """
+
+    layout: str
+    odd: bool = False
+
+    @property
+    def captions(self) -> bool:
+        """Whether its targets are captions."""
+        return self.layout == "flickr30k"
+
+    def folder_name(self, count: int) -> str:
+        """The name of its folder in the cache."""
+        return f"{self.layout}-{'odd-' if self.odd else ''}{count}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a notebook takes.
+
+    Args:
+        title: As in its first heading.
+        minutes: To read and run it.
+        seconds: Of computing at the small size on two cores, data not counted.
+        wants: Its data sets, the most important first.
+        small: Images in each data set at the small size.
+    """
+
+    title: str
+    minutes: int
+    seconds: int
+    wants: tuple[Wanted, ...] = ()
+    small: int = COUNTS["small"]
+
+
+FOLDER, PREPARED, FLICKR = Wanted("folder"), Wanted("prepared"), Wanted("flickr30k")
+KAGGLE, OFFICIAL = Wanted("kaggle"), Wanted("official")
+
+PLANS: dict[str, Plan] = {
+    "00": Plan("Start here", minutes=15, seconds=10),
+    "ex00": Plan("Exercise 00", minutes=5, seconds=1),
+    "01": Plan("Count the cost of small files", minutes=30, seconds=40, wants=(FOLDER,)),
+    "ex01": Plan("Exercise 01", minutes=20, seconds=10, wants=(FOLDER,)),
+    "02": Plan("Describe a dataset with a JSON manifest", 30, 8, (PREPARED, KAGGLE, OFFICIAL, FLICKR)),
+    "ex02": Plan("Exercise 02", minutes=20, seconds=2, wants=(OFFICIAL,)),
+    "03": Plan("Pack samples into Arrow", minutes=30, seconds=20, wants=(FOLDER, FLICKR)),
+    "ex03": Plan("Exercise 03", minutes=40, seconds=8, wants=(FLICKR,)),
+    "04": Plan("Pack samples into HDF5", minutes=30, seconds=30, wants=(FOLDER,)),
+    "ex04": Plan("Exercise 04", minutes=30, seconds=5, wants=(FOLDER,)),
+    "05": Plan("Shard a dataset into tar files", minutes=40, seconds=35, wants=(FOLDER, OFFICIAL, FLICKR)),
+    "ex05": Plan("Exercise 05", minutes=30, seconds=10, wants=(FOLDER,)),
+    "06": Plan("Read a squashfs image without mounting it", minutes=35, seconds=45, wants=(FOLDER,)),
+    "ex06": Plan("Exercise 06", minutes=30, seconds=10, wants=(FOLDER,)),
+    "07": Plan("Stage data to /dev/shm", minutes=35, seconds=45, wants=(FOLDER,)),
+    "ex07": Plan("Exercise 07", minutes=40, seconds=5, wants=(FOLDER,)),
+    "08": Plan("Keep the GPU fed", minutes=40, seconds=50, wants=(FOLDER,), small=240),
+    "ex08": Plan("Exercise 08", minutes=40, seconds=12, wants=(FOLDER,), small=240),
+    "10": Plan("Run it on many nodes", minutes=35, seconds=35, wants=(FOLDER,)),
+    "ex10": Plan("Exercise 10", minutes=40, seconds=8, wants=(FOLDER,)),
+}
+
+
+def plan_of(notebook: str) -> Plan:
+    """The plan of a notebook.
+
+    Raises:
+        UsageError: There is no such notebook.
+    """
+    if notebook not in PLANS:
+        raise UsageError(
+            f"the notebook {notebook!r} is unknown",
+            expected=f"one of {', '.join(PLANS)}",
+            next_step='Write the number of this notebook as it stands in its title: start("01")',
+        )
+    return PLANS[notebook]
+
+
+def count_of(plan: Plan, size: str | int | None) -> int:
+    """How many images a size means.
+
+    Args:
+        plan: Of the notebook.
+        size: `small`, `medium` or a number; None takes `COURSE_SIZE`, or `small` without it.
+
+    Raises:
+        UsageError: It is neither a known word nor a sensible number.
+    """
+    text = str(size if size is not None else os.environ.get("COURSE_SIZE") or "small")
+    if text in COUNTS:
+        return plan.small if text == "small" else COUNTS[text]
+    if text.isdecimal() and 20 <= int(text) <= MAX_COUNT:
+        return int(text)
+    raise UsageError(
+        f"the size is {text!r}",
+        expected=f"{', '.join(COUNTS)} or a number of images from 20 to {MAX_COUNT:,}",
+        next_step='Write start("01", size="small"), or set COURSE_SIZE before the server starts',
+    )

@@ -1,0 +1,205 @@
+"""The record that `course.start` returns: data, scratch folder, machine, how much may be done.
+
+The trap: a path typed into a notebook works on one machine. Cells take every path from here.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from helpers import cache
+from helpers.plans import Plan, Wanted, count_of, plan_of
+from smallfiles.errors import UsageError
+
+if TYPE_CHECKING:
+    from smallfiles.machine import FileSystem
+    from smallfiles.sources import Source
+
+SAMPLING_SEED = 20_130_124
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """One data set of a notebook.
+
+    Args:
+        layout: What it looks like on disk, `real` for your own.
+        path: Its folder (or tar file, or manifest).
+        count: How many samples are used of it.
+        made_s: Seconds that making it took; 0 if it was there.
+    """
+
+    layout: str
+    path: Path
+    count: int
+    made_s: float = 0.0
+
+    def source(self, split: str | None = None) -> Source:
+        """Its manifest and its bytes; a real set is sampled down to `count`, the same ones each time."""
+        from smallfiles import sources
+
+        found = sources.load(self.path, split=split)
+        return sampled(found, self.count) if self.layout == "real" else found
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What the cells of a notebook need to know.
+
+    Args:
+        notebook: Its number.
+        plan: What it takes.
+        count: Images in each data set.
+        data: Its data sets by layout.
+        scratch: A folder of this kernel, removed when it ends.
+        cpus: CPUs that this kernel may use.
+        memory_bytes: Memory that it and its siblings may use.
+        filesystem: What `scratch` lies on.
+    """
+
+    notebook: str
+    plan: Plan
+    count: int
+    data: dict[str, DataSet]
+    scratch: Path
+    cpus: int
+    memory_bytes: int
+    filesystem: FileSystem = field(repr=False)
+
+    @property
+    def shared(self) -> bool:
+        """Whether data and scratch lie on a file system that others use too."""
+        return self.filesystem.shared
+
+    def path(self, layout: str | None = None) -> Path:
+        """Where a data set lies; without a layout the notebook's main one."""
+        return self._chosen(layout).path
+
+    def source(self, layout: str | None = None, split: str | None = None) -> Source:
+        """Manifest and bytes of a data set; without a layout the notebook's main one."""
+        return self._chosen(layout).source(split)
+
+    def _chosen(self, layout: str | None) -> DataSet:
+        if layout is None and self.data:
+            return next(iter(self.data.values()))
+        if layout in self.data:
+            return self.data[layout]
+        raise UsageError(
+            f"notebook {self.notebook} has no data set {layout or 'at all'}",
+            expected=f"one of {', '.join(self.data) or 'none'}",
+            next_step="Take the name from course.start's summary",
+        )
+
+    def summary(self) -> str:
+        """What the set-up cell says: the notebook, the machine, the data, in Markdown."""
+        from smallfiles.progress import bytes_text
+
+        place = self.filesystem
+        files = "" if place.inodes_free is None else f" and room for {place.inodes_free:,} files"
+        cpus = f"{self.cpus} CPU{'s' * (self.cpus > 1)}"
+        lines = [
+            f"**{self.plan.title}**: about {self.plan.minutes} minutes, of which the machine computes "
+            f"{self._computing_s} s.",
+            f"**This machine**: {cpus} and {bytes_text(self.memory_bytes)} of memory for this kernel; "
+            f"{place.kind} ({'shared' if place.shared else 'local'}) with {bytes_text(place.free_bytes)}"
+            f"{files} free.",
+            *(f"**Data**: {self._told(data)}" for data in self.data.values()),
+        ]
+        return "\n\n".join(lines + [self._cap_told()] * self.shared)
+
+    @property
+    def _computing_s(self) -> int:
+        return max(1, round(self.plan.seconds * max(1.0, self.count / self.plan.small)))
+
+    def _told(self, data: DataSet) -> str:
+        if data.layout == "real":
+            return f"{data.count:,} samples of your own data in `{data.path}`."
+        how = f"made in {data.made_s:.0f} s" if data.made_s else "found, made earlier"
+        return f"{data.count:,} synthetic images, laid out as `{data.layout}`; {how}."
+
+    def _cap_told(self) -> str:
+        from smallfiles.measure.neighbour import IN_FLIGHT, OPERATIONS
+
+        return (
+            f"**Shared file system**: others work on this {self.filesystem.kind} too, so an experiment "
+            f"does at most {OPERATIONS:,} operations with {IN_FLIGHT} in flight. Effects show all the same."
+        )
+
+
+def set_up(notebook: str, size: str | int | None) -> Setup:
+    """Everything that `course.start` promises, once the kernel is known to be right."""
+    from smallfiles import machine
+
+    plan = plan_of(notebook)
+    count = count_of(plan, size)
+    folder = cache.cache_folder()
+    scratch = cache.scratch_folder(folder, notebook)
+    return Setup(
+        notebook=notebook,
+        plan=plan,
+        count=count,
+        data=_data(plan, count, folder),
+        scratch=scratch,
+        cpus=machine.usable_cpus(),
+        memory_bytes=machine.memory_limit_bytes(),
+        filesystem=machine.filesystem(scratch),
+    )
+
+
+def _data(plan: Plan, count: int, folder: Path) -> dict[str, DataSet]:
+    """Synthetic sets, and the participant's own in place of those that it can stand for."""
+    own = os.environ.get("COURSE_DATA")
+    if not own or not plan.wants:
+        return {wanted.layout: _synthetic(wanted, count, folder) for wanted in plan.wants}
+    real = _Real(Path(own).expanduser().absolute(), count)
+    chosen = {w.layout: real.data if real.stands_for(w) else _synthetic(w, count, folder) for w in plan.wants}
+    if real.data not in chosen.values():
+        raise UsageError(
+            f"COURSE_DATA={own} has {'captions' if real.captions else 'labels'}",
+            expected=f"{'labels' if real.captions else 'captions'}, which this notebook is about",
+            next_step="Name another data set, or unset it (%env COURSE_DATA=) to use a synthetic one",
+        )
+    return chosen
+
+
+def _synthetic(wanted: Wanted, count: int, folder: Path) -> DataSet:
+    path, made_s = cache.find_or_make(wanted, count, folder)
+    return DataSet(wanted.layout, path, count, made_s)
+
+
+class _Real:
+    """A participant's own data set, looked at once."""
+
+    def __init__(self, path: Path, count: int) -> None:
+        self.path, self._count = path, count
+
+    @cached_property
+    def _source(self) -> Source:
+        from smallfiles import sources
+
+        return sources.load(self.path)
+
+    @property
+    def captions(self) -> bool:
+        return self._source.manifest.target_kind == "captions"
+
+    @cached_property
+    def data(self) -> DataSet:
+        return DataSet("real", self.path, min(self._count, len(self._source.manifest)))
+
+    def stands_for(self, wanted: Wanted) -> bool:
+        return wanted.captions == self.captions
+
+
+def sampled(source: Source, count: int) -> Source:
+    """A source cut down to `count` samples, chosen at random but the same each time."""
+    import dataclasses
+
+    manifest = source.manifest
+    if len(manifest) <= count:
+        return source
+    return dataclasses.replace(source, manifest=manifest.select(manifest.order(SAMPLING_SEED)[:count]))

@@ -1,0 +1,178 @@
+"""The command line: one shape for all verbs, thin over the package.
+
+Each verb is a module that adds its flags and, when chosen, imports what it needs: `--help` must
+answer at once on a busy login node, so nothing heavy is imported before. Exit codes: 0 done, 1 a
+failure told in a sentence (or a verification that found damage), 2 a command line that makes no
+sense, 3 a verification with nothing to compare with. Notebook 00 uses it first; each "On the
+cluster" section ends in one of its commands.
+
+The trap: data goes to standard output and messages to standard error, so that
+`smallfiles … --json | jq .samples` works while a progress bar is drawn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from smallfiles import __version__
+from smallfiles.cli import (
+    bench,
+    demo,
+    doctor,
+    epoch,
+    figure,
+    inspect,
+    manifest,
+    pack,
+    ring,
+    slowfs,
+    stage,
+    staged,
+    synth,
+    train,
+    unstage,
+    verify,
+)
+from smallfiles.cli.arguments import Parser, Teaching, add_common_flags
+from smallfiles.cli.failures import guarded
+from smallfiles.cli.output import lenient, say
+
+_VERBS = (
+    doctor,
+    demo,
+    synth,
+    manifest,
+    pack,
+    verify,
+    inspect,
+    stage,
+    unstage,
+    staged,
+    bench,
+    slowfs,
+    train,
+    ring,
+    epoch,
+    figure,
+)
+
+_WHY = """\
+Small files, big machines: turn a tree of many small files into a few packed ones that a parallel
+file system and a GPU like. The usual way through the verbs:
+
+  smallfiles doctor                              what is this machine, what is missing
+  smallfiles synth data --layout folder --count 3000
+  smallfiles manifest data -o data.json          which samples, with which targets
+  smallfiles pack data.json train.arrow          many files become one, verified
+  smallfiles verify train.arrow --against data.json
+  smallfiles bench read train.arrow              what did it buy
+
+`smallfiles demo` does all of this on one page. Each verb has its own --help.
+"""
+
+
+def build_parser() -> Parser:
+    """The parser with all verbs; cheap, since verbs import what they need when they run."""
+    parser = Parser(prog="smallfiles", description=_WHY, formatter_class=Teaching)
+    parser.add_argument("--version", action="version", version=f"smallfiles {__version__}")
+    parser.set_defaults(parser=parser)
+    verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB")
+    for module in _VERBS:
+        module.add(verbs)
+    add_common_flags(parser)
+    return parser
+
+
+def flags_of_verbs(parser: argparse.ArgumentParser | None = None, name: str = "") -> dict[str, set[str]]:
+    """The flags of each verb, and of each topic of one (`bench read`)."""
+    parser = parser or build_parser()
+    below = _choices(parser)
+    found = {} if below else {name: set(parser._option_string_actions)}
+    for each, one in below.items():
+        found |= flags_of_verbs(one, f"{name} {each}".strip())
+    return found
+
+
+def parse(
+    argv: Sequence[str] | None = None, arguments: argparse.Namespace | None = None
+) -> argparse.Namespace:
+    """Parse a command line, with paths before, between or behind the flags.
+
+    argparse takes several paths in one run only: of `bench read --count 9 x.arrow` it makes no path
+    and one word too many.
+
+    Args:
+        argv: The words after the program's name; None takes them from the process.
+        arguments: What to fill; it has what was understood when a word makes no sense.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    found = argparse.Namespace() if arguments is None else arguments
+    program = build_parser()
+    _, rest = program.parse_known_args(_topic_first(program, words), found)
+    parser: Parser = found.parser  # that of the verb, or of its topic
+    takes_several = hasattr(found, "paths")
+    if rest and (not takes_several or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if not hasattr(found, "run"):  # a word is missing: say which ones there are
+        parser.print_help(sys.stderr)
+        parser.exit(2)
+    if rest:
+        found.paths = [*found.paths, *map(Path, rest)]
+    return found
+
+
+def _topic_first(program: Parser, words: list[str]) -> list[str]:
+    """The words with the topic right behind its verb: `bench --count 9 read` is `bench read --count 9`."""
+    verb = _choices(program).get(words[0]) if words else None
+    topics = {} if verb is None else _choices(verb)
+    at = next((at for at, word in enumerate(words) if word in topics and at), None)
+    if at is None or "--help" in words[:at] or "-h" in words[:at]:
+        return words
+    return [words[0], words[at], *words[1:at], *words[at + 1 :]]
+
+
+def _choices(parser: argparse.ArgumentParser) -> dict[str, Parser]:
+    """The verbs of a program, or the topics of a verb."""
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return {name: each for action in below for name, each in action.choices.items()}
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    """A note on a file is a sentence; the line of code that it came from helps nobody here."""
+    if issubclass(category, UserWarning):
+        say(f"note: {message}")
+    else:
+        _python_shows(message, category, *where, **more)
+
+
+_python_shows = warnings.showwarning
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line.
+
+    Args:
+        argv: The words after the program's name; None takes them from the process.
+
+    Returns:
+        The exit code: 0 done, 1 failed with a sentence, 2 nonsensical, 3 nothing to verify with,
+        130 interrupted.
+    """
+    lenient(sys.stdout, sys.stderr)
+    arguments = argparse.Namespace()
+
+    def run(_: argparse.Namespace) -> int:
+        try:
+            parse(argv, arguments)
+        except SystemExit as stop:  # argparse leaves this way after --help (0) and after bad usage (2)
+            return int(stop.code or 0)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return int(arguments.run(arguments))
+
+    return guarded(run, arguments)

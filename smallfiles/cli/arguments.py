@@ -1,0 +1,162 @@
+"""What several verbs share: how help looks, common flags, `-O key=value` for a format's options.
+
+The trap: argparse's own default formatter prints "(default: None)" behind each optional flag and
+re-wraps examples; `Teaching` does neither.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import sys
+import types
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from smallfiles.errors import UsageError
+
+Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
+
+SOURCE_KINDS = ("auto", "folder", "tarball", "imagenet", "flickr30k")
+FORMATS = "files, arrow, hdf5, tar, squashfs"
+SUFFIXES = (
+    "x.arrow, x.h5, x.tar (one shard), x.tars (a folder of shards), x.sqfs (an image that can be mounted),\n"
+    "  x.files (plain files)"
+)
+
+
+class Teaching(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Keep examples as written; show a default where it says something."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default in (None, False, True) or action.default == []:
+            return action.help
+        return super()._get_help_string(action)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose help, on a full disk, fails as other output does."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Unlike argparse: what is for standard output is not lost in silence, nor moved to the other one."""
+        if message and file is not None:
+            with contextlib.suppress(*[OSError] * (file is sys.stderr)):
+                file.write(message)
+
+
+def add_verb(verbs: Verbs, name: str, why: str, more: str, examples: Sequence[str]) -> Parser:
+    """Add a verb, or a topic of one, with a one-line why, a paragraph, and examples that can be pasted.
+
+    Args:
+        verbs: The subparsers.
+        name: The verb.
+        why: One line for the list of verbs.
+        more: What one should know before using it.
+        examples: Complete command lines, perhaps with a comment behind two spaces.
+    """
+    epilog = "examples:\n" + "\n".join(f"  {line}" for line in examples)
+    parser = verbs.add_parser(
+        name, help=why, description=f"{why}\n\n{more}", epilog=epilog, formatter_class=Teaching
+    )
+    parser.set_defaults(parser=parser)
+    return parser
+
+
+def add_common_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that all verbs share, behind their own; those of a verb with topics, to the topics."""
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for action in below:
+        for each in action.choices.values():
+            add_common_flags(each)
+    if not below:
+        add = parser.add_argument_group("of all verbs").add_argument
+        add("--json", action="store_true", help="print one JSON object on standard output")
+        add("--debug", action="store_true", help="show the traceback of an unexpected error")
+
+
+def add_source_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags that say how a folder, tar or manifest is to be understood."""
+    add = parser.add_argument_group("how the source is understood").add_argument
+    add("--source", choices=SOURCE_KINDS, default="auto", help="what kind of data set it is; auto looks")
+    add("--split", metavar="NAME", help="which split to take (train, val, test)")
+    add("--root", type=Path, metavar="DIR", help="where the files of a manifest are, if it does not say")
+    add("--labels", type=Path, metavar="PATH", help="where labels or captions are, if not beside the data")
+    add("--label-order", choices=("sorted", "devkit"), default="sorted", help="ImageNet: order of the labels")
+    add("--unlabelled", action="store_true", help="label -1 for all, instead of class folders")
+    add("--strict", action="store_true", help="refuse what would otherwise be left out with a note")
+    add(
+        "--suffix",
+        action="append",
+        metavar=".X",
+        help="what samples end in, if not images; repeatable",
+    )
+    add("--follow-links", action="store_true", help="follow folder links that leave the tree")
+    add("--allow-truncated", action="store_true", help="take the whole members of a tar that was cut off")
+
+
+def parse_options(options_type: type[Any], pairs: Sequence[str]) -> Any:
+    """Build a format's `Options` from `key=value` words, with each value typed by its field.
+
+    Args:
+        options_type: A frozen dataclass whose fields all have defaults.
+        pairs: Words such as `rows_per_batch=64`.
+
+    Raises:
+        UsageError: A word of another form, an unknown key or a value of the wrong type.
+    """
+    fields = typing.get_type_hints(options_type)
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or key not in fields:
+            raise UsageError(
+                f"the option {pair!r} is unknown to {options_type.__module__.rpartition('.')[2]}",
+                expected=f"-O key=value with one of {_listed(options_type)}",
+                next_step="Choose one of these",
+            )
+        values[key] = _typed(key, text, fields[key])
+    return options_type(**values)
+
+
+def _listed(options_type: type[Any]) -> str:
+    shown = [f"{f.name} (now {getattr(options_type(), f.name)})" for f in dataclasses.fields(options_type)]
+    return ", ".join(shown) or "nothing: this format has no options"
+
+
+def _typed(key: str, text: str, kind: Any) -> Any:
+    """`text` as a value of type `kind` (int, float, bool, str, Literal, tuple or a union with None)."""
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        members = typing.get_args(kind)
+        if text.lower() == "none" and type(None) in members:
+            return None
+        kind = next(member for member in members if member is not type(None))
+    if typing.get_origin(kind) is typing.Literal:
+        allowed = {str(value): value for value in typing.get_args(kind)}
+        return _looked_up(key, text, allowed)
+    if kind is bool:
+        return _looked_up(key, text.lower(), _BOOLEANS)
+    try:
+        return kind(text)
+    except (TypeError, ValueError):
+        raise _wrong_value(key, text, f"a value of type {kind.__name__}") from None
+
+
+_BOOLEANS = {"true": True, "1": True, "yes": True, "on": True} | {
+    "false": False,
+    "0": False,
+    "no": False,
+    "off": False,
+}
+
+
+def _looked_up(key: str, text: str, allowed: dict[str, Any]) -> Any:
+    if text not in allowed:
+        raise _wrong_value(key, text, f"one of {', '.join(allowed)}")
+    return allowed[text]
+
+
+def _wrong_value(key: str, text: str, expected: str) -> UsageError:
+    return UsageError(f"the option {key} is {text!r}", expected=expected, next_step="Correct the value")

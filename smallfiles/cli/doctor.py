@@ -1,0 +1,62 @@
+"""`doctor`: what this machine is, what is missing, what to do."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from smallfiles.cli.arguments import Verbs, add_verb
+from smallfiles.cli.failures import FAILED
+from smallfiles.cli.output import print_json, sign
+
+if TYPE_CHECKING:
+    from smallfiles.doctor import Finding
+
+_SIGNS = {"ok": ("✓", "+"), "warn": ("!", "!"), "fail": ("✗", "x")}
+
+_MORE = """\
+Run it first, on the login node and once inside a job: CPUs that you may really use, the memory
+limit of your job, the file systems and their inodes differ between the two."""
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verb."""
+    parser = add_verb(
+        verbs,
+        "doctor",
+        "say what this machine is, what is missing and what to do about it",
+        _MORE,
+        ["smallfiles doctor", "smallfiles doctor /scratch/me --json"],
+    )
+    parser.add_argument(
+        "paths", nargs="*", type=Path, metavar="DIR", help="folders whose file systems to look at as well"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look and tell; exit code 1 if something will not work here."""
+    from smallfiles.doctor import examine
+
+    began = perf_counter()
+    findings = examine(*arguments.paths)
+    seconds = round(perf_counter() - began, 3)
+    if arguments.json:
+        listed = [asdict(finding) for finding in findings]
+        print_json({"samples": 0, "bytes": 0, "seconds": seconds, "findings": listed})
+    else:
+        _tell(findings)
+    return FAILED if any(finding.verdict == "fail" for finding in findings) else 0
+
+
+def _tell(findings: list[Finding]) -> None:
+    width = max((len(finding.name) for finding in findings), default=0)
+    for finding in findings:
+        print(f"{sign(*_SIGNS[finding.verdict])} {finding.name:<{width}}  {finding.value}")
+        if finding.advice:
+            lines = textwrap.wrap(finding.advice, 96 - width)
+            print(textwrap.indent("\n".join(lines), " " * (width + 4)))

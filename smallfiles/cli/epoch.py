@@ -1,0 +1,92 @@
+"""`epoch`: read one epoch on all ranks, and count that every sample came exactly once."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from smallfiles.cli.arguments import Verbs, add_verb
+from smallfiles.cli.failures import FAILED
+from smallfiles.cli.output import in_seconds, print_json
+from smallfiles.errors import UsageError
+from smallfiles.loading.config import add_flags
+
+if TYPE_CHECKING:
+    from smallfiles.measure.ranks import Count
+
+_MORE = """\
+Started by srun or torchrun each rank reads its share and leaves a record in the folder. Then, once:
+--count puts the records together and exits with 1 unless every sample came exactly once."""
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verb."""
+    parser = add_verb(
+        verbs,
+        "epoch",
+        "read an epoch on all ranks, and count that every sample comes once",
+        _MORE,
+        [
+            "smallfiles epoch train.arrow seen --workers 2   # behind srun or torchrun",
+            "smallfiles epoch --count seen",
+        ],
+    )
+    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="a packed file and a folder")
+    parser.add_argument("--count", action="store_true", help="put the records of a folder together")
+    parser.add_argument("--epoch", type=int, default=0, metavar="N", help="which epoch")
+    add_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read a share, or count all of them."""
+    from smallfiles.loading.config import LoaderConfig, given
+    from smallfiles.measure import ranks
+
+    wanted = 1 if arguments.count else 2
+    if len(arguments.paths) != wanted:
+        raise UsageError(
+            f"{len(arguments.paths)} paths were given",
+            expected="--count FOLDER" if arguments.count else "a packed file and a folder for the records",
+            next_step="See smallfiles epoch --help",
+        )
+    if arguments.count and (given(arguments) or arguments.epoch):
+        raise UsageError(
+            "--count is given together with flags of a loader, and reads nothing by itself",
+            expected="--count FOLDER",
+            next_step="Leave the others out",
+        )
+    if arguments.count:
+        found = ranks.count(arguments.paths[0])
+        print_json(_as_json(found)) if arguments.json else _tell(found)
+        return 0 if found.exact else FAILED
+    packed, folder = arguments.paths
+    share = ranks.read_share(packed, folder, LoaderConfig.from_args(arguments), arguments.epoch)
+    if arguments.json:
+        print_json(dataclasses.asdict(share))
+    else:
+        print(
+            f"rank {share.rank} of {share.world_size} on {share.node}: {share.samples:,} samples "
+            f"in {in_seconds(share.seconds)} with {share.cpus} CPUs"
+        )
+    return 0
+
+
+def _as_json(found: Count) -> dict[str, object]:
+    return {
+        "samples": sum(share.samples for share in found.shares),
+        "bytes": sum(share.bytes for share in found.shares),
+        "seconds": max(share.seconds for share in found.shares),
+        "exactly_once": found.exact,
+        "lost": list(found.lost),
+        "repeated": list(found.repeated),
+        "ranks": [dataclasses.asdict(share) for share in found.shares],
+    }
+
+
+def _tell(found: Count) -> None:
+    for share in found.shares:
+        print(f"rank {share.rank} on {share.node}: {share.samples:,} samples in {in_seconds(share.seconds)}")
+    print(found.sentence())

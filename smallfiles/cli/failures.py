@@ -1,0 +1,135 @@
+"""Every way in which a command can end, told in one sentence on standard error.
+
+The trap: a reader such as `head` that closes the pipe early is no failure of ours, and Python would
+complain once more at exit unless standard output is pointed elsewhere. Notebook 00 shows a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+from smallfiles.errors import ResourceError, SmallfilesError, UsageError
+from smallfiles.keys import printable
+
+FAILED = 1
+USAGE = 2
+UNPROVEN = 3
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+_ROOM = "Free some (check both df -h and df -i, or your site's quota command) and run it again"
+_RIGHTS = "Check its owner and permissions, or choose another place"
+_BY_ERRNO: dict[int, tuple[str, str]] = {
+    errno.ENOSPC: ("free blocks and free inodes", _ROOM),
+    errno.EDQUOT: ("room within your quota of blocks and files", _ROOM),
+    errno.EACCES: ("permission to use it", _RIGHTS),
+    errno.EPERM: ("permission to use it", _RIGHTS),
+    errno.EROFS: ("a file system that may be written to", _RIGHTS),
+    errno.ENOENT: ("a file or folder of that name", "Check the path"),
+    errno.ENOTDIR: ("a folder", "Check the path"),
+    errno.EISDIR: ("a file", "Check the path"),
+    errno.EMFILE: ("room for more open files", "Raise the limit (ulimit -n)"),
+    errno.ENAMETOOLONG: ("names of at most 255 bytes", "Choose a shorter name"),
+    errno.EIO: ("a file system that answers", "Try again, and tell your site if it happens again"),
+    errno.ESTALE: ("a file that is still there", "Run it again; the file system lost its handle"),
+}
+
+
+def guarded(run: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
+    """Run a verb and turn whatever it raises into a sentence and an exit code."""
+    try:
+        code = run(arguments)
+        if sys.stdout is not None:  # closed by the caller (>&-)
+            sys.stdout.flush()
+    except BrokenPipeError:
+        code = PIPE_CLOSED
+    except KeyboardInterrupt:
+        _say("interrupted; nothing unfinished was published, and the same command starts again")
+        code = INTERRUPTED
+    except Exception as error:
+        if debugging(arguments):
+            traceback.print_exc()
+        _say(f"error: {_with_owners(told(error), getattr(arguments, 'parser', None))}")
+        code = USAGE if isinstance(error, UsageError) else FAILED
+    _let_go(sys.stdout, sys.stderr)
+    return code
+
+
+def _let_go(*streams: TextIO | None) -> None:
+    """Point streams that take nothing more elsewhere: what they hold would be an error at exit, with 120."""
+    for stream in filter(None, streams):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def debugging(arguments: argparse.Namespace) -> bool:
+    """Whether a traceback was asked for, by flag or by environment."""
+    return bool(getattr(arguments, "debug", False)) or os.environ.get("SMALLFILES_DEBUG") == "1"
+
+
+def told(error: BaseException) -> str:
+    """One sentence for any exception."""
+    if isinstance(error, SmallfilesError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno is not None:
+        return str(_of_system(error))
+    if isinstance(error, MemoryError):
+        return str(
+            ResourceError(
+                "there is not enough memory",
+                expected="room for a few samples at a time",
+                next_step="Ask for more memory",
+            )
+        )
+    return (
+        f"this is a bug in the package: {type(error).__name__} ({printable(str(error))}) at {_place(error)}. "
+        "Run it again with --debug and report what it prints."
+    )
+
+
+def _with_owners(sentence: str, parser: argparse.ArgumentParser | None) -> str:
+    """Say of flags that this verb does not have which verbs have them: its parts may be those of others."""
+    from smallfiles.cli import flags_of_verbs
+
+    own = set() if parser is None else set(parser._option_string_actions)
+    for flag in sorted(set(_FLAG.findall(sentence)) - own):
+        verbs = [verb for verb, flags in flags_of_verbs().items() if flag in flags]
+        if verbs and not any(re.search(rf"\b{verb}\b", sentence) for verb in verbs):
+            sentence = f"{sentence.rstrip('.')} ({flag} is a flag of: {', '.join(verbs)})"
+    return sentence
+
+
+def _of_system(error: OSError) -> SmallfilesError:
+    expected, next_step = _BY_ERRNO.get(
+        error.errno or 0, ("the operation to succeed", "Check the path and the file system, then try again")
+    )
+    name = error.filename.decode(errors="replace") if isinstance(error.filename, bytes) else error.filename
+    if name is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        name = "standard output"  # files that we write are named by those who write them
+    what = f"{name}: " if name is not None else ""
+    return ResourceError(f"{what}{os.strerror(error.errno or 0)}", expected=expected, next_step=next_step)
+
+
+def _place(error: BaseException) -> str:
+    """Module and line, of our own code where possible."""
+    frames = traceback.extract_tb(error.__traceback__)
+    packages = {"smallfiles", "helpers", "pysquashfs"}
+    ours = [frame for frame in frames if packages & set(Path(frame.filename).parts)] or list(frames)
+    return f"{Path(ours[-1].filename).name}, line {ours[-1].lineno}" if ours else "an unknown place"
+
+
+def _say(sentence: str) -> None:
+    with contextlib.suppress(OSError):  # nobody can be told
+        print(sentence, file=sys.stderr)

@@ -1,0 +1,127 @@
+"""`inspect`: what is inside a packed file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from bisect import bisect_right
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from smallfiles.cli.arguments import FORMATS, Verbs, add_verb
+from smallfiles.cli.output import print_json
+from smallfiles.errors import first_few
+from smallfiles.keys import printable
+from smallfiles.progress import bytes_text
+
+if TYPE_CHECKING:
+    from smallfiles.samples import Reader
+
+_KEYS = 3
+_SIZES = 100_000
+_WIDTH = 300
+_BORDERS = [0, *(step * 10**power for power in range(14) for step in (1, 2, 5))]
+
+_MORE = """\
+Format, layout, number of samples, classes, how and from what it was packed, the first keys and the
+distribution of sizes. Reads the index only, not the samples."""
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verb."""
+    parser = add_verb(
+        verbs,
+        "inspect",
+        "show what is inside a packed file",
+        _MORE,
+        ["smallfiles inspect train.arrow", "smallfiles inspect train.tars --json"],
+    )
+    parser.add_argument("out", type=Path, metavar="OUT", help="a packed file or folder of shards")
+    parser.add_argument("--format", metavar="NAME", help=f"overrides the suffix of OUT: {FORMATS}")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look inside."""
+    from smallfiles import formats
+
+    began = perf_counter()
+    with closing(formats.open(arguments.out, arguments.format)) as reader:
+        facts = reader.info()
+        sizes = _sizes(reader)
+        keys = [reader.key(index) for index in range(min(_KEYS, len(reader)))]
+        classes = list(reader.classes)
+        facts = {"path": str(arguments.out), **facts, "samples": len(reader), "target": reader.target_kind}
+    facts |= {"classes": classes, "first_keys": keys, "size_histogram": _histogram(sizes)}
+    facts["bytes"] = int(facts.get("bytes", sum(sizes)))
+    facts["seconds"] = round(perf_counter() - began, 3)
+    if arguments.json:
+        print_json(facts)
+    else:
+        _tell(facts, len(sizes))
+    return 0
+
+
+def _sizes(reader: Reader) -> list[int]:
+    """Sizes of all samples, or of evenly spread ones where there are very many."""
+    step = max(1, len(reader) // _SIZES)
+    return [reader.size(index) for index in range(0, len(reader), step)]
+
+
+def _histogram(sizes: list[int]) -> list[dict[str, int]]:
+    """Number of samples between 0, 1, 2, 5, 10, 20, 50 … bytes, from the smallest to the largest."""
+    counts = Counter(bisect_right(_BORDERS, size) for size in sizes)
+    if not counts:
+        return []
+    return [
+        {"from_bytes": _BORDERS[n - 1], "below_bytes": _BORDERS[n], "samples": counts[n]}
+        for n in range(min(counts), max(counts) + 1)
+    ]
+
+
+def _tell(facts: dict[str, Any], measured: int) -> None:
+    histogram, keys, classes = facts.pop("size_histogram"), facts.pop("first_keys"), facts.pop("classes")
+    facts.pop("seconds")  # for programs; how long a look took says nothing of the file
+    origin = _origin(facts.pop("provenance", None) or {})
+    width = max(len(name) for name in [*facts, *origin, "first keys"])
+    for name, value in facts.items():
+        shown = bytes_text(value) if name.endswith("bytes") and isinstance(value, int) else value
+        print(f"{name.replace('_', ' '):<{width}}  {_short(shown)}")
+    print(
+        f"{'classes':<{width}}  {len(classes)}: {first_few(classes, len(classes))}"
+        if classes
+        else "no class names"
+    )
+    print(f"{'first keys':<{width}}  {first_few(keys, len(keys))}")
+    for name, value in origin.items():
+        print(f"{name:<{width}}  {_short(value)}")
+    print(f"\nsizes of {measured:,} samples")
+    _draw(histogram)
+
+
+def _origin(provenance: dict[str, Any]) -> dict[str, Any]:
+    """How and from what a file was packed, without what stands in other lines; --json has all of it."""
+    origin = {name: value for name, value in provenance.items() if name in ("options", "resize") and value}
+    schema = provenance.get("schema")
+    if isinstance(schema, dict):
+        parts = (schema.get("name"), schema.get("split"), schema.get("manifest_digest"))
+        origin["packed from"] = ", ".join(str(part) for part in parts if part)
+        origin["packed by"] = f"{provenance.get('package')} {provenance.get('version')}"
+    return origin
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = printable(text)
+    return text if len(text) <= _WIDTH else f"{text[:_WIDTH]} …"
+
+
+def _draw(histogram: list[dict[str, int]]) -> None:
+    most = max((column["samples"] for column in histogram), default=1)
+    for column in histogram:
+        bar = "█" * round(40 * column["samples"] / most)
+        low, high = bytes_text(column["from_bytes"]), bytes_text(column["below_bytes"])
+        print(f"  {low:>8} to {high:>8}  {column['samples']:>9,}  {bar}".rstrip())

@@ -1,0 +1,127 @@
+"""`manifest`: write down which samples a data set has, with which targets."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from smallfiles.cli.arguments import Verbs, add_source_flags, add_verb
+from smallfiles.cli.output import in_seconds, print_json, say
+from smallfiles.errors import OutputExistsError, first_few
+from smallfiles.progress import bytes_text
+
+if TYPE_CHECKING:
+    from smallfiles.sources import ManifestConfig, Source
+
+_MORE = """\
+A walk over a million files is expensive on a parallel file system: do it once, keep the manifest,
+and every later step reads one file. The kind of data set is recognised; say --source if it is not."""
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verb."""
+    parser = add_verb(
+        verbs,
+        "manifest",
+        "write down which samples a data set has, with which targets",
+        _MORE,
+        [
+            "smallfiles manifest data -o data.json",
+            "smallfiles manifest ILSVRC --source imagenet --split val -o val.json",
+            "smallfiles manifest train.tar --source tarball -o train.json",
+        ],
+    )
+    parser.add_argument(
+        "dir", type=Path, metavar="DIR", help="a folder, a tar file, a packed output or another manifest"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="M.json",
+        help="where to write it; the source's name with .json, here, if not given",
+    )
+    parser.add_argument("--flat", action="store_true", help="write the flat form {path: label}")
+    add_source_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def config_of(arguments: argparse.Namespace) -> ManifestConfig:
+    """The configuration that a parsed command line means."""
+    from smallfiles.sources import IMAGE_SUFFIXES, ManifestConfig
+
+    return ManifestConfig(
+        kind=arguments.source,
+        split=arguments.split,
+        root=arguments.root,
+        labels=arguments.labels,
+        label_order=arguments.label_order,
+        unlabelled=arguments.unlabelled,
+        suffixes=tuple(arguments.suffix or IMAGE_SUFFIXES),
+        strict=arguments.strict,
+        follow_links=arguments.follow_links,
+        allow_truncated=arguments.allow_truncated,
+        flat=arguments.flat,
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Walk, check, write."""
+    began = perf_counter()
+    path = arguments.output or Path(f"{arguments.dir.resolve().name.removesuffix('.json')}.json")
+    if os.path.lexists(path):
+        raise OutputExistsError(
+            f"{path} exists already",
+            expected="a name that is free",
+            next_step="Choose another with -o, or remove it yourself if it is not needed",
+        )
+    config = config_of(arguments)
+    source = config.load(arguments.dir)
+    for note in source.notes:
+        say(f"note: {note}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    config.save(source, path)
+    if not config.flat and source.root and not _is_below(source.root, path.parent):
+        say(f"note: the data is not below {path.parent}: name it with --root where this manifest is used")
+    facts = _facts(source, path, perf_counter() - began)
+    if arguments.json:
+        print_json(facts)
+        return 0
+    size = f" ({bytes_text(facts['bytes'])})" if facts["bytes"] is not None else ""
+    print(f"wrote {path}: {facts['samples']:,} samples{size} in {in_seconds(facts['seconds'])}")
+    print(f"{facts['kind']}, split {facts['split']}, {_targets(source)}")
+    print(facts["digest"])
+    return 0
+
+
+def _is_below(place: Path, folder: Path) -> bool:
+    return place.resolve().is_relative_to(folder.resolve())
+
+
+def _facts(source: Source, path: Path, seconds: float) -> dict[str, Any]:
+    manifest = source.manifest
+    sizes = manifest.sizes
+    return {
+        "path": str(path),
+        "samples": len(manifest),
+        "bytes": None if sizes is None else int(sizes.sum()),
+        "seconds": round(seconds, 3),
+        "kind": source.kind,
+        "split": manifest.split,
+        "target": manifest.target_kind,
+        "classes": len(manifest.classes),
+        "digest": manifest.digest,
+        "notes": list(source.notes),
+    }
+
+
+def _targets(source: Source) -> str:
+    classes = source.manifest.classes
+    if source.manifest.target_kind == "captions":
+        return "captions"
+    return (
+        f"{len(classes):,} classes: {first_few(classes, len(classes))}" if classes else "labels without names"
+    )

@@ -1,0 +1,213 @@
+"""`pack`: many small files become one that is verified before it gets its name."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from smallfiles.cli.arguments import FORMATS, SUFFIXES, Verbs, add_source_flags, add_verb, parse_options
+from smallfiles.cli.output import in_seconds, print_json
+from smallfiles.cli.source import load_source
+from smallfiles.progress import bytes_text, plural
+
+if TYPE_CHECKING:
+    from smallfiles.pack import PackConfig, PackReport
+    from smallfiles.sources import Source
+
+_MORE = f"""\
+The suffix of OUT chooses the format:
+  {SUFFIXES}.
+OUT appears under its name only when it is complete and verified. A killed run never looks finished:
+the same command resumes it or starts over.
+A camera's EXIF orientation is kept and ignored in training, as torchvision does; --upright turns those
+pictures, encodes them again and leaves the others as they are. For a turn without any loss run jpegtran
+or exiftran before. Scaled pictures have no EXIF any more, and are always turned upright.
+--resize scales pictures down while they are packed: epochs become several times as fast, and detail is
+gone for good. --dry-run says first what that costs in bytes and what it loses."""
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verb."""
+    parser = add_verb(
+        verbs,
+        "pack",
+        "pack many small files into one, verified before it gets its name",
+        _MORE,
+        [
+            "smallfiles pack data train.arrow",
+            "smallfiles pack data.json train.h5 --verify full",
+            "smallfiles pack data.json train.tars --shuffle 0 --dry-run",
+            "smallfiles pack data.json train.tars --part 3/8   # then, once: --merge",
+            "smallfiles pack data.json train.arrow -O rows_per_batch=64",
+            "smallfiles pack data.json small.arrow --resize 256 --store jpeg",
+        ],
+    )
+    parser.add_argument(
+        "dir", type=Path, metavar="DIR|M.json", help="a folder, a tar file, a manifest or what pack wrote"
+    )
+    parser.add_argument("out", type=Path, metavar="OUT", help="the packed file or folder of shards")
+    _add_common_flags(parser)
+    parser.add_argument("--format", metavar="NAME", help=f"overrides the suffix of OUT: {FORMATS}")
+    parser.add_argument(
+        "-O",
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an option of the format; repeatable",
+    )
+    _add_rarer_flags(parser)
+    add_source_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_common_flags(parser: argparse.ArgumentParser) -> None:
+    """What most runs set, shown first."""
+    add = parser.add_argument
+    add("--dry-run", action="store_true", help="say size and inodes saved, write nothing")
+    add("--shuffle", type=int, metavar="SEED", help="full shuffle from this seed")
+    add("--resize", type=int, metavar="PIXELS", help="scale pictures down until their shorter side is this")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--part", metavar="K/N", help="pack part k of n (for job arrays)")
+    group.add_argument("--merge", action="store_true", help="join the parts, the same bytes as one run")
+
+
+def _add_rarer_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--in-flight", type=int, metavar="N", help="files opened at once; chosen by file system if not given")
+    add(
+        "--verify",
+        choices=("full", "sample", "none"),
+        default="sample",
+        help="what to read back before publishing",
+    )
+    add(
+        "--on-error",
+        choices=("stop", "skip"),
+        default="stop",
+        help="at a file that cannot be packed: stop, or leave it out and report it",
+    )
+    add(
+        "--check",
+        choices=("none", "header", "decode"),
+        default="header",
+        help="how to examine each file's bytes",
+    )
+    add(
+        "--store",
+        choices=("jpeg", "raw"),
+        default="jpeg",
+        help="scaled pictures: encoded again, or as pixels (larger, never decoded again)",
+    )
+    add("--upright", action="store_true", help="turn pictures as their EXIF says; scaled ones always are")
+    add("--quality", type=int, default=90, metavar="Q", help="of JPEGs that are encoded again, 1 to 100")
+    add("--no-digest", action="store_true", help="take no content digest while writing")
+
+
+def config_of(arguments: argparse.Namespace) -> PackConfig:
+    """The configuration that a parsed command line means."""
+    from smallfiles import formats
+    from smallfiles.pack import PackConfig, parse_part
+
+    name = formats.name_of(arguments.out, arguments.format)
+    options = parse_options(formats.get(name).Options, arguments.option) if arguments.option else None
+    return PackConfig(
+        format=arguments.format,
+        options=options,
+        in_flight=arguments.in_flight,
+        verify=arguments.verify,
+        on_error=arguments.on_error,
+        check=arguments.check,
+        shuffle=arguments.shuffle,
+        part=None if arguments.part is None else parse_part(arguments.part),
+        merge=arguments.merge,
+        digest=not arguments.no_digest,
+        resize=arguments.resize,
+        store=arguments.store,
+        quality=arguments.quality,
+        upright=arguments.upright,
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Pack, or say what packing would do."""
+    from smallfiles.pack import refuse_finished
+
+    config = config_of(arguments)  # what makes no sense, or is done, is refused before a long walk
+    if not arguments.dry_run:
+        refuse_finished(arguments.out, config)
+    source = load_source(arguments.dir, arguments)
+    return _dry_run(arguments, source, config) if arguments.dry_run else _pack(arguments, source, config)
+
+
+def _pack(arguments: argparse.Namespace, source: Source, config: PackConfig) -> int:
+    from smallfiles.pack import pack
+
+    _warn(source)
+    report = pack(source, arguments.out, config)
+    if arguments.json:
+        print_json(report.as_json())
+        return 0
+    if report.reused:
+        print(f"{report.path} is there already, packed from the same manifest with the same options")
+        return 0
+    rate = report.samples / max(report.seconds, 1e-9)
+    print(
+        f"packed {plural(report.samples, 'sample')} ({bytes_text(report.payload_bytes)}) into {report.path} "
+        f"in {in_seconds(report.seconds)}, {rate:,.0f} samples/s"
+    )
+    print(f"{plural(report.files, 'file')}, {bytes_text(report.file_bytes)}; {_verified(report)}")
+    for sentence in () if report.resize is None else report.resize.sentences():
+        print(sentence)
+    if report.turned:
+        print(f"{plural(report.turned, 'picture')} to be turned, says EXIF: {_turning(report)}")
+    if report.resumed:
+        print(f"{plural(report.resumed, 'sample')} packed by an earlier run, and kept")
+    if report.skipped:
+        print(f"{plural(len(report.skipped), 'sample')} left out; see {report.path}.faults.json")
+    return 0
+
+
+def _warn(source: Source) -> None:
+    """Say so if this is a login node and the work is heavy."""
+    from smallfiles.machine import warn_on_login_node
+
+    sizes = source.manifest.sizes
+    files = len(source.manifest) if source.root is not None and source.root.is_dir() else 0
+    warn_on_login_node("packing", size_bytes=0 if sizes is None else int(sizes.sum()), files=files)
+
+
+def _turning(report: PackReport) -> str:
+    if report.resize is not None:
+        return "turned upright"
+    return "packed as they are, and training sees them unturned, as with torchvision; --upright turns them"
+
+
+def _verified(report: PackReport) -> str:
+    if not report.verified:
+        return "not read back"
+    return f"{plural(report.verified, 'sample')} read back and compared"
+
+
+def _dry_run(arguments: argparse.Namespace, source: Source, config: PackConfig) -> int:
+    from smallfiles.pack import plan
+
+    planned = plan(source, arguments.out, config)
+    saved = planned.inodes_now - planned.inodes_then
+    if arguments.json:
+        numbers = ("samples", "files", "inodes_now", "inodes_then", "free_bytes")
+        record = {name: getattr(planned, name) for name in numbers}
+        if planned.resize is not None:
+            record["resize"] = planned.resize.as_json()
+        print_json(
+            {"dry_run": True, "bytes": planned.payload_bytes, "seconds": 0.0, "inodes_saved": saved, **record}
+        )
+        return 0
+    what = f"{plural(planned.samples, 'sample')} ({bytes_text(planned.payload_bytes)})"
+    print(f"would pack {what} into {arguments.out}")
+    print(f"{plural(planned.files, 'data file')}; {bytes_text(planned.free_bytes)} are free there")
+    for sentence in () if planned.resize is None else planned.resize.sentences(planned=True):
+        print(sentence)
+    print(f"inodes: {planned.inodes_now:,} now, {planned.inodes_then:,} then, {saved:,} saved")
+    return 0

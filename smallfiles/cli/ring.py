@@ -1,0 +1,224 @@
+"""`ring`: fill a ring of ready batches beside the training, ask how far it is, clear leftovers."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from smallfiles.cli.arguments import Verbs, add_verb
+from smallfiles.cli.failures import FAILED
+from smallfiles.cli.output import in_seconds, print_json, say
+from smallfiles.loading.config import LoaderConfig
+from smallfiles.loading.config import add_flags as add_loader_flags
+from smallfiles.progress import bytes_text, progress
+
+if TYPE_CHECKING:
+    from smallfiles.images import Transform
+    from smallfiles.ring import Filler, RingConfig
+
+_MORE = """\
+Batches are the same as those that the loader makes for the same seed. Each rank has its own ring: start one
+filler a rank, by srun or torchrun, or with --rank and --world-size of `ring fill`."""
+_TOPICS = {
+    "fill": (
+        "make batches ahead of training and keep them in shared memory",
+        "Until all epochs are trained, or Ctrl-C. The training attaches with smallfiles.ring.attach(NAME),\n"
+        "before or after this.",
+        [
+            "smallfiles ring fill train.arrow --name train --slots 800 --epochs 90",
+            "smallfiles ring fill train.arrow --batch 256 --transform short-side --colour",
+        ],
+    ),
+    "status": (
+        "say how far filler and training are",
+        "All rings of yours if no name is given.",
+        ["smallfiles ring status train"],
+    ),
+    "clean": (
+        "remove what killed fillers have left",
+        "A few kilobytes each; batches are never left. All rings of yours if no name is given.",
+        ["smallfiles ring clean"],
+    ),
+}
+
+_TRANSFORMS = ("resized-crop", "short-side", "centre", "none")
+_NOT_OF_A_RING = (
+    "workers",
+    "mode",
+    "prefetch",
+    "order",
+    "buffer",
+    "whole_shards",
+    "start_method",
+    "pin_memory",
+)
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verb."""
+    examples = [line for _, _, lines in _TOPICS.values() for line in lines]
+    why = "keep ready batches in shared memory, filled by a program beside the training"
+    topics = add_verb(verbs, "ring", why, _MORE, examples).add_subparsers(
+        title="what to do", dest="what", metavar="WHAT"
+    )
+    for name, topic in _TOPICS.items():
+        parser = add_verb(topics, name, *topic)
+        if name == "fill":
+            parser.add_argument("data", type=Path, metavar="DATA", help="a packed file")
+            parser.add_argument("--name", default="train", metavar="NAME", help="of the ring to fill")
+            _add_ring_flags(parser)
+            _add_transform_flags(parser)
+            add_loader_flags(parser.add_argument_group("which samples are in a batch"), *_NOT_OF_A_RING)
+        else:
+            parser.add_argument("paths", nargs="*", type=Path, metavar="NAME", help="a ring")
+        parser.add_argument(
+            "--where", type=Path, default=_SHARED_MEMORY, metavar="DIR", help="a folder in memory"
+        )
+        parser.set_defaults(run=run)
+
+
+def _add_ring_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("how the ring is filled").add_argument
+    add("--slots", type=int, metavar="N", help="batches that it holds; a quarter of free memory if not given")
+    add("--bytes", type=int, metavar="B", help="or its size in bytes")
+    add("--producers", type=int, metavar="N", help="how many make batches; one a CPU if not given")
+    add("--as", dest="kind", choices=("processes", "threads"), default="processes", help="what these are")
+    add(
+        "--start-method",
+        dest="ring_start_method",
+        choices=("forkserver", "spawn", "fork"),
+        default="forkserver",
+        help="how processes are started",
+    )
+    add("--epochs", type=int, metavar="N", help="end after so many; no end if not given")
+    add("--fresh", action="store_true", help="begin anew, though a killed ring of this name got further")
+
+
+def _add_transform_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("what is done to an image").add_argument
+    add("--transform", choices=_TRANSFORMS, default="resized-crop", help="none keeps the encoded bytes")
+    add("--size", type=int, default=224, metavar="PIXELS", help="side of the crops")
+    add("--colour", action="store_true", help="change colours at random too")
+
+
+def config_of(arguments: argparse.Namespace) -> RingConfig:
+    """The configuration that a parsed command line means."""
+    from smallfiles.ring import RingConfig
+
+    return RingConfig(
+        name=arguments.name,
+        slots=arguments.slots,
+        size_bytes=arguments.bytes,
+        producers=arguments.producers,
+        kind=arguments.kind,
+        start_method=arguments.ring_start_method,
+        epochs=arguments.epochs,
+        resume=not arguments.fresh,
+        where=arguments.where,
+    )
+
+
+def transform_of(arguments: argparse.Namespace) -> Transform | None:
+    """What a parsed command line does to an image."""
+    from smallfiles import images
+
+    jitter = images.ColourJitter() if arguments.colour else None
+    size: int = arguments.size
+    if arguments.transform == "resized-crop":
+        return images.RandomResizedCrop(size, jitter=jitter)
+    if arguments.transform == "short-side":
+        return images.RandomShortSide((round(size * 256 / 224), round(size * 480 / 224)), size, jitter=jitter)
+    if arguments.transform == "centre":
+        return images.CentreCrop(round(size * 256 / 224), size)
+    return None
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Fill, tell or clean."""
+    return {"fill": _fill, "status": _status, "clean": _clean}[arguments.what](arguments)
+
+
+def _fill(arguments: argparse.Namespace) -> int:
+    from smallfiles.loading import SampleDataset, make_loader
+    from smallfiles.ring import Filler, ring_name
+
+    config = config_of(arguments)
+    settings = replace(LoaderConfig.from_args(arguments), mode="main")
+    loader = make_loader(arguments.data, settings, transform=transform_of(arguments))
+    assert isinstance(loader.dataset, SampleDataset)
+    plan = loader.plan
+    config = replace(config, name=ring_name(arguments.name, plan.rank, plan.world_size))
+    batches = None if config.epochs is None else sum(plan.length(epoch) for epoch in range(config.epochs))
+    with progress(batches, f"filling ring {config.name}", unit="batches") as shown:
+        filler = Filler(loader.dataset.maker, plan, config, on_note=say, on_made=shown.advance)
+        with _stopped_by_signals(filler):
+            say(f"{filler.status().sentence()}; Ctrl-C ends it")
+            filler.run()
+    _tell(arguments, filler, plan.batch)
+    return 0
+
+
+@contextmanager
+def _stopped_by_signals(filler: Filler) -> Iterator[None]:
+    """Have the signals that end a program end the filler in order."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda *_: filler.stop()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _tell(arguments: argparse.Namespace, filler: Filler, batch: int) -> None:
+    last = filler.status()
+    if arguments.json:
+        totals = {"samples": last.consumed * batch, "bytes": last.consumed * last.slot_bytes}
+        print_json({**totals, **last.as_json()})
+        return
+    print(
+        f"made {last.made:,} batches in {in_seconds(last.seconds)}, {last.consumed:,} of them trained; "
+        f"training waited {in_seconds(last.waited_s)}; {last.restarts} producers restarted"
+    )
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from smallfiles import ring
+
+    names = [str(name) for name in arguments.paths] or ring.names(arguments.where)
+    found = [ring.status(name, arguments.where) for name in names]
+    if arguments.json:
+        rings: list[dict[str, Any]] = [asdict(each) for each in found]
+        size = sum(each.slots * each.slot_bytes for each in found)
+        print_json({"samples": 0, "bytes": size, "seconds": 0.0, "rings": rings})
+    for each in [] if arguments.json else found:
+        print(f"{each.sentence()}; {bytes_text(each.slots * each.slot_bytes)}")
+        for note in each.notes:
+            print(f"  {note}")
+    if not found:
+        say(f"no ring of yours is in {arguments.where}")
+    return FAILED if any(each.state == "gone" for each in found) else 0
+
+
+def _clean(arguments: argparse.Namespace) -> int:
+    from smallfiles import ring
+
+    names = [str(name) for name in arguments.paths] or ring.names(arguments.where)
+    removed = [name for name in names if ring.remove_leftover(arguments.where, name)]
+    alive = [name for name in names if name not in removed]
+    if arguments.json:
+        print_json({"samples": 0, "bytes": 0, "seconds": 0.0, "removed": removed, "alive": alive})
+        return 0
+    for name in removed:
+        print(f"removed what was left of ring {name}")
+    for name in alive:
+        print(f"ring {name} is in use and stays")
+    if not names:
+        say(f"no ring of yours is in {arguments.where}")
+    return 0

@@ -1,0 +1,102 @@
+"""`slowfs`: show a folder through the latency of a parallel file system, until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from smallfiles.cli.arguments import Verbs, add_verb
+from smallfiles.cli.output import in_seconds, print_json, say
+from smallfiles.errors import ResourceError
+from smallfiles.progress import bytes_text
+
+if TYPE_CHECKING:
+    from smallfiles.slowfs import SlowConfig
+
+_MORE = """\
+DIR appears at MOUNTPOINT, read-only. Each look-up, open and listing waits there; requests in flight
+wait together, at most --servers of them. Use the mount point in another terminal; Ctrl-C (or SIGTERM)
+unmounts it and tells what was asked for. It needs no root, but /dev/fuse and fusermount3."""
+_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+_LOOK_S = 0.25
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verb."""
+    parser = add_verb(
+        verbs,
+        "slowfs",
+        "show a folder through the latency of a parallel file system",
+        _MORE,
+        [
+            "smallfiles slowfs data /tmp/slow",
+            "smallfiles slowfs data /tmp/slow --latency-ms 5 --servers 8 --jitter 0.5",
+            "smallfiles slowfs data /tmp/slow --latency-ms 0 --bandwidth-mb 200",
+        ],
+    )
+    parser.add_argument("dir", type=Path, metavar="DIR", help="the folder to show; it is only read")
+    parser.add_argument("mountpoint", type=Path, metavar="MOUNTPOINT", help="an empty or new folder")
+    add = parser.add_argument
+    add("--latency-ms", type=float, default=2.0, metavar="T", help="milliseconds of a metadata operation")
+    add("--servers", type=int, metavar="N", help="operations worked on at once; no limit if not given")
+    add("--bandwidth-mb", type=float, metavar="B", help="megabytes per second of all reads together")
+    add("--jitter", type=float, default=0.0, metavar="J", help="standard deviation of the latency, a share")
+    add("--seed", type=int, default=0, metavar="S", help="of the jitter")
+    parser.set_defaults(run=run)
+
+
+def config_of(arguments: argparse.Namespace) -> SlowConfig:
+    """The configuration that a parsed command line means."""
+    from smallfiles.slowfs import SlowConfig
+
+    return SlowConfig(
+        latency_s=arguments.latency_ms / 1e3,
+        servers=arguments.servers,
+        bandwidth_bytes_s=None if arguments.bandwidth_mb is None else arguments.bandwidth_mb * 1e6,
+        jitter=arguments.jitter,
+        seed=arguments.seed,
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Mount, wait for a signal, unmount, tell."""
+    from smallfiles.slowfs.mounting import Mount
+
+    config = config_of(arguments)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # none may hit between two lines
+    try:
+        mount = Mount(arguments.dir, config, arguments.mountpoint)
+        try:
+            began = perf_counter()
+            say(f"{mount.folder} is at {mount.point}, {config.told()}; Ctrl-C unmounts it")
+            while signal.sigtimedwait(_SIGNALS, _LOOK_S) is None:
+                if not mount.is_alive():
+                    raise _gone(mount.point)
+        finally:
+            mount.close()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    _show(arguments, mount.counts(), perf_counter() - began)
+    return 0
+
+
+def _gone(point: Path) -> ResourceError:
+    return ResourceError(
+        f"{point} was unmounted by somebody else",
+        expected="it to stay until Ctrl-C",
+        next_step="Run the command again",
+    )
+
+
+def _show(arguments: argparse.Namespace, counts: dict[str, int], seconds: float) -> None:
+    totals = {"samples": counts["open"], "bytes": counts["bytes"], "seconds": round(seconds, 3)}
+    if arguments.json:
+        print_json({**totals, "operations": counts})
+        return
+    print(
+        f"{counts['lookup']:,} look-ups, {counts['open']:,} opens, {counts['list']:,} listings, "
+        f"{bytes_text(counts['bytes'])} read in {in_seconds(seconds)}"
+    )

@@ -1,0 +1,110 @@
+"""`train`: a small real training that tells how long it waited for data."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from smallfiles.cli.arguments import Verbs, add_verb
+from smallfiles.cli.output import in_seconds, print_json, say
+from smallfiles.errors import first_few
+from smallfiles.loading.config import given
+from smallfiles.machine import warn_on_login_node
+from smallfiles.machine.ranks import ranks
+from smallfiles.progress import plural
+from smallfiles.training.config import add_flags, check_ring
+from smallfiles.training.stopping import listening
+
+if TYPE_CHECKING:
+    from smallfiles.training import TrainConfig, TrainReport
+
+INTERRUPTED = 75
+"""Exit code of a training that was asked to stop (sysexits' EX_TEMPFAIL: try again later)."""
+
+_DONE = {"skip": "left out", "repeat": "replaced by a neighbour", "keep": "kept though damaged"}
+_MORE = """\
+Each rank of srun or torchrun trains on its share; nothing needs to be said. SIGTERM and SIGUSR1 ask it to
+stop: it writes a checkpoint and exits with code 75, and the same command goes on from there."""
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verb."""
+    parser = add_verb(
+        verbs,
+        "train",
+        "train a small network on a packed file and tell how long it waited for data",
+        _MORE,
+        [
+            "smallfiles train train.arrow --val val.arrow",
+            "torchrun --nproc-per-node 2 -m smallfiles train train.arrow --workers 2",
+            "smallfiles train train.arrow --model resnet50 --size 224 --max-steps 100",
+            "smallfiles train train.arrow --checkpoint run1 --every 100",
+        ],
+    )
+    parser.add_argument("data", type=Path, metavar="OUT", help="a packed file with labels")
+    parser.add_argument(
+        "--val", type=Path, metavar="OUT", help="measure accuracy on this one after each epoch"
+    )
+    add_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train and tell; exit code 75 if it was asked to stop."""
+    with listening() as asked_to_stop:
+        from smallfiles import training
+
+        config = training.TrainConfig.from_args(arguments)
+        check_ring(config, arguments.val is not None, given(arguments))
+        warn_on_login_node("training", size_bytes=_read_bytes(arguments.data) * config.epochs)
+        report = training.train(arguments.data, arguments.val, config, asked_to_stop)
+    if ranks().rank == 0:  # one speaks for all
+        print_json(_as_json(report)) if arguments.json else _tell(report, config)
+    return INTERRUPTED if report.interrupted else 0
+
+
+def _read_bytes(data: Path) -> int:
+    """What an epoch reads; 0 for what is not there, which is told later."""
+    files = data.iterdir() if data.is_dir() else [data]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _as_json(report: TrainReport) -> dict[str, Any]:
+    last = report.epochs[-1] if report.epochs else None
+    return {
+        "samples": sum(each.samples for each in report.epochs),
+        "seconds": sum(each.seconds for each in report.epochs),
+        "accuracy": last.accuracy if last else None,
+        "waiting_share": last.waiting_share if last else None,
+        "interrupted": report.interrupted,
+        "resumed_at": report.resumed_at,
+        "faults": sum(each.fault_count for each in report.epochs),
+        "epochs": [dataclasses.asdict(each) for each in report.epochs],
+    }
+
+
+def _tell(report: TrainReport, config: TrainConfig) -> None:
+    if report.resumed_at and report.resumed_at[0] >= config.epochs:
+        say(f"{config.epochs} epochs were trained before, and nothing was left to do; --epochs asks for more")
+    elif report.resumed_at:
+        say("went on at epoch {}, step {}".format(*report.resumed_at))
+    for each in report.epochs:
+        accuracy = "" if each.accuracy is None else f", accuracy {each.accuracy:.3f}"
+        first = max(float(rank["first_batch_s"]) for rank in each.ranks)
+        print(
+            f"epoch {each.epoch}: {each.samples:,} samples in {in_seconds(each.seconds)}, "
+            f"{each.rate:,.0f} samples/s, {each.waiting_share:.0%} of it waiting for data "
+            f"(first batch after {in_seconds(first)}), loss {each.loss:.3f}{accuracy}"
+        )
+        if each.fault_count:
+            named = (f"{fault['key']} ({fault['reason']})" for fault in each.faults)
+            what = _DONE.get(config.loader.on_error, "not as they were meant")
+            print(f"  {plural(each.fault_count, 'sample')} {what}: {first_few(named, each.fault_count)}")
+    if report.epochs and len(report.epochs[-1].ranks) > 1:
+        for rank in report.epochs[-1].ranks:
+            print(f"  rank {rank['rank']} on node {rank['node']}: {rank['samples']:,} samples")
+    if report.interrupted:
+        kept = f"; the same command goes on from {config.checkpoint}" if config.checkpoint else ""
+        say(f"stopped because a signal asked for it{kept}")

@@ -1,0 +1,138 @@
+"""The demo's page: self-contained, for a phone or a projector; no request leaves it.
+
+The trap: a page that is half written looks finished in a browser. All files are written aside and
+then renamed, the page last.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+import shutil
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from smallfiles.demo.config import DemoConfig
+from smallfiles.demo.rows import LEGEND, Row, cells, header
+from smallfiles.measure import Record, Result, save
+from smallfiles.measure import drawing as plots
+from smallfiles.progress import bytes_text
+
+_TITLE = "One road for many small files"
+_PANELS = (("sequential reads", "cold"), ("random reads", "cold"), ("random reads", "warm"))
+_WORDS = {
+    "cpu": "Processor",
+    "cpus_usable": "CPUs usable",
+    "memory_bytes": "Memory usable",
+    "system": "System",
+    "kernel": "Kernel",
+    "python": "Python",
+}
+
+
+def publish(rows: Sequence[Row], reads: Result, config: DemoConfig, source: str) -> tuple[Path, Path]:
+    """Write figure, records and page beside the packed files, each complete before it has its name.
+
+    Args:
+        rows: The table.
+        reads: Records and notes.
+        config: Of the run, for the command shown and the folder.
+        source: What was packed, in words.
+
+    Returns:
+        The page and the PNG of the figure.
+    """
+    aside = config.out / ".report.part"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    groups = figure_groups(reads.records)
+    figure = plots.throughput(*groups)
+    plots.save(figure, aside / "reads")
+    save(reads.records, aside / "records.json")
+    page = _page(rows, reads, config, source, plots.as_svg(figure))
+    (aside / "report.html").write_text(page, encoding="utf-8")
+    for name in ("reads.svg", "reads.png", "records.json", "report.html"):
+        (aside / name).replace(config.out / name)
+    aside.rmdir()
+    return config.out / "report.html", config.out / "reads.png"
+
+
+def figure_groups(records: Sequence[Record]) -> list[list[Record]]:
+    """The records that the figure shows, one panel a condition; cold ones where they were measured."""
+    chosen = [[r for r in records if (r.what, r.cache) == condition] for condition in _PANELS]
+    return [group for group in chosen if group]
+
+
+def _page(rows: Sequence[Row], reads: Result, config: DemoConfig, source: str, svg: str) -> str:
+    groups = figure_groups(reads.records)
+    width, height = _size(svg)
+    text = {
+        "title": _TITLE,
+        "lead": f"{source}, packed into {len(rows)} formats, each read back and compared byte by byte.",
+        "legend": LEGEND,
+        "alt": plots.alt_text(*groups),
+        "command": config.to_cli(),
+    }
+    return Template(files("smallfiles.demo").joinpath("page.html").read_text(encoding="utf-8")).substitute(
+        {name: html.escape(value) for name, value in text.items()},
+        findings=_items([f"{plots.finding(group)}." for group in groups] + [_inodes(rows)]),
+        header="".join(f'<th scope="col">{html.escape(name)}</th>' for name in header(rows)),
+        rows="\n".join(map(_line, rows)),
+        method=_items(_method(reads)),
+        machine=_pairs(reads.records[0].machine),
+        figure=base64.b64encode(svg.encode()).decode(),
+        width=str(width),
+        height=str(height),
+    )
+
+
+def _size(svg: str) -> tuple[int, int]:
+    """Width and height in CSS pixels, so that the page does not jump while it loads."""
+    found = re.search(r'width="([\d.]+)pt" height="([\d.]+)pt"|height="([\d.]+)pt".*?width="([\d.]+)pt"', svg)
+    if found is None:
+        return 690, 440
+    width, height = (found[1], found[2]) if found[1] else (found[4], found[3])
+    return round(float(width) * 4 / 3), round(float(height) * 4 / 3)
+
+
+def _line(row: Row) -> str:
+    first, *rest = map(html.escape, cells(row))
+    return f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{cell}</td>" for cell in rest) + "</tr>"
+
+
+def _inodes(rows: Sequence[Row]) -> str:
+    plain, packed = rows[0].files, sorted({row.files for row in rows[1:]})
+    became = f"{packed[0]:,}" if len(packed) == 1 else f"{packed[0]:,} to {packed[-1]:,}"
+    return f"{plain:,} files and folders became {became} on the file system."
+
+
+def _method(reads: Result) -> Iterable[str]:
+    first = reads.records[0]
+    share = f"{first.set_samples:,} samples, {bytes_text(first.set_bytes)}"
+    yield f"Data set: {share}, on {first.filesystem}; one process, one sample at a time."
+    yield f"{first.repeats} rounds; every round runs all formats in a new order. Shown are medians."
+    yield f"What counts as read: {first.touched}; the sums prove that all formats gave the same bytes."
+    if any(record.cache == "cold" for record in reads.records):
+        yield (
+            "Cold: the page cache was told to forget the files before each run. It forgets data, not names, "
+            "so plain files on a real parallel file system are slower than shown here."
+        )
+    yield "Packed per second counts reading, writing, reading back, comparing and publishing."
+    yield from (f"{note[:1].upper()}{note[1:]}." for note in reads.notes)
+
+
+def _items(sentences: Iterable[str]) -> str:
+    return "\n".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
+
+
+def _pairs(machine: dict[str, Any]) -> str:
+    shown = {**machine, "memory_bytes": bytes_text(machine.get("memory_bytes", 0))}
+    return "\n".join(
+        f"<dt>{word}</dt><dd>{html.escape(str(shown[name]))}</dd>"
+        for name, word in _WORDS.items()
+        if name in shown
+    )

@@ -1,0 +1,349 @@
+"""Two digests: one names a data set, the other finds a damaged byte in a packed file.
+
+The *set digest* covers (key, target) and does not depend on order, so a shuffled pack of a set is
+still that set. The *content digest* of a file is a list of hashes of fixed blocks: it is taken
+while writing, and can be checked in parallel, in any order, block by block while staging.
+
+The trap: xxh3 is a checksum against damage, not against an attacker. It was chosen because it costs
+2 µs for a 100 KB sample where SHA-256 costs 56 µs (measured); a file's `sha256` in a manifest is
+there for those who need proof. Notebook 05 teaches it.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from smallfiles.errors import DamagedFileError, FormatError, UsageError
+from smallfiles.samples import Buffer
+
+ALGORITHM = "xxh3_128"
+BLOCK_BYTES = 4 << 20
+SIDECAR_SUFFIX = ".digest.json"
+_BESIDE = (".idx", ".index.arrow", ".index", ".faults.json", ".resized.json")
+BESIDE = (SIDECAR_SUFFIX, *_BESIDE, *(suffix + SIDECAR_SUFFIX for suffix in _BESIDE))
+"""Suffixes of the small files that stand beside a packed one."""
+
+_LARGEST_BLOCK, _LARGEST_FILE = 1 << 26, 1 << 63  # a hostile number must not become an allocation
+_ROWS_AT_ONCE = 1 << 12  # bounds memory, whatever the size of the set
+
+
+def byte_order(keys: pa.Array) -> pa.Array:
+    """Row numbers in the order of the keys' bytes; nothing is sorted where a walk left them sorted.
+
+    Args:
+        keys: String array without nulls.
+    """
+    if pc.all(pc.less(keys.slice(0, max(len(keys) - 1, 0)), keys.slice(1)), min_count=0).as_py():
+        rows = np.arange(len(keys), dtype=np.uint64)
+        return pa.Array.from_buffers(pa.uint64(), len(rows), [None, pa.py_buffer(rows)])
+    return pc.sort_indices(keys)
+
+
+def name_hashes(names: pa.StringArray) -> npt.NDArray[np.uint64]:
+    """xxh3 of each name: equal ones are found among these in a tenth of what a table of names takes.
+
+    Args:
+        names: String array without nulls.
+    """
+    found = np.empty(len(names), np.uint64)
+    for start in range(0, len(names), _ROWS_AT_ONCE):  # never a million Python strings at once
+        some = names.slice(start, _ROWS_AT_ONCE).cast(pa.binary()).to_pylist()
+        found[start : start + len(some)] = np.fromiter(
+            map(xxhash.xxh3_64_intdigest, some), np.uint64, len(some)
+        )
+    return found
+
+
+def set_digest(keys: pa.Array, targets: pa.Array, order: pa.Array | None = None) -> str:
+    """Name a data set by its content, whatever the order of its samples.
+
+    Two packs of one set can be told to be the same without comparing a million files.
+
+    Defined as SHA-256 over the lines `key NUL target LF`, sorted by the bytes of `key`, where
+    target is a decimal label or the captions as compact JSON (UTF-8).
+
+    Args:
+        keys: String array of unique keys.
+        targets: Integer array (labels) or list-of-strings array (captions), same length.
+        order: What `byte_order(keys)` returned, if known.
+
+    Returns:
+        `sha256:` and 64 hexadecimal digits.
+
+    Raises:
+        UsageError: Lengths differ, or an entry is null.
+    """
+    if len(keys) != len(targets) or keys.null_count or targets.null_count:
+        raise UsageError(
+            f"{len(keys):,} keys and {len(targets):,} targets, some of them null",
+            expected="one key and one target a sample",
+            next_step="Check what the targets were read from",
+        )
+    order = byte_order(keys) if order is None else order
+    digest = hashlib.sha256()
+    for start in range(0, len(keys), _ROWS_AT_ONCE):
+        chosen = order.slice(start, _ROWS_AT_ONCE)
+        digest.update(_lines(keys.take(chosen), targets.take(chosen)))
+    return "sha256:" + digest.hexdigest()
+
+
+def _lines(keys: pa.Array, targets: pa.Array) -> memoryview:
+    """The text that is hashed, as the data buffer of an Arrow array: no Python string a line."""
+    ended = pc.binary_join_element_wise(_as_text(targets), _scalar(b""), _scalar(b"\n"))
+    lines = pc.binary_join_element_wise(keys.cast(pa.large_string()), ended, _scalar(b"\0"))
+    _, offsets, data = lines.buffers()
+    length = int(np.frombuffer(offsets, np.int64, len(lines) + 1)[-1])
+    return memoryview(data)[:length]
+
+
+def _scalar(text: bytes) -> pa.Scalar:
+    # pa.scalar would import pandas where that is installed: a second and 40 MB for nothing.
+    ends = np.array([0, len(text)], np.int64)
+    return pa.LargeStringArray.from_buffers(1, pa.py_buffer(ends), pa.py_buffer(text))[0]
+
+
+def _as_text(targets: pa.Array) -> pa.Array:
+    if pa.types.is_integer(targets.type):
+        return targets.cast(pa.large_string())
+    compact = [json.dumps(t, ensure_ascii=False, separators=(",", ":")) for t in targets.to_pylist()]
+    return pa.array(compact, pa.large_string())
+
+
+@dataclass(frozen=True)
+class ContentDigest:
+    """Hashes of the fixed blocks of one file.
+
+    Args:
+        file_bytes: Size of the file.
+        blocks: One hexadecimal hash a block; the last block may be shorter.
+        block_bytes: Size of a block.
+        algorithm: Name of the hash, stored so that a later choice can differ.
+    """
+
+    file_bytes: int
+    blocks: tuple[str, ...]
+    block_bytes: int = BLOCK_BYTES
+    algorithm: str = ALGORITHM
+
+    def save(self, path: Path) -> None:
+        """Write as JSON, one hash a line.
+
+        A copy that takes this small file along can be checked without the original.
+
+        Raises:
+            OSError: It cannot be written; packing tells why.
+        """
+        record = {
+            "algorithm": self.algorithm,
+            "block_bytes": self.block_bytes,
+            "file_bytes": self.file_bytes,
+            "blocks": list(self.blocks),
+        }
+        path.write_text(json.dumps(record, indent=0) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> ContentDigest:
+        """Read what `save` wrote.
+
+        Raises:
+            FormatError: Not a digest file, or one of a hash that we do not know.
+        """
+        try:
+            record = json.loads(_text_of(path))
+            digest = cls(
+                _integer(record["file_bytes"], 0, _LARGEST_FILE),
+                tuple(str(block) for block in record["blocks"]),
+                _integer(record["block_bytes"], 1, _LARGEST_BLOCK),
+                str(record["algorithm"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise FormatError(
+                f"{path} cannot be read as a content digest ({type(error).__name__}: {error})",
+                expected="the JSON file written beside a packed file",
+                next_step="Pack again, or delete it and verify with --against the source",
+            ) from error
+        if digest.algorithm != ALGORITHM or len(digest.blocks) != digest._block_count():
+            raise FormatError(
+                f"{path} has {len(digest.blocks)} blocks of {digest.algorithm} for {digest.file_bytes} bytes",
+                expected=f"{ALGORITHM} hashes of every block",
+                next_step="Pack again, or use the version of this package that wrote it",
+            )
+        return digest
+
+    def _block_count(self) -> int:
+        return -(-self.file_bytes // self.block_bytes)
+
+    def block_is_intact(self, number: int, data: Buffer) -> bool:
+        """Whether `data` is block `number`; staging asks for each block that it copied."""
+        return hash_block(data) == self.blocks[number]
+
+    def damaged_blocks(
+        self, path: Path, threads: int = 4, *, advance: Callable[[], None] | None = None
+    ) -> list[int]:
+        """Numbers of the blocks of `path` that are not what was written.
+
+        Several are read at once, since one stream does not use what a parallel file system has.
+
+        Args:
+            path: The file, or a copy of it.
+            threads: Blocks that are read at once.
+            advance: Called for each block that was read.
+
+        Raises:
+            DamagedFileError: The file is missing, unreadable or of another size.
+        """
+        with _readable(path):
+            size = path.stat().st_size
+            if size != self.file_bytes:
+                raise DamagedFileError(
+                    f"{path} has {size:,} bytes",
+                    expected=f"the {self.file_bytes:,} bytes that were written",
+                    next_step="Copy or pack it again; the transfer was cut or the file was changed",
+                )
+            with path.open("rb", buffering=0) as file, ThreadPoolExecutor(threads) as pool:
+
+                def is_intact(number: int) -> bool:
+                    return self.block_is_intact(number, _block(file.fileno(), number, self.block_bytes))
+
+                damaged = []
+                for number, good in enumerate(pool.map(is_intact, range(len(self.blocks)))):
+                    damaged += [] if good else [number]
+                    if advance is not None:
+                        advance()
+                return damaged
+
+
+def _integer(value: object, lowest: int, highest: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
+        raise ValueError(f"{value!r} is not a whole number from {lowest} to {highest}")
+    return value
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DamagedFileError(
+            f"{path} cannot be read ({error.strerror or error})",
+            expected="the file that was written",
+            next_step="Check the path and its permissions; copy or pack it again if it is gone",
+        ) from error
+
+
+def _text_of(path: Path) -> str:
+    """The text of a plain file; whatever else has its name must not be waited for."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, encoding="utf-8") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "no plain file")
+        return file.read()
+
+
+def hash_block(data: Buffer) -> str:
+    """Hash of one block as hexadecimal digits."""
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def sidecar(path: Path) -> Path:
+    """Where the content digest of `path` is kept."""
+    return path.with_name(path.name + SIDECAR_SUFFIX)
+
+
+class BlockHasher:
+    """Take the content digest of a file while it is written, without reading it back.
+
+    Bytes that were written in order from `start` go through `update`; what lies outside (a header
+    that is patched at the end, the few blocks of HDF5 metadata) is read back by `finish`.
+
+    Args:
+        start: Offset in the file of the first byte given to `update`.
+    """
+
+    def __init__(self, start: int = 0) -> None:
+        self._position = start
+        self._hash = xxhash.xxh3_128()
+        self._done: dict[int, str] = {}
+        self._whole = start % BLOCK_BYTES == 0
+
+    def update(self, data: Buffer) -> None:
+        """Add the next bytes of the file."""
+        view = memoryview(data).cast("B")
+        while len(view):
+            room = BLOCK_BYTES - self._position % BLOCK_BYTES
+            piece, view = view[:room], view[room:]
+            self._hash.update(piece)
+            self._position += len(piece)
+            if self._position % BLOCK_BYTES == 0:
+                self._close_block()
+
+    def _close_block(self) -> None:
+        if self._whole:
+            self._done[self._position // BLOCK_BYTES - 1] = self._hash.hexdigest()
+        self._hash = xxhash.xxh3_128()
+        self._whole = True
+
+    def finish(self, path: Path, changed: Iterable[range] = ()) -> ContentDigest:
+        """Complete the digest with the blocks of `path` that did not pass through `update`.
+
+        Args:
+            path: The finished file, closed or flushed.
+            changed: Byte ranges that were rewritten after they passed through `update`.
+
+        Raises:
+            OSError: The file cannot be read back; packing tells why.
+        """
+        size = path.stat().st_size
+        if self._whole and self._position == size and size % BLOCK_BYTES:
+            self._done[size // BLOCK_BYTES] = self._hash.hexdigest()
+        if size < self._position:  # cut off afterwards: the last block is another now
+            self._done.pop(size // BLOCK_BYTES, None)
+        for span in changed:
+            for number in range(span.start // BLOCK_BYTES, -(-span.stop // BLOCK_BYTES)):
+                self._done.pop(number, None)
+        with path.open("rb", buffering=0) as file:
+            blocks = tuple(
+                self._done.get(number) or hash_block(_block(file.fileno(), number, BLOCK_BYTES))
+                for number in range(-(-size // BLOCK_BYTES))
+            )
+        return ContentDigest(size, blocks, BLOCK_BYTES)
+
+
+def digest_file(path: Path) -> ContentDigest:
+    """Content digest of a file that is already there; reads all of it.
+
+    Raises:
+        DamagedFileError: It is missing or unreadable.
+    """
+    hasher = BlockHasher()
+    with _readable(path):
+        with path.open("rb", buffering=0) as file:
+            while data := file.read(BLOCK_BYTES):
+                hasher.update(data)
+        return hasher.finish(path)
+
+
+def _block(descriptor: int, number: int, block_bytes: int) -> bytes:
+    """One block by position, so that threads share the descriptor; shorter at the end of the file."""
+    start = number * block_bytes
+    data = os.pread(descriptor, block_bytes, start)
+    while len(data) < block_bytes and (
+        more := os.pread(descriptor, block_bytes - len(data), start + len(data))
+    ):
+        data += more  # a network file system may return less than was asked for
+    return data

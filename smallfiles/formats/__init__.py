@@ -1,0 +1,103 @@
+"""Packed formats, one module each, all under one contract.
+
+    write(samples, out, *, schema, options=None, digest=True) -> Packed
+    open(path) -> Reader
+    Options                  a frozen dataclass; every field has a default
+
+`write` writes straight to `out`; `smallfiles.pack` adds what makes it safe (aside, verified,
+published). Adding a format is one module and one line in `_FORMATS`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shlex
+from pathlib import Path
+from types import ModuleType
+
+from smallfiles.errors import FormatError, UsageError
+from smallfiles.samples import Reader
+
+_FORMATS: dict[str, tuple[str, ...]] = {
+    # name of format and module -> suffixes of its files
+    "files": (".files",),
+    "arrow": (".arrow",),
+    "hdf5": (".h5", ".hdf5"),
+    "tar": (".tars", ".tar", ".tar.gz", ".tar.zst"),
+    "squashfs": (".sqfs", ".squashfs"),
+}
+
+
+def names() -> tuple[str, ...]:
+    """Names of all formats, in the order in which the course meets them."""
+    return tuple(_FORMATS)
+
+
+def get(name: str) -> ModuleType:
+    """The module of a format.
+
+    Raises:
+        UsageError: No such format.
+    """
+    if name not in _FORMATS:
+        raise UsageError(
+            f"the format {name!r} is unknown",
+            expected=f"one of {', '.join(_FORMATS)}",
+            next_step="Choose one of these",
+        )
+    return importlib.import_module(f"smallfiles.formats.{name}")
+
+
+def name_of(path: Path, format: str | None = None) -> str:
+    """The format of `path` by its suffix; `format` overrides.
+
+    Raises:
+        UsageError: The suffix belongs to no format.
+    """
+    if format is not None:
+        get(format)
+        return format
+    for name, suffixes in _FORMATS.items():
+        if path.name.endswith(suffixes):
+            return name
+    known = ", ".join(suffix for suffixes in _FORMATS.values() for suffix in suffixes)
+    raise UsageError(
+        f"the name {path.name!r} tells no format",
+        expected=f"a name ending in one of {known}",
+        next_step="Rename it or give --format",
+    )
+
+
+def open(path: Path | str, format: str | None = None) -> Reader:
+    """Open a packed file for random access, whatever its format.
+
+    Args:
+        path: A packed file or folder of shards.
+        format: Overrides what the suffix says.
+
+    Raises:
+        FormatError: There is no such file, or it is damaged.
+    """
+    path = Path(path)
+    try:
+        name = name_of(path, format)
+    except UsageError as error:
+        raise UsageError(
+            f"{path} is no packed file by its name",
+            expected=error.expected,
+            next_step=f"Pack it first: smallfiles pack {shlex.quote(str(path))} train.arrow",
+        ) from None
+    if not path.exists():
+        raise FormatError(
+            f"{path} does not exist",
+            expected=f"a packed {name} file",
+            next_step="Check the path, or make it with: smallfiles pack",
+        )
+    if not (path.is_file() or (path.is_dir() and name in ("files", "tar"))):
+        raise FormatError(  # a pipe would keep the reader waiting for ever
+            f"{path} is {'a folder' if path.is_dir() else 'neither a file nor a folder'}",
+            expected=f"a packed {name} file",
+            next_step="Give the file itself",
+        )
+    reader: Reader = get(name).open(path)
+    return reader

@@ -1,0 +1,121 @@
+"""Which column of an Arrow file is what: in ours, in the Jülich course's, in others'.
+
+The trap: a file of Hugging Face `datasets` is an IPC *stream*, whose images are structs of `bytes`
+and `path`; a reader of IPC files alone calls it damaged. Notebook 03 looks inside one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from smallfiles.errors import FormatError
+
+_DATA = ("data", "image_data", "image", "jpg", "jpeg", "png", "img", "bytes", "content")
+_LABELS = ("label", "labels", "target", "targets", "cls", "class", "fine_label")
+_CAPTIONS = ("captions", "caption")
+_KEYS = ("key", "__key__", "path", "file_name", "filename", "name")
+
+# struct-module letters of integer types, to read one label at an offset
+LETTERS = {
+    pa.int8(): "b",
+    pa.uint8(): "B",
+    pa.int16(): "h",
+    pa.uint16(): "H",
+    pa.int32(): "i",
+    pa.uint32(): "I",
+    pa.int64(): "q",
+    pa.uint64(): "Q",
+}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Column numbers; None where a file has no such column.
+
+    Args:
+        data: Encoded bytes (binary, or a struct with a binary field `bytes`).
+        label: Integer labels.
+        captions: Lists of strings, or one string each.
+        key: Strings.
+        meta: JSON objects as strings (only in our files).
+    """
+
+    data: int
+    label: int | None
+    captions: int | None
+    key: int | None
+    meta: int | None
+
+
+def is_binary(kind: pa.DataType) -> bool:
+    """Whether a column of this type can hold encoded bytes."""
+    if pa.types.is_struct(kind):
+        index = kind.get_field_index("bytes")
+        return index >= 0 and is_binary(kind.field(index).type)
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def find(schema: pa.Schema, path: Path) -> Columns:
+    """Find the columns by name, or by type where only one fits.
+
+    Raises:
+        FormatError: No column of bytes, or several and none of a name that we know; or targets by name
+            whose type says no label: a text has no number that all files of a data set share.
+    """
+    fits = {
+        "data": [i for i, field in enumerate(schema) if is_binary(field.type)],
+        "label": [i for i, field in enumerate(schema) if field.type in LETTERS],
+        "captions": [i for i, field in enumerate(schema) if _is_strings(field.type)],
+        "key": [i for i, field in enumerate(schema) if _is_text(field.type)],
+    }
+    names = schema.names
+    data = _choose(names, fits["data"], _DATA, alone=True)
+    if data is None:
+        raise FormatError(
+            f"{path} has the columns {', '.join(f'{f.name}: {f.type}' for f in schema) or '(none)'}",
+            expected=f"one binary column, or one named {', '.join(_DATA[:4])}",
+            next_step="Rename or cast the column that holds the images",
+        )
+    label, captions = _targets(schema, fits, path)
+    key, meta = (_choose(names, fits["key"], known, alone=False) for known in (_KEYS, ("meta",)))
+    return Columns(data, label, captions, key, meta)
+
+
+def _targets(schema: pa.Schema, fits: dict[str, list[int]], path: Path) -> tuple[int | None, int | None]:
+    """Column of labels, or of captions; names count more than types."""
+    names = schema.names
+    label = _choose(names, fits["label"], _LABELS, alone=False)
+    if label is not None:
+        return label, None
+    captions = _choose(names, fits["captions"] + fits["key"], _CAPTIONS, alone=False)
+    if captions is not None:
+        return None, captions
+    for field in schema:
+        if field.name in _LABELS + _CAPTIONS and not pa.types.is_null(field.type):
+            raise FormatError(
+                f"{path} has the column {field.name} of type {field.type}",
+                expected="labels as integers, or captions as strings or lists of strings",
+                next_step="Cast it: class names to class numbers that are the same in every file "
+                "(class_encode_column of Hugging Face datasets does), 3.0 to 3",
+            )
+    label = _choose(names, fits["label"], (), alone=True)
+    return label, None if label is not None else _choose(names, fits["captions"], (), alone=True)
+
+
+def _choose(names: list[str], fitting: list[int], known: tuple[str, ...], *, alone: bool) -> int | None:
+    for name in known:
+        for index in fitting:
+            if names[index] == name:
+                return index
+    return fitting[0] if alone and len(fitting) == 1 else None
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_strings(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_text(kind.value_type)

@@ -1,0 +1,173 @@
+"""Write Arrow record batches without making a Python object of any sample's bytes.
+
+The trap: `pa.array(list_of_bytes)` copies every sample twice and keeps a batch of them alive. Here a
+sample is copied once, to its place in a buffer that becomes the column as it is, and one larger than a
+batch not at all. Notebook 03.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from smallfiles.errors import FormatError
+from smallfiles.formats import provenance
+from smallfiles.formats.checked import INT64, captions_of, key_of, label_of, meta_text
+from smallfiles.formats.output import ArrowSink, OutputFile, packed
+from smallfiles.manifest.arrays import column
+from smallfiles.samples import Buffer, Packed, Sample, Schema
+
+BINARY_LIMIT = 2**31 - 1
+"""Bytes of data that a `binary` column holds in one batch; a `large_binary` one has no limit."""
+
+UINT16 = range(2**16)
+PROVENANCE = b"smallfiles"
+CUTS = b"smallfiles.cuts"
+
+
+def write_batches(
+    samples: Iterable[Sample],
+    out: Path,
+    schema: Schema,
+    options: Any,
+    rows: int,
+    max_bytes: int,
+    juelich: bool,
+    digest: bool,
+) -> Packed:
+    """Write the file; see `smallfiles.formats.arrow.write`."""
+    if juelich and schema.target != "label":
+        raise FormatError(
+            f"{out} would hold captions in the Jülich layout",
+            expected="integer labels, which is all that this layout has",
+            next_step="Choose the layout smallfiles",
+        )
+    with OutputFile(out, digest=digest) as file:
+        sink = ArrowSink(file.append)
+        arrow_schema = _arrow_schema(schema, options, rows, max_bytes, juelich)
+        batch = _Batch(out, schema, arrow_schema, UINT16 if juelich else INT64, max_bytes)
+        count = payload = 0
+        with pa.PythonFile(sink, mode="w") as stream, pa.ipc.new_file(stream, arrow_schema) as writer:
+            for sample in samples:
+                if batch.used and batch.used + len(sample.data) > max_bytes:
+                    _flush(batch, writer, sink)
+                batch.add(sample)
+                count, payload = count + 1, payload + len(sample.data)
+                if len(batch.keys) == rows or batch.used > max_bytes:
+                    _flush(batch, writer, sink)
+            if batch.keys:
+                _flush(batch, writer, sink)
+        sink.flush()
+        return packed("arrow", file.finish(), count, payload)
+
+
+def _flush(batch: _Batch, writer: pa.RecordBatchWriter, sink: ArrowSink) -> None:
+    writer.write_batch(batch.take())
+    sink.flush()  # the batch's buffer is about to be used again
+
+
+def _arrow_schema(schema: Schema, options: Any, rows: int, max_bytes: int, juelich: bool) -> pa.Schema:
+    large = max(schema.largest_bytes, min(max_bytes, schema.total_bytes)) > BINARY_LIMIT
+    data = pa.large_binary() if large else pa.binary()
+    key = pa.field("key", pa.string(), nullable=False)
+    meta = [pa.field("meta", pa.string())] if schema.has_meta else []
+    if juelich:
+        # Exactly the types of the Jülich file; what we add comes behind.
+        fields = [pa.field("image_data", data), pa.field("label", pa.uint16()), key, *meta]
+    else:
+        # Small columns first, so that reading keys and labels touches one page a batch.
+        captions = pa.field("captions", pa.list_(pa.string()), nullable=False)
+        label = pa.field("label", pa.int64(), nullable=False)
+        fields = [key, label if schema.target == "label" else captions, *meta]
+        fields.append(pa.field("data", data, nullable=False))
+    cuts = {"rows": rows, "bytes": max_bytes, "largest": schema.largest_bytes}
+    record = provenance.record("arrow", schema, options)
+    return pa.schema(
+        fields, {PROVENANCE: provenance.dumps(record), CUTS: json.dumps(cuts, separators=(",", ":"))}
+    )
+
+
+class _Batch:
+    """The samples of one record batch, gathered; one of more than `max_bytes` stays where it is."""
+
+    def __init__(
+        self, out: Path, schema: Schema, arrow_schema: pa.Schema, labels: range, max_bytes: int
+    ) -> None:
+        self._max_bytes = max_bytes
+        self._out, self._schema, self._arrow, self._allowed = out, schema, arrow_schema, labels
+        index = max(arrow_schema.get_field_index(name) for name in ("data", "image_data"))
+        self._type = arrow_schema.field(index).type
+        self._buffer = np.empty(0, np.uint8)
+        self._clear()
+
+    def _clear(self) -> None:
+        self.keys: list[str] = []
+        self._targets: list[int | list[str]] = []
+        self._metas: list[str | None] = []
+        self._borders = [0]
+        self._large: Buffer | None = None
+        self.used = 0
+
+    def add(self, sample: Sample) -> None:
+        """Copy a sample behind the others; if it is larger than a batch, it must be taken at once.
+
+        Raises:
+            FormatError: It does not fit.
+        """
+        size = len(sample.data)
+        if size > self._schema.largest_bytes:
+            raise FormatError(
+                f"{sample.key!r} for {self._out} has {size:,} bytes",
+                expected=f"at most {self._schema.largest_bytes:,}, as the schema says",
+                next_step="Make the manifest again if the data changed",
+            )
+        if self._schema.target == "label":
+            self._targets.append(label_of(sample, self._out, self._allowed))
+        else:
+            self._targets.append(captions_of(sample, self._out))
+        self._metas.append(meta_text(sample, self._out, self._schema))
+        self.keys.append(key_of(sample, self._out))
+        end = self.used + size
+        if size > self._max_bytes:  # nothing but empty samples is before it, and nothing comes behind
+            self._large = sample.data
+        else:
+            self._copy(sample.data, end)
+        self._borders.append(end)
+        self.used = end
+
+    def _copy(self, data: Buffer, end: int) -> None:
+        if end > len(self._buffer):
+            self._grow(end)
+        self._buffer[self.used : end] = np.frombuffer(data, np.uint8)
+
+    def _grow(self, need: int) -> None:
+        larger = np.empty(max(need, 2 * len(self._buffer)), np.uint8)  # pages cost only when touched
+        larger[: self.used] = self._buffer[: self.used]
+        self._buffer = larger
+
+    def take(self) -> pa.RecordBatch:
+        """The record batch, in place; valid until the next `add`."""
+        wide = np.int64 if self._type == pa.large_binary() else np.int32
+        borders = pa.py_buffer(np.array(self._borders, wide))
+        data = pa.py_buffer(self._buffer if self._large is None else self._large).slice(0, self.used)
+        values = pa.Array.from_buffers(self._type, len(self.keys), [None, borders, data])
+        columns = {
+            "key": self.keys,
+            self._schema.target: self._targets,
+            "meta": self._metas,
+            "data": values,
+            "image_data": values,
+        }
+        arrays = [_as_array(columns[field.name], field.type) for field in self._arrow]
+        batch = pa.record_batch(arrays, schema=self._arrow)
+        self._clear()
+        return batch
+
+
+def _as_array(values: Any, kind: pa.DataType) -> pa.Array:
+    return values if isinstance(values, pa.Array) else column(values, kind)

@@ -1,0 +1,280 @@
+"""Where everything lies in an HDF5 file: asked of the library once, then read without it.
+
+Contiguous data sets are plain runs of bytes at an offset, so a mapping of the file shows them as
+arrays that all workers of a node share. Variable-length rows lie in *global heaps*, whose form is
+given in the HDF5 File Format Specification, section III.E.
+
+A file can name others: external storage, virtual data sets, links. The library opens those without a
+question, whatever they are; so each name is looked at before it is followed.
+
+The trap: a file that was laid out and then interrupted opens without any complaint, with rows of
+zero length. Notebook 04 shows one.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from smallfiles.errors import FormatError, SmallfilesError
+from smallfiles.formats import provenance
+from smallfiles.formats.bytefile import ByteFile, damaged
+
+_ROW = struct.Struct("<IQI")  # length, address of the heap, number of the object in it
+_OBJECT = struct.Struct("<HHIQ")  # number, references, reserved, size
+_MAX_ROWS = 1 << 28
+_MAX_OBJECTS = 1 << 16  # numbers of 16 bits; more is a heap that leads nowhere
+_MAX_RATIO = 1_100  # what deflate can reach, rounded up
+_HEAP_SIZE = struct.Struct("<Q")
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_NUMBERS = (
+    *("offsets", "labels", "targets", "caption_data", "caption_offsets", "caption_rows"),
+    *("key_data", "key_offsets", "meta_data", "meta_offsets"),
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the library told about a file.
+
+    Args:
+        split: Name of the group.
+        record: Provenance; empty in a foreign file.
+        arrays: Data sets as arrays: views of the mapped file where they are contiguous.
+        start: Offset in the file at which the bytes of `data` begin; None in the vlen layout.
+        stop: Size of `data` in bytes.
+        base: What heap addresses count from.
+    """
+
+    split: str
+    record: dict[str, object]
+    arrays: dict[str, np.ndarray]
+    start: int | None
+    stop: int
+    base: int
+
+
+def find(file: ByteFile, split: str | None) -> Found:
+    """Ask the HDF5 library where things lie, and close it again.
+
+    Raises:
+        FormatError: Not an HDF5 file, or of a layout that we do not know.
+        DamagedFileError: Cut, changed, or never finished.
+    """
+    if not any(bytes(file.view[at : at + 8]) == _SIGNATURE for at in _beginnings(file.size)):
+        raise FormatError(
+            f"{file.path} is not an HDF5 file",
+            expected="a file with the HDF5 signature at its begin, or behind a user block",
+            next_step="Check the path; the suffix may be wrong",
+        )
+    try:
+        with h5py.File(file.path, "r", locking=False) as opened:
+            return _look(opened, file, split)
+    except SmallfilesError:
+        raise
+    except Exception as error:  # the library has no common exception, and a damaged file meets all
+        raise damaged(file.path, str(error).partition("\n")[0] or type(error).__name__) from error
+
+
+def _beginnings(size: int) -> list[int]:
+    """Where an HDF5 file may begin: at byte 0, or behind a user block of 512 bytes, 1,024 and so on."""
+    return [0, *(1 << power for power in range(9, max(size, 1).bit_length()))]
+
+
+def _look(opened: h5py.File, file: ByteFile, split: str | None) -> Found:
+    record = _record(opened.attrs)
+    if record and opened.attrs.get("complete") != 1:
+        raise damaged(file.path, "writing it was interrupted before it was complete")
+    split = split or _split_of(opened, record, file.path)
+    group = _member(opened, split, file.path)
+    if not isinstance(group, h5py.Group) or not ({"data", "images"} & set(group)):
+        raise FormatError(
+            f"{file.path} has no samples of split {split!r}; it has: {', '.join(opened) or 'nothing'}",
+            expected="a group with data and offsets, or with images and targets",
+            next_step="Choose another split, or pack the data with this package",
+        )
+    sets = {name: _member(group, name, file.path) for name in ("data", "images", *_NUMBERS)}
+    arrays = {name: _numbers(item, file) for name in _NUMBERS if (item := sets[name]) is not None}
+    data, base = sets["data"], opened.userblock_size
+    if data is None:
+        return Found(split, record, arrays | {"images": _rows(sets["images"], file)}, None, 0, base)
+    return Found(split, record, arrays, _start(data, file), data.size, base)
+
+
+def _member(group: h5py.Group, name: str, path: Path) -> Any:
+    """What a group holds by this name, opened; None where it holds nothing.
+
+    Raises:
+        FormatError: It lies in another file, or may.
+    """
+    found: Any = group
+    for part in name.strip("/").split("/"):
+        link = found.get(part, getlink=True) if isinstance(found, h5py.Group) else None
+        if link is None:
+            return None
+        if not isinstance(link, h5py.HardLink):
+            raise _elsewhere(path, name, "a link")
+        found = found[part]
+    if isinstance(found, h5py.Dataset):
+        plan = found.id.get_create_plist()
+        if plan.get_layout() == h5py.h5d.VIRTUAL:
+            raise _elsewhere(path, name, "a virtual data set")
+        if plan.get_external_count():
+            raise _elsewhere(path, name, "a data set in external storage")
+    return found
+
+
+def _elsewhere(path: Path, name: str, what: str) -> FormatError:
+    return FormatError(
+        f"{path} has {name} as {what}, which can be any file of this machine",
+        expected="everything in the file itself",
+        next_step="If you trust it, copy its data sets into a new file with h5py: new[name] = old[name][...]",
+    )
+
+
+def _record(attributes: h5py.AttributeManager) -> dict[str, object]:
+    """Our provenance; other programs' attribute of that name is left alone."""
+    if "provenance" not in attributes or attributes.get_id("provenance").dtype.kind != "S":
+        return {}
+    return provenance.loads(bytes(attributes["provenance"]))
+
+
+def _split_of(opened: h5py.File, record: dict[str, object], path: Path) -> str:
+    stated = record.get("schema")
+    if isinstance(stated, dict) and isinstance(stated.get("split"), str):
+        return str(stated["split"])
+    links = {name: opened.get(name, getlink=True) for name in opened}
+    inside = {name for name, link in links.items() if isinstance(link, h5py.HardLink)}
+    groups = [name for name in opened if name not in inside or isinstance(opened[name], h5py.Group)]
+    if len(groups) == 1 or "train" in groups:
+        return groups[0] if len(groups) == 1 else "train"
+    raise FormatError(
+        f"{path} has {len(groups)} groups: {', '.join(groups)}",
+        expected="one group, or one named train",
+        next_step="Pack the one that you want into a file of its own: pack FILE OUT --split NAME",
+    )
+
+
+def _place(data: h5py.Dataset, file: ByteFile) -> int:
+    """Offset of a contiguous data set in the file."""
+    offset = data.id.get_offset()
+    if offset is None and data.size:
+        raise FormatError(
+            f"{file.path} stores {data.name} in chunks or compressed",
+            expected="a contiguous data set, since JPEG data does not compress",
+            next_step="Rewrite it with: h5repack -l CONTI -f NONE OLD NEW",
+        )
+    start = offset or 0
+    if not 0 <= start <= start + data.id.get_storage_size() <= file.size:
+        raise damaged(file.path, f"{data.name} reaches beyond its end")
+    return start
+
+
+def _start(data: Any, file: ByteFile) -> int:
+    """Offset in the file of the bytes of all samples."""
+    if not _is_column(data) or data.dtype.itemsize != 1:
+        raise _unknown(data, file.path, "one long run of bytes")
+    return _place(data, file)
+
+
+def _numbers(item: Any, file: ByteFile) -> np.ndarray:
+    if not _is_column(item):
+        raise _unknown(item, file.path, "one integer a row")
+    if item.id.get_offset() is None:
+        stored = min(item.id.get_storage_size(), file.size)
+        if item.nbytes > max(stored, _ROW.size) * _MAX_RATIO:
+            raise damaged(file.path, f"{item.name} names {item.size:,} rows, which are not stored")
+        return np.asarray(item[...])
+    return np.frombuffer(file.view, item.dtype, item.size, _place(item, file))
+
+
+def _rows(item: Any, file: ByteFile) -> np.ndarray:
+    """Length, heap and number of every variable-length row."""
+    if not isinstance(item, h5py.Dataset) or h5py.check_vlen_dtype(item.dtype) != np.uint8 or item.ndim != 1:
+        raise _unknown(item, file.path, "variable-length rows of encoded bytes (uint8)")
+    stored = item.id.get_storage_size()
+    if item.size > _MAX_ROWS or (stored and item.size > file.size * _MAX_RATIO):
+        raise damaged(file.path, f"{item.name} names {item.size:,} rows, which are not stored")
+    if stored == 0 or item.chunks:  # laid out, and no row was ever written; or pieces
+        rows = np.zeros(item.size, np.dtype("V16"))
+        if stored:
+            _gather(item, rows, file)
+        return rows
+    if stored != item.size * _ROW.size:
+        raise FormatError(
+            f"{file.path} has heap addresses of another size in {item.name}",
+            expected="addresses of 8 bytes",
+            next_step="Rewrite it with: h5repack OLD NEW",
+        )
+    return np.frombuffer(file.view, np.dtype("V16"), item.size, _place(item, file))
+
+
+def _gather(item: h5py.Dataset, rows: np.ndarray, file: ByteFile) -> None:
+    """Put the rows of all chunks in their places."""
+    if item.id.get_create_plist().get_nfilters():
+        raise FormatError(
+            f"{file.path} stores {item.name} compressed or with checksums",
+            expected="variable-length rows without a filter, which compresses their addresses alone",
+            next_step="Rewrite it with: h5repack -f NONE OLD NEW",
+        )
+
+    def put(chunk: Any) -> None:
+        (first,) = chunk.chunk_offset
+        count = min(item.chunks[0], len(rows) - first)
+        rows[first : first + count] = np.frombuffer(file.view, rows.dtype, count, chunk.byte_offset)
+
+    item.id.chunk_iter(put)
+
+
+def _is_column(item: Any) -> bool:
+    return isinstance(item, h5py.Dataset) and item.dtype.kind in "iu" and item.ndim == 1
+
+
+def _unknown(item: Any, path: Path, expected: str) -> FormatError:
+    kind = f"{item.dtype} of shape {item.shape}" if isinstance(item, h5py.Dataset) else "no data set"
+    return FormatError(
+        f"{path} has {item.name} as {kind}",
+        expected=expected,
+        next_step="Write that column so with h5py, or unpack the images and pack them with this package",
+    )
+
+
+def row_lengths(rows: np.ndarray) -> np.ndarray:
+    """Lengths of variable-length rows, without following them."""
+    parts = rows.view(np.dtype([("length", "<u4"), ("address", "<u8"), ("number", "<u4")]))
+    return np.asarray(parts["length"])
+
+
+def row_place(file: ByteFile, row: bytes, base: int) -> tuple[int, int]:
+    """Start and stop in the file of one variable-length row.
+
+    Raises:
+        DamagedFileError: Its heap is not there or does not hold it.
+    """
+    length, address, wanted = _ROW.unpack(row)
+    if length == 0:
+        return 0, 0
+    heap = base + address
+    try:
+        if bytes(file.view[heap : heap + 4]) != b"GCOL":
+            raise damaged(file.path, f"there is no heap at byte {heap:,}")
+        (size,) = _HEAP_SIZE.unpack_from(file.view, heap + 8)
+        place, end = heap + 16, min(heap + size, file.size)
+        for _ in range(_MAX_OBJECTS):
+            if place + _OBJECT.size > end:
+                break
+            number, _, _, held = _OBJECT.unpack_from(file.view, place)
+            place += _OBJECT.size
+            if number == wanted and length <= held and place + length <= end:
+                return place, place + length
+            if number == 0:
+                break
+            place += -(-held // 8) * 8
+    except struct.error:
+        pass
+    raise damaged(file.path, f"the heap at byte {heap:,} does not hold its row")

@@ -1,0 +1,165 @@
+"""Write HDF5: the bytes past the library, straight to their place; the small columns through it.
+
+The trap: `dataset[i] = np.array(list(data))` makes a Python integer of every byte and takes 4 ms for
+one photograph; `np.frombuffer` takes 2 µs. Notebook 04 measures both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from array import array
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from smallfiles.digests import BlockHasher
+from smallfiles.errors import FormatError, ResourceError, UsageError
+from smallfiles.formats import provenance
+from smallfiles.formats.hdf5.columns import Columns
+from smallfiles.formats.output import packed, save_digest, write_all, writing
+from smallfiles.samples import Packed, Sample, Schema
+
+# Fixed, so that a newer library writes the same bytes; 1.8 allows attributes over 64 KiB.
+_LAYOUT: dict[str, Any] = {
+    "libver": ("v108", "v110"),
+    "locking": False,  # parallel file systems often refuse locks, and the name is ours alone
+    "alignment_threshold": 1 << 16,
+    "alignment_interval": 1 << 12,
+}
+
+
+def write_blob(samples: Iterable[Sample], out: Path, schema: Schema, options: Any, digest: bool) -> Packed:
+    """Write the blob layout; see `smallfiles.formats.hdf5.write`."""
+    columns, borders = Columns(out, schema), array("Q", [0])
+    start = _lay_out(out, schema, options)
+    hasher = BlockHasher(start) if digest and schema.total_bytes else None
+    with _descriptor(out) as descriptor:
+        for sample in samples:
+            stop = borders[-1] + len(sample.data)
+            _check_room(sample, len(columns), stop, out, schema)
+            columns.add(sample)
+            write_all(descriptor, [sample.data], start + borders[-1], out)
+            if hasher is not None:
+                hasher.update(sample.data)
+            borders.append(stop)
+    arrays = {"offsets": np.frombuffer(borders, np.uint64), **dict(columns.arrays())}
+    _complete(out, schema, arrays)
+    files = save_digest(out, (hasher or BlockHasher()) if digest else None)
+    return packed("hdf5", files, len(columns), borders[-1])
+
+
+def write_vlen(
+    samples: Iterable[Sample], out: Path, schema: Schema, options: Any, digest: bool, labels: range
+) -> Packed:
+    """Write the layout that the Jülich loaders read, and our columns beside it."""
+    if schema.target != "label":
+        raise FormatError(
+            f"{out} would hold captions in the vlen layout",
+            expected="integer labels, which is all that this layout has",
+            next_step="Choose the blob layout",
+        )
+    columns, payload = Columns(out, schema, labels), 0
+    with _opened(out, "x") as file:
+        group = _start(file, out, schema, options)
+        images = group.create_dataset("images", (schema.count,), dtype=h5py.vlen_dtype(np.uint8))
+        for number, sample in enumerate(samples):
+            payload += len(sample.data)
+            _check_room(sample, number, payload, out, schema)
+            columns.add(sample)
+            with _translated(out):
+                images[number] = np.frombuffer(sample.data, np.uint8)
+        with _translated(out):
+            file.flush()
+    _complete(out, schema, dict(columns.arrays("targets", "<i2")))
+    files = save_digest(out, BlockHasher() if digest else None)
+    return packed("hdf5", files, len(columns), payload)
+
+
+def _lay_out(out: Path, schema: Schema, options: Any) -> int:
+    """Make the file with room for all bytes; return where they go."""
+    with _opened(out, "x") as file, _translated(out):
+        group = _start(file, out, schema, options)
+        plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        plan.set_obj_track_times(False)
+        space = h5py.h5s.create_simple((schema.total_bytes,))
+        data = h5py.h5d.create(group.id, b"data", h5py.h5t.STD_U8LE, space, plan)
+        return int(data.get_offset() or 0)
+
+
+def _start(file: h5py.File, out: Path, schema: Schema, options: Any) -> h5py.Group:
+    if not schema.split.strip("./") or "\0" in schema.split:
+        raise UsageError(
+            f"the split of {out} is named {schema.split!r}",
+            expected="a name for an HDF5 group, such as train",
+            next_step="Name the split in the manifest",
+        )
+    # Of fixed length: one of variable length lies in a heap, in whose damage the library can hang.
+    text = provenance.dumps(provenance.record("hdf5", schema, options))
+    file.attrs["provenance"] = np.bytes_(text.encode("ascii"))
+    return file.create_group(schema.split)
+
+
+def _check_room(sample: Sample, number: int, stop: int, out: Path, schema: Schema) -> None:
+    if number >= schema.count or stop > schema.total_bytes:
+        raise FormatError(
+            f"{sample.key!r} is more than {out} has room for",
+            expected=f"at most {schema.count:,} samples of {schema.total_bytes:,} bytes, as the schema says",
+            next_step="Make the manifest again if the data changed",
+        )
+
+
+def _complete(out: Path, schema: Schema, arrays: dict[str, np.ndarray]) -> None:
+    """Add the small columns and, last of all, the mark that says that nothing is missing.
+
+    Data sets are kept until they are flushed: what fails when one is dropped is told to nobody.
+    """
+    with _opened(out, "r+") as file, _translated(out):
+        group = file[schema.split]
+        kept = [group.create_dataset(name, data=values) for name, values in arrays.items()]
+        file.flush()
+        file.attrs["complete"] = np.uint8(1)
+        file.flush()
+        del kept
+
+
+@contextlib.contextmanager
+def _descriptor(out: Path) -> Iterator[int]:
+    with writing(out):
+        descriptor = os.open(out, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        with writing(out):
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _opened(out: Path, mode: str) -> Iterator[h5py.File]:
+    """Open and close with failures told; what happens inside the block is not HDF5's."""
+    with _translated(out):
+        file = h5py.File(out, mode, **_LAYOUT)
+    try:
+        yield file
+    finally:
+        with _translated(out):
+            file.close()
+
+
+@contextlib.contextmanager
+def _translated(out: Path) -> Iterator[None]:
+    """HDF5 reports a full disk in many ways; say them in one."""
+    with writing(out):
+        try:
+            yield
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise ResourceError(
+                f"{out} cannot be written (HDF5: {str(error).splitlines()[0]})",
+                expected="free space and a file system that takes it",
+                next_step="Check space and quota, and try again",
+            ) from error

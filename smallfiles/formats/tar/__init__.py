@@ -1,0 +1,69 @@
+"""Tar shards in the layout of webdataset, with an index for random access beside each.
+
+`x.tar` is one file, `x.tars` a folder of `shard-000000.tar`, … ; `.tar.gz` and `.tar.zst` are compressed
+as one stream. Everything that reads tar reads them: webdataset, DALI, tarfile, `tar xf`.
+
+The trap: a tar cut at a block border looks complete to most tools. `open` refuses it, with the index
+or without. Notebook 05 teaches this format.
+
+Source of the layout: webdataset, "The WebDataset Format" (members of a sample share a stem).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from smallfiles.formats.bytefile import Access
+from smallfiles.formats.tar.options import NAME, Options
+from smallfiles.formats.tar.reader import TarReader
+from smallfiles.formats.tar.shards import plan_shards, shard_name, write_folder, write_shard
+from smallfiles.samples import Packed, Sample, Schema
+
+__all__ = ["NAME", "Options", "TarReader", "open", "plan_shards", "shard_name", "write", "write_shard"]
+
+_FOLDER = re.compile(r"\.tars(\.|$)")
+
+
+def write(
+    samples: Iterable[Sample],
+    out: Path,
+    *,
+    schema: Schema,
+    options: Options | None = None,
+    digest: bool = True,
+) -> Packed:
+    """Pack samples into one tar, or into a folder of shards if the name of `out` ends in `.tars`.
+
+    One open and one long sequential read replace a thousand small ones, which is what a parallel file
+    system is built for.
+
+    Args:
+        samples: Samples in the order they shall be stored; keys unique.
+        out: File or folder that must not exist yet.
+        schema: What is known of them ahead.
+        options: How to write.
+        digest: Write content digests beside the files.
+
+    Returns:
+        What was written.
+
+    Raises:
+        OutputExistsError: `out` exists.
+        FormatError: A sample cannot be stored as `options` and `schema` say.
+    """
+    options = options or Options()
+    if _FOLDER.search(out.name):
+        return write_folder(samples, out, schema=schema, options=options, digest=digest)
+    return write_shard(samples, out, schema=schema, options=options, digest=digest)
+
+
+def open(path: Path | str, access: Access = "auto") -> TarReader:
+    """Open a tar or a folder of tars for random access, with or without indexes.
+
+    Args:
+        path: Written by this package or by another program.
+        access: `mmap`, `pread`, or `auto` (mmap, except on parallel file systems).
+    """
+    return TarReader(Path(path), access)

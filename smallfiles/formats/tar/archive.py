@@ -1,0 +1,279 @@
+"""Index a tar file once: which files are in it and where their bytes lie, in columns.
+
+The index of ImageNet's 1.28 million members takes about 100 MB; a dict of Python objects would take
+half a gigabyte in every worker. A tar of tars is indexed in place, inner archives at the same time.
+
+The trap: names in an archive are chosen by whoever made it. `../../.bashrc` and absolute names are
+refused here, links and devices are left aside, and the last member of a name wins, as in tar.
+Notebook 05 reads a tar of tars.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from smallfiles.digests import byte_order
+from smallfiles.errors import DamagedFileError, FormatError, first_few
+from smallfiles.formats import provenance
+from smallfiles.formats.tar.headers import BLOCK_BYTES, RECORD_BYTES
+from smallfiles.formats.tar.members import Members, Names, Scanner, is_tar, prefix_of, refuse_incomplete
+from smallfiles.formats.tar.streams import ForwardFile, PlainFile, cannot_read, compression_of
+from smallfiles.keys import key_problem
+from smallfiles.progress import plural
+
+SIDE_SUFFIXES = (b".cls", b".json", b".txt", b".meta")
+_HIDDEN = r"(^|/)\.|^__[^/]*__/"  # the second as webdataset does
+_HOSTILE = r"^/|(^|/)\.\.?(/|$)|//|[\x00\n]"
+_STEP_BYTES = 1 << 20
+_ROWS_AT_ONCE = 1 << 14
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The files of a tar, in its order.
+
+    Args:
+        path: The tar file.
+        compression: None if it can be read at random.
+        file_bytes: Its size when it was indexed.
+        names: Names of the files; those of an inner tar `a.tar` begin with `a/`.
+        offsets: Where each file's bytes begin (after decompression).
+        sizes: Bytes of each.
+        contents: Bytes of small side files (labels, captions) by row.
+        notes: What was left aside.
+        raw_bytes: Size of the tar after decompression.
+        record: The provenance inside; empty in tars from elsewhere.
+        replaced: Members that later ones of their name replaced.
+    """
+
+    path: Path
+    compression: str | None
+    file_bytes: int
+    names: pa.StringArray
+    offsets: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    contents: dict[int, bytes] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    raw_bytes: int = 0
+    record: dict[str, Any] = field(default_factory=dict)
+    replaced: tuple[str, ...] = ()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this package wrote it."""
+        return self.record.get("package") == provenance.PACKAGE
+
+    def select(self, keep: npt.NDArray[np.bool_]) -> Archive:
+        """The files for which `keep` is true, without side files' bytes."""
+        return replace(self, contents={}) if keep.all() else self.take(np.flatnonzero(keep))
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Archive:
+        """The files in these rows, without side files' bytes."""
+        names = self.names.take(_as_arrow(rows))
+        return replace(self, names=names, offsets=self.offsets[rows], sizes=self.sizes[rows], contents={})
+
+    def having(self, suffixes: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+        """Which files have one of these suffixes (lower case with the dot)."""
+        found = np.zeros(len(self.names), bool)
+        for start in range(0, len(self.names), _ROWS_AT_ONCE):
+            lower = pc.utf8_lower(self.names.slice(start, _ROWS_AT_ONCE))
+            for suffix in suffixes:
+                found[start : start + len(lower)] |= as_mask(pc.ends_with(lower, suffix))
+        return found
+
+    def contents_in_words(self) -> str:
+        """`3 .csv files` and so on, for messages."""
+        suffixes = Counter(Path(name.as_py()).suffix or "suffix-less" for name in self.names)
+        shown = [plural(count, f"{suffix} file") for suffix, count in suffixes.most_common(3)]
+        return ", ".join(shown) or "no files"
+
+
+def index(path: Path, *, threads: int = 32, allow_truncated: bool = False) -> Archive:
+    """Index a tar, tar.gz (bz2, xz, zst) or tar of tars.
+
+    One 512-byte read a member; inner archives are scanned `threads` at a time, which hides a
+    parallel file system's latency. A compressed archive is decompressed once to index it.
+
+    Args:
+        path: The archive.
+        threads: Inner archives scanned at once.
+        allow_truncated: Take the whole members of an archive that was cut off.
+
+    Raises:
+        FormatError: Not a tar, damaged, cut off, or with names that leave their folder.
+    """
+    compression = compression_of(path)
+    try:
+        file_bytes = path.stat().st_size
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    file = PlainFile(path) if compression is None else ForwardFile(path, compression)
+    try:
+        scanner = Scanner(file.read, str(path), SIDE_SUFFIXES, inline=isinstance(file, ForwardFile))
+        if isinstance(file, PlainFile):
+            file.expect_short_reads()
+        outer = scanner.scan(end=file_bytes if isinstance(file, PlainFile) else None)
+        raw_bytes, notes = _ending(outer, file, allow_truncated)
+        if isinstance(file, PlainFile):
+            outer = _expanded(outer, file, str(path), threads, allow_truncated)
+    finally:
+        if isinstance(file, ForwardFile):
+            file.close()
+    found = _columns(path, compression, file_bytes, outer, notes)
+    return replace(found, raw_bytes=raw_bytes)
+
+
+def _ending(outer: Members, file: PlainFile | ForwardFile, lenient: bool) -> tuple[int, list[str]]:
+    """Read on to the very end; refuse an archive that was cut off or goes on, or say so.
+
+    Returns:
+        Bytes of the (decompressed) archive, and what to say of its end.
+    """
+    if not outer.complete and not lenient:
+        refuse_incomplete(outer, str(file.path))
+    position, clean = outer.end + BLOCK_BYTES * outer.complete, True
+    while data := file.read(position, _STEP_BYTES):
+        clean = clean and data.count(0) == len(data)
+        position += len(data)
+    if not outer.complete:
+        position = file.size if isinstance(file, PlainFile) else file.position
+        while outer.names and outer.offsets[-1] + outer.sizes[-1] > position:
+            outer.names.pop()
+            outer.offsets.pop(), outer.sizes.pop()
+            outer.contents.pop(len(outer.names), None)
+        kept = plural(len(outer.names), "whole member")
+        return position, [f"the archive is cut off at byte {outer.end:,}; {kept}"]
+    if clean and not (outer.is_ours and position % RECORD_BYTES):
+        return position, []
+    if lenient:
+        return position, ["bytes after the archive's end mark left aside (two archives joined by cat?)"]
+    what = "is cut in the zeros at its end" if clean else "has data behind the end of the archive"
+    raise DamagedFileError(
+        f"{file.path} {what} (at byte {outer.end:,} of {position:,})",
+        expected="a complete tar with nothing but zeros behind its end mark",
+        next_step="Copy or pack it again (archives joined by cat: tar -i reads them), or give the source "
+        "with --allow-truncated to take what stands before the mark",
+    )
+
+
+def _expanded(outer: Members, file: PlainFile, where: str, threads: int, lenient: bool) -> Members:
+    """Replace every inner tar by its members, however deep they are nested."""
+    inner = [] if outer.is_ours else [row for row, name in enumerate(outer.names) if is_tar(name)]
+    if not inner:
+        return outer
+
+    def scan(row: int) -> Members:
+        name = f"{where}:{outer.names[row].decode('utf-8', 'replace')}"
+        begin = outer.offsets[row]
+        found = Scanner(file.read, name, SIDE_SUFFIXES, inline=True).scan(begin, begin + outer.sizes[row])
+        if not lenient:
+            refuse_incomplete(found, name)
+        return found
+
+    whole = Members(skipped=outer.skipped, examples=outer.examples, end=outer.end, complete=outer.complete)
+    with ThreadPoolExecutor(threads, thread_name_prefix="index") as pool:
+        start = 0
+        for row, members in zip(inner, pool.map(scan, inner), strict=True):
+            whole.extend_by_rows(outer, range(start, row))
+            whole.extend(members, prefix_of(outer.names[row]))
+            start = row + 1
+    whole.extend_by_rows(outer, range(start, len(outer.names)))
+    return whole
+
+
+def _columns(
+    path: Path, compression: str | None, file_bytes: int, found: Members, notes: list[str]
+) -> Archive:
+    """Names as text, without those that are hidden or were replaced by later members."""
+    names = _as_text(found.names, path)
+    hidden = as_mask(pc.match_substring_regex(names, _HIDDEN)) & (not found.is_ours)
+    latest = _is_last_of_its_name(names)
+    keep = np.flatnonzero(~hidden & latest)
+    offsets, sizes = np.frombuffer(found.offsets, np.int64), np.frombuffer(found.sizes, np.int64)
+    if count := int(hidden.sum()):
+        notes.append(f"{plural(count, 'hidden name')} left aside")
+    if count := int((~latest).sum()):
+        notes.append(f"{plural(count, 'member')} replaced by a later one of the same name")
+    for kind, count in found.skipped.most_common():
+        notes.append(f"{plural(count, kind)} left aside ({first_few(found.examples, count, 2)})")
+    replaced = tuple(names[int(row)].as_py() for row in np.flatnonzero(~latest & ~hidden))
+    archive = Archive(
+        path, compression, file_bytes, names, offsets, sizes, found.contents, tuple(notes),
+        record=found.record, replaced=replaced,
+    )  # fmt: skip
+    if len(keep) == len(names):
+        return archive
+    new_row = {row: new for new, row in enumerate(keep.tolist()) if row in found.contents}
+    contents = {new: found.contents[row] for row, new in new_row.items()}
+    return replace(archive.take(keep), contents=contents)
+
+
+def _as_text(raw: Names, path: Path) -> pa.StringArray:
+    try:
+        names = raw.column().cast(pa.string())
+    except pa.ArrowInvalid:
+        odd = [ascii(name)[1:] for name in raw if not _is_utf8(name)]
+        raise _bad_names(path, odd, "cannot travel, not being UTF-8") from None
+    if pc.any(pc.starts_with(names, "./")).as_py():
+        names = pc.replace_substring_regex(names, r"^(\./+)+", "")
+    hostile = names.filter(pc.match_substring_regex(names, _HOSTILE)).to_pylist()
+    if hostile:
+        raise _bad_names(
+            path, [repr(name) for name in hostile], key_problem(hostile[0]) or "has a line break"
+        )
+    return names
+
+
+def _is_utf8(name: bytes) -> bool:
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _bad_names(path: Path, names: list[str], problem: str) -> FormatError:
+    return FormatError(
+        f"{path} has {plural(len(names), 'name')} that {problem}: {first_few(names, len(names))}",
+        expected="relative names in UTF-8 that stay inside their folder",
+        next_step="Do not unpack it blindly; make the archive again from inside its folder",
+    )
+
+
+def _is_last_of_its_name(names: pa.StringArray) -> npt.NDArray[np.bool_]:
+    """A hash table of a million names would take 200 MB; in their order, equal ones are neighbours."""
+    keep, order = np.ones(len(names), bool), byte_order(names)  # stable, so that the last stays the last
+    for start in range(0, len(names), _ROWS_AT_ONCE):
+        rows = order.slice(start, _ROWS_AT_ONCE + 1)
+        found = names.take(rows)
+        again = pc.equal(found.slice(1), found.slice(0, len(found) - 1))
+        for row in rows.slice(0, len(rows) - 1).filter(again).to_pylist():
+            keep[row] = False
+    return keep
+
+
+def repeated(names: pa.StringArray) -> list[str]:
+    """Names that come more than once."""
+    rows = _as_arrow(np.flatnonzero(~_is_last_of_its_name(names)))
+    again: list[str] = names.take(rows).unique().to_pylist()
+    return again
+
+
+def as_mask(found: pa.BooleanArray) -> npt.NDArray[np.bool_]:
+    """Truth values without nulls as NumPy; `to_numpy` would import pandas where it is: a second and 40 MB."""
+    stop = found.offset + len(found)
+    bits = np.frombuffer(found.buffers()[1], np.uint8) if len(found) else np.zeros(0, np.uint8)
+    return np.unpackbits(bits, count=stop, bitorder="little")[found.offset :].view(np.bool_)
+
+
+def _as_arrow(rows: npt.NDArray[np.int64]) -> pa.Array:
+    return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows))])

@@ -1,0 +1,263 @@
+"""The index beside a shard: where each sample lies, so that one read fetches it.
+
+`shard-000000.tar.index.arrow` is an Arrow IPC file (one uncompressed record batch: key, offset, size,
+target, meta) that is memory-mapped: a million samples open in milliseconds, and all workers of a node
+share the pages. It is bound to its tar by the tar's size and a hash of its first and last 4 KiB.
+
+The trap: an index beside a tar that was packed again points into the wrong places; it is refused.
+Notebook 05 opens a shard with and without it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from smallfiles.digests import BlockHasher, hash_block
+from smallfiles.errors import DamagedFileError, FormatError
+from smallfiles.formats import provenance
+from smallfiles.formats.bytefile import Access, ByteFile
+from smallfiles.formats.output import save_digest, writing
+from smallfiles.formats.tar.sides import Annotated
+from smallfiles.manifest.arrays import column, from_numpy
+from smallfiles.samples import Target, TargetKind
+
+SUFFIX = ".index.arrow"
+_FACTS = b"smallfiles.tar"
+_EDGE_BYTES = 4096
+_CHUNK_ROWS = 4096
+_NONE = np.zeros(0, np.int64)
+_TARGET_TYPES: dict[TargetKind, pa.DataType] = {"label": pa.int64(), "captions": pa.list_(pa.string())}
+
+
+@dataclass(frozen=True)
+class Index:
+    """Where the samples of one shard lie.
+
+    Args:
+        keys: One key a sample.
+        offsets: Start of the data in the (unpacked) tar stream.
+        sizes: Bytes of the data.
+        targets: int64 labels, or lists of captions.
+        metas: JSON objects as text; null for none.
+        provenance: How the shard was made; empty for tars from elsewhere.
+        file_bytes: Size of the tar file when the index was made.
+        edges: Hash of the tar file's first and last 4 KiB.
+        raw_bytes: Size of the tar in a compressed file; 0 if it is plain.
+    """
+
+    keys: pa.StringArray
+    offsets: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    targets: pa.Array
+    metas: pa.StringArray
+    provenance: dict[str, Any] = field(default_factory=dict)
+    file_bytes: int = 0
+    edges: str = ""
+    raw_bytes: int = 0
+
+    @property
+    def target_kind(self) -> TargetKind:
+        """Whether samples carry labels or captions."""
+        return "label" if pa.types.is_integer(self.targets.type) else "captions"
+
+
+class IndexBuilder:
+    """Collects rows, and keeps them as Arrow arrays rather than as millions of Python objects.
+
+    Args:
+        kind: What targets are.
+    """
+
+    def __init__(self, kind: TargetKind) -> None:
+        self._types = (pa.string(), pa.int64(), pa.int64(), _TARGET_TYPES[kind], pa.string())
+        self._rows: list[tuple[str, int, int, Target, str | None]] = []
+        self._chunks: list[list[pa.Array]] = [[column([], type_)] for type_ in self._types]
+
+    def add(self, key: str, offset: int, size: int, target: Target, meta: str | None) -> None:
+        """Add the next sample."""
+        self._rows.append((key, offset, size, target, meta))
+        if len(self._rows) == _CHUNK_ROWS:
+            self._gather()
+
+    def _gather(self) -> None:
+        columns = zip(*self._rows, strict=True) if self._rows else ()
+        for chunks, values, type_ in zip(self._chunks, columns, self._types, strict=False):
+            chunks.append(column(values, type_))
+        self._rows = []
+
+    def build(self, **facts: Any) -> Index:
+        """The index of what was added."""
+        self._gather()
+        keys, offsets, sizes, targets, metas = (pa.concat_arrays(chunks) for chunks in self._chunks)
+        return Index(keys, _numbers(offsets), _numbers(sizes), targets, metas, **facts)
+
+
+def beside(path: Path) -> Path:
+    """Where the index of the tar `path` is kept."""
+    return path.with_name(path.name + SUFFIX)
+
+
+def edges(file: ByteFile) -> str:
+    """What binds an index to its file: a hash of the file's first and last 4 KiB."""
+    head = bytes(file.read(0, min(_EDGE_BYTES, file.size)))
+    return hash_block(head + bytes(file.read(max(0, file.size - _EDGE_BYTES), file.size)))
+
+
+def of_annotated(annotated: Annotated, kind: TargetKind, access: Access) -> Index:
+    """The index of a tar that has none beside it.
+
+    Args:
+        annotated: What its members say.
+        kind: What the targets of the whole set are.
+        access: How the file is opened.
+    """
+    data, builder = annotated.data, IndexBuilder(kind)
+    targets = annotated.targets(kind)
+    for start in range(0, len(data.names), _CHUNK_ROWS):
+        span = slice(start, start + _CHUNK_ROWS)
+        places = data.offsets[span].tolist(), data.sizes[span].tolist()
+        names = data.names.slice(start, _CHUNK_ROWS).to_pylist()
+        for row in zip(names, *places, targets[span], annotated.metas[span], strict=True):
+            builder.add(*row)
+    raw_bytes = data.raw_bytes if data.compression else 0
+    facts = {
+        "file_bytes": data.file_bytes,
+        "edges": edges(ByteFile(data.path, access)),
+        "raw_bytes": raw_bytes,
+    }
+    return builder.build(provenance=data.record, **facts)
+
+
+def save(index: Index, path: Path, *, digest: bool) -> list[Path]:
+    """Write the index of the tar `path`.
+
+    Returns:
+        The files written.
+    """
+    facts = {
+        "version": 1,
+        "file_bytes": index.file_bytes,
+        "edges": index.edges,
+        "frames": [[0, 0], [index.file_bytes, index.raw_bytes]] if index.raw_bytes else [],
+        "provenance": provenance.dumps(index.provenance),
+    }
+    arrays = [index.keys, from_numpy(index.offsets), from_numpy(index.sizes), index.targets, index.metas]
+    batch = pa.record_batch(arrays, names=["key", "offset", "size", index.target_kind, "meta"])
+    batch = batch.replace_schema_metadata({_FACTS: json.dumps(facts, sort_keys=True)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    data = memoryview(sink.getvalue())
+    out, hasher = beside(path), BlockHasher() if digest else None
+    with writing(out):
+        out.write_bytes(data)
+    if hasher is not None:
+        hasher.update(data)
+    return [*save_digest(out, hasher)]
+
+
+def load(path: Path, access: Access) -> Index:
+    """Read the index of the tar `path`, by memory map unless `access` is `pread`.
+
+    Raises:
+        DamagedFileError: The index is not what was written.
+    """
+    file = beside(path)
+    try:
+        opener = pa.OSFile if access == "pread" else pa.memory_map
+        with opener(str(file)) as source:  # buffers outlive the descriptor
+            reader = pa.ipc.open_file(source)
+            if reader.num_record_batches != 1:
+                raise ValueError(f"{reader.num_record_batches} record batches instead of one")
+            batch = reader.get_batch(0)
+        batch.validate(full=True)  # native code follows these offsets: trust none of them unchecked
+        return _index_of(batch)
+    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _bad_index(file, str(error)) from error
+
+
+def _index_of(batch: pa.RecordBatch) -> Index:
+    kind: TargetKind = "label" if "label" in batch.schema.names else "captions"
+    columns = ("key", "offset", "size", kind, "meta")
+    types = (pa.string(), pa.int64(), pa.int64(), _TARGET_TYPES[kind], pa.string())
+    for name, type_ in zip(columns, types, strict=True):
+        column = batch.column(name)
+        if not column.type.equals(type_) or (name != "meta" and column.null_count):
+            raise ValueError(f"column {name} has type {column.type} and {column.null_count} nulls")
+    keys, offsets, sizes, targets, metas = (batch.column(name) for name in columns)
+    facts = json.loads((batch.schema.metadata or {})[_FACTS])
+    raw_bytes = int(facts["frames"][-1][1]) if facts["frames"] else 0
+    if raw_bytes < 0:
+        raise ValueError(f"{raw_bytes} bytes of tar")
+    return Index(
+        keys,
+        _numbers(offsets),
+        _numbers(sizes),
+        targets,
+        metas,
+        provenance.loads(facts["provenance"]),
+        int(facts["file_bytes"]),
+        str(facts["edges"]),
+        raw_bytes,
+    )
+
+
+def _numbers(column: pa.Int64Array) -> npt.NDArray[np.int64]:
+    """A column without nulls as numpy; `to_numpy` imports pandas where it is installed: a second."""
+    values = column.buffers()[1]
+    return np.frombuffer(values, np.int64, len(column), 8 * column.offset) if len(column) else _NONE
+
+
+def _bad_index(file: Path, problem: str) -> DamagedFileError:
+    return DamagedFileError(
+        f"{file} cannot be read as an index ({problem})",
+        expected="the index that was written beside the tar",
+        next_step="Copy it again, or delete it: the tar is then scanned once when it is opened",
+    )
+
+
+def check_bound(file: ByteFile, index: Index) -> None:
+    """Refuse an index that belongs to another state of the file.
+
+    Args:
+        file: The tar, before unpacking.
+        index: Its index.
+
+    Raises:
+        DamagedFileError: Tar and index do not fit.
+    """
+    check_size(file.path, file.size, index)
+    if edges(file) != index.edges:
+        raise _stale(file.path, "begins or ends differently from the file that its index was made for")
+
+
+def check_size(path: Path, file_bytes: int, index: Index) -> None:
+    """The cheap half of `check_bound`, for opening many shards."""
+    if file_bytes != index.file_bytes:
+        raise _stale(path, f"has {file_bytes:,} bytes, its index was made for {index.file_bytes:,}")
+
+
+def payload_bytes(path: Path, found: Index) -> int:
+    """Sum of the samples' bytes of the tar `path`.
+
+    Raises:
+        DamagedFileError: A size is none that the tar can hold; a sum of such sizes may be anything.
+    """
+    if ((found.sizes < 0) | (found.sizes > (found.raw_bytes or found.file_bytes))).any():
+        raise _bad_index(beside(path), "it has sizes beyond that of the tar")
+    return int(found.sizes.sum())
+
+
+def _stale(path: Path, problem: str) -> FormatError:
+    return DamagedFileError(
+        f"{path} {problem}",
+        expected="a tar and an index of one packing",
+        next_step=f"Copy both again; if the tar was replaced on purpose, delete {beside(path).name}",
+    )

@@ -1,0 +1,323 @@
+"""Walk over the headers of a tar, 512 bytes at a time, and write down where each file's bytes lie.
+
+Plain headers cost this scanner about a quarter of what `tarfile` takes (5 against 20 µs), and inner
+archives are scanned at the same time. GNU long names, pax headers and base-256 sizes are read;
+sparse files and archives over several volumes are refused.
+
+The trap: a tar has no table of contents and no total. Cut at a 512-byte border it looks complete but
+for the missing end mark, and most tools read it without a word. Notebook 05 cuts one.
+
+Sources: POSIX.1-2001 (pax and ustar), GNU tar manual ("Basic Tar Format", "GNU Extensions").
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from smallfiles.errors import DamagedFileError
+from smallfiles.formats import provenance
+from smallfiles.formats.tar.headers import BLOCK_BYTES, COMMENT
+
+ReadAt = Callable[[int, int], bytes]
+"""`read(offset, size)`: that many bytes from there, fewer only at the end of the archive."""
+
+_MAX_EXTENSION_BYTES = 16 << 20
+_MAX_SIDE_BYTES = 16 << 20
+_MAX_SIZE = 1 << 63
+_CHECK_AT_ONCE = 4096
+_REGULAR = frozenset(b"\x0007")
+_SKIPPED = {
+    ord("1"): "hard link",
+    ord("2"): "symbolic link",
+    ord("3"): "device",
+    ord("4"): "device",
+    ord("6"): "named pipe",
+    ord("V"): "volume label",
+}
+_QUIET = frozenset(b"5DV")
+_REFUSED = {ord("S"): "a sparse file", ord("M"): "the continuation of another volume"}
+
+
+class Names:
+    """Names one behind the other in one buffer: a million `bytes` objects would take three times as much."""
+
+    def __init__(self) -> None:
+        self._blob, self._ends = bytearray(), array("q", [0])
+
+    def append(self, name: bytes) -> None:
+        """Add the next name."""
+        self._blob += name
+        self._ends.append(len(self._blob))
+
+    def pop(self) -> None:
+        """Take the last name away."""
+        self._ends.pop()
+        del self._blob[self._ends[-1] :]
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, row: int) -> bytes:
+        return bytes(self._blob[self._ends[row] : self._ends[row + 1]])
+
+    def __iter__(self) -> Iterator[bytes]:
+        return map(self.__getitem__, range(len(self)))
+
+    def column(self) -> pa.LargeBinaryArray:
+        """All of them, over the same memory; nothing can be added afterwards."""
+        buffers = [None, pa.py_buffer(self._ends), pa.py_buffer(self._blob)]
+        return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(self), buffers)
+
+
+@dataclass
+class Members:
+    """What the headers say, in the order of the archive, in columns.
+
+    Args:
+        names: Names as bytes, as stored.
+        offsets: Where each file's bytes begin.
+        sizes: Bytes of each file.
+        skipped: Count of members that are no files, by kind.
+        examples: The first few of these.
+        contents: Bytes of small side files (labels, captions) by row.
+        end: Where the archive's end mark begins, or where it was cut.
+        complete: Whether there was an end mark.
+        record: The provenance that this package stores at a tar's start; empty in tars from elsewhere.
+    """
+
+    names: Names = field(default_factory=Names)
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+    sizes: array[int] = field(default_factory=lambda: array("q"))
+    skipped: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+    contents: dict[int, bytes] = field(default_factory=dict)
+    end: int = 0
+    complete: bool = False
+    record: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this package wrote the archive."""
+        return self.record.get("package") == provenance.PACKAGE
+
+    def extend(self, others: Members, prefix: bytes) -> None:
+        """Append the members of an archive inside this one."""
+        self.extend_by_rows(others, range(len(others.names)), prefix)
+        self.skipped.update(others.skipped)
+        self.examples += others.examples[: max(0, 5 - len(self.examples))]
+
+    def extend_by_rows(self, others: Members, rows: range, prefix: bytes = b"") -> None:
+        """Append some neighbouring members, without what is said of those that were skipped."""
+        first = len(self.names) - rows.start
+        for row in rows:
+            self.names.append(prefix + others.names[row])
+        self.offsets.extend(others.offsets[rows.start : rows.stop])
+        self.sizes.extend(others.sizes[rows.start : rows.stop])
+        self.contents.update({first + row: data for row, data in others.contents.items() if row in rows})
+
+
+@dataclass
+class Scanner:
+    """Scans one archive.
+
+    Args:
+        read: Reads by position; positions asked for only grow.
+        where: The archive's name, for messages.
+        side: Suffixes (lower case) of small files whose bytes are wanted too.
+        inline: Also scan tar members where they stand (needed when reading a stream).
+    """
+
+    read: ReadAt
+    where: str
+    side: tuple[bytes, ...] = ()
+    inline: bool = False
+    _unchecked: list[tuple[int, bytes]] = field(default_factory=list)
+    _long_name: bytes | None = None
+    _long_size: int | None = None
+
+    def scan(self, begin: int = 0, end: int | None = None) -> Members:
+        """Scan from `begin` up to the end mark.
+
+        Args:
+            begin: Where the archive begins.
+            end: Where it must end; None if that is not known.
+
+        Raises:
+            DamagedFileError: Damaged, of a kind that cannot be read in place, or no tar at all.
+        """
+        found = Members()
+        position = begin
+        while True:
+            header = self.read(position, BLOCK_BYTES)
+            if len(header) < BLOCK_BYTES or (end is not None and position + BLOCK_BYTES > end):
+                break
+            if header[0] == 0 and not any(header):
+                found.complete = True
+                break
+            self._unchecked.append((position, header))
+            if len(self._unchecked) == _CHECK_AT_ONCE or position == begin:
+                self._check_sums()
+            size = self._size(header, position)
+            data = position + BLOCK_BYTES
+            if end is not None and data + size > end:
+                break
+            self._take(header, data, size, found)
+            position = data + size + (-size % BLOCK_BYTES)
+        self._check_sums()
+        found.end = position
+        return found
+
+    def _take(self, header: bytes, data: int, size: int, found: Members) -> None:
+        """Sort one member in by its type."""
+        kind = header[156]
+        if kind in b"LxX":
+            self._extend_next(kind, data, size)
+            return
+        if kind == ord("g"):
+            self._take_record(data, size, found)
+            return
+        name = self._name(header)
+        if kind in _REFUSED:
+            raise self._bad(f"has {_REFUSED[kind]}, {name.decode('utf-8', 'replace')!r}")
+        if kind in _REGULAR and not name.endswith(b"/"):
+            self._take_file(name, data, size, found)
+        elif kind not in _QUIET and kind not in b"K" and kind not in _REGULAR:
+            what = _SKIPPED.get(kind, f"member of type {chr(kind)!r}")
+            found.skipped[what] += 1
+            if len(found.examples) < 5:
+                found.examples.append(name.decode("utf-8", "replace"))
+        if kind != ord("K"):  # it stands before the header that a long name belongs to
+            self._long_name = self._long_size = None
+
+    def _take_file(self, name: bytes, data: int, size: int, found: Members) -> None:
+        if self.inline and is_tar(name) and not found.is_ours:
+            inner = Scanner(self.read, f"{self.where}:{name.decode('utf-8', 'replace')}", self.side, True)
+            members = inner.scan(data, data + size)
+            refuse_incomplete(members, inner.where)
+            found.extend(members, prefix_of(name))
+            return
+        if self.side and size <= _MAX_SIDE_BYTES and name[-5:].lower().endswith(self.side):
+            found.contents[len(found.names)] = self.read(data, size)
+        found.names.append(name)
+        found.offsets.append(data)
+        found.sizes.append(size)
+
+    def _name(self, header: bytes) -> bytes:
+        if self._long_name is not None:
+            return self._long_name
+        name = header[:100].partition(b"\0")[0]
+        if header[345] and header[257:263] == b"ustar\0":
+            name = header[345:500].partition(b"\0")[0] + b"/" + name
+        return name
+
+    def _size(self, header: bytes, position: int) -> int:
+        """Size of a member's data: links and folders have none, whatever their header says."""
+        if header[156] in b"123456":
+            return 0
+        if self._long_size is not None and header[156] not in b"LKxXg":
+            return self._long_size
+        raw = header[124:136]
+        try:
+            size = int.from_bytes(raw[1:], "big") if raw[0] == 0x80 else int(raw.strip(b"\0 ") or b"0", 8)
+        except ValueError:
+            size = -1
+        if not 0 <= size < _MAX_SIZE or b"_" in raw:
+            raise self._bad(f"is no tar, or is damaged at byte {position:,} (size {raw!r})")
+        return size
+
+    def _extend_next(self, kind: int, data: int, size: int) -> None:
+        """Read what a GNU long name or a pax header says about the member after it."""
+        body = self._extension(data, size)
+        if kind == ord("L"):
+            self._long_name = body.partition(b"\0")[0]
+            return
+        records = self._pax(body, data)
+        if any(key.startswith(b"GNU.sparse") for key in records):
+            raise self._bad("has a sparse file, stored by pax")
+        self._long_name = records.get(b"path", self._long_name)
+        if b"size" in records:
+            self._long_size = _decimal(records[b"size"])
+            if not 0 <= self._long_size < _MAX_SIZE:
+                raise self._bad(f"has a damaged pax header at byte {data:,}")
+
+    def _take_record(self, data: int, size: int, found: Members) -> None:
+        """Read the provenance from a global pax header, if it holds one."""
+        comment = self._pax(self._extension(data, size), data).get(b"comment", b"")
+        if comment.startswith(COMMENT.encode()):
+            found.record = provenance.loads(comment.removeprefix(COMMENT.encode()).decode("utf-8", "replace"))
+
+    def _extension(self, data: int, size: int) -> bytes:
+        if size > _MAX_EXTENSION_BYTES:
+            raise self._bad(f"has a header of {size:,} bytes at byte {data:,}")
+        return self.read(data, size)
+
+    def _pax(self, body: bytes, position: int) -> dict[bytes, bytes]:
+        records, start = {}, 0
+        while start < len(body) and body[start]:
+            digits = body[start : start + 20].partition(b" ")[0]
+            stop = start + max(0, _decimal(digits))
+            key, equals, value = body[start + len(digits) + 1 : stop].partition(b"=")
+            if not start < stop <= len(body) or not equals or not value.endswith(b"\n"):
+                raise self._bad(f"has a damaged pax header at byte {position:,}")
+            records[key] = value[:-1]
+            start = stop
+        return records
+
+    def _check_sums(self) -> None:
+        """Check the checksums of the headers read since the last call, all at once."""
+        headers, self._unchecked = self._unchecked, []
+        if not headers:
+            return
+        blocks = np.frombuffer(b"".join(block for _, block in headers), np.uint8).reshape(-1, BLOCK_BYTES)
+        rest = blocks.copy()
+        rest[:, 148:156] = ord(" ")
+        unsigned = rest.sum(axis=1, dtype=np.int64)
+        signed = rest.view(np.int8).sum(axis=1, dtype=np.int64)  # what some old tars wrote
+        for (position, header), *sums in zip(headers, unsigned.tolist(), signed.tolist(), strict=True):
+            if _octal(header[148:156]) not in sums:
+                raise self._bad(f"is no tar, or is damaged (its checksum is wrong at byte {position:,})")
+
+    def _bad(self, what: str) -> DamagedFileError:
+        return DamagedFileError(
+            f"{self.where} {what}",
+            expected="a whole tar file with plain members",
+            next_step="Check it with tar -tf, and copy or download it again if it is damaged",
+        )
+
+
+def refuse_incomplete(members: Members, where: str) -> None:
+    """Raise DamagedFileError if an archive ended without its end mark."""
+    if not members.complete:
+        raise DamagedFileError(
+            f"{where} is cut off: it ends at byte {members.end:,} without an end mark",
+            expected="a complete tar file",
+            next_step="Copy or download it again, or ask for its whole members with --allow-truncated",
+        )
+
+
+def is_tar(name: bytes) -> bool:
+    """Whether a member is itself a tar, by its name."""
+    return name.lower().endswith(b".tar")
+
+
+def prefix_of(name: bytes) -> bytes:
+    """What the members of an inner tar are called: `n01440764.tar` makes a folder `n01440764/`."""
+    return name[: -len(b".tar")] + b"/"
+
+
+def _decimal(digits: bytes) -> int:
+    return int(digits) if digits.isdigit() and len(digits) < 20 else -1
+
+
+def _octal(field_bytes: bytes) -> int:
+    try:
+        return int(field_bytes.strip(b"\0 ") or b"0", 8)
+    except ValueError:
+        return -1

@@ -1,0 +1,75 @@
+"""What a user may choose when samples become tar shards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+from smallfiles.errors import UsageError
+
+NAME = "tar"
+Compression: TypeAlias = Literal["gzip", "zstd"]
+SUFFIXES: dict[Compression | None, str] = {None: ".tar", "gzip": ".tar.gz", "zstd": ".tar.zst"}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How shards are cut and what stands beside them.
+
+    Args:
+        max_bytes: A shard is closed before it grows beyond this (see `plan_shards` for what counts).
+        max_count: … or beyond this many samples.
+        caption_suffix: Captions as a JSON list (`json`), or one a line (`txt`, no line feed inside).
+        compression: None, `gzip` or `zstd`. JPEG files do not shrink; JSON and raw pixels do.
+        dali_index: Also write the `.idx` file that NVIDIA DALI reads.
+    """
+
+    max_bytes: int = 1 << 30
+    max_count: int = 100_000
+    caption_suffix: Literal["json", "txt"] = "json"
+    compression: Compression | None = None
+    dali_index: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_bytes < 1 or self.max_count < 1:
+            raise UsageError(
+                f"a shard of at most {self.max_bytes} bytes and {self.max_count} samples was asked for",
+                expected="limits of 1 or more",
+                next_step="Give max_bytes between 100 MB and 10 GB; a few hundred shards suit most sets",
+            )
+        if self.caption_suffix not in ("json", "txt"):
+            raise UsageError(
+                f"caption_suffix is {self.caption_suffix!r}", expected="json or txt", next_step="Choose one"
+            )
+        if self.compression is not None and self.compression not in get_args(Compression):
+            raise UsageError(
+                f"compression is {self.compression!r}",
+                expected="None, gzip or zstd",
+                next_step="Leave it out for JPEG files, which do not shrink",
+            )
+        if self.dali_index and self.compression:
+            raise UsageError(
+                f"a DALI index was asked for shards compressed with {self.compression}",
+                expected="uncompressed shards, since DALI reads nothing else",
+                next_step="Leave out one of the two",
+            )
+
+
+def compression_of(out: Path, options: Options) -> Compression | None:
+    """How the single file `out` is compressed: as its suffix says, which options must not contradict.
+
+    Raises:
+        UsageError: Suffix and options differ.
+    """
+    suffix: Compression | None = None
+    for compression, ending in SUFFIXES.items():
+        if compression and f"{ending}." in f"{out.name}.":
+            suffix = compression
+    if options.compression and options.compression != suffix:
+        raise UsageError(
+            f"{out} with compression {options.compression}",
+            expected=f"a name ending in {SUFFIXES[options.compression]}, so that tools know what it is",
+            next_step="Rename the output, or give a folder ending in .tars",
+        )
+    return suffix

@@ -1,0 +1,307 @@
+"""Read samples at random from one tar or a folder of shards.
+
+With the index beside it a shard opens in well under a millisecond and a read is one slice of a memory
+map. Without one (tars of other programs) all headers are read once; readers never write files.
+Compressed shards are streams: in stored order they are read as fast as they unpack, and no other way.
+
+The trap: webdataset streams shards and never seeks, which is right for object stores and for disks;
+random access pays from memory, node-local flash and staged data. Notebook 05 measures both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import warnings
+from bisect import bisect_right
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import accumulate, compress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from smallfiles.errors import DamagedFileError, FormatError, SourceError, first_few
+from smallfiles.formats import provenance
+from smallfiles.formats.bytefile import Access, ByteFile
+from smallfiles.formats.placed import PlacedReader, Store
+from smallfiles.formats.tar import archive, index, sides
+from smallfiles.formats.tar.options import NAME, SUFFIXES
+from smallfiles.formats.tar.streams import StreamedStore, cannot_read, compression_of
+from smallfiles.progress import plural
+from smallfiles.samples import Meta, Target, TargetKind
+
+_NUMBERED = re.compile(r"shard-(\d{6,})\.tar(\.gz|\.zst)?")
+_MAX_OPEN_SHARDS = 128
+
+
+class _Shards:
+    """What one process has opened: the indexes of all shards, the data of those read last."""
+
+    def __init__(self, paths: list[Path], indexes: list[index.Index], access: Access) -> None:
+        self.paths, self.indexes, self._access = paths, indexes, access
+        self.starts = [0, *accumulate(len(found.keys) for found in indexes)]
+        self._stores: dict[int, Store] = {}
+        self._keys: pa.StringArray | None = None
+
+    def keys(self) -> pa.StringArray:
+        """The keys of all shards; put together once."""
+        if self._keys is None:
+            parts = [found.keys for found in self.indexes]
+            self._keys = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+        return self._keys
+
+    def place(self, position: int) -> tuple[int, int]:
+        """Shard and row of a sample."""
+        number = bisect_right(self.starts, position) - 1
+        return number, position - self.starts[number]
+
+    def store(self, number: int) -> Store:
+        """The data of a shard, opened at first use."""
+        store = self._stores.get(number)
+        if store is None:
+            found = self.indexes[number]
+            store = _open_store(self.paths[number], self._access, found)
+            if len(self._stores) >= _MAX_OPEN_SHARDS:
+                with contextlib.suppress(KeyError, RuntimeError, StopIteration):  # another thread did
+                    self._stores.pop(next(iter(self._stores)))
+            self._stores[number] = store
+        return store
+
+
+class TarReader(PlacedReader[_Shards]):
+    """Random access to tar shards.
+
+    Args:
+        path: A tar, or a folder of tars.
+        access: `mmap`, `pread`, or `auto` (mmap, except on parallel file systems).
+    """
+
+    def __init__(self, path: Path, access: Access = "auto") -> None:
+        super().__init__(path)
+        self._access = access
+        self._classes: tuple[str, ...] = ()
+        self._scanned: dict[Path, index.Index] = {}  # kept for worker processes: a scan is not cheap
+
+    def _open(self) -> _Shards:
+        paths = _shard_paths(self.path)
+        if len(paths) > 4:  # on a parallel file system each open waits for a server
+            with ThreadPoolExecutor(16) as pool:
+                found = list(pool.map(self._index, paths))
+        else:
+            found = [self._index(path) for path in paths]
+        annotated = [one for one in found if isinstance(one, sides.Annotated)]
+        notes: tuple[str, ...] = ()
+        if annotated:
+            kind, notes = sides.target_kind(annotated, self.path)
+            if not any(any(one.kinds) or one.data.is_ours for one in annotated):
+                annotated, self._classes, more = _by_folder(annotated, self.path)
+                notes += more
+            notes += sides.unlabelled(annotated, kind)
+        for one in annotated:
+            self._scanned[one.data.path] = index.of_annotated(one, kind, self._access)
+        indexes = [self._scanned[one.data.path] if isinstance(one, sides.Annotated) else one for one in found]
+        if len(annotated) > 1:
+            _refuse_repeated(annotated, self.path)
+        if len({each.target_kind for each in indexes if len(each.keys)}) > 1:
+            raise FormatError(
+                f"{self.path} holds shards with labels and shards with captions",
+                expected="shards of one data set",
+                next_step="Move them into a folder for each set",
+            )
+        self._say(annotated, notes)
+        return _Shards(paths, indexes, self._access)
+
+    def _say(self, annotated: list[sides.Annotated], notes: tuple[str, ...]) -> None:
+        """Say once what is odd about tars of other programs."""
+        more = [note for one in annotated for note in one.data.notes + one.notes]
+        if said := dict.fromkeys([*notes, *more]):
+            warnings.warn(f"{self.path}: {'; '.join(said)}", stacklevel=5)
+
+    def _index(self, path: Path) -> index.Index | sides.Annotated:
+        try:
+            file_bytes = path.stat().st_size
+        except OSError as error:
+            raise cannot_read(path, error) from error
+        if index.beside(path).exists():
+            found = index.load(path, self._access)
+            index.check_size(path, file_bytes, found)
+            return found
+        return self._scanned.get(path) or sides.read(archive.index(path))
+
+    def __len__(self) -> int:
+        return self._handle().starts[-1]
+
+    @property
+    def target_kind(self) -> TargetKind:
+        indexes = self._handle().indexes
+        return next((found.target_kind for found in indexes if len(found.keys)), indexes[0].target_kind)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return provenance.class_names(self._handle().indexes[0].provenance) or self._classes
+
+    def shard_sizes(self) -> tuple[int, ...]:
+        """Number of samples in each shard, in stored order; loaders read shard after shard."""
+        return tuple(len(found.keys) for found in self._handle().indexes)
+
+    def keys(self) -> pa.StringArray:
+        return self._handle().keys()
+
+    def key(self, index: int) -> str:
+        shards = self._handle()
+        number, row = shards.place(self._checked(index))
+        return str(shards.indexes[number].keys[row].as_py())
+
+    def target(self, index: int) -> Target:
+        shards = self._handle()
+        number, row = shards.place(self._checked(index))
+        target: Target = shards.indexes[number].targets[row].as_py()
+        return target
+
+    def meta(self, index: int) -> Meta | None:
+        shards = self._handle()
+        number, row = shards.place(self._checked(index))
+        text = shards.indexes[number].metas[row].as_py()
+        return None if text is None else _meta(shards.paths[number], text)
+
+    def size(self, index: int) -> int:
+        shards = self._handle()
+        number, row = shards.place(self._checked(index))
+        return int(shards.indexes[number].sizes[row])
+
+    def _place(self, index: int) -> tuple[Store, int, int]:
+        shards = self._handle()
+        number, row = shards.place(index)
+        found, store = shards.indexes[number], shards.store(number)
+        start = found.offsets.item(row)
+        stop = start + found.sizes.item(row)
+        if not 0 <= start <= stop <= store.size:
+            raise _outside(shards.paths[number], self.key(index), start, stop)
+        return store, start, stop
+
+    def span(self, index: int) -> tuple[Path, int, int] | None:
+        """File and byte range of a sample's data; None in compressed shards."""
+        shards = self._handle()
+        number, row = shards.place(self._checked(index))
+        found = shards.indexes[number]
+        if found.raw_bytes:
+            return None
+        offset = int(found.offsets[row])
+        return shards.paths[number], offset, offset + int(found.sizes[row])
+
+    def info(self) -> dict[str, Any]:
+        shards = self._handle()
+        compressed = any(found.raw_bytes for found in shards.indexes)
+        return {
+            "format": NAME,
+            "layout": "webdataset",
+            "samples": len(self),
+            "bytes": sum(map(index.payload_bytes, shards.paths, shards.indexes)),
+            "file_bytes": sum(path.stat().st_size for path in shards.paths),
+            "target": self.target_kind,
+            "shards": len(shards.paths),
+            "indexed": not self._scanned,
+            "compressed": compressed,
+            "access": self._access,
+            "provenance": shards.indexes[0].provenance,
+        }
+
+
+def _by_folder(
+    annotated: list[sides.Annotated], path: Path
+) -> tuple[list[sides.Annotated], tuple[str, ...], tuple[str, ...]]:
+    """Shards of others that tell no targets, labelled by class folders over all of them, as sources do.
+
+    Returns:
+        What is a sample, the classes, and what is to be said; all unlabelled where there are no such folders.
+    """
+    from smallfiles.sources.record import Options
+    from smallfiles.sources.tarball import by_folder
+
+    names = pa.concat_arrays([one.data.names for one in annotated])
+    try:
+        found = by_folder(names, path, Options()) if len(names) else None
+    except SourceError:
+        found = None
+    if found is None or not found.classes:
+        return annotated, (), ()
+    labels, kept, start = found.labels.tolist(), [], 0
+    for one in annotated:
+        keep = found.keep[start : start + len(one.data.names)]
+        own, labels = labels[: keep.sum()], labels[keep.sum() :]
+        metas = list(compress(one.metas, keep))
+        kept.append(
+            replace(one, data=one.data.select(keep), labels=own, captions=[None] * len(own), metas=metas)
+        )
+        start += len(keep)
+    return kept, found.classes, found.notes
+
+
+def _refuse_repeated(annotated: list[sides.Annotated], path: Path) -> None:
+    """A key in two shards of others: neither could be asked for by its key."""
+    keys = pa.concat_arrays([one.data.names for one in annotated])
+    again = archive.repeated(keys)
+    if len(again):
+        raise FormatError(
+            f"{path} has {plural(len(again), 'key')} in more than one shard: {first_few(again, len(again))}",
+            expected="each key once in a set",
+            next_step="Give the samples unique names, or pack the shards one by one",
+        )
+
+
+def _open_store(path: Path, access: Access, found: index.Index) -> Store:
+    """The (unpacked) bytes of a tar, checked against its index."""
+    file = ByteFile(path, access)
+    index.check_bound(file, found)
+    kind = compression_of(path)
+    return file if kind is None else StreamedStore(path, kind, found.raw_bytes)
+
+
+def _shard_paths(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    endings = (*SUFFIXES.values(), ".tgz")
+    try:
+        paths = sorted(p for p in path.iterdir() if p.name.endswith(endings) and p.name[0] != ".")
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    if not paths:
+        raise FormatError(
+            f"{path} holds no tar files",
+            expected="shards such as shard-000000.tar",
+            next_step="Check the path, or make shards with: smallfiles pack",
+        )
+    numbers = [int(match[1]) for p in paths if (match := _NUMBERED.fullmatch(p.name))]
+    if numbers and len(numbers) != numbers[-1] - numbers[0] + 1:
+        missing = sorted(set(range(numbers[0], numbers[-1])) - set(numbers))
+        raise DamagedFileError(
+            f"{path} lacks the shards {first_few(missing, len(missing))}",
+            expected=f"all shards from {numbers[0]} to {numbers[-1]}, each once",
+            next_step="Copy or pack the missing shards again",
+        )
+    return paths
+
+
+def _meta(path: Path, text: str) -> Meta:
+    try:
+        meta = json.loads(text)
+    except (ValueError, RecursionError):
+        meta = None
+    if not isinstance(meta, dict):
+        raise DamagedFileError(
+            f"{index.beside(path)} holds a meta that is no JSON object",
+            expected="the object that was packed",
+            next_step="Delete the index, or copy it again",
+        )
+    return meta
+
+
+def _outside(path: Path, key: str, start: int, stop: int) -> DamagedFileError:
+    return DamagedFileError(
+        f"{path} does not hold bytes {start:,} to {stop:,}, where its index has {key}",
+        expected="a tar and an index of one packing",
+        next_step=f"Copy both again, or delete {index.beside(path).name}",
+    )

@@ -1,0 +1,258 @@
+"""Cut samples into shards and write them.
+
+Each sample is two or three members that share a stem: the data, its target (`.cls` a decimal label,
+`.json` a list of captions or `.txt` one a line), and `.meta` (a JSON object) where there is one.
+
+The trap: shards far below 100 MB bring the small files back; shards far above 10 GB leave workers
+without one, since readers deal whole shards to workers. Notebook 05 measures both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smallfiles.digests import name_hashes
+from smallfiles.errors import FormatError
+from smallfiles.formats import checked, provenance
+from smallfiles.formats.bytefile import ByteFile
+from smallfiles.formats.output import writing
+from smallfiles.formats.tar import dali, headers, index, names
+from smallfiles.formats.tar.options import NAME, SUFFIXES, Compression, Options, compression_of
+from smallfiles.formats.tar.output import Output
+from smallfiles.samples import Packed, Sample, Schema, Target
+
+SAMPLE_BYTES = 4 * headers.BLOCK_BYTES
+"""What a sample is counted with beside its data: two headers, a target block, and one to spare."""
+
+
+def shard_name(number: int, options: Options) -> str:
+    """File name of a shard, as `shard-000012.tar`."""
+    return f"shard-{number:06d}{SUFFIXES[options.compression]}"
+
+
+def counted_bytes(size: int) -> int:
+    """What a sample of `size` bytes counts towards `max_bytes`.
+
+    Its data in whole blocks, and `SAMPLE_BYTES`. Only captions beyond 1,000 characters, meta objects
+    and long names can make a shard a little larger; compression makes it smaller.
+    """
+    return size + -size % headers.BLOCK_BYTES + SAMPLE_BYTES
+
+
+def plan_shards(sizes: npt.NDArray[np.int64], options: Options) -> list[tuple[int, int]]:
+    """Where `write` cuts samples of these sizes, so that jobs can each write their own shards.
+
+    Args:
+        sizes: Data bytes of each sample, in the order in which they are stored.
+        options: Limits of a shard.
+
+    Returns:
+        (start, stop) of each shard; one empty shard for an empty set.
+    """
+    sizes = np.asarray(sizes, np.int64)
+    ends = np.cumsum(sizes + -sizes % headers.BLOCK_BYTES + SAMPLE_BYTES)
+    borders, start, used = [], 0, 0
+    while start < len(sizes):
+        fitting = int(np.searchsorted(ends, used + options.max_bytes, side="right"))
+        stop = min(max(fitting, start + 1), start + options.max_count, len(sizes))
+        borders.append((start, stop))
+        start, used = stop, int(ends[stop - 1])
+    return borders or [(0, 0)]
+
+
+class Shard:
+    """One shard while it is written.
+
+    Args:
+        path: File that must not exist yet.
+        schema: What is known of the whole set; all shards of a set carry the same record.
+        options: How to write.
+        digest: Take content digests while writing.
+        compression: How this file is compressed.
+    """
+
+    def __init__(
+        self, path: Path, schema: Schema, options: Options, digest: bool, compression: Compression | None
+    ) -> None:
+        self.samples = self.payload_bytes = self.counted_bytes = 0
+        self._schema, self._options, self._digest, self._packing = schema, options, digest, compression
+        self._rows = index.IndexBuilder(schema.target)
+        self._dali: list[str] | None = [] if options.dali_index else None
+        self._record = provenance.record(NAME, schema, options)
+        self._out = Output(path, digest=digest, packing=compression)
+        self._out.small(headers.origin(self._record))
+
+    def add(self, sample: Sample) -> None:
+        """Append a sample; its data may be overwritten afterwards."""
+        stem, suffix = names.split_key(sample.key, self._schema.shared_stems)
+        value, target_suffix, target = self._target_member(sample)
+        size = len(sample.data)
+        offset = self._out.member(headers.member(f"{stem}.{suffix}", size), sample.data)
+        tail = headers.padding(size) + headers.small_member(f"{stem}.{target_suffix}", target)
+        beside, meta = [(target_suffix, target)], None
+        if sample.meta is not None:
+            meta = _json(sample, sample.meta)
+            beside.append(("meta", meta.encode()))
+            tail += headers.small_member(f"{stem}.meta", meta.encode())
+        self._out.small(tail)
+        self._rows.add(sample.key, offset, size, value, meta)
+        if self._dali is not None:
+            self._dali.append(dali.line(stem, (suffix, offset, size), beside))
+        self.samples += 1
+        self.payload_bytes += size
+        self.counted_bytes += counted_bytes(size)
+
+    def _target_member(self, sample: Sample) -> tuple[Target, str, bytes]:
+        if self._schema.target == "label":
+            label = checked.label_of(sample, self._out.path)
+            return label, "cls", b"%d" % label
+        target = checked.captions_of(sample, self._out.path)
+        if self._options.caption_suffix == "json":
+            return target, "json", _json(sample, target).encode()
+        if any("\n" in caption for caption in target):
+            raise _unfit(sample, "has a line feed in a caption", "one caption a line (caption_suffix is txt)")
+        return target, "txt", _utf8(sample, "".join(f"{caption}\n" for caption in target))
+
+    def finish(self) -> list[Path]:
+        """End the archive and write what stands beside it.
+
+        Returns:
+            The files written, the tar first.
+        """
+        self._out.small(headers.end(self._out.position))
+        files = self._out.finish()
+        path = files[0]
+        plain = ByteFile(path, "mmap")
+        rows = self._rows.build(
+            provenance=self._record,
+            file_bytes=plain.size,
+            edges=index.edges(plain),
+            raw_bytes=self._out.position if self._packing else 0,
+        )
+        self._refuse_twins(rows)
+        files += index.save(rows, path, digest=self._digest)
+        if self._dali is not None:
+            files.append(dali.save(path, self._dali))
+        return files
+
+    def abandon(self) -> None:
+        """Let go of the file; nothing happens after `finish`."""
+        self._out.abandon()
+
+    def _refuse_twins(self, rows: index.Index) -> None:
+        hashes = name_hashes(rows.keys)  # a table of the names themselves takes ten times as much
+        if len(np.unique(hashes)) != len(hashes):
+            raise FormatError(
+                f"two samples of {self._out.path} have the same key",
+                expected="unique keys",
+                next_step="Give each sample its own path in the manifest",
+            )
+
+
+def write_shard(
+    samples: Iterable[Sample],
+    path: Path,
+    *,
+    schema: Schema,
+    options: Options | None = None,
+    digest: bool = True,
+) -> Packed:
+    """Write all of `samples` into one tar, wherever `plan_shards` would cut.
+
+    Each job of an array writes its own shards this way, without talking to the others.
+
+    Args:
+        samples: Samples in the order they shall be stored.
+        path: File that must not exist yet; its suffix says how it is compressed.
+        schema: What is known of the whole set.
+        options: How to write.
+        digest: Write content digests beside the files.
+
+    Returns:
+        What was written.
+
+    Raises:
+        OutputExistsError: `path` exists.
+    """
+    options = options or Options()
+    shard = Shard(path, schema, options, digest, compression_of(path, options))
+    try:
+        for sample in samples:
+            shard.add(sample)
+        files = shard.finish()
+    finally:
+        shard.abandon()
+    return packed(path, [shard], files)
+
+
+def write_folder(
+    samples: Iterable[Sample], out: Path, *, schema: Schema, options: Options, digest: bool
+) -> Packed:
+    """Write numbered shards, cut where `plan_shards` cuts; arguments as for `write_shard`."""
+    with writing(out):
+        out.mkdir()
+    shards: list[Shard] = []
+    files: list[Path] = []
+    try:
+        for sample in samples:
+            if not shards or _is_full(shards[-1], len(sample.data), options):
+                files += shards[-1].finish() if shards else []
+                shards.append(_numbered(out, len(shards), schema, options, digest))
+            shards[-1].add(sample)
+        shards = shards or [_numbered(out, 0, schema, options, digest)]
+        files += shards[-1].finish()
+    finally:
+        for shard in shards[-1:]:
+            shard.abandon()
+    return packed(out, shards, files)
+
+
+def _numbered(out: Path, number: int, schema: Schema, options: Options, digest: bool) -> Shard:
+    return Shard(out / shard_name(number, options), schema, options, digest, options.compression)
+
+
+def _is_full(shard: Shard, size: int, options: Options) -> bool:
+    beyond = shard.counted_bytes + counted_bytes(size) > options.max_bytes
+    return shard.samples == options.max_count or (beyond and shard.samples > 0)
+
+
+def packed(path: Path, shards: Sequence[Shard], files: Sequence[Path]) -> Packed:
+    """The record of what was written."""
+    return Packed(
+        path=path,
+        format=NAME,
+        samples=sum(shard.samples for shard in shards),
+        payload_bytes=sum(shard.payload_bytes for shard in shards),
+        file_bytes=sum(file.stat().st_size for file in files),
+        files=tuple(files),
+    )
+
+
+def _json(sample: Sample, value: Any) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _unfit(sample, f"cannot be written as JSON ({error})", "what JSON can hold") from error
+    _utf8(sample, text)
+    return text
+
+
+def _utf8(sample: Sample, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise _unfit(sample, f"has text that is not Unicode ({error.reason})", "valid text") from error
+
+
+def _unfit(sample: Sample, problem: str, expected: str) -> FormatError:
+    return FormatError(
+        f"the sample {sample.key!r} {problem}",
+        expected=expected,
+        next_step="Correct the manifest or the options",
+    )

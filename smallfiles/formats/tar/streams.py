@@ -1,0 +1,309 @@
+"""Read a tar by position: plain files anywhere, compressed ones forward only.
+
+A compressed stream has no positions: to reach byte n, everything before it is decompressed. So a
+tar.gz is read in its own order, or decompressed once onto scratch (`spool`) and read at random.
+
+The trap: `gzip` on a JPEG archive saves nothing and forbids random access. Notebook 05 measures it.
+
+Sources: RFC 1952 (2.2, concatenated members), RFC 8878 (3, concatenated frames).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import threading
+import warnings
+import zlib
+from pathlib import Path
+from typing import Any, Protocol
+
+import xxhash
+
+from smallfiles.errors import DamagedFileError, FormatError, MissingPackageError, ResourceError
+from smallfiles.samples import Buffer
+
+_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+_MODULES = {"gzip": "gzip", "bzip2": "bz2", "xz": "lzma"}
+_STEP_BYTES = 1 << 20
+_ZSTD_FEED_BYTES = 1 << 11  # zeros shrink 40,000 times: one step makes at most about 80 MB
+
+
+def compression_of(path: Path) -> str | None:
+    """`gzip`, `bzip2`, `xz`, `zstd` or None, by the first bytes and not by the name.
+
+    Raises:
+        FormatError: The file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(6)
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
+
+
+def cannot_read(path: Path, error: OSError) -> FormatError:
+    """The sentence for an archive that the file system does not give."""
+    return FormatError(
+        f"{path} cannot be read ({os.strerror(error.errno) if error.errno else error})",
+        expected="a tar file that you may read",
+        next_step="Check the path and its permissions (ls -l)",
+    )
+
+
+class PlainFile:
+    """A plain tar, read by position: nothing moves, so threads and forked workers may share it.
+
+    Args:
+        path: The file.
+        expected_bytes: Size it must still have, if known.
+    """
+
+    def __init__(self, path: Path, expected_bytes: int | None = None) -> None:
+        self.path = path
+        self._descriptor = -1
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self.size = os.fstat(self._descriptor).st_size
+        except OSError as error:
+            raise cannot_read(path, error) from error
+        if expected_bytes is not None and self.size != expected_bytes:
+            raise DamagedFileError(
+                f"{path} has {self.size:,} bytes",
+                expected=f"the {expected_bytes:,} bytes it had when it was indexed",
+                next_step="Index it again, since it was changed",
+            )
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+    def expect_short_reads(self) -> None:
+        """Turn read-ahead off: it would fetch the whole archive while only its headers are wanted."""
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes from a position; fewer at the end."""
+        try:
+            return os.pread(self._descriptor, size, offset)
+        except OSError as error:
+            raise cannot_read(self.path, error) from error
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        """Fill `buffer` from a position; return how many bytes there were."""
+        filled = os.preadv(self._descriptor, (buffer,), offset)
+        while 0 < filled < len(buffer):  # one call reads 2 GiB at most
+            more = os.preadv(self._descriptor, (buffer[filled:],), offset + filled)
+            if more == 0:
+                break
+            filled += more
+        return filled
+
+
+class _Stream(Protocol):
+    def read(self, size: int, /) -> Buffer:
+        """Up to `size` bytes; none at the end."""
+
+    def close(self) -> None:
+        """Let go of the file."""
+
+
+class _ZstdStream:
+    """zstd frames as one stream, where `zstandard` would take a cut frame for a complete one."""
+
+    def __init__(self, path: Path) -> None:
+        self._zstandard = zstandard()
+        self._file = path.open("rb")
+        self._frame: Any = None
+        self._fed = b""
+        self._made = memoryview(b"")
+
+    def read(self, size: int, /) -> Buffer:
+        while not self._made:
+            self._fed = self._fed or self._file.read(_ZSTD_FEED_BYTES)
+            if not self._fed:
+                break
+            self._made = memoryview(self._unpack())
+        piece, self._made = self._made[:size], self._made[size:]
+        if not self._fed and not piece and self._frame is not None:
+            raise EOFError("it ends inside a zstd frame")
+        return piece
+
+    def _unpack(self) -> bytes:
+        self._frame = self._frame or self._zstandard.ZstdDecompressor().decompressobj()
+        try:
+            made: bytes = self._frame.decompress(self._fed)
+        except (self._zstandard.ZstdError, MemoryError) as error:
+            raise EOFError(str(error)) from error
+        self._fed = self._frame.unused_data
+        if self._frame.eof:
+            self._frame = None
+        return made
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def zstandard() -> Any:
+    """The package that knows zstd, or the line that installs it."""
+    try:
+        return importlib.import_module("zstandard")
+    except ImportError as error:
+        raise MissingPackageError.of("zstandard", "formats", "tar files compressed with zstd") from error
+
+
+class ForwardFile:
+    """A compressed tar, read forward only.
+
+    Args:
+        path: The file.
+        compression: What `compression_of` said.
+    """
+
+    def __init__(self, path: Path, compression: str) -> None:
+        self.path = path
+        self.position = 0
+        self._file: _Stream
+        try:
+            if compression == "zstd":
+                self._file = _ZstdStream(path)
+            else:
+                self._file = importlib.import_module(_MODULES[compression]).open(path, "rb")
+        except OSError as error:
+            raise cannot_read(path, error) from error
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # it could not be opened
+            self.close()
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes from a position at or after the last one; fewer at the end.
+
+        Raises:
+            DamagedFileError: The stream is damaged or cut.
+        """
+        assert offset >= self.position, "a stream cannot go back"
+        while offset > self.position:
+            if not self._next(offset - self.position):
+                return b""
+        pieces = []
+        while size > 0 and (piece := self._next(size)):
+            pieces.append(piece)
+            size -= len(piece)
+        return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+
+    def _next(self, size: int) -> Buffer:
+        try:
+            data = self._file.read(min(size, _STEP_BYTES))  # never memory for what a header only claims
+        except Exception as error:
+            if isinstance(error, EOFError | OSError | zlib.error) or "LZMA" in type(error).__name__:
+                raise _broken(self.path, error) from error
+            raise
+        self.position += len(data)
+        return data
+
+
+def _broken(path: Path, error: Exception) -> DamagedFileError:
+    return DamagedFileError(
+        f"{path} cannot be decompressed ({error})",
+        expected="a whole compressed file",
+        next_step="Check it (gzip -t), and copy or download it again",
+    )
+
+
+class StreamedStore:
+    """The unpacked bytes of a compressed shard by position: fast forward, from its start to go back.
+
+    Args:
+        path: The shard.
+        compression: What `compression_of` said.
+        size: Bytes of the unpacked tar.
+    """
+
+    def __init__(self, path: Path, compression: str, size: int) -> None:
+        self.path, self.size, self._compression = path, size, compression
+        self._lock = threading.Lock()  # belongs to one process: a fork opens a store of its own
+        self._stream: ForwardFile | None = None
+        self._last: tuple[int, int, bytes] = (0, 0, b"")
+        self._lowest = size
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Unpacked bytes.
+
+        Raises:
+            DamagedFileError: The stream is damaged, or ends before `stop`.
+        """
+        with self._lock:
+            if self._last[:2] != (start, stop):
+                self._last = (start, stop, self._from(start).read(start, stop - start))
+            data = self._last[2]
+        if len(data) != stop - start:
+            raise _broken(self.path, EOFError(f"bytes {start:,} to {stop:,} are not all there"))
+        return data
+
+    def expect(self, start: int, stop: int) -> None:
+        """A stream is read when it is read."""
+
+    def _from(self, start: int) -> ForwardFile:
+        stream = self._stream
+        if stream is not None and stream.position <= start:
+            return stream
+        if stream is not None:
+            stream.close()
+            if start > self._lowest:  # not merely once more from the first sample on
+                warnings.warn(
+                    f"{self.path} is compressed: each step back unpacks it again from its start. "
+                    "Read it in stored order, or unpack it once (gzip -dk, zstd -dk)",
+                    stacklevel=2,
+                )
+        self._lowest = min(self._lowest, start)
+        self._stream = ForwardFile(self.path, self._compression)
+        return self._stream
+
+
+def spool(path: Path, folder: Path) -> Path:
+    """Decompress a tar once, onto scratch, so that it can be read at random.
+
+    Args:
+        path: A compressed tar.
+        folder: Where the plain one goes; made if missing. One of the same archive is used again.
+
+    Returns:
+        The plain tar.
+
+    Raises:
+        DamagedFileError: The stream is damaged or cut; nothing is left behind.
+        ResourceError: It cannot be written there.
+    """
+    compression = compression_of(path)
+    if compression is None:
+        return path
+    about = path.stat()
+    mark = xxhash.xxh3_64_hexdigest(f"{path.absolute()}\0{about.st_size}\0{about.st_mtime_ns}".encode())
+    out = folder / f"{path.name.partition('.')[0]}-{mark}.tar"
+    if out.exists():
+        return out
+    aside = folder / f".{out.name}.{os.getpid()}"
+    source = ForwardFile(path, compression)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with aside.open("wb") as file:
+            while data := source.read(source.position, _STEP_BYTES):
+                file.write(data)
+        aside.replace(out)
+    except OSError as error:
+        raise ResourceError(
+            f"{path} cannot be decompressed into {folder} ({error})",
+            expected="a folder with room for the plain archive",
+            next_step="Choose a scratch folder with more room",
+        ) from error
+    finally:
+        source.close()
+        aside.unlink(missing_ok=True)
+    return out

@@ -1,0 +1,206 @@
+"""Encoded bytes to pixels: libjpeg-turbo for JPEG, Pillow for everything else.
+
+Pillow decides what is a picture: what the fast decoder refuses goes there (PNG, CMYK, files with
+garbage between the parts of their header), and what Pillow refuses is refused. The orientation that a
+camera noted in EXIF is ignored unless asked for, as torchvision's ImageFolder and `decode_image` do:
+networks were trained that way.
+
+The trap: a JPEG that was cut off, or in which bytes were changed, decodes "successfully" in many programs,
+Pillow among them: libjpeg only warns, and paints what it lacks grey. Here its warnings about the picture
+are errors; `recovered` still gives the pixels to whoever wants them. Damage after which the codes happen
+to fit again gives no warning; only a digest finds that. Notebook 08 teaches it.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import simplejpeg
+from PIL import Image
+
+from smallfiles.images.faults import damaged, not_a_picture, too_large
+from smallfiles.images.header import Header, is_jpeg, read_header, tidied
+from smallfiles.samples import Buffer
+
+Pixels: TypeAlias = npt.NDArray[np.uint8]
+Mode: TypeAlias = Literal["RGB", "L"]
+
+LARGEST_PIXELS = 100_000_000
+"""Of a picture, 300 MB as RGB; the largest of ImageNet has about 60 million."""
+
+_COLOURS: dict[Mode, str] = {"RGB": "RGB", "L": "GRAY"}
+_ORIENTATION = 0x0112
+_OF_THE_PICTURE = ("Corrupt JPEG data", "Premature end of JPEG")
+"""How libjpeg's warnings begin that mean wrong pixels; others are of notes in the header."""
+
+
+def decode(data: Buffer, *, mode: Mode = "RGB", exif: bool = False) -> Pixels:
+    """Decode a whole picture.
+
+    Args:
+        data: A JPEG, PNG, PPM or another file that Pillow opens.
+        mode: `RGB`, or `L` for grey.
+        exif: Turn the picture as its EXIF orientation says; else that is ignored.
+
+    Returns:
+        uint8, rows x columns x channels (3, or 1 for grey), owned by the caller.
+
+    Raises:
+        ImageError: No complete picture, a damaged one (`DamagedImageError`), or more than
+            `LARGEST_PIXELS`.
+    """
+    pixels = _decoded(data, mode)
+    return np.ascontiguousarray(turned(pixels, orientation(data))) if exif else pixels
+
+
+def _decoded(data: Buffer, mode: Mode) -> Pixels:
+    header = read_header(data)
+    if header is not None:
+        check_size(header.width, header.height)
+        try:
+            found: Pixels = simplejpeg.decode_jpeg(data, _COLOURS[mode])
+        except ValueError:  # also for a mere warning: others shall judge
+            pass
+        else:
+            return found
+    return decode_by_pillow(data, mode)
+
+
+def recovered(data: Buffer) -> bytes:
+    """What can still be made of a damaged picture, as a binary PPM file.
+
+    Raises:
+        ImageError: Nothing.
+    """
+    return to_ppm(_by_pillow(data, "RGB"))
+
+
+def to_ppm(pixels: Pixels) -> bytes:
+    """RGB pixels as a binary PPM file."""
+    height, width = pixels.shape[:2]
+    return b"P6\n%d %d\n255\n" % (width, height) + pixels.tobytes()
+
+
+def orientation(data: Buffer) -> int:
+    """The EXIF orientation, 1 to 8; 1 where there is none or it is broken."""
+    try:
+        with Image.open(io.BytesIO(data)) as picture:
+            found = picture.getexif().get(_ORIENTATION, 1)
+    except Exception:  # Pillow's parsers raise what they like on broken EXIF, and it is only a note
+        return 1
+    return found if found in range(1, 9) else 1
+
+
+def decode_reduced(data: Buffer, header: Header, denominator: int) -> Pixels:
+    """A whole JPEG as RGB at a half, a quarter or an eighth of its size, or as it is (1).
+
+    Raises:
+        ImageError: No complete picture.
+    """
+    least_height, least_width = -(-header.height // denominator), -(-header.width // denominator)
+    try:
+        found: Pixels = simplejpeg.decode_jpeg(
+            data, "RGB", min_height=least_height, min_width=least_width, min_factor=denominator
+        )
+    except ValueError:  # also for a mere warning: others shall judge
+        return decode_by_pillow(data, "RGB")
+    return found
+
+
+def check_size(width: int, height: int) -> None:
+    """Refuse a picture that would take all the memory.
+
+    Raises:
+        ImageError: More than `LARGEST_PIXELS`.
+    """
+    if width * height > LARGEST_PIXELS:
+        raise too_large(f"{width:,} x {height:,} pixels", LARGEST_PIXELS)
+
+
+def decode_by_pillow(data: Buffer, mode: Mode) -> Pixels:
+    """A whole picture of any kind that Pillow knows, for what the fast decoder does not take.
+
+    Raises:
+        ImageError: No complete picture, a damaged one, or more than `LARGEST_PIXELS`.
+    """
+    pixels = _by_pillow(data, mode)
+    warning = _warning(data) if is_jpeg(data) else None
+    if warning is not None:
+        raise damaged(warning)
+    return pixels
+
+
+def _by_pillow(data: Buffer, mode: Mode) -> Pixels:
+    try:
+        with Image.open(io.BytesIO(data)) as picture:
+            check_size(*picture.size)
+            pixels = np.array(_eight_bits(picture).convert(mode))
+    except Image.DecompressionBombError as error:
+        raise too_large(" ".join(re.findall(r"\d+ pixels", str(error))[:1]), LARGEST_PIXELS) from error
+    except (OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, TypeError) as error:
+        raise not_a_picture(_reason(data, error)) from error
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+def _warning(data: Buffer) -> str | None:
+    """What libjpeg warns of in the picture itself, which Pillow does not tell; None if nothing.
+
+    Bytes between the parts of a header are tolerated, and so are zeros before the end marker.
+    """
+    tidy = tidied(data)
+    found = None if tidy is None else _warned(tidy)
+    return found and _warned(tidied(data, padding=False) or b"")
+
+
+def _warned(data: bytes) -> str | None:
+    for colours in ("CMYK", "GRAY"):  # the first fails at once on what is not CMYK
+        try:
+            simplejpeg.decode_jpeg(data, colours)
+        except ValueError as error:
+            if str(error).startswith(_OF_THE_PICTURE):
+                return str(error)
+        else:
+            break
+    return None
+
+
+def _eight_bits(picture: Any) -> Any:
+    """Sixteen bits a pixel scaled to eight; Pillow alone would cut off everything above 255.
+
+    Raises:
+        ValueError: Pixels of which nobody knows what is black and what is white.
+    """
+    if picture.mode == "F" or (picture.mode == "I" and picture.format == "TIFF"):
+        kind = "floating-point numbers" if picture.mode == "F" else "integers of 32 bits"
+        raise ValueError(f"its pixels are {kind}, of which nothing says what is black and what is white")
+    if not picture.mode.startswith("I"):
+        return picture
+    wide = np.asarray(picture).astype(np.int64).clip(0, 65535)
+    return Image.fromarray((wide >> 8).astype(np.uint8))
+
+
+def _reason(data: Buffer, error: Exception) -> str:
+    """In few words why not; Pillow names an object in memory, which tells nobody anything."""
+    start = bytes(data[:64]).lstrip().lower()
+    if len(data) == 0:
+        return "it has no bytes"
+    if start.startswith((b"<!doctype", b"<html", b"<?xml")):
+        return "it is a web page, as an interrupted download leaves it"
+    if "cannot identify" in str(error):
+        return f"no known kind of image; it begins with {bytes(data[:8]).hex(' ')}"
+    return str(error)
+
+
+def turned(pixels: Pixels, found: int) -> Pixels:
+    """Pixels the right way up for an EXIF orientation."""
+    if found >= 5:
+        pixels = pixels.swapaxes(0, 1)
+    if found in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if found in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return pixels

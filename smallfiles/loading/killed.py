@@ -1,0 +1,185 @@
+"""Say why a worker died, and what to change, where torch says that it did.
+
+    signal 9            the system or the scheduler killed it: the memory of the job was used up
+    bus error           a page of shared memory could not be had: /dev/shm is full
+    ancdata, too many   every batch on its way is an open file, and their number is limited
+
+The trap: "DataLoader worker (pid 4242) is killed by signal: Killed" names neither, so people lower the
+batch size until it works (pytorch#5040, #973). Appendix 12 shows each.
+"""
+
+from __future__ import annotations
+
+import re
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from smallfiles import machine
+from smallfiles.errors import ResourceError, SmallfilesError
+
+SHM = Path("/dev/shm")
+
+NOTICED_AFTER_S = 2.0
+"""So long the end of a worker may take to be noticed after its connection was cut."""
+
+_PID = re.compile(r"pid(?:\(s\))? ([\d, ]+)")
+_SIGNAL = re.compile(r"killed by signal: ([^.]+)")
+
+
+class WorkerDiedError(ResourceError):
+    """A process that made batches is gone."""
+
+
+@dataclass(frozen=True)
+class Crew:
+    """What a loader has at work, for messages.
+
+    Args:
+        workers: Processes.
+        prefetch: Batches that each makes ahead.
+        batch_bytes: Size of a batch.
+    """
+
+    workers: int
+    prefetch: int
+    batch_bytes: int
+
+    @property
+    def ahead_bytes(self) -> int:
+        """Shared memory for all batches made ahead, and the one in use."""
+        return (self.workers * self.prefetch + 1) * self.batch_bytes
+
+
+@contextmanager
+def explained(crew: Crew) -> Iterator[None]:
+    """Turn what torch says about dead workers and lost files into sentences.
+
+    Args:
+        crew: Of the loader.
+
+    Raises:
+        WorkerDiedError: A worker was killed or has ended.
+        ResourceError: Too many open files.
+    """
+    try:
+        yield
+    except SmallfilesError:
+        raise
+    except (RuntimeError, OSError, EOFError) as error:
+        found = explain(error, crew)
+        if found is None and isinstance(error, ConnectionError | EOFError | FileNotFoundError):
+            found = _cut_off(error, crew)
+        if found is None:
+            raise
+        try:
+            raise found from error
+        finally:
+            del found  # or error and frame would keep each other, and the workers, alive
+
+
+def explain(error: BaseException, crew: Crew) -> ResourceError | None:
+    """The sentence for an error of torch's; None for one that is not about workers or open files."""
+    text = _told(error)
+    if "ancdata" in text or "Too many open files" in text or "unable to open shared memory" in text:
+        return _files(text)
+    if "shared memory" in text and "DataLoader worker" not in text:
+        return ResourceError(
+            f"shared memory could not be had ({text.splitlines()[0][:200]})",
+            expected=f"{_mib(crew.ahead_bytes)} in {SHM} for batches on their way",
+            next_step=_LESS_SHM,
+        )
+    pids = _PID.search(text)
+    if "DataLoader worker" not in text or pids is None:
+        return None
+    signal = _SIGNAL.search(text)
+    return _died(pids[1], signal[1] if signal else "", crew)
+
+
+def _cut_off(error: BaseException, crew: Crew) -> ResourceError:
+    """A worker died between telling of a batch and handing it over; torch has not noticed yet."""
+    try:
+        time.sleep(NOTICED_AFTER_S)  # torch raises here, from its handler of signals
+    except RuntimeError as late:
+        found = explain(late, crew)
+        if found is not None:
+            return found
+    return _died("unknown", "", crew)
+
+
+def _told(error: BaseException) -> str:
+    """What an error says, and those before it: torch tells the signal in one and hides it behind another."""
+    texts, earlier = [str(error)], error.__cause__ or error.__context__
+    while earlier is not None and len(texts) < 9:
+        texts.append(str(earlier))
+        earlier = earlier.__cause__ or earlier.__context__
+    return "\n".join(texts)
+
+
+def check_shared_memory(crew: Crew, folder: Path = SHM) -> None:
+    """Refuse before the start what would end in a bus error.
+
+    Args:
+        crew: What will be at work.
+        folder: Where shared memory lies.
+
+    Raises:
+        ResourceError: It has not enough free space for the batches made ahead.
+    """
+    free = machine.filesystem(folder).free_bytes
+    if crew.workers and crew.ahead_bytes > free:
+        raise ResourceError(
+            f"{folder} has {_mib(free)} free, and {crew.workers} workers with {crew.prefetch} batches ahead "
+            f"need {_mib(crew.ahead_bytes)}",
+            expected="room for all batches on their way",
+            next_step=_LESS_SHM,
+        )
+
+
+_LESS_SHM = (
+    "Use threads (--mode threads), fewer workers, a smaller prefetch or batch; a container gets more with "
+    "--shm-size"
+)
+
+
+def _died(pids: str, signal: str, crew: Crew) -> WorkerDiedError:
+    who = f"a worker of the loader (process {pids.strip(', ')})"
+    if signal.startswith("Killed"):
+        limit = _mib(machine.memory_limit_bytes())
+        return WorkerDiedError(
+            f"{who} was killed by signal 9",
+            expected=f"{crew.workers} workers within the memory of this job, {limit} for all its processes",
+            next_step="If nobody killed it by hand, memory was used up: ask for more (--mem), use fewer "
+            "workers or a smaller prefetch, or threads (--mode threads)",
+        )
+    if signal.startswith("Bus error"):
+        free = _mib(machine.filesystem(SHM).free_bytes)
+        return WorkerDiedError(
+            f"{who} got a bus error",
+            expected=f"{_mib(crew.ahead_bytes)} of shared memory for batches ({SHM} has {free} free now), "
+            "and packed files that nobody shortens while they are read",
+            next_step=_LESS_SHM,
+        )
+    how = f"was ended by the signal {signal}" if signal else "ended without a word"
+    return WorkerDiedError(
+        f"{who} {how}",
+        expected="workers that live as long as the loader",
+        next_step="Look for its own message above; try --mode main, where a crash shows its place",
+    )
+
+
+def _files(text: str) -> ResourceError:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return ResourceError(
+        f"no more files could be opened for batches on their way ({text.splitlines()[0][:120]})",
+        expected=f"fewer than {soft:,} open files, the limit of this process",
+        next_step=f"Raise it with: ulimit -n {hard}; keep no batches in lists, since each is an open file; "
+        "or call torch.multiprocessing.set_sharing_strategy('file_system')",
+    )
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:,.0f} MiB"

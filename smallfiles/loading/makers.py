@@ -1,0 +1,230 @@
+"""Batches of images, of images with captions, and of encoded bytes.
+
+The bytes of a batch are fetched in one call, in the order in which they lie, and each image is decoded
+straight into its place.
+
+The trap: captions differ in length, so a batch that is as wide as its longest caption has another shape
+each time, and no ring of equal slots could hold it. Here the width is fixed. Notebook 08 teaches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from smallfiles.captions import END, PAD, Vocabulary
+from smallfiles.errors import UsageError
+from smallfiles.loading.batches import Array, Batch, Indices, Layout, OnError, SampleRngs, allocate
+from smallfiles.loading.faults import fetch, fill
+from smallfiles.samples import Buffer, Reader, TargetKind
+
+_INT64: np.dtype[Any] = np.dtype(np.int64)
+_UINT8: np.dtype[Any] = np.dtype(np.uint8)
+_PLURAL: dict[TargetKind, str] = {"label": "labels", "captions": "captions"}
+
+
+class Transform(Protocol):
+    """What makes an image of encoded bytes; those of `smallfiles.images` do."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows, columns, channels."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the pixels."""
+
+    def into(self, data: Buffer, rng: np.random.Generator, out: Array) -> Any:
+        """Decode and augment `data` into `out`."""
+
+
+@dataclass(frozen=True)
+class ImageBatches:
+    """Images and labels: `image` [B, *shape of the transform], `target` and `index` int64 [B].
+
+    Args:
+        reader: A packed set with labels.
+        transform: Makes an image of encoded bytes.
+        seed: Of all augmentation.
+        on_error: What to do about a sample that cannot be read or decoded.
+    """
+
+    reader: Reader
+    transform: Transform
+    seed: int = 0
+    on_error: OnError = "stop"
+
+    fixed = True
+
+    def __post_init__(self) -> None:
+        _demand(self.reader, "label")
+
+    def layout(self, count: int) -> Layout:
+        """See `BatchMaker`."""
+        image = (count, *self.transform.shape), np.dtype(self.transform.dtype)
+        return {"image": image, "target": ((count,), _INT64), "index": ((count,), _INT64)}
+
+    def make(self, indices: Indices, epoch: int, out: Mapping[str, Array] | None = None) -> Batch:
+        """See `BatchMaker`."""
+        arrays = _lead(self.layout(len(indices)), out)
+        rngs = SampleRngs(self.seed, epoch)
+        images, targets = arrays["image"], arrays["target"]
+
+        def put(place: int, index: int, data: Buffer) -> None:
+            self.transform.into(data, rngs.at(index), images[place])
+            targets[place] = self.reader.target(index)
+
+        return fill(self.reader, indices, epoch, arrays, put, self.on_error)
+
+
+@dataclass(frozen=True)
+class CaptionBatches:
+    """Images and captions as numbers of words, `PAD` behind the last.
+
+    `tokens` is int64 [B, words] and `lengths` [B] for one caption an image, [B, captions, words] and
+    [B, captions] for all; `image` as in `ImageBatches` where there is a transform; `index` [B].
+
+    Args:
+        reader: A packed set with captions.
+        vocabulary: Numbers of words.
+        transform: Makes an image of encoded bytes; None leaves images out.
+        seed: Of all augmentation, and of the choice of captions.
+        pick: `one` at random, another in each epoch, or `all`.
+        captions: How many there are at most with `all`; those that an image lacks are of length 0.
+        words: Width; longer captions are cut, and still end with `END`.
+        on_error: What to do about a sample that cannot be read or decoded.
+    """
+
+    reader: Reader
+    vocabulary: Vocabulary
+    transform: Transform | None = None
+    seed: int = 0
+    pick: Literal["one", "all"] = "one"
+    captions: int = 5
+    words: int = 64
+    on_error: OnError = "stop"
+
+    fixed = True
+
+    def __post_init__(self) -> None:
+        _demand(self.reader, "captions")
+        if self.pick not in ("one", "all") or self.captions < 1 or self.words < 2:
+            raise UsageError(
+                f"pick={self.pick!r}, captions={self.captions} and words={self.words} are asked for",
+                expected="pick one or all, 1 or more captions, and 2 or more words",
+                next_step="Start with CaptionBatches(reader, vocabulary)",
+            )
+
+    def layout(self, count: int) -> Layout:
+        """See `BatchMaker`."""
+        shape = (count,) if self.pick == "one" else (count, self.captions)
+        found: Layout = {"tokens": ((*shape, self.words), _INT64), "lengths": (shape, _INT64)}
+        if self.transform is not None:
+            found["image"] = (count, *self.transform.shape), np.dtype(self.transform.dtype)
+        return found | {"index": ((count,), _INT64)}
+
+    def make(self, indices: Indices, epoch: int, out: Mapping[str, Array] | None = None) -> Batch:
+        """See `BatchMaker`."""
+        arrays = _lead(self.layout(len(indices)), out)
+        rngs = SampleRngs(self.seed, epoch)
+        tokens, lengths = arrays["tokens"], arrays["lengths"]
+
+        def put(place: int, index: int, data: Buffer) -> None:
+            rng = rngs.at(index)
+            chosen = self._chosen(index, rng)
+            rows, ends = tokens[place].reshape(-1, self.words), lengths[place : place + 1].reshape(-1)
+            rows[:], ends[:] = PAD, 0
+            for row, caption in enumerate(chosen):
+                numbers = self.vocabulary.encode(caption)
+                if len(numbers) > self.words:
+                    numbers = [*numbers[: self.words - 1], END]
+                rows[row, : len(numbers)], ends[row] = numbers, len(numbers)
+            if self.transform is not None:
+                self.transform.into(data, rng, arrays["image"][place])
+
+        return fill(self.reader, indices, epoch, arrays, put, self.on_error)
+
+    def _chosen(self, index: int, rng: np.random.Generator) -> list[str]:
+        target = self.reader.target(index)
+        texts = target if isinstance(target, list) else []
+        if self.pick == "all":
+            return texts[: self.captions]
+        return [texts[int(rng.integers(len(texts)))]] if texts else []
+
+
+@dataclass(frozen=True)
+class RawBatches:
+    """The encoded bytes one after the other: sample i is `data[offsets[i]:offsets[i + 1]]`.
+
+    `data` is uint8, `offsets` int64 [B + 1], `index` int64 [B], and `target` int64 [B] for labels.
+
+    Args:
+        reader: A packed set.
+        seed: Not used; all makers have one.
+        on_error: What to do about a sample that cannot be read.
+        largest_bytes: The largest sample, for `layout`; None looks it up.
+    """
+
+    reader: Reader
+    seed: int = 0
+    on_error: OnError = "stop"
+    largest_bytes: int | None = None
+
+    fixed = False
+
+    def layout(self, count: int) -> Layout:
+        """The most that `count` samples may take; see `BatchMaker`."""
+        largest = self.largest_bytes
+        if largest is None:
+            largest = max((self.reader.size(index) for index in range(len(self.reader))), default=0)
+        return self._layout(count, count * largest)
+
+    def make(self, indices: Indices, epoch: int, out: Mapping[str, Array] | None = None) -> Batch:
+        """See `BatchMaker`."""
+        found, faults = fetch(self.reader, indices, epoch, self.on_error)
+        total = sum(len(data) for _, data in found)
+        arrays = _lead(self._layout(len(found), total), out)
+        offsets = np.cumsum([0, *(len(data) for _, data in found)])
+        arrays["offsets"][:] = offsets
+        for (_, data), start, stop in zip(found, offsets[:-1], offsets[1:], strict=True):
+            arrays["data"][start:stop] = np.frombuffer(data, np.uint8)
+        arrays["index"][:] = [index for index, _ in found]
+        if "target" in arrays:
+            arrays["target"][:] = [self.reader.target(index) for index, _ in found]
+        return Batch(arrays, faults)
+
+    def _layout(self, count: int, data_bytes: int) -> Layout:
+        found: Layout = {"data": ((data_bytes,), _UINT8), "offsets": ((count + 1,), _INT64)}
+        if self.reader.target_kind == "label":
+            found["target"] = (count,), _INT64
+        return found | {"index": ((count,), _INT64)}
+
+
+def _demand(reader: Reader, kind: TargetKind) -> None:
+    if reader.target_kind != kind:
+        raise UsageError(
+            f"{reader.path} holds {_PLURAL[reader.target_kind]}",
+            expected=_PLURAL[kind],
+            next_step="Use ImageBatches for labels and CaptionBatches for captions",
+        )
+
+
+def _lead(layout: Layout, out: Mapping[str, Array] | None) -> dict[str, Array]:
+    """The leading parts of `out` in the shapes of a layout, or new arrays."""
+    if out is None:
+        return allocate(layout)
+    found = {}
+    for name, (shape, dtype) in layout.items():
+        array = out.get(name)
+        if array is None or array.dtype != dtype or array.shape[1:] != shape[1:] or len(array) < shape[0]:
+            got = "missing" if array is None else f"{array.dtype} {list(array.shape)}"
+            raise UsageError(
+                f"the array {name} for a batch is {got}",
+                expected=f"{dtype} {list(shape)}, or more rows",
+                next_step="Allocate what layout(count) says",
+            )
+        found[name] = array[: shape[0]]
+    return found

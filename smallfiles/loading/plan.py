@@ -1,0 +1,252 @@
+"""Which samples a rank reads in an epoch, in which order, cut into batches: arithmetic, no files.
+
+Every sample comes exactly once an epoch, for any numbers of ranks, workers and shards; samples are
+repeated or left out only when asked, and counted. The order is a function of the seed and the epoch.
+
+The trap: webdataset 1.0.2 shuffles the shards alike in each epoch unless it is told the epoch, and gives
+whole shards to ranks, so that some have more batches than others and the last all-reduce waits for ever.
+Notebooks 05 and 10 teach it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from smallfiles.errors import UsageError
+
+Order: TypeAlias = npt.NDArray[np.int64]
+_SAMPLES, _SHARDS, _BUFFER = range(3)  # what a generator is for: equal seeds must not give equal numbers
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """The share of one rank in every epoch.
+
+    Args:
+        samples: How many the data set has.
+        batch: How many go into a batch; the last may be smaller.
+        seed: Of all orders; 0 or more.
+        shuffle: A new order in each epoch; False keeps the stored one.
+        rank: Number of this process.
+        world_size: How many processes share the data set.
+        drop_last: Leave out samples so that all batches of all ranks are full, and equally many.
+        pad: Repeat samples so that all ranks have equally many.
+        streams: 0 reads at random. Otherwise each rank reads so many long runs, from shard to shard.
+        shards: Number of samples in each shard; empty cuts into runs of `buffer` samples.
+        buffer: Samples that a stream holds to shuffle them; 1 keeps the order inside a shard.
+        whole_shards: No shard is shared by two ranks (which then have different numbers of samples).
+        data: Which data set it is, in stored order (`dataset.name_of_data`); empty if not known.
+
+    Raises:
+        UsageError: These numbers contradict each other.
+    """
+
+    samples: int
+    batch: int = 64
+    seed: int = 0
+    shuffle: bool = True
+    rank: int = 0
+    world_size: int = 1
+    drop_last: bool = False
+    pad: bool = False
+    streams: int = 0
+    shards: tuple[int, ...] = ()
+    buffer: int = 1024
+    whole_shards: bool = False
+    data: str = ""
+
+    def __post_init__(self) -> None:
+        for name, least in (("samples", 0), ("batch", 1), ("seed", 0), ("streams", 0), ("buffer", 1)):
+            if getattr(self, name) < least:
+                _refuse(f"{name} is {getattr(self, name)}", f"{least} or more", "Choose another number")
+        if not 0 <= self.rank < self.world_size:
+            _refuse(
+                f"this is rank {self.rank} of {self.world_size}",
+                "a rank from 0 to one less than the number of ranks",
+                "Take both from smallfiles.machine.ranks",
+            )
+        if self.drop_last and self.pad:
+            _refuse("drop_last and pad are both asked for", "one of them", "Choose one")
+        if self.shards and sum(self.shards) != self.samples:
+            _refuse(
+                f"the shards hold {sum(self.shards):,} samples and the data set {self.samples:,}",
+                "equal numbers",
+                "Take both from the same reader",
+            )
+        if self.whole_shards and len(self.shards) < self.world_size:
+            _refuse(
+                f"{len(self.shards)} shards are to be shared by {self.world_size} ranks as a whole",
+                "at least one shard for each rank",
+                f"Use at most {len(self.shards)} ranks, pack smaller shards, or leave whole_shards out",
+            )
+        if self.whole_shards and not self.streams:
+            _refuse("whole shards are asked for in random order", "a stream", "Set streams to 1 or more")
+
+    def length(self, epoch: int = 0) -> int:
+        """Number of this rank's batches in an epoch."""
+        return self.batches_per_rank(epoch)[self.rank]
+
+    def batches_per_rank(self, epoch: int = 0) -> tuple[int, ...]:
+        """Number of batches of each rank; training must know where they differ.
+
+        They differ where fewer samples than ranks remain for the last batch, and with whole shards.
+        """
+        return tuple(-(-size // self.batch) for size in self.samples_per_rank(epoch))
+
+    def samples_per_rank(self, epoch: int = 0) -> tuple[int, ...]:
+        """Number of samples of each rank, after dropping or padding."""
+        own = self._own_sizes(epoch)
+        if self.drop_last:
+            return (min(own) // self.batch * self.batch,) * self.world_size
+        return (max(own),) * self.world_size if self.pad else own
+
+    def padded(self, epoch: int = 0) -> int:
+        """How many samples come a second time in an epoch, over all ranks."""
+        return max(0, sum(self.samples_per_rank(epoch)) - self.samples)
+
+    def dropped(self, epoch: int = 0) -> int:
+        """How many samples do not come in an epoch, over all ranks."""
+        return max(0, self.samples - sum(self.samples_per_rank(epoch)))
+
+    def indices(self, epoch: int) -> Order:
+        """Numbers of this rank's samples in the order of its batches."""
+        if not self.streams:
+            return self._share(self._order(epoch), epoch)
+        batches = self.batches(epoch)
+        return np.concatenate(batches) if batches else np.empty(0, np.int64)
+
+    def batches(self, epoch: int) -> list[Order]:
+        """The samples of each batch of this rank."""
+        if not self.streams:
+            return self._cut(self.indices(epoch))
+        streams = [self._cut(self.stream(epoch, number)[1]) for number in range(self.streams)]
+        return [streams[n % self.streams][n // self.streams] for n in range(self.length(epoch))]
+
+    def stream(self, epoch: int, number: int) -> tuple[Order, Order]:
+        """One long run of a rank: the order in which it is read, and that in which it is handed out.
+
+        Batch n of a rank is batch n // streams of stream n % streams. A sample is handed out when at most
+        `buffer` samples beyond those handed out before were read.
+
+        Args:
+            epoch: Number of the epoch.
+            number: Number of the stream.
+
+        Returns:
+            Numbers of the same samples in both orders.
+        """
+        reads = self._run(epoch, number)
+        if not self.shuffle or self.buffer == 1:
+            return reads, reads
+        rng = self._rng(epoch, _BUFFER, self.rank * self.streams + number)
+        return reads, through_buffer(reads, self.buffer, rng)
+
+    def of_rank(self, rank: int) -> EpochPlan:
+        """The same plan for another rank."""
+        return replace(self, rank=rank)
+
+    def depends_on(self) -> dict[str, Any]:
+        """What decides which samples a batch number means, for a checkpoint; the rank does not count."""
+        fields = asdict(self)
+        shards = fields.pop("shards")
+        del fields["rank"]
+        return fields | {"shards": len(shards)}
+
+    def _own_sizes(self, epoch: int) -> tuple[int, ...]:
+        if not self.whole_shards:
+            least, more = divmod(self.samples, self.world_size)
+            return tuple(least + (rank < more) for rank in range(self.world_size))
+        sizes = np.array(self.shards)[self._shard_order(epoch, len(self.shards))]
+        return tuple(int(sizes[rank :: self.world_size].sum()) for rank in range(self.world_size))
+
+    def _order(self, epoch: int) -> Order:
+        """All samples of all ranks in random order."""
+        if not self.shuffle:
+            return np.arange(self.samples)
+        return self._rng(epoch, _SAMPLES).permutation(self.samples)
+
+    def _share(self, order: Order, epoch: int) -> Order:
+        """This rank's part of an order: every n-th, so that the ranks' batches together follow it."""
+        own = order[self.rank :: self.world_size]
+        size = self.samples_per_rank(epoch)[self.rank]
+        return own[:size] if size <= len(own) else np.resize(own if len(own) else order, size)
+
+    def _run(self, epoch: int, number: int) -> Order:
+        """What a stream reads: its part of this rank's part of the shards."""
+        mine = self._rank_run(epoch)
+        batches, size = -(-len(mine) // self.batch), len(mine)
+        if not batches:
+            return mine
+        counts = [batches // self.streams + (n < batches % self.streams) for n in range(self.streams)]
+        sizes = [count * self.batch for count in counts]
+        sizes[(batches - 1) % self.streams] -= batches * self.batch - size  # it has the last, smaller batch
+        start = sum(sizes[:number])
+        return mine[start : start + sizes[number]]
+
+    def _rank_run(self, epoch: int) -> Order:
+        """What this rank reads, shard after shard."""
+        borders = self._borders()
+        numbers = self._shard_order(epoch, len(borders) - 1)
+        own = self._own_sizes(epoch)
+        if self.whole_shards:
+            numbers, start = numbers[self.rank :: self.world_size], 0
+        else:
+            start = sum(own[: self.rank])
+        order = _joined(borders, numbers, start, start + own[self.rank])
+        size = self.samples_per_rank(epoch)[self.rank]
+        if size <= len(order):
+            return order[:size]
+        return np.resize(order if len(order) else _joined(borders, numbers, 0, self.samples), size)
+
+    def _borders(self) -> Order:
+        """First sample of each shard, and one after the last."""
+        if self.shards:
+            return np.cumsum([0, *self.shards])
+        return np.unique(np.append(np.arange(0, self.samples, self.buffer), self.samples))
+
+    def _shard_order(self, epoch: int, count: int) -> Order:
+        return self._rng(epoch, _SHARDS).permutation(count) if self.shuffle else np.arange(count)
+
+    def _rng(self, epoch: int, purpose: int, number: int = 0) -> np.random.Generator:
+        return np.random.default_rng([self.seed, epoch, purpose, number])
+
+    def _cut(self, order: Order) -> list[Order]:
+        return [order[start : start + self.batch] for start in range(0, len(order), self.batch)]
+
+
+def _joined(borders: Order, numbers: Order, start: int, stop: int) -> Order:
+    """Samples `start` to `stop` of the shards `numbers` put one after the other."""
+    ends = np.cumsum(borders[numbers + 1] - borders[numbers])
+    found = []
+    for number, end in zip(numbers.tolist(), ends.tolist(), strict=True):
+        first, last = int(borders[number]), int(borders[number + 1])
+        begin = end - (last - first)
+        if begin < stop and end > start:
+            found.append(np.arange(first + max(0, start - begin), last - max(0, end - stop)))
+    return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+def through_buffer(reads: Order, size: int, rng: np.random.Generator) -> Order:
+    """The order in which samples leave a shuffle buffer that they enter in the order `reads`.
+
+    Args:
+        reads: Numbers of samples as they are read.
+        size: Samples that the buffer holds; a random one leaves for each that comes.
+        rng: Chooses.
+    """
+    size = min(size, len(reads))
+    held, late = reads[:size].tolist(), reads[size:].tolist()
+    places = rng.integers(0, max(size, 1), len(late)).tolist()
+    left = []
+    for place, came in zip(places, late, strict=True):
+        left.append(held[place])
+        held[place] = came
+    return np.array(left + rng.permutation(held).tolist(), np.int64)
+
+
+def _refuse(got: str, expected: str, next_step: str) -> NoReturn:
+    raise UsageError(got, expected=expected, next_step=next_step)

@@ -1,0 +1,108 @@
+"""Which epoch comes next, and at which of its batches it begins.
+
+The trap: a sampler that waits for `set_epoch` gives the same order in every epoch to all who forget the
+call (pytorch#31771). This one goes on by itself, and `set_epoch` only corrects it. A persistent worker
+never hears of either, so each number that is sent to one carries its epoch. Notebook 10 teaches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from torch.utils.data import Sampler
+
+from smallfiles.errors import UsageError
+from smallfiles.loading.plan import EpochPlan
+
+EPOCH_BIT = 40
+"""From this bit on, the number of a sample tells its epoch."""
+
+
+class Schedule:
+    """The place in the sequence of epochs; lives in the trainer's process.
+
+    Args:
+        plan: What each epoch is.
+    """
+
+    def __init__(self, plan: EpochPlan) -> None:
+        self.plan = plan
+        self.epoch = 0
+        self.start = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next pass is this epoch; from its first batch, unless it was to begin elsewhere anyway."""
+        if epoch != self.epoch:
+            self.start_at(epoch, 0)
+
+    def start_at(self, epoch: int, batch: int) -> None:
+        """The next pass is this epoch from this batch on.
+
+        Raises:
+            UsageError: The epoch has fewer batches.
+        """
+        length = self.plan.length(epoch) if epoch >= 0 else 0
+        if epoch < 0 or not 0 <= batch <= length:
+            raise UsageError(
+                f"epoch {epoch} is to begin at batch {batch}",
+                expected=f"an epoch of 0 or more and a batch from 0 to {length}",
+                next_step="Resume with the batch size and number of ranks of the run that was stopped",
+            )
+        self.epoch, self.start = epoch, batch
+
+    def take(self) -> tuple[int, int]:
+        """Epoch and first batch of the pass that begins now; the next pass is the next epoch."""
+        taken = self.epoch, self.start
+        self.epoch, self.start = self.epoch + 1, 0
+        return taken
+
+
+class EpochBatches(Sampler[list[int]]):
+    """A batch sampler: lists of numbers that carry their epoch.
+
+    Args:
+        plan: What each epoch is.
+    """
+
+    drop_last = False  # what the plan drops is gone already; Accelerate asks
+
+    def __init__(self, plan: EpochPlan) -> None:
+        self.schedule = Schedule(plan)
+        self.batch_size = plan.batch
+
+    @property
+    def sampler(self) -> EpochBatches:
+        """Itself, where Lightning and Accelerate look for `set_epoch`."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next pass is this epoch."""
+        self.schedule.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return self.schedule.plan.length(self.schedule.epoch)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        # torch makes two iterators for one pass and uses one: nothing may happen before the first batch.
+        epoch, start = self.schedule.take()
+        for batch in self.schedule.plan.batches(epoch)[start:]:
+            yield (batch | (epoch << EPOCH_BIT)).tolist()
+
+
+def split_numbers(numbers: Sequence[int], samples: int) -> tuple[list[int], int]:
+    """Numbers of samples, and the epoch that they carry; negative ones count from the end.
+
+    Raises:
+        UsageError: They are of several epochs.
+    """
+    array = np.asarray(numbers, np.int64)
+    epochs = np.unique(np.where(array < 0, 0, array >> EPOCH_BIT))
+    if len(epochs) > 1:
+        raise UsageError(
+            f"one batch was asked for with samples of the epochs {epochs.tolist()}",
+            expected="samples of one epoch",
+            next_step="Use make_loader, or numbers from 0 to len(dataset) - 1",
+        )
+    plain = np.where(array < 0, array + samples, array & ((1 << EPOCH_BIT) - 1))
+    return plain.tolist(), int(epochs[0]) if len(epochs) else 0

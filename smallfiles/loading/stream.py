@@ -1,0 +1,159 @@
+"""Long runs through shards: read from the first byte to the last, shuffled in a buffer of samples.
+
+On a parallel file system and on disks one long read is cheaper than a thousand places; so a stream never
+goes back. What is handed out is known before anything is read (`EpochPlan.stream`), so that a run that
+was stopped goes on at the same batch without reading what came before.
+
+The trap: an `IterableDataset` is copied into each worker, and each hands out everything, unless it asks
+which worker it is. Notebook 05 shows how random such an order is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from smallfiles.errors import SmallfilesError, UsageError
+from smallfiles.loading.batches import BatchMaker, Layout
+from smallfiles.loading.dataset import Delivered, deliver
+from smallfiles.loading.packets import Block
+from smallfiles.loading.plan import EpochPlan
+from smallfiles.loading.schedule import Schedule
+from smallfiles.samples import Buffer, Reader
+
+READ_AHEAD = 64
+"""Samples that are fetched in one call."""
+
+
+class Window:
+    """A reader of one stream: fetches ahead in reading order, and lets go of what was handed out.
+
+    Args:
+        reader: The shards.
+        reads: Numbers of samples as they are read.
+        emits: The same, as they are handed out.
+        lead: How many samples are read before the first is handed out.
+        start: How many were handed out before.
+    """
+
+    def __init__(
+        self, reader: Reader, reads: Sequence[int], emits: Sequence[int], lead: int, start: int
+    ) -> None:
+        self._reader, self._reads = reader, reads
+        self._lead, self._out = lead, start
+        self._done = set(emits[:start])
+        self._read = 0
+        self._held: dict[int, Buffer] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def __len__(self) -> int:
+        return len(self._reader)
+
+    def read(self, index: int) -> Buffer:
+        """One sample; one that was damaged raises again what was wrong with it."""
+        data = self._held.pop(index, None)
+        return self._reader.read(index) if data is None else data
+
+    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
+        """The next samples to be handed out."""
+        self._out += len(indices)
+        until = min(len(self._reads), self._out + self._lead)
+        while self._read < until:
+            piece = self._reads[self._read : max(until, self._read + READ_AHEAD)]
+            self._fetch([index for index in piece if index not in self._done])
+            self._read += len(piece)
+        # What is not held was damaged, or comes a second time since the ranks are padded.
+        late = {index: self._reader.read(index) for index in indices if index not in self._held}
+        found = {index: self._held.pop(index) for index in set(indices) - set(late)} | late
+        return [found[index] for index in indices]
+
+    def _fetch(self, wanted: list[int]) -> None:
+        try:
+            self._held.update(zip(wanted, self._reader.read_many(wanted), strict=True))
+        except SmallfilesError:  # told when the sample is handed out
+            for index in wanted:
+                with suppress(SmallfilesError):
+                    self._held[index] = self._reader.read(index)
+
+
+class StreamDataset(IterableDataset[Delivered]):
+    """Batches of one rank, read in long runs; each worker reads streams of its own.
+
+    Args:
+        maker: Makes batches; a dataclass with the field `reader`.
+        plan: With one stream or more; as many as there are workers is best.
+    """
+
+    def __init__(self, maker: BatchMaker, plan: EpochPlan) -> None:
+        if not plan.streams:
+            raise UsageError(
+                "the plan of a stream has no streams",
+                expected="one for each worker",
+                next_step="Set streams, or use SampleDataset for random order",
+            )
+        self.maker, self.schedule = maker, Schedule(plan)
+        # Shared with workers that go on living from epoch to epoch.
+        clock: Any = torch.zeros(2, dtype=torch.int64)
+        self._clock: torch.Tensor = clock.share_memory_()
+
+    def __len__(self) -> int:
+        """Number of batches of this rank."""
+        return self.schedule.plan.length(self.schedule.epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next pass is this epoch."""
+        self.schedule.set_epoch(epoch)
+        self._tell(self.schedule.epoch, self.schedule.start)
+
+    def begin(self) -> tuple[int, int]:
+        """Begin a pass: tell the workers its epoch and first batch, and return them."""
+        taken = self.schedule.take()
+        self._tell(*taken)
+        return taken
+
+    def _tell(self, epoch: int, start: int) -> None:
+        self._clock[0], self._clock[1] = epoch, start
+
+    def __iter__(self) -> Iterator[Delivered]:
+        epoch, start = self._clock.tolist()
+        info = get_worker_info()
+        number, count = (0, 1) if info is None else (info.id, info.num_workers)
+        return self.part(epoch, start + number, count)
+
+    def part(
+        self, epoch: int, first: int, step: int, allocate: Callable[[Layout], Block] | None = None
+    ) -> Iterator[Delivered]:
+        """Every `step`-th batch of an epoch from `first` on.
+
+        Args:
+            epoch: Number of the epoch.
+            first: Number of the first batch.
+            step: One for each worker.
+            allocate: Makes the memory of a batch; None chooses.
+        """
+        plan = self.schedule.plan
+        opened: dict[int, tuple[BatchMaker, list[int]]] = {}
+        for number in range(first, plan.length(epoch), step):
+            stream, own = number % plan.streams, number // plan.streams * plan.batch
+            if stream not in opened:
+                opened[stream] = self._open(epoch, stream, own, plan.streams % step == 0)
+            maker, emits = opened[stream]
+            yield deliver(maker, emits[own : own + plan.batch], epoch, allocate)
+
+    def _open(self, epoch: int, stream: int, start: int, alone: bool) -> tuple[BatchMaker, list[int]]:
+        """A maker that reads this stream, and the order in which it hands out."""
+        plan = self.schedule.plan
+        reads, emits = (order.tolist() for order in plan.stream(epoch, stream))
+        if not alone:  # several workers take turns in it: each reads what it needs
+            return self.maker, emits
+        lead = plan.buffer if plan.shuffle else 0
+        window = Window(self.maker.reader, reads, emits, lead, start)
+        own: Any = self.maker
+        return replace(own, reader=window), emits

@@ -1,0 +1,571 @@
+"""Who may write, who still lives, what is ours alone: locks, owners and private folders.
+
+A lock of the kernel (`flock`) is let go when its holder dies, kill -9 included. Some file systems have
+none, and on some it reaches no other machine (Lustre with `localflock`, BeeGFS). So whoever writes an
+output also leaves a sign there and renews it; a sign of another machine that is not renewed for a minute
+is that of a dead process. Before anything is published its owner looks whether the sign is still his own.
+
+A process is named by its number, its start time and the boot of the machine, since numbers come again. A
+job script ends its command while its job goes on, so what it staged belongs to the job: to any process
+that has the job's number in its environment, or to the session of the shell.
+
+The traps: a lock on a file that its last owner has just removed locks nothing, so the name is looked up
+again once the lock is ours. Between two steps a job may have no process on a node, so the scheduler is
+asked. `/dev/shm` is open to all users, so a folder there may be a planted link. Notebook 07 teaches all
+of it.
+
+Format: proc(5), /proc/pid/stat fields 6 (session) and 22 (start time).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from smallfiles import endings
+from smallfiles.errors import BusyError, PackError, ResourceError, cannot_write, writing
+from smallfiles.progress import progress
+
+JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "OAR_JOB_ID")
+GRACE_S = 900.0
+"""A job without any process on this node counts as ended after this time, if no scheduler knows more."""
+
+HEARTBEAT_S = 10.0
+SILENT_S = 60.0
+"""A sign of another machine that was not renewed for so long is that of a dead process."""
+
+LONG_SILENT_S = 900.0
+"""A sign that is older than this is not watched first; no clocks of a cluster differ by as much."""
+
+PREFIX = "smallfiles-"
+
+_PROC = Path("/proc")
+_ASK_S = 10.0
+_SIGN = "owner.json"
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process, a session of processes, or a job.
+
+    Args:
+        kind: `process`, `session`, `job`, or `nobody` for what is kept until it is unstaged.
+        name: Its number, or the job's variable and number.
+        started: Start time of the process (of the session's first one) in ticks since boot.
+        boot: The boot of the machine.
+        world: The PID namespace, since numbers mean nothing in another one.
+        since_s: When this was written, in seconds since the epoch.
+        host: Name of the machine, for messages.
+    """
+
+    kind: str
+    name: str
+    started: int
+    boot: str
+    world: str
+    since_s: float
+    host: str = ""
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        if self.kind == "nobody":
+            return "nobody (kept until it is unstaged)"
+        return f"{self.kind} {self.name.partition('=')[2] or self.name}"
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it is on another machine, as storage that both see tells: its processes are not seen."""
+        return bool(self.host) and self.host != socket.gethostname() and self.boot != _boot()
+
+    @property
+    def _job(self) -> tuple[str, str]:
+        variable, _, number = self.name.partition("=")
+        return variable, number
+
+    def is_alive(self) -> bool:
+        """Whether it may still need its copy; in doubt it may."""
+        if self.kind == "nobody":
+            return True
+        if self.is_elsewhere:
+            return self.kind != "job" or _ask_scheduler(*self._job) is not False
+        if self.boot != _boot():
+            return False
+        if self.kind == "job":
+            return _job_is_alive(self)
+        if self.world != _world():
+            return True
+        number = int(self.name)
+        if self.kind == "process":
+            return start_time(number) == self.started
+        return _session_is_alive(number, self.started)
+
+
+def this_process() -> Owner:
+    """Ourselves."""
+    return _owner("process", str(os.getpid()), start_time(os.getpid()))
+
+
+def this_job() -> Owner:
+    """The job that we run in, or else the session of our terminal or script."""
+    for variable in JOB_VARIABLES:
+        if os.environ.get(variable):
+            return _owner("job", f"{variable}={os.environ[variable]}", 0)
+    leader = os.getsid(0)
+    if leader in (0, os.getpid()):  # its first process is in another namespace, or it is just us
+        return _owner("process", str(os.getppid()), start_time(os.getppid()))
+    return _owner("session", str(leader), start_time(leader))
+
+
+def nobody() -> Owner:
+    """Stands for a copy that is kept until somebody unstages it."""
+    return _owner("nobody", "keep", 0)
+
+
+def _owner(kind: str, name: str, started: int) -> Owner:
+    return Owner(kind, name, started, _boot(), _world(), time.time(), socket.gethostname())
+
+
+def start_time(pid: int) -> int:
+    """Ticks since boot at which a process began; 0 if there is none, or only its corpse."""
+    if not _PROC.is_dir():
+        return int(_exists(pid))
+    fields = _stat_fields(pid)
+    return int(fields[19]) if len(fields) > 19 and fields[0] not in ("Z", "X") else 0
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _stat_fields(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat from the state on; the name before it may hold anything."""
+    try:
+        return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _session_is_alive(leader: int, started: int) -> bool:
+    """A number is not given again while a session bears it, so any member will do."""
+    now = start_time(leader)
+    if now and now != started:
+        return False
+    members = (_stat_fields(pid) for pid in _processes())
+    return any(len(fields) > 3 and fields[3] == str(leader) and fields[0] not in "ZX" for fields in members)
+
+
+def _job_is_alive(owner: Owner) -> bool:
+    variable, number = owner._job
+    if os.environ.get(variable) == number:
+        return True
+    if any(_belongs(pid, variable, number) for pid in _processes()):
+        return True
+    answer = _ask_scheduler(variable, number)
+    return time.time() - owner.since_s < GRACE_S if answer is None else answer
+
+
+def _belongs(pid: int, variable: str, number: str) -> bool:
+    try:
+        environment = (_PROC / str(pid) / "environ").read_bytes()
+        return f"{variable}={number}".encode() in environment.split(b"\0")
+    except OSError:
+        return False
+
+
+def _ask_scheduler(variable: str, number: str) -> bool | None:
+    """Whether SLURM still has the job; None where it cannot be asked or does not answer."""
+    squeue = shutil.which("squeue")
+    if variable != "SLURM_JOB_ID" or squeue is None or not number.isdigit():
+        return None
+    command = [squeue, "--noheader", "--jobs", number, "--format", "%T"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode:
+        return False if "invalid job id" in done.stderr.lower() else None
+    return bool(done.stdout.split())
+
+
+def _processes() -> list[int]:
+    try:
+        return [int(path.name) for path in _PROC.iterdir() if path.name.isdigit()]
+    except OSError:
+        return []
+
+
+def _boot() -> str:
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _world() -> str:
+    try:
+        return str((_PROC / "self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def try_lock(path: Path, *, shared: bool, create: bool = True) -> int | None:
+    """Lock the file `path` without waiting.
+
+    Args:
+        path: A file in our private folder.
+        shared: For a user of a copy; otherwise for the one who makes or removes it.
+        create: Whether to make what is missing.
+
+    Returns:
+        The open descriptor, or None if somebody else holds it (or it is missing and not to be made).
+
+    Raises:
+        ResourceError: The file system has no locks or takes no file.
+    """
+    while True:
+        descriptor = _opened(path, create)
+        if descriptor is None:
+            return None
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except OSError as error:
+            os.close(descriptor)
+            raise ResourceError(
+                f"{path} cannot be locked ({error.strerror or error})",
+                expected="a local file system with flock, so that one process copies and others wait",
+                next_step="Choose another place with --where",
+            ) from error
+        if names(path, descriptor):
+            return descriptor
+        os.close(descriptor)  # its last owner removed it: try again with a new one
+
+
+def _opened(path: Path, create: bool) -> int | None:
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    while True:
+        try:
+            return os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            if not create:
+                return None
+            private_folder(path.parent.parent)  # the last one out removed the empty folder
+        except OSError as error:
+            raise cannot_write(path, error) from error
+
+
+def names(path: Path, descriptor: int) -> bool:
+    """Whether `path` is still the file that is open."""
+    try:
+        found, ours = path.lstat(), os.fstat(descriptor)
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
+
+
+def share(descriptor: int) -> None:
+    """Turn our exclusive lock into a shared one; for a moment somebody else may get between."""
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+
+
+def is_last(descriptor: int) -> bool:
+    """Give up our shared lock for an exclusive one; False if others share it, and ours is gone."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+class Claim:
+    """The right to write in a folder: a lock of the kernel where there is one, and a sign that is renewed.
+
+    Args:
+        folder: Where the sign lies; must exist.
+        busy: The error for a folder that a living process owns, given that one's name.
+        wait: Watch the sign of another machine for a minute, or take its owner for alive at once.
+
+    Raises:
+        BusyError: Somebody else owns it.
+        FileNotFoundError: The folder is gone: its last owner has just removed it.
+        ResourceError: The sign cannot be written.
+    """
+
+    def __init__(self, folder: Path, busy: Callable[[str], BusyError], *, wait: bool = True) -> None:
+        self._folder, self._busy, self._wait = folder, busy, wait
+        self.token = uuid.uuid4().hex[:12]
+        self._path, self._lock_path = folder / _SIGN, folder / "lock"
+        self._stopped, self._pid = threading.Event(), os.getpid()
+        self._lock = -1
+        locked = False
+        try:
+            locked = self._flock()
+            self._own(locked)
+            endings.add(self.release)
+            threading.Thread(target=self._renew, name="heartbeat", daemon=True).start()
+        except BaseException as error:  # an interrupt too: leave nothing
+            if locked and not self._path.exists():
+                self._leave()
+            self.release()
+            if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+                raise cannot_write(self._path, error) from error
+            raise
+
+    def _flock(self) -> bool:
+        """Take the lock, which the kernel lets go when its owner dies; False where there is none."""
+        self._lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if not isinstance(error, BlockingIOError):
+                return False
+            raise self._busy(_name_of(_read_sign(self._path))) from None
+        if not names(self._lock_path, self._lock):
+            raise FileNotFoundError(self._lock_path)
+        return True
+
+    def _own(self, locked: bool) -> None:
+        """Make the sign; it is made by one only, and there whole or not at all."""
+        draft = self._folder / f"{self.token}.sign"
+        try:
+            draft.write_text(json.dumps({"token": self.token, **asdict(this_process())}), encoding="utf-8")
+            while True:
+                try:
+                    _name_if_free(draft, self._path)
+                    return
+                except FileExistsError:
+                    self._remove_dead(locked)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def _remove_dead(self, locked: bool) -> None:
+        """Take away the sign of a dead owner, if it is one."""
+        seen = _read_sign(self._path)
+        if seen is None:
+            return  # given back at this moment
+        if not self._is_dead(seen, locked):
+            raise self._busy(_name_of(seen))
+        taken = self._folder / f"{self.token}.dead"
+        try:
+            self._path.rename(taken)
+        except FileNotFoundError:
+            return
+        found = _read_sign(taken)
+        if found is not None and found.text != seen.text:  # somebody was quicker, and lives
+            taken.rename(self._path)
+            raise self._busy(_name_of(found))
+        taken.unlink()
+
+    def _is_dead(self, seen: _Sign, locked: bool) -> bool:
+        owner = seen.owner
+        if owner is not None and owner.boot and owner.boot == _boot():
+            if locked:
+                return True  # the kernel of this machine would have kept the lock for a living one
+            if owner.world == _world():
+                return not owner.is_alive()
+        if time.time() - seen.time_ns / 1e9 > LONG_SILENT_S:
+            return True
+        return self._wait and not self._is_renewed(seen)
+
+    def _is_renewed(self, seen: _Sign) -> bool:
+        """Watch a sign for as long as a living owner could be silent; no two clocks are compared."""
+        until, pause_s = time.monotonic() + SILENT_S, min(1.0, HEARTBEAT_S / 2)
+        with progress(None, f"see whether {_name_of(seen)} still lives", unit="looks") as bar:
+            while time.monotonic() < until:
+                time.sleep(pause_s)
+                bar.advance()
+                now = _read_sign(self._path)
+                if now != seen:
+                    return now is not None
+        return False
+
+    def _renew(self) -> None:
+        while not self._stopped.wait(HEARTBEAT_S):
+            with contextlib.suppress(OSError):  # storage that does not answer now may do so later
+                if self.is_ours():
+                    os.utime(self._path)
+
+    def is_ours(self) -> bool:
+        """Whether the sign is still ours."""
+        found = _read_sign(self._path)
+        return found is not None and found.token == self.token
+
+    def check(self) -> None:
+        """Raise PackError if the right was lost: nobody publishes what is not his own."""
+        if not self.is_ours():
+            raise PackError(
+                f"another run took over {self._folder}, since this one was silent for too long",
+                expected="to be the only one that writes there",
+                next_step="Leave it to the other run; if there is none, run this again",
+            )
+
+    def release(self) -> None:
+        """Give the right back, and remove the folder if nothing else is in it; once is enough."""
+        if os.getpid() != self._pid:
+            return  # a forked child has the same list of what to do at a signal
+        endings.remove(self.release)
+        self._stopped.set()
+        if self._lock >= 0 and self.is_ours():
+            self._leave()
+        self._unlock()
+
+    def _leave(self) -> None:
+        with contextlib.suppress(OSError):
+            for half in (*self._folder.glob("*.sign"), *self._folder.glob("*.dead")):
+                half.unlink()  # of a killed run; a living one makes its own again
+            if not {path.name for path in self._folder.iterdir()} - {"lock", _SIGN}:
+                self._lock_path.unlink()  # while it is ours: who opened it meanwhile sees that it is gone
+            self._path.unlink(missing_ok=True)
+            self._folder.rmdir()
+
+    def _unlock(self) -> None:
+        descriptor, self._lock = self._lock, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class _Sign:
+    """What a sign says, and when it was renewed: any change is a sign of life."""
+
+    text: str
+    time_ns: int
+    inode: int
+
+    @property
+    def record(self) -> dict[str, object]:
+        try:
+            return dict(json.loads(self.text))
+        except (ValueError, TypeError):
+            return {}  # half written, or of another version
+
+    @property
+    def token(self) -> object:
+        return self.record.get("token")
+
+    @property
+    def owner(self) -> Owner | None:
+        facts = self.record
+        facts.pop("token", None)
+        try:
+            return Owner(**facts)  # type: ignore[arg-type]
+        except TypeError:
+            return None
+
+
+def _read_sign(path: Path) -> _Sign | None:
+    """The sign as it is now; None if there is none."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            found = os.fstat(file.fileno())
+            return _Sign(file.read(), found.st_mtime_ns, found.st_ino)
+    except FileNotFoundError:
+        return None
+
+
+def _name_if_free(draft: Path, path: Path) -> None:
+    """Give a file a second name that nobody has; where there are no hard links, copy it."""
+    try:
+        os.link(draft, path)
+    except (FileExistsError, FileNotFoundError):
+        raise
+    except OSError:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(draft.read_text(encoding="utf-8"))
+
+
+def _name_of(sign: _Sign | None) -> str:
+    owner = sign.owner if sign is not None else None
+    return "another process" if owner is None else f"{owner.text} on {owner.host or 'an unknown machine'}"
+
+
+def folder_name() -> str:
+    """Name of our folder in any place; it tells the administrator whose memory it is."""
+    return f"{PREFIX}{os.geteuid()}"
+
+
+def private_folder(place: Path) -> Path:
+    """Our own folder in `place`, made if it is not there.
+
+    Args:
+        place: A directory that others may share.
+
+    Raises:
+        ResourceError: Something else has its name, others could tamper with it, or it cannot be made.
+    """
+    with writing(place):
+        around = place.stat()
+    _refuse_open_place(place, around)
+    folder = place / folder_name()
+    with writing(folder):
+        while True:
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+            try:
+                check(folder)
+            except FileNotFoundError:
+                continue  # the last one out has just removed it
+            return folder
+
+
+def existing_folder(place: Path) -> Path | None:
+    """Our own folder in `place` if it is there and safe; nothing is made or changed."""
+    folder = place / folder_name()
+    try:
+        _refuse_open_place(place, place.stat())
+        check(folder)
+    except (OSError, ResourceError):
+        return None
+    return folder
+
+
+def check(folder: Path) -> None:
+    """Raise ResourceError unless `folder` is a real folder of ours that nobody else may enter."""
+    found = folder.lstat()
+    problem = None
+    if stat.S_ISLNK(found.st_mode):
+        problem = "is a symbolic link, perhaps planted by somebody else"
+    elif not stat.S_ISDIR(found.st_mode):
+        problem = "is no folder"
+    elif found.st_uid != os.geteuid():
+        problem = f"belongs to another user (uid {found.st_uid})"
+    elif stat.S_IMODE(found.st_mode) & 0o077:
+        problem = f"is open to others (mode {stat.S_IMODE(found.st_mode):o})"
+    if problem is not None:
+        raise ResourceError(
+            f"{folder} {problem}",
+            expected="a folder of yours with mode 700, or none",
+            next_step="Remove it if it is yours, tell your site if it is not, or choose another place "
+            "with --where",
+        )
+
+
+def _refuse_open_place(place: Path, found: os.stat_result) -> None:
+    """Where anybody may rename our folder away, its path would lead to theirs."""
+    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+        raise ResourceError(
+            f"anybody may rename what is in {place} (mode {stat.S_IMODE(found.st_mode):o})",
+            expected="a place with the sticky bit, as /dev/shm has, or one of your own",
+            next_step="Choose another place with --where",
+        )

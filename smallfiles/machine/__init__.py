@@ -1,0 +1,108 @@
+"""What is this computer: usable CPUs, memory limit, file systems, quota, login or compute node.
+
+The trap: inside a job or a container `os.cpu_count()` and the memory that `free` shows belong to the
+whole node. A program that believes them starts 128 workers on 4 CPUs, or stages 200 GB into a job
+that may use 32 and is killed. Notebooks 00 and 01 teach it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from smallfiles.machine.cgroups import MemoryLimit, cpu_quota, memory_limit
+from smallfiles.machine.filesystems import FileSystem, filesystem, is_parallel_filesystem
+from smallfiles.machine.nodes import Node, node, warn_on_login_node
+from smallfiles.machine.quotas import Quota, quota
+from smallfiles.machine.stripes import Striping, striping
+
+__all__ = [
+    "FileSystem",
+    "MemoryLimit",
+    "Node",
+    "Quota",
+    "Striping",
+    "cpu_quota",
+    "describe",
+    "filesystem",
+    "is_parallel_filesystem",
+    "memory_limit",
+    "memory_limit_bytes",
+    "node",
+    "quota",
+    "striping",
+    "usable_cpus",
+    "warn_on_login_node",
+]
+
+
+def usable_cpus(root: Path = Path("/")) -> int:
+    """How many CPUs this process may use.
+
+    More readers than CPUs only help while they wait; more decoders than CPUs slow each other down.
+
+    Args:
+        root: Where `proc` and `sys` are; another folder in tests.
+
+    Returns:
+        The CPUs of the affinity mask, lowered to the CPU time that the control group grants; at least 1.
+    """
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
+    allowed = len(affinity(0)) if affinity else os.cpu_count() or 1
+    quota = cpu_quota(root)
+    return allowed if quota is None else min(allowed, quota)
+
+
+def memory_limit_bytes(root: Path = Path("/")) -> int:
+    """How much memory this process and its siblings in the job may use together.
+
+    Files in `/dev/shm` and the buffers of all workers count against it.
+
+    Args:
+        root: Where `proc` and `sys` are; another folder in tests.
+
+    Returns:
+        The limit in bytes: the lowest of the control groups', or the physical memory.
+    """
+    return memory_limit(root).limit_bytes
+
+
+def describe() -> dict[str, Any]:
+    """The machine as a measured record names it, JSON-ready.
+
+    A rate without its machine is no result. Nothing here tells the user, the host or a path.
+
+    Returns:
+        CPU model, architecture, CPUs usable and present, memory in bytes, kernel, system, Python.
+    """
+    return {
+        "cpu": _cpu_model(),
+        "architecture": platform.machine(),
+        "cpus_usable": usable_cpus(),
+        "cpus_present": os.cpu_count() or 1,
+        "memory_bytes": memory_limit_bytes(),
+        "kernel": platform.release(),
+        "system": _system_name(),
+        "python": platform.python_version(),
+    }
+
+
+def _cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The model's name; on ARM, where the kernel tells none, the architecture."""
+    try:
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine() or "unknown"
+
+
+def _system_name() -> str:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
+    except OSError:
+        return platform.system()

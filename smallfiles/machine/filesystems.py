@@ -1,0 +1,126 @@
+"""What a path lies on: type of file system, free space, free inodes, shared or local.
+
+The trap: a file system can be full of *files* while bytes are free ("No space left on device" means
+either), and some (btrfs) count no inodes at all: their zero means unknown, not full. Notebook 01
+teaches it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from smallfiles.errors import ResourceError
+from smallfiles.machine.mounts import mount_of, read_mounts
+
+_ON_SERVERS = """
+    9p afs beegfs beegfs_nodev ceph cifs coda cvmfs daos dvs gfs2 glusterfs gpfs lustre lustre_lite mmfs
+    ncpfs nfs nfs3 nfs4 ocfs2 openafs orangefs panfs pvfs2 quobyte scoutfs smb2 smb3 smbfs weka wekafs
+"""
+_FUSE_TO_SERVERS = """
+    alluxio-fuse beegfs ceph ceph-fuse cvmfs cvmfs2 davfs dfuse gcsfuse glusterfs goofys gpfs hdfs juicefs
+    lizardfs lustre mfs moosefs mount-s3 mountpoint-s3 quobyte rclone s3fs seaweedfs smallfiles-slowfs sshfs
+    xtreemfs
+"""
+
+SHARED_KINDS = frozenset(_ON_SERVERS.split())
+"""Types whose every open asks a server that other people use too."""
+
+SHARED_FUSE_KINDS = frozenset(_FUSE_TO_SERVERS.split())
+"""Programs that stand behind a `fuse.NAME` mount and fetch from a server."""
+
+
+@dataclass(frozen=True)
+class FileSystem:
+    """A file system as seen from one path.
+
+    Args:
+        kind: Type as the kernel names it (`lustre`, `ext4`, `tmpfs`), or `unknown`.
+        shared: Whether its files lie on servers, so that each open is a request over the network.
+        block_bytes: Unit of allocation: what a one-byte file costs at least.
+        total_bytes: Size.
+        free_bytes: Free for this user.
+        inodes_total: How many files and folders fit; None if it does not tell.
+        inodes_free: How many more fit; None if it does not tell.
+        mount: Where it is mounted.
+    """
+
+    kind: str
+    shared: bool
+    block_bytes: int
+    total_bytes: int
+    free_bytes: int
+    inodes_total: int | None
+    inodes_free: int | None
+    mount: Path
+
+
+def filesystem(path: Path, table: Path = Path("/proc/self/mountinfo")) -> FileSystem:
+    """Say what `path` lies on.
+
+    Ask before writing: a quota of files is met by small files long before the quota of bytes.
+
+    Args:
+        path: Any path; if it does not exist, the nearest parent that does is examined.
+        table: The table of mounts; another file in tests.
+
+    Returns:
+        Type, sizes in bytes and inodes.
+
+    Raises:
+        ResourceError: Not even the root of the tree can be examined.
+    """
+    real, stats = _nearest(path)
+    mount = mount_of(real, read_mounts(table))  # read after statvfs, which triggers automounts
+    kind, source = (mount.kind, mount.source) if mount else ("unknown", "")
+    return FileSystem(
+        kind=kind,
+        shared=_is_shared(kind, source),
+        block_bytes=stats.f_frsize or stats.f_bsize,
+        total_bytes=stats.f_blocks * stats.f_frsize,
+        free_bytes=stats.f_bavail * stats.f_frsize,
+        inodes_total=stats.f_files or None,
+        inodes_free=stats.f_favail if stats.f_files else None,
+        mount=Path(mount.point) if mount else Path("/"),
+    )
+
+
+def is_parallel_filesystem(path: Path) -> bool:
+    """Whether `path` lies on a shared (parallel or network) file system.
+
+    There latency rules: keep many opens in flight, and write few large files. For what it lies on the
+    table of mounts is enough, which asks no server; only what is not mounted yet must be looked at.
+    """
+    mount = mount_of(os.path.realpath(path), read_mounts())
+    if mount is None or mount.kind == "autofs":
+        return filesystem(path).shared
+    return _is_shared(mount.kind, mount.source)
+
+
+def existing(path: Path) -> Path:
+    """The path without symbolic links, or its nearest parent that exists."""
+    real = Path(os.path.realpath(path))
+    return next((candidate for candidate in (real, *real.parents) if os.path.exists(candidate)), real)  # noqa: PTH110 - Path's raises
+
+
+def _nearest(path: Path) -> tuple[str, os.statvfs_result]:
+    real = Path(os.path.realpath(path))
+    for candidate in (real, *real.parents):
+        try:
+            return str(candidate), os.statvfs(candidate)
+        except OSError:
+            continue
+    raise ResourceError(
+        f"the file system of {path} cannot be examined",
+        expected="a path on a mounted file system",
+        next_step="Check the path, and whether its file system is mounted",
+    )
+
+
+def _is_shared(kind: str, source: str) -> bool:
+    if kind in SHARED_KINDS:
+        return True
+    if kind == "fuse":  # some programs only give their name as the source
+        return source.partition("#")[0] in SHARED_FUSE_KINDS
+    return kind.removeprefix("fuse.") in SHARED_FUSE_KINDS and kind.startswith("fuse.")

@@ -1,0 +1,142 @@
+"""Storage of this node alone: where it is, and how much of it this job may fill.
+
+Sites give it many names, and the memory-backed one has two limits: what is free in `/dev/shm`, and
+what the job's control group still grants. The trap: `/dev/shm` looks half empty while the job is one
+gigabyte from being killed, since files there count as memory of the job. Notebook 07 teaches it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from smallfiles.machine.cgroups import own_groups, read_lines, read_words
+from smallfiles.machine.filesystems import FileSystem, filesystem
+
+SITE_VARIABLE = "SMALLFILES_NODE_LOCAL"
+"""Set by a site's file where the site knows better than the other names."""
+
+VARIABLES = (SITE_VARIABLE, "SLURM_TMPDIR", "LOCAL_SCRATCH", "VSC_SCRATCH_NODE", "L_SCRATCH", "TMPDIR")
+"""Names that sites give to node-local storage, the most reliable first."""
+
+SHARED_MEMORY = Path("/dev/shm")
+IN_MEMORY = frozenset({"tmpfs", "ramfs"})
+
+
+@dataclass(frozen=True)
+class NodeLocal:
+    """One place on this node that may be written to.
+
+    Args:
+        path: The directory.
+        variable: Which variable named it; empty for `/dev/shm` itself.
+        filesystem: What it lies on.
+        free_bytes: What this job may still write there; in memory, what its limit leaves.
+        free_inodes: How many more files fit; None if it does not tell.
+        in_memory: Whether what lies there is memory of the job.
+    """
+
+    path: Path
+    variable: str
+    filesystem: FileSystem
+    free_bytes: int
+    free_inodes: int | None
+    in_memory: bool
+
+
+def named_directories(env: Mapping[str, str] | None = None) -> list[tuple[str, Path]]:
+    """Every directory that a variable names, and `/dev/shm`, existing or not; each path once.
+
+    Args:
+        env: Environment variables; those of this process if None.
+    """
+    env = os.environ if env is None else env
+    named = [(name, Path(env[name])) for name in VARIABLES if env.get(name)]
+    found: dict[str, tuple[str, Path]] = {}
+    for name, path in [*named, ("", SHARED_MEMORY)]:
+        found.setdefault(os.path.realpath(path), (name, path))
+    return list(found.values())
+
+
+def problem_of(path: Path) -> str | None:
+    """Why `path` cannot serve as node-local storage, in words that follow its name; None if it can."""
+    if not path.is_absolute():
+        return "is no absolute path"
+    if not path.is_dir():
+        return "is not there"
+    if not os.access(path, os.W_OK | os.X_OK):
+        return "may not be written to"
+    found = filesystem(path)
+    return f"lies on {found.kind}, which other nodes share" if found.shared else None
+
+
+def node_local(path: Path, variable: str = "", root: Path = Path("/")) -> NodeLocal:
+    """Measure one directory.
+
+    Args:
+        path: A directory that is there.
+        variable: Which variable named it.
+        root: Where `proc` and `sys` are; another folder in tests.
+    """
+    found = filesystem(path)
+    in_memory = found.kind in IN_MEMORY
+    free = min(found.free_bytes, memory_headroom_bytes(root)) if in_memory else found.free_bytes
+    return NodeLocal(path, variable, found, free, found.inodes_free, in_memory)
+
+
+def node_local_directories(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> list[NodeLocal]:
+    """The usable storage of this node, in the order in which sites mean it.
+
+    Reading it disturbs nobody else, which no shared file system can say.
+
+    Args:
+        env: Environment variables; those of this process if None.
+        root: Where `proc` and `sys` are; another folder in tests.
+
+    Returns:
+        Directories that are there, may be written to and are not shared with other nodes.
+    """
+    named = named_directories(env)
+    return [node_local(path, variable, root) for variable, path in named if problem_of(path) is None]
+
+
+def memory_headroom_bytes(root: Path = Path("/")) -> int:
+    """How much more memory this job may fill before something is killed.
+
+    The page cache does not count, since the kernel takes it back; files in `/dev/shm` do.
+
+    Args:
+        root: Where `proc` and `sys` are; another folder in tests.
+
+    Returns:
+        The least that any control group on the way up, or the machine, leaves; never below zero.
+    """
+    left = [_available_bytes(root)]
+    for version, folder in own_groups("memory", root):
+        limit, used = (
+            ("memory.max", "memory.current")
+            if version == 2
+            else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        )
+        numbers = read_words(folder / limit) + read_words(folder / used)
+        if len(numbers) == 2 and all(word.isdigit() for word in numbers):  # "max" is no limit
+            left.append(int(numbers[0]) - int(numbers[1]) + _cache_bytes(folder, version))
+    return max(0, min(left))
+
+
+def _cache_bytes(folder: Path, version: int) -> int:
+    """Page cache of a group: what it can give back; files in memory are not among it."""
+    prefix = "" if version == 2 else "total_"
+    wanted = (f"{prefix}inactive_file", f"{prefix}active_file")
+    words = [line.split() for line in read_lines(folder / "memory.stat")]
+    return sum(int(pair[1]) for pair in words if len(pair) == 2 and pair[0] in wanted and pair[1].isdigit())
+
+
+def _available_bytes(root: Path) -> int:
+    for line in read_lines(root / "proc/meminfo"):
+        words = line.split()
+        if len(words) >= 2 and words[0] == "MemAvailable:" and words[1].isdigit():
+            return int(words[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

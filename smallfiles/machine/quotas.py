@@ -1,0 +1,153 @@
+"""How much one may still store, where a tool tells: bytes and, sooner used up, files.
+
+The trap: `df` shows the space of the file system, not yours. "No space left on device" and "Disk quota
+exceeded" come while terabytes are free, and most often because of the number of files.
+
+Format: `lfs quota`; `mmlsquota -Y` (fields named in its header, percent-encoded); `quota -w -p`, whose
+grace times are numbers, so that no column is ever empty. All count in KiB; 0 is no limit.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from smallfiles.machine.asking import TIMEOUT_S, ask
+from smallfiles.machine.filesystems import existing
+from smallfiles.machine.mounts import Mount, mount_of, read_mounts
+from smallfiles.machine.stripes import LUSTRE
+
+_GPFS = frozenset({"gpfs", "mmfs"})
+_HOLDERS = {"USR": "user", "GRP": "group", "FILESET": "fileset"}
+
+
+@dataclass(frozen=True)
+class Quota:
+    """A limit and what is used of it.
+
+    Args:
+        holder: Whose: `user`, `group`, `project` or `fileset`.
+        used_bytes: Bytes stored.
+        limit_bytes: The most; None without a limit.
+        used_files: Files and folders stored.
+        limit_files: The most; None without a limit.
+        tool: The command that said so.
+    """
+
+    holder: str
+    used_bytes: int
+    limit_bytes: int | None
+    used_files: int
+    limit_files: int | None
+    tool: str
+
+    @property
+    def share(self) -> float:
+        """The part of the limit that is used, of bytes or files, whichever is more."""
+        pairs = ((self.used_bytes, self.limit_bytes), (self.used_files, self.limit_files))
+        return max((used / limit for used, limit in pairs if limit), default=0.0)
+
+
+def quota(
+    path: Path, timeout_s: float = TIMEOUT_S, table: Path = Path("/proc/self/mountinfo")
+) -> Quota | None:
+    """The quota that is nearest to its end where `path` lies.
+
+    Args:
+        path: Any path; if it does not exist, the nearest parent that does is examined.
+        timeout_s: Seconds that all questions together may take.
+        table: The table of mounts; another file in tests.
+
+    Returns:
+        The quota; None if there is no limit, or no tool that tells in time.
+    """
+    place = existing(path)
+    mount = mount_of(str(place), read_mounts(table))
+    if mount is None:
+        return None
+    until = time.monotonic() + timeout_s
+    if mount.kind in LUSTRE:
+        found = _of_lustre(str(place), until)
+    elif mount.kind in _GPFS:
+        found = parse_mmlsquota(ask(("mmlsquota", "-Y"), timeout_s) or "", Path(mount.source).name)
+    else:
+        found = parse_quota(ask(("quota", "-w", "-p"), timeout_s) or "", mount)
+    limited = [one for one in found if one.limit_bytes or one.limit_files]
+    return max(limited, key=lambda one: one.share, default=None)
+
+
+def _of_lustre(place: str, until: float) -> Iterator[Quota]:
+    holders = [("user", "-u", str(os.getuid())), ("group", "-g", str(os.getgid()))]
+    project = (_ask_until(until, "lfs", "project", "-d", place) or "").split()
+    if project and project[0].isdigit() and project[0] != "0":
+        holders.append(("project", "-p", project[0]))
+    for holder, flag, number in holders:
+        text = _ask_until(until, "lfs", "quota", flag, number, place)
+        yield from parse_lfs_quota(text or "", holder)
+
+
+def _ask_until(until: float, *command: str) -> str | None:
+    return ask(command, until - time.monotonic())
+
+
+def parse_lfs_quota(text: str, holder: str) -> Iterator[Quota]:
+    """Read what `lfs quota` prints; a long name of the file system stands on a line of its own."""
+    words = text.partition("grace\n")[2].split()  # what follows the header
+    if len(words) >= 8:
+        yield from _of_columns(words[1:8], holder, "lfs quota")
+
+
+def parse_quota(text: str, mount: Mount) -> Iterator[Quota]:
+    """Read what `quota -w -p` prints, of the file system that is mounted."""
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) >= 8 and words[0] in (mount.source, mount.point):
+            yield from _of_columns(words[1:8], "user", "quota")
+
+
+def _of_columns(words: list[str], holder: str, tool: str) -> Iterator[Quota]:
+    """Blocks, soft, hard, grace, files, soft, hard; an excess is starred, a doubt in brackets."""
+    numbers = [word.strip("*[]") for word in (*words[:3], *words[4:7])]
+    if all(number.isdigit() for number in numbers):
+        used, soft, hard, files, files_soft, files_hard = map(int, numbers)
+        yield Quota(
+            holder, used << 10, _limit(soft << 10, hard << 10), files, _limit(files_soft, files_hard), tool
+        )
+
+
+def parse_mmlsquota(text: str, filesystem: str) -> Iterator[Quota]:
+    """Read what `mmlsquota -Y` prints, of one file system."""
+    names: list[str] = []
+    for line in text.splitlines():
+        fields = line.split(":")
+        if fields[2:3] == ["HEADER"]:
+            names = fields
+            continue
+        row = {name: unquote(value) for name, value in zip(names, fields, strict=False)}
+        if row.get("filesystemName") == filesystem:
+            yield from _of_row(row)
+
+
+def _of_row(row: dict[str, str]) -> Iterator[Quota]:
+    wanted = ("blockUsage", "blockQuota", "blockLimit", "filesUsage", "filesQuota", "filesLimit")
+    numbers = [row.get(name, "") for name in wanted]
+    if all(number.isdigit() for number in numbers):
+        used, soft, hard, files, files_soft, files_hard = map(int, numbers)
+        holder = _HOLDERS.get(row.get("quotaType", ""), "user")
+        yield Quota(
+            holder,
+            used << 10,
+            _limit(soft << 10, hard << 10),
+            files,
+            _limit(files_soft, files_hard),
+            "mmlsquota",
+        )
+
+
+def _limit(soft: int, hard: int) -> int | None:
+    """The hard limit, which stops at once; else the soft one, which stops after days; 0 is none."""
+    return hard or soft or None

@@ -1,0 +1,125 @@
+"""Which process of how many this is: what torchrun and SLURM tell, asked in one place.
+
+The trap: the script that `sbatch` runs sees SLURM_NTASKS=8 and SLURM_PROCID=0 as well, though it is one
+process. A training started there without `srun` would read an eighth of the data and wait for seven
+others. So SLURM is believed inside a step only, which `srun` makes. Notebook 10 teaches it.
+
+Source: torchrun, "Environment Variables"; srun(1) and sbatch(1), "OUTPUT ENVIRONMENT VARIABLES".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from smallfiles.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The place of this process among those that work together.
+
+    Args:
+        rank: Its number among all, from 0.
+        world_size: How many there are.
+        local_rank: Its number on this node, from 0: the GPU that it takes.
+        local_world_size: How many there are on this node; they share its CPUs.
+        node: Number of this node, from 0.
+        nodes: How many nodes.
+        source: Who said so.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    node: int = 0
+    nodes: int = 1
+    source: Literal["alone", "torchrun", "slurm"] = "alone"
+
+    def __post_init__(self) -> None:
+        for name, number, count in (
+            ("rank", self.rank, self.world_size),
+            ("local rank", self.local_rank, self.local_world_size),
+            ("node", self.node, self.nodes),
+        ):
+            if not 0 <= number < count:
+                raise UsageError(
+                    f"{self.source} says that this is {name} {number} of {count}",
+                    expected=f"a {name} from 0 to {count - 1}",
+                    next_step="Start all ranks in one way: srun or torchrun, and set none of these by hand",
+                )
+
+
+def ranks(env: Mapping[str, str] | None = None) -> Ranks:
+    """What torchrun says, else what a step of SLURM says, else that this process is alone.
+
+    Every rank reads its own part of the data, so a wrong answer trains on a part, or on all of it twice.
+
+    Args:
+        env: Environment variables; those of this process if None.
+
+    Raises:
+        UsageError: The variables contradict each other or are no numbers.
+    """
+    env = os.environ if env is None else env
+    if "RANK" in env and "WORLD_SIZE" in env:
+        return _torchrun(env)
+    step = any(name.startswith("SLURM_STEP") for name in env)
+    if "SLURM_PROCID" in env and (step or env["SLURM_PROCID"] != "0"):
+        return _slurm(env)
+    return Ranks()
+
+
+def _torchrun(env: Mapping[str, str]) -> Ranks:
+    world_size = _number(env, "WORLD_SIZE", 1)
+    local = _number(env, "LOCAL_WORLD_SIZE", 0)
+    if not local:  # started by another launcher in the manner of torchrun
+        local = world_size if "LOCAL_RANK" not in env else _number(env, "LOCAL_RANK", 0) + 1
+    return Ranks(
+        rank=_number(env, "RANK", 0),
+        world_size=world_size,
+        local_rank=_number(env, "LOCAL_RANK", _number(env, "RANK", 0) % local),
+        local_world_size=local,
+        node=_number(env, "GROUP_RANK", _number(env, "RANK", 0) // local),
+        nodes=_number(env, "GROUP_WORLD_SIZE", -(-world_size // local)),
+        source="torchrun",
+    )
+
+
+def _slurm(env: Mapping[str, str]) -> Ranks:
+    rank = _number(env, "SLURM_PROCID", 0)
+    world_size = _number(env, "SLURM_STEP_NUM_TASKS", _number(env, "SLURM_NTASKS", 1))
+    node = _number(env, "SLURM_NODEID", 0)
+    nodes = _number(env, "SLURM_STEP_NUM_NODES", _number(env, "SLURM_NNODES", node + 1))
+    local_rank = _number(env, "SLURM_LOCALID", 0)
+    on_nodes = _tasks(env.get("SLURM_STEP_TASKS_PER_NODE") or env.get("SLURM_TASKS_PER_NODE") or "")
+    told = on_nodes[node] if node < len(on_nodes) else max(-(-world_size // nodes), local_rank + 1)
+    return Ranks(rank, world_size, local_rank, told, node, nodes, "slurm")
+
+
+def _tasks(text: str) -> list[int]:
+    """Tasks on each node from `2(x3),1`; empty if it says something else."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", part.strip())
+        if match is None:
+            return []
+        found += [int(match[1])] * int(match[2] or 1)
+    return found
+
+
+def _number(env: Mapping[str, str], name: str, default: int) -> int:
+    text = env.get(name, "")
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(
+            f"the environment variable {name} is {text!r}",
+            expected="a whole number, 0 or more",
+            next_step=f"Unset it, or let srun or torchrun set it: unset {name}",
+        )
+    return int(text)

@@ -1,0 +1,349 @@
+"""Python values to Arrow arrays, strictly and with little memory.
+
+Arrow alone is too kind for a manifest: it takes True for 1, bytes for text, and doubles its memory
+while an array grows. Here each entry has the type it should have, or all that have not are named.
+
+The trap: Python objects of a million rows, once made, leave a heap full of holes that is not given
+back to the system. So long columns come in slices. Notebook 02 measures it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from smallfiles.errors import ManifestError, first_few
+from smallfiles.manifest.faults import counted, fault, is_utf8, short
+from smallfiles.samples import Buffer
+
+Namer = Callable[[int], str]
+"""Tells where a row is: `'n01440764/a.JPEG'`, or `row 3` where names are not known."""
+
+SLICE_ROWS = 1 << 16
+_INT64 = np.iinfo(np.int64)
+_LARGEST_COLUMN = (1 << 31) - 1  # Arrow's 32-bit offsets
+
+
+class _Pages:
+    """Bytes that grow in pages of their own: never held twice, and no holes in the heap behind them.
+
+    `pa.concat_arrays` would hold all pieces and their sum, a bytearray moves as long as it is small.
+    """
+
+    def __init__(self) -> None:
+        self._pages = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._used = 0
+
+    def __len__(self) -> int:
+        return self._used
+
+    def add(self, data: Buffer) -> None:
+        end = self._used + len(data)
+        if end > len(self._pages):
+            self._pages.resize(max(end, 2 * len(self._pages)))  # pages cost only when touched
+        self._pages[self._used : end] = data
+        self._used = end
+
+    def finish(self) -> pa.Buffer:
+        return pa.py_buffer(self._pages).slice(0, self._used)
+
+
+class GrowingStrings:
+    """A string column that grows without ever being held twice."""
+
+    def __init__(self) -> None:
+        self._data, self._ends = _Pages(), _Pages()
+        self._ends.add(bytes(4))
+
+    def add(self, texts: Sequence[str]) -> None:
+        """Append strings.
+
+        Raises:
+            UnicodeEncodeError: One is not valid UTF-8.
+            ManifestError: The column grew beyond 2 GB.
+        """
+        joined = "".join(texts)
+        if joined.isascii():
+            data, lengths = joined.encode("ascii"), map(len, texts)
+        else:
+            encoded = [text.encode("utf-8") for text in texts]
+            data, lengths = b"".join(encoded), map(len, encoded)
+        self._append(data, np.fromiter(lengths, np.int64, len(texts)).cumsum())
+
+    def extend(self, texts: pa.StringArray) -> None:
+        """Append an Arrow column without nulls.
+
+        Raises:
+            ManifestError: The column grew beyond 2 GB.
+        """
+        _, borders, data = texts.buffers()
+        if len(texts):
+            ends = np.frombuffer(borders, np.int32, len(texts) + 1, 4 * texts.offset).astype(np.int64)
+            self._append(memoryview(data or b"")[ends[0] : ends[-1]], ends[1:] - ends[0])
+
+    def _append(self, data: Buffer, ends: npt.NDArray[np.int64]) -> None:
+        ends = ends + len(self._data)
+        if len(self._data) + len(data) > _LARGEST_COLUMN:
+            raise too_large()
+        self._data.add(data)
+        self._ends.add(ends.astype(np.int32).data.cast("B"))
+
+    def finish(self) -> pa.StringArray:
+        """All of it as one Arrow array over the bytes collected, without a copy."""
+        return pa.StringArray.from_buffers(len(self._ends) // 4 - 1, self._ends.finish(), self._data.finish())
+
+
+class GrowingNumbers:
+    """Whole numbers that grow likewise, null where unknown.
+
+    Args:
+        kind: Their Arrow type.
+    """
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self._kind, self._data = kind, _Pages()
+        self._unknown: list[int] = []
+
+    def add(self, column: pa.Array) -> None:
+        """Append a column, cast to the type.
+
+        Raises:
+            pa.ArrowInvalid: A number is beyond the type.
+        """
+        column = column.cast(self._kind)
+        if column.null_count:
+            first = self._count()
+            self._unknown += [first + row for row, null in enumerate(column.is_null().to_pylist()) if null]
+        if len(column):
+            self._data.add(to_numpy(column).data.cast("B"))
+
+    def finish(self) -> pa.Array:
+        """All of it as one Arrow array over the bytes collected, without a copy."""
+        validity = None
+        if self._unknown:
+            known = np.ones(self._count(), np.bool_)
+            known[self._unknown] = False
+            validity = pa.py_buffer(np.packbits(known, bitorder="little"))
+        return pa.Array.from_buffers(self._kind, self._count(), [validity, self._data.finish()])
+
+    def _count(self) -> int:
+        return len(self._data) * 8 // int(self._kind.bit_width)
+
+
+@contextmanager
+def plain_allocator() -> Iterator[None]:
+    """Have Arrow ask the C library for memory meanwhile: its own takes 4 MB for the first kilobyte."""
+    usual = pa.default_memory_pool()
+    pa.set_memory_pool(pa.system_memory_pool())
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(usual)
+
+
+def give_back_memory() -> None:
+    """Return what loading needed for a moment: 60 to 110 MB for ImageNet, kept by the allocators else."""
+    pa.default_memory_pool().release_unused()
+    with suppress(AttributeError, OSError):  # only the GNU C library has it
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def too_large() -> ManifestError:
+    """The error for a column beyond what one Arrow array holds."""
+    return fault("a column is larger than 2 GB", "a smaller set", "Cut the set into several manifests")
+
+
+def is_arrow(values: Any) -> bool:
+    """Whether values are an Arrow column already."""
+    return isinstance(values, pa.Array | pa.ChunkedArray)
+
+
+def to_numpy(column: pa.Array) -> npt.NDArray[Any]:
+    """Whole numbers of an Arrow column without nulls as NumPy, read-only, over the same memory."""
+    stored = np.frombuffer(column.buffers()[1], f"i{column.type.bit_width // 8}", column.offset + len(column))
+    stored.flags.writeable = False
+    return stored[column.offset :]
+
+
+def from_numpy(values: npt.NDArray[np.int64]) -> pa.Array:
+    """Whole numbers as Arrow, over the same memory.
+
+    `pa.array` would first import pandas where that is installed: a second and 40 MB for nothing.
+    """
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+
+
+def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Strings, lists of them or whole numbers as Arrow, null for None.
+
+    `pa.array` would first import pandas where that is installed: a second and 40 MB for nothing.
+
+    Args:
+        values: What is known to be of the type.
+        kind: `string`, `list<string>` or an integer type.
+    """
+    if pa.types.is_list(kind):
+        flat = column([text for texts in values for text in texts], kind.value_type)
+        return pa.Array.from_buffers(kind, len(values), [None, _borders(map(len, values))], children=[flat])
+    known, empty = None, "" if pa.types.is_string(kind) else 0
+    if None in values:
+        known = pa.py_buffer(np.packbits([value is not None for value in values], bitorder="little"))
+        values = [empty if value is None else value for value in values]
+    if pa.types.is_string(kind):
+        text = "".join(values)
+        each = values if text.isascii() else [entry.encode() for entry in values]
+        buffers = [known, _borders(map(len, each)), pa.py_buffer(text.encode())]
+    else:
+        letter = "u" if pa.types.is_unsigned_integer(kind) else "i"
+        buffers = [known, pa.py_buffer(np.array(values, f"{letter}{kind.bit_width // 8}"))]
+    return pa.Array.from_buffers(kind, len(values), buffers)
+
+
+def _borders(lengths: Iterable[int]) -> pa.Buffer:
+    return pa.py_buffer(np.fromiter(accumulate(lengths, initial=0), np.int32))
+
+
+def one_chunk(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """An Arrow column as a single array."""
+    if not isinstance(values, pa.ChunkedArray):
+        return values
+    if values.num_chunks == 1:
+        return values.chunk(0)
+    if values.nbytes > _LARGEST_COLUMN:
+        raise too_large()
+    combined = values.combine_chunks()
+    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
+
+
+def strings(values: Any, what: str, name: Namer) -> pa.StringArray:
+    """Strings in UTF-8, none missing.
+
+    Args:
+        values: Strings, or an Arrow column of them.
+        what: What one entry is, in the singular, for messages.
+        name: Tells where a row is.
+    """
+    if is_arrow(values):
+        return _checked_strings(one_chunk(values), what, nullable=False)
+    values = values if isinstance(values, list | tuple) else list(values)
+    _refuse_other_types(values, (str,), what, name)
+    column = GrowingStrings()
+    try:
+        for start in range(0, len(values), SLICE_ROWS):
+            column.add(values[start : start + SLICE_ROWS])
+    except UnicodeEncodeError:
+        raise _not_utf8(values, what, name) from None
+    return column.finish()
+
+
+def optional_strings(values: Any, what: str, name: Namer) -> pa.StringArray:
+    """Strings in UTF-8, null where unknown."""
+    if is_arrow(values):
+        return _checked_strings(one_chunk(values), what, nullable=True)
+    values = list(values)
+    if None not in values:
+        return strings(values, what, name)
+    _refuse_other_types(values, (str, type(None)), what, name)
+    try:
+        return column(values, pa.string())
+    except UnicodeEncodeError:
+        raise _not_utf8(values, what, name) from None
+
+
+def _not_utf8(values: Sequence[Any], what: str, name: Namer) -> ManifestError:
+    bad = [row for row, value in enumerate(values) if isinstance(value, str) and not is_utf8(value)]
+    return fault(f"{counted(bad, what)} not valid UTF-8: {_examples(values, bad, name)}", "text in UTF-8")
+
+
+def _examples(values: Sequence[Any], rows: Sequence[int], name: Namer) -> str:
+    return first_few((f"{short(values[row])} ({name(row)})" for row in rows), len(rows))
+
+
+def _checked_strings(column: pa.Array, what: str, *, nullable: bool) -> pa.StringArray:
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        raise fault(f"the column of each {what} has the Arrow type {column.type}", "strings")
+    try:
+        column.validate(full=True)
+        column = column.cast(pa.string())
+    except pa.ArrowException as error:
+        raise fault(f"the column of each {what} is malformed ({error})", "strings in UTF-8") from error
+    _refuse_nulls(column, what, nullable)
+    return column
+
+
+def _refuse_nulls(column: pa.Array, what: str, nullable: bool) -> None:
+    if column.null_count and not nullable:
+        missing = [row for row, null in enumerate(column.is_null().to_pylist()) if null]
+        rows = first_few((f"row {row}" for row in missing), len(missing))
+        raise fault(f"{counted(missing, what)} missing: {rows}", f"one {what} a sample")
+
+
+def _refuse_other_types(values: Sequence[Any], types: tuple[type, ...], what: str, name: Namer) -> None:
+    if set(map(type, values)) <= set(types):
+        return
+    bad = [row for row, value in enumerate(values) if not isinstance(value, types)]
+    if bad:
+        raise fault(f"{counted(bad, what)} not of string type: {_examples(values, bad, name)}", "strings")
+
+
+def integers(values: Any, what: str, name: Namer, *, nullable: bool = False) -> pa.Array:
+    """Whole numbers as int64; truth values and floats are refused, whatever they are equal to.
+
+    Args:
+        values: Integers, a NumPy array or an Arrow column of them.
+        what: What one entry is, in the singular, for messages.
+        name: Tells where a row is.
+        nullable: Whether None is allowed, for unknown.
+    """
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iu" and values.dtype.itemsize < 8:
+        values = values.astype(np.int64)
+    if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim == 1:
+        return from_numpy(values.copy())
+    if is_arrow(values) and pa.types.is_integer(values.type):
+        column = one_chunk(values)
+        _refuse_nulls(column, what, nullable)
+    else:
+        column = values.to_pylist() if is_arrow(values) else list(values)
+        _refuse_odd_numbers(column, what, name, nullable)
+    try:
+        return column.cast(pa.int64()) if is_arrow(column) else _integer_array(column)
+    except (OverflowError, pa.ArrowException):
+        numbers = column.to_pylist() if is_arrow(column) else column
+        huge = [row for row, value in enumerate(numbers) if value is not None and not _fits(value)]
+        raise fault(
+            f"{counted(huge, what)} too large: {_examples(numbers, huge, name)}", "whole numbers of 64 bits"
+        ) from None
+
+
+def _integer_array(values: list[int | None]) -> pa.Array:
+    if None in values:
+        return column(values, pa.int64())
+    return from_numpy(np.array(values, np.int64))
+
+
+def _fits(value: int) -> bool:
+    return int(_INT64.min) <= value <= int(_INT64.max)
+
+
+def _refuse_odd_numbers(values: list[Any], what: str, name: Namer, nullable: bool) -> None:
+    allowed: set[type] = {int, type(None)} if nullable else {int}
+    if set(map(type, values)) <= allowed:
+        return
+    bad = [
+        row
+        for row, value in enumerate(values)
+        if not isinstance(value, np.integer) and type(value) not in allowed
+    ]
+    if bad:
+        raise fault(
+            f"{counted(bad, what)} not of integer type: {_examples(values, bad, name)}",
+            "whole numbers" + (" or null" if nullable else ""),
+        )

@@ -1,0 +1,293 @@
+"""Check the columns of a manifest, each alone and all together, and name what is wrong.
+
+The trap: checking a million paths in a Python loop takes seconds, so that people leave it out. Each
+check here is one vectorised pass; only when it finds something does a loop name the culprits.
+Notebook 02 shows the messages.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from smallfiles.digests import byte_order, name_hashes
+from smallfiles.errors import ManifestError, first_few
+from smallfiles.keys import key_problem
+from smallfiles.manifest.arrays import (
+    Namer,
+    from_numpy,
+    integers,
+    is_arrow,
+    one_chunk,
+    optional_strings,
+    strings,
+)
+from smallfiles.manifest.arrays import column as arrow_column
+from smallfiles.manifest.faults import counted, fault, is_utf8, named, short
+from smallfiles.samples import UNLABELLED, Meta, TargetKind
+
+SUSPICIOUS_PATH = r"\x00|(^|/)\.{0,2}(/|$)"
+"""Matches exactly the strings that `key_problem` objects to (a test compares the two)."""
+
+COLUMNS = ("path", "label", "captions", "bytes", "sha256", "meta")
+_ROWS_AT_ONCE = 1 << 12
+_LARGEST_SIZE = (1 << 63) - 1
+
+
+def by_row(row: int) -> str:
+    """Where a row is, if its path is not known."""
+    return f"row {row}"
+
+
+def by_path(paths: pa.StringArray) -> Namer:
+    """Where a row is: its path says more than its number."""
+    return lambda row: short(paths[row].as_py()) if row < len(paths) else by_row(row)
+
+
+def check_header(name: object, split: object, classes: Iterable[object], root_hint: object) -> None:
+    """Check what stands above the columns."""
+    if isinstance(classes, str) or not all(isinstance(entry, str) for entry in classes):
+        raise fault("the classes are not a list of names", "a list of strings in label order")
+    for what, value in (("name", name), ("split", split), ("root_hint", root_hint)):
+        if not isinstance(value, str):
+            raise fault(f"the {what} is {short(value)}", "a string")
+    for text in (str(text) for text in (name, split, root_hint, *classes)):
+        if not is_utf8(text) or "\0" in text:
+            raise fault(f"{short(text)} in the header is not valid text", "UTF-8 without NUL")
+    if str(root_hint).startswith("/"):
+        raise fault(f"the root_hint {root_hint} is an absolute path", "a path relative to the manifest file")
+
+
+def target_kind_of(targets: Any) -> TargetKind:
+    """Whether these are labels or captions; an empty list counts as labels."""
+    if is_arrow(targets):
+        return (
+            "captions" if pa.types.is_list(targets.type) or pa.types.is_large_list(targets.type) else "label"
+        )
+    return "captions" if len(targets) and isinstance(targets[0], list | tuple) else "label"
+
+
+def check_lengths(columns: Iterable[tuple[str, Any]]) -> None:
+    """All columns must have one length."""
+    lengths = {name: len(values) for name, values in columns if values is not None}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
+        raise fault(f"the columns have different lengths: {told}", "one entry a sample in each column")
+
+
+def path_column(paths: Any) -> pa.StringArray:
+    """Paths as one array, each relative, normalised and valid UTF-8."""
+    column = strings(paths, "path", by_row)
+    suspicious = pc.match_substring_regex(column, SUSPICIOUS_PATH)
+    if pc.any(suspicious).as_py():
+        bad = column.filter(suspicious).to_pylist()
+        raise fault(
+            f"{counted(bad, 'path')} not usable: {named(bad, len(bad), key_problem)}",
+            "relative, normalised POSIX paths inside one folder",
+            "Make the paths relative to the root folder of the data",
+        )
+    return column
+
+
+def checked_order(paths: pa.StringArray) -> pa.Array:
+    """The rows in the order of their paths, in which equal paths would be neighbours.
+
+    A hash table of a million strings takes 450 MB for a moment, sorted row numbers 10 MB.
+
+    Raises:
+        ManifestError: Paths occur more than once.
+    """
+    order = byte_order(paths)
+    repeated = [name for names in _repeats(paths, order) for name in names.to_pylist()]
+    if repeated:
+        raise repeated_paths(list(dict.fromkeys(repeated)))
+    return order
+
+
+def _repeats(column: pa.StringArray, order: pa.Array) -> Iterator[pa.StringArray]:
+    """What equals the entry before it in an order of all rows; a few thousand rows are looked at at once."""
+    for start in range(0, len(column), _ROWS_AT_ONCE):
+        found = column.take(order.slice(start, _ROWS_AT_ONCE + 1))
+        yield found.slice(1).filter(pc.equal(found.slice(1), found.slice(0, len(found) - 1)))
+
+
+def repeated_paths(repeated: Sequence[str]) -> ManifestError:
+    """The error that names paths which occur more than once."""
+    return fault(
+        f"{counted(repeated, 'path')} given more than once: {first_few(map(short, repeated), len(repeated))}",
+        "each path once",
+        "Leave out the repeats; where one file has two targets, find out which is right",
+    )
+
+
+def label_column(labels: Any, class_count: int, name: Namer = by_row) -> pa.Array:
+    """Labels as int32, inside the class list where there is one."""
+    as_stored = is_arrow(labels) and labels.type == pa.int32() and not labels.null_count
+    column = one_chunk(labels) if as_stored else integers(labels, "label", name)
+    int32 = np.iinfo(np.int32)
+    lowest, highest = (UNLABELLED, class_count - 1) if class_count else (int(int32.min), int(int32.max))
+    if outside := _outside(column, lowest, highest):
+        what = "outside the class list" if class_count else "outside the range of 32 bits"
+        raise fault(
+            _told(column, outside, "label", what, name),
+            f"labels from 0 to {highest}, or {UNLABELLED} for unknown",
+            "Compare order and length of the class list with the labels (ids that count from 1 are one off)",
+        )
+    return column.cast(pa.int32())
+
+
+def _outside(column: pa.Array, lowest: int, highest: int) -> list[int]:
+    extremes = pc.min_max(column).as_py()
+    if extremes["min"] is None or lowest <= extremes["min"] <= extremes["max"] <= highest:
+        return []
+    numbers = enumerate(column.to_pylist())
+    return [row for row, value in numbers if value is not None and not lowest <= value <= highest]
+
+
+def _told(column: pa.Array, rows: list[int], entry: str, what: str, name: Namer) -> str:
+    examples = (f"{short(column[row].as_py())} ({name(row)})" for row in rows)
+    return f"{counted(rows, entry)} {what}: {first_few(examples, len(rows))}"
+
+
+def caption_column(captions: Any, name: Namer = by_row) -> pa.Array:
+    """Captions as lists of strings."""
+    if is_arrow(captions):
+        return _checked_captions(one_chunk(captions))
+    bad = [row for row, entry in enumerate(captions) if not _is_captions(entry)]
+    if bad:
+        examples = (f"{short(captions[row])} ({name(row)})" for row in bad)
+        raise fault(
+            f"{counted(bad, 'sample')} without a list of captions: {first_few(examples, len(bad))}",
+            "a list of strings in UTF-8 for each sample",
+        )
+    return arrow_column(captions, pa.list_(pa.string()))
+
+
+def _is_captions(entry: object) -> bool:
+    return isinstance(entry, list | tuple) and all(isinstance(text, str) and is_utf8(text) for text in entry)
+
+
+def _checked_captions(column: pa.Array) -> pa.Array:
+    inner = getattr(column.type, "value_type", None)
+    if inner not in (pa.string(), pa.large_string()):
+        raise fault(f"the captions have the Arrow type {column.type}", "lists of strings")
+    try:
+        column.validate(full=True)
+        column = column.cast(pa.list_(pa.string()))
+    except pa.ArrowException as error:
+        raise fault(f"the captions are malformed ({error})", "lists of strings in UTF-8") from error
+    if column.null_count or column.flatten().null_count:
+        raise fault("captions are missing", "a list of strings for each sample")
+    return column
+
+
+def size_column(sizes: Any, name: Namer = by_row) -> pa.Array:
+    """Sizes in bytes as int64, null where unknown."""
+    column = integers(sizes, "size", name, nullable=True)
+    if negative := _outside(column, 0, _LARGEST_SIZE):
+        raise fault(_told(column, negative, "size", "negative", name), "bytes from 0 on, or null")
+    # Sums of 64 bits would wrap around to nothing, and pass any check of free space.
+    if (pc.max(column).as_py() or 0) * len(column) > _LARGEST_SIZE:
+        total = sum(size or 0 for size in column.to_pylist())
+        if total > _LARGEST_SIZE:
+            raise fault(f"the sizes add up to {total:,} bytes", "less than 8 EiB in all")
+    return column
+
+
+def sha256_column(hexes: Any, name: Namer = by_row) -> pa.StringArray:
+    """SHA-256 as lower-case hexadecimal, null where unknown."""
+    column = optional_strings(hexes, "sha256", name)
+    good = pc.match_substring_regex(column, r"^[0-9a-f]{64}$")
+    if not pc.all(good, min_count=0).as_py():
+        bad = [row for row, fits in enumerate(good.to_pylist()) if fits is False]
+        raise fault(
+            _told(column, bad, "sha256", "malformed", name), "64 hexadecimal digits in lower case, or null"
+        )
+    return column
+
+
+def meta_column(metas: Sequence[Meta | None] | pa.Array, name: Namer = by_row) -> pa.StringArray:
+    """JSON objects as compact text, null where there is none."""
+    if is_arrow(metas):
+        metas = [None if text is None else _parsed(text) for text in one_chunk(metas).to_pylist()]
+    texts = [None if meta is None else _as_text(meta) for meta in metas]
+    bad = [row for row, text in enumerate(texts) if text == ""]
+    if bad:
+        examples = (f"{short(metas[row])} ({name(row)})" for row in bad)
+        raise fault(
+            f"{counted(bad, 'meta entry')} not a JSON object: {first_few(examples, len(bad))}",
+            "objects with string keys that JSON can hold, or null",
+        )
+    return arrow_column(texts, pa.string())
+
+
+def _parsed(text: object) -> Any:
+    try:
+        return json.loads(str(text))
+    except (ValueError, RecursionError):
+        return text
+
+
+def _as_text(meta: object) -> str:
+    if not isinstance(meta, dict) or not all(isinstance(key, str) for key in meta):
+        return ""
+    try:
+        # ASCII, so that text which is not valid UTF-8 survives as escapes.
+        return json.dumps(meta, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return ""
+
+
+def shared_stems(paths: pa.StringArray) -> frozenset[str]:
+    """What several paths have before the first dot of their file name."""
+    hashes = np.empty(len(paths), np.uint64)
+    for start, stems in _stems(paths):
+        hashes[start : start + len(stems)] = name_hashes(stems)
+    hashes.sort()
+    twice = hashes[1:][hashes[1:] == hashes[:-1]]
+    times: Counter[str] = Counter()
+    for _, stems in _stems(paths) if len(twice) else ():
+        rows = np.flatnonzero(np.isin(name_hashes(stems), twice))
+        times.update(stems.take(from_numpy(rows)).to_pylist())
+    return frozenset(stem for stem, count in times.items() if count > 1)  # hashes may be equal by chance
+
+
+def _stems(paths: pa.StringArray) -> Iterator[tuple[int, pa.StringArray]]:
+    """What the paths have before the first dot of their file name, a few thousand at a time."""
+    for start in range(0, len(paths), _ROWS_AT_ONCE):
+        some = paths.slice(start, _ROWS_AT_ONCE)
+        yield start, pc.replace_substring_regex(some, pattern=r"\.[^/]*$", replacement="")
+
+
+OPTIONAL: dict[str, Callable[[Any, Namer], pa.Array]] = {
+    "bytes": size_column,
+    "sha256": sha256_column,
+    "meta": meta_column,
+}
+
+
+def checked_table(
+    paths: Any, targets: Any, kind: TargetKind, class_count: int, optional: dict[str, Any]
+) -> pa.Table:
+    """All columns checked, except that paths are unique (`checked_order` does that).
+
+    Raises:
+        ManifestError: Names the first kind of fault that was found.
+    """
+    check_lengths([("path", paths), (kind, targets), *optional.items()])
+    found = {"path": path_column(paths)}
+    name = by_path(found["path"])
+    if kind == "label":
+        found["label"] = label_column(targets, class_count, name)
+    else:
+        found["captions"] = caption_column(targets, name)
+    for column, check in OPTIONAL.items():
+        if optional.get(column) is not None:
+            found[column] = check(optional[column], name)
+    return pa.table(found)

@@ -1,0 +1,61 @@
+"""The sentences in which a manifest's faults are told: how many, and the first few by name.
+
+The trap: a message that prints a whole entry may print a megabyte, and one that lists all faults a
+million lines. Both are cut here. Notebook 02 shows the messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import contextmanager
+from pathlib import Path
+
+from smallfiles.errors import ManifestError, first_few
+
+NEXT_STEP = "Correct the entries, or make the manifest again: smallfiles manifest"
+_LONGEST = 120  # characters of one entry in a message
+
+
+def fault(got: str, expected: str, next_step: str = NEXT_STEP) -> ManifestError:
+    """A ManifestError with the usual next step."""
+    return ManifestError(got, expected=expected, next_step=next_step)
+
+
+@contextmanager
+def told_of(path: Path) -> Iterator[None]:
+    """Put the file in front of what was wrong with its columns."""
+    try:
+        yield
+    except ManifestError as error:
+        raise ManifestError(
+            f"{path}: {error.got}", expected=error.expected, next_step=error.next_step
+        ) from error
+
+
+def counted(items: Sized, what: str) -> str:
+    """`1 path is`, `3 paths are`, `3 entries are`."""
+    if len(items) == 1:
+        return f"1 {what} is"
+    return f"{len(items):,} {what[:-1] + 'ie' if what.endswith('y') else what}s are"
+
+
+def named(names: Iterable[str], total: int, problem: Callable[[str], str | None]) -> str:
+    """The first few names, each with what is wrong with it."""
+    return first_few((f"{short(name)} {problem(name) or ''}".rstrip() for name in names), total)
+
+
+def short(value: object) -> str:
+    """An entry as Python would write it, cut where it is long."""
+    if isinstance(value, int) and abs(value) >= 10**30:
+        return "a number of more than 30 digits"
+    text = ascii(value) if isinstance(value, str) and not is_utf8(value) else repr(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 20]}… ({len(text):,} characters)"
+
+
+def is_utf8(text: str) -> bool:
+    """Whether text can be stored: JSON may hold half a surrogate pair, UTF-8 may not."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,196 @@
+"""Read a manifest from JSON, whichever of the two shapes it has, and say what is wrong with it.
+
+The trap: `json.load` keeps the last of two equal keys and says nothing, so a file with two labels
+for one image looks fine. Notebook 02 teaches it.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from smallfiles.errors import ManifestError
+from smallfiles.manifest.columns import OPTIONAL, repeated_paths
+from smallfiles.manifest.faults import fault, short
+from smallfiles.manifest.slices import HEADER, read_sliced
+from smallfiles.manifest.writing import FORMAT, VERSION
+
+_NEXT = "Check that this is the right file, or make it again: smallfiles manifest"
+
+
+@dataclass(frozen=True)
+class Document:
+    """What a file says: the arguments of `Manifest.from_columns`, and the digest if it has one."""
+
+    arguments: dict[str, Any]
+    digest: str | None = None
+
+    def check_digest(self, path: Path, actual: str) -> None:
+        """Rows that were changed after the digest was taken are not the set that it names."""
+        if self.digest not in (None, actual):
+            raise _fault(
+                f"{path} says that its digest is {short(self.digest)}, but its rows have {actual}",
+                "rows that were not changed since the digest was taken",
+                'Restore the file, or delete its "digest" line if the change was meant',
+            )
+
+
+def read_document(path: Path) -> Document:
+    """Read and understand a file; its columns are not checked yet.
+
+    Raises:
+        ManifestError: It cannot be read, is not JSON, or has neither of the two shapes.
+    """
+    try:
+        sliced = read_sliced(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if sliced is not None:
+        return _understood(path, sliced.header, sliced.columns)
+    return read_whole(path)
+
+
+def read_whole(path: Path) -> Document:
+    """Read a file in one go: slower, with more memory, but every fault has its name.
+
+    Raises:
+        ManifestError: As `read_document`.
+    """
+    found = _parse(path, _text(path))
+    if not isinstance(found, dict):
+        raise _fault(f"{path} holds a JSON {_kind(found)}", "a JSON object")
+    if not isinstance(found.get("format"), str) and not isinstance(found.get("columns"), dict):
+        return Document({"paths": list(found), "targets": list(found.values())})
+    columns = found.pop("columns", None)
+    if not isinstance(columns, dict):
+        raise _fault(f"{path} has columns of the JSON kind {_kind(columns)}", "an object of lists")
+    return _understood(path, found, columns)
+
+
+def _understood(path: Path, header: dict[str, Any], columns: dict[str, Any]) -> Document:
+    if not header:  # flat, in slices
+        paths = columns.pop("path")
+        ((kind, targets),) = columns.items()
+        return Document({"paths": paths, "targets": targets, "target": kind})
+    _check_version(path, header)
+    target: Any = header.get("target")
+    if target not in ("label", "captions"):
+        raise _fault(f"{path} has the target {short(target)}", '"label" or "captions"')
+    _check_columns(path, columns, target)
+    _check_header(path, header, len(columns["path"]))
+    arguments = {"paths": columns["path"], "targets": columns[target], "target": target}
+    arguments |= {
+        "sizes": columns.get("bytes"),
+        "sha256": columns.get("sha256"),
+        "metas": columns.get("meta"),
+    }
+    arguments |= {name: header[name] for name in ("name", "split", "classes", "root_hint") if name in header}
+    return Document(arguments, header.get("digest"))
+
+
+def _check_version(path: Path, header: dict[str, Any]) -> None:
+    if header.get("format") != FORMAT:
+        raise _fault(f"{path} says that its format is {short(header.get('format'))}", f'"format": "{FORMAT}"')
+    version = header.get("version")
+    if version != VERSION or isinstance(version, bool):
+        raise _fault(
+            f"{path} has the version {short(version)}",
+            f"version {VERSION}",
+            "Update this package, or write the file again with the version that made it",
+        )
+
+
+def _check_header(path: Path, header: dict[str, Any], count: int) -> None:
+    unknown = [name for name in header if name not in HEADER]
+    if unknown:
+        raise _fault(f"{path} has unknown entries {', '.join(map(short, unknown))}", ", ".join(HEADER))
+    told = header.get("count", count)
+    if told != count or isinstance(told, bool):
+        raise _fault(f"{path} says {short(told)} samples but has {count:,} paths", "the same count")
+    if not isinstance(header.get("digest"), str | None):
+        raise _fault(f"{path} has the digest {short(header['digest'])}", "a string")
+    if not isinstance(header.get("classes", []), list):
+        raise _fault(f"{path} has classes of the JSON kind {_kind(header['classes'])}", "a list of names")
+
+
+def _check_columns(path: Path, columns: dict[str, Any], target: str) -> None:
+    missing = [name for name in ("path", target) if name not in columns]
+    unknown = [name for name in columns if name not in ("path", target, *OPTIONAL)]
+    malformed = [
+        name for name, values in columns.items() if isinstance(values, dict | str | int | float | None)
+    ]
+    for what, names in (("lacks the", missing), ("has unknown", unknown), ("has malformed", malformed)):
+        if names:
+            raise _fault(
+                f"{path} {what} columns {', '.join(map(short, names))}",
+                f"lists path and {target}, and if known bytes, sha256 and meta",
+            )
+
+
+def _text(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if not data.strip():
+        raise _fault(f"{path} is empty", "a JSON object")
+    if data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise _fault(
+            f"{path} begins with a byte order mark", "UTF-8 without one", "Save it again as plain UTF-8"
+        )
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _fault(f"{path} is not UTF-8 from byte {error.start:,} on", "a JSON file in UTF-8") from error
+
+
+def _unreadable(path: Path, error: OSError) -> ManifestError:
+    return _fault(f"{path} cannot be read ({error.strerror or error})", "a manifest file", "Check the path")
+
+
+def _parse(path: Path, text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        cut = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
+        got = "ends in the middle" if cut else "is not JSON"
+        raise _fault(
+            f"{path} {got}: {error.msg} at line {error.lineno:,}, column {error.colno:,}",
+            "a complete JSON object",
+        ) from error
+    except RecursionError as error:
+        raise _fault(f"{path} is nested too deeply", "a manifest") from error
+    except _NotAllowedError as error:
+        raise _fault(f"{path}: {error}", "each key once, and plain JSON numbers") from error
+    except ValueError as error:  # more digits than Python converts
+        raise _fault(f"{path} holds a number that is too long to read", "labels of 32 bits") from error
+
+
+class _NotAllowedError(Exception):
+    """Stops the JSON parser at what JSON allows and a manifest does not."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        times: dict[str, int] = {}
+        for key, _ in pairs:
+            times[key] = times.get(key, 0) + 1
+        raise _NotAllowedError(repeated_paths([key for key, count in times.items() if count > 1]).got)
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise _NotAllowedError(f"{name} is not a JSON number")
+
+
+def _kind(value: object) -> str:
+    names = {dict: "object", list: "list", str: "string", bool: "truth value", type(None): "null"}
+    return names.get(type(value), "number")
+
+
+def _fault(got: str, expected: str, next_step: str = _NEXT) -> ManifestError:
+    return fault(got, expected, next_step)

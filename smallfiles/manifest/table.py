@@ -1,0 +1,319 @@
+"""The table of samples, and what is asked of it.
+
+The trap: two rows may not have one path, and no path may leave its folder. All ways into a
+`Manifest` therefore go through `from_columns`, which checks; what only picks rows does not check
+again. Notebook 02 teaches it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from smallfiles.digests import set_digest
+from smallfiles.errors import ManifestError
+from smallfiles.manifest import columns as checks
+from smallfiles.manifest import picking
+from smallfiles.manifest.arrays import from_numpy, give_back_memory, one_chunk, plain_allocator, to_numpy
+from smallfiles.manifest.faults import told_of
+from smallfiles.manifest.files import check_files
+from smallfiles.manifest.reading import read_document
+from smallfiles.manifest.writing import write_columns, write_flat
+from smallfiles.samples import ByteStore, Meta, Schema, Target, TargetKind
+
+Indices = Sequence[int] | npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Which samples a data set has; immutable, columnar, cheap to share between processes.
+
+    Make one with `from_columns`, `load` or `smallfiles.sources`: they check what goes in.
+
+    Args:
+        table: Columns `path` (string) and `label` (int32) or `captions` (list of strings); optional
+            `bytes` (int64), `sha256` (hexadecimal) and `meta` (JSON objects as text), null where
+            unknown. One chunk a column.
+        name: Name of the data set.
+        split: `train`, `val`, `test` or another word.
+        classes: Class names in label order; empty if unknown.
+        root_hint: Folder or archive that the paths are relative to, itself relative to the manifest
+            file; empty if unknown.
+    """
+
+    table: pa.Table
+    name: str = "dataset"
+    split: str = "train"
+    classes: tuple[str, ...] = ()
+    root_hint: str = ""
+
+    @classmethod
+    def from_columns(
+        cls,
+        paths: Any,
+        targets: Any,
+        *,
+        name: str = "dataset",
+        split: str = "train",
+        classes: Sequence[str] = (),
+        root_hint: str = "",
+        sizes: Any = None,
+        sha256: Any = None,
+        metas: Sequence[Meta | None] | pa.Array | None = None,
+        target: TargetKind | None = None,
+    ) -> Manifest:
+        """Check columns and make a manifest of them.
+
+        Args:
+            paths: Relative, normalised POSIX paths, unique; strings or an Arrow array.
+            targets: Integer labels (-1 is unknown) or lists of strings; a list or an array.
+            name: Name of the data set.
+            split: Which part of it this is.
+            classes: Class names in label order.
+            root_hint: Where the paths start, relative to the manifest file.
+            sizes: Bytes of each sample, None where unknown.
+            sha256: 64 hexadecimal digits of each, None where unknown.
+            metas: A JSON object of each, None where there is none.
+            target: `label` or `captions`; needed only where `targets` is empty.
+
+        Raises:
+            ManifestError: Something is wrong, named with the count and the first few.
+        """
+        checks.check_header(name, split, classes, root_hint)
+        kind = target or checks.target_kind_of(targets)
+        optional = {"bytes": sizes, "sha256": sha256, "meta": metas}
+        table = checks.checked_table(paths, targets, kind, len(classes), optional)
+        manifest = cls(table, name, split, tuple(classes), root_hint)
+        # Sorting is the dear part of both the search for repeated paths and the digest.
+        order = checks.checked_order(manifest.paths)
+        manifest.__dict__["digest"] = set_digest(manifest.paths, manifest.targets, order)
+        return manifest
+
+    @classmethod
+    def load(cls, path: Path) -> Manifest:
+        """Read a manifest in either JSON shape.
+
+        Args:
+            path: The JSON file.
+
+        Raises:
+            ManifestError: It is missing, damaged or says something impossible.
+        """
+        path = Path(path)
+        with plain_allocator():
+            document = read_document(path)
+            give_back_memory()  # of parsing, before that of sorting comes on top
+            with told_of(path):
+                manifest = cls.from_columns(**document.arguments)
+        document.check_digest(path, manifest.digest)
+        give_back_memory()
+        return manifest
+
+    def save(self, path: Path) -> None:
+        """Write header and columns as JSON, aside first, so that a half-written file is never seen.
+
+        Args:
+            path: The JSON file; replaced if it exists.
+
+        Raises:
+            ManifestError: It cannot be written.
+        """
+        header = dict(zip(("name", "split", "classes", "root_hint"), self._header(), strict=True))
+        header |= {"target": self.target_kind, "digest": self.digest, "count": len(self)}
+        write_columns(Path(path), header, self.table)
+
+    def save_flat(self, path: Path) -> None:
+        """Write the flat shape `{path: target}` of the Jülich course; header, sizes and meta are lost.
+
+        Args:
+            path: The JSON file; replaced if it exists.
+
+        Raises:
+            ManifestError: It cannot be written.
+        """
+        write_flat(Path(path), self.paths, self.targets)
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Manifest):
+            return NotImplemented
+        return self._header() == other._header() and bool(self.table.equals(other.table))
+
+    def __hash__(self) -> int:
+        return hash((*self._header(), len(self)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The arrays of `paths` and `targets` are parts of the table and would travel twice.
+        return {name: value for name, value in self.__dict__.items() if name not in ("paths", "targets")}
+
+    def __repr__(self) -> str:
+        what = f"{len(self.classes)} classes" if self.target_kind == "label" else "captions"
+        return f"Manifest({self.name!r}, {self.split!r}, {len(self):,} samples, {what})"
+
+    def _header(self) -> tuple[object, ...]:
+        return self.name, self.split, self.classes, self.root_hint
+
+    @property
+    def target_kind(self) -> TargetKind:
+        """Whether samples carry labels or captions."""
+        return "label" if "label" in self.table.column_names else "captions"
+
+    @cached_property
+    def paths(self) -> pa.StringArray:
+        """All paths, columnar."""
+        return one_chunk(self.table.column("path"))
+
+    @cached_property
+    def targets(self) -> pa.Array:
+        """All labels (int32) or captions (list of strings), columnar."""
+        return one_chunk(self.table.column(self.target_kind))
+
+    def path(self, index: int) -> str:
+        """Path of one sample."""
+        return str(self.paths[index].as_py())
+
+    def target(self, index: int) -> Target:
+        """Label or captions of one sample."""
+        found: Target = self.targets[index].as_py()
+        return found
+
+    def meta(self, index: int) -> Meta | None:
+        """JSON object of one sample, or None."""
+        if "meta" not in self.table.column_names:
+            return None
+        text = self.table.column("meta")[index].as_py()
+        return None if text is None else json.loads(text)
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int64] | None:
+        """Bytes of each sample, or None if any is unknown."""
+        if "bytes" not in self.table.column_names or self.table.column("bytes").null_count:
+            return None
+        return to_numpy(one_chunk(self.table.column("bytes")))
+
+    @property
+    def has_meta(self) -> bool:
+        """Whether any sample carries a JSON object."""
+        return "meta" in self.table.column_names and self.table.column("meta").null_count < len(self)
+
+    @cached_property
+    def digest(self) -> str:
+        """The set digest: names the data set, whatever the order of its rows."""
+        return set_digest(self.paths, self.targets)
+
+    def with_sizes(self, sizes: Any) -> Manifest:
+        """The same manifest with the bytes of each sample filled in."""
+        return self._with("bytes", checks.size_column(sizes, checks.by_path(self.paths)))
+
+    def with_sha256(self, hexes: Any) -> Manifest:
+        """The same manifest with the SHA-256 of each sample filled in."""
+        return self._with("sha256", checks.sha256_column(hexes, checks.by_path(self.paths)))
+
+    def _with(self, name: str, column: pa.Array) -> Manifest:
+        checks.check_lengths([("path", self.paths), (name, column)])
+        columns = {old: self.table.column(old) for old in self.table.column_names} | {name: column}
+        table = pa.table({known: columns[known] for known in checks.COLUMNS if known in columns})
+        filled = replace(self, table=table)
+        filled.__dict__["digest"] = self.digest  # keys and targets are the same
+        return filled
+
+    def select(self, indices: Indices) -> Manifest:
+        """The samples of these rows, in this order.
+
+        Args:
+            indices: Row numbers, none twice.
+
+        Raises:
+            UsageError: A row does not exist or is named twice.
+        """
+        rows = picking.checked_rows(indices, len(self))
+        return replace(self, table=self.table.take(from_numpy(rows)).combine_chunks())
+
+    def split_off(
+        self, fraction: float, seed: int, stratify: bool = True, split: str = "val"
+    ) -> tuple[Manifest, Manifest]:
+        """Draw a part out of the set, the same one for the same seed.
+
+        Args:
+            fraction: Share of the samples to draw, 0 to 1.
+            seed: Decides which.
+            stratify: Draw this share from each class (labels only), so that rare classes stay in both.
+            split: Name of the drawn part.
+
+        Returns:
+            What stays, and what was drawn; both in stored order.
+        """
+        labels = to_numpy(self.targets) if stratify and self.target_kind == "label" else None
+        drawn = picking.drawn_rows(len(self), fraction, seed, labels)
+        rest, part = self.select(np.flatnonzero(~drawn)), self.select(np.flatnonzero(drawn))
+        return rest, replace(part, split=split)
+
+    def slice(self, rank: int, world_size: int) -> Manifest:
+        """The samples of one of several processes: each sample goes to exactly one.
+
+        Every `world_size`-th row is taken, so that a set sorted by class gives each its share of
+        every class. Lengths differ by one at most: ranks that must run in step have to agree on it.
+
+        Raises:
+            UsageError: There is no such rank.
+        """
+        return self.select(picking.rows_of_rank(len(self), rank, world_size))
+
+    def order(self, seed: int | None) -> npt.NDArray[np.int64]:
+        """A shuffle of the rows that is a function of the seed alone; None keeps the stored order."""
+        return picking.shuffled(len(self), seed)
+
+    def shared_stems(self) -> frozenset[str]:
+        """What several paths have before the first dot of their file name.
+
+        webdataset groups the members of a tar by this, so two such samples would melt into one.
+        """
+        return checks.shared_stems(self.paths)
+
+    def schema(self, order: Indices | None = None) -> Schema:
+        """What a writer may know before the first sample arrives.
+
+        Args:
+            order: The rows that will be written; None for all.
+
+        Raises:
+            ManifestError: Sizes are not known yet.
+        """
+        sizes = self.sizes
+        if sizes is None:
+            raise ManifestError(
+                f"the manifest {self.name!r} does not know the size of every sample",
+                expected="a size each, since formats lay out their file once",
+                next_step="Fill them with manifest.with_sizes",
+            )
+        chosen = sizes if order is None else sizes[np.asarray(order, np.int64)]
+        return Schema(
+            count=len(chosen),
+            total_bytes=int(chosen.sum()),
+            largest_bytes=int(chosen.max(initial=0)),
+            target=self.target_kind,
+            has_meta=self.has_meta,
+            shared_stems=self.shared_stems(),
+            name=self.name,
+            split=self.split,
+            classes=self.classes,
+            manifest_digest=self.digest,
+        )
+
+    def check_files(self, store: ByteStore) -> None:
+        """Look at every file and name those that are missing, unreadable or empty.
+
+        Raises:
+            ManifestError: There are such files; says how many and the first few.
+        """
+        check_files(self.paths, store)

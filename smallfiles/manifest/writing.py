@@ -1,0 +1,113 @@
+"""Write a manifest as JSON, one entry a line: fast to write, and two versions can be compared.
+
+The trap: `json.dump(..., indent=…)` runs a slow encoder, and a job that is killed while it writes
+leaves half a file under the final name. So lines are joined here, written aside, flushed to disk and
+renamed. Notebook 02 teaches it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from smallfiles.errors import ManifestError
+
+FORMAT, VERSION = "smallfiles-manifest", 1
+_SLICE = 50_000  # rows that exist as Python objects at once
+
+_quoted: Callable[[str], str] = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def write_columns(path: Path, header: Mapping[str, Any], table: pa.Table) -> None:
+    """Write our shape: a header, then the columns.
+
+    Args:
+        path: The file; replaced if it exists.
+        header: What stands above the columns.
+        table: The checked table.
+
+    Raises:
+        ManifestError: It cannot be written.
+    """
+    _write_aside(path, _column_lines(header, table))
+
+
+def write_flat(path: Path, paths: pa.StringArray, targets: pa.Array) -> None:
+    """Write the flat shape `{path: target}`.
+
+    Raises:
+        ManifestError: It cannot be written.
+    """
+    _write_aside(path, _flat_lines(paths, targets))
+
+
+def _column_lines(header: Mapping[str, Any], table: pa.Table) -> Iterator[str]:
+    yield "{\n"
+    for name, value in {"format": FORMAT, "version": VERSION, **header}.items():
+        yield f'"{name}": {_quoted(value)},\n'
+    yield '"columns": {'
+    for number, name in enumerate(table.column_names):
+        yield f'{"," if number else ""}\n"{name}": [\n'
+        yield from _joined(_entries(part, name) for part in _slices(table.column(name)))
+        yield "\n]"
+    yield "\n}\n}\n"
+
+
+def _flat_lines(paths: pa.StringArray, targets: pa.Array) -> Iterator[str]:
+    yield "{\n"
+    parts = zip(_slices(paths), _slices(targets), strict=True)
+    yield from _joined(
+        map("{}: {}".format, _entries(keys, "path"), _entries(values, "")) for keys, values in parts
+    )
+    yield "\n}\n"
+
+
+def _slices(column: pa.Array | pa.ChunkedArray) -> Iterator[list[Any]]:
+    return (column.slice(start, _SLICE).to_pylist() for start in range(0, len(column), _SLICE))
+
+
+def _entries(values: list[Any], name: str) -> Iterable[str]:
+    if name == "meta":
+        return ("null" if text is None else text for text in values)
+    if values and set(map(type, values)) == {int}:
+        return map(str, values)
+    return map(_quoted, values)
+
+
+def _joined(slices: Iterator[Iterable[str]]) -> Iterator[str]:
+    for number, entries in enumerate(slices):
+        yield (",\n" if number else "") + ",\n".join(entries)
+
+
+def _write_aside(path: Path, pieces: Iterator[str]) -> None:
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        try:
+            with aside.open("w", encoding="utf-8", newline="\n") as file:
+                file.writelines(pieces)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+        _flush_folder(path.parent)
+    except OSError as error:
+        raise ManifestError(
+            f"the manifest {path} cannot be written ({error.strerror or error})",
+            expected="a folder that may be written, with space left",
+            next_step="Check the path, its permissions and your quota",
+        ) from error
+
+
+def _flush_folder(folder: Path) -> None:
+    """The new name itself must reach the disk too."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,158 @@
+"""Ways to turn a JPEG into a training picture: ours, and what one would write without us.
+
+Each is a function from bytes to 224 x 224 x 3 uint8, a random resized crop, mirrored half of the time; or
+to the whole picture where only decoding is measured. The filter is in the name: a picture scaled with
+another filter is another picture, and rates are compared within one filter (`area` is antialiased too).
+
+The trap: OpenCV gives blue, green, red, and starts threads of its own, unless told not to. Notebook 08
+measures with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from smallfiles.images import DECODERS, RandomResizedCrop, resize
+from smallfiles.images.crops import random_resized
+from smallfiles.images.decoding import Pixels
+from smallfiles.images.resizing import Filter
+
+Kind: TypeAlias = Literal["decode", "augment"]
+One: TypeAlias = Callable[[bytes, np.random.Generator], Any]
+Scale: TypeAlias = Callable[[Any, bool], Any]
+"""Scales a part of a picture to the square, mirrored or not."""
+
+SIZE = 224
+SCALE = (0.08, 1.0)
+RATIO = (3 / 4, 4 / 3)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to measure.
+
+    Args:
+        name: In records; says the filter.
+        kind: What it does.
+        make: Gives the function; called once in each process that works.
+        modules: What it imports, to know whether it can run here.
+    """
+
+    name: str
+    kind: Kind
+    make: Callable[[], One]
+    modules: tuple[str, ...] = ()
+
+    def installed(self) -> bool:
+        """Whether it can run here."""
+        return all(find_spec(module) is not None for module in self.modules)
+
+
+def _composed(decode: Callable[[Any], Pixels], scale: Callable[[], Scale]) -> One:
+    """Decode all, cut out, scale: what one writes from a decoder and a function that scales."""
+    scaled = scale()
+
+    def one(data: bytes, rng: np.random.Generator) -> Any:
+        pixels = decode(data)
+        box = random_resized(pixels.shape[1], pixels.shape[0], rng, SCALE, RATIO)
+        part = pixels[box.top : box.top + box.height, box.left : box.left + box.width]
+        return scaled(part, rng.random() < 0.5)
+
+    return one
+
+
+def _by_us(filter: Filter) -> Callable[[], Scale]:
+    def scaled(part: Any, flip: bool) -> Any:
+        out = np.empty((SIZE, SIZE, 3), np.uint8)
+        resize(part, out, filter, flip=flip)
+        return out
+
+    return lambda: scaled
+
+
+def _by_opencv(filter: str) -> Callable[[], Scale]:
+    def make() -> Scale:
+        import cv2
+
+        cv2.setNumThreads(0)
+        kind = {"linear": cv2.INTER_LINEAR, "area": cv2.INTER_AREA}[filter]
+
+        def scaled(part: Any, flip: bool) -> Any:
+            found = cv2.resize(part, (SIZE, SIZE), interpolation=kind)
+            return cv2.flip(found, 1) if flip else found
+
+        return scaled
+
+    return make
+
+
+def _by_torchvision(antialias: bool) -> Callable[[], Scale]:
+    def make() -> Scale:
+        import torch
+        from torchvision.transforms.v2 import functional
+
+        def scaled(part: Any, flip: bool) -> Any:
+            tensor = torch.from_numpy(part).permute(2, 0, 1)
+            found = functional.resize(tensor, [SIZE, SIZE], antialias=antialias)
+            return functional.horizontal_flip(found) if flip else found
+
+        return scaled
+
+    return make
+
+
+def _pillow() -> One:
+    import io
+
+    from PIL import Image
+
+    def one(data: bytes, rng: np.random.Generator) -> Any:
+        with Image.open(io.BytesIO(data)) as opened:
+            picture = opened.convert("RGB")
+        box = random_resized(*picture.size, rng, SCALE, RATIO)
+        edges = (box.left, box.top, box.left + box.width, box.top + box.height)
+        found = picture.crop(edges).resize((SIZE, SIZE), Image.Resampling.BILINEAR)
+        if rng.random() < 0.5:
+            found = found.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return np.asarray(found)
+
+    return one
+
+
+def _plain(decoder: str, scale: Callable[[], Scale]) -> Callable[[], One]:
+    return lambda: _composed(DECODERS[decoder].decode, scale)
+
+
+def _only(decoder: str) -> Method:
+    found = DECODERS[decoder]
+    modules = {"opencv": ("cv2",), "torchvision": ("torchvision",)}.get(decoder, ())
+    return Method(decoder, "decode", lambda: lambda data, rng: found.decode(data), modules)
+
+
+_CV = ("cv2",)
+_TV = ("torchvision",)
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method("Pillow, antialias", "augment", _pillow),
+        Method("torchvision, antialias", "augment", _plain("torchvision", _by_torchvision(True)), _TV),
+        Method("torchvision, linear", "augment", _plain("torchvision", _by_torchvision(False)), _TV),
+        Method(
+            "simplejpeg + torchvision, antialias", "augment", _plain("simplejpeg", _by_torchvision(True)), _TV
+        ),
+        Method("simplejpeg + OpenCV, linear", "augment", _plain("simplejpeg", _by_opencv("linear")), _CV),
+        Method("OpenCV, linear", "augment", _plain("opencv", _by_opencv("linear")), _CV),
+        Method("OpenCV, area", "augment", _plain("opencv", _by_opencv("area")), _CV),
+        Method("ours without TurboJPEG 3, antialias", "augment", _plain("simplejpeg", _by_us("antialias"))),
+        Method("ours, antialias", "augment", lambda: RandomResizedCrop(SIZE, filter="antialias")),
+        Method("ours, linear", "augment", lambda: RandomResizedCrop(SIZE, filter="linear")),
+        *(_only(name) for name in ("pillow", "torchvision", "opencv", "simplejpeg", "turbojpeg")),
+    )
+}
+"""By the name that the records carry; what others are compared with comes first."""

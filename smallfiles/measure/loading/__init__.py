@@ -1,0 +1,35 @@
+"""Whole epochs through a loader: how fast, how long for the first batch, and where the time goes.
+
+    config      what is asked for; prints its own command line
+    run         every case in interleaved rounds, each in a process that does nothing else
+    ours        our loader by processes, by threads, and through a ring
+    breakdown   what one worker does for one batch: read, decode, augment, collate, transfer
+    crew        the processes that measure
+    shown       records as tables
+    advice      which mode and how many workers to take
+
+The loaders of others are in `smallfiles.measure.loaders`. Notebook 08 measures with it.
+
+The trap: a loader that works ahead does so before the clock starts too. So each pass begins with nothing
+ready but what the loader made while the one before was taken from it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from smallfiles.measure.loading.config import LoadBenchConfig
+
+if TYPE_CHECKING:
+    from smallfiles.measure.loading.run import bench_loading
+
+__all__ = ["LoadBenchConfig", "bench_loading"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when asked for: the help of `bench load` needs the configuration only."""
+    if name != "bench_loading":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from smallfiles.measure.loading.run import bench_loading
+
+    return bench_loading

@@ -1,0 +1,111 @@
+"""Which mode and how many workers to train with, from what was measured.
+
+Of the settings that are not clearly slower than the fastest (quartiles overlap), the one with the fewest
+workers is taken: each worker is a CPU and memory that training could have, and the fastest of a dozen medians
+is partly luck. Among equally many, threads come before processes, and a ring last: the fewer parts, the less
+can break.
+
+The trap: a recommendation holds for the CPUs it was measured on. A job with more of them measures again.
+Notebook 08 teaches it, `slurm/jobs/08_tune_loader.sbatch` ends with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from smallfiles.measure.loading.config import MODES
+from smallfiles.measure.record import Record
+
+_FEWEST_PARTS = ("threads", "processes", "ring")
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The setting to train with.
+
+    Args:
+        what: The pictures that were loaded, such as `epoch of JPEG`.
+        record: Of the setting.
+        level: How many of the others are not clearly slower than the fastest, the fastest among them.
+        settings: How many were measured.
+        most: Whether no larger number of workers was measured.
+    """
+
+    what: str
+    record: Record
+    level: int
+    settings: int
+    most: bool
+
+    @property
+    def mode(self) -> str:
+        """Where batches are made."""
+        return mode_of(self.record)
+
+    @property
+    def headline(self) -> str:
+        """The setting and its rate, for a title."""
+        count = f"{self.record.workers} worker{'s' * (self.record.workers > 1)}"
+        rate = f"{self.record.spread.median:,.0f} samples/s"
+        return f"{self.what[:1].upper()}{self.what[1:]}: {self.record.name} with {count}, {rate}"
+
+    @property
+    def sentence(self) -> str:
+        """What to type, and how sure that is."""
+        number, name = self.record.workers, self.record.name.removesuffix(f", {self.mode}")
+        flags = f"train --workers {number} --mode {self.mode}"
+        if self.mode == "ring":
+            flags = f"ring fill --producers {number}, and train --ring"
+        told = f"recommended for {name} ({self.what}): {flags}: {self.record.spread.median:,.0f} samples/s"
+        return told + self._others + ("; more workers were not measured" if self.most else "")
+
+    @property
+    def _others(self) -> str:
+        others = self.settings - 1
+        if self.level:
+            return f"; {self.level} of the {others} other settings {_are(self.level)} not clearly slower"
+        return f"; {'the other setting is' if others == 1 else f'all {others} others are'} clearly slower"
+
+
+def advice(records: Sequence[Record]) -> tuple[Advice, ...]:
+    """The setting for each kind of pictures of which more than one was measured.
+
+    Args:
+        records: Of one run of `bench load`.
+    """
+    kinds: dict[str, list[Record]] = {}
+    for record in records:
+        if mode_of(record):
+            kinds.setdefault(kind_of(record), []).append(record)
+    return tuple(_advice(kind, group) for kind, group in kinds.items() if len(group) > 1)
+
+
+def mode_of(record: Record) -> str:
+    """The mode of one of our loaders; empty for those of others, and for stages."""
+    mode = record.name.rpartition(", ")[2]
+    return mode if mode in MODES else ""
+
+
+def kind_of(record: Record) -> str:
+    """What was loaded, without the number of workers."""
+    return record.what.rpartition(", ")[0]
+
+
+def _advice(what: str, group: Sequence[Record]) -> Advice:
+    fastest = max(group, key=lambda record: record.spread.median)
+    equal = [record for record in group if record.spread.overlaps(fastest.spread)]
+    chosen = min(
+        equal,
+        key=lambda record: (
+            record.workers,
+            _FEWEST_PARTS.index(mode_of(record)),
+            -record.spread.median,
+        ),
+    )
+    most = chosen.workers == max(record.workers for record in group)
+    return Advice(what, chosen, len(equal) - 1, len(group), most)
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"

@@ -1,0 +1,154 @@
+"""Our loaders, measured: batches made by processes, by threads of the trainer, or ahead in a ring.
+
+Each run makes a loader, takes the last few batches of one epoch, in which its workers start, and measures
+the epoch after it. A ring that is filled for two epochs has nothing left to do when the clock stops, and
+nothing ready when it starts, since nobody takes batches slower than they come.
+
+The trap: measured with its start, a loader is judged by how fast Python imports. That is told apart, as
+the time to the first batch. Notebook 08 measures with it.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from smallfiles import formats
+from smallfiles.images import RandomResizedCrop
+from smallfiles.measure.loaders.passes import Pass, taken
+from smallfiles.measure.loading.config import LoadBenchConfig, Mode
+from smallfiles.samples import Reader, Sample
+
+if TYPE_CHECKING:
+    from smallfiles.loading import ImageBatches, Loader
+    from smallfiles.ring import RingLoader
+
+
+@dataclass(frozen=True)
+class Ours:
+    """A case of ours.
+
+    Args:
+        name: In records.
+        path: The packed file.
+        format: Its format.
+        mode: Where batches are made.
+        workers: How many make them.
+        samples: Of an epoch.
+    """
+
+    name: str
+    path: Path
+    format: str
+    mode: Mode
+    workers: int
+    samples: int
+
+
+class First:
+    """The first samples of a reader, as a reader.
+
+    Args:
+        reader: Of a packed file.
+        count: How many.
+    """
+
+    def __init__(self, reader: Reader, count: int) -> None:
+        self._reader, self._count = reader, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # while it is unpickled there is no reader yet
+            raise AttributeError(name)
+        return getattr(self._reader, name)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return islice(iter(self._reader), self._count)
+
+
+def first_of(path: Path, format: str, samples: int) -> Reader:
+    """A reader of the first samples of a packed file."""
+    reader = formats.open(path, format)
+    return reader if len(reader) == samples else First(reader, samples)
+
+
+def transform_of(config: LoadBenchConfig) -> RandomResizedCrop:
+    """What is done to each picture."""
+    return RandomResizedCrop(config.size, filter=config.filter)
+
+
+def run_ours(case: Ours, config: LoadBenchConfig) -> Pass:
+    """One epoch with a new loader that has warmed up."""
+    began = perf_counter()
+    if case.mode == "ring":
+        ring = _ring(case, config)
+        with ring:
+            return _epoch(ring, began)
+    loader = _loader(case, config)
+    try:
+        return _epoch(loader, began)
+    finally:
+        del loader
+        gc.collect()  # the workers end with it
+
+
+def _epoch(loader: Loader | RingLoader, began: float) -> Pass:
+    warming = iter(loader)
+    next(warming)
+    first_s = perf_counter() - began
+    for _ in warming:
+        pass
+    return replace(taken(loader, size_of), first_s=first_s)
+
+
+def size_of(batch: Any) -> int:
+    """Samples of a batch of ours."""
+    return len(batch["index"])
+
+
+def _loader(case: Ours, config: LoadBenchConfig) -> Loader:
+    from smallfiles.loading import LoaderConfig, make_loader
+
+    settings = LoaderConfig(
+        batch=config.batch,
+        workers=case.workers,
+        mode="threads" if case.mode == "threads" else "processes",
+        prefetch=config.prefetch,
+        seed=config.seed,
+        rank=0,
+        world_size=1,
+    )
+    loader = make_loader(_maker(case, config), settings)
+    loader.schedule.start_at(0, _last_batches(loader.plan.length(0), case.workers))
+    return loader
+
+
+def _maker(case: Ours, config: LoadBenchConfig) -> ImageBatches:
+    from smallfiles.loading import ImageBatches
+
+    return ImageBatches(first_of(case.path, case.format, case.samples), transform_of(config), config.seed)
+
+
+def _ring(case: Ours, config: LoadBenchConfig) -> RingLoader:
+    from smallfiles.loading import EpochPlan
+    from smallfiles.ring import RingConfig, open_ring
+
+    plan = EpochPlan(case.samples, config.batch, config.seed)
+    settings = RingConfig(
+        slots=case.workers * config.prefetch + 1, producers=case.workers, epochs=2, wait_s=60.0
+    )
+    return open_ring(
+        _maker(case, config), plan, settings, start=(0, _last_batches(plan.length(0), case.workers))
+    )
+
+
+def _last_batches(length: int, workers: int) -> int:
+    """Where an epoch is begun that only warms up: one batch for each worker is left."""
+    return max(0, length - workers)

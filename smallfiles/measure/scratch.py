@@ -1,0 +1,108 @@
+"""A private folder in memory for the time of a measurement, always emptied.
+
+`/dev/shm` is memory that looks like a folder: whatever stays there takes it from every later job on
+the node. So the folder is ours alone (0700), goes at the end, on Ctrl-C and on SIGTERM, and what a
+`kill -9` left is removed by the next run. The trap: it counts against the memory limit of the job,
+and a job that exceeds it is killed without a word. Notebook 07 teaches it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+from smallfiles import machine
+from smallfiles.errors import ResourceError
+
+MEMORY = Path("/dev/shm")
+_PREFIX = "smallfiles-bench-"
+_LOCK = "lock"
+_SPARE_BYTES = 256 << 20
+
+
+@contextlib.contextmanager
+def memory_folder(need_bytes: int, parent: Path = MEMORY) -> Iterator[Path]:
+    """A new folder in memory that is gone when the block ends, however it ends.
+
+    Args:
+        need_bytes: What will be written there at most.
+        parent: Where to make it; another folder in tests.
+
+    Raises:
+        ResourceError: There is no such place, or not enough room.
+    """
+    _check_room(need_bytes, parent)
+    _sweep(parent)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))  # mode 0700
+    try:
+        with _locked(folder), _terminated_as_exit():
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_room(need_bytes: int, parent: Path) -> None:
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise ResourceError(
+            f"{parent} is not there or cannot be written to",
+            expected="storage backed by memory",
+            next_step="Run it on a Linux machine with /dev/shm",
+        )
+    free = min(machine.filesystem(parent).free_bytes, machine.memory_limit_bytes())
+    if need_bytes + _SPARE_BYTES > free:
+        raise ResourceError(
+            f"{parent} has {free >> 20:,} MiB for this job",
+            expected=f"{(need_bytes + _SPARE_BYTES) >> 20:,} MiB",
+            next_step="Ask for more memory, or measure fewer samples with --count",
+        )
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a lock that the kernel lets go when we die, so that a sweep knows the dead."""
+    with (folder / _LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+def _sweep(parent: Path) -> None:
+    """Remove folders of our runs that were killed before they could."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # somebody else's, or gone by now
+            if folder.lstat().st_uid == os.getuid() and _is_abandoned(folder / _LOCK):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_abandoned(lock_file: Path) -> bool:
+    try:
+        with lock_file.open("r") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    except BlockingIOError:
+        return False
+
+
+@contextlib.contextmanager
+def _terminated_as_exit() -> Iterator[None]:
+    """Let SIGTERM unwind the stack as Ctrl-C does, so that the folder is emptied."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)

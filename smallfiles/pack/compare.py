@@ -1,0 +1,128 @@
+"""Compare a file that was just written with what was read from its source.
+
+This happens before publication: a file that does not read back is never given its final name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from smallfiles import formats
+from smallfiles.errors import FormatError, PackError
+from smallfiles.manifest import Manifest
+from smallfiles.manifest.arrays import from_numpy
+from smallfiles.progress import progress
+from smallfiles.samples import Reader
+
+SAMPLED = 256
+SEED = 0
+ROWS_AT_ONCE = 1 << 14
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a packed file must give back.
+
+    Args:
+        rows: Rows of the manifest in stored order, int64.
+        checksums: xxh3 of each sample's bytes as read from the source, uint64.
+        manifest: Keys, targets, JSON objects and, where it has them, the SHA-256 of the bytes.
+        scaled: Whether pictures were scaled, so that their bytes are not those of the manifest's SHA-256.
+    """
+
+    rows: np.ndarray
+    checksums: np.ndarray
+    manifest: Manifest
+    scaled: bool = False
+
+    def sha256(self, index: int) -> str | None:
+        """What the manifest says of a sample's bytes, in hexadecimal; None where it says nothing."""
+        table = self.manifest.table
+        if self.scaled or "sha256" not in table.column_names:
+            return None
+        found: str | None = table["sha256"][int(self.rows[index])].as_py()
+        return found
+
+
+def compare(path: Path, format: str, expected: Expected, *, full: bool, since: float | None = None) -> int:
+    """Compare a file that was just written with what was read from its source.
+
+    Keys, targets and JSON objects are compared in full, bytes in full or for some 256 samples with the
+    first and the last among them; with the manifest's SHA-256 too, where it has them.
+
+    Returns:
+        How many samples' bytes were compared.
+
+    Raises:
+        PackError: Something differs.
+    """
+    reader = formats.open(path, format)
+    try:
+        _compare_table(reader, path, expected)
+        count = len(expected.rows)
+        indices = range(count) if full or count <= SAMPLED else _some(count)
+        with progress(len(indices), f"verify {path.name}", since=since) as bar:
+            for index in indices:
+                data = reader.read(index)
+                if xxhash.xxh3_64_intdigest(data) != int(expected.checksums[index]):
+                    raise _differs(path, f"the bytes of {reader.key(index)}")
+                stated = expected.sha256(index)
+                if stated is not None and hashlib.sha256(data).hexdigest() != stated:
+                    raise _not_as_stated(reader.key(index), stated)
+                bar.advance(1, bytes=len(data))
+        return len(indices)
+    except FormatError as error:
+        raise _differs(path, error.got) from error
+    finally:
+        reader.close()
+
+
+def _compare_table(reader: Reader, path: Path, expected: Expected) -> None:
+    if len(reader) != len(expected.rows):
+        raise _differs(path, f"the number of samples ({len(reader)} instead of {len(expected.rows)})")
+    keys, manifest = reader.keys(), expected.manifest
+    for start in range(0, len(expected.rows), ROWS_AT_ONCE):
+        rows = from_numpy(expected.rows[start : start + ROWS_AT_ONCE])
+        if not keys.slice(start, len(rows)).equals(manifest.paths.take(rows)):
+            raise _differs(path, "a key or the order of keys")
+        targets = manifest.targets.take(rows)
+        found = [reader.target(index) for index in range(start, start + len(rows))]
+        if found != targets.to_pylist():
+            raise _differs(path, "a label or caption")
+        if manifest.has_meta:
+            _compare_metas(reader, path, start, manifest.table["meta"].take(rows))
+
+
+def _compare_metas(reader: Reader, path: Path, start: int, texts: pa.ChunkedArray) -> None:
+    for index, text in enumerate(texts, start):
+        stated = text.as_py()
+        if reader.meta(index) != (None if stated is None else json.loads(stated)):
+            raise _differs(path, f"the JSON object (meta) of {reader.key(index)}")
+
+
+def _some(count: int) -> list[int]:
+    chosen = np.random.default_rng(SEED).choice(count, SAMPLED, replace=False)
+    return sorted({0, count - 1, *chosen.tolist()})
+
+
+def _differs(path: Path, what: str) -> PackError:
+    return PackError(
+        f"{path.name} did not read back as it was written: {what}",
+        expected="what was read from the source",
+        next_step="Nothing was published; run it again, and if it happens again suspect the storage",
+    )
+
+
+def _not_as_stated(key: str, stated: str) -> PackError:
+    return PackError(
+        f"{key} was read with other bytes than its manifest says",
+        expected=f"bytes whose SHA-256 is {stated}",
+        next_step="Nothing was published; copy the source again, or make the manifest again if it changed",
+    )

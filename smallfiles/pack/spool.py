@@ -1,0 +1,103 @@
+"""Scaled pictures wait here until the last one is done, since only then is it known how large they are.
+
+A writer wants to know the size of all and of the largest before it begins, so that a file is laid out once
+and equal inputs give equal bytes. Of scaled pictures nobody knows it. So they go to a nameless file beside
+the output first, which is gone whatever happens.
+
+The trap: this takes the room of a data file twice while it is written. Notebook 08 uses it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from smallfiles.errors import SmallfilesError
+from smallfiles.formats.output import writing
+from smallfiles.pack.scaling import Scaling
+from smallfiles.samples import Buffer, Sample
+
+_BUFFER_BYTES = 1 << 20
+_MEASURE_NONE = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Placed(Sample):
+    """A sample that knows its place in its data file; copies of it do too."""
+
+    position: int = 0
+
+
+class Spool:
+    """Bytes of samples on their way, in a file without a name.
+
+    Args:
+        file: Where they go.
+        folder: Where that is, for messages.
+        count: Places in the data file.
+
+    Attributes:
+        sizes: Bytes of each, int64; 0 for a place that is empty.
+        kept: Whether a place is taken, bool.
+    """
+
+    def __init__(self, file: IO[bytes], folder: Path, count: int) -> None:
+        self._file, self._folder = file, folder
+        self.sizes = np.zeros(count, np.int64)
+        self.kept = np.zeros(count, bool)
+
+    def add(self, position: int, data: Buffer) -> None:
+        """Append the bytes of a place; places come in order."""
+        with writing(self._folder):
+            self._file.write(data)
+        self.sizes[position], self.kept[position] = len(data), True
+
+    def read(self) -> Iterator[tuple[int, bytes]]:
+        """Place and bytes of all, in order."""
+        with writing(self._folder):
+            self._file.flush()
+            self._file.seek(0)
+        for position in np.flatnonzero(self.kept).tolist():
+            with writing(self._folder):
+                data = self._file.read(int(self.sizes[position]))
+            yield position, data
+
+
+@contextlib.contextmanager
+def spool(folder: Path, count: int) -> Iterator[Spool]:
+    """A spool in a folder; nothing of it is left when the block ends, or when the process does."""
+    with contextlib.ExitStack() as stack:
+        with writing(folder):
+            file = stack.enter_context(tempfile.TemporaryFile(dir=folder, buffering=_BUFFER_BYTES))
+            os.fchmod(file.fileno(), 0o600)
+        yield Spool(file, folder, count)
+
+
+def scale_into(
+    kept: Spool, samples: Iterator[Placed], scaling: Scaling, on_fault: Callable[[str, SmallfilesError], None]
+) -> Iterator[Placed]:
+    """Scale samples and keep them in a spool.
+
+    Args:
+        kept: Where to.
+        samples: As they were read.
+        scaling: How.
+        on_fault: Told the key of a sample that does not decode, which is left out, unless this raises.
+
+    Yields:
+        Each sample that was kept, scaled.
+    """
+    from smallfiles.images import resized  # PyTorch with it, which other packing does without
+
+    options = (scaling.short_side, scaling.store, scaling.quality)
+    for sample in resized(samples, *options, exif=True, measure_every=_MEASURE_NONE, on_fault=on_fault):
+        assert isinstance(sample, Placed)
+        kept.add(sample.position, sample.data)
+        yield sample

@@ -1,0 +1,336 @@
+"""Are the bytes still those that were written, and are they the source's?
+
+Squashfs and tar have no checksum of their data, and a transfer can be cut: the content digest finds
+every changed byte, and `against` compares each sample with its source. Notebook 05 damages a shard.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from smallfiles import digests, formats
+from smallfiles.digests import ContentDigest, sidecar
+from smallfiles.errors import FormatError, SmallfilesError, first_few
+from smallfiles.formats.files.reading import MANIFEST
+from smallfiles.manifest import Manifest
+from smallfiles.manifest.arrays import column, integers
+from smallfiles.manifest.columns import by_row
+from smallfiles.manifest.faults import told_of
+from smallfiles.pack.scaling import described
+from smallfiles.progress import plural, progress
+from smallfiles.samples import Buffer, Reader
+from smallfiles.sources import Source
+from smallfiles.sources.packed import resize_of
+
+Verdict: TypeAlias = Literal["intact", "damaged", "differs", "unproven"]
+
+_TARS = (".tar", ".tar.gz", ".tar.zst", ".tgz")
+_INDEX = ".index.arrow"
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What `verify` found.
+
+    Args:
+        path: What was verified.
+        samples: Samples inside.
+        bytes: Their encoded bytes that were read.
+        blocks: Blocks whose digest was checked.
+        against: Samples that were compared with the source.
+        problems: Damage, one sentence each: what is not as it was written.
+        differences: What the source has otherwise, or what could not be read of it, one sentence each.
+        notes: What could not be checked, and what is odd.
+        seconds: How long it took.
+        digests: Whether a digest covers every byte that is read.
+        compared: Whether every sample's bytes were compared with the source.
+    """
+
+    path: Path
+    samples: int
+    bytes: int
+    blocks: int
+    against: int
+    problems: tuple[str, ...]
+    differences: tuple[str, ...]
+    notes: tuple[str, ...]
+    seconds: float
+    digests: bool
+    compared: bool
+
+    @property
+    def verdict(self) -> Verdict:
+        """`damaged`, or `differs` from the source, or `intact`; `unproven` without anything to compare with.
+
+        A file that can be read to its end may still hold flipped bytes, so that alone proves nothing.
+        """
+        if self.problems:
+            return "damaged"
+        if self.differences:
+            return "differs"
+        return "intact" if self.digests or self.compared else "unproven"
+
+    @property
+    def intact(self) -> bool:
+        """Whether every byte was compared with something, and nothing was found wrong."""
+        return self.verdict == "intact"
+
+
+@dataclass
+class _Findings:
+    samples: int = 0
+    bytes: int = 0
+    blocks: int = 0
+    against: int = 0
+    problems: list[str] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    digests: bool = True
+    compared: bool = False
+
+
+def verify(path: Path, against: Source | None = None, *, format: str | None = None) -> VerifyReport:
+    """Check a packed file to the last byte, and against its source if that is given.
+
+    After a copy over the network, or years on a tape, this tells a damaged file from a whole one
+    and names the samples that are hurt. Without a digest or a source nothing is called intact.
+
+    Args:
+        path: Packed file or folder of shards.
+        against: Source to compare each sample with: key, target, JSON object and bytes.
+        format: Overrides what the suffix says.
+
+    Returns:
+        The report; problems are in it, not raised.
+
+    Raises:
+        FormatError: `path` cannot be opened as a packed file at all and has no digest either.
+    """
+    started = time.perf_counter()
+    path = Path(path)
+    found = _Findings()
+    reader = formats.open(path, format)
+    damage = list(_damaged(_parts(path, formats.name_of(path, format)), found))
+    try:
+        found.samples = len(reader)
+        found.problems += [_named(reader, file, block, size) for file, block, size in damage]
+        _check_samples(reader, None if against is None else _Truth(reader, against, found), found)
+    except FormatError as error:
+        found.problems += [f"{file.name}: block {block} is damaged" for file, block, _ in damage]
+        found.problems.append(str(error))
+    finally:
+        reader.close()
+    return VerifyReport(
+        path=path,
+        samples=found.samples,
+        bytes=found.bytes,
+        blocks=found.blocks,
+        against=found.against,
+        problems=tuple(dict.fromkeys(found.problems)),
+        differences=tuple(dict.fromkeys(found.differences)),
+        notes=tuple(found.notes),
+        seconds=time.perf_counter() - started,
+        digests=found.digests,
+        compared=found.compared,
+    )
+
+
+def _parts(path: Path, format: str) -> list[Path]:
+    """Every file that a reader of `path` trusts; for plain files the manifest, which has their SHA-256."""
+    if not path.is_dir():
+        data = [path]
+    elif format == "files":
+        data = [path / MANIFEST]
+    else:
+        beside = digests.SIDECAR_SUFFIX
+        names = {entry.name.removesuffix(beside) for entry in path.iterdir() if entry.name[0] != "."}
+        data = [path / name for name in sorted(names) if name.endswith(_TARS)]
+    indexes = [file.with_name(file.name + _INDEX) for file in data]
+    return data + [index for index in indexes if index.exists() or sidecar(index).exists()]
+
+
+def _damaged(parts: Iterable[Path], found: _Findings) -> Iterator[tuple[Path, int, int]]:
+    bare = []
+    for file in parts:
+        if not sidecar(file).exists():
+            bare.append(file.name)
+            continue
+        try:
+            digest = ContentDigest.load(sidecar(file))
+            found.blocks += len(digest.blocks)
+            with progress(len(digest.blocks), f"check {file.name}", unit="blocks") as bar:
+                damaged = digest.damaged_blocks(file, advance=bar.advance)
+            for block in damaged:
+                yield file, block, digest.block_bytes
+        except SmallfilesError as error:
+            found.problems.append(str(error))
+    if bare:
+        found.digests = False
+        found.notes.append(
+            f"no content digest beside {first_few(bare, len(bare))}, so flipped bytes there cannot be found "
+            "without --against"
+        )
+
+
+def _named(reader: Reader, file: Path, block: int, block_bytes: int) -> str:
+    """Say which samples a damaged block hurts, where the format can tell."""
+    start, stop = block * block_bytes, (block + 1) * block_bytes
+    hurt = []
+    for index in range(len(reader)):
+        span = reader.span(index)
+        if span is not None and span[0] == file and span[1] < stop and span[2] > start:
+            hurt.append(reader.key(index))
+    names = f": {first_few(hurt, len(hurt))}" if hurt else ""
+    place = f"{file.name}: block {block} (bytes {start:,} to {stop:,})"
+    return f"{place} is damaged, {len(hurt)} samples in it{names}"
+
+
+def _check_samples(reader: Reader, truth: _Truth | None, found: _Findings) -> None:
+    """One pass over all samples: read, and compare with what a manifest or the source says."""
+    targets: list[Any] = []
+    unstated = 0
+    with progress(len(reader), f"verify {reader.path.name}") as bar:
+        for index in range(len(reader)):
+            data = reader.read(index)
+            targets.append(reader.target(index))
+            stated = reader.sha256(index)
+            unstated += stated is None
+            if stated is not None and hashlib.sha256(data).hexdigest() != stated:
+                found.problems.append(f"{reader.key(index)} has other bytes than were packed")
+            elif truth is not None:
+                truth.compare(index, data, targets[-1])
+            found.bytes += len(data)
+            bar.advance(1, bytes=len(data))
+    if unstated and reader.info()["format"] == "files":
+        found.digests = False
+        found.notes.append(f"{plural(unstated, 'sample')} without a SHA-256 in {MANIFEST}")
+    if truth is not None:
+        truth.finish()
+    _check_set(reader, targets, found)
+
+
+def _check_set(reader: Reader, targets: list[Any], found: _Findings) -> None:
+    if reader.target_kind == "label":
+        with told_of(reader.path):  # those of others may be beyond 64 bits
+            known = integers(targets, "label", by_row)
+    else:
+        known = column(targets, pa.list_(pa.string()))
+    actual = digests.set_digest(reader.keys(), known)
+    provenance = reader.info().get("provenance") or {}
+    schema = provenance.get("schema", {})
+    planned, digest = schema.get("count", len(reader)), schema.get("manifest_digest")
+    if planned != len(reader):
+        _explain_missing(reader.path, planned - len(reader), found)
+    elif digest and digest != actual:
+        found.problems.append(f"{reader.path.name}: keys and targets are not those that were packed")
+    elif not digest:
+        found.notes.append("no provenance inside, so keys and targets were read but not compared")
+
+
+def _explain_missing(path: Path, missing: int, found: _Findings) -> None:
+    sentence = f"{plural(missing, 'sample')} fewer than the manifest had"
+    if len(_skipped(path)) >= missing > 0:
+        found.notes.append(f"{sentence}: left out while packing, listed in {_faults_of(path).name}")
+    else:
+        found.problems.append(f"{path.name}: {sentence}, and no report explains them")
+
+
+def _faults_of(path: Path) -> Path:
+    return path.with_name(path.name + ".faults.json")
+
+
+def _skipped(path: Path) -> set[str]:
+    """Keys that `pack --on-error skip` left out, as its report beside the file says."""
+    try:
+        return {fault["key"] for fault in json.loads(_faults_of(path).read_text(encoding="utf-8"))["skipped"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+
+
+class _Truth:
+    """The source that a packed file is compared with, sample by sample."""
+
+    def __init__(self, reader: Reader, source: Source, found: _Findings) -> None:
+        self._reader, self._source, self._found = reader, source, found
+        self._rows = _rows_of(reader.keys(), source.manifest)
+        self._hashes = _hashes(source.manifest)
+        self._room = bytearray(0)
+        self._unread = 0
+        self._scaled = resize_of(reader)
+        if self._scaled is not None and self._scaled == source.resize:
+            self._scaled = None
+        if self._scaled is not None:
+            found.notes.append(
+                f"pictures were scaled to {described(self._scaled)} while packing, so their bytes are not "
+                "the source's: keys, targets and JSON objects were compared with it, not bytes"
+            )
+
+    def compare(self, index: int, data: Buffer, target: Any) -> None:
+        """Compare one sample; what differs goes to the findings."""
+        key, row = self._reader.key(index), int(self._rows[index])
+        if row < 0:
+            self._found.differences.append(f"{key} is not in the source")
+            return
+        self._found.against += 1
+        manifest = self._source.manifest
+        if target != manifest.target(row):
+            self._found.differences.append(f"{key} has another label or caption in the source")
+        if self._reader.meta(index) != (manifest.meta(row) if manifest.has_meta else None):
+            self._found.differences.append(f"{key} has another JSON object (meta) in the source")
+        if self._scaled is None:
+            self._compare_bytes(key, row, data)
+
+    def _compare_bytes(self, key: str, row: int, data: Buffer) -> None:
+        stated = None if self._hashes is None else self._hashes[row].as_py()
+        if stated is not None and hashlib.sha256(data).hexdigest() != stated:
+            self._found.differences.append(f"{key} has other bytes than the source's manifest says (sha256)")
+        if len(self._room) <= len(data):
+            self._room = bytearray(2 * len(data) + 1)
+        try:
+            size = self._source.store.read_into(key, memoryview(self._room)[: len(data) + 1])
+        except SmallfilesError as error:
+            self._unread += 1
+            self._found.differences.append(f"not compared with the source: {error}")
+            return
+        if size != len(data) or self._room[:size] != data:
+            self._found.differences.append(f"{key} has other bytes in the source")
+
+    def finish(self) -> None:
+        """Name what the source has beyond the file: left out on purpose, or missing."""
+        found, path = self._found, self._reader.path
+        found.compared = self._scaled is None and not self._unread
+        kept = np.zeros(len(self._source.manifest), bool)
+        kept[self._rows[self._rows >= 0]] = True
+        keys = [self._source.manifest.path(row) for row in np.flatnonzero(~kept).tolist()]
+        skipped = _skipped(path) if keys else set()
+        left_out, missing = [k for k in keys if k in skipped], [k for k in keys if k not in skipped]
+        if left_out:
+            found.notes.append(
+                f"{plural(len(left_out), 'sample')} of the source left out while packing, as "
+                f"{_faults_of(path).name} says: {first_few(left_out, len(left_out))}"
+            )
+        if missing:
+            found.differences.append(
+                f"{plural(len(missing), 'sample')} of the source missing: {first_few(missing, len(missing))}"
+            )
+
+
+def _rows_of(keys: pa.StringArray, manifest: Manifest) -> np.ndarray:
+    """Row of each key in the manifest, -1 where it has none; nothing is looked up where all are in order."""
+    if keys.equals(manifest.paths):
+        return np.arange(len(keys))
+    rows = {key: row for row, key in enumerate(manifest.paths.to_pylist())}
+    return np.fromiter((rows.get(key, -1) for key in keys.to_pylist()), np.int64, len(keys))
+
+
+def _hashes(manifest: Manifest) -> pa.ChunkedArray | None:
+    return manifest.table["sha256"] if "sha256" in manifest.table.column_names else None

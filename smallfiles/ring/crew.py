@@ -1,0 +1,151 @@
+"""The producers of a ring: start them, see them die, end them.
+
+The trap: `multiprocessing` can start a process by forking, quick and dangerous in a program with threads
+(a lock that another thread held stays locked in the child for ever). So forking is on request only.
+Notebook 08 teaches the ring.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import pickle
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from smallfiles.errors import ResourceError
+from smallfiles.loading.batches import BatchMaker
+from smallfiles.loading.plan import EpochPlan
+from smallfiles.ring.book import Position
+from smallfiles.ring.channel import Channel, pair
+from smallfiles.ring.config import Kind, StartMethod
+from smallfiles.ring.faults import RingError
+from smallfiles.ring.forksafe import keeping
+from smallfiles.ring.producer import produce, run_process
+
+_PATIENCE_S = 10.0
+"""A producer in the middle of a batch may finish it before it is ended by force."""
+
+
+@dataclass
+class Producer:
+    """One that makes batches.
+
+    Args:
+        number: Which one, counted over all that were ever started.
+        channel: To it.
+        worker: Its process or thread.
+        began: Whether it has said hello.
+        claims: Batches that it was given and has not made yet, the one that it is at first.
+    """
+
+    number: int
+    channel: Channel
+    worker: BaseProcess | threading.Thread
+    began: bool = False
+    claims: deque[Position] = field(default_factory=deque)
+
+    @property
+    def pid(self) -> int | None:
+        """Its process number; None for a thread."""
+        return self.worker.pid if isinstance(self.worker, BaseProcess) else None
+
+    def how_it_ended(self) -> str:
+        """Why it is gone, in words that follow its name."""
+        if isinstance(self.worker, threading.Thread):
+            return "ended"
+        self.worker.join(_PATIENCE_S)
+        code = self.worker.exitcode
+        if code is None or code >= 0:
+            return "ended" if code is None else f"ended with exit code {code}"
+        return _BY_SIGNAL.get(-code) or f"was killed by signal {-code}"
+
+
+_BY_SIGNAL: dict[int, str] = {
+    signal.SIGKILL: "was killed by signal 9, which the system sends when memory runs out",
+    signal.SIGBUS: "was killed by a bus error (signal 7): shared memory or a mapped file is no longer there",
+    signal.SIGSEGV: "crashed (signal 11) inside a library",
+}
+
+
+class Crew:
+    """Starts producers alike.
+
+    Args:
+        maker: Makes batches.
+        plan: Says which samples are in them.
+        kind: Processes or threads.
+        start_method: How processes are started.
+    """
+
+    def __init__(self, maker: BatchMaker, plan: EpochPlan, kind: Kind, start_method: StartMethod) -> None:
+        self._maker, self._plan, self._kind = maker, plan, kind
+        self._context: Any = multiprocessing.get_context(start_method)
+        self._count = 0
+        if start_method == "forkserver":  # imports once for all producers, and for those that replace them
+            modules = ["__main__", "smallfiles.ring.producer", type(maker).__module__]
+            self._context.set_forkserver_preload(modules)
+
+    def start(self) -> Producer:
+        """One more producer."""
+        self._count += 1
+        ours, theirs = pair()
+        if self._kind == "threads":
+            arguments = (theirs, self._maker, self._plan)
+            thread = threading.Thread(target=produce, args=arguments, name="ring producer", daemon=True)
+            thread.start()
+            return Producer(self._count, ours, thread)
+        process = self._context.Process(
+            target=run_process, args=(theirs.socket, self._maker, self._plan), daemon=True
+        )
+        with contextlib.closing(theirs), contextlib.ExitStack() as on_failure:
+            on_failure.callback(ours.close)
+            with keeping(theirs), _explained():
+                process.start()
+            on_failure.pop_all()
+        return Producer(self._count, ours, process)
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise _unsendable(error) from error
+    except (OSError, RuntimeError, EOFError) as error:  # EOF: the fork server was ended
+        raise _unstartable(error) from error
+
+
+def _unsendable(error: Exception) -> RingError:
+    return RingError(
+        f"the batch maker cannot be sent to a process ({error})",
+        expected="a maker that can be pickled: of a class in a module, without open files",
+        next_step="Define its class in a module, or fill the ring by threads",
+    )
+
+
+def _unstartable(error: Exception) -> ResourceError:
+    return ResourceError(
+        f"no producer can be started ({' '.join(str(error).split())[:200]})",
+        expected="room for one more process",
+        next_step='Start the program under `if __name__ == "__main__":`, and check ulimit -u and -n',
+    )
+
+
+def end(producers: list[Producer]) -> None:
+    """Let all producers go, by force those that do not leave."""
+    for producer in producers:
+        producer.channel.close()
+    until = time.monotonic() + _PATIENCE_S
+    for producer in producers:
+        producer.worker.join(max(0.0, until - time.monotonic()))
+    for producer in producers:
+        if isinstance(producer.worker, BaseProcess) and producer.worker.is_alive():
+            producer.worker.kill()
+            producer.worker.join(_PATIENCE_S)

@@ -1,0 +1,162 @@
+"""Where trainers come to: one at a time gets the batches, anybody of this user may ask how far it is.
+
+The trap: a killed trainer's successor may knock before the death was noticed. So the old connection is
+looked at again before the new one is refused. Notebook 08 teaches the ring.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+from collections.abc import Callable
+
+from smallfiles.ring.book import Book, Position
+from smallfiles.ring.channel import Channel, Door, Message
+from smallfiles.ring.faults import RingError, as_message
+from smallfiles.ring.folder import RingFolder
+from smallfiles.ring.memory import Memory
+from smallfiles.ring.order import PROTOCOL
+
+_PASSED_AHEAD = 4
+"""Batches that the trainer knows of at once: enough to hide the way of a message."""
+
+
+class Desk:
+    """The trainer's side of a filler.
+
+    Args:
+        folder: Of the ring; where the trainer begins is kept there.
+        book: Says what is ready.
+        memory: The slots.
+        selector: Where the loop waits; each registered object has a function that hears it.
+        note: Gets each sentence about what happened.
+        status: Answers who asks.
+    """
+
+    def __init__(
+        self,
+        folder: RingFolder,
+        book: Book,
+        memory: Memory,
+        selector: selectors.BaseSelector,
+        note: Callable[[str], None],
+        status: Callable[[], Message],
+    ) -> None:
+        self._folder, self._book, self._memory = folder, book, memory
+        self._selector, self._note, self._status = selector, note, status
+        self._door = Door(folder.fd)
+        self._guests: list[Channel] = []  # the trainer among them
+        self._trainer: Channel | None = None
+        self.trainer_pid: int | None = None
+        self.consumed = 0
+        self.waited_s = 0.0
+        folder.keep(book.position)
+
+    def open(self) -> None:
+        """Let trainers in."""
+        self._selector.register(self._door, selectors.EVENT_READ, self._knock)
+
+    def pass_on(self) -> None:
+        """Tell the trainer which batches are ready."""
+        if self._trainer is not None:
+            for ready in self._book.deliver(_PASSED_AHEAD):
+                self.tell({"ready": ready.position, "slot": ready.slot, **ready.payload})
+
+    def tell(self, message: Message) -> None:
+        """Send a message to the trainer, if there is one."""
+        if self._trainer is not None:
+            self._trainer.send(message, wait=False)
+
+    def close(self) -> None:
+        """Send everybody away."""
+        self._door.close()
+        for guest in self._guests:
+            guest.close()
+
+    def _knock(self) -> None:
+        with contextlib.suppress(OSError):
+            guest = self._door.accept()
+            self._guests.append(guest)
+            self._selector.register(guest, selectors.EVENT_READ, lambda: self._hear(guest))
+
+    def _hear(self, guest: Channel) -> None:
+        if guest.fileno() < 0:
+            return  # it was sent away by a message that came at the same moment
+        message = guest.receive()
+        if guest is self._trainer:
+            self._hear_trainer(message)
+        elif not self._hear_guest(guest, message or {}):
+            self._dismiss(guest)
+
+    def _dismiss(self, guest: Channel) -> None:
+        self._selector.unregister(guest)
+        self._guests.remove(guest)
+        guest.close()
+
+    def _hear_guest(self, guest: Channel, message: Message) -> bool:
+        """Whether the guest stays."""
+        if message.get("hello") == "status":
+            guest.send({"status": self._status()}, wait=False)
+        return message.get("hello") == "trainer" and self._accept(guest, message)
+
+    def _accept(self, guest: Channel, message: Message) -> bool:
+        while self._trainer is not None and self._trainer.peer_is_gone():
+            self._hear_trainer(self._trainer.receive())  # its last words, then the end
+        refusal = self._refusal(message)
+        if refusal is not None:
+            guest.send({"refused": as_message(refusal)}, wait=False)
+            return False
+        self._trainer, self.trainer_pid = guest, guest.peer_pid()
+        if message.get("want") is not None:
+            self._seek(Position(*message["want"]))
+        self.tell_welcome(guest)
+        return True
+
+    def tell_welcome(self, guest: Channel) -> None:
+        """The first answer to a trainer, with the memory."""
+        welcome = {"position": self._book.position, **self._memory.sizes()}
+        guest.send(welcome, [self._memory.fd], wait=False)
+
+    def _refusal(self, message: Message) -> RingError | None:
+        if message.get("protocol") != PROTOCOL:
+            return RingError(
+                f"the trainer speaks version {message.get('protocol')} of the ring's language",
+                expected=f"version {PROTOCOL}, as its filler does",
+                next_step="Run filler and trainer from the same version of this package",
+            )
+        if self._trainer is not None:
+            return RingError(
+                f"ring {self._folder.path.name} feeds process {self.trainer_pid} already",
+                expected="one trainer a ring",
+                next_step="Give each rank a ring of its own, or end the other process",
+            )
+        return None
+
+    def _hear_trainer(self, message: Message | None) -> None:
+        if message is None:
+            self._lose_trainer()
+        elif "done" in message:
+            self._free(Position(*message["done"]), float(message["waited_s"]))
+        elif "seek" in message:
+            self._seek(Position(*message["seek"]))
+            self.tell({"sought": message["seek"]})
+
+    def _free(self, position: Position, waited_s: float) -> None:
+        if self._book.done(position):
+            self.consumed += 1
+            self.waited_s += waited_s
+
+    def _seek(self, position: Position) -> None:
+        self._book.seek(position)
+        self._folder.keep(position)
+
+    def _lose_trainer(self) -> None:
+        if self._trainer is None:
+            return
+        self._dismiss(self._trainer)
+        epoch, batch = self._book.position
+        self._trainer, pid = None, self.trainer_pid
+        self.trainer_pid = None
+        self._book.withdraw()
+        if not self._book.finished:
+            self._note(f"the trainer (process {pid}) left at batch {batch:,} of epoch {epoch}")

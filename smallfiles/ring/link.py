@@ -1,0 +1,231 @@
+"""The trainer's connection to its filler, which outlives the filler.
+
+When the filler is killed, the trainer reads an end of file at once, says so, and waits for a new filler of
+the same ring; it goes on at the batch that it wants next. The trap: a trainer that just waited would
+look like one that computes. So every wait that takes long is told. Notebook 08 teaches the ring.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from smallfiles.errors import SmallfilesError
+from smallfiles.ring.book import Position
+from smallfiles.ring.channel import Channel, Message, connect
+from smallfiles.ring.faults import RingError, from_message
+from smallfiles.ring.folder import description_of, keep_position
+from smallfiles.ring.memory import Memory
+from smallfiles.ring.order import PROTOCOL, BatchOrder, plan_of
+
+_TELL_AFTER_S = 30.0
+_KNOCK_EACH_S = 0.1
+
+
+class RingWarning(UserWarning):
+    """Something happened to a ring that cost time, and no batch."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A batch in its slot.
+
+    Args:
+        position: Which batch.
+        slot: Where it lies.
+        payload: What its producer said about it.
+    """
+
+    position: Position
+    slot: int
+    payload: Message
+
+
+class Link:
+    """A trainer's side of a ring.
+
+    Args:
+        path: Folder of the ring.
+        wait_s: How long to wait for a filler to come, or to come back.
+        identity: What the ring must hold; None takes what is there.
+        own_filler: Set if the filler is a thread of this process: why it ended, if it failed.
+
+    Raises:
+        RingError: Nobody fills this ring, it feeds another trainer, or it holds something else.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        wait_s: float,
+        identity: str | None = None,
+        own_filler: Callable[[], SmallfilesError | None] | None = None,
+    ) -> None:
+        self.path, self._wait_s, self._identity, self._own_filler = path, wait_s, identity, own_filler
+        self._epochs: int | None = None
+        self.finished = False
+        self.next = self._attach(None)
+        self._holds = False
+
+    @property
+    def fill_level(self) -> int:
+        """Batches that are ready at this moment, the one in training included."""
+        return int(self.memory.counters[0])
+
+    def go_to(self, position: Position) -> None:
+        """Have `position` delivered next."""
+        if position == self.next and not self._holds:
+            return
+        self.next, self._holds = position, False
+        if self._channel.send({"seek": position}):
+            self._skip_until_sought(position)
+        else:
+            self._reattach()
+
+    def take(self) -> Taken:
+        """The next batch.
+
+        Raises:
+            SmallfilesError: It cannot be made, or there is no filler any more.
+        """
+        while True:
+            message = self._receive()
+            if message is None:
+                self._reattach()
+            elif "ready" in message:
+                if "fault" in message:
+                    self._holds = True  # coming back to this batch has it made again
+                    raise from_message(message["fault"])
+                taken = Taken(Position(*message["ready"]), message["slot"], message)
+                if taken.position == self.next:
+                    self._holds = True
+                    return taken
+            else:
+                self._heed(message)
+
+    def done(self, waited_s: float, after: Position) -> None:
+        """Give the batch that was taken back; `after` comes next."""
+        keep_position(self.path, after)
+        # If the filler is gone, the next one is told what is wanted, which says the same.
+        self._channel.send({"done": self.next, "waited_s": round(waited_s, 6)})
+        self.next, self._holds = after, False
+
+    def close(self) -> None:
+        """Leave the filler."""
+        self._channel.close()
+        self.memory.close()
+
+    def _heed(self, message: Message) -> None:
+        if "note" in message:
+            warnings.warn(str(message["note"]), RingWarning, stacklevel=4)
+        elif "fatal" in message:
+            raise from_message(message["fatal"])
+        elif "end" in message:
+            self.finished = True
+
+    def _receive(self) -> Message | None:
+        try:
+            return self._channel.receive(_TELL_AFTER_S)
+        except TimeoutError:
+            epoch, batch = self.next
+            warnings.warn(
+                f"training has waited {_TELL_AFTER_S:.0f} s for batch {batch:,} of epoch {epoch}; "
+                f"see: smallfiles ring status {self.path.name}",
+                RingWarning,
+                stacklevel=4,
+            )
+        return self._channel.receive()
+
+    def _skip_until_sought(self, position: Position) -> None:
+        while (message := self._receive()) is not None:
+            if message.get("sought") == list(position):
+                return
+            if "ready" not in message:
+                self._heed(message)
+        self._reattach()
+
+    def _reattach(self) -> None:
+        if self._own_filler is not None or self.finished:
+            raise (self._own_filler and self._own_filler()) or self._over()
+        self.close()
+        warnings.warn(
+            f"the filler of ring {self.path.name} is gone; waiting up to {self._wait_s:.0f} s for a new one: "
+            f"start it again with the same command",
+            RingWarning,
+            stacklevel=5,
+        )
+        self._attach(self.next)
+
+    def _over(self) -> RingError:
+        return RingError(
+            f"the filler of ring {self.path.name} has ended",
+            expected="a filler for as many epochs as the training has",
+            next_step="Ask for more epochs (--epochs), or train fewer",
+        )
+
+    def _attach(self, want: Position | None) -> Position:
+        until = time.monotonic() + self._wait_s
+        while True:
+            channel = connect(self.path)
+            if channel is not None and (position := self._greet(channel, want)) is not None:
+                return position
+            error = self._own_filler() if self._own_filler is not None else None
+            if error is not None:
+                raise error
+            if time.monotonic() >= until:
+                raise RingError(
+                    f"nobody fills ring {self.path.name} in {self.path.parent} (waited {self._wait_s:.0f} s)",
+                    expected="a filler beside the training",
+                    next_step=f"Start it: smallfiles ring fill DATA --name {self.path.name}",
+                )
+            time.sleep(_KNOCK_EACH_S)
+
+    def _greet(self, channel: Channel, want: Position | None) -> Position | None:
+        """Say hello; None if the filler died before it answered."""
+        channel.send({"hello": "trainer", "protocol": PROTOCOL, "want": want})
+        welcome, fds = channel.receive_fds()
+        record = description_of(self.path)
+        if welcome is None or record is None or ("refused" not in welcome and not fds):
+            channel.close()
+            for fd in fds:
+                os.close(fd)
+            return None
+        try:
+            if "refused" in welcome:
+                raise from_message(welcome["refused"])
+            self._check(record)
+        except BaseException:
+            channel.close()
+            for fd in fds:
+                os.close(fd)
+            raise
+        self._channel = channel
+        self.memory = Memory(fds[0], welcome["slots"], welcome["slot_bytes"])
+        self.order = BatchOrder(plan_of(record), record["epochs"])
+        return Position(*welcome["position"])
+
+    def _check(self, record: dict[str, Any]) -> None:
+        """Refuse a ring that holds something else than what is wanted, or than before."""
+        if self._identity is None:
+            self._identity = record["identity"]
+        if record["identity"] != self._identity:
+            raise RingError(
+                f"ring {self.path.name} holds other batches: {_in_words(record)}",
+                expected="the same data set, batch size, seed, ranks and arrays as the trainer's",
+                next_step="Start filler and trainer with the same settings",
+            )
+
+
+def _in_words(record: dict[str, Any]) -> str:
+    plan = record["plan"]
+    arrays = ", ".join(f"{name} {dtype} {shape}" for name, (shape, dtype) in record["layout"].items())
+    return (
+        f"{plan['samples']:,} samples in batches of {plan['batch']}, seed {plan['seed']}, "
+        f"rank {plan['rank']} of {plan['world_size']}, arrays {arrays}"
+    )

@@ -1,0 +1,165 @@
+"""The slots: a file in shared memory that has no name any more, and how large it may be.
+
+Its name is removed before anything is written, and other processes get it by a socket. So the kernel
+frees it when the last process has ended, in whatever way: nothing of it can stay in `/dev/shm`.
+
+The trap: a file in `/dev/shm` may be made larger than what is free, and the first write beyond that kills
+the process with a bus error (pytorch/pytorch#5040). So each slot is allocated before it is first filled.
+Notebook 08 teaches the ring.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from smallfiles.errors import ResourceError
+from smallfiles.machine.nodelocal import node_local
+from smallfiles.progress import bytes_text
+
+PAGE_BYTES = 4096
+FEWEST_SLOTS = 2
+
+_SHARE_TAKEN = 4
+"""Where no size is asked for, a ring takes this part of what is free: models want memory too."""
+
+_MARGIN = 0.9
+"""A ring may never take more of the free memory than this."""
+
+Block = npt.NDArray[np.uint8]
+
+
+def slot_bytes(layout_bytes: int) -> int:
+    """Bytes of a slot: whole pages, so that no two slots share one."""
+    return max(1, -(-layout_bytes // PAGE_BYTES)) * PAGE_BYTES
+
+
+def choose_slots(one_bytes: int, where: Path, *, slots: int | None, size_bytes: int | None, most: int) -> int:
+    """How many slots a ring gets.
+
+    Args:
+        one_bytes: Bytes of a slot.
+        where: A directory in memory, usually /dev/shm.
+        slots: How many are asked for; None if not.
+        size_bytes: How many bytes are asked for; None if not.
+        most: More than this would never be used.
+
+    Raises:
+        ResourceError: They do not fit in what is free there and in the job's memory limit.
+    """
+    free = node_local(where).free_bytes
+    fits = int(free * _MARGIN) // one_bytes
+    asked = slots if slots is not None else None if size_bytes is None else size_bytes // one_bytes
+    wanted = asked if asked is not None else max(free // _SHARE_TAKEN // one_bytes, FEWEST_SLOTS)
+    wanted = max(FEWEST_SLOTS, min(wanted, most)) if asked is None else wanted
+    if wanted < FEWEST_SLOTS:
+        raise ResourceError(
+            f"a ring of {bytes_text(size_bytes or 0)} has {wanted} slots of {bytes_text(one_bytes)}",
+            expected=f"at least {FEWEST_SLOTS} slots: one to read while another is filled",
+            next_step=f"Ask for {bytes_text(FEWEST_SLOTS * one_bytes)} or more, or lower the batch size",
+        )
+    if wanted > fits:
+        raise ResourceError(
+            f"a ring of {wanted:,} slots of {bytes_text(one_bytes)} takes {bytes_text(wanted * one_bytes)} "
+            f"of {where}, where {bytes_text(free)} are free for this job",
+            expected=f"at most {fits:,} slots, which leaves a margin",
+            next_step=_advice(fits),
+        )
+    return wanted
+
+
+def _advice(fits: int) -> str:
+    if fits >= FEWEST_SLOTS:
+        return f"Ask for {fits:,} slots or fewer (--slots), or for more memory for the job"
+    return "Lower the batch size, ask for more memory for the job, or clear what lies there"
+
+
+class Memory:
+    """The slots as one process sees them.
+
+    Args:
+        fd: The file; this object owns it.
+        slots: How many there are.
+        one_bytes: Bytes of each.
+
+    Attributes:
+        counters: Numbers that the filler writes and anybody reads; the first is the fill level.
+    """
+
+    def __init__(self, fd: int, slots: int, one_bytes: int) -> None:
+        self.fd, self.slots, self.one_bytes = fd, slots, one_bytes
+        self._held: set[int] = set()
+        try:
+            if os.fstat(fd).st_size != _total_bytes(slots, one_bytes):
+                raise ResourceError(
+                    f"the ring's memory has {os.fstat(fd).st_size:,} bytes",
+                    expected=f"{slots} slots of {one_bytes:,} bytes",
+                    next_step="Start the filler and the trainer from the same version of this package",
+                )
+            # The mapping lives until the last array made of it is gone; nothing unmaps it by hand.
+            self._bytes: Block = np.frombuffer(mmap.mmap(fd, _total_bytes(slots, one_bytes)), np.uint8)
+            self.counters: npt.NDArray[np.int64] = self._bytes[slots * one_bytes :].view(np.int64)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    @classmethod
+    def create(cls, folder: Path, slots: int, one_bytes: int) -> Memory:
+        """New slots on the file system of `folder`; no slot takes memory before `hold`."""
+        fd, name = tempfile.mkstemp(dir=folder)
+        Path(name).unlink()
+        try:
+            os.ftruncate(fd, _total_bytes(slots, one_bytes))
+            os.posix_fallocate(fd, slots * one_bytes, PAGE_BYTES)
+        except OSError as error:
+            os.close(fd)
+            raise _no_room(folder, one_bytes) from error
+        return cls(fd, slots, one_bytes)
+
+    def hold(self, slot: int) -> bool:
+        """Allocate a slot's memory, the first time; False if there is none left."""
+        if slot in self._held:
+            return True
+        try:
+            os.posix_fallocate(self.fd, slot * self.one_bytes, self.one_bytes)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM):
+                return False
+            raise
+        self._held.add(slot)
+        return True
+
+    def sizes(self) -> dict[str, int]:
+        """What another process must know beside the file."""
+        return {"slots": self.slots, "slot_bytes": self.one_bytes}
+
+    def block(self, slot: int) -> Block:
+        """The bytes of a slot."""
+        return self._bytes[slot * self.one_bytes : (slot + 1) * self.one_bytes]
+
+    def close(self) -> None:
+        """Give the memory back; arrays that were made of it stay valid, and keep it until they are gone."""
+        self._bytes, self.counters = np.empty(0, np.uint8), np.zeros(1, np.int64)
+        if self.fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self.fd)
+        self.fd = -1
+
+
+def _total_bytes(slots: int, one_bytes: int) -> int:
+    return slots * one_bytes + PAGE_BYTES  # the last page holds the counters
+
+
+def _no_room(folder: Path, one_bytes: int) -> ResourceError:
+    return ResourceError(
+        f"{folder} has no room for a slot of {bytes_text(one_bytes)}",
+        expected="free memory there",
+        next_step="Clear what lies there, or choose another place (--where)",
+    )

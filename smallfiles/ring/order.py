@@ -1,0 +1,102 @@
+"""Which batch follows which, over several epochs.
+
+The trap: with whole shards a rank's epochs differ in length, so nobody may multiply. Notebook 08 teaches
+the ring.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from functools import lru_cache
+from typing import Any
+
+from smallfiles.errors import UsageError
+from smallfiles.loading.batches import Layout
+from smallfiles.loading.plan import EpochPlan, Order
+from smallfiles.ring.book import END, Position
+
+PROTOCOL = 1
+"""Version of what filler and trainer say to each other."""
+
+_EMPTY_EPOCHS = 1000
+
+
+class BatchOrder:
+    """The batches of one rank in order of training.
+
+    Args:
+        plan: The rank's share of each epoch.
+        epochs: How many epochs there are; None for no end.
+    """
+
+    def __init__(self, plan: EpochPlan, epochs: int | None) -> None:
+        self.plan, self.epochs = plan, epochs
+        self.length = lru_cache(maxsize=64)(plan.length)
+        self._batches = lru_cache(maxsize=2)(plan.batches)  # producers work at two epochs at most
+        if self.first() == END:
+            raise UsageError(
+                f"rank {plan.rank} of {plan.world_size} gets no batch of the {plan.samples:,} samples",
+                expected="at least one batch",
+                next_step="Use fewer ranks, a smaller batch, or more epochs",
+            )
+
+    def first(self, epoch: int = 0) -> Position:
+        """The first batch of an epoch, or of the next one that has any."""
+        for number in range(epoch, epoch + _EMPTY_EPOCHS):
+            if self.epochs is not None and number >= self.epochs:
+                return END
+            if self.length(number):
+                return Position(number, 0)
+        return END
+
+    def after(self, position: Position) -> Position:
+        """The batch that follows."""
+        if position.batch + 1 < self.length(position.epoch):
+            return Position(position.epoch, position.batch + 1)
+        return self.first(position.epoch + 1)
+
+    def at(self, epoch: int, batch: int) -> Position:
+        """A batch that was asked for by number; one behind the last of its epoch is the next epoch's first.
+
+        Raises:
+            UsageError: There is no such batch.
+        """
+        ends = self.epochs is not None and epoch >= self.epochs and (epoch, batch) != (self.epochs, 0)
+        if epoch < 0 or batch < 0 or ends or batch > self.length(epoch):
+            last = "" if self.epochs is None else f" 0 to {self.epochs - 1}"
+            raise UsageError(
+                f"batch {batch} of epoch {epoch} was asked for",
+                expected=f"epochs{last} of up to {self.length(max(epoch, 0)):,} batches",
+                next_step="Take both numbers from the same run, with the same data set and batch size",
+            )
+        return Position(epoch, batch) if batch < self.length(epoch) else self.first(epoch + (batch > 0))
+
+    def indices(self, position: Position) -> Order:
+        """The samples of a batch."""
+        return self._batches(position.epoch)[position.batch]
+
+    def total(self, most: int) -> int:
+        """Number of all batches, counted up to `most`."""
+        if self.epochs is None:
+            return most
+        count, position = 0, self.first()
+        while position != END and count < most:
+            count += self.length(position.epoch)
+            position = self.first(position.epoch + 1)
+        return min(count, most)
+
+
+def description(plan: EpochPlan, layout: Layout, epochs: int | None) -> dict[str, Any]:
+    """What a ring holds, as JSON can keep it, with an identity that only an equal ring has."""
+    shapes = {name: [list(shape), dtype.str] for name, (shape, dtype) in layout.items()}
+    content = {"protocol": PROTOCOL, "plan": asdict(plan), "layout": shapes}
+    text = json.dumps(content, sort_keys=True)
+    return {**content, "epochs": epochs, "identity": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def plan_of(record: dict[str, Any]) -> EpochPlan:
+    """The plan that a description tells of."""
+    fields = dict(record["plan"])
+    return EpochPlan(**{**fields, "shards": tuple(fields["shards"])})

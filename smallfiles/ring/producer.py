@@ -1,0 +1,117 @@
+"""A producer: asks for nothing, gets batches to make, puts each into its slot and says so.
+
+It sleeps in a read of its socket and ends when the filler does, since the read then ends too. The trap:
+Ctrl-C reaches every process of a terminal; a producer ignores it and ends with its filler, so that no
+batch is lost half made and no ten tracebacks are printed. Notebook 08 teaches the ring.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import sys
+from typing import Any
+
+from smallfiles.errors import SmallfilesError
+from smallfiles.loading.batches import Array, Batch, BatchMaker, views
+from smallfiles.loading.plan import EpochPlan
+from smallfiles.ring.book import Position
+from smallfiles.ring.channel import Channel, Message
+from smallfiles.ring.faults import RingError, as_message
+from smallfiles.ring.memory import Block, Memory
+from smallfiles.ring.order import BatchOrder
+
+_FAULTS_TOLD = 20
+_REASON_LENGTH = 300
+
+
+def run_process(sock: socket.socket, maker: BatchMaker, plan: EpochPlan) -> None:
+    """The main function of a producer that is a process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)  # as in a DataLoader's worker: there are as many producers as CPUs
+    produce(Channel(sock), maker, plan)
+
+
+def produce(channel: Channel, maker: BatchMaker, plan: EpochPlan) -> None:
+    """Make batches until the filler is gone.
+
+    Args:
+        channel: To the filler.
+        maker: Makes batches.
+        plan: Says which samples are in them.
+    """
+    with contextlib.closing(channel):
+        channel.send({"hello": "producer"})
+        welcome, fds = channel.receive_fds()
+        if welcome is None or not fds:
+            return
+        memory = Memory(fds[0], welcome["slots"], welcome["slot_bytes"])
+        try:
+            order = BatchOrder(plan, None)
+            while (task := channel.receive()) is not None:
+                if not channel.send(_done(task, maker, order, memory)):
+                    return
+        finally:
+            memory.close()
+
+
+def _done(task: Message, maker: BatchMaker, order: BatchOrder, memory: Memory) -> Message:
+    position, slot = Position(*task["make"]), int(task["slot"])
+    try:
+        indices = order.indices(position)
+        block = memory.block(slot)
+        batch = maker.make(indices, position.epoch, views(block, maker.layout(len(indices))))
+        return {"slot": slot, "payload": _payload(batch, block)}
+    except SmallfilesError as error:
+        return {"slot": slot, "payload": {"fault": as_message(error)}}
+    except Exception as error:  # a maker may be anybody's code
+        return {"slot": slot, "payload": {"fault": as_message(_told(error, maker, order, position))}}
+
+
+def _payload(batch: Batch, block: Block) -> Message:
+    faults = [[f.index, f.key[:_REASON_LENGTH], f.reason[:_REASON_LENGTH]] for f in batch.faults]
+    arrays = {name: _placed(name, array, block) for name, array in batch.arrays.items()}
+    return {"arrays": arrays, "faults": faults[:_FAULTS_TOLD], "fault_count": len(faults)}
+
+
+def _placed(name: str, array: Array, block: Block) -> list[Any]:
+    """Shape, type and first byte of an array in its slot."""
+    start = array.__array_interface__["data"][0] - block.__array_interface__["data"][0]
+    inside = array.size == 0 or 0 <= start <= len(block) - array.nbytes
+    if not inside or not array.flags.c_contiguous:
+        raise RingError(
+            f"the maker put the array {name!r} elsewhere",
+            expected="each array in the leading part of the array given for it",
+            next_step="Correct the maker's `make`: fill `out` and return views of it",
+        )
+    return [list(array.shape), array.dtype.str, start if array.size else 0]
+
+
+def _told(error: Exception, maker: BatchMaker, order: BatchOrder, position: Position) -> RingError:
+    """A failure of foreign code, with the sample that it fails at when made alone."""
+    where = f"batch {position.batch} of epoch {position.epoch}"
+    culprit = _culprit(maker, order, position)
+    return RingError(
+        f"{where} cannot be made: {type(error).__name__}: {error}{culprit}",
+        expected="a maker that makes every batch, or says which sample is at fault",
+        next_step="Look at that sample, or have the maker leave such samples out",
+    )
+
+
+def _culprit(maker: BatchMaker, order: BatchOrder, position: Position) -> str:
+    try:
+        indices = order.indices(position)
+    except Exception:
+        return ""
+    for index in indices:
+        try:
+            maker.make([int(index)], position.epoch)
+        except SmallfilesError as error:
+            return f" ({error.got})"
+        except Exception as error:
+            return f" (sample {int(index)} alone: {type(error).__name__}: {error})"
+    return f" (samples {', '.join(str(index) for index in indices[:5])} …; each alone is well)"

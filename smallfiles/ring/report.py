@@ -1,0 +1,144 @@
+"""How far both sides of a ring are: the forum's text file, asked for rather than written.
+
+The trap: a file that says "batch 812" may be an hour old. So a live filler is asked by its socket, and
+only for a dead one the last position is read from its folder. Notebook 08 teaches the ring.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from smallfiles.errors import UsageError
+from smallfiles.ring import folder
+from smallfiles.ring.book import END, Position
+from smallfiles.ring.channel import connect
+
+State = Literal["starting", "filling", "full", "waiting for a trainer", "gone"]
+
+_ANSWER_S = 10.0
+
+
+@dataclass(frozen=True)
+class RingStatus:
+    """Both sides of a ring at one moment.
+
+    Args:
+        name: Of the ring.
+        state: What the filler does; `starting` also if it is too busy to answer, `gone` if it was killed.
+        pid: Process of the filler.
+        trainer_pid: Process of the trainer; None if there is none.
+        slots: How many batches the ring holds.
+        slot_bytes: Bytes of each.
+        ready: Batches that wait, the one in training included: the fill level.
+        making: Batches that producers are at.
+        trainer_epoch: Epoch of the batch in training.
+        trainer_batch: Its number in the epoch.
+        filler_epoch: Epoch of the batch that is claimed next.
+        filler_batch: Its number in the epoch.
+        finished: Whether all epochs are done.
+        producers: Processes or threads that make batches.
+        restarts: How many died and were replaced.
+        made: Batches made since the filler began.
+        consumed: Batches that trainers are done with since then.
+        waited_s: How long trainers waited for batches since then.
+        seconds: Time since the filler began.
+        notes: What happened, the latest last.
+    """
+
+    name: str
+    state: State
+    pid: int = 0
+    trainer_pid: int | None = None
+    slots: int = 0
+    slot_bytes: int = 0
+    ready: int = 0
+    making: int = 0
+    trainer_epoch: int = 0
+    trainer_batch: int = 0
+    filler_epoch: int = 0
+    filler_batch: int = 0
+    finished: bool = False
+    producers: int = 0
+    restarts: int = 0
+    made: int = 0
+    consumed: int = 0
+    waited_s: float = 0.0
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """The same for `--json`."""
+        return asdict(self)
+
+    def sentence(self) -> str:
+        """The same in one line."""
+        if self.state == "gone":
+            return (
+                f"ring {self.name}: its filler (process {self.pid}) is gone; "
+                f"the trainer was at batch {self.trainer_batch:,} of epoch {self.trainer_epoch}"
+            )
+        if self.state == "starting":
+            return f"ring {self.name}: its filler (process {self.pid}) is starting"
+        trainer = "no trainer" if self.trainer_pid is None else f"trainer (process {self.trainer_pid})"
+        ahead = (
+            "all made" if self.filler_epoch < 0 else f"epoch {self.filler_epoch} batch {self.filler_batch:,}"
+        )
+        return (
+            f"ring {self.name}: {self.state}, {self.ready:,} of {self.slots:,} slots ready; "
+            f"{trainer} at epoch {self.trainer_epoch} batch {self.trainer_batch:,}, "
+            f"filler (process {self.pid}, {self.producers} producers, {self.restarts} restarted) next {ahead}"
+        )
+
+
+def status(name: str, where: Path = folder.SHARED_MEMORY) -> RingStatus:
+    """Ask how far a ring is.
+
+    Args:
+        name: Of the ring.
+        where: The folder in memory that it was made in.
+
+    Raises:
+        UsageError: There is no such ring.
+    """
+    path = folder.path_of(where, name)
+    answer = _asked(path)
+    if answer is not None:
+        return answer
+    alive, record = folder.lives(path), folder.description_of(path)
+    if record is None and not alive:
+        others = [other for other in folder.names(where) if other != name]
+        raise UsageError(
+            f"there is no ring called {name} in {where}",
+            expected=f"one of {', '.join(others)}" if others else "a ring, and none is there",
+            next_step="Start one: smallfiles ring fill --help",
+        )
+    position = folder.position_of(path) or Position(0, 0)
+    epoch, batch = told(position)
+    pid = int((record or {}).get("pid", 0))
+    return RingStatus(name, "starting" if alive else "gone", pid, trainer_epoch=epoch, trainer_batch=batch)
+
+
+def _asked(path: Path) -> RingStatus | None:
+    """What a live filler says; None if there is none, or if it is too busy."""
+    channel = connect(path)
+    if channel is None:
+        return None
+    try:
+        channel.send({"hello": "status"})
+        answer = channel.receive(_ANSWER_S)
+    except TimeoutError:
+        return None
+    finally:
+        channel.close()
+    return _of_message(answer["status"]) if answer is not None and "status" in answer else None
+
+
+def _of_message(message: dict[str, Any]) -> RingStatus:
+    return RingStatus(**{**message, "notes": tuple(message["notes"])})
+
+
+def told(position: Position) -> tuple[int, int]:
+    """A position as a status shows it; the end is epoch -1."""
+    return (-1, 0) if position == END else (position.epoch, position.batch)

@@ -1,0 +1,19 @@
+"""A folder seen through the latency of a parallel file system, on any machine.
+
+    with slowfs.mounted(Path("data"), SlowConfig(latency_s=0.002)) as slow:
+        (slow / "cat/1.jpg").read_bytes()      # waits 2 ms for the look-up, 2 ms for the open
+        slow.counts()                          # {"lookup": 2, "open": 1, ...}
+
+`open_slow` mounts where that is allowed and slows down reads in this process where it is not.
+
+The trap: it is a model. Latency, operations at once and bandwidth are yours to choose, and a real
+server's latency grows when others use it; what carries over to a cluster is the form of the curve,
+not the number. Notebook 01 measures on it.
+"""
+
+from smallfiles.slowfs.config import SlowConfig
+from smallfiles.slowfs.opened import SlowFolder, mounted, open_slow
+from smallfiles.slowfs.points import KIND, why_not
+from smallfiles.slowfs.store import SlowStore
+
+__all__ = ["KIND", "SlowConfig", "SlowFolder", "SlowStore", "mounted", "open_slow", "why_not"]

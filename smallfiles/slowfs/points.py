@@ -1,0 +1,167 @@
+"""Mount points: which are possible, how they are mounted and unmounted without root, what dead ones leave.
+
+A user mounts through `fusermount3`, a small program that may do what the user may not, and hands
+back the open channel to the kernel. The trap: a mount whose process was killed stays in the table,
+and each call on it fails with "Transport endpoint is not connected"; `repair` finds and removes such.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+from smallfiles.errors import ResourceError, UsageError
+from smallfiles.machine.mounts import mount_of, read_mounts
+
+SUBTYPE = "smallfiles-slowfs"
+KIND = f"fuse.{SUBTYPE}"
+"""The type of file system that the table of mounts shows."""
+
+DEVICE = Path("/dev/fuse")
+_TOOLS = ("fusermount3", "fusermount")
+_OPTIONS = f"ro,nosuid,nodev,fsname=slowfs,subtype={SUBTYPE}"
+_LIMIT_S = 10
+
+
+def why_not(device: Path = DEVICE) -> str | None:
+    """Why no folder can be mounted here, in a few words; None if nothing speaks against it."""
+    if not device.exists():
+        return f"{device} is not there (the kernel, or the container, has no FUSE)"
+    if not os.access(device, os.R_OK | os.W_OK):
+        return f"{device} may not be used by you"
+    if _tool() is None:
+        return "the command fusermount3 is not there (package fuse3)"
+    return None
+
+
+def check(folder: Path, point: Path) -> None:
+    """Refuse what cannot be shown, and where it cannot be shown.
+
+    Raises:
+        UsageError: No folder, or mounts within mounts.
+        ResourceError: The mount point is in use, or one of the two cannot be examined.
+    """
+    try:
+        _check_folder(folder, point)
+        free = not point.exists() or (point.is_dir() and not any(point.iterdir()))
+    except OSError as error:
+        raise ResourceError(
+            f"{error.filename} cannot be used ({error.strerror})",
+            expected="a folder and a mount point that you may read",
+            next_step="Check their permissions, and unmount what is dead (fusermount3 -u)",
+        ) from error
+    if not free:
+        raise ResourceError(
+            f"{point} is not an empty folder",
+            expected="an empty folder, or a name that is free, to mount at",
+            next_step="Choose another mount point",
+        )
+
+
+def _check_folder(folder: Path, point: Path) -> None:
+    if not folder.is_dir():
+        raise UsageError(
+            f"{folder} is no folder", expected="a folder to be shown slowly", next_step="Check the path"
+        )
+    if point == folder or point.is_relative_to(folder) or folder.is_relative_to(point):
+        raise UsageError(
+            f"{point} and {folder} lie within each other",
+            expected="a mount point outside of the folder",
+            next_step="Choose a mount point beside it",
+        )
+    for path in (folder, point):
+        if _kind(path) == KIND:
+            raise UsageError(
+                f"{path} lies on a slow mount already",
+                expected="a folder and a mount point that do not",
+                next_step="Use the folder behind it, with the delays that you want",
+            )
+
+
+def mount(point: Path) -> int:
+    """Mount an empty file system at `point`.
+
+    Returns:
+        The descriptor through which the kernel asks its questions.
+
+    Raises:
+        ResourceError: It is not allowed here; the sentence has the reason.
+    """
+    reason, tool = why_not(), _tool()
+    if reason is None and tool is not None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            done = subprocess.run(
+                [tool, "-o", _OPTIONS, "--", str(point)],
+                env={**os.environ, "_FUSE_COMMFD": str(theirs.fileno())},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_LIMIT_S,
+                check=False,
+            )
+            theirs.close()
+            if done.returncode == 0:
+                _, descriptors, *_ = socket.recv_fds(ours, 1, 1)
+                return descriptors[0]
+        reason = done.stderr.decode(errors="replace").strip() or f"{tool} failed"
+    raise ResourceError(
+        f"{point} cannot be mounted: {reason}",
+        expected="FUSE, which lets users mount folders",
+        next_step="Use slowfs.open_slow, which makes reads in this process slow instead",
+    )
+
+
+def unmount(point: Path) -> None:
+    """Take a slow mount away, also if it is in use or dead; nothing happens where there is none."""
+    tool = _tool()
+    if tool is not None and is_mounted(point):
+        command = [tool, "-u", "-z", "-q", "--", str(point)]
+        with contextlib.suppress(subprocess.TimeoutExpired, OSError):
+            subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT_S, check=False
+            )
+
+
+def is_mounted(point: Path) -> bool:
+    """Whether a slow mount is in the table at exactly this point; the mount itself is not asked."""
+    return any(found.kind == KIND and found.point == str(point) for found in read_mounts())
+
+
+def repair(point: Path) -> None:
+    """Unmount a slow mount at `point` whose process is dead."""
+    if is_mounted(point) and _is_dead(point):
+        unmount(point)
+
+
+def sweep(parent: Path, prefix: str) -> None:
+    """Unmount and remove what processes that were killed left in `parent`."""
+    for found in read_mounts():
+        point = Path(found.point)
+        ours = found.kind == KIND and point.parent == parent and point.name.startswith(prefix)
+        if ours and _is_dead(point):
+            unmount(point)
+            with contextlib.suppress(OSError):  # somebody else's
+                point.rmdir()
+
+
+def _is_dead(point: Path) -> bool:
+    try:
+        os.stat(point)  # noqa: PTH116 - Path.stat would be the same call
+    except OSError as error:
+        return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+    return False
+
+
+def _kind(path: Path) -> str:
+    found = mount_of(os.path.realpath(path), read_mounts())
+    return found.kind if found else ""
+
+
+def _tool() -> str | None:
+    return next(filter(None, map(shutil.which, _TOOLS)), None)

@@ -1,0 +1,17 @@
+r"""Where manifests and bytes come from: trees, archives and synthetic copies of them.
+
+`load` looks at a path, tells what it is, and returns its manifest together with the store that
+its bytes are read from.
+
+    source = sources.load(Path("/data/imagenet"), split="val")
+    print(source.kind, len(source.manifest), *source.notes, sep="\n")
+
+The trap: guessing is convenient and sometimes wrong, so `kind` and `notes` say what was guessed.
+Notebook 02 teaches it.
+"""
+
+from smallfiles.sources.config import ManifestConfig
+from smallfiles.sources.detection import KINDS, load
+from smallfiles.sources.record import IMAGE_SUFFIXES, Options, Source
+
+__all__ = ["IMAGE_SUFFIXES", "KINDS", "ManifestConfig", "Options", "Source", "load"]

@@ -1,0 +1,219 @@
+"""Look at a path, tell what it is, and read it.
+
+The trap: a wrong guess that is not said aloud costs a training run. What was recognised stands in
+`Source.kind`, why and what was left aside in `Source.notes`. Notebook 02 teaches it.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+from smallfiles.errors import SourceError, UsageError
+from smallfiles.formats.files.reading import MANIFEST
+from smallfiles.formats.tar import sides
+from smallfiles.formats.tar.streams import compression_of
+from smallfiles.manifest import Manifest
+from smallfiles.samples import ByteStore
+from smallfiles.sources import flickr30k, folder, imagenet, packed, tarball
+from smallfiles.sources.imagenet import official
+from smallfiles.sources.record import IMAGE_SUFFIXES, LabelOrder, Options, Source
+from smallfiles.sources.scanning import unlistable
+
+KINDS = ("folder", "imagenet", "flickr30k", "tarball")
+
+
+def load(
+    path: Path,
+    kind: str = "auto",
+    *,
+    split: str | None = None,
+    root: Path | None = None,
+    labels: Path | None = None,
+    label_order: LabelOrder = "sorted",
+    unlabelled: bool = False,
+    suffixes: tuple[str, ...] = IMAGE_SUFFIXES,
+    follow_links: bool = False,
+    sizes: bool = True,
+    strict: bool = False,
+    allow_truncated: bool = False,
+    spool: Path | None = None,
+    threads: int = 32,
+) -> Source:
+    """Read a data set: which samples it has, and where their bytes are.
+
+    Metadata operations run `threads` at a time, since each waits for a parallel file system.
+
+    Args:
+        path: A folder, a tar file (also compressed, or a tar of tars), a packed output or a manifest (.json).
+        kind: One of `KINDS`, or `auto`.
+        split: Which split; None takes the only one, or train.
+        root: For a manifest: the folder or tar that its paths are relative to.
+        labels: Where labels are if not beside the data (devkit, LOC csv, captions, split file).
+        label_order: ImageNet: `sorted` (torchvision's) or `devkit`.
+        unlabelled: Give every sample the label -1 instead of asking for class folders.
+        suffixes: Which files are samples.
+        follow_links: Also follow folder links that leave the root.
+        sizes: Also learn every file's size (one metadata operation each).
+        strict: Refuse what would otherwise be left out with a note.
+        allow_truncated: Take the whole members of a tar that was cut off.
+        spool: Folder to decompress a compressed tar into, so that it can be read at random.
+        threads: Metadata operations in flight at once.
+
+    Returns:
+        The source, with what it was recognised as and what was odd.
+
+    Raises:
+        SourceError: It is no data set; the sentence says what was found.
+        ManifestError: The manifest is wrong.
+        UsageError: An unknown kind.
+    """
+    options = Options(
+        split=split,
+        labels=None if labels is None else Path(labels),
+        label_order=label_order,
+        unlabelled=unlabelled,
+        suffixes=suffixes,
+        follow_links=follow_links,
+        sizes=sizes,
+        strict=strict,
+        allow_truncated=allow_truncated,
+        spool=spool,
+        threads=threads,
+    )
+    path = Path(path)
+    if kind not in ("auto", *KINDS):
+        raise UsageError(
+            f"the kind of source {kind!r} is unknown",
+            expected=f"auto or one of {', '.join(KINDS)}",
+            next_step="Choose one of these",
+        )
+    try:
+        return _load(path, kind, None if root is None else Path(root), options)
+    except OSError as error:  # what no reader foresaw, such as a file system that went away
+        raise unlistable(error, error.filename or path) from error
+
+
+def _load(path: Path, kind: str, root: Path | None, options: Options) -> Source:
+    if not path.exists():
+        nearest = next((parent for parent in path.absolute().parents if parent.exists()), Path("/"))
+        raise SourceError(
+            f"{path} does not exist (but {nearest} does)",
+            expected="a folder, a tar file or a manifest",
+            next_step="Check the path, and whether this file system is mounted on this node",
+        )
+    if path.suffix == ".json" and path.is_file():
+        return _from_manifest(path, root, options)
+    if kind == "auto" and (format := packed.format_of(path)):
+        return _from_packed(path, format, options)
+    if path.is_dir():
+        return _from_folder(path, kind, options)
+    if not path.is_file():
+        raise SourceError(
+            f"{path} is neither a file nor a folder",
+            expected="a folder, a tar file or a manifest",
+            next_step="Check the path",
+        )
+    return _from_tar(path, kind, options)
+
+
+def _from_packed(path: Path, format: str, options: Options) -> Source:
+    if format != "files":
+        _refuse_other_targets(path, options)
+        return packed.load(path, format, options)
+    source = _from_manifest(path / MANIFEST, None, options)
+    return replace(source, kind="packed files", resize=packed.resize_beside(path))
+
+
+def _refuse_other_targets(path: Path, options: Options) -> None:
+    if options.unlabelled or options.labels is not None:
+        raise SourceError(
+            f"{path} holds its own targets, and others were asked for",
+            expected="neither --unlabelled nor --labels with a manifest or a packed file",
+            next_step="Leave them out, or make a manifest with other targets",
+        )
+
+
+def _from_folder(path: Path, kind: str, options: Options) -> Source:
+    if kind == "tarball":
+        raise SourceError(f"{path} is a folder", expected="a tar file", next_step="Give the file in it")
+    if kind == "auto":
+        kind = "folder"
+        if imagenet.recognises(path):
+            kind = "imagenet"
+        elif flickr30k.recognises(path):
+            kind = "flickr30k"
+    reader = {"folder": folder.load, "imagenet": imagenet.load, "flickr30k": flickr30k.load}[kind]
+    return reader(path, options)
+
+
+def _from_tar(path: Path, kind: str, options: Options) -> Source:
+    if kind in ("folder", "flickr30k"):
+        raise SourceError(
+            f"{path} is a file", expected=f"a folder of kind {kind}", next_step="Check the path"
+        )
+    if compression_of(path) is None and not _begins_as_tar(path):
+        raise SourceError(
+            f"{path} is no tar file and no manifest",
+            expected="a folder, a tar file or a manifest (.json)",
+            next_step="Give the folder of the images; a packed file needs a suffix such as .arrow or .h5",
+        )
+    archive = tarball.open_archive(path, options)
+    if kind == "imagenet" or (kind == "auto" and not archive.is_ours and official.role_of(archive)):
+        return official.from_archive(archive, options)
+    return tarball.from_archive(archive, options)
+
+
+def _begins_as_tar(path: Path) -> bool:
+    # Not tarfile.is_tarfile, which calls itself for each header that only announces the next one.
+    with path.open("rb") as file:
+        head = file.read(tarfile.BLOCKSIZE)
+    try:
+        tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return head == bytes(tarfile.BLOCKSIZE)  # an empty archive
+    return True
+
+
+def _from_manifest(path: Path, root: Path | None, options: Options) -> Source:
+    """Read a manifest and find its bytes: in `root`, where its hint says below it, or beside it."""
+    _refuse_other_targets(path, options)
+    manifest = Manifest.load(path)
+    if options.split not in (None, manifest.split):
+        raise SourceError(
+            f"the manifest {path} is of split {manifest.split!r}, and {options.split!r} was asked for",
+            expected="the manifest of this split",
+            next_step="Give that one, or no split",
+        )
+    place = root if root is not None else _hinted(path, manifest.root_hint)
+    if not place.exists():
+        raise SourceError(
+            f"the data of {path} is not at {place}",
+            expected="the folder or tar file that its paths are relative to",
+            next_step="Say where it is with root (--root DIR)",
+        )
+    store, notes = _store_at(place, options)
+    return Source(manifest, store, "manifest", notes, place)
+
+
+def _hinted(path: Path, hint: str) -> Path:
+    """Where a manifest says that its data is: below its own folder, since a stranger may have written it."""
+    if ".." in Path(hint).parts:
+        raise SourceError(
+            f"the manifest {path} says that its data is at {hint}, outside of its own folder",
+            expected="data beside or below it, or to be told that this place is meant",
+            next_step=f"If it is, say so: --root {os.path.normpath(path.parent / hint)}",
+        )
+    return path.absolute().parent / hint
+
+
+def _store_at(place: Path, options: Options) -> tuple[ByteStore, tuple[str, ...]]:
+    if format := packed.format_of(place):
+        return packed.open_store(place, format), ()
+    if place.is_dir():
+        return folder.FolderStore(place), ()
+    archive = tarball.open_archive(place, replace(options, unlabelled=True))
+    samples = sides.read(archive).data if archive.is_ours else archive
+    return tarball.open_store(samples), archive.notes

@@ -1,0 +1,86 @@
+"""ImageNet-1k in every shape in which it is found on clusters.
+
+Kaggle's tree with its `LOC_*` files, a prepared tree, the official tars read in place with the
+devkit. Classes are keyed by wnid; labels are the rank of the sorted wnid unless asked otherwise.
+
+The trap: there are two label orders; `check_label_order` tells which one a manifest is in.
+Notebook 02 builds all of these manifests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from smallfiles.errors import SourceError
+from smallfiles.sources import folder
+from smallfiles.sources.imagenet import official, trees
+from smallfiles.sources.imagenet.devkit import Devkit, is_devkit
+from smallfiles.sources.imagenet.devkit import load as load_devkit
+from smallfiles.sources.imagenet.order import check_label_order
+from smallfiles.sources.imagenet.truth import WNID, read_mapping, read_solution
+from smallfiles.sources.record import Options, Source, canonical_split
+from smallfiles.sources.scanning import list_folder
+from smallfiles.sources.tarball import open_archive
+
+__all__ = [
+    "Devkit",
+    "check_label_order",
+    "is_devkit",
+    "load",
+    "load_devkit",
+    "read_mapping",
+    "read_solution",
+    "recognises",
+]
+
+
+def load(path: Path, options: Options | None = None) -> Source:
+    """Read ImageNet from a tree at any of its levels, a folder with the official tars, or one of them.
+
+    Args:
+        path: The tree, folder or tar.
+        options: See `Options`.
+
+    Raises:
+        SourceError: It is not ImageNet, lacks the split or its labels, or labels are in another order.
+    """
+    options = options or Options()
+    if path.is_file():
+        return official.from_archive(open_archive(path, options), options)
+    if official.find_tars(path):
+        tar, notes = official.choose_tar(path, options)
+        return official.from_archive(open_archive(tar, options), options, notes)
+    place = trees.find_kaggle(path)
+    if place is None and _is_tiny(path):
+        return replace(folder.load(path, options), kind="tiny-imagenet")
+    return trees.load_tree(place or trees.find_prepared(path), options)
+
+
+def recognises(path: Path) -> bool:
+    """Whether a folder looks like ImageNet, after a few listings."""
+    if official.find_tars(path) or trees.find_kaggle(path) or _is_tiny(path):
+        return True
+    listed = list_folder(path)
+    splits = [name for name in listed.folders if canonical_split(name)]
+    if not splits:
+        flat_val = any(name.startswith("ILSVRC2012_val_") for name in listed.files[:100])
+        return _are_wnids(listed.folders) or flat_val
+    return any(_are_wnids(list_folder(path / name).folders) for name in splits)
+
+
+def _are_wnids(names: list[str]) -> bool:
+    return bool(names) and all(WNID.fullmatch(name) for name in names)
+
+
+def _is_tiny(path: Path) -> bool:
+    """Whether this is tiny-imagenet or one of its splits, whose validation set is annotated otherwise."""
+    if not path.is_dir():
+        raise SourceError(
+            f"{path} does not exist", expected="a folder or a tar file", next_step="Check the path"
+        )
+    if any(path.glob("*_annotations.txt")) or (path / "wnids.txt").is_file():
+        return True
+    return (path.absolute().parent / "wnids.txt").is_file() and canonical_split(
+        path.absolute().name
+    ) is not None

@@ -1,0 +1,187 @@
+"""What stands beside ImageNet's pictures: class lists, solution files, the development kit.
+
+    LOC_synset_mapping.txt   n01440764 tench, Tinca tinca        (first blank splits)
+    LOC_val_solution.csv     ILSVRC2012_val_00048981,n03995372 85 1 499 272   (boxes; first word is it)
+
+The trap: class names are no keys ("crane" and "maillot" occur twice), wnids are. The rows of the
+solution file are not sorted. Notebook 02 reads all three.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from smallfiles.errors import SourceError, first_few
+from smallfiles.sources.imagenet.devkit import Devkit, is_devkit
+from smallfiles.sources.imagenet.devkit import load as load_devkit
+from smallfiles.sources.record import LabelOrder
+
+MAPPING = "LOC_synset_mapping.txt"
+VAL_SOLUTION = "LOC_val_solution.csv"
+DEVKIT = "ILSVRC2012_devkit_t12"
+WNID = re.compile(r"n\d{8}")
+_VAL_NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The label files that were found; each is read when it is needed.
+
+    Args:
+        mapping: `LOC_synset_mapping.txt`.
+        solution: `LOC_val_solution.csv`.
+        kit: The development kit.
+        looked: Where these were looked for.
+    """
+
+    mapping: Path | None
+    solution: Path | None
+    kit: Path | None
+    looked: tuple[Path, ...]
+
+    @cached_property
+    def devkit(self) -> Devkit | None:
+        """The development kit, if there is one."""
+        return None if self.kit is None else load_devkit(self.kit)
+
+    def classes(self) -> list[str]:
+        """All wnids, sorted, if a file lists them; else empty."""
+        if self.mapping is not None:
+            return sorted(read_mapping(self.mapping))
+        return sorted(self.devkit.wnid_of_id.values()) if self.devkit else []
+
+    def wnids_of_val(self, names: Iterable[str]) -> tuple[list[str | None], str]:
+        """Class of each validation image by its name, and which file said so.
+
+        Raises:
+            SourceError: There is no file that could say so.
+        """
+        if self.solution is not None:
+            found = read_solution(self.solution)
+            return [found.get(_stem(name)) for name in names], self.solution.name
+        if self.devkit is not None:
+            numbers = (_VAL_NUMBER.match(_stem(name)) for name in names)
+            return [self.devkit.wnid_of_val(int(n[1])) if n else None for n in numbers], "the devkit"
+        raise SourceError(
+            "no file says which class each validation image has (looked in "
+            f"{first_few(self.looked, len(self.looked))})",
+            expected=f"{VAL_SOLUTION} (Kaggle) or the folder {DEVKIT} (official) beside the images",
+            next_step="Put it there, or say where it is with labels (--labels PATH)",
+        )
+
+
+def look_beside(places: Iterable[Path], labels: Path | None) -> Beside:
+    """Find the label files: first where the user says, then in `places`.
+
+    Raises:
+        SourceError: What the user says is not there or no label file.
+    """
+    looked = tuple(dict.fromkeys([*([labels] if labels else []), *places]))
+    mapping = solution = kit = None
+    for place in looked:
+        mapping = mapping or _file(place, MAPPING)
+        solution = solution or _file(place, VAL_SOLUTION)
+        kits = (place, place / DEVKIT, place / f"{DEVKIT}.tar.gz", place / f"{DEVKIT}.tar")
+        kit = kit or next((path for path in kits if is_devkit(path)), None)
+    if labels is not None and not _is_used(labels, mapping, solution, kit):
+        raise SourceError(
+            f"{labels} holds no labels of ImageNet" if labels.exists() else f"{labels} does not exist",
+            expected=f"{MAPPING}, {VAL_SOLUTION}, {DEVKIT} or a folder with these",
+            next_step="Check the path",
+        )
+    return Beside(mapping, solution, kit, looked)
+
+
+def _file(place: Path, name: str) -> Path | None:
+    if place.name == name and place.is_file():
+        return place
+    return place / name if (place / name).is_file() else None
+
+
+def _is_used(labels: Path, *found: Path | None) -> bool:
+    return any(path is not None and (path == labels or labels in path.parents) for path in found)
+
+
+def read_mapping(path: Path) -> dict[str, str]:
+    """Names of the classes by wnid, from `LOC_synset_mapping.txt`.
+
+    Raises:
+        SourceError: A line begins with no wnid.
+    """
+    names = {}
+    for number, line in enumerate(_lines(path), 1):
+        wnid, _, words = line.strip().partition(" ")
+        if not WNID.fullmatch(wnid):
+            raise _bad_line(path, number, line, "a line such as: n01440764 tench, Tinca tinca")
+        names[wnid] = words
+    return names
+
+
+def read_solution(path: Path) -> dict[str, str]:
+    """Class of each image by its id, from `LOC_val_solution.csv` or `LOC_train_solution.csv`.
+
+    Raises:
+        SourceError: The header or a row is not of that kind.
+    """
+    lines = _lines(path)
+    if not lines or lines[0].strip() != "ImageId,PredictionString":
+        raise _bad_line(path, 1, lines[0] if lines else "", "the header ImageId,PredictionString")
+    found = {}
+    for number, line in enumerate(lines[1:], 2):
+        image, _, prediction = line.partition(",")
+        wnid = prediction.strip().partition(" ")[0]
+        if not image or not WNID.fullmatch(wnid):
+            raise _bad_line(
+                path, number, line, "a row such as: ILSVRC2012_val_00048981,n03995372 85 1 499 272"
+            )
+        found[image] = wnid
+    return found
+
+
+def in_order(classes: Iterable[str], order: LabelOrder, beside: Beside) -> list[str]:
+    """The class list in the order that labels count in.
+
+    Raises:
+        SourceError: The devkit's order was asked for without a devkit, or with one of other classes.
+    """
+    by_rank = sorted(classes)
+    if order == "sorted":
+        return by_rank
+    if beside.devkit is None:
+        raise SourceError(
+            "the label order 'devkit' was asked for and there is no devkit",
+            expected=f"{DEVKIT} beside the images",
+            next_step="Say where it is with labels (--labels PATH), or use the label order 'sorted'",
+        )
+    by_id = list(beside.devkit.wnid_of_id.values())
+    if unknown := sorted(set(by_rank) - set(by_id)):
+        raise SourceError(
+            f"the devkit lacks {len(unknown):,} of the classes: {first_few(unknown, len(unknown))}",
+            expected="classes of ILSVRC2012",
+            next_step="Use the label order 'sorted'",
+        )
+    return by_id
+
+
+def _stem(name: str) -> str:
+    return name.rpartition("/")[2].partition(".")[0]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(
+            f"{path} cannot be read ({error})", expected="a text file in UTF-8", next_step="Download it again"
+        ) from error
+    return [line.rstrip("\r") for line in lines if line.strip()]
+
+
+def _bad_line(path: Path, number: int, line: str, expected: str) -> SourceError:
+    return SourceError(
+        f"line {number} of {path} is {line[:80]!r}", expected=expected, next_step="Download it again"
+    )

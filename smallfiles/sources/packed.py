@@ -1,0 +1,198 @@
+"""Any packed output as a source: pack it again in another format, compare with it, or unpack it (`x.files`).
+
+The trap: plain files without their manifest tell other labels than were packed, since a class without
+images has no folder, and captions have none at all. So the manifest in the folder is what counts, and
+a packed file's own columns. Notebook 03 makes one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from smallfiles import formats
+from smallfiles.errors import SourceError, UsageError
+from smallfiles.formats.files.reading import MANIFEST
+from smallfiles.manifest import Manifest
+from smallfiles.manifest.arrays import column, integers
+from smallfiles.manifest.columns import by_row
+from smallfiles.manifest.faults import told_of
+from smallfiles.manifest.writing import FORMAT
+from smallfiles.samples import UNLABELLED, ByteStore, Reader
+from smallfiles.sources.folder import FolderStore
+from smallfiles.sources.record import Options, Source
+from smallfiles.sources.tarball.store import Lookup
+
+_HEAD_BYTES = 1024
+_ROWS_AT_ONCE = 4096
+_SINGLE = ("arrow", "hdf5", "squashfs")
+
+
+def format_of(path: Path) -> str | None:
+    """The format of a packed output, or None: a tar of others and a tree of others are no such.
+
+    Args:
+        path: A file or folder that exists.
+    """
+    if path.is_dir():
+        if path.name.endswith(".tars"):
+            return "tar"
+        is_ours = path.name.endswith(".files") or FORMAT.encode() in _head(path / MANIFEST)
+        return "files" if is_ours else None
+    if path.with_name(path.name + ".index.arrow").is_file() or b" comment=smallfiles " in _head(path):
+        return "tar"
+    try:
+        name = formats.name_of(path)
+    except UsageError:
+        return None
+    return name if name in _SINGLE else None
+
+
+def _head(path: Path) -> bytes:
+    if not path.is_file():
+        return b""
+    with path.open("rb") as file:
+        return file.read(_HEAD_BYTES)
+
+
+class PackedStore:
+    """Reads the samples of a packed output by their keys, at random.
+
+    Args:
+        reader: What `smallfiles.formats.open` returned.
+    """
+
+    sequential = False
+
+    def __init__(self, reader: Reader) -> None:
+        self.path = reader.path.absolute()
+        self._reader = reader
+        self._lookup: Lookup | None = None
+
+    def size(self, path: str) -> int:
+        """Bytes of one sample."""
+        return self._reader.size(self._row(path))
+
+    def read_into(self, path: str, buffer: memoryview) -> int:
+        """Read a sample into the start of `buffer`; see `ByteStore.read_into`."""
+        data = self._reader.read(self._row(path))
+        if len(data) <= len(buffer):
+            buffer[: len(data)] = data
+        return len(data)
+
+    def describe(self) -> str:
+        """`packed file /data/train.arrow`."""
+        return f"packed file {self.path}"
+
+    def _row(self, path: str) -> int:
+        lookup = self._lookup
+        if lookup is None:
+            lookup = self._lookup = Lookup(self._reader.keys())
+        row = lookup.row(path)
+        if row < 0:
+            raise SourceError(
+                f"{path} is missing in {self.describe()}",
+                expected="every sample that the manifest names",
+                next_step="Make the manifest again from this file",
+            )
+        return row
+
+    def __repr__(self) -> str:
+        return f"PackedStore({str(self.path)!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lookup": None}
+
+
+def open_store(path: Path, format: str) -> ByteStore:
+    """The store that reads the samples of a packed output."""
+    return FolderStore(path) if format == "files" else PackedStore(formats.open(path, format))
+
+
+def load(path: Path, format: str, options: Options) -> Source:
+    """A packed file as a source, with its targets, classes, captions and JSON objects.
+
+    Args:
+        path: The packed file or folder of shards; plain files are read by their manifest.
+        format: From `format_of`.
+        options: `split` counts; labels come from the file alone.
+
+    Raises:
+        SourceError: Another split was asked for.
+        FormatError: It is damaged.
+        ManifestError: Its keys or targets cannot be those of a data set.
+    """
+    reader = _open(path, format, options.split)
+    schema = (reader.info().get("provenance") or {}).get("schema", {})
+    if options.split is not None and schema.get("split", options.split) != options.split:
+        raise SourceError(
+            f"{path} holds the split {schema['split']!r}, and {options.split!r} was asked for",
+            expected="the packed file of this split",
+            next_step="Give that one, or no split",
+        )
+    with told_of(path):
+        manifest = _manifest(reader, schema, options.split)
+    notes: tuple[str, ...] = ()
+    if reader.target_kind == "label" and not pc.any(pc.not_equal(manifest.targets, UNLABELLED)).as_py():
+        notes = (f"{path.name} tells no targets: label {UNLABELLED} for all",)
+    return Source(manifest, PackedStore(reader), f"packed {format}", notes, path, resize_of(reader))
+
+
+def _open(path: Path, format: str, split: str | None) -> Reader:
+    if split is None or format not in ("hdf5", "squashfs"):  # these may hold several
+        return formats.open(path, format)
+    reader: Reader = formats.get(format).open(path, split=split)
+    return reader
+
+
+def _manifest(reader: Reader, schema: Mapping[str, Any], split: str | None) -> Manifest:
+    label = reader.target_kind == "label"
+    has_meta = schema.get("has_meta", True)
+    return Manifest.from_columns(
+        reader.keys(),
+        _column(reader, "label", reader.target, pa.int64() if label else pa.list_(pa.string())),
+        name=str(schema.get("name", reader.path.name.partition(".")[0] or "dataset")),
+        split=str(schema.get("split", split or "train")),
+        classes=reader.classes,
+        sizes=_column(reader, "size", reader.size, pa.int64()),
+        metas=_column(reader, "meta", lambda index: _text(reader.meta(index)), pa.string())
+        if has_meta
+        else None,
+        target=reader.target_kind,
+    )
+
+
+def _column(reader: Reader, what: str, of: Callable[[int], Any], kind: pa.DataType) -> pa.Array:
+    """One value a sample, of which few exist as Python objects at once."""
+
+    def parts() -> Iterator[pa.Array]:
+        for start in range(0, len(reader), _ROWS_AT_ONCE):
+            rows = range(start, min(start + _ROWS_AT_ONCE, len(reader)))
+            values = [of(row) for row in rows]  # labels of others may be beyond what a column holds
+            yield integers(values, what, by_row) if kind == pa.int64() else column(values, kind)
+
+    return pa.concat_arrays([column([], kind), *parts()])
+
+
+def _text(meta: Any) -> str | None:
+    return None if meta is None else json.dumps(meta, ensure_ascii=False)
+
+
+def resize_of(reader: Reader) -> dict[str, Any] | None:
+    """How pictures were scaled before packing; None if they were not."""
+    record = (reader.info().get("provenance") or {}).get("resize")
+    return record if isinstance(record, dict) else resize_beside(reader.path)
+
+
+def resize_beside(path: Path) -> dict[str, Any] | None:
+    """The record of plain files, which have no other place for it."""
+    try:
+        record = json.loads(path.with_name(path.name + ".resized.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) else None

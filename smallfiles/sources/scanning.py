@@ -1,0 +1,276 @@
+"""Walk a tree of many files with many metadata operations in flight, and say what is in it.
+
+Listing a folder costs a parallel file system a round trip or more; a thousand class folders one
+after the other wait for each. Here the folders of one level are listed by several threads.
+
+The trap: `os.walk` with links followed may never end, and a folder link to elsewhere brings in files
+that nobody meant. Links that leave the tree are named and left aside. Notebook 01 times the walk.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from smallfiles.errors import SourceError, first_few
+from smallfiles.manifest.arrays import column
+from smallfiles.progress import plural
+
+_STATS_AT_ONCE = 512
+_FINDER_FOLDER = "__MACOSX"  # what macOS puts beside the data into each zip: no class
+_HOPS_INSIDE = 1
+_HOPS_ANYWHERE = 8
+
+
+@dataclass(frozen=True)
+class Folder:
+    """One listed folder.
+
+    Args:
+        path: Relative to the root of the walk; empty for the root itself.
+        files: Names of its samples, sorted by bytes.
+        folders: Names of the folders in it that were followed, sorted.
+        others: Count of other files by suffix.
+        hidden: Names that begin with a dot, and `__MACOSX`; left aside.
+        left: What was not followed: links that leave the tree, loops, broken links, pipes.
+        hops: Folder links followed on the way here.
+    """
+
+    path: str
+    files: list[str] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
+    others: Counter[str] = field(default_factory=Counter)
+    hidden: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    hops: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Everything a walk found, folders in torchvision's order: by class, then by path.
+
+    Args:
+        root: Where the walk began.
+        folders: Every folder, empty ones too.
+    """
+
+    root: Path
+    folders: tuple[Folder, ...]
+
+    def __len__(self) -> int:
+        return sum(len(folder.files) for folder in self.folders)
+
+    def paths(self, prefix: str = "") -> pa.StringArray:
+        """Paths of all samples, `prefix` before each, one class after the other."""
+        chunks = []
+        for folder in self.folders:
+            head = prefix + (folder.path + "/" if folder.path else "")
+            chunks.append(column([head + name for name in folder.files], pa.string()))
+        return pa.concat_arrays([column([], pa.string()), *chunks])
+
+    def contents(self) -> str:
+        """In words: `3 .csv files and no images`."""
+        others = self.others()
+        counts = [plural(count, f"{suffix} file") for suffix, count in others.most_common(3)]
+        rest = sum(others.values()) - sum(count for _, count in others.most_common(3))
+        counts += [plural(rest, "other file")] if rest else []
+        images = plural(len(self), "image") if len(self) else "no images"
+        return f"{', '.join(counts)} and {images}" if counts else images
+
+    def others(self) -> Counter[str]:
+        """Count of files that are no samples, by suffix."""
+        return sum((folder.others for folder in self.folders), Counter())
+
+    def notes(self) -> tuple[str, ...]:
+        """What was left aside."""
+        notes = []
+        if hidden := sum(len(folder.hidden) for folder in self.folders):
+            notes.append(f"{plural(hidden, 'hidden name')} left aside")
+        if others := self.others():
+            notes.append("left aside: " + ", ".join(plural(n, f"{s} file") for s, n in others.most_common(5)))
+        left = list(chain.from_iterable(folder.left for folder in self.folders))
+        if left:
+            notes.append(f"not followed: {first_few(left, len(left))}")
+        return tuple(notes)
+
+
+def walk(
+    root: Path, suffixes: Sequence[str], *, below: str = "", follow_links: bool = False, threads: int = 32
+) -> Tree:
+    """List a tree with up to `threads` listings in flight; the result does not depend on timing.
+
+    Args:
+        root: A folder.
+        suffixes: Which files are samples, lower case with the dot.
+        below: Begin at this folder; paths stay relative to it.
+        follow_links: Also follow folder links that leave the root.
+        threads: Listings in flight.
+
+    Raises:
+        SourceError: A folder cannot be listed, or a name cannot travel (not UTF-8, a line break).
+    """
+    start = root / below if below else root
+    lister = _Lister(start, os.path.realpath(root), tuple(suffixes), follow_links)
+    found: list[Folder] = []
+    with ThreadPoolExecutor(threads, thread_name_prefix="walk") as pool:
+        level = [("", 0)]
+        while level:
+            listed = list(pool.map(lister.list, level))
+            found += listed
+            level = [
+                (f"{folder.path}/{name}" if folder.path else name, folder.hops[name])
+                for folder in listed
+                for name in folder.folders
+            ]
+    found.sort(key=lambda folder: (folder.path.split("/", 1)[0], folder.path))
+    return Tree(start, tuple(found))
+
+
+def list_folder(path: Path) -> Folder:
+    """One folder alone: its sub-folders and the count of its files."""
+    return _Lister(path, os.path.realpath(path), ("",), True).list(("", 0))
+
+
+def sizes_of(root: Path, paths: pa.StringArray, threads: int = 32) -> np.ndarray:
+    """Sizes of many files, many `stat` calls in flight, since each waits for the metadata server.
+
+    Args:
+        root: What the paths are relative to.
+        paths: Paths of the files.
+        threads: Calls in flight.
+
+    Returns:
+        Bytes of each, int64.
+
+    Raises:
+        SourceError: A file is missing or is no regular file.
+    """
+    prefix = str(root) + "/"
+
+    def of_chunk(start: int) -> list[int]:
+        try:
+            return [os.stat(prefix + path).st_size for path in paths.slice(start, _STATS_AT_ONCE).to_pylist()]  # noqa: PTH116 - hot
+        except OSError as error:
+            raise unlistable(error, error.filename) from error
+
+    with ThreadPoolExecutor(threads, thread_name_prefix="stat") as pool:
+        chunks = pool.map(of_chunk, range(0, len(paths), _STATS_AT_ONCE))
+        return np.fromiter(chain.from_iterable(chunks), np.int64, len(paths))
+
+
+def unlistable(error: OSError, path: object) -> SourceError:
+    """The sentence for a folder or file whose metadata cannot be had."""
+    return SourceError(
+        f"{path} cannot be looked at ({os.strerror(error.errno) if error.errno else error})",
+        expected="a folder or file that you may read",
+        next_step="Check the path and its permissions (ls -ld)",
+    )
+
+
+def refuse_odd_names(names: Iterable[str], where: object) -> None:
+    """Raise SourceError if a name is not UTF-8 or has a line break in it."""
+    names = list(names)
+    joined = "".join(names)
+    try:
+        joined.encode()
+        if "\n" not in joined:
+            return
+    except UnicodeEncodeError:
+        pass
+    odd = [ascii(os.fsencode(name))[1:] for name in names if not _can_travel(name)]
+    raise SourceError(
+        f"{where} has {plural(len(odd), 'name')} that cannot travel: {first_few(odd, len(odd))}",
+        expected="names in UTF-8 without line breaks",
+        next_step="Rename them (convmv changes encodings)",
+    )
+
+
+def _can_travel(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\n" not in name
+
+
+@dataclass(frozen=True)
+class _Lister:
+    start: Path
+    real_root: str
+    suffixes: tuple[str, ...]
+    follow_links: bool
+
+    def list(self, task: tuple[str, int]) -> Folder:
+        """List one folder, given its path and the number of links followed so far."""
+        path, hops = task
+        here = self.start / path
+        folder = Folder(path)
+        try:
+            with os.scandir(here) as entries:
+                for entry in entries:
+                    self._sort_in(entry, folder, hops)
+        except OSError as error:
+            raise unlistable(error, here) from error
+        refuse_odd_names(chain(folder.files, folder.folders), here)
+        folder.files.sort()
+        folder.folders.sort()
+        return folder
+
+    def _sort_in(self, entry: os.DirEntry[str], folder: Folder, hops: int) -> None:
+        name = entry.name
+        if name.startswith(".") or name == _FINDER_FOLDER:
+            folder.hidden.append(name)
+        elif _is_knot(entry):
+            folder.left.append(f"{folder.path}/{name} (a link that leads to itself)".lstrip("/"))
+        elif entry.is_dir():
+            if reason := self._no_entry(entry, hops):
+                folder.left.append(f"{folder.path}/{name} ({reason})".lstrip("/"))
+            else:
+                folder.folders.append(name)
+                folder.hops[name] = hops + entry.is_symlink()
+        elif not entry.is_file():
+            reason = "a broken link" if entry.is_symlink() else "neither a file nor a folder"
+            folder.left.append(f"{folder.path}/{name} ({reason})".lstrip("/"))
+        elif name.lower().endswith(self.suffixes):
+            folder.files.append(name)
+        else:
+            folder.others[Path(name).suffix or "suffix-less"] += 1
+
+    def _no_entry(self, entry: os.DirEntry[str], hops: int) -> str | None:
+        """Why a folder is not entered, or None."""
+        if not entry.is_symlink():
+            return None
+        target, here = os.path.realpath(entry.path), os.path.realpath(self.start)
+        parent = os.path.realpath(Path(entry.path).parent)
+        if _is_within(parent, target):
+            return "a link to a folder that it is in"
+        if not self.follow_links and not (_is_within(target, self.real_root) or _is_within(target, here)):
+            return f"a link that leaves the tree, to {target}"
+        limit = _HOPS_ANYWHERE if self.follow_links else _HOPS_INSIDE
+        return None if hops < limit else "a link reached through links"
+
+
+def _is_knot(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a link in a ring of links, which cannot even be asked what it is."""
+    if not entry.is_symlink():
+        return False
+    try:
+        entry.is_dir()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return True
+        raise
+    return False
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")

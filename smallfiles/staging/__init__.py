@@ -1,0 +1,39 @@
+"""Copy a packed output to storage of this node: once a node, verified, reused, cleaned up.
+
+    copy = staging.stage("train.arrow")          # other ranks wait and use the same copy
+    reader = formats.open(copy.path)             # goes with the last process that uses it
+    with staging.staged("val.arrow") as copy: …  # or at the end of a block
+
+A job script uses the command line, whose copy belongs to the job:
+
+    staged=$(smallfiles stage train.arrow)
+    trap 'smallfiles unstage "$staged"' EXIT
+
+The trap: put that `trap` inside `$(…)` and it fires at the end of that subshell, before the data was
+used. Notebook 07 teaches all of it.
+"""
+
+from smallfiles.staging.config import StageConfig, Staged
+from smallfiles.staging.listing import Copy, Unstaged, copies_of, listing, sweep_all, unstage, unstage_all
+from smallfiles.staging.run import stage, stage_for_job, staged
+from smallfiles.staging.transfer import stage_to
+from smallfiles.staging.worth import break_even, break_even_of_rates, break_even_text
+
+__all__ = [
+    "Copy",
+    "StageConfig",
+    "Staged",
+    "Unstaged",
+    "break_even",
+    "break_even_of_rates",
+    "break_even_text",
+    "copies_of",
+    "listing",
+    "stage",
+    "stage_for_job",
+    "stage_to",
+    "staged",
+    "sweep_all",
+    "unstage",
+    "unstage_all",
+]

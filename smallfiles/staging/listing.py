@@ -1,0 +1,260 @@
+"""What is staged on this node, and taking it away again.
+
+The trap: `rm -rf` on a copy that another job reads takes it from under that job. `unstage` gives up
+the own claim and removes the copy only when nobody else has one. Notebook 07.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from smallfiles import locks
+from smallfiles.errors import UsageError
+from smallfiles.locks import Owner, check, existing_folder, folder_name, nobody, this_job
+from smallfiles.machine import nodelocal
+from smallfiles.staging import run
+from smallfiles.staging.slots import Slot, slots, sweep
+
+State = Literal["finished", "being copied", "leftover"]
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One entry of the list.
+
+    Args:
+        path: The copy, or the folder of half a one.
+        bytes: Its size.
+        age_s: Seconds since it was finished, or since it was begun.
+        state: `finished`, `being copied`, or `leftover` of a process or job that is dead.
+        in_use: Whether a process uses or makes it at this moment.
+        kept_for: Living jobs that keep it.
+        owner: Who copied it, and whether that process still lives.
+    """
+
+    path: Path
+    bytes: int
+    age_s: float
+    state: State
+    in_use: bool
+    kept_for: tuple[str, ...]
+    owner: str
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "path": str(self.path),
+            "bytes": self.bytes,
+            "age_s": round(self.age_s, 1),
+            "state": self.state,
+            "in_use": self.in_use,
+            "kept_for": list(self.kept_for),
+            "owner": self.owner,
+        }
+
+
+@dataclass(frozen=True)
+class Unstaged:
+    """What `unstage` did with one copy.
+
+    Args:
+        path: The copy.
+        removed: Whether it is gone.
+        note: Why, in a sentence.
+    """
+
+    path: Path
+    removed: bool
+    note: str
+
+
+def listing(places: Sequence[Path] = ()) -> list[Copy]:
+    """Every copy of ours on this node.
+
+    Memory that a killed job left is taken from every later one; here it is seen.
+
+    Args:
+        places: More directories to look in than those that variables name.
+    """
+    return [_described(slot) for folder in _folders(places) for slot in slots(folder)]
+
+
+def sweep_all(places: Sequence[Path] = ()) -> int:
+    """Remove what dead processes and ended jobs left; how many copies, half ones included."""
+    removed = 0
+    for folder in _folders(places):
+        removed += len(sweep(folder))
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # a rank that was killed at its first step left it empty
+    return removed
+
+
+def copies_of(name: Path | str, places: Sequence[Path] = ()) -> list[Path]:
+    """The copies that a name means.
+
+    Args:
+        name: A copy itself, the path that was staged, or its last part.
+        places: More directories to look in than those that variables name.
+
+    Raises:
+        UsageError: Nothing of that name is staged here.
+    """
+    path = Path(os.path.normpath(Path(name).absolute()))
+    if folder_name() in path.parent.parts:
+        return [path]
+    facts = [(slot, slot.facts()) for folder in _folders(places) for slot in slots(folder)]
+    known = [(slot.data / str(fact["name"]), str(fact.get("source"))) for slot, fact in facts if fact]
+    found = [copy for copy, source in known if source == str(path)]
+    if not found and Path(name).name == str(name):
+        found = [copy for copy, _ in known if copy.name == str(name)]
+    if not found:
+        raise UsageError(
+            f"{name} is no staged copy",
+            expected="a path that `stage` returned, or the name of what was staged",
+            next_step="List what is staged with: smallfiles staged; say --where DIR if you gave one",
+        )
+    return found
+
+
+def unstage(path: Path | str, *, force: bool = False) -> Unstaged:
+    """Give back a copy; it is removed when nobody else uses it.
+
+    Args:
+        path: What `stage` returned.
+        force: Forget what other jobs claim too; a process that uses it now keeps it all the same.
+
+    Raises:
+        UsageError: The path is no staged copy of ours.
+    """
+    path = Path(os.path.normpath(Path(path).absolute()))
+    slot = _slot_of(path)
+    if run.give_back(path):
+        return _outcome(slot, path)
+    _unhold(slot, force)
+    return _try_remove(slot, path, force)
+
+
+def unstage_all(places: Sequence[Path] = (), *, force: bool = False) -> list[Unstaged]:
+    """Give back all that this job holds, and remove what the dead left.
+
+    Args:
+        places: More directories to look in than those that variables name.
+        force: Forget what other jobs claim too.
+    """
+    done = []
+    for folder in _folders(places):
+        for slot in slots(folder):
+            facts = slot.facts()
+            path = slot.data / str(facts["name"]) if facts else slot.home
+            _unhold(slot, force)
+            done.append(_try_remove(slot, path, force))
+    return done
+
+
+def _unhold(slot: Slot, force: bool) -> None:
+    for owner in (this_job(), nobody(), *(slot.holders() if force else ())):
+        slot.unhold(owner)
+
+
+def _folders(places: Sequence[Path]) -> Iterator[Path]:
+    seen = set()
+    for place in [*(path for _, path in nodelocal.named_directories()), *places]:
+        real = os.path.realpath(place)
+        folder = existing_folder(Path(real))
+        if real not in seen and folder is not None:
+            yield folder
+        seen.add(real)
+
+
+def _slot_of(path: Path) -> Slot:
+    for parent in path.parents:
+        if parent.name == folder_name():
+            key = path.relative_to(parent).parts[0]
+            if os.path.lexists(parent):
+                check(parent)
+            return Slot(parent, key)
+    raise UsageError(
+        f"{path} is no staged copy",
+        expected=f"a path that `stage` returned, in a folder {folder_name()}",
+        next_step="List what is staged with: smallfiles staged",
+    )
+
+
+def _try_remove(slot: Slot, path: Path, force: bool) -> Unstaged:
+    descriptor = locks.try_lock(slot.lock, shared=False, create=slot.home.exists())
+    if descriptor is not None and not slot.holders() and (force or not slot.is_elsewhere()):
+        slot.remove(descriptor)
+    elif descriptor is not None:
+        os.close(descriptor)
+    return _outcome(slot, path)
+
+
+def _outcome(slot: Slot, path: Path) -> Unstaged:
+    if not os.path.lexists(slot.home):
+        return Unstaged(path, True, "removed")
+    claims = ", ".join(owner.text for owner in slot.holders())
+    if claims:
+        return Unstaged(path, False, f"stays, since it is kept for {claims}")
+    owner = slot.owner()
+    if owner is not None and owner.is_elsewhere:
+        return Unstaged(path, False, f"stays, since {owner.host} made it; unstage it there, or with --force")
+    return Unstaged(path, False, "stays until the last process that uses it has ended")
+
+
+def _described(slot: Slot) -> Copy:
+    facts, owner, holders = slot.facts(), slot.owner(), slot.holders()
+    in_use, elsewhere = _is_locked(slot.lock), slot.is_elsewhere()
+    state: State = "leftover"
+    if facts is not None and (in_use or holders or elsewhere):
+        state = "finished"
+    elif facts is None and (in_use or elsewhere):
+        state = "being copied"
+    since = float(facts["time_s"]) if facts else owner.since_s if owner else time.time()
+    return Copy(
+        path=slot.data / str(facts["name"]) if facts else slot.home,
+        bytes=_size(slot.home),
+        age_s=max(0.0, time.time() - since),
+        state=state,
+        in_use=in_use,
+        kept_for=tuple(holder.text for holder in holders),
+        owner=_told(owner),
+    )
+
+
+def _told(owner: Owner | None) -> str:
+    if owner is None:
+        return "unknown"
+    if owner.is_elsewhere:
+        return f"{owner.text} on {owner.host}"
+    return f"{owner.text} ({'alive' if owner.is_alive() else 'ended'})"
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.lstat().st_blocks * 512
+        except OSError:
+            continue
+    return total
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,299 @@
+"""Which files belong to a packed output, what they must be, and the name of exactly this content.
+
+A packed file has small ones beside it (digest, index, report of faults) and a folder of shards has
+them inside. The key names the content by its digests, so that two paths of one content share a copy
+and a file that was packed again never meets its old copy. On a parallel file system each question
+about a file is a round trip to a server: few are asked, and those together. The trap: a tree of small
+files copied shard by shard would be the problem, not the cure; it is refused. Notebook 07.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from smallfiles import machine
+from smallfiles.digests import BESIDE, BLOCK_BYTES, ContentDigest, sidecar
+from smallfiles.errors import DamagedFileError, FormatError, SourceError, UsageError
+from smallfiles.machine.ranks import ranks
+from smallfiles.staging.config import StageConfig
+
+_SMALL_BYTES = 1 << 20
+_MANY = 100
+_LISTED = 1000
+_ASKED_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Member:
+    """One file to copy.
+
+    Args:
+        name: Relative path of its copy.
+        source: Where it is.
+        bytes: Its size.
+        seen: Device, inode, size and mtime (ns) when it was looked at: any change is noticed.
+        digest: Taken while packing; None if there is none.
+        is_data: Whether it is a packed file rather than a small one beside it.
+    """
+
+    name: str
+    source: Path
+    bytes: int
+    seen: tuple[int, int, int, int]
+    digest: ContentDigest | None
+    is_data: bool
+
+    @property
+    def block_bytes(self) -> int:
+        """Size of the blocks that are hashed."""
+        return self.digest.block_bytes if self.digest is not None else BLOCK_BYTES
+
+
+@dataclass(frozen=True)
+class Output:
+    """Everything that is copied together.
+
+    Args:
+        source: What was asked for.
+        members: Its files, data first of each group.
+        key: Names the content and the names; equal for equal copies.
+        shared: Whether it lies on servers, so that each read waits for one.
+    """
+
+    source: Path
+    members: tuple[Member, ...]
+    key: str
+    shared: bool
+
+    @property
+    def name(self) -> str:
+        """Name of the copy."""
+        return self.source.name
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files."""
+        return sum(member.bytes for member in self.members)
+
+    @property
+    def has_digests(self) -> bool:
+        """Whether each packed file has a digest to compare with."""
+        return all(member.digest is not None for member in self.members if member.is_data)
+
+
+def find(src: Path, config: StageConfig) -> Output:
+    """Look at what shall be copied; opens nothing but the small digest files.
+
+    Args:
+        src: A packed file or a folder of shards.
+        config: Whose shards.
+
+    Raises:
+        SourceError: It is not there, or is no plain file or folder.
+        UsageError: It is a tree of small files, or this rank has no shard.
+        DamagedFileError: A file has another size than its digest says.
+    """
+    src = Path(os.path.normpath(src.absolute()))  # a link keeps the name by which it was asked for
+    with ThreadPoolExecutor(_ASKED_AT_ONCE, "stage-ask") as pool:
+        questions = _Questions(pool)
+        shared = pool.submit(machine.is_parallel_filesystem, src)
+        first = questions.about(src, src.name, is_data=True)
+        around = pool.submit(_names_around, src)
+        found = first.status.result()
+        if found is not None and stat.S_ISDIR(found.st_mode):
+            asked = questions.inside(src, config)
+        else:
+            asked = [first]
+        asked += questions.beside(src, src.name, around.result())
+        members = [member for one in asked if (member := one.member()) is not None]
+        return Output(src, tuple(members), _key(members), shared.result())
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A file whose answers may still be on their way."""
+
+    path: Path
+    name: str
+    is_data: bool
+    status: Future[os.stat_result | None]
+    digest: Future[ContentDigest | None] | None
+
+    def member(self) -> Member | None:
+        """The file to copy; None if there is no such small one beside."""
+        found = self.status.result()
+        if found is None or not stat.S_ISREG(found.st_mode):
+            if self.is_data:
+                raise _no_file(self.path, found)
+            return None
+        digest = self.digest.result() if self.digest is not None else None
+        if digest is not None and digest.file_bytes != found.st_size:
+            raise DamagedFileError(
+                f"{self.path} has {found.st_size:,} bytes",
+                expected=f"the {digest.file_bytes:,} bytes of its digest",
+                next_step="Pack it again, or copy it again from where it is whole",
+            )
+        return Member(self.name, self.path, found.st_size, identity(found), digest, self.is_data)
+
+
+class _Questions:
+    """Asks about files without waiting for one answer before the next question."""
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self._pool = pool
+
+    def about(
+        self,
+        path: Path,
+        name: str,
+        *,
+        is_data: bool = False,
+        names: set[str] | None = None,
+        status: Future[os.stat_result | None] | None = None,
+    ) -> _Asked:
+        """One file; `names` are all names in its folder, if they are known."""
+        may_have_digest = names is None or sidecar(path).name in names
+        digest = self._pool.submit(_digest, path) if may_have_digest else None
+        return _Asked(path, name, is_data, status or self._pool.submit(_status, path), digest)
+
+    def beside(self, path: Path, name: str, names: set[str] | None) -> list[_Asked]:
+        """The small files beside a packed one."""
+        return [
+            self.about(path.with_name(path.name + suffix), name + suffix, names=names)
+            for suffix in BESIDE
+            if names is None or path.name + suffix in names
+        ]
+
+    def inside(self, folder: Path, config: StageConfig) -> list[_Asked]:
+        """The packed files of a folder that this rank wants, and what lies beside them."""
+        try:
+            names = {name for name in _names(folder) if not name.startswith(".")}
+        except OSError as error:
+            raise unreadable(folder, error) from error
+        data = [folder / name for name in sorted(names) if not _is_beside(name, names)]
+        status = {path: self._pool.submit(_status, path) for path in data}
+        _refuse_tree(folder, [status[path].result() for path in data])
+        asked = []
+        for path in _of_rank(folder, data, config):
+            name = f"{folder.name}/{path.name}"
+            asked += [self.about(path, name, is_data=True, names=names, status=status[path])]
+            asked += self.beside(path, name, names)
+        return asked
+
+
+def _names(folder: Path, limit: int | None = None) -> set[str]:
+    with os.scandir(folder) as entries:
+        return {entry.name for entry in islice(entries, limit)}
+
+
+def _names_around(path: Path) -> set[str] | None:
+    """Names in its folder: one question instead of one for each suffix. None if it is large, or closed."""
+    with contextlib.suppress(OSError):
+        names = _names(path.parent, _LISTED)
+        return names if len(names) < _LISTED else None
+    return None
+
+
+def _refuse_tree(folder: Path, found: Sequence[os.stat_result | None]) -> None:
+    if not found:
+        raise SourceError(
+            f"{folder} is an empty folder",
+            expected="a packed file or a folder of shards",
+            next_step="Check the path, or make it with: smallfiles pack",
+        )
+    sizes = [one.st_size for one in found if one is not None and stat.S_ISREG(one.st_mode)]
+    if len(sizes) < len(found) or (len(sizes) > _MANY and sum(sizes) < len(sizes) * _SMALL_BYTES):
+        raise UsageError(
+            f"{folder} is a tree of files, {len(found):,} on its first level",
+            expected="one packed file, or a folder of large shards",
+            next_step="Pack it first, since copying many small files is what takes long: "
+            "smallfiles pack DIR OUT.tars",
+        )
+
+
+def _is_beside(name: str, names: set[str]) -> bool:
+    return any(name.endswith(suffix) and name.removesuffix(suffix) in names for suffix in BESIDE)
+
+
+def _of_rank(folder: Path, data: list[Path], config: StageConfig) -> list[Path]:
+    if config.shards == "all":
+        return data
+    if config.rank is None or config.world_size is None:
+        here = ranks()
+        rank, world_size = here.rank, here.world_size
+    else:
+        rank, world_size = config.rank, config.world_size
+    if not 0 <= rank < world_size <= len(data):
+        raise UsageError(
+            f"{folder} has {len(data):,} shards for rank {rank} of {world_size}",
+            expected="a shard for each rank",
+            next_step="Stage all shards (--shards all), or pack smaller shards (-O max_bytes=…)",
+        )
+    return data[rank::world_size]
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """What the name stands for; None if there is nothing."""
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def _digest(path: Path) -> ContentDigest | None:
+    """The digest beside a file; it is opened at once, since looking first would be a question more."""
+    try:
+        return ContentDigest.load(sidecar(path))
+    except FormatError as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            return None
+        raise
+
+
+def _no_file(path: Path, found: os.stat_result | None) -> SourceError:
+    if found is None:
+        return unreadable(path, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
+    return SourceError(
+        f"{path} is neither a file nor a folder",
+        expected="a packed file or a folder of shards",
+        next_step="Give the packed file itself",
+    )
+
+
+def identity(found: os.stat_result) -> tuple[int, int, int, int]:
+    """What stays equal as long as nobody writes to a file or puts another in its place."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def unreadable(path: Path, error: OSError) -> SourceError:
+    """The sentence for a source that cannot be read."""
+    return SourceError(
+        f"{path} cannot be read ({error.strerror or error})",
+        expected="a packed file or a folder of shards",
+        next_step="Check the path and its permissions",
+    )
+
+
+def _key(members: list[Member]) -> str:
+    """Small files beside follow from the packed one, so their names and sizes are enough."""
+    lines: list[list[object]] = []
+    for member in members:
+        content: object = None
+        if member.digest is not None:
+            content = [member.digest.algorithm, member.digest.block_bytes, *member.digest.blocks]
+        elif member.is_data:
+            content = [os.path.realpath(member.source), member.seen]
+        lines.append([member.name, member.bytes, content])
+    return hashlib.sha256(json.dumps(lines).encode("utf-8", "surrogateescape")).hexdigest()[:24]

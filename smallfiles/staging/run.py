@@ -1,0 +1,267 @@
+"""Stage: one process of a node copies, verifies and publishes; all others wait and use it.
+
+The trap: eight ranks that each look for room, find it, and copy at once fill the memory eight times.
+So the lock comes first: only who holds it looks for room. Notebook 07.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from smallfiles import locks
+from smallfiles.digests import ContentDigest, sidecar
+from smallfiles.errors import ResourceError
+from smallfiles.formats.output import writing
+from smallfiles.locks import nobody, private_folder, this_job
+from smallfiles.machine.nodelocal import NodeLocal
+from smallfiles.progress import progress
+from smallfiles.staging import lifetime, outputs, places
+from smallfiles.staging.config import StageConfig, Staged
+from smallfiles.staging.copying import Copier, blocks_of, readers_for
+from smallfiles.staging.outputs import Output
+from smallfiles.staging.slots import Slot, sweep
+
+_SHORTEST_S, _LONGEST_S = 0.005, 0.1
+_MIB = 1 << 20
+UNVERIFIED = "not verified against a digest, since none lies beside the source; computed while copying"
+
+
+@dataclass(frozen=True)
+class _Use:
+    """What this process holds of a slot."""
+
+    slot: Slot
+    descriptor: int
+    reused: bool
+    copy_s: float
+
+
+_uses: dict[Path, list[_Use]] = {}
+
+
+def stage(src: Path | str, where: str | Path = "auto", *, config: StageConfig | None = None) -> Staged:
+    """Copy a packed output to storage of this node, once a node, and keep it while this process lives.
+
+    Every epoch then reads from memory or a local disk; the parallel file system is asked once a node
+    instead of once a rank and epoch.
+
+    Args:
+        src: A packed file or a folder of shards.
+        where: `auto`, or a directory of this node.
+        config: Room to leave, readers, whose shards.
+
+    Returns:
+        The copy; give its `path` to `smallfiles.formats.open`. It goes with the last process that uses
+        it; `unstage(path)` gives it back earlier.
+
+    Raises:
+        ResourceError: No place has the room, or somebody else's folder is in the way.
+        DamagedFileError: The source is not what was packed.
+        SourceError: The source is missing, or changed while it was copied.
+    """
+    staged, _ = _stage(Path(src), where, config or StageConfig())
+    return staged
+
+
+@contextmanager
+def staged(
+    src: Path | str, where: str | Path = "auto", *, config: StageConfig | None = None
+) -> Iterator[Staged]:
+    """`stage` for the time of a block; arguments and errors as there.
+
+    Yields:
+        The copy; it is given back when the block ends, however it ends.
+    """
+    copy, use = _stage(Path(src), where, config or StageConfig())
+    try:
+        yield copy
+    finally:
+        _give_back(copy.path, use)
+
+
+def stage_for_job(
+    src: Path | str, where: str | Path = "auto", *, config: StageConfig | None = None, keep: bool = False
+) -> Staged:
+    """`stage` for a command that ends before its copy is used: the copy belongs to the job.
+
+    Args:
+        src: As for `stage`.
+        where: As for `stage`.
+        config: As for `stage`.
+        keep: Keep it beyond the end of the job, until somebody unstages it.
+
+    Returns:
+        The copy. When the job has ended without `unstage`, the next `stage` on this node removes it.
+    """
+    copy, use = _stage(Path(src), where, config or StageConfig())
+    try:
+        use.slot.hold(nobody() if keep else this_job())
+    finally:
+        _give_back(copy.path, use)
+    return copy
+
+
+def give_back(path: Path) -> bool:
+    """Give back one use of a copy that this process staged; whether there was one."""
+    found = _uses.get(path)
+    if not found:
+        return False
+    _give_back(path, found[-1])
+    return True
+
+
+def _give_back(path: Path, use: _Use) -> None:
+    remaining = _uses.get(path, [])
+    if use in remaining:
+        remaining.remove(use)
+        if not remaining:
+            _uses.pop(path, None)
+        if lifetime.leave(use.descriptor):
+            use.slot.leave(use.descriptor)
+
+
+def _stage(src: Path, where: str | Path, config: StageConfig) -> tuple[Staged, _Use]:
+    started = time.perf_counter()
+    places.refuse_empty(where)
+    output = outputs.find(src, config)
+    found, passed = places.candidates(where, output.source)
+    for place in found:
+        try:
+            use = _stage_at(place, output, config)
+        except ResourceError as error:
+            if str(where) != places.AUTO:
+                raise
+            passed.append(error.got)
+            continue
+        path = use.slot.data / output.name
+        _uses.setdefault(path, []).append(use)
+        notes = (places.why(place, output, passed, reused=use.reused),) + (
+            () if output.has_digests else (UNVERIFIED,)
+        )
+        seconds = time.perf_counter() - started
+        rate = 0.0 if use.reused else output.bytes / max(use.copy_s, 1e-9)
+        files = len(output.members)
+        return Staged(path, output.bytes, use.reused, seconds, rate, files, output.has_digests, notes), use
+    raise places.nowhere(output, passed)
+
+
+def _stage_at(place: NodeLocal, output: Output, config: StageConfig) -> _Use:
+    folder = private_folder(place.path)
+    slot = Slot(folder, _key(place, output))
+    sweep(folder, spare=slot.key)
+    until = time.monotonic() + config.wait_s
+    while True:
+        descriptor, finished = _acquire(slot, output, until)
+        copy_s = 0.0 if finished else _copy(slot, descriptor, place, output, config)
+        lifetime.enter(descriptor, partial(slot.leave, descriptor), inherited=True)
+        locks.share(descriptor)
+        if locks.names(slot.lock, descriptor) and slot.facts() is not None:
+            return _Use(slot, descriptor, finished, copy_s)
+        lifetime.leave(descriptor)
+        os.close(descriptor)  # somebody swept it in the moment between two locks
+
+
+def _key(place: NodeLocal, output: Output) -> str:
+    """Name of the copy; where machines share the storage, each has its own, as it would on its own."""
+    if not place.filesystem.shared:
+        return output.key
+    return f"{output.key}-{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]}"
+
+
+def _acquire(slot: Slot, output: Output, until: float) -> tuple[int, bool]:
+    """Come to hold the slot: shared if it is finished, exclusive if we shall make it."""
+    found = _try(slot)
+    if found is not None:
+        return found
+    pause_s, seen = _SHORTEST_S, 0
+    owner = slot.owner()
+    who = f"process {owner.name}" if owner is not None else "another process"
+    total = max(1, output.bytes // _MIB)
+    with progress(total, f"waiting for {who}, which copies {output.name}", unit="MiB") as bar:
+        while (found := _try(slot)) is None:
+            if time.monotonic() > until:
+                raise ResourceError(
+                    f"{who} has been copying {output.name} to {slot.folder} for too long",
+                    expected="it to finish in the time that this one waits",
+                    next_step="See what it does with: smallfiles staged; or wait longer (--wait-s)",
+                )
+            time.sleep(random.uniform(pause_s / 2, pause_s))
+            pause_s = min(pause_s * 1.5, _LONGEST_S)
+            now = min(total, _grown(slot) // _MIB)
+            bar.advance(max(0, now - seen))
+            seen = max(seen, now)
+        bar.advance(total - seen)
+    return found
+
+
+def _try(slot: Slot) -> tuple[int, bool] | None:
+    descriptor = locks.try_lock(slot.lock, shared=False)
+    if descriptor is not None:
+        return descriptor, slot.facts() is not None
+    if slot.marker.exists():
+        descriptor = locks.try_lock(slot.lock, shared=True)
+        if descriptor is not None:
+            if slot.facts() is not None:
+                return descriptor, True
+            os.close(descriptor)
+    return None
+
+
+def _grown(slot: Slot) -> int:
+    """Bytes that the copying process has written so far."""
+    try:
+        return sum(path.stat().st_blocks * 512 for path in slot.copying.rglob("*") if path.is_file())
+    except OSError:
+        return 0
+
+
+def _copy(slot: Slot, descriptor: int, place: NodeLocal, output: Output, config: StageConfig) -> float:
+    """Copy and publish under the exclusive lock; seconds it took. Leaves nothing if it fails."""
+    stoppers: list[Copier] = []
+
+    def abandon() -> None:
+        for copier in stoppers:
+            copier.stop()
+        slot.remove(descriptor)
+
+    lifetime.enter(descriptor, abandon, inherited=False)
+    try:
+        slot.begin()  # clears half copies first: they take room
+        places.check_room(place, output, config)
+        started = time.perf_counter()
+        readers = config.readers or readers_for(output)
+        count = len(blocks_of(output.members))
+        with progress(count, f"stage {output.name}", unit="blocks") as bar:
+            copier = Copier(output, slot.copying, readers=readers, bar=bar)
+            stoppers.append(copier)
+            copier.run()
+        names = [member.name for member in output.members] + computed_digests(copier, output, slot.copying)
+        copy_s = time.perf_counter() - started
+        facts = {"name": output.name, "source": str(output.source)}
+        slot.publish(names, {**facts, "bytes": output.bytes, "verified": output.has_digests})
+    except BaseException:
+        if lifetime.leave(descriptor):
+            abandon()
+        raise
+    return copy_s
+
+
+def computed_digests(copier: Copier, output: Output, folder: Path) -> list[str]:
+    """Write the digest of each packed file that had none beside its copy; their names."""
+    written = []
+    for member, hashes in zip(output.members, copier.hashes, strict=True):
+        if member.is_data and member.digest is None:
+            beside = sidecar(folder / member.name)
+            with writing(beside):
+                ContentDigest(member.bytes, tuple(hashes[n] for n in range(len(hashes)))).save(beside)
+            written.append(str(beside.relative_to(folder)))
+    return written

@@ -1,0 +1,186 @@
+"""The second kind of staging: from an archive that compute nodes cannot see to scratch.
+
+It runs on a transfer node, for long, and is interrupted often. So each block that was written is
+noted in a journal with its hash; a run that comes again reads those blocks back (scratch is near, the
+archive is not), keeps what is right, and copies the rest. The trap: scratch is purged after weeks, so
+the original stays where it is. Notebook 07.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from smallfiles import machine
+from smallfiles.atomic import Draft, bytes_and_files_of, drafted, sweep
+from smallfiles.digests import ContentDigest, sidecar
+from smallfiles.errors import OutputExistsError, ResourceError, UsageError
+from smallfiles.formats.output import writing
+from smallfiles.progress import bytes_text, progress
+from smallfiles.staging import outputs
+from smallfiles.staging.config import StageConfig, Staged
+from smallfiles.staging.copying import Block, Copier, blocks_of, readers_for
+from smallfiles.staging.outputs import Member, Output
+from smallfiles.staging.run import UNVERIFIED, computed_digests
+
+_INODES_TO_LEAVE = 100
+_STRIPED_BYTES, _STRIPES, _STRIPE_S = 1 << 30, 4, 30
+
+
+def stage_to(src: Path | str, folder: Path | str, *, config: StageConfig | None = None) -> Staged:
+    """Copy a packed output to a folder that outlives the job; resumable and verified.
+
+    Args:
+        src: A packed file or a folder of shards.
+        folder: Where to put it, on scratch; made if it is not there.
+        config: Readers, and whose shards.
+
+    Returns:
+        The copy, `reused` if it was there already.
+
+    Raises:
+        OutputExistsError: Something else has its name there.
+        ResourceError: No room, no permission.
+        DamagedFileError: The source is not what was packed.
+        SourceError: The source is missing, or changed while it was copied.
+        BusyError: Another run copies the same.
+    """
+    started = time.perf_counter()
+    config = config or StageConfig()
+    output = outputs.find(Path(src), config)
+    out = _target(output, Path(folder))
+    sweep(out)
+    notes: tuple[str, ...] = () if output.has_digests else (UNVERIFIED,)
+    if _is_there(output, out):
+        return _reused(output, out, started)
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    _check_room(output, out)
+    try:
+        with drafted(out, "staging") as draft, writing(out):
+            kept = _copy(output, draft, config)
+            draft.publish()
+    except OutputExistsError:
+        if _is_there(output, out):  # another run has just finished it
+            return _reused(output, out, started)
+        raise
+    seconds = time.perf_counter() - started
+    if kept:
+        notes += (f"{bytes_text(kept)} were copied by an earlier run, read back and kept",)
+    rate = (output.bytes - kept) / max(seconds, 1e-9)
+    return Staged(out, output.bytes, False, seconds, rate, len(output.members), output.has_digests, notes)
+
+
+def _reused(output: Output, out: Path, started: float) -> Staged:
+    seconds = time.perf_counter() - started
+    same = "digest" if output.has_digests else "time"
+    there = f"{out} was there already, of the same size and {same}; `verify` reads it back"
+    return Staged(out, output.bytes, True, seconds, 0.0, len(output.members), False, (there,))
+
+
+def _target(output: Output, folder: Path) -> Path:
+    out = folder.absolute() / output.name
+    source = Path(os.path.realpath(output.source))
+    if Path(os.path.realpath(out)) == source or source in Path(os.path.realpath(out)).parents:
+        raise UsageError(
+            f"{out} is the source itself, or inside it",
+            expected="a folder elsewhere",
+            next_step="Choose another folder for --to",
+        )
+    return out
+
+
+def _is_there(output: Output, out: Path) -> bool:
+    """Whether all files are there with the same sizes, and the same digests or (without one) times."""
+    try:
+        for member in output.members:
+            found = (out.parent / member.name).stat()
+            same_time = found.st_mtime_ns == member.seen[3]
+            if found.st_size != member.bytes or (member.digest is None and not same_time):
+                return False
+            if member.digest is not None and not _same_digest(member, out.parent / member.name):
+                return False
+        return True
+    except OSError:
+        return False
+
+
+def _same_digest(member: Member, copy: Path) -> bool:
+    beside = sidecar(copy)
+    return beside.is_file() and ContentDigest.load(beside) == member.digest
+
+
+def _check_room(output: Output, out: Path) -> None:
+    found = machine.filesystem(out.parent)
+    inodes = len(output.members) + _INODES_TO_LEAVE
+    if found.inodes_free is not None and found.inodes_free < inodes:
+        raise ResourceError(
+            f"{out.parent} has room for {found.inodes_free:,} more files",
+            expected=f"{inodes:,}",
+            next_step="Remove what is not needed there (df -i, or your site's quota command, tells)",
+        )
+    grown, _ = bytes_and_files_of(out)
+    if found.free_bytes + grown < output.bytes:
+        raise ResourceError(
+            f"{out.parent} has {bytes_text(found.free_bytes)} free",
+            expected=f"{bytes_text(output.bytes)} for {output.name}",
+            next_step="Free some (df -h, or your site's quota command, tells), or choose another folder",
+        )
+
+
+def _copy(output: Output, draft: Draft, config: StageConfig) -> int:
+    """Copy into the folder aside; bytes that an earlier run had copied."""
+    journal = draft.records / "journal"
+    held = _resumable(journal, output.key)
+    if not held:
+        draft.clear()
+        _stripe(output, draft.data)
+    with journal.open("a", encoding="ascii") as file:
+        file.write(f"{output.key}\n" if not held else "\n")  # ends a line that a kill cut off
+        file.flush()
+
+        def note(block: Block, digest: str) -> None:
+            os.write(file.fileno(), f"{block.member} {block.number} {digest}\n".encode())
+
+        def known(block: Block) -> str | None:
+            return held.get((block.member, block.number))
+
+        count = len(blocks_of(output.members))
+        readers = config.readers or readers_for(output)
+        with progress(count, f"stage {output.name}", unit="blocks") as bar:
+            copier = Copier(output, draft.data, readers=readers, bar=bar, mode=0o666, known=known, note=note)
+            copier.run()
+    for member in output.members:  # as rsync does: equal size and time then mean equal bytes
+        os.utime(copier.target(member), ns=(member.seen[3], member.seen[3]))
+    computed_digests(copier, output, draft.data)
+    return copier.kept_bytes
+
+
+def _stripe(output: Output, folder: Path) -> None:
+    """Have large files on Lustre served by several servers; it is set before the first byte or never."""
+    lfs = shutil.which("lfs")
+    largest = max(member.bytes for member in output.members)
+    if lfs is None or largest < _STRIPED_BYTES or machine.filesystem(folder).kind != "lustre":
+        return
+    command = [lfs, "setstripe", "-c", str(_STRIPES), str(folder)]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # slower without, but as right
+        subprocess.run(command, capture_output=True, timeout=_STRIPE_S, check=False)
+
+
+def _resumable(journal: Path, key: str) -> dict[tuple[int, int], str]:
+    """Hashes of blocks that an earlier run of the very same copy wrote, by member and number."""
+    try:
+        lines = journal.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return {}
+    if not lines or lines[0] != key:
+        return {}
+    held = {}
+    for words in map(str.split, lines[1:]):
+        if len(words) == 3 and words[0].isdigit() and words[1].isdigit():
+            held[int(words[0]), int(words[1])] = words[2]
+    return held

@@ -1,0 +1,37 @@
+"""A small real training loop, alone or on many ranks, that tells how long it waited for data.
+
+    config      what to train, printable as a command line
+    models      a small CNN, or a ResNet of torchvision
+    group       the ranks of one training, and what they agree on
+    waiting     where the time of a step went
+    classes     whether there are labels, and the same in both sets
+    evaluating  accuracy over all ranks
+    checkpoint  written aside, read without unpickling anything
+    loop        epochs of steps
+
+The trap: throughput alone does not say whether data or the model is the limit. So every report has the share
+of time in which nothing could be computed because no batch was there. Notebooks 08 and 10 use it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from smallfiles.training.config import TrainConfig
+    from smallfiles.training.loop import EpochReport, TrainReport, train
+
+__all__ = ["EpochReport", "TrainConfig", "TrainReport", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import PyTorch when something is trained, not when the command line lists its flags."""
+    if name == "TrainConfig":
+        from smallfiles.training.config import TrainConfig
+
+        return TrainConfig
+    if name in __all__:
+        from smallfiles.training import loop
+
+        return getattr(loop, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,172 @@
+"""The ranks of one training: started by torchrun, by srun, or one alone; one code path for all.
+
+Ranks may have unequally many batches. A rank that has none left goes on with an empty share: its loss counts
+nothing, so that no one waits for it forever and the gradient stays that of the global batch.
+
+The trap: a gradient averaged over ranks is not the gradient of the global batch when batches differ in size;
+`weight` makes it so. Notebook 10 trains on four ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from smallfiles.errors import ResourceError
+from smallfiles.machine.ranks import Ranks, ranks
+from smallfiles.machine.rendezvous import rendezvous
+
+_PATIENCE = timedelta(minutes=10)
+
+
+@dataclass(frozen=True)
+class Group:
+    """This rank among the others.
+
+    Args:
+        where: Its place.
+        device: What it computes on.
+    """
+
+    where: Ranks
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank speaks for all."""
+        return self.where.rank == 0
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model, with gradients averaged over all ranks."""
+        model = model.to(self.device).to(memory_format=torch.channels_last)
+        if self.where.world_size == 1:
+            return model
+        return nn.parallel.DistributedDataParallel(
+            model, [self.device] if self.device.type == "cuda" else None
+        )
+
+    def largest(self, number: int) -> int:
+        """The largest of the ranks' numbers; every rank must ask."""
+        if self.where.world_size == 1:
+            return number
+        held = torch.tensor([number], device=self.device)
+        dist.all_reduce(held, dist.ReduceOp.MAX)
+        return int(held.item())
+
+    def total(self, *numbers: float) -> list[float]:
+        """Sums over all ranks; every rank must ask."""
+        held = torch.tensor(numbers, dtype=torch.float64)
+        if self.where.world_size > 1:
+            held = held.to(self.device)
+            dist.all_reduce(held)
+        return [float(number) for number in held]
+
+    def gather(self, record: dict[str, Any]) -> list[dict[str, Any]]:
+        """The records of all ranks, in their order; every rank must give one that JSON can hold.
+
+        As text: torch's own way unpickles what came over the network, and a pickle is a program.
+        """
+        text = json.dumps(record).encode()
+        if self.where.world_size == 1:
+            return [json.loads(text)]
+        own = torch.zeros(self.largest(len(text)), dtype=torch.uint8)
+        own[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        own = own.to(self.device)
+        found = [torch.empty_like(own) for _ in range(self.where.world_size)]
+        dist.all_gather(found, own)
+        return [json.loads(bytes(each.cpu().numpy()).rstrip(b"\0")) for each in found]
+
+
+@contextlib.contextmanager
+def joined() -> Iterator[Group]:
+    """Meet the other ranks, and leave them at the end.
+
+    Raises:
+        ResourceError: They did not come, or cannot be reached.
+    """
+    where = ranks()
+    cuda = torch.cuda.is_available()
+    device = (
+        torch.device("cuda", where.local_rank % torch.cuda.device_count()) if cuda else torch.device("cpu")
+    )
+    if cuda:
+        torch.cuda.set_device(device)
+    if where.world_size == 1:
+        yield Group(where, device)
+        return
+    address, port = rendezvous()
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", _interface(address))
+    if not os.environ["GLOO_SOCKET_IFNAME"]:
+        del os.environ["GLOO_SOCKET_IFNAME"]
+    try:
+        dist.init_process_group(
+            "nccl" if cuda else "gloo",
+            init_method=f"tcp://{address}:{port}",
+            rank=where.rank,
+            world_size=where.world_size,
+            timeout=_PATIENCE,
+        )
+    except (RuntimeError, ValueError) as error:  # DistNetworkError and its like are RuntimeErrors
+        raise ResourceError(
+            f"rank {where.rank} of {where.world_size} did not meet the others at {address}:{port}: "
+            f"{_first_line(error)}",
+            expected=f"{where.world_size} ranks that reach {address}",
+            next_step="See whether all tasks started and the name of the first node resolves on all nodes",
+        ) from None
+    try:
+        yield Group(where, device)
+        dist.barrier()  # a rank that leaves early closes connections that others still read
+    except RuntimeError as error:
+        if not _is_of_the_network(error):
+            raise
+        raise ResourceError(
+            f"rank {where.rank} of {where.world_size} lost the others: {_first_line(error)}",
+            expected="ranks that all stay to the end, on GPUs of their own if there are any",
+            next_step="Look in the log for the rank that failed first, and for why",
+        ) from None
+    finally:
+        gc.collect()  # a model that still held the group would keep its threads, and abort at exit
+        dist.destroy_process_group()
+
+
+def _is_of_the_network(error: RuntimeError) -> bool:
+    """Gloo raises plain RuntimeErrors, which only their text tells from others."""
+    text = str(error).lower()
+    return isinstance(error, dist.DistError) or any(word in text for word in ("gloo", "nccl", "by peer"))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or ["for a reason that it does not tell"])[0]
+
+
+def _interface(address: str) -> str:
+    """The loopback interface where all ranks are on this machine; else gloo's own choice."""
+    return "lo" if address in ("localhost", "127.0.0.1", "::1") else ""
+
+
+def inner(model: nn.Module) -> nn.Module:
+    """The model itself, whose weights have the same names on one rank and on many."""
+    found = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+    assert isinstance(found, nn.Module)
+    return found
+
+
+def weight(own: int, all_ranks: int, world_size: int) -> float:
+    """What a rank's mean loss counts, so that the mean over ranks is the mean over all samples.
+
+    Args:
+        own: Samples in this rank's batch.
+        all_ranks: Samples in the batches of all ranks.
+        world_size: Number of ranks.
+    """
+    return own * world_size / all_ranks if all_ranks else 0.0

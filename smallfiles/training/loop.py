@@ -1,0 +1,364 @@
+"""Epochs of steps: take a batch, normalise it on the device, compute, and note where the time went.
+
+The trap: an epoch ends at another step on another rank, and a rank that computes one step more than the
+others waits for them forever. So all ranks take as many steps as the longest; `group.weight` keeps the
+gradient right. Notebook 08 trains alone, notebook 10 on many ranks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import torch
+from torch import nn
+
+from smallfiles import formats, images
+from smallfiles.errors import ResourceError, UsageError, first_few
+from smallfiles.loading import make_loader
+from smallfiles.loading.dataset import name_of_data
+from smallfiles.progress import progress
+from smallfiles.samples import Reader
+from smallfiles.training import checkpoint
+from smallfiles.training.classes import check_same_classes, check_targets, class_count
+from smallfiles.training.config import TrainConfig, check_ring
+from smallfiles.training.evaluating import Faults, evaluate
+from smallfiles.training.group import Group, inner, joined, weight
+from smallfiles.training.models import build
+from smallfiles.training.waiting import Clock, next_batch
+
+_KNOCK_EACH_S = 0.1
+
+
+@dataclass(frozen=True)
+class EpochReport:
+    """One epoch.
+
+    Args:
+        epoch: Its number.
+        samples: Trained on, by all ranks together, also before a checkpoint from which it went on.
+        loss: Mean over them.
+        accuracy: On the validation set; None without one.
+        ranks: For each rank: node, and samples and where its time went since the epoch or the program began.
+        fault_count: Samples that could not be made as they were meant, training and measuring, since the
+            epoch or the program began.
+        faults: The first of them: key and reason.
+    """
+
+    epoch: int
+    samples: int
+    loss: float
+    accuracy: float | None
+    ranks: list[dict[str, Any]]
+    fault_count: int = 0
+    faults: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """Of the slowest rank."""
+        return max(float(rank["seconds"]) for rank in self.ranks)
+
+    @property
+    def rate(self) -> float:
+        """Samples a second of all ranks, over the time of the slowest."""
+        return sum(int(rank["samples"]) for rank in self.ranks) / max(self.seconds, 1e-9)
+
+    @property
+    def waiting_share(self) -> float:
+        """Share of its time that the rank which waited most waited for data."""
+        return max(float(rank["waiting_share"]) for rank in self.ranks)
+
+
+@dataclass(frozen=True)
+class TrainReport:
+    """A training.
+
+    Args:
+        epochs: Those that ended, in this run and before it.
+        interrupted: It was asked to stop, and wrote a checkpoint if it keeps any.
+        resumed_at: Epoch and batch at which this run went on, or None.
+    """
+
+    epochs: list[EpochReport]
+    interrupted: bool
+    resumed_at: tuple[int, int] | None
+
+
+@dataclass
+class _Run:
+    """What one rank works with."""
+
+    config: TrainConfig
+    group: Group
+    loader: Any
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    val: Reader | None
+    asked_to_stop: Sequence[int]
+    classes: int
+
+
+def train(
+    data: Path,
+    val: Path | None = None,
+    config: TrainConfig | None = None,
+    asked_to_stop: Sequence[int] = (),
+) -> TrainReport:
+    """Train a classifier on a packed file.
+
+    Args:
+        data: The training samples, with labels.
+        val: Other samples, to measure accuracy on.
+        config: How.
+        asked_to_stop: Looked at before each step; see `stopping.listening`. Once it holds something, a
+            checkpoint is written and training ends.
+
+    Returns:
+        Loss, accuracy, throughput, and the share of time spent waiting for data.
+
+    Raises:
+        FormatError: A file has no labels, or the two are of different classes.
+        UsageError: The loader, the ring or the checkpoint is of another data set, model or number of ranks.
+        ResourceError: The ranks do not meet, lose each other, or a checkpoint cannot be written.
+    """
+    config = config or TrainConfig()
+    check_ring(config, val is not None)
+    reader = formats.open(data)
+    classes = class_count(reader, data)
+    others = None if val is None else formats.open(val)
+    if others is not None and val is not None:
+        check_same_classes(reader, data, others, val)
+    with joined() as group:
+        return _epochs(_run(group, config, reader, others, classes, asked_to_stop))
+
+
+def _run(
+    group: Group,
+    config: TrainConfig,
+    reader: Reader,
+    val: Reader | None,
+    classes: int,
+    asked_to_stop: Sequence[int],
+) -> _Run:
+    """Not kept by its caller: the model must be gone before the ranks part (see `joined`)."""
+    model = group.wrap(build(config.model, classes, config.loader.seed))
+    optimizer = torch.optim.AdamW(model.parameters(), config.rate)
+    loader = _loader(reader, config, group)
+    return _Run(config, group, loader, model, optimizer, val, asked_to_stop, classes)
+
+
+def _loader(reader: Reader, config: TrainConfig, group: Group) -> Any:
+    if config.ring:
+        loader: Any = _attached(config.ring, config.wait, group)
+    else:
+        loader = make_loader(reader, config.loader, transform=images.RandomResizedCrop(size=config.size))
+    plan, where = loader.plan, group.where
+    if (plan.samples, plan.rank, plan.world_size) != (len(reader), where.rank, where.world_size):
+        raise UsageError(
+            f"the batches are those of rank {plan.rank} of {plan.world_size}, of {plan.samples:,} samples",
+            expected=f"those of rank {where.rank} of {where.world_size}, of {len(reader):,} samples",
+            next_step="Fill one ring for each rank from the same file; leave --rank and --world-size out",
+        )
+    if config.ring and plan.data and plan.data != name_of_data(reader):
+        raise UsageError(
+            f"ring {config.ring} is filled from another data set than {reader.path}",
+            expected="one data set",
+            next_step="Fill the ring from the same file",
+        )
+    return loader
+
+
+def _attached(name: str, wait_s: float, group: Group) -> Any:
+    """The ring; a name that nobody fills is told within seconds, while a filler that died is waited for."""
+    from smallfiles import ring
+    from smallfiles.ring.folder import SHARED_MEMORY, lives, path_of
+
+    path = path_of(SHARED_MEMORY, ring.ring_name(name, group.where.rank, group.where.world_size))
+    until = monotonic() + wait_s
+    while not lives(path):
+        if monotonic() >= until:
+            there = [each for each in ring.names(SHARED_MEMORY) if lives(path_of(SHARED_MEMORY, each))]
+            raise ring.RingError(
+                f"nobody fills ring {path.name} (waited {wait_s:g} s)",
+                expected=f"one of those that are filled: {first_few(there, len(there)) or 'there is none'}",
+                next_step=f"Start it: smallfiles ring fill DATA --name {name}; "
+                "if it is to come later, add --wait 300",
+            )
+        sleep(_KNOCK_EACH_S)
+    return ring.attach(name)
+
+
+def _epochs(run: _Run) -> TrainReport:
+    reports, resumed_at, begun = _resume(run)
+    first, start = resumed_at or (0, 0)
+    for epoch in range(first, run.config.epochs):
+        run.loader.set_epoch(epoch)
+        report = _epoch(run, epoch, start, reports, begun)
+        if report is None:
+            return TrainReport(reports, True, resumed_at)
+        reports.append(report)
+        _keep(run, reports, epoch + 1, 0)
+        start, begun = 0, (0.0, 0.0)
+    return TrainReport(reports, False, resumed_at)
+
+
+def _epoch(
+    run: _Run, epoch: int, start: int, before: Sequence[EpochReport], begun: tuple[float, float]
+) -> EpochReport | None:
+    """Train one epoch, or what is left of it; None if it was asked to stop."""
+    config, group, plan = run.config, run.group, run.loader.plan
+    sizes, own = plan.samples_per_rank(epoch), plan.length(epoch)
+    steps = -(-max(sizes) // plan.batch)
+    stop = min(steps, config.max_steps) if config.max_steps else steps
+    clock, trained, lost = Clock(group.device), 0, torch.zeros((), device=group.device)
+
+    def sums() -> list[float]:
+        mine = begun if group.is_first else (0.0, 0.0)
+        return group.total(mine[0] + trained, mine[1] + float(lost))
+
+    faults = Faults.before(run.loader)
+    batches = clock.batches(run.loader)
+    planned = [_planned(sizes, plan.batch, step) for step in range(start, stop)]
+    with progress(sum(planned), f"epoch {epoch}", enabled=None if group.is_first else False) as shown:
+        for step, of_all in enumerate(planned, start):
+            batch = next_batch(batches, run.asked_to_stop) if step < own else None
+            if group.largest(len(run.asked_to_stop)):  # before the step: who stops has nothing half done
+                _keep(run, before, epoch, step, sums())
+                return None
+            size, loss = _step(run, clock, batch, of_all)
+            trained, lost = trained + size, lost + loss * size
+            if step + 1 < stop and config.every and (step + 1) % config.every == 0:
+                _keep(run, before, epoch, step + 1, sums())
+            shown.advance(of_all)
+    if stop == steps:
+        next(batches, None)  # the loader learns that its last batch was used, and ends the pass
+    times = clock.summary()
+    ranks = group.gather({**dataclasses.asdict(group.where), "samples": trained, **times})
+    samples, loss_sum = sums()
+    accuracy = None
+    if run.val is not None:
+        _keep(run, before, epoch, stop, [samples, loss_sum])  # measuring may last longer than the job
+        accuracy = evaluate(run.model, run.val, config, group, run.asked_to_stop, faults)
+        if accuracy is None:
+            return None
+    count, named = faults.of_all(group)
+    return EpochReport(epoch, int(samples), loss_sum / max(samples, 1), accuracy, ranks, count, named)
+
+
+def _step(run: _Run, clock: Clock, batch: Any, planned: int) -> tuple[int, torch.Tensor]:
+    """One step; the number of samples of this rank in it, and their mean loss, which stays on the device."""
+    device = run.group.device
+    size = 0 if batch is None else len(batch["target"])
+    clock.copy()
+    if size:
+        check_targets(batch["target"], run.classes)
+        picture, target = (batch[name].to(device, non_blocking=True) for name in ("image", "target"))
+    else:  # nothing left here: keep the others company
+        picture = torch.zeros((1, 3, run.config.size, run.config.size), dtype=torch.uint8, device=device)
+        target = torch.zeros(1, dtype=torch.int64, device=device)
+    clock.begin()
+    run.model.train(
+        size > 1
+    )  # one sample has no statistics of its own for batch normalisation, none has none
+    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+        scores = run.model(images.normalise(picture.permute(0, 2, 3, 1)))
+        loss = nn.functional.cross_entropy(scores.float(), target)
+    share = weight(size, planned, run.group.where.world_size)
+    run.optimizer.zero_grad(set_to_none=True)
+    torch.autograd.backward(loss * share)
+    run.optimizer.step()
+    clock.end()
+    return size, loss.detach()
+
+
+def _planned(sizes: Sequence[int], batch: int, step: int) -> int:
+    """Samples that all ranks together have in a step."""
+    return sum(min(batch, max(0, size - step * batch)) for size in sizes)
+
+
+def _resume(run: _Run) -> tuple[list[EpochReport], tuple[int, int] | None, tuple[float, float]]:
+    """Go on from the last checkpoint, if one is kept."""
+    folder = run.config.checkpoint
+    state = None if folder is None else checkpoint.load(folder)
+    place = None if state is None else (int(state.loader["epoch"]), int(state.loader["batch"]))
+    found = (each["place"] for each in run.group.gather({"place": place}))
+    places = [None if each is None else tuple(each) for each in found]
+    if any(other != place for other in places):
+        raise ResourceError(
+            f"the ranks find different checkpoints in {folder}: {first_few(places, len(places))}",
+            expected="a folder that all nodes see alike",
+            next_step="Keep checkpoints on the shared file system, and start again",
+        )
+    if state is None or place is None:
+        return [], None, (0.0, 0.0)
+    epoch, step = place
+    plan = run.loader.plan
+    mine = min(step, plan.length(epoch))  # a rank with fewer batches may be through already
+    run.loader.load_state_dict({**state.loader, "batch": mine})
+    try:
+        inner(run.model).load_state_dict(state.model)
+        run.optimizer.load_state_dict(state.optimizer)
+        fits = _fits(run.optimizer)
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+        fits = False
+    if not fits:
+        raise UsageError(
+            f"the checkpoint in {folder} is of another model or another number of classes",
+            expected=f"one of {run.config.model} with {run.classes} classes",
+            next_step="Train with the settings of the run that was stopped, or name another folder",
+        )
+    for settings in run.optimizer.param_groups:
+        settings |= run.optimizer.defaults  # the learning rate that is asked for now, too
+    return (
+        _reports(state, folder, most=-(-max(plan.samples_per_rank(epoch)) // plan.batch)),
+        place,
+        state.begun,
+    )
+
+
+def _fits(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether what the optimizer remembers of each weight has its shape, and all of it are numbers."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    known: tuple[set[str], ...] = (set(), {"step", "exp_avg", "exp_avg_sq"})
+    return all(
+        set(optimizer.state[weight]) in known
+        and all(
+            torch.is_tensor(kept) and kept.shape in ((), weight.shape) and bool(kept.isfinite().all())
+            for kept in (weight, *optimizer.state[weight].values())
+        )
+        for weight in weights
+    )
+
+
+def _reports(state: checkpoint.State, folder: Path | None, most: int) -> list[EpochReport]:
+    """The epochs that ended before, if they are what was written.
+
+    Raises:
+        DamagedFileError: They are something else, or the epoch has no such batch.
+    """
+    try:
+        found = [EpochReport(**each) for each in state.epochs]
+        sound = all(each.rate + each.waiting_share + each.loss + each.samples >= 0 for each in found)
+        sound = sound and [each.epoch for each in found] == list(range(len(found)))
+    except (TypeError, ValueError, KeyError, AttributeError):
+        sound = False
+    if not sound or state.loader["batch"] > most:
+        raise checkpoint.unusable(Path(folder or ".") / checkpoint.NAME, "tells of epochs that cannot be")
+    return found
+
+
+def _keep(
+    run: _Run, reports: Sequence[EpochReport], epoch: int, step: int, begun: Sequence[float] = (0.0, 0.0)
+) -> None:
+    """Write down that the next step is `step` of `epoch`; one rank writes for all."""
+    if run.config.checkpoint is None or not run.group.is_first:
+        return
+    place = {**run.loader.state_dict(), "epoch": epoch, "batch": step}
+    written = [dataclasses.asdict(each) for each in reports]
+    model, optimizer = inner(run.model).state_dict(), run.optimizer.state_dict()
+    state = checkpoint.State(model, optimizer, place, written, (begun[0], begun[1]))
+    checkpoint.save(run.config.checkpoint, state)

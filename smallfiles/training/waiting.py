@@ -1,0 +1,115 @@
+"""Where the time of training went: waiting for data, or computing.
+
+On a CPU the wait is the time in which the loop asks for the next batch. On a GPU work is queued, and asking
+may overlap with it; there the wait is the gap on the GPU itself, measured by events: from when it is through
+with what was queued before a batch is asked for until the batch is there, and the copy of the batch. What
+ranks agree on between steps, and a checkpoint, are no waiting for data.
+
+The trap: a loop that takes `time.time()` around a GPU step measures how fast work is queued. Notebook 08
+shows the share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from smallfiles.loading.killed import WorkerDiedError
+
+
+@dataclass
+class Clock:
+    """Times of the steps of one epoch.
+
+    Args:
+        device: What computes.
+    """
+
+    device: torch.device
+    began: float = field(default_factory=perf_counter)
+    first_batch_s: float = 0.0
+    waits_s: list[float] = field(default_factory=list)
+    steps_s: list[float] = field(default_factory=list)
+    _gaps: list[tuple[Any, Any]] = field(default_factory=list)
+    _copy: Any = None
+    _at: float = 0.0
+
+    def batches(self, source: Iterable[Any]) -> Iterator[Any]:
+        """The batches of `source`, with the time spent asking for them; the first wait starts its workers."""
+        asked, idle = perf_counter(), self._moment()
+        batches = iter(source)
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            self.waits_s.append(perf_counter() - asked)
+            if len(self.waits_s) == 1:
+                self.first_batch_s = self.waits_s[0]
+            elif idle is not None:
+                self._gaps.append((idle, self._moment()))
+            yield batch
+            asked, idle = perf_counter(), self._moment()
+
+    def copy(self) -> None:
+        """The copy of a batch to the device begins."""
+        self._copy = self._moment()
+
+    def begin(self) -> None:
+        """A step begins: its batch is on the device."""
+        self._at = perf_counter()
+        if self._copy is not None and len(self.waits_s) > 1:
+            self._gaps.append((self._copy, self._moment()))
+        self._copy = None
+
+    def end(self) -> None:
+        """A step has been computed (or, on a GPU, queued)."""
+        self.steps_s.append(perf_counter() - self._at)
+
+    def summary(self) -> dict[str, float]:
+        """Seconds, share of waiting after the first batch, and percentiles of the wait."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        total = perf_counter() - self.began
+        later = self.waits_s[1:]
+        waited = sum(a.elapsed_time(b) for a, b in self._gaps) / 1000 if self._gaps else sum(later)
+        steady = max(total - self.first_batch_s, 1e-9)
+        p50, p99 = np.percentile(later, [50, 99]) if later else (0.0, 0.0)
+        return {
+            "seconds": total,
+            "first_batch_s": self.first_batch_s,
+            "waiting_s": waited,
+            "waiting_share": min(1.0, waited / steady),
+            "wait_p50_s": float(p50),
+            "wait_p99_s": float(p99),
+        }
+
+    def _moment(self) -> Any:
+        """When the GPU comes to this place in its queue; None without one."""
+        if self.device.type != "cuda":
+            return None
+        event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+
+def next_batch(batches: Iterator[Any], asked_to_stop: Sequence[int]) -> Any:
+    """The next batch; None if there is none, or if the signal that asks us to stop ended the workers too.
+
+    Slurm sends signals to all processes of a step, not to its ranks alone.
+
+    Args:
+        batches: Of a loader.
+        asked_to_stop: Holds something once such a signal came.
+    """
+    try:
+        return next(batches, None)
+    except WorkerDiedError:
+        if not asked_to_stop:
+            raise
+        return None

@@ -1,0 +1,327 @@
+"""The set-up cell: what it finds, what it makes, and the sentence when it cannot."""
+
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import matplotlib.figure
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from helpers import cache, kernel, plans, setup, show, start
+from helpers import show as showing
+from smallfiles.errors import MissingPackageError, ResourceError, UsageError
+from smallfiles.machine import FileSystem
+from smallfiles.pack.config import PackConfig
+
+
+@pytest.fixture(autouse=True)
+def course_folder(tmp_path, monkeypatch, repository):
+    """A cache of its own, and none of the caller's settings."""
+    for name in ("COURSE_DATA", "COURSE_SIZE", "COURSE_STRICT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", str(repository))  # for the kernels that tests start
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def shell():
+    """An IPython shell, as a kernel has one."""
+    made = InteractiveShell.instance(colors="nocolor")
+    yield made
+    InteractiveShell.clear_instance()
+
+
+def test_start_makes_the_data_and_says_what_it_is(course_folder, capsys):
+    begun = start("01", 20)
+    assert begun.count == 20
+    assert len(list((course_folder / "folder-20").rglob("*.jpg"))) == 20
+    assert begun.path() == course_folder / "folder-20"
+    out = capsys.readouterr().out
+    assert "Count the cost of small files: about 30 minutes" in out
+    assert "CPUs" in out and "20 synthetic images, laid out as `folder`; made in" in out
+
+
+def test_a_second_start_finds_the_data(course_folder, capsys):
+    start("01", 20)
+    before = {p: p.stat().st_mtime_ns for p in (course_folder / "folder-20").rglob("*")}
+    start("01", 20)
+    assert {p: p.stat().st_mtime_ns for p in (course_folder / "folder-20").rglob("*")} == before
+    assert "found, made earlier" in capsys.readouterr().out
+
+
+def test_two_kernels_that_start_at_once_make_the_data_once(course_folder):
+    code = "from helpers import show, start; print(start('01', 40).data['folder'].made_s)"
+    both = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    seconds = [float(one.communicate(timeout=120)[0].split()[-1]) for one in both]
+    assert sorted(s > 0 for s in seconds) == [False, True]
+    assert len(list((course_folder / "folder-40").rglob("*.jpg"))) == 40
+
+
+def test_data_that_a_teacher_prepared_is_found_in_a_folder_that_cannot_be_written(course_folder, monkeypatch):
+    made, _ = cache.find_or_make(plans.FOLDER, 20, course_folder)
+    monkeypatch.setattr(cache, "_writable", lambda folder: pytest.fail("wrote to it"))
+    assert cache.find_or_make(plans.FOLDER, 20, course_folder) == (made, 0.0)
+
+
+def test_a_cache_that_cannot_be_written_is_a_sentence_with_the_line_to_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(ResourceError, match=r"cannot be written .*%env COURSE_CACHE="):
+        start("01", 20)
+
+
+def test_a_file_where_the_cache_should_be_is_a_sentence(course_folder):
+    course_folder.write_text("no folder")
+    with pytest.raises(ResourceError, match="cannot be written"):
+        start("01", 20)
+
+
+def test_a_full_disk_is_a_sentence(monkeypatch):
+    real = os.statvfs
+
+    class Full:
+        def __init__(self, stats):
+            self.f_frsize, self.f_bavail, self.f_files, self.f_favail = stats.f_frsize, 1, 0, 0
+
+    monkeypatch.setattr(os, "statvfs", lambda path: Full(real(path)))
+    with pytest.raises(ResourceError, match="free"):
+        cache.find_or_make(plans.FOLDER, 20, cache.cache_folder())
+
+
+def test_a_lock_that_is_never_let_go_is_a_sentence(course_folder, monkeypatch):
+    monkeypatch.setattr(cache, "LOCK_WAIT_S", 0.1)
+    course_folder.mkdir()
+    with (course_folder / ".folder-20.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(ResourceError, match="Shut Down All Kernels"):
+            cache.find_or_make(plans.FOLDER, 20, course_folder)
+
+
+def test_a_file_system_without_locks_still_gets_its_data(course_folder, monkeypatch):
+    def refuse(*_):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    made, seconds = cache.find_or_make(plans.FOLDER, 20, course_folder)
+    assert made.is_dir() and seconds > 0
+
+
+@pytest.mark.parametrize("size", ["huge", "19", "-5", "1e3", "2000001"])
+def test_a_size_that_makes_no_sense_is_refused(size):
+    with pytest.raises(UsageError, match="small, medium or a number"):
+        start("00", size)
+
+
+def test_the_size_comes_from_the_argument_then_the_environment_then_small(monkeypatch):
+    plan = plans.Plan("x", 1, 1, small=300)
+    assert plans.count_of(plan, None) == 300
+    monkeypatch.setenv("COURSE_SIZE", "medium")
+    assert plans.count_of(plan, None) == 4_000
+    assert plans.count_of(plan, "123") == plans.count_of(plan, 123) == 123
+
+
+def test_an_unknown_notebook_is_refused():
+    with pytest.raises(UsageError, match="the notebook '77' is unknown"):
+        start("77")
+
+
+def test_a_data_set_that_the_notebook_has_not_is_refused():
+    with pytest.raises(UsageError, match="has no data set kaggle"):
+        start("01", 20).path("kaggle")
+
+
+def test_scratch_goes_with_its_kernel_and_what_a_killed_one_left_goes_with_the_next(course_folder):
+    code = "from helpers import show, start; import os; s = start('00').scratch; print(s, flush=True)"
+    end = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not Path(end.stdout.split()[-1]).exists()
+    killed = subprocess.run([sys.executable, "-c", code + "; os._exit(9)"], capture_output=True, text=True)
+    left = Path(killed.stdout.split()[-1])
+    assert left.exists()
+    living = cache.scratch_folder(course_folder, "01")
+    assert not left.exists()
+    assert cache.scratch_folder(course_folder, "02") != living and living.exists()
+
+
+def test_a_forked_worker_that_ends_leaves_the_scratch_folder(course_folder):
+    scratch = cache.scratch_folder(course_folder, "01")
+    with (scratch / "held").open("w") as holder:
+        cache._remove(scratch, os.getpid() + 1, holder)
+        assert scratch.is_dir() and not holder.closed
+
+
+def test_a_shared_file_system_is_told_with_its_cap(tmp_path):
+    place = FileSystem("lustre", True, 4096, 1 << 40, 1 << 39, None, None, Path("/"))
+    begun = setup.Setup("01", plans.PLANS["01"], 20, {}, tmp_path, 2, 1 << 30, place)
+    assert begun.shared
+    assert "this lustre too" in begun.summary() and "20,000 operations" in begun.summary()
+
+
+def test_a_larger_size_is_told_to_take_longer(tmp_path):
+    place = FileSystem("ext4", False, 4096, 1 << 40, 1 << 39, 10, 9, Path("/"))
+    plan = plans.Plan("x", 30, 40)
+    begun = setup.Setup("01", plan, 10 * plan.small, {}, tmp_path, 2, 1 << 30, place)
+    assert "computes 400 s" in begun.summary()
+
+
+def test_every_plan_names_layouts_that_exist():
+    from smallfiles.sources import synthetic
+
+    wanted = {w.layout for plan in plans.PLANS.values() for w in plan.wants}
+    assert wanted <= set(synthetic.LAYOUTS)
+
+
+class TestOwnData:
+    """`COURSE_DATA` puts a participant's own data in place of the synthetic one."""
+
+    @pytest.fixture
+    def own(self, tmp_path, monkeypatch):
+        from smallfiles.sources import synthetic
+
+        made = synthetic.make(tmp_path / "own", "folder", count=60, show_progress=False)
+        monkeypatch.setenv("COURSE_DATA", str(made.path))
+        return made.path
+
+    def test_it_is_sampled_the_same_way_each_time(self, own, course_folder, capsys):
+        first, second = (start("01", 30).source().manifest for _ in range(2))
+        assert len(first) == 30 and first.digest == second.digest
+        assert start("01", 30).path() == own
+        assert "30 samples of your own data" in capsys.readouterr().out
+        assert not (course_folder / "folder-30").exists()
+
+    def test_a_smaller_set_is_taken_whole(self, own):
+        assert len(start("01", 100).source().manifest) == 60
+
+    def test_labels_do_not_stand_for_captions(self, own):
+        with pytest.raises(UsageError, match="has labels"):
+            start("ex03", 20)
+
+    def test_a_folder_that_is_no_data_set_is_a_sentence(self, own, tmp_path, monkeypatch):
+        from smallfiles.errors import SmallfilesError
+
+        (tmp_path / "empty").mkdir()
+        monkeypatch.setenv("COURSE_DATA", str(tmp_path / "empty"))
+        with pytest.raises(SmallfilesError, match="empty"):
+            start("01", 20)
+
+
+class TestKernel:
+    """A kernel that cannot run the course is refused before a library fails."""
+
+    def test_missing_packages_are_named_with_the_way_out(self, monkeypatch):
+        monkeypatch.setattr(kernel, "NEEDED", ("numpy", "no_such_package"))
+        with pytest.raises(MissingPackageError, match=r"has no no_such_package.*make lab"):
+            kernel.check_kernel()
+
+    def test_the_helpers_of_another_checkout_are_refused(self, tmp_path):
+        other = tmp_path / "other"
+        (other / "helpers").mkdir(parents=True)
+        (other / "helpers/kernel.py").touch()
+        (other / "notebooks").mkdir()
+        with pytest.raises(UsageError, match=r"expected those of .*other.*Change Kernel"):
+            kernel.check_kernel(other / "notebooks")
+
+    def test_notebooks_outside_any_checkout_are_fine(self, tmp_path):
+        kernel.check_kernel(tmp_path)
+
+    def test_the_first_import_needs_no_package(self, repository):
+        code = "import sys; sys.path.append('..'); from helpers import show, start; print(start)"
+        bare = [sys.executable, "-S", "-I", "-c", code.replace("'..'", repr(str(repository)))]
+        end = subprocess.run(bare, capture_output=True, text=True)
+        assert end.returncode == 0, end.stderr
+
+    def test_in_a_kernel_without_packages_start_says_one_sentence(self, repository):
+        code = f"import sys; sys.path.append({str(repository)!r})\n"
+        code += "from helpers import show, start; start('00')"
+        end = subprocess.run([sys.executable, "-S", "-I", "-c", code], capture_output=True, text=True)
+        last = end.stderr.strip().splitlines()[-1]
+        assert "MissingPackageError" in last and "has no numpy and no pyarrow" in last and "make lab" in last
+
+
+class TestShownFailures:
+    """In a notebook a failure is its sentence; other errors keep their traceback and get a hint."""
+
+    def run(self, shell, capsys, code):
+        kernel.install_handlers()
+        result = shell.run_cell(code)
+        return result, capsys.readouterr().out
+
+    def test_our_own_errors_are_three_lines_without_traceback(self, shell, capsys):
+        code = "from smallfiles import errors\nraise errors.UsageError('a b', expected='c', next_step='Do d')"
+        result, out = self.run(shell, capsys, code)
+        assert not result.success
+        assert "Traceback" not in out and "raise" not in out
+        assert "a b." in out and "Do d." in out and "Next step" in out
+
+    def test_an_unknown_name_keeps_its_traceback_and_gets_the_hint(self, shell, capsys):
+        _, out = self.run(shell, capsys, "rates + 1")
+        assert "----> 1 rates + 1" in out
+        assert "rates is not known yet" in out and "Run All Above Selected Cell" in out
+
+    def test_a_missing_module_gets_the_hint(self, shell, capsys):
+        _, out = self.run(shell, capsys, "import no_such_module")
+        assert "has no no_such_module" in out and "make kernel" in out
+
+    def test_strict_mode_leaves_errors_alone(self, shell, capsys, monkeypatch):
+        monkeypatch.setenv("COURSE_STRICT", "1")
+        code = "from smallfiles.errors import UsageError\nraise UsageError('a', expected='b', next_step='c')"
+        _, out = self.run(shell, capsys, code)
+        assert "Traceback" in out
+
+
+class TestShowing:
+    def drawn(self):
+        fig = matplotlib.figure.Figure(figsize=(4, 2))
+        fig.subplots().plot([1, 2])
+        return fig
+
+    def published(self, shell, monkeypatch):
+        bundles = []
+        monkeypatch.setattr(shell.display_pub, "publish", lambda data, **_: bundles.append(data))
+        return bundles
+
+    def test_a_figure_carries_its_description(self, shell, monkeypatch):
+        bundles = self.published(shell, monkeypatch)
+        show.figure(self.drawn(), alt='Two points, "rising" <b>')
+        assert 'alt="Two points, &quot;rising&quot; &lt;b&gt;"' in bundles[0]["text/html"]
+        assert bundles[0]["text/plain"].startswith("Figure: Two points")
+        assert 300 < int(bundles[0]["text/html"].split('width="')[1].split('"')[0]) < 400
+
+    def test_a_figure_is_closed_so_that_it_is_not_shown_twice(self, shell, monkeypatch):
+        import matplotlib.pyplot as plt
+
+        self.published(shell, monkeypatch)
+        fig, _ = plt.subplots()
+        show.figure(fig, alt="nothing")
+        assert not plt.fignum_exists(fig.number)
+
+    def test_a_figure_without_description_is_refused(self):
+        with pytest.raises(UsageError, match="empty description"):
+            show.figure(self.drawn(), alt=" ")
+
+    def test_the_command_is_what_the_command_line_takes(self, capsys):
+        from smallfiles.cli import build_parser
+
+        show.command(PackConfig(shuffle=7), "my data", "train.arrow")
+        line = capsys.readouterr().out.strip()
+        assert line == "smallfiles pack 'my data' train.arrow --shuffle 7"
+        import shlex
+
+        parsed = build_parser().parse_args(shlex.split(line)[1:])
+        assert parsed.shuffle == 7
+
+    def test_sentences_are_markdown_in_a_notebook_and_plain_elsewhere(self, shell, monkeypatch):
+        bundles = self.published(shell, monkeypatch)
+        showing.say("**Found** it")
+        assert bundles == [{"text/markdown": "**Found** it", "text/plain": "Found it"}]
+
+
+def test_no_thread_is_left_behind(course_folder):
+    before = threading.active_count()
+    start("01", 20)
+    assert threading.active_count() == before

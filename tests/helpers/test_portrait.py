@@ -1,0 +1,88 @@
+"""The figure of notebook 00 says what was found, on odd machines too."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from helpers.machine_report import Place, Portrait, draw, portrait
+from smallfiles.cli import build_parser
+from smallfiles.machine import FileSystem, usable_cpus
+
+
+def disk(kind="lustre", free=10**12, inodes_free=2_000_000, inodes_total=4_000_000, mount="/"):
+    return FileSystem(kind, True, 4096, 2 * 10**12, free, inodes_total, inodes_free, Path(mount))
+
+
+def picture(*places, cpus=(4, 128)):
+    return Portrait(*cpus, 10**10, 10**11, places or (Place("data", disk()),), Path())
+
+
+def test_this_machine_is_drawn_with_its_own_numbers(tmp_path):
+    found = portrait(tmp_path)
+    assert found.cpus_usable == usable_cpus() <= found.cpus_present
+    assert found.memory_limit_bytes <= found.memory_present_bytes
+    assert found.places[0].role.startswith("data")
+    assert len({place.filesystem.mount for place in found.places}) == len(found.places)
+
+
+def test_the_finding_is_computed():
+    assert picture().finding == "We may use 4 of 128 CPUs; files below 500 kB use up inodes before bytes"
+
+
+def test_a_file_system_that_counts_no_inodes_is_said():
+    found = picture(Place("data", disk("btrfs", inodes_free=None, inodes_total=None)))
+    assert found.finding.endswith("the btrfs of the data counts no inodes")
+    assert "not counted here" in text_of(draw(found))
+
+
+def test_a_disk_without_a_free_inode_draws_and_speaks():
+    found = picture(Place("data", disk(inodes_free=0)))
+    assert "0 files" in found.alt_text
+    draw(found)
+
+
+def test_the_description_names_every_place():
+    found = picture(Place("data, home", disk()), Place("/dev/shm", disk("tmpfs", 10**9, 100)))
+    assert "data, home (lustre) 1.0 TB and 2.0 million files" in found.alt_text
+    assert "/dev/shm (tmpfs) 1.0 GB and 100 files" in found.alt_text
+
+
+def test_a_folder_that_cannot_be_looked_at_is_left_out(monkeypatch):
+    from helpers import machine_report as module
+    from smallfiles.errors import ResourceError
+
+    def refuse_home(path):
+        if path == Path.home():
+            raise ResourceError("gone", expected="a home", next_step="Wait")
+        return disk(mount=str(path))
+
+    monkeypatch.setattr(module.machine, "filesystem", refuse_home)
+    roles = [place.role for place in portrait(Path("data")).places]
+    assert "home" not in roles and roles[0] == "data"
+
+
+def text_of(figure):
+    texts = [text.get_text() for axes in figure.axes for text in axes.texts]
+    return "\n".join([*texts, figure._suptitle.get_text()])
+
+
+def test_the_figure_shows_the_finding_as_its_title_and_each_number():
+    shown = text_of(draw(picture()))
+    assert picture().finding in shown and "4 of 128" in shown and "10.0 GB of 100 GB" in shown
+
+
+def test_bars_start_at_zero():
+    assert all(axes.get_xlim()[0] == 0 for axes in draw(picture()).axes)
+
+
+@pytest.mark.parametrize("folders", [(), ("/scratch/my data", "b")])
+def test_the_command_is_one_that_the_command_line_takes(folders):
+    words = shlex.split(picture().to_cli(*folders))
+    assert words[:1] == ["smallfiles"]
+    assert [str(p) for p in build_parser().parse_args(words[1:]).paths] == list(folders)
+
+
+def test_no_word_of_the_description_is_left_unfilled():
+    assert not re.search(r"None|nan|\{", picture().alt_text)

@@ -1,0 +1,600 @@
+"""Measuring: the protocol, the cache, the private folder in memory, records, the good neighbour."""
+
+import dataclasses
+import errno
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from smallfiles import machine, sources
+from smallfiles.errors import FormatError, PackError, ResourceError, SmallfilesError, UsageError
+from smallfiles.measure import (
+    BenchConfig,
+    Failed,
+    Record,
+    Spread,
+    bench_packing,
+    bench_reads,
+    load,
+    neighbour,
+    packing,
+    ratio,
+    reading,
+    save,
+    scratch,
+    workers,
+)
+from smallfiles.measure import cache as page_cache
+from smallfiles.measure.child import Task
+from smallfiles.measure.example import PACKED
+from smallfiles.measure.peers import METHODS
+from smallfiles.measure.protocol import Case, Outcome, interleaved
+from smallfiles.measure.table import aligned, summary, times
+from smallfiles.pack import PackConfig, pack
+
+
+def record(name="arrow", rates=(10.0, 12.0, 11.0), **changes):
+    base = Record("random reads", name, name, tuple(rates), 5, 500, 0.5, "ext4", "warm", "all", 5, 500)
+    return dataclasses.replace(base, **changes)
+
+
+def folder_of(path, count, size=5000):
+    """A tree of class folders with files that begin and end as JPEGs do."""
+    for number in range(count):
+        file = path / f"class{number % 2}" / f"{number:04d}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        body = number.to_bytes(4, "big") * (size // 4 + number)
+        file.write_bytes(b"\xff\xd8\xff" + body + b"\xff\xd9")
+    return path
+
+
+@pytest.fixture(scope="module")
+def tiny_folder(tmp_path_factory):
+    return folder_of(tmp_path_factory.mktemp("tiny") / "data", 24)
+
+
+@pytest.fixture(scope="module")
+def tiny_source(tiny_folder):
+    return sources.load(tiny_folder)
+
+
+@pytest.fixture(scope="module")
+def packed(tiny_source, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("packed")
+    paths = [folder / name for name in PACKED]
+    for path in paths:
+        pack(tiny_source, path, PackConfig(verify="none"))
+    return paths
+
+
+@pytest.fixture(scope="module")
+def other_packed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("other")
+    pack(sources.load(folder_of(folder / "data", 7)), folder / "other.tars", PackConfig())
+    return folder / "other.tars"
+
+
+# --- protocol ---------------------------------------------------------------------------------
+
+
+def cases_that_log(names, log):
+    return [Case(name, lambda name=name: log.append(name) or Outcome(1, 1, 0.001)) for name in names]
+
+
+def test_every_round_runs_every_case_once():
+    log = []
+    outcomes = interleaved(cases_that_log("abc", log), 4, seed=0, what="test")
+    assert log[:3] == ["a", "b", "c"]  # warm-up, thrown away
+    rounds = [log[3 + 3 * n : 6 + 3 * n] for n in range(4)]
+    assert all(sorted(names) == ["a", "b", "c"] for names in rounds)
+    assert all(len(runs) == 4 for runs in outcomes.values())
+
+
+def test_the_order_changes_between_rounds_and_follows_from_the_seed():
+    logs = []
+    for _ in range(2):
+        logs.append([])
+        interleaved(cases_that_log("abcd", logs[-1]), 6, seed=3, what="test")
+    assert logs[0] == logs[1]
+    assert len({tuple(logs[0][4 + 4 * n : 8 + 4 * n]) for n in range(6)}) > 1
+
+
+def test_no_rounds_and_equal_names_are_refused():
+    with pytest.raises(UsageError, match="0 rounds"):
+        interleaved(cases_that_log("a", []), 0, 0, "test")
+    with pytest.raises(UsageError, match="same name"):
+        interleaved(cases_that_log("aa", []), 1, 0, "test")
+
+
+def broken(name, error):
+    return Case(name, lambda: (_ for _ in ()).throw(error), warm_up=False)
+
+
+def test_a_case_that_fails_loses_its_place_and_costs_the_others_nothing():
+    runs = iter([Outcome(1, 1, 1.0), ImportError("libavcodec.so: no such file\n  at line 3\n")])
+
+    def second_time() -> Outcome:
+        found = next(runs)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    cases = [*cases_that_log("ab", []), broken("c", UsageError("got", expected="e", next_step="n"))]
+    failed: dict[str, str] = {}
+    outcomes = interleaved([*cases, Case("d", second_time, False)], 3, 0, "test", failed)
+    assert {name: len(found) for name, found in outcomes.items()} == {"a": 3, "b": 3}
+    assert failed == {"c": "got", "d": "ImportError: libavcodec.so: no such file"}
+    with pytest.raises(UsageError):
+        interleaved(cases, 1, 0, "test")
+
+
+def test_what_failed_is_a_line_of_its_table():
+    failed = [Failed("random reads", "SPDL", "no answer"), Failed("sequential reads", "tar", "gone", "cold")]
+    first, second = summary([record(), record("tar")], None, failed).split("\n\n")
+    assert first.splitlines()[-1] == "SPDL  failed: no answer"
+    assert second.splitlines() == ["sequential reads, cold cache", "tar  failed: gone"]
+
+
+def test_what_failed_is_kept_with_the_records(tmp_path):
+    failed = [Failed("random reads", "SPDL", "no answer")]
+    save([record()], tmp_path / "r.json", failed)
+    assert load(tmp_path / "r.json") == [record()]
+    assert json.loads((tmp_path / "r.json").read_text())["failed"] == [dataclasses.asdict(failed[0])]
+
+
+def test_a_peer_that_cannot_be_imported_is_a_line_of_the_packing_table(tiny_folder, tmp_path, monkeypatch):
+    (tmp_path / "webdataset.py").write_text("raise ImportError('libmagic is missing')\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setattr(packing, "METHODS", dict.fromkeys(("concatenation", "webdataset")))
+    monkeypatch.setattr(packing, "FORMATS", ())
+    result = bench_packing(tiny_folder, BenchConfig(repeats=1))
+    assert [each.name for each in result.records] == ["concatenation"]
+    assert [(each.what, each.name) for each in result.failed] == [("packing", "webdataset")]
+    assert "ImportError: libmagic is missing" in result.failed[0].why
+
+
+def test_a_file_that_cannot_be_read_is_a_line_and_the_others_are_measured(packed, tmp_path):
+    cut = tmp_path / "set.arrow"
+    data = (packed[1]).read_bytes()
+    at = data.index(b"\xff\xd8\xff")
+    cut.write_bytes(data[:at] + bytes(1) + data[at + 1 :])  # other bytes at least
+    config = BenchConfig(repeats=1, orders=("random",), caches=("warm",))
+    with pytest.raises(UsageError, match="different bytes"):
+        bench_reads([packed[0], cut], config)
+    original, seen = reading._read_all, []
+
+    def fails(target, indices):
+        if target.format == "tar":
+            seen.append(1)
+            raise OSError(5, "Input/output error")
+        return original(target, indices)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "_read_all", fails)
+        result = bench_reads([packed[0], packed[3]], config)
+    assert [each.name for each in result.records] == ["plain files"]
+    assert [(each.what, each.name) for each in result.failed] == [("random reads", "tar")] and len(seen) == 1
+
+
+# --- processes of their own -------------------------------------------------------------------
+
+
+def misbehaving(pipe, folder):
+    def carry_out(order):
+        if order == "raise":
+            raise RuntimeError("no FFmpeg\nat line 3")
+        if order == "print":
+            os.write(2, b"Traceback\n" * 1000 + b"OSError: no libavcodec")
+            return workers.last_words()
+        if order in ("abort", "hang"):
+            child = subprocess.Popen(["sleep", "100"], close_fds=False)  # holds the pipe open
+            (folder / "child").write_text(str(child.pid))
+            os.abort() if order == "abort" else child.wait()
+        return order
+
+    workers.serve(pipe, carry_out)
+
+
+@pytest.fixture
+def worker(tmp_path):
+    import multiprocessing
+
+    found = workers.Worker(multiprocessing.get_context("fork"), misbehaving, tmp_path)
+    yield found
+    found.end()
+
+
+def test_a_worker_that_raises_says_why_and_goes_on(worker, capfd):
+    worker.send("raise")
+    with pytest.raises(workers.WorkFailed, match=r"^RuntimeError: no FFmpeg$"):
+        worker.answer(0)
+    worker.send("print")
+    assert worker.answer(0) == "; it said: OSError: no libavcodec"
+    worker.send("x")
+    assert worker.answer(0) == "x" and not worker.ended
+    worker.end()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("order", "why"), [("abort", "was killed by SIGABRT"), ("hang", "no answer in 2 s")])
+def test_a_worker_that_dies_or_hangs_is_not_waited_for_and_leaves_nothing(
+    worker, order, why, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(workers, "PATIENCE_S", 2.0)
+    began = time.monotonic()
+    worker.send(order)
+    with pytest.raises(workers.WorkFailed, match=why):
+        worker.answer(0)
+    assert worker.ended and time.monotonic() - began < 6
+    child = int((tmp_path / "child").read_text())
+    until = time.monotonic() + 5
+    while Path(f"/proc/{child}/stat").exists() and " Z " not in Path(f"/proc/{child}/stat").read_text():
+        assert time.monotonic() < until, "what the worker had started lives on"
+        time.sleep(0.05)
+
+
+# --- records ----------------------------------------------------------------------------------
+
+
+def test_spread_has_quartiles_and_extremes():
+    assert Spread.of([1, 2, 3, 4, 5]) == Spread(3, 2, 4, 1, 5)
+
+
+def test_ratios_are_paired_by_round():
+    slow_machine_in_round_two = record("arrow", (20.0, 2.0)), record("files", (10.0, 1.0))
+    assert ratio(*slow_machine_in_round_two) == Spread(2, 2, 2, 2, 2)
+
+
+def test_ratios_of_different_conditions_are_refused():
+    with pytest.raises(UsageError, match="same conditions"):
+        ratio(record(), record(cache="cold"))
+
+
+def test_records_come_back_as_they_were(tmp_path):
+    records = [record(extra={"open_s": 0.1}, machine=machine.describe()), record("tar")]
+    save(records, tmp_path / "r.json")
+    assert load(tmp_path / "r.json") == records
+    stored = json.loads((tmp_path / "r.json").read_text())["records"][0]
+    assert stored["spread"]["median"] == 11.0
+    assert stored["repeats"] == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_records_that_find_no_room_leave_nothing(tmp_path, monkeypatch):
+    def full(path, text, encoding):
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(ResourceError, match="No space left"):
+        save([record()], tmp_path / "r.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"records": [{"what": 1}]}', "{}", '{"records": [3]}'])
+def test_a_file_that_holds_no_records_is_refused_by_name(tmp_path, text):
+    (tmp_path / "r.json").write_text(text)
+    with pytest.raises(FormatError, match=r"r\.json"):
+        load(tmp_path / "r.json")
+
+
+def test_a_record_tells_neither_user_nor_host_nor_path(packed):
+    import getpass
+    import socket
+
+    result = bench_reads(packed[:1], BenchConfig(repeats=1, count=3, caches=("warm",)))
+    text = json.dumps([r.as_json() for r in result.records])
+    for secret in (socket.gethostname(), str(packed[0].parent), f'"{getpass.getuser()}"'):
+        assert secret not in text
+
+
+def test_a_ratio_that_straddles_one_is_shown_as_none():
+    assert times(record("a", (9.0, 10.0, 12.0)), record("b", (10.0, 10.0, 10.0))) == "≈ 1"
+    assert times(record("a", (20.0, 21.0, 19.0)), record("b", (10.0, 10.0, 10.0))) == "2.00"
+
+
+def test_tables_line_up():
+    lines = aligned(["name", "rate"], [["a", "1"], ["longer", "1,000"]]).splitlines()
+    assert len({len(line) for line in lines}) == 1
+    assert "arrow" in summary([record("files"), record("arrow")], None)
+
+
+def test_processor_time_is_shown_for_each_sample():
+    costly = dataclasses.replace(record("arrow"), extra={"cpu_s": 0.5}, samples=1000)
+    shown = summary([costly, dataclasses.replace(record("files"), samples=1000)], None)
+    assert "processor" in shown and "500 µs/sample" in shown
+    assert "processor" not in summary([record("files")], None)
+
+
+# --- page cache -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_disk(tmp_path):
+    if not page_cache.can_be_cold(tmp_path):
+        pytest.skip("temporary files lie in memory here")
+    return tmp_path
+
+
+def test_a_dropped_file_is_no_longer_in_memory(on_disk):
+    file = on_disk / "f"
+    file.write_bytes(os.urandom(1 << 20))
+    assert page_cache.is_cached(file)
+    for _ in range(200):
+        page_cache.drop([file])
+        assert not page_cache.is_cached(file)
+        assert not page_cache.is_cached(file)  # asking does not bring it back
+
+
+def test_a_file_that_stays_in_memory_is_not_called_cold(on_disk):
+    import mmap
+
+    path = on_disk / "f"
+    path.write_bytes(os.urandom(1 << 20))
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as view:
+        assert sum(view[::4096]) > 0  # mapped pages cannot be dropped
+        with pytest.raises(ResourceError, match="stays in memory"):
+            page_cache.drop([path])
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm")
+def test_memory_is_never_called_cold(tiny_source):
+    with scratch.memory_folder(10 << 20) as folder:
+        pack(tiny_source, folder / "s.tars", PackConfig(verify="none"))
+        both = bench_reads([folder / "s.tars"], BenchConfig(repeats=1))
+        assert {r.cache for r in both.records} == {"warm"}
+        assert "cold reads cannot be measured" in both.notes[0]
+        with pytest.raises(ResourceError, match="tmpfs"):
+            bench_reads([folder / "s.tars"], BenchConfig(repeats=1, caches=("cold",)))
+
+
+# --- private folder in memory -----------------------------------------------------------------
+
+
+def test_the_folder_is_private_and_gone_afterwards(tmp_path):
+    with scratch.memory_folder(0, tmp_path) as folder:
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        (folder / "data").write_bytes(b"x")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, ValueError, SystemExit])
+def test_the_folder_is_gone_after_a_failure(tmp_path, failure):
+    with pytest.raises(failure), scratch.memory_folder(0, tmp_path) as folder:
+        (folder / "data").write_bytes(b"x")
+        raise failure
+    assert list(tmp_path.iterdir()) == []
+
+
+_SLEEPER = """
+import sys, time
+from pathlib import Path
+from smallfiles.measure.scratch import memory_folder
+with memory_folder(0, Path(sys.argv[1])) as folder:
+    (folder / "data").write_bytes(b"x")
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+def sleeper(folder):
+    started = subprocess.Popen([sys.executable, "-c", _SLEEPER, str(folder)], stdout=subprocess.PIPE)
+    assert started.stdout.readline() == b"ready\n"
+    return started
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_folder_is_gone_after_a_signal(tmp_path, number):
+    with sleeper(tmp_path) as process:
+        process.send_signal(number)
+        assert process.wait(10) != 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_run_left_is_swept_by_the_next_and_a_living_one_is_not(tmp_path):
+    with sleeper(tmp_path) as killed, sleeper(tmp_path) as alive:
+        killed.kill()
+        killed.wait(10)
+        assert len(list(tmp_path.iterdir())) == 2
+        with scratch.memory_folder(0, tmp_path):
+            assert len(list(tmp_path.iterdir())) == 2  # ours and the living one's
+        alive.terminate()
+        alive.wait(10)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_little_room_is_refused_before_anything_is_made(tmp_path):
+    with pytest.raises(ResourceError, match="MiB"), scratch.memory_folder(1 << 60, tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- good neighbour ---------------------------------------------------------------------------
+
+
+def on(kind, shared):
+    here = machine.filesystem(Path("/"))
+    return lambda path: dataclasses.replace(here, kind=kind, shared=shared)
+
+
+def test_a_shared_file_system_is_spared_and_it_is_said(monkeypatch):
+    monkeypatch.setattr(neighbour.machine, "filesystem", on("lustre", True))
+    allowed = neighbour.allowance([Path("x")], 3000, runs=100)
+    assert allowed.samples * 100 <= neighbour.OPERATIONS
+    assert "lustre" in allowed.note and "--no-cap" in allowed.note
+    assert allowed.in_flight == neighbour.IN_FLIGHT
+
+
+def test_the_cap_can_be_lifted_and_a_local_disk_has_none(monkeypatch):
+    local, lustre = on("ext4", False), on("lustre", True)
+    monkeypatch.setattr(neighbour.machine, "filesystem", lustre)
+    assert neighbour.allowance([Path("x")], 3000, 100, cap=False).samples == 3000
+    monkeypatch.setattr(neighbour.machine, "filesystem", local)
+    assert neighbour.allowance([Path("x")], 3000, 100) == neighbour.Allowance(3000)
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def test_reading_measures_every_format_order_and_cache(packed, on_disk):
+    result = bench_reads(packed, BenchConfig(repeats=3))
+    conditions = {(r.what, r.cache) for r in result.records}
+    assert conditions == {(f"{o} reads", c) for o in ("random", "sequential") for c in ("warm", "cold")}
+    assert len(result.records) == 4 * len(packed)
+    for one in result.records:
+        assert one.repeats == 3
+        assert min(one.rates_per_s) > 0
+        assert one.extra["open_s"] > 0
+        assert one.bytes == one.samples // one.set_samples * one.set_bytes
+
+
+def test_warm_files_were_filled_by_reading_whatever_wrote_them(packed, on_disk, monkeypatch):
+    dropped = []
+    monkeypatch.setattr(page_cache, "drop", lambda files, clean=False: dropped.append(list(files)))
+    bench_reads(packed, BenchConfig(repeats=1, orders=("random",), caches=("warm",), count=3))
+    plain = next(path for path in packed if path.is_dir() and path.suffix == ".files")
+    assert len(dropped) == len(packed)
+    assert [len(files) for files in dropped if plain in files[0].parents] == [3]  # not the whole folder
+
+
+def test_files_of_different_data_sets_are_not_compared(packed, other_packed):
+    with pytest.raises(UsageError, match="one data set"):
+        bench_reads([packed[0], other_packed], BenchConfig(repeats=1))
+
+
+def test_nothing_to_read_is_a_usage_error():
+    with pytest.raises(UsageError, match="no packed file"):
+        bench_reads([])
+
+
+# --- packing ----------------------------------------------------------------------------------
+
+
+def ours_in_memory():
+    return set(Path("/dev/shm").glob("smallfiles-bench-*"))
+
+
+def check_packing(folder, names):
+    before = ours_in_memory()
+    result = bench_packing(folder, BenchConfig(repeats=1, count=20))
+    assert ours_in_memory() <= before
+    assert [r.name for r in result.records] == names
+    assert all(0 < r.extra["cpu_s"] < 60 for r in result.records)
+    for one in result.records:
+        assert one.samples == 20
+        assert one.extra["peak_above_interpreter_bytes"] > 0
+        assert ratio(one, result.records[0]).median > 0
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm")
+def test_packing_is_measured_in_processes_of_its_own_and_leaves_nothing_in_memory(tiny_folder, monkeypatch):
+    methods = {name: METHODS[name] for name in ("concatenation", "Jülich HDF5")}
+    monkeypatch.setattr(packing, "METHODS", methods)
+    monkeypatch.setattr(packing, "FORMATS", ("tar",))
+    check_packing(tiny_folder, [*methods, "tar, bare", "tar, hashed and verified"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm")
+def test_packing_is_measured_beside_all_peers(tiny_folder):
+    ours = [f"{name}, {how}" for name in packing.FORMATS for how in ("bare", "hashed and verified")]
+    check_packing(tiny_folder, [*METHODS, *ours])
+
+
+def test_methods_that_pack_fewer_samples_are_named():
+    few = dataclasses.replace(record("Jülich HDF5"), samples=300)
+    most = dataclasses.replace(record("tar"), samples=3000)
+    assert packing._fewer([most, few]).endswith("it is slow: Jülich HDF5 (300)")
+    assert packing._fewer([most, most]) == ""
+
+
+def test_memory_is_touched_once_and_let_go(tmp_path):
+    packing._touch_memory(tmp_path / "touched", (5 << 20) + 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_method_that_fails_is_named_with_its_last_words(tmp_path):
+    task = Task("tar", True, False, str(tmp_path / "no_such"), None, "out.tars", 1)
+    with pytest.raises(PackError, match=r"tar, bare failed.*no_such"):
+        packing._Runner(task, tmp_path)()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def listed(tiny_source):
+    manifest = tiny_source.manifest
+    paths = [f"{tiny_source.store.root}/{path}" for path in manifest.paths.to_pylist()]
+    return paths, manifest.targets.to_pylist()
+
+
+def test_concatenation_writes_all_bytes(listed, tmp_path):
+    METHODS["concatenation"](*listed, tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == b"".join(Path(path).read_bytes() for path in listed[0])
+
+
+def test_the_hdf5_method_writes_what_the_course_reads(listed, tmp_path):
+    import h5py
+
+    METHODS["Jülich HDF5"](*listed, tmp_path / "out.h5")
+    with h5py.File(tmp_path / "out.h5") as file:
+        assert file["train/targets"][:].tolist() == listed[1]
+        assert file["train/images"][3].tobytes() == Path(listed[0][3]).read_bytes()
+
+
+def test_the_arrow_method_writes_one_batch_a_row(listed, tmp_path):
+    import pyarrow as pa
+
+    METHODS["Jülich Arrow"](*listed, tmp_path / "out.arrow")
+    with pa.memory_map(str(tmp_path / "out.arrow")) as file:
+        reader = pa.ipc.open_file(file)
+        assert reader.num_record_batches == len(listed[0])
+        assert reader.get_batch(5).to_pylist() == [
+            {"image_data": Path(listed[0][5]).read_bytes(), "label": listed[1][5]}
+        ]
+
+
+@pytest.mark.slow
+def test_the_shard_writer_writes_tars(listed, tmp_path):
+    import tarfile
+
+    METHODS["webdataset"](*listed, tmp_path / "out")
+    with tarfile.open(tmp_path / "out" / "000000.tar") as tar:
+        assert len(tar.getmembers()) == 2 * len(listed[0])
+
+
+def test_an_archive_is_refused_as_source_of_a_packing_measurement(tmp_path, tiny_folder):
+    import tarfile
+
+    with tarfile.open(tmp_path / "set.tar", "w") as tar:
+        tar.add(tiny_folder, "set")
+    with pytest.raises(SmallfilesError, match="archive"):
+        bench_packing(tmp_path / "set.tar", BenchConfig(repeats=1))
+
+
+# --- configuration ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        BenchConfig(),
+        BenchConfig(3, 10, ("random",), ("cold",), "plain files", 7, False),
+    ],
+)
+def test_a_configuration_prints_a_command_that_means_the_same(config):
+    import shlex
+
+    from smallfiles.cli import build_parser
+    from smallfiles.cli.bench import config_of
+
+    words = shlex.split(config.to_cli("read", ["a b.arrow"]))[1:]
+    arguments = build_parser().parse_args(words)
+    assert config_of(arguments) == config
+    assert [Path("a b.arrow")] in vars(arguments).values()

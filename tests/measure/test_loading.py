@@ -1,0 +1,317 @@
+"""Measuring loaders: what is asked for, what is measured, what is said of what is missing."""
+
+import dataclasses
+import io
+import json
+import multiprocessing
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from smallfiles import formats, sources
+from smallfiles.cli import main, parse
+from smallfiles.cli.bench import config_of
+from smallfiles.errors import UsageError
+from smallfiles.measure import load, ratio
+from smallfiles.measure.loaders import PEERS, Peer, material
+from smallfiles.measure.loaders.passes import Pass, taken
+from smallfiles.measure.loaders.peer import Setting
+from smallfiles.measure.loading import LoadBenchConfig, bench_loading, run
+from smallfiles.measure.loading.breakdown import Stages
+from smallfiles.measure.loading.crew import Crew
+from smallfiles.measure.loading.ours import First, Ours, first_of, run_ours
+from smallfiles.measure.loading.shown import tables
+from smallfiles.measure.workers import WorkFailed
+from smallfiles.pack import PackConfig, pack
+
+COUNT = 20
+SMALL = LoadBenchConfig(repeats=1, count=COUNT, workers=(1,), modes=("threads",), batch=8, size=32)
+
+
+def picture(number: int) -> bytes:
+    rng = np.random.default_rng(number)
+    coarse = Image.fromarray(rng.integers(0, 256, (6, 6, 3), np.uint8))
+    out = io.BytesIO()
+    coarse.resize((90 + number, 70), Image.Resampling.BICUBIC).save(out, "JPEG")
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("loading")
+    for number in range(COUNT):
+        file = root / "data" / f"class{number % 2}" / f"{number:03d}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(picture(number))
+    source = sources.load(root / "data")
+    pack(source, root / "x.arrow")
+    pack(source, root / "raw.arrow", PackConfig(resize=48, store="raw"))
+    return root
+
+
+@pytest.fixture(scope="module")
+def result(folder):
+    config = dataclasses.replace(SMALL, modes=("processes", "threads", "ring"))
+    return bench_loading([folder / "x.arrow", folder / "raw.arrow"], config)
+
+
+def setting(folder: Path, **changes: object) -> Setting:
+    return dataclasses.replace(Setting(folder, COUNT, 1, 8, 2, 32), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        LoadBenchConfig(),
+        LoadBenchConfig(
+            repeats=3,
+            count=99,
+            workers=(1, 4),
+            modes=("ring", "threads"),
+            batch=8,
+            prefetch=4,
+            size=160,
+            filter="linear",
+            peers=True,
+            only=("arrow, threads", "DALI, antialias"),
+            reference="arrow, threads",
+            seed=7,
+            cap=False,
+        ),
+    ],
+)
+def test_the_command_line_means_the_same(config):
+    words = shlex.split(config.to_cli(["x.arrow"]))
+    assert config_of(parse(words[1:])) == config
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"repeats": 0}, {"count": 0}, {"workers": ()}, {"workers": (2, 0)}, {"batch": 0}, {"seed": -1}),
+        *({"modes": ()}, {"modes": ("threads", "threads")}, {"modes": ("fibres",)}, {"filter": "cubic"}),
+    ],
+)
+def test_what_makes_no_sense_is_refused(wrong):
+    with pytest.raises(UsageError):
+        LoadBenchConfig(**wrong)
+
+
+def test_each_kind_of_pictures_is_measured_in_each_mode(result):
+    epochs = [record for record in result.records if record.what != run.STAGES]
+    assert [(record.what, record.name) for record in epochs] == [
+        (f"epoch of {kind}, 1 workers", f"arrow, {mode}")
+        for kind in ("JPEG", "raw scaled to 48 ahead")
+        for mode in ("processes", "threads", "ring")
+    ]
+    for record in epochs:
+        assert record.samples == COUNT and record.repeats == 1 and min(record.rates_per_s) > 0
+        assert record.extra["first_batch_s"] > 0
+        assert 0 <= record.extra["wait_p50_s"] <= record.extra["wait_p99_s"]
+    assert ratio(epochs[1], epochs[0]).median > 0
+    with pytest.raises(UsageError, match="same conditions"):
+        ratio(epochs[3], epochs[0])
+
+
+def test_the_stages_of_a_batch_are_told_for_each_file(result):
+    stages = [record for record in result.records if record.what == run.STAGES]
+    assert [record.name for record in stages] == ["arrow, JPEG", "arrow, raw scaled to 48 ahead"]
+    for record in stages:
+        assert all(record.extra[f"{name}_s"] >= 0 for name in ("read", "augment", "collate", "device"))
+        assert record.extra["decode_s"] > 0 and record.extra["transfer_s"] > 0
+    assert stages[1].extra["decode_s"] < stages[0].extra["decode_s"]
+
+
+def test_shares_of_the_stages_add_up():
+    shares = Stages(1.0, 2.0, 3.0, 4.0, 5.0, 1.0).shares()
+    assert sum(shares.values()) == pytest.approx(1) and shares["augment"] == pytest.approx(3 / 16)
+
+
+def test_tables_show_rates_waits_and_stages(result):
+    text = tables(result.records)
+    for words in ("arrow, processes", "first batch", "99 of 100", "decode", "transfer"):
+        assert words in text
+
+
+def test_nothing_is_left_running_or_lying_about(result, folder):
+    assert not multiprocessing.active_children()
+    assert not [path for path in folder.iterdir() if "bench" in path.name]
+    assert not [path for path in Path("/dev/shm").iterdir() if str(os.getpid()) in path.name]
+
+
+@pytest.mark.parametrize("mode", ["processes", "threads"])
+def test_an_epoch_of_ours_has_every_sample(folder, mode):
+    case = Ours("x", folder / "x.arrow", "arrow", mode, 2, 13)
+    found = run_ours(case, SMALL)
+    assert found.samples == 13 and len(found.waits_s) == 2 and found.first_s is not None
+
+
+def test_the_first_samples_of_a_file_are_a_reader(folder):
+    whole = formats.open(folder / "x.arrow")
+    part = first_of(folder / "x.arrow", "arrow", 7)
+    assert isinstance(part, First) and len(part) == len(list(part)) == 7
+    assert part.key(3) == whole.key(3) and bytes(part.read(3)) == bytes(whole.read(3))
+    assert len(first_of(folder / "x.arrow", "arrow", COUNT)) == COUNT
+
+
+def test_batches_are_timed_one_by_one():
+    found = taken(iter([[1, 2], [3]]), len)
+    assert isinstance(found, Pass) and found.samples == 3 and len(found.waits_s) == 2
+    assert sum(found.waits_s) <= found.seconds
+
+
+@pytest.mark.parametrize("name", [name for name in PEERS if name.startswith(("Jülich", "torch", "webd"))])
+def test_loaders_of_others_give_every_sample(folder, tmp_path, name):
+    peer, reader = PEERS[name], formats.open(folder / "x.arrow")
+    for made in dict.fromkeys([material.FILES, peer.material]):
+        material.MATERIAL[made](reader, tmp_path / made)
+    with peer.start(setting(tmp_path)) as epoch:
+        assert epoch().samples == epoch().samples == COUNT
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [(name, PEERS[name].modules[0]) for name in PEERS if name.startswith(("DALI", "SPDL", "FFCV"))],
+)
+def test_engines_of_others_give_every_sample(folder, name, package):
+    if not PEERS[name].installed():
+        pytest.skip(f"{package} is not installed")
+    kind = "raw.arrow" if PEERS[name].stored == "raw" else "x.arrow"
+    config = dataclasses.replace(SMALL, only=(name,))
+    (record,) = [r for r in bench_loading([folder / kind], config).records if r.what != run.STAGES]
+    assert record.name == name and record.samples >= COUNT
+    assert not [path for path in folder.iterdir() if "bench" in path.name]
+
+
+def test_material_holds_the_very_bytes(folder, tmp_path):
+    reader = formats.open(folder / "x.arrow")
+    material.files(reader, tmp_path / material.FILES)
+    paths, labels = material.listed(tmp_path)
+    assert sorted(Path(path).read_bytes() for path in paths) == sorted(
+        map(bytes, reader.read_many(range(COUNT)))
+    )
+    assert sorted(labels) == sorted(reader.target(index) for index in range(COUNT))
+
+
+def test_what_is_not_installed_is_named_with_the_line_that_installs_it(folder, monkeypatch):
+    absent = Peer("Absent, antialias", material.FILES, None, ("no_such_package",), "pip install no-such")
+    broken = Peer("Broken, antialias", material.FILES, None, ("no_such_package.inside",), "pip install it")
+    monkeypatch.setattr(run, "PEERS", {absent.name: absent, broken.name: broken})
+    target = run._target(folder / "x.arrow", COUNT)
+    with run._material(target, dataclasses.replace(SMALL, peers=True)) as (_, notes, _):
+        assert notes == [
+            "Absent, antialias is not installed, so not measured: pip install no-such",
+            "Broken, antialias is not installed, so not measured: pip install it",
+        ]
+    with run._material(target, SMALL) as (_, notes, _):
+        assert notes == []
+
+
+SPDL = """
+import os, sys, time
+class PipelineBuilder:
+    epochs = 0
+    def __init__(self):
+        PipelineBuilder.epochs += 1
+    def __getattr__(self, name):
+        return lambda *words, **more: self
+    def __enter__(self):
+        return self
+    def __exit__(self, *error):
+        pass
+    def __iter__(self):
+        if {how!r} == "nothing":
+            print("Traceback\\n" * 500 + "OSError: no libavcodec", file=sys.stderr)
+            return
+        if {how!r} == "middle" and self.epochs == 2:
+            raise RuntimeError("no FFmpeg")
+        if {how!r} == "abort":
+            os.abort()
+        yield [0] * {count}
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("import", "ImportError: no libavcodec"),
+        ("nothing", f"0 of {COUNT} pictures came; it said: OSError: no libavcodec"),
+        ("middle", "RuntimeError: no FFmpeg"),
+        ("abort", "its process was killed by SIGABRT"),
+    ],
+)
+def test_a_peer_that_fails_is_one_line_and_costs_the_others_nothing(
+    how, why, folder, tmp_path, monkeypatch, request, capfd
+):
+    (tmp_path / "spdl").mkdir()
+    (tmp_path / "spdl" / "__init__.py").touch()
+    (tmp_path / "spdl" / "io.py").write_text("raise ImportError('no libavcodec')" * (how == "import"))
+    (tmp_path / "spdl" / "pipeline.py").write_text(SPDL.format(how=how, count=COUNT))
+    monkeypatch.syspath_prepend(tmp_path)
+    request.addfinalizer(lambda: sys.modules.pop("spdl", None))  # the parent is imported to find its parts
+    words = [*("bench", "load", str(folder / "x.arrow"), "--repeats", "2", "--workers", "1,2"), "--json"]
+    words += [*("--batch", "8", "--size", "32", "--only", "arrow, threads", "--only", "SPDL, antialias")]
+    assert main(words) == 0
+    out, errors = capfd.readouterr()
+    told = json.loads(out)
+    assert [each["name"] for each in told["records"]] == ["arrow, threads"] * 2 + ["arrow, JPEG"]
+    failed = {(each["what"], each["name"]): each["why"] for each in told["failed"]}
+    first = ("epoch of JPEG, 1 workers", "SPDL, antialias")
+    assert failed[first] == why and set(failed) == {first, ("epoch of JPEG, 2 workers", "SPDL, antialias")}
+    assert "Traceback" not in errors and not multiprocessing.active_children()
+
+
+def test_a_case_that_fails_says_why(folder, tmp_path):
+    hands = Crew(SMALL)
+    with pytest.raises(WorkFailed, match=r"gone\.arrow"):
+        hands.run(Ours("gone, threads", tmp_path / "gone.arrow", "arrow", "threads", 1, 5))
+    assert hands.run(Ours("x", folder / "x.arrow", "arrow", "threads", 1, 5)).samples == 5
+    hands.close()
+
+
+def test_names_that_nothing_has_are_refused(folder):
+    with pytest.raises(UsageError, match="nothing is called arow, threads"):
+        bench_loading([folder / "x.arrow"], dataclasses.replace(SMALL, only=("arow, threads",)))
+
+
+def test_files_of_different_sets_are_refused(folder, tmp_path):
+    source = sources.load(folder / "data")
+    part = sources.Source(source.manifest.select(range(5)), source.store, source.kind)
+    pack(part, tmp_path / "y.h5")
+    with pytest.raises(UsageError, match="different sets"):
+        bench_loading([folder / "x.arrow", tmp_path / "y.h5"], SMALL)
+
+
+def test_captions_are_refused(tmp_path):
+    from smallfiles.samples import Sample, Schema
+
+    schema = Schema(1, 3, 3, target="captions")
+    module = formats.get("arrow")
+    module.write(iter([Sample("a", b"abc", ["a dog"])]), tmp_path / "c.arrow", schema=schema, options=None)
+    with pytest.raises(UsageError, match="pictures with labels"):
+        bench_loading([tmp_path / "c.arrow"], SMALL)
+
+
+def test_the_command_line_measures_and_keeps(result, folder, tmp_path, capsys, monkeypatch):
+    asked = []
+
+    def measure(paths, config):
+        asked.append((paths, config))
+        return result
+
+    monkeypatch.setattr("smallfiles.measure.loading.run.bench_loading", measure)
+    words = shlex.split(SMALL.to_cli([str(folder / "x.arrow")]))[1:]
+    assert main([*words, "--save", str(tmp_path / "r.json"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert asked == [([folder / "x.arrow"], SMALL)]
+    assert load(tmp_path / "r.json") == list(result.records)
+    assert told["samples"] == sum(record.samples * record.repeats for record in result.records)
+    assert main(words) == 0
+    assert "where a batch's time goes" in capsys.readouterr().out
+    assert main(["bench", "load", "x.arrow", "--workers", "two"]) == 2
+    assert "numbers, such as 2" in capsys.readouterr().err

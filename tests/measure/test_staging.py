@@ -1,0 +1,98 @@
+"""Staging beside dd and cp: same samples, comparable records, nothing left in memory."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from helpers.figures import check_comparable
+from smallfiles import slowfs
+from smallfiles.errors import ResourceError
+from smallfiles.machine import nodelocal
+from smallfiles.measure import BenchConfig, Record, ratio, staging
+from smallfiles.measure.protocol import Outcome
+from smallfiles.slowfs import SlowConfig
+from smallfiles.sources import synthetic
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("staging") / "data"
+    synthetic.make(folder, "folder", count=30, classes=3, size=(64, 48), workers=1)
+    return folder
+
+
+def left() -> list[str]:
+    return sorted(path.name for path in nodelocal.SHARED_MEMORY.glob("smallfiles-bench-*"))
+
+
+WARM = BenchConfig(repeats=2, count=20, caches=("warm",))
+
+
+def test_three_methods_are_measured_on_the_same_samples_and_storage(data: Path) -> None:
+    before = left()
+    result = staging.bench_staging(data, BenchConfig(repeats=2, count=20))
+    by_place: dict[tuple[str, str], list[Record]] = {}
+    for record in result.records:
+        by_place.setdefault((record.what, record.cache), []).append(record)
+    assert ("staging to memory", "warm") in by_place
+    for dd, ours, cp in by_place.values():
+        assert [dd.name, ours.name, cp.name] == [staging.DD, staging.STAGE, staging.CP]
+        assert {record.samples for record in (dd, ours, cp)} == {20} and dd.repeats == 2 and dd.bytes > 0
+        assert ratio(ours, dd).median > 0 and ratio(ours, cp).median > 0  # comparable: same conditions
+    assert len(by_place) + len(result.notes) == 3, result.notes
+    assert set(left()) <= set(before)
+
+
+@pytest.mark.skipif(slowfs.why_not() is not None, reason=f"no FUSE: {slowfs.why_not()}")
+def test_small_files_on_slow_storage_wait_for_each_and_one_file_once(data: Path) -> None:
+    result = staging.bench_staging(data, WARM, slow=SlowConfig(latency_s=0.01))
+    dd, ours, cp = [record for record in result.records if "10 ms" in record.what]
+    assert ratio(ours, cp).median > 2 and dd.filesystem.startswith("fuse")
+
+
+def test_a_cold_copy_forgets_the_cache_before_each_run(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dropped: list[int] = []
+    monkeypatch.setattr(staging.page_cache, "can_be_cold", lambda path: True)
+    monkeypatch.setattr(staging.page_cache, "drop", lambda files, clean=False: dropped.append(len(files)))
+    staging.bench_staging(data, BenchConfig(repeats=2, count=20, caches=("cold",)))
+    assert len(dropped) == 1 + 3 * 3 and min(dropped) > 20  # once to write back; each run and warm-up
+
+
+def test_one_kind_of_storage_alone_gives_records_that_one_figure_can_show(data: Path) -> None:
+    records = staging.bench_staging(data, WARM, slow=None).records
+    assert [record.name for record in records] == [staging.DD, staging.STAGE, staging.CP]
+    check_comparable(records)  # notebook 07 draws them
+
+
+def test_ours_is_timed_with_its_digest_checked(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    real = staging.staging.staged
+
+    def watched(*words: object, **more: object):
+        copy = real(*words, **more)
+        seen.append(copy)
+        return copy
+
+    monkeypatch.setattr(staging.staging, "staged", watched)
+    staging.bench_staging(data, BenchConfig(repeats=1, count=5, caches=("warm",)), slow=None)
+    assert len(seen) == 2  # once to warm up
+
+
+def test_a_command_that_fails_or_is_missing_is_a_sentence(
+    data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(ResourceError, match=r"cp failed: .*nothing"):
+        staging._command(["cp", str(tmp_path / "nothing"), "x"], tmp_path / "to", 1, 1)
+    assert not (tmp_path / "to").exists()
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(staging.MissingPackageError, match="dd is not here"):
+        staging._command(["dd"], tmp_path / "to", 1, 1)
+
+
+def test_a_run_leaves_its_folder_empty(tmp_path: Path) -> None:
+    outcome = staging._command(["true"], tmp_path / "to", 3, 7)
+    assert isinstance(outcome, Outcome) and (outcome.samples, outcome.bytes) == (3, 7)
+    assert list(tmp_path.iterdir()) == []
