@@ -46,13 +46,13 @@ setup-dev:
 	@tools/setup.sh formats,dev,browser
 
 bench: setup ## measure everything on this machine, one after the other (half an hour)
-	$(py) -m smallfiles bench pack
+	$(py) -m benchmarks pack
 	$(py) -m smallfiles bench read
-	$(py) -m smallfiles bench squashfs --count 20000 --repeats 5
-	$(py) -m smallfiles bench decode
-	$(py) -m smallfiles bench load --peers
+	$(py) -m benchmarks squashfs --count 20000 --repeats 5
+	$(py) -m benchmarks decode
+	$(py) -m benchmarks load
 	$(py) -m smallfiles bench stage
-	$(py) -m smallfiles bench slow
+	$(py) -m benchmarks slow
 
 # Its root is the repository, for the notebooks link to the exercises beside their folder.
 lab: setup ## open JupyterLab at notebook 00

@@ -71,7 +71,7 @@ TOPICS = {
         "squashfs": _MEASURING | {"--cache", "--no-cap"},
         "decode": _MEASURING,
         "load": _MEASURING
-        | {"--workers", "--mode", "--batch", "--prefetch", "--size", "--filter", "--peers", "--only"}
+        | {"--workers", "--mode", "--batch", "--prefetch", "--size", "--filter", "--only"}
         | {"--no-cap"},
     },
     "ring": {
@@ -84,7 +84,7 @@ TOPICS = {
 }
 
 
-def helpers(*words, **more):
+def smallfiles(*words, **more):
     command = [sys.executable, "-m", "smallfiles", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **more)
 
@@ -141,7 +141,7 @@ def test_a_topic_has_its_own_flags_and_no_others(verb, topic, capsys):
     "words",
     [
         ["bench", "decode", "x.arrow", "--cache", "cold"],
-        ["bench", "read", "x.arrow", "--peers"],
+        ["bench", "load", "x.arrow", "--peers"],
         ["bench", "pack", "data", "--order", "random"],
         ["bench", "load", "x.arrow", "--cache", "cold"],
         ["bench", "stage", "x", "--latency-ms", "2"],
@@ -336,9 +336,9 @@ def test_a_closed_pipe_is_quiet(packed):
 def in_shell(line, unbuffered=""):
     """Run a shell line; output that is not buffered fails where it is written, else where it is flushed."""
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-    python = f"{shlex.quote(sys.executable)} -m helpers"
+    python = f"{shlex.quote(sys.executable)} -m smallfiles"
     return subprocess.run(
-        ["bash", "-o", "pipefail", "-c", line.replace("helpers", python, 1)],
+        ["bash", "-o", "pipefail", "-c", line.replace("smallfiles", python, 1)],
         capture_output=True,
         text=True,
         timeout=60,
@@ -350,7 +350,7 @@ def in_shell(line, unbuffered=""):
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", ["inspect {}", "inspect {} --json", "--help", "bench --help", "--version"])
 def test_full_and_closed_outputs_are_no_bugs(words, unbuffered, packed):
-    line = f"helpers {words.format(shlex.quote(str(packed)))}"
+    line = f"smallfiles {words.format(shlex.quote(str(packed)))}"
     full = in_shell(f"{line} >/dev/full", unbuffered)
     assert (full.returncode, full.stdout) == (1, "")
     assert full.stderr.startswith("error: standard output: No space left on device; expected ")
@@ -363,17 +363,17 @@ def test_full_and_closed_outputs_are_no_bugs(words, unbuffered, packed):
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_messages_that_nobody_can_read_change_no_exit_code(packed, unbuffered):
-    assert in_shell(f"helpers inspect {packed} 2>/dev/full", unbuffered).returncode == 0
-    assert in_shell("helpers inspect nothing.arrow 2>/dev/full", unbuffered).returncode == 1
-    assert in_shell("helpers inspect 2>/dev/full", unbuffered).returncode == 2
+    assert in_shell(f"smallfiles inspect {packed} 2>/dev/full", unbuffered).returncode == 0
+    assert in_shell("smallfiles inspect nothing.arrow 2>/dev/full", unbuffered).returncode == 1
+    assert in_shell("smallfiles inspect 2>/dev/full", unbuffered).returncode == 2
 
 
 def test_an_ascii_terminal_gets_every_finding_and_whole_json(tmp_path):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    told = helpers("doctor", tmp_path / "é", env=environment)
+    told = smallfiles("doctor", tmp_path / "é", env=environment)
     assert told.returncode == 0
     assert "+ Python" in told.stdout and "\\xe9" in told.stdout
-    listed = json.loads(helpers("doctor", tmp_path / "é", "--json", env=environment).stdout)
+    listed = json.loads(smallfiles("doctor", tmp_path / "é", "--json", env=environment).stdout)
     assert f"folder {tmp_path}/é" in [finding["name"] for finding in listed["findings"]]
 
 
@@ -652,10 +652,10 @@ def test_bench_read_keeps_records_and_refuses_to_overwrite_them(packed, capsys, 
 
 
 def test_the_module_runs_as_a_program(tmp_path):
-    done = helpers("inspect", tmp_path / "no.tars")
+    done = smallfiles("inspect", tmp_path / "no.tars")
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
-    assert helpers("--help").returncode == 0
+    assert smallfiles("--help").returncode == 0
 
 
 def test_what_most_runs_of_pack_set_is_shown_before_the_rest(capsys: pytest.CaptureFixture[str]) -> None:

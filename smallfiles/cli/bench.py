@@ -25,7 +25,8 @@ _MORE = """\
 Without a target a synthetic data set is made and measured. Single runs, spread and the machine are
 kept in the record; compare only within one run. What fails is a line of the table, and costs nothing
 but itself. On a shared file system the number of operations is capped, and said. The flags of a topic:
-smallfiles bench TOPIC --help"""
+smallfiles bench TOPIC --help. In a clone of the course `python -m benchmarks TOPIC` measures the software
+of others beside ours."""
 
 _EXAMPLES = {
     "read": [
@@ -37,7 +38,7 @@ _EXAMPLES = {
     "stage": ["smallfiles bench stage data --count 20000"],
     "squashfs": ["smallfiles bench squashfs data --count 20000"],
     "decode": ["smallfiles bench decode train.arrow --repeats 5"],
-    "load": ["smallfiles bench load train.arrow train.h5 train.tars --peers --workers 2"],
+    "load": ["smallfiles bench load train.arrow train.h5 train.tars --workers 2,4"],
 }
 _TOPICS = {
     "read": (
@@ -45,13 +46,12 @@ _TOPICS = {
         "Warm and cold, all files interleaved round by round; every byte is touched.",
     ),
     "pack": (
-        "packing warm data to memory, beside others",
-        "Against plain concatenation, the HDF5 and Arrow scripts of the Jülich course and webdataset's\n"
-        "ShardWriter, with peak memory.",
+        "packing warm data to memory",
+        "Against plain concatenation, with peak memory.",
     ),
     "slow": (
         "packing a folder whose look-ups and opens take milliseconds",
-        "Against scripts that read one file after the other and against bare readers. It needs FUSE.",
+        "Against a script that reads one file after the other and against bare readers. It needs FUSE.",
     ),
     "stage": (
         "copying a packed file to memory with every block checked",
@@ -59,19 +59,17 @@ _TOPICS = {
         "and from a slow folder.",
     ),
     "squashfs": (
-        "one raw image of a folder, read and packed",
+        "one raw image of a folder",
         "Random reads by pysquashfs, by PySquashfsImage and through the mounts that this machine allows;\n"
-        "cold reads by threads; packing beside mksquashfs, same settings.",
+        "cold reads by threads.",
     ),
     "decode": (
         "turning JPEGs in memory into pixels and crops",
-        "Random crops of 224 x 224, with one and two at work, beside Pillow, torchvision, OpenCV, DALI,\n"
-        "FFCV and SPDL where these are installed.",
+        "Random crops of 224 x 224, with one and two at work, and decoding alone by each decoder.",
     ),
     "load": (
         "whole epochs of training crops",
-        "By processes, threads and through a ring, with --peers beside the Jülich loaders, webdataset,\n"
-        "torchvision, DALI, SPDL and FFCV; where the time of a batch goes.",
+        "By processes, threads and through a ring; where the time of a batch goes.",
     ),
 }
 _SEVERAL = ("read", "load")
@@ -136,10 +134,10 @@ def _warn(arguments: argparse.Namespace, config: Any) -> None:
     """Say so if this is a login node and the work, as far as one can tell beforehand, is heavy."""
     from smallfiles.machine import warn_on_login_node
     from smallfiles.measure.example import PACKED, SAMPLE_BYTES
+    from smallfiles.measure.methods import methods
     from smallfiles.measure.packing import FORMATS
-    from smallfiles.measure.peers import METHODS
 
-    runs = config.repeats * (2 * len(FORMATS) + len(METHODS))
+    runs = config.repeats * (2 * len(FORMATS) + len(methods(arguments.others.get("pack", ""))))
     if arguments.what == "read":
         conditions = len(config.orders) * len(config.caches)
         runs = config.repeats * conditions * (len(arguments.paths) or len(PACKED))
@@ -175,6 +173,9 @@ def _measured(arguments: argparse.Namespace, config: Any) -> Result:
             next_step="Measure them one after the other",
         )
     measure = _measures(arguments)
+    others = arguments.others.get(arguments.what)
+    if others is not None:
+        measure = partial(measure, others=others)
     if arguments.paths:
         return measure(arguments.paths if several else arguments.paths[0], config)
     made: Callable[[int, int], AbstractContextManager[Any]] = packed_example if several else example
@@ -182,7 +183,7 @@ def _measured(arguments: argparse.Namespace, config: Any) -> Result:
         return measure(found, config)
 
 
-def _measures(arguments: argparse.Namespace) -> Callable[[Any, Any], Result]:
+def _measures(arguments: argparse.Namespace) -> Callable[..., Result]:
     """The function that measures a topic; imported when it is needed."""
     if arguments.what == "read":
         from smallfiles.measure import bench_reads

@@ -34,7 +34,7 @@ class Task:
     """What the parent asks for.
 
     Args:
-        name: One of `smallfiles.measure.peers.METHODS`, or a format of ours.
+        name: One of `methods(others)`, or a format of ours.
         ours: Whether `name` is a format of ours.
         careful: Hash while writing and verify a sample (ours only).
         source: Data set.
@@ -42,6 +42,7 @@ class Task:
         out: What to write.
         samples: Samples to pack at most, from the start.
         in_flight: Opens in flight; one, as in the methods that ours are compared with.
+        others: The module with the methods of others.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Task:
     out: str
     samples: int
     in_flight: int = 1
+    others: str = ""
 
 
 def run(task: Task) -> dict[str, Any]:
@@ -112,16 +114,13 @@ def _ours(task: Task, source: Any, manifest: Any) -> Any:
 
 
 def _peer(task: Task, source: Any, manifest: Any) -> Any:
-    import importlib
+    from smallfiles.measure.methods import imported
 
-    from smallfiles.measure.peers import METHODS, MODULES
-
-    if task.name in MODULES:
-        importlib.import_module(MODULES[task.name])
+    method = imported(task.name, task.others)
     paths = [f"{source.store.root}/{path}" for path in manifest.paths.to_pylist()]
     targets = manifest.targets.to_pylist()
     labels = [max(target, 0) if isinstance(target, int) else 0 for target in targets]
-    return lambda: METHODS[task.name](paths, labels, Path(task.out))
+    return lambda: method(paths, labels, Path(task.out))
 
 
 def command(task: Task) -> list[str]:

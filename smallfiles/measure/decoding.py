@@ -21,8 +21,7 @@ from smallfiles.images import turbo
 from smallfiles.images.header import read_header
 from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.decoding_crew import Crew, crew
-from smallfiles.measure.decoding_methods import METHODS, Kind
-from smallfiles.measure.decoding_peers import PEERS
+from smallfiles.measure.decoding_methods import Kind, Method, Peer, candidates
 from smallfiles.measure.protocol import Case, Outcome, attempt, interleaved
 from smallfiles.measure.record import Failed, Record, Result, versions_of
 
@@ -42,6 +41,7 @@ def bench_decoding(
     workers: Sequence[int] = WORKERS,
     kinds: Sequence[Kind] = ("decode", "augment"),
     only: Sequence[str] = (),
+    others: str = "",
 ) -> Result:
     """Measure decoding and augmenting of a data set's pictures.
 
@@ -51,6 +51,7 @@ def bench_decoding(
         workers: Numbers of processes (threads, for the loaders of others) to measure with.
         kinds: Decoding alone, decoding with a random resized crop, or both.
         only: Names of methods and peers; none given means all that are installed.
+        others: The module with the methods of others.
 
     Returns:
         One record for each method, kind and number of workers, processor time in `extra`.
@@ -63,28 +64,29 @@ def bench_decoding(
     records: list[Record] = []
     failed: list[Failed] = []
     for count in workers:
-        with crew(files, count, config.seed) as hands:
+        with crew(files, count, config.seed, others) as hands:
             for kind in kinds:
-                records += _measured(hands, names_of(kind, only), kind, count, config, failed)
-    return Result(tuple(records), tuple(_missing(only)), tuple(failed))
+                records += _measured(hands, names_of(kind, only, others), kind, count, config, failed)
+    return Result(tuple(records), tuple(_missing(only, others)), tuple(failed))
 
 
-def names_of(kind: Kind, only: Sequence[str] = ()) -> list[str]:
+def names_of(kind: Kind, only: Sequence[str] = (), others: str = "") -> list[str]:
     """Names of the methods of a kind that can run here.
 
     Raises:
         UsageError: One of `only` does not exist or is not installed.
     """
-    found = [method.name for method in METHODS.values() if method.kind == kind and method.installed()]
+    methods, peers = candidates(others)
+    found = [method.name for method in methods.values() if method.kind == kind and method.installed()]
     if turbo.library() is None:
         found = [name for name in found if name != "turbojpeg"]
     if kind == "augment":
-        found += [peer.name for peer in PEERS.values() if peer.installed()]
-    unknown = [name for name in only if name not in METHODS and name not in PEERS]
+        found += [peer.name for peer in peers.values() if peer.installed()]
+    unknown = [name for name in only if name not in methods and name not in peers]
     if unknown:
         raise UsageError(
             f"there is no method {unknown[0]!r}",
-            expected=f"one of {', '.join([*METHODS, *PEERS])}",
+            expected=f"one of {', '.join([*methods, *peers])}",
             next_step="Leave it out to measure all that are installed",
         )
     return [name for name in found if not only or name in only]
@@ -160,12 +162,13 @@ def _record(hands: Crew, name: str, outcomes: list[Outcome], kind: Kind, workers
     )
 
 
-def _missing(only: Sequence[str]) -> list[str]:
+def _missing(only: Sequence[str], others: str) -> list[str]:
     """What is to be said of what is not installed."""
     if only:
         return []
-    missing = [method.name for method in METHODS.values() if not method.installed()]
-    missing += [peer.name for peer in PEERS.values() if not peer.installed()]
+    methods, peers = candidates(others)
+    every: list[Method | Peer] = [*methods.values(), *peers.values()]
+    missing = [each.name for each in every if not each.installed()]
     notes = [f"not installed here, so not measured: {', '.join(missing)}"] if missing else []
     if turbo.library() is None:
         notes.append("no TurboJPEG 3 here, so whole pictures are decoded: python -m pip install pylibjxl")

@@ -18,8 +18,7 @@ from multiprocessing.connection import Connection
 from time import perf_counter, process_time
 from typing import Any
 
-from smallfiles.measure.decoding_methods import METHODS
-from smallfiles.measure.decoding_peers import PEERS, Epoch
+from smallfiles.measure.decoding_methods import Epoch, candidates
 from smallfiles.measure.protocol import Outcome
 from smallfiles.measure.workers import Worker, WorkFailed, last_words, serve
 
@@ -34,12 +33,14 @@ class Crew:
         files: Encoded pictures.
         workers: How many processes; a peer gets as many threads of one process.
         seed: Of the crops.
+        others: The module with the methods of others.
     """
 
-    def __init__(self, files: Sequence[bytes], workers: int, seed: int) -> None:
+    def __init__(self, files: Sequence[bytes], workers: int, seed: int, others: str = "") -> None:
         self.samples = len(files)
         self.bytes = sum(map(len, files))
         self._files, self._workers, self._seed = list(files), workers, seed
+        self._others, self._peers = others, candidates(others)[1]
         self._hands: dict[str, list[Worker]] = {}
 
     def run(self, name: str) -> Outcome:
@@ -66,12 +67,13 @@ class Crew:
 
     def _of(self, name: str) -> list[Worker]:
         """The processes for a method or a peer: those that wait, or new ones for those that are gone."""
-        of = 1 if name in PEERS else self._workers
-        hands = self._hands.setdefault(name if name in PEERS else "", [])
+        of = 1 if name in self._peers else self._workers
+        hands = self._hands.setdefault(name if name in self._peers else "", [])
         if not hands or any(hand.ended for hand in hands):
             for hand in hands:
                 hand.end()
-            arguments = [(self._files, number, of, self._workers, self._seed) for number in range(of)]
+            more = (of, self._workers, self._seed, self._others)
+            arguments = [(self._files, number, *more) for number in range(of)]
             hands[:] = [Worker(_CONTEXT, _work, *each) for each in arguments]
         return hands
 
@@ -83,18 +85,20 @@ class Crew:
 
 
 @contextlib.contextmanager
-def crew(files: Sequence[bytes], workers: int, seed: int) -> Iterator[Crew]:
+def crew(files: Sequence[bytes], workers: int, seed: int, others: str = "") -> Iterator[Crew]:
     """A crew that is gone when the block ends."""
-    found = Crew(files, workers, seed)
+    found = Crew(files, workers, seed, others)
     try:
         yield found
     finally:
         found.close()
 
 
-def _work(pipe: Connection, files: list[bytes], number: int, of: int, threads: int, seed: int) -> None:
+def _work(
+    pipe: Connection, files: list[bytes], number: int, of: int, threads: int, seed: int, others: str
+) -> None:
     with contextlib.ExitStack() as open_peers:
-        started = _Started(files, number, of, threads, seed, open_peers)
+        started = _Started(files, number, of, threads, seed, others, open_peers)
 
         def carry_out(name: str) -> float:
             epoch = started.get(name)
@@ -117,6 +121,7 @@ class _Started:
         of: int,
         threads: int,
         seed: int,
+        others: str,
         stack: contextlib.ExitStack,
     ) -> None:
         import numpy as np
@@ -126,22 +131,23 @@ class _Started:
         self._files, self._threads, self._stack = files, threads, stack
         self._own = files[number::of]
         self._rng = np.random.default_rng((seed, number))
+        self._methods, self._peers = candidates(others)
         self._epochs: dict[str, Epoch] = {}
 
     def get(self, name: str) -> Epoch:
         if name not in self._epochs:
-            self._epochs[name] = self._peer(name) if name in PEERS else self._method(name)
+            self._epochs[name] = self._peer(name) if name in self._peers else self._method(name)
         return self._epochs[name]
 
     def expected(self, name: str) -> int:
         """How many pictures a run of this process gives."""
-        return len(self._files if name in PEERS else self._own)
+        return len(self._files if name in self._peers else self._own)
 
     def _peer(self, name: str) -> Epoch:
-        return self._stack.enter_context(PEERS[name].start(self._files, self._threads))
+        return self._stack.enter_context(self._peers[name].start(self._files, self._threads))
 
     def _method(self, name: str) -> Epoch:
-        one = METHODS[name].make()
+        one = self._methods[name].make()
 
         def epoch() -> int:
             for data in self._own:

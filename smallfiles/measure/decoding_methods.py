@@ -1,16 +1,20 @@
-"""Ways to turn a JPEG into a training picture: ours, and what one would write without us.
+"""Ways to turn a JPEG into a training picture: ours, by each decoder; others are brought by a module.
 
 Each is a function from bytes to 224 x 224 x 3 uint8, a random resized crop, mirrored half of the time; or
 to the whole picture where only decoding is measured. The filter is in the name: a picture scaled with
 another filter is another picture, and rates are compared within one filter (`area` is antialiased too).
 
-The trap: OpenCV gives blue, green, red, and starts threads of its own, unless told not to. Notebook 08
-measures with it.
+A module of others holds `METHODS`, which run in our processes, and `PEERS`, which bring their own threads.
+
+The trap: a loader that works ahead does so between two runs as well, and seems twice as fast as it is.
+Notebook 08 measures with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import importlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Literal, TypeAlias
@@ -24,6 +28,8 @@ from smallfiles.images.resizing import Filter
 
 Kind: TypeAlias = Literal["decode", "augment"]
 One: TypeAlias = Callable[[bytes, np.random.Generator], Any]
+Epoch: TypeAlias = Callable[[], int]
+"""Runs through all pictures once; returns how many."""
 Scale: TypeAlias = Callable[[Any, bool], Any]
 """Scales a part of a picture to the square, mirrored or not."""
 
@@ -53,7 +59,39 @@ class Method:
         return all(find_spec(module) is not None for module in self.modules)
 
 
-def _composed(decode: Callable[[Any], Pixels], scale: Callable[[], Scale]) -> One:
+@dataclass(frozen=True)
+class Peer:
+    """A loader of others that decodes in threads of its own.
+
+    Args:
+        name: In records; says the filter.
+        modules: What it imports.
+        start: Gives its epoch for as long as the block lasts.
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    start: Callable[[Sequence[bytes], int], contextlib.AbstractContextManager[Epoch]]
+
+    def installed(self) -> bool:
+        """Whether it can run here."""
+        try:
+            return all(find_spec(module) is not None for module in self.modules)
+        except ModuleNotFoundError:  # the parent of a dotted name is missing
+            return False
+
+
+def candidates(others: str) -> tuple[dict[str, Method], dict[str, Peer]]:
+    """Methods and peers by name; those of others come first.
+
+    Args:
+        others: Name of the module with the tables of others; "" has ours only.
+    """
+    more = importlib.import_module(others) if others else None
+    return (METHODS, {}) if more is None else ({**more.METHODS, **METHODS}, more.PEERS)
+
+
+def composed(decode: Callable[[Any], Pixels], scale: Callable[[], Scale]) -> One:
     """Decode all, cut out, scale: what one writes from a decoder and a function that scales."""
     scaled = scale()
 
@@ -75,57 +113,9 @@ def _by_us(filter: Filter) -> Callable[[], Scale]:
     return lambda: scaled
 
 
-def _by_opencv(filter: str) -> Callable[[], Scale]:
-    def make() -> Scale:
-        import cv2
-
-        cv2.setNumThreads(0)
-        kind = {"linear": cv2.INTER_LINEAR, "area": cv2.INTER_AREA}[filter]
-
-        def scaled(part: Any, flip: bool) -> Any:
-            found = cv2.resize(part, (SIZE, SIZE), interpolation=kind)
-            return cv2.flip(found, 1) if flip else found
-
-        return scaled
-
-    return make
-
-
-def _by_torchvision(antialias: bool) -> Callable[[], Scale]:
-    def make() -> Scale:
-        import torch
-        from torchvision.transforms.v2 import functional
-
-        def scaled(part: Any, flip: bool) -> Any:
-            tensor = torch.from_numpy(part).permute(2, 0, 1)
-            found = functional.resize(tensor, [SIZE, SIZE], antialias=antialias)
-            return functional.horizontal_flip(found) if flip else found
-
-        return scaled
-
-    return make
-
-
-def _pillow() -> One:
-    import io
-
-    from PIL import Image
-
-    def one(data: bytes, rng: np.random.Generator) -> Any:
-        with Image.open(io.BytesIO(data)) as opened:
-            picture = opened.convert("RGB")
-        box = random_resized(*picture.size, rng, SCALE, RATIO)
-        edges = (box.left, box.top, box.left + box.width, box.top + box.height)
-        found = picture.crop(edges).resize((SIZE, SIZE), Image.Resampling.BILINEAR)
-        if rng.random() < 0.5:
-            found = found.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return np.asarray(found)
-
-    return one
-
-
-def _plain(decoder: str, scale: Callable[[], Scale]) -> Callable[[], One]:
-    return lambda: _composed(DECODERS[decoder].decode, scale)
+def plain(decoder: str, scale: Callable[[], Scale]) -> Callable[[], One]:
+    """A method of a decoder and something that scales."""
+    return lambda: composed(DECODERS[decoder].decode, scale)
 
 
 def _only(decoder: str) -> Method:
@@ -134,25 +124,13 @@ def _only(decoder: str) -> Method:
     return Method(decoder, "decode", lambda: lambda data, rng: found.decode(data), modules)
 
 
-_CV = ("cv2",)
-_TV = ("torchvision",)
-
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
-        Method("Pillow, antialias", "augment", _pillow),
-        Method("torchvision, antialias", "augment", _plain("torchvision", _by_torchvision(True)), _TV),
-        Method("torchvision, linear", "augment", _plain("torchvision", _by_torchvision(False)), _TV),
-        Method(
-            "simplejpeg + torchvision, antialias", "augment", _plain("simplejpeg", _by_torchvision(True)), _TV
-        ),
-        Method("simplejpeg + OpenCV, linear", "augment", _plain("simplejpeg", _by_opencv("linear")), _CV),
-        Method("OpenCV, linear", "augment", _plain("opencv", _by_opencv("linear")), _CV),
-        Method("OpenCV, area", "augment", _plain("opencv", _by_opencv("area")), _CV),
-        Method("ours without TurboJPEG 3, antialias", "augment", _plain("simplejpeg", _by_us("antialias"))),
+        Method("ours without TurboJPEG 3, antialias", "augment", plain("simplejpeg", _by_us("antialias"))),
         Method("ours, antialias", "augment", lambda: RandomResizedCrop(SIZE, filter="antialias")),
         Method("ours, linear", "augment", lambda: RandomResizedCrop(SIZE, filter="linear")),
         *(_only(name) for name in ("pillow", "torchvision", "opencv", "simplejpeg", "turbojpeg")),
     )
 }
-"""By the name that the records carry; what others are compared with comes first."""
+"""By the name that the records carry."""

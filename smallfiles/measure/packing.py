@@ -24,13 +24,12 @@ from smallfiles.errors import PackError, UsageError
 from smallfiles.formats.output import writing
 from smallfiles.measure.child import Task, command
 from smallfiles.measure.config import BenchConfig
+from smallfiles.measure.methods import methods
 from smallfiles.measure.neighbour import allowance
-from smallfiles.measure.peers import METHODS
 from smallfiles.measure.protocol import Case, Outcome, interleaved
 from smallfiles.measure.record import Failed, Record, Result, versions_of
 from smallfiles.measure.scratch import memory_folder
 
-REFERENCE = "concatenation"
 FORMATS = ("arrow", "hdf5", "tar", "squashfs", "files")
 SLOW_SAMPLES = 300
 _SLOW = ("Jülich HDF5",)
@@ -43,13 +42,16 @@ _SPARE_BYTES = 64 << 20
 _PIECE_BYTES = 4 << 20
 
 
-def bench_packing(source: Path, config: BenchConfig | None = None, *, root: Path | None = None) -> Result:
-    """Measure packing of a data set in every format, bare and careful, beside the peers.
+def bench_packing(
+    source: Path, config: BenchConfig | None = None, *, root: Path | None = None, others: str = ""
+) -> Result:
+    """Measure packing of a data set in every format, bare and careful, beside concatenation.
 
     Args:
         source: A folder or a manifest whose files lie in a folder.
         config: Repeats, samples at most, seed.
         root: Where the files of a manifest are, if it does not say.
+        others: The module with the methods of others; see `methods`.
 
     Returns:
         One record a method, with peak memory in `extra`.
@@ -60,7 +62,7 @@ def bench_packing(source: Path, config: BenchConfig | None = None, *, root: Path
     """
     config = config or BenchConfig()
     set_samples, set_bytes = _measure(source, root)
-    tasks = _tasks(source, root, min(config.count, set_samples))
+    tasks = _tasks(source, root, min(config.count, set_samples), others)
     allowed = allowance(
         [source], min(config.count, set_samples), len(tasks) * config.repeats * 2, cap=config.cap
     )
@@ -117,7 +119,7 @@ def _measure(source: Path, root: Path | None) -> tuple[int, int]:
     return len(paths), sum(store.size(path) for path in paths)
 
 
-def _tasks(source: Path, root: Path | None, samples: int) -> list[Task]:
+def _tasks(source: Path, root: Path | None, samples: int, others: str) -> list[Task]:
     where = (str(source.absolute()), None if root is None else str(root.absolute()))
     ours = [
         Task(name, True, careful, *where, out=f"packed{_SUFFIXES[name]}", samples=samples)
@@ -132,8 +134,9 @@ def _tasks(source: Path, root: Path | None, samples: int) -> list[Task]:
             *where,
             out="packed",
             samples=min(samples, SLOW_SAMPLES) if name in _SLOW else samples,
+            others=others,
         )
-        for name in METHODS
+        for name in methods(others)
     ]
     return peers + ours
 

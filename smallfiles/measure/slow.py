@@ -24,9 +24,9 @@ from smallfiles.errors import UsageError
 from smallfiles.manifest import Manifest
 from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.in_flight import seconds_to_read
+from smallfiles.measure.methods import REFERENCE, Method, methods
 from smallfiles.measure.neighbour import allowance
 from smallfiles.measure.packing import SLOW_SAMPLES
-from smallfiles.measure.peers import METHODS
 from smallfiles.measure.protocol import Case, Outcome, interleaved
 from smallfiles.measure.record import Failed, Record, Result, versions_of
 from smallfiles.measure.scratch import memory_folder
@@ -36,19 +36,22 @@ from smallfiles.slowfs import SlowConfig, SlowFolder
 SERIAL = "serial script"
 CEILING = "bare readers"
 IN_FLIGHT = 32
-_SCRIPTS = {SERIAL: "concatenation", "Jülich Arrow": "Jülich Arrow", "webdataset": "webdataset"}
+_TOO_SLOW = ("Jülich HDF5",)  # it waits for its own Python, not for storage
 _OURS = {"arrow": "packed.arrow", "hdf5": "packed.h5", "tar": "packed.tars"}
 _PACKAGES = ("smallfiles", "numpy", "pyarrow", "h5py", "webdataset", "xxhash")
 _SPARE_BYTES = 64 << 20
 
 
-def bench_slow(folder: Path, config: BenchConfig | None = None, slow: SlowConfig | None = None) -> Result:
+def bench_slow(
+    folder: Path, config: BenchConfig | None = None, slow: SlowConfig | None = None, *, others: str = ""
+) -> Result:
     """Measure packing of a folder whose metadata operations take milliseconds.
 
     Args:
         folder: One sub-folder a class.
         config: Repeats, samples at most, seed.
         slow: The storage to imitate.
+        others: The module with the scripts of others; see `methods`.
 
     Returns:
         One record a method; the bare readers' is the most that the mount serves.
@@ -60,14 +63,16 @@ def bench_slow(folder: Path, config: BenchConfig | None = None, slow: SlowConfig
     config, slow = config or BenchConfig(), slow or SlowConfig()
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder", expected="a folder to show slowly", next_step="Give one")
-    runs = config.repeats * (len(_SCRIPTS) + len(_OURS) + 1)
+    scripts = {SERIAL if name == REFERENCE else name: each for name, each in methods(others).items()}
+    scripts = {name: each for name, each in scripts.items() if name not in _TOO_SLOW}
+    runs = config.repeats * (len(scripts) + len(_OURS) + 1)
     with slowfs.mounted(folder, slow) as shown:
         source = sources.load(shown.path)
         allowed = allowance([folder], min(config.count, len(source.manifest)), runs, cap=config.cap)
         chosen = dataclasses.replace(source, manifest=source.manifest.select(range(allowed.samples)))
         room = int(1.5 * _sizes(chosen.manifest).sum()) + _SPARE_BYTES
         with memory_folder(room) as scratch:
-            work = _Work(chosen, shown, scratch, allowed.in_flight or IN_FLIGHT)
+            work = _Work(chosen, shown, scratch, allowed.in_flight or IN_FLIGHT, scripts)
             reasons: dict[str, str] = {}
             outcomes = interleaved(
                 work.cases(), config.repeats, config.seed, "packing from a slow folder", reasons
@@ -75,7 +80,7 @@ def bench_slow(folder: Path, config: BenchConfig | None = None, slow: SlowConfig
         found = machine.filesystem(shown.path)
     size = (len(source.manifest), int(_sizes(source.manifest).sum()))
     records = [
-        _record(name, runs_of, slow, work.in_flight, found.kind, size, config.seed)
+        _record(name, runs_of, slow, 1 if name in scripts else work.in_flight, found.kind, size, config.seed)
         for name, runs_of in outcomes.items()
     ]
     notes = (f"slow folder: {slow.told()}; scripts pack {SLOW_SAMPLES} samples at most", allowed.note)
@@ -91,18 +96,19 @@ class _Work:
     shown: SlowFolder
     scratch: Path
     in_flight: int
+    scripts: dict[str, Method]
 
     def cases(self) -> list[Case]:
-        scripts = [Case(name, self._script(method), warm_up=False) for name, method in _SCRIPTS.items()]
+        scripts = [Case(name, self._script(script), warm_up=False) for name, script in self.scripts.items()]
         ours = [Case(name, self._ours(name), warm_up=False) for name in _OURS]
         return [*scripts, Case(CEILING, self._ceiling, warm_up=False), *ours]
 
-    def _script(self, method: str) -> Callable[[], Outcome]:
+    def _script(self, script: Method) -> Callable[[], Outcome]:
         manifest = self.source.manifest.select(range(min(SLOW_SAMPLES, len(self.source.manifest))))
         paths = [f"{self.shown.path}/{path}" for path in manifest.paths.to_pylist()]
         labels = [max(0, label) for label in manifest.targets.to_pylist()]
         out = self.scratch / "packed"
-        return lambda: self._timed(lambda: METHODS[method](paths, labels, out), manifest)
+        return lambda: self._timed(lambda: script(paths, labels, out), manifest)
 
     def _ours(self, name: str) -> Callable[[], Outcome]:
         out, config = self.scratch / _OURS[name], PackConfig(in_flight=self.in_flight)
@@ -151,7 +157,7 @@ def _record(
         set_samples=size[0],
         set_bytes=size[1],
         seed=seed,
-        extra={"in_flight": 1 if name in _SCRIPTS else in_flight, **dataclasses.asdict(slow)},
+        extra={"in_flight": in_flight, **dataclasses.asdict(slow)},
         machine=machine.describe(),
         versions=versions_of(_PACKAGES),
     )

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable
 
 from smallfiles.errors import SmallfilesError, SourceError
-from smallfiles.sources.record import IMAGE_SUFFIXES
+from smallfiles.folders import IMAGE_SUFFIXES
 
 Examine = Callable[[str, memoryview], bool]
 """Whether EXIF says to turn it; raises a SourceError that names the path if its bytes cannot be packed."""

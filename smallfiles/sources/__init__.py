@@ -10,8 +10,9 @@ The trap: guessing is convenient and sometimes wrong, so `kind` and `notes` say 
 Notebook 02 teaches it.
 """
 
+from smallfiles.folders import IMAGE_SUFFIXES
 from smallfiles.sources.config import ManifestConfig
 from smallfiles.sources.detection import KINDS, load
-from smallfiles.sources.record import IMAGE_SUFFIXES, Options, Source
+from smallfiles.sources.record import Options, Source
 
 __all__ = ["IMAGE_SUFFIXES", "KINDS", "ManifestConfig", "Options", "Source", "load"]

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from smallfiles.errors import SourceError, first_few
+from smallfiles.folders import canonical_split
 from smallfiles.progress import plural
-from smallfiles.sources.record import canonical_split
 from smallfiles.sources.scanning import Folder, Tree, list_folder
 
 _CONTAINER = "images"

@@ -12,8 +12,9 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from smallfiles.folders import IMAGE_SUFFIXES
 from smallfiles.sources.detection import load
-from smallfiles.sources.record import IMAGE_SUFFIXES, LabelOrder, Source
+from smallfiles.sources.record import LabelOrder, Source
 
 
 @dataclass(frozen=True)

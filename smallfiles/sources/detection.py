@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from smallfiles.errors import SourceError, UsageError
+from smallfiles.folders import IMAGE_SUFFIXES
 from smallfiles.formats.files.reading import MANIFEST
 from smallfiles.formats.tar import sides
 from smallfiles.formats.tar.streams import compression_of
@@ -19,7 +20,7 @@ from smallfiles.manifest import Manifest
 from smallfiles.samples import ByteStore
 from smallfiles.sources import flickr30k, folder, imagenet, packed, tarball
 from smallfiles.sources.imagenet import official
-from smallfiles.sources.record import IMAGE_SUFFIXES, LabelOrder, Options, Source
+from smallfiles.sources.record import LabelOrder, Options, Source
 from smallfiles.sources.scanning import unlistable
 
 KINDS = ("folder", "imagenet", "flickr30k", "tarball")

@@ -19,11 +19,12 @@ import numpy as np
 import pyarrow as pa
 
 from smallfiles.errors import SourceError, first_few
+from smallfiles.folders import canonical_split, choose_split
 from smallfiles.manifest import Manifest
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
 from smallfiles.sources import annotated
-from smallfiles.sources.record import Options, Source, canonical_split, choose_split
+from smallfiles.sources.record import Options, Source
 from smallfiles.sources.scanning import Tree, list_folder, sizes_of, walk
 
 # Without O_NONBLOCK a named pipe in the tree would stop the run for ever.

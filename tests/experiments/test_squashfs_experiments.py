@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from helpers.experiments import nb06 as squashfs
 from helpers.experiments.nb06 import environment, settings
 from helpers.figures import squashfs as plots
 from pysquashfs import pack
 from smallfiles.cli import main
 from smallfiles.errors import ResourceError, UsageError
-from smallfiles.measure import BenchConfig, squashfs
+from smallfiles.measure import BenchConfig
 from smallfiles.measure.squashfs import ways
 from smallfiles.samples import Sample
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import OTHERS
 from smallfiles import machine, sources
 from smallfiles.errors import FormatError, PackError, ResourceError, SmallfilesError, UsageError
 from smallfiles.measure import (
@@ -34,10 +35,12 @@ from smallfiles.measure import (
 from smallfiles.measure import cache as page_cache
 from smallfiles.measure.child import Task
 from smallfiles.measure.example import PACKED
-from smallfiles.measure.peers import METHODS
+from smallfiles.measure.methods import methods
 from smallfiles.measure.protocol import Case, Outcome, interleaved
 from smallfiles.measure.table import aligned, summary, times
 from smallfiles.pack import PackConfig, pack
+
+METHODS = methods(OTHERS["pack"])
 
 
 def record(name="arrow", rates=(10.0, 12.0, 11.0), **changes):
@@ -152,10 +155,9 @@ def test_what_failed_is_kept_with_the_records(tmp_path):
 def test_a_peer_that_cannot_be_imported_is_a_line_of_the_packing_table(tiny_folder, tmp_path, monkeypatch):
     (tmp_path / "webdataset.py").write_text("raise ImportError('libmagic is missing')\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    monkeypatch.setattr(packing, "METHODS", dict.fromkeys(("concatenation", "webdataset")))
     monkeypatch.setattr(packing, "FORMATS", ())
-    result = bench_packing(tiny_folder, BenchConfig(repeats=1))
-    assert [each.name for each in result.records] == ["concatenation"]
+    result = bench_packing(tiny_folder, BenchConfig(repeats=1, count=5), others=OTHERS["pack"])
+    assert [each.name for each in result.records] == ["concatenation", "Jülich HDF5", "Jülich Arrow"]
     assert [(each.what, each.name) for each in result.failed] == [("packing", "webdataset")]
     assert "ImportError: libmagic is missing" in result.failed[0].why
 
@@ -481,9 +483,9 @@ def ours_in_memory():
     return set(Path("/dev/shm").glob("smallfiles-bench-*"))
 
 
-def check_packing(folder, names):
+def check_packing(folder, names, others=""):
     before = ours_in_memory()
-    result = bench_packing(folder, BenchConfig(repeats=1, count=20))
+    result = bench_packing(folder, BenchConfig(repeats=1, count=20), others=others)
     assert ours_in_memory() <= before
     assert [r.name for r in result.records] == names
     assert all(0 < r.extra["cpu_s"] < 60 for r in result.records)
@@ -495,17 +497,15 @@ def check_packing(folder, names):
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm")
 def test_packing_is_measured_in_processes_of_its_own_and_leaves_nothing_in_memory(tiny_folder, monkeypatch):
-    methods = {name: METHODS[name] for name in ("concatenation", "Jülich HDF5")}
-    monkeypatch.setattr(packing, "METHODS", methods)
     monkeypatch.setattr(packing, "FORMATS", ("tar",))
-    check_packing(tiny_folder, [*methods, "tar, bare", "tar, hashed and verified"])
+    check_packing(tiny_folder, ["concatenation", "tar, bare", "tar, hashed and verified"])
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm")
 def test_packing_is_measured_beside_all_peers(tiny_folder):
     ours = [f"{name}, {how}" for name in packing.FORMATS for how in ("bare", "hashed and verified")]
-    check_packing(tiny_folder, [*METHODS, *ours])
+    check_packing(tiny_folder, [*METHODS, *ours], OTHERS["pack"])
 
 
 def test_methods_that_pack_fewer_samples_are_named():

@@ -5,13 +5,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from benchmarks import decoding as others
 from smallfiles.cli import main
 from smallfiles.errors import UsageError
-from smallfiles.measure import BenchConfig, decoding, decoding_peers
+from smallfiles.measure import BenchConfig, decoding
 from smallfiles.measure.decoding_crew import crew
-from smallfiles.measure.decoding_methods import METHODS, SIZE
-from smallfiles.measure.decoding_peers import PEERS
+from smallfiles.measure.decoding_methods import SIZE, candidates
 from smallfiles.measure.workers import WorkFailed
+
+METHODS, PEERS = candidates(others.__name__)
 
 
 def _jpeg(seed, kind="JPEG"):
@@ -66,7 +68,8 @@ def test_methods_of_one_filter_make_the_same_picture():
 
 def test_records_tell_conditions_rates_and_processor_time(folder):
     names = ["ours, antialias", "Pillow, antialias", "simplejpeg"]
-    result = decoding.bench_decoding(folder, BenchConfig(repeats=2, count=10), workers=(1, 2), only=names)
+    config = BenchConfig(repeats=2, count=10)
+    result = decoding.bench_decoding(folder, config, workers=(1, 2), only=names, others=others.__name__)
     assert [(record.name, record.workers) for record in result.records] == [
         (name, workers) for workers in (1, 2) for name in ("simplejpeg", *reversed(names[:2]))
     ]
@@ -83,7 +86,7 @@ def test_a_method_that_does_not_exist_is_named():
 
 def test_a_method_that_fails_gives_a_reason_and_the_others_go_on(folder):
     good = decoding.jpegs(folder, 3)
-    with crew([good[0], b"\xff\xd8\xff broken", good[1], good[2]], 2, 0) as hands:
+    with crew([good[0], b"\xff\xd8\xff broken", good[1], good[2]], 2, 0, others.__name__) as hands:
         failed = []
         names = ["Pillow, antialias", "simplejpeg"]
         assert decoding._measured(hands, names, "decode", 2, BenchConfig(repeats=1), failed) == []
@@ -107,14 +110,14 @@ def test_the_quality_for_ffcv_gives_files_of_that_size():
         Image.open(io.BytesIO(_jpeg(0, "PNG"))).save(out, "JPEG", quality=quality)
         return out.getvalue()
 
-    assert abs(decoding_peers.quality_of([at(60)]) - 60) <= 15
+    assert abs(others.quality_of([at(60)]) - 60) <= 15
 
 
 @pytest.mark.parametrize("name", PEERS)
 def test_every_peer_gives_all_pictures(name, folder):
     if not PEERS[name].installed():
         pytest.skip("not installed")
-    with crew(decoding.jpegs(folder, 10), 2, 0) as hands:
+    with crew(decoding.jpegs(folder, 10), 2, 0, others.__name__) as hands:
         try:
             outcome = hands.run(name)
         except WorkFailed as error:
@@ -125,9 +128,7 @@ def test_every_peer_gives_all_pictures(name, folder):
 
 
 def test_the_command_shows_a_table_and_keeps_records(folder, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(
-        decoding, "names_of", lambda kind, only=(): ["simplejpeg"] if kind == "decode" else []
-    )
+    monkeypatch.setattr(decoding, "names_of", lambda kind, *more: ["simplejpeg"] if kind == "decode" else [])
     saved = tmp_path / "r.json"
     words = ["bench", "decode", str(folder), "--repeats", "2", "--count", "8", "--save", str(saved)]
     assert main(words) == 0

@@ -13,18 +13,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import benchmarks.loaders
+from benchmarks.__main__ import OTHERS
+from benchmarks.loaders import PEERS, material
 from smallfiles import formats, sources
 from smallfiles.cli import main, parse
 from smallfiles.cli.bench import config_of
 from smallfiles.errors import UsageError
 from smallfiles.measure import load, ratio
-from smallfiles.measure.loaders import PEERS, Peer, material
-from smallfiles.measure.loaders.passes import Pass, taken
-from smallfiles.measure.loaders.peer import Setting
 from smallfiles.measure.loading import LoadBenchConfig, bench_loading, run
 from smallfiles.measure.loading.breakdown import Stages
 from smallfiles.measure.loading.crew import Crew
 from smallfiles.measure.loading.ours import First, Ours, first_of, run_ours
+from smallfiles.measure.loading.passes import Pass, taken
+from smallfiles.measure.loading.peer import Peer, Setting
 from smallfiles.measure.loading.shown import tables
 from smallfiles.measure.workers import WorkFailed
 from smallfiles.pack import PackConfig, pack
@@ -77,7 +79,6 @@ def setting(folder: Path, **changes: object) -> Setting:
             prefetch=4,
             size=160,
             filter="linear",
-            peers=True,
             only=("arrow, threads", "DALI, antialias"),
             reference="arrow, threads",
             seed=7,
@@ -183,7 +184,8 @@ def test_engines_of_others_give_every_sample(folder, name, package):
         pytest.skip(f"{package} is not installed")
     kind = "raw.arrow" if PEERS[name].stored == "raw" else "x.arrow"
     config = dataclasses.replace(SMALL, only=(name,))
-    (record,) = [r for r in bench_loading([folder / kind], config).records if r.what != run.STAGES]
+    result = bench_loading([folder / kind], config, others=OTHERS["load"])
+    (record,) = [r for r in result.records if r.what != run.STAGES]
     assert record.name == name and record.samples >= COUNT
     assert not [path for path in folder.iterdir() if "bench" in path.name]
 
@@ -201,15 +203,12 @@ def test_material_holds_the_very_bytes(folder, tmp_path):
 def test_what_is_not_installed_is_named_with_the_line_that_installs_it(folder, monkeypatch):
     absent = Peer("Absent, antialias", material.FILES, None, ("no_such_package",), "pip install no-such")
     broken = Peer("Broken, antialias", material.FILES, None, ("no_such_package.inside",), "pip install it")
-    monkeypatch.setattr(run, "PEERS", {absent.name: absent, broken.name: broken})
-    target = run._target(folder / "x.arrow", COUNT)
-    with run._material(target, dataclasses.replace(SMALL, peers=True)) as (_, notes, _):
-        assert notes == [
-            "Absent, antialias is not installed, so not measured: pip install no-such",
-            "Broken, antialias is not installed, so not measured: pip install it",
-        ]
-    with run._material(target, SMALL) as (_, notes, _):
-        assert notes == []
+    monkeypatch.setattr(benchmarks.loaders, "PEERS", {absent.name: absent, broken.name: broken})
+    assert bench_loading([folder / "x.arrow"], SMALL, others=OTHERS["load"]).notes == (
+        "Absent, antialias is not installed, so not measured: pip install no-such",
+        "Broken, antialias is not installed, so not measured: pip install it",
+    )
+    assert bench_loading([folder / "x.arrow"], SMALL).notes == ()
 
 
 SPDL = """
@@ -256,7 +255,7 @@ def test_a_peer_that_fails_is_one_line_and_costs_the_others_nothing(
     request.addfinalizer(lambda: sys.modules.pop("spdl", None))  # the parent is imported to find its parts
     words = [*("bench", "load", str(folder / "x.arrow"), "--repeats", "2", "--workers", "1,2"), "--json"]
     words += [*("--batch", "8", "--size", "32", "--only", "arrow, threads", "--only", "SPDL, antialias")]
-    assert main(words) == 0
+    assert main(words, others=OTHERS) == 0
     out, errors = capfd.readouterr()
     told = json.loads(out)
     assert [each["name"] for each in told["records"]] == ["arrow, threads"] * 2 + ["arrow, JPEG"]

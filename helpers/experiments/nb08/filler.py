@@ -30,7 +30,7 @@ def filling(config: RingConfig, data: Path, *more: str) -> Iterator[subprocess.P
     """
     words = shlex.split(config.to_cli(str(data.absolute()), *more))
     program = subprocess.Popen(  # in the checkout, where `smallfiles` finds the package
-        [sys.executable, *words[1:]],
+        [sys.executable, "-m", *words],
         cwd=CHECKOUT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

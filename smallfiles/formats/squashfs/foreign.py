@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from pysquashfs.names import Names
 from smallfiles.errors import FormatError, SourceError
+from smallfiles.folders import IMAGE_SUFFIXES, canonical_split, choose_split
 from smallfiles.formats.squashfs.member import Samples
 from smallfiles.keys import key_problem
 from smallfiles.samples import UNLABELLED
-from smallfiles.sources.record import IMAGE_SUFFIXES, canonical_split, choose_split
 
 
 @dataclass(frozen=True)

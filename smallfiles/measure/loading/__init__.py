@@ -8,7 +8,7 @@
     shown       records as tables
     advice      which mode and how many workers to take
 
-The loaders of others are in `smallfiles.measure.loaders`. Notebook 08 measures with it.
+The loaders of others are in `benchmarks.loaders`. Notebook 08 measures with it.
 
 The trap: a loader that works ahead does so before the clock starts too. So each pass begins with nothing
 ready but what the loader made while the one before was taken from it.

@@ -27,7 +27,6 @@ class LoadBenchConfig:
     repeats: int = option(5, "rounds", least=1)
     count: int = option(3000, "samples of an epoch at most, the first of each file, or to make", least=1)
     workers: tuple[int, ...] = option((2,), "processes or threads to measure with", least=1, metavar="N,N")
-    peers: bool = option(False, "the loaders of others too, as far as they are installed")
     modes: tuple[Mode, ...] = option(MODES, "where batches are made", flag="mode", metavar="M,M")
     only: tuple[str, ...] = option((), "only what has this name; repeatable", metavar="NAME", many=True)
     batch: int = option(64, "samples in a batch", least=1)

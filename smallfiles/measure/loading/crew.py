@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from smallfiles.measure.loaders import PEERS
-from smallfiles.measure.loaders.passes import Pass
-from smallfiles.measure.loaders.peer import Setting
 from smallfiles.measure.loading.breakdown import stages_of
 from smallfiles.measure.loading.config import LoadBenchConfig
 from smallfiles.measure.loading.ours import Ours, run_ours
+from smallfiles.measure.loading.passes import Pass
+from smallfiles.measure.loading.peer import Setting, peers_of
 from smallfiles.measure.workers import Worker, WorkFailed, last_words, serve
 
 _OURS = "ours"
@@ -49,10 +48,11 @@ class Crew:
 
     Args:
         config: Of the measurement.
+        others: The module with the loaders of others.
     """
 
-    def __init__(self, config: LoadBenchConfig) -> None:
-        self._config = config
+    def __init__(self, config: LoadBenchConfig, others: str = "") -> None:
+        self._config, self._others = config, others
         self._hands: dict[object, Worker] = {}
         self._context = multiprocessing.get_context("spawn")
 
@@ -64,7 +64,7 @@ class Crew:
         """
         key = order if isinstance(order, Theirs) else _OURS
         if key not in self._hands or self._hands[key].ended:
-            self._hands[key] = Worker(self._context, _work, self._config)
+            self._hands[key] = Worker(self._context, _work, self._config, self._others)
         self._hands[key].send(order)
         return self._hands[key].answer(_samples(order))
 
@@ -81,24 +81,25 @@ def _samples(order: Order) -> int:
 
 
 @contextlib.contextmanager
-def crew(config: LoadBenchConfig) -> Iterator[Crew]:
+def crew(config: LoadBenchConfig, others: str = "") -> Iterator[Crew]:
     """A crew that is gone when the block ends."""
-    found = Crew(config)
+    found = Crew(config, others)
     try:
         yield found
     finally:
         found.close()
 
 
-def _work(pipe: Connection, config: LoadBenchConfig) -> None:
+def _work(pipe: Connection, config: LoadBenchConfig, others: str) -> None:
     epochs: dict[Theirs, Callable[[], Pass]] = {}
     with contextlib.ExitStack() as stack:
-        serve(pipe, lambda order: _carried_out(order, config, epochs, stack))
+        serve(pipe, lambda order: _carried_out(order, config, others, epochs, stack))
 
 
 def _carried_out(
     order: Order,
     config: LoadBenchConfig,
+    others: str,
     epochs: dict[Theirs, Callable[[], Pass]],
     stack: contextlib.ExitStack,
 ) -> Any:
@@ -106,15 +107,11 @@ def _carried_out(
         return run_ours(order, config)
     if isinstance(order, Theirs):
         if order not in epochs:
-            epochs[order] = stack.enter_context(PEERS[order.peer].start(order.setting))
+            peer = peers_of(others)[0][order.peer]
+            epochs[order] = stack.enter_context(peer.start(order.setting))
         done, expected = epochs[order](), order.setting.samples
         if done.samples < expected:
             raise WorkFailed(f"{done.samples:,} of {expected:,} pictures came{last_words()}")
         return done
     _, case = order
     return stages_of(case.path, case.format, case.samples, config)
-
-
-def versions_wanted(names: Iterable[str]) -> list[str]:
-    """The distributions that these peers bring with them."""
-    return sorted({package for name in names for package in PEERS[name].packages})

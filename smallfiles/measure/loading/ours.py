@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from smallfiles import formats
 from smallfiles.images import RandomResizedCrop
-from smallfiles.measure.loaders.passes import Pass, taken
 from smallfiles.measure.loading.config import LoadBenchConfig, Mode
+from smallfiles.measure.loading.passes import Pass, taken
 from smallfiles.samples import Reader, Sample
 
 if TYPE_CHECKING:

@@ -18,13 +18,11 @@ import numpy as np
 
 from smallfiles import formats, machine
 from smallfiles.errors import UsageError
-from smallfiles.measure.loaders import PEERS
-from smallfiles.measure.loaders.material import FILES, MATERIAL
-from smallfiles.measure.loaders.passes import Pass
-from smallfiles.measure.loaders.peer import Setting
 from smallfiles.measure.loading.config import LoadBenchConfig
-from smallfiles.measure.loading.crew import Crew, Theirs, crew, versions_wanted
+from smallfiles.measure.loading.crew import Crew, Theirs, crew
 from smallfiles.measure.loading.ours import Ours, first_of
+from smallfiles.measure.loading.passes import Pass
+from smallfiles.measure.loading.peer import Maker, Peer, Setting, peers_of
 from smallfiles.measure.neighbour import allowance
 from smallfiles.measure.protocol import Case, Outcome, attempt, interleaved
 from smallfiles.measure.record import Failed, Record, Result, versions_of
@@ -46,12 +44,15 @@ class _Target:
     bytes: int
 
 
-def bench_loading(paths: Sequence[Path], config: LoadBenchConfig | None = None) -> Result:
+def bench_loading(
+    paths: Sequence[Path], config: LoadBenchConfig | None = None, *, others: str = ""
+) -> Result:
     """Measure whole epochs of packed files, and where the time of a batch goes.
 
     Args:
         paths: Packed files with labels; those that hold the same bytes are compared with each other.
         config: How.
+        others: The module with the loaders of others.
 
     Returns:
         For each kind of pictures and number of workers one record a file and mode, and one a peer that is
@@ -68,18 +69,26 @@ def bench_loading(paths: Sequence[Path], config: LoadBenchConfig | None = None) 
     notes = [allowed.note] if allowed.note else []
     records: list[Record] = []
     failed: list[Failed] = []
-    with crew(config) as hands:
+    peers, makers = peers_of(others)
+    with crew(config, others) as hands:
         for kind in dict.fromkeys(target.kind for target in targets):
             group = [target for target in targets if target.kind == kind]
             _same_set(group)
-            with _material(group[0], config) as (folder, missing, broken):
-                notes += missing
-                records += _measured(hands, group, folder, config, broken, failed)
+            fit = {name: peer for name, peer in peers.items() if _fits(peer, group[0], config)}
+            notes += [
+                f"{name} is not installed, so not measured: {peer.install}"
+                for name, peer in fit.items()
+                if not peer.installed()
+            ]
+            here = {name: peer for name, peer in fit.items() if peer.installed()}
+            with _material(group[0], here, makers) as (folder, broken):
+                records += _measured(hands, group, folder, here, config, broken, failed)
         records += _stages(hands, targets, config, failed)
     if not records and not failed:
         raise UsageError(
             f"nothing is called {', '.join(config.only)}",
-            expected=f"a format and a mode, such as {targets[0].name}, threads, or one of {', '.join(PEERS)}",
+            expected="one of "
+            + ", ".join([*(f"{targets[0].name}, {mode}" for mode in config.modes), *peers]),
             next_step="Leave --only out to measure all",
         )
     return Result(tuple(records), tuple(dict.fromkeys(notes)), tuple(failed))
@@ -126,41 +135,36 @@ def _same_set(group: Sequence[_Target]) -> None:
 
 
 @contextlib.contextmanager
-def _material(target: _Target, config: LoadBenchConfig) -> Iterator[tuple[Path, list[str], dict[str, str]]]:
-    """What the loaders of others read, beside the packed file; notes; loaders that have nothing to read."""
-    wanted = [name for name in PEERS if _peer_wanted(name, target, config)]
-    here = [name for name in wanted if PEERS[name].installed()]
-    notes = [
-        f"{name} is not installed, so not measured: {PEERS[name].install}"
-        for name in wanted
-        if name not in here
-    ]
-    if not here:
-        yield Path(), notes, {}
+def _material(
+    target: _Target, peers: Mapping[str, Peer], makers: Mapping[str, Maker]
+) -> Iterator[tuple[Path, dict[str, str]]]:
+    """What the loaders of others read, beside the packed file; loaders that have nothing to read, and why."""
+    if not peers:
+        yield Path(), {}
         return
-    needed = [made for made in MATERIAL if made in {FILES, *(PEERS[peer].material for peer in here)}]
+    first = next(iter(makers))
+    needed = [made for made in makers if made in {first, *(peer.material for peer in peers.values())}]
     if target.kind.startswith("raw"):
-        needed.remove(FILES)
+        needed.remove(first)
     with memory_folder(target.bytes * len(needed), target.path.parent) as folder:
         reader = first_of(target.path, target.format, target.samples)
         with progress(len(needed), "laying out files for other loaders", unit="layouts") as shown:
             failed: dict[str, str] = {}
             for made in needed:
-                attempt(made, partial(MATERIAL[made], reader, folder / made), failed)
+                attempt(made, partial(makers[made], reader, folder / made), failed)
                 shown.advance()
-        broken = {peer: failed[PEERS[peer].material] for peer in here if PEERS[peer].material in failed}
-        yield folder, notes, broken
+        yield folder, {n: failed[peer.material] for n, peer in peers.items() if peer.material in failed}
 
 
-def _peer_wanted(name: str, target: _Target, config: LoadBenchConfig) -> bool:
-    fits = target.kind.startswith(PEERS[name].stored)
-    return fits and (name in config.only if config.only else config.peers)
+def _fits(peer: Peer, target: _Target, config: LoadBenchConfig) -> bool:
+    return target.kind.startswith(peer.stored) and (peer.name in config.only or not config.only)
 
 
 def _measured(
     hands: Crew,
     group: Sequence[_Target],
     folder: Path,
+    peers: Mapping[str, Peer],
     config: LoadBenchConfig,
     broken: dict[str, str],
     failed: list[Failed],
@@ -172,7 +176,8 @@ def _measured(
     for workers in config.workers:
         orders |= {f"{workers} {order.name}": (workers, order) for order in _ours(group, workers, config)}
         orders |= {
-            f"{workers} {order.peer}": (workers, order) for order in _theirs(first, folder, workers, config)
+            f"{workers} {name}": (workers, Theirs(name, _setting(first, folder, workers, config)))
+            for name in peers
         }
     runs = {case: partial(_outcome, hands, order, first.bytes) for case, (_, order) in orders.items()}
     reasons: dict[str, str] = {}
@@ -192,6 +197,7 @@ def _measured(
             first,
             found,
             config,
+            peers.get(names[case]),
         )
         for case, found in outcomes.items()
     ]
@@ -222,10 +228,8 @@ def _ours(group: Sequence[_Target], workers: int, config: LoadBenchConfig) -> li
     ]
 
 
-def _theirs(target: _Target, folder: Path, workers: int, config: LoadBenchConfig) -> list[Theirs]:
-    setting = Setting(folder, target.samples, workers, config.batch, config.prefetch, config.size)
-    wanted = [name for name in PEERS if _peer_wanted(name, target, config)]
-    return [Theirs(name, setting) for name in wanted if PEERS[name].installed()]
+def _setting(target: _Target, folder: Path, workers: int, config: LoadBenchConfig) -> Setting:
+    return Setting(folder, target.samples, workers, config.batch, config.prefetch, config.size)
 
 
 def _outcome(hands: Crew, order: Ours | Theirs, size_bytes: int) -> Outcome:
@@ -241,6 +245,7 @@ def _record(
     target: _Target,
     outcomes: Sequence[Outcome],
     config: LoadBenchConfig,
+    peer: Peer | None,
 ) -> Record:
     passes: list[Pass] = [outcome.extra["pass"] for outcome in outcomes]
     waits = np.concatenate([done.waits_s for done in passes])
@@ -266,10 +271,10 @@ def _record(
             "wait_p50_s": float(np.percentile(waits, 50)),
             "wait_p99_s": float(np.percentile(waits, 99)),
             "crop_pixels": config.size,
-            "filter": config.filter if name not in PEERS else "as the name says",
+            "filter": config.filter if peer is None else "as the name says",
         },
         machine=machine.describe(),
-        versions=versions_of([*_PACKAGES, *versions_wanted([name] if name in PEERS else [])]),
+        versions=versions_of([*_PACKAGES, *(peer.packages if peer is not None else ())]),
     )
 
 

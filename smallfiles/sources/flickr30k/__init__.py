@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from smallfiles.errors import SourceError, first_few
+from smallfiles.folders import choose_split
 from smallfiles.manifest import Manifest
 from smallfiles.progress import plural
 from smallfiles.sources.flickr30k.captions import CSV, KARPATHY, TOKEN, Captions, read
 from smallfiles.sources.folder import FolderStore
-from smallfiles.sources.record import Options, Source, choose_split
+from smallfiles.sources.record import Options, Source
 from smallfiles.sources.scanning import Tree, list_folder, sizes_of, walk
 
 __all__ = ["Captions", "load", "read", "recognises"]

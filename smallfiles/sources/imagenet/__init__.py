@@ -13,13 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from smallfiles.errors import SourceError
+from smallfiles.folders import canonical_split
 from smallfiles.sources import folder
 from smallfiles.sources.imagenet import official, trees
 from smallfiles.sources.imagenet.devkit import Devkit, is_devkit
 from smallfiles.sources.imagenet.devkit import load as load_devkit
 from smallfiles.sources.imagenet.order import check_label_order
 from smallfiles.sources.imagenet.truth import WNID, read_mapping, read_solution
-from smallfiles.sources.record import Options, Source, canonical_split
+from smallfiles.sources.record import Options, Source
 from smallfiles.sources.scanning import list_folder
 from smallfiles.sources.tarball import open_archive
 

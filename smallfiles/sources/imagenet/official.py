@@ -18,13 +18,14 @@ import pyarrow.compute as pc
 
 from smallfiles.errors import SourceError, first_few
 from smallfiles.formats.tar.archive import as_mask
+from smallfiles.folders import canonical_split, choose_split
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.arrays import column, to_numpy
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
 from smallfiles.sources.imagenet.order import refuse_other_order
 from smallfiles.sources.imagenet.truth import Beside, in_order, look_beside
-from smallfiles.sources.record import Options, Source, canonical_split, choose_split
+from smallfiles.sources.record import Options, Source
 from smallfiles.sources.tarball import Archive, open_store, samples_of
 
 TARS = {

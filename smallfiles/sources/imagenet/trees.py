@@ -19,13 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from smallfiles.errors import SourceError, first_few
+from smallfiles.folders import canonical_split, choose_split
 from smallfiles.manifest import Manifest
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
 from smallfiles.sources.folder import FolderStore
 from smallfiles.sources.imagenet.order import refuse_other_order
 from smallfiles.sources.imagenet.truth import WNID, Beside, in_order, look_beside
-from smallfiles.sources.record import Options, Source, canonical_split, choose_split
+from smallfiles.sources.record import Options, Source
 from smallfiles.sources.scanning import Tree, list_folder, sizes_of, walk
 
 _DATA = ("ILSVRC", "Data", "CLS-LOC")

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles.errors import SourceError, first_few
+from smallfiles.folders import canonical_split, choose_split
 from smallfiles.formats import provenance
 from smallfiles.formats.tar import sides
 from smallfiles.formats.tar.archive import Archive, as_mask, index
@@ -29,7 +30,7 @@ from smallfiles.manifest import Manifest
 from smallfiles.manifest.arrays import from_numpy
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
-from smallfiles.sources.record import Options, Source, canonical_split, choose_split
+from smallfiles.sources.record import Options, Source
 from smallfiles.sources.tarball.store import StreamStore, TarStore, as_source, open_store
 
 __all__ = [

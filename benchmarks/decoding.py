@@ -19,44 +19,20 @@ import io
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from benchmarks.pipelines import METHODS
 from smallfiles.images.crops import random_resized
 from smallfiles.images.header import read_header
-from smallfiles.measure.decoding_methods import RATIO, SCALE, SIZE
+from smallfiles.measure.decoding_methods import RATIO, SCALE, SIZE, Epoch, Peer
 
 BATCH = 64
-Epoch: TypeAlias = Callable[[], int]
-"""Runs through all pictures once; returns how many."""
 _QUALITIES = (95, 92, 90, 87, 85, 80, 75, 70, 60, 50)
 _MEASURED = 20
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A loader of others.
-
-    Args:
-        name: In records; says the filter.
-        modules: What it imports.
-        start: Gives its epoch for as long as the block lasts.
-    """
-
-    name: str
-    modules: tuple[str, ...]
-    start: Callable[[Sequence[bytes], int], contextlib.AbstractContextManager[Epoch]]
-
-    def installed(self) -> bool:
-        """Whether it can run here."""
-        try:
-            return all(find_spec(module) is not None for module in self.modules)
-        except ModuleNotFoundError:  # the parent of a dotted name is missing
-            return False
 
 
 def _module(name: str) -> Any:
@@ -171,6 +147,8 @@ def quality_of(files: Sequence[bytes]) -> int:
 
     return min(_QUALITIES, key=apart)
 
+
+__all__ = ["METHODS", "PEERS", "quality_of"]
 
 PEERS: dict[str, Peer] = {
     peer.name: peer

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.loaders.material import FILES, listed
 from smallfiles.images.crops import random_resized
 from smallfiles.images.header import read_header
 from smallfiles.measure.decoding_methods import RATIO, SCALE
-from smallfiles.measure.loaders.material import FILES, listed
-from smallfiles.measure.loaders.passes import Epoch, Pass, Start, taken
-from smallfiles.measure.loaders.peer import FFCV, Peer, Setting, module
+from smallfiles.measure.loading.passes import Epoch, Pass, Start, taken
+from smallfiles.measure.loading.peer import FFCV, Peer, Setting, module
 
 
 def _dali(antialias: bool) -> Start:

@@ -18,9 +18,9 @@ from typing import Any
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from smallfiles.measure.loaders.material import FILES, listed
-from smallfiles.measure.loaders.passes import Epoch, taken
-from smallfiles.measure.loaders.peer import Peer, Setting
+from benchmarks.loaders.material import FILES, listed
+from smallfiles.measure.loading.passes import Epoch, taken
+from smallfiles.measure.loading.peer import Peer, Setting
 
 SIDE = 256
 Open = Callable[[Path], "JuelichSet"]

@@ -11,19 +11,16 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.decoding import quality_of
+from benchmarks.packing import juelich_arrow
 from smallfiles.images import decode
-from smallfiles.measure.decoding_peers import quality_of
-from smallfiles.measure.loaders.peer import module
-from smallfiles.measure.peers import juelich_arrow
+from smallfiles.measure.loading.peer import Maker, module
 from smallfiles.samples import Reader
-
-Maker = Callable[[Reader, Path], None]
 
 FILES = "files"
 _SHARDS = 16

@@ -1,4 +1,4 @@
-"""What a loader of others is: what it needs, and how it is started.
+"""What a loader of others is: what it needs, how it is started, and where the loaders of others are found.
 
 The trap: a package that is found need not work (its compiled half may be missing). So what is imported is
 named in full. Notebook 08 measures with it.
@@ -7,12 +7,14 @@ named in full. Notebook 08 measures with it.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from smallfiles.measure.loaders.passes import Start
+from smallfiles.measure.loading.passes import Start
+from smallfiles.samples import Reader
 
 Stored: TypeAlias = Literal["JPEG", "raw"]
 
@@ -72,6 +74,20 @@ class Peer:
             return all(find_spec(module) is not None for module in self.modules)
         except (ImportError, ValueError):  # the parent of a dotted name is missing
             return False
+
+
+Maker: TypeAlias = Callable[[Reader, Path], None]
+"""Lays pictures out as a loader of others wants them."""
+
+
+def peers_of(others: str) -> tuple[dict[str, Peer], dict[str, Maker]]:
+    """Loaders of others and what they read, by name; the first of those layouts is made first.
+
+    Args:
+        others: Name of the module with the tables `PEERS` and `MATERIAL`; "" has none.
+    """
+    found = importlib.import_module(others) if others else None
+    return ({}, {}) if found is None else (found.PEERS, found.MATERIAL)
 
 
 def module(name: str) -> Any:

@@ -1,32 +1,20 @@
-"""What packing is measured against: re-statements of how others do it, one process, files in order.
+"""How others pack: re-statements, one process, files in order.
 
-Each takes paths and labels and writes one output: plain concatenation (the least that any packer
-must do), the HDF5 and the Arrow method of the Jülich course, and webdataset's ShardWriter. They are
-written as their authors teach them, slow spots included; the trap in the HDF5 one is
-`np.array(list(image))`, which makes a Python integer of each byte. Notebook 04 measures that line.
+Each takes paths and labels and writes one output: the HDF5 and the Arrow method of the Jülich course, and
+webdataset's ShardWriter. They are written as their authors teach them, slow spots included.
+
+The trap in the HDF5 one is `np.array(list(image))`, which makes a Python integer of each byte. Notebook 04
+measures that line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 
-Method: TypeAlias = Callable[[Sequence[str], Sequence[int], Path], None]
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:  # noqa: PTH123 - making a Path costs as much as a cached open
-        return file.read()
-
-
-def concatenate(paths: Sequence[str], labels: Sequence[int], out: Path) -> None:
-    """Read each file, append to one file."""
-    with out.open("wb") as target:
-        for path in paths:
-            target.write(_read(path))
+from smallfiles.measure.methods import Method, read_file
 
 
 def juelich_hdf5(paths: Sequence[str], labels: Sequence[int], out: Path) -> None:
@@ -38,7 +26,7 @@ def juelich_hdf5(paths: Sequence[str], labels: Sequence[int], out: Path) -> None
         images = group.create_dataset("images", (len(paths),), dtype=h5py.vlen_dtype(np.uint8))
         targets = group.create_dataset("targets", (len(paths),), dtype=np.int16)
         for index, (path, label) in enumerate(zip(paths, labels, strict=True)):
-            images[index] = np.array(list(_read(path)), dtype=np.uint8)
+            images[index] = np.array(list(read_file(path)), dtype=np.uint8)
             targets[index] = label
 
 
@@ -49,7 +37,7 @@ def juelich_arrow(paths: Sequence[str], labels: Sequence[int], out: Path) -> Non
     schema = pa.schema([("image_data", pa.binary()), ("label", pa.uint16())])
     with pa.OSFile(str(out), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         for path, label in zip(paths, labels, strict=True):
-            columns = [pa.array([_read(path)], pa.binary()), pa.array([label], pa.uint16())]
+            columns = [pa.array([read_file(path)], pa.binary()), pa.array([label], pa.uint16())]
             writer.write(pa.record_batch(columns, schema=schema))
 
 
@@ -60,11 +48,10 @@ def webdataset_shards(paths: Sequence[str], labels: Sequence[int], out: Path) ->
     out.mkdir()
     with webdataset.ShardWriter(str(out / "%06d.tar"), verbose=0) as sink:
         for index, (path, label) in enumerate(zip(paths, labels, strict=True)):
-            sink.write({"__key__": f"{index:08d}", "jpg": _read(path), "cls": label})
+            sink.write({"__key__": f"{index:08d}", "jpg": read_file(path), "cls": label})
 
 
 METHODS: dict[str, Method] = {
-    "concatenation": concatenate,
     "Jülich HDF5": juelich_hdf5,
     "Jülich Arrow": juelich_arrow,
     "webdataset": webdataset_shards,

@@ -14,9 +14,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from smallfiles.measure.loaders.material import FILES
-from smallfiles.measure.loaders.passes import Epoch, taken
-from smallfiles.measure.loaders.peer import Peer, Setting
+from benchmarks.loaders.material import FILES
+from smallfiles.measure.loading.passes import Epoch, taken
+from smallfiles.measure.loading.peer import Peer, Setting
 
 _BUFFER = 1000
 

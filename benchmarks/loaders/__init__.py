@@ -1,6 +1,5 @@
 """Loaders of others, each as its authors teach it, over the same pictures.
 
-    passes      one pass over the data: what every loader, ours too, is measured by
     material    the same pictures, laid out as each of them wants them
     juelich     the loaders of the Jülich course, re-stated: plain files, Arrow, HDF5
     dataloaders torchvision's ImageFolder and webdataset, with Pillow, in a DataLoader
@@ -14,10 +13,11 @@ is; all of these are antialiased but the ones that say `linear`. Notebook 08 mea
 
 from __future__ import annotations
 
-from smallfiles.measure.loaders import dataloaders, engines, juelich
-from smallfiles.measure.loaders.peer import Peer
+from benchmarks.loaders import dataloaders, engines, juelich
+from benchmarks.loaders.material import MATERIAL
+from smallfiles.measure.loading.peer import Peer
 
 PEERS: dict[str, Peer] = {peer.name: peer for peer in (*juelich.PEERS, *dataloaders.PEERS, *engines.PEERS)}
 """By the name that the records carry."""
 
-__all__ = ["PEERS", "Peer"]
+__all__ = ["MATERIAL", "PEERS"]
