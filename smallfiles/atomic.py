@@ -24,10 +24,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from smallfiles import machine
 from smallfiles.digests import BESIDE
-from smallfiles.errors import BusyError, OutputExistsError, SmallfilesError, writing
+from smallfiles.errors import BusyError, OutputExistsError, ResourceError, SmallfilesError, writing
 from smallfiles.locks import Claim
-from smallfiles.progress import progress
+from smallfiles.progress import bytes_text, progress
 
 _SYNCED_AT_ONCE = 16
 """A server or journal takes several requests to sync at the price of one."""
@@ -95,14 +96,18 @@ class Draft:
             self.claim.check()
             (self.partial / name).rename(folder / name)
 
-    def publish(self) -> None:
+    def publish(self, *, durable: bool = True) -> None:
         """Move everything to its final name, the data itself last; what lay beside an earlier one goes.
+
+        Args:
+            durable: Have everything on stable storage first; what can be made again need not be.
 
         Raises:
             OutputExistsError: Somebody else published under that name meanwhile.
             PackError: Another run took this one for dead.
         """
-        sync(self.data.rglob("*"), f"sync {self.out.name}", self.since)
+        if durable:
+            sync(self.data.rglob("*"), f"sync {self.out.name}", self.since)
         refuse_existing(self.out)
         beside = sorted(path for path in self.data.iterdir() if path != self.main)
         for name in {self.out.name + suffix for suffix in BESIDE} - {path.name for path in beside}:
@@ -169,6 +174,30 @@ def bytes_and_files_of(out: Path) -> tuple[int, int]:
     return taken, files
 
 
+def check_room(out: Path, need_bytes: int, need_files: int, instead: str = "") -> None:
+    """Raise ResourceError if the output cannot fit; better now than after an hour.
+
+    Args:
+        out: The final name, in a folder that exists.
+        need_bytes: What will be written.
+        need_files: How many files and folders.
+        instead: What takes fewer files, for the message.
+    """
+    place = machine.filesystem(out.parent)
+    if need_bytes > place.free_bytes:
+        raise ResourceError(
+            f"{out.parent} has {bytes_text(place.free_bytes)} free",
+            expected=f"about {bytes_text(need_bytes)} for {out.name}",
+            next_step="Free some space or choose another place",
+        )
+    if place.inodes_free is not None and need_files > place.inodes_free:
+        raise ResourceError(
+            f"{out.parent} has {place.inodes_free:,} inodes free",
+            expected=f"{need_files:,} for {out.name}",
+            next_step=f"{instead or 'Delete small files'}, or choose another place",
+        )
+
+
 def refuse_existing(out: Path) -> None:
     """Raise OutputExistsError if `out` is there already (an empty folder counts too)."""
     if os.path.lexists(out):
@@ -208,12 +237,32 @@ def _busy(out: Path, doing: str, who: str) -> BusyError:
     )
 
 
+@contextlib.contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Give a name to write a file under; it becomes `path`, over what is there, if the block ends well.
+
+    The file is on stable storage before it has its name. Nothing is left if the block fails.
+
+    Args:
+        path: The final name.
+
+    Yields:
+        The name to write under, of this process alone.
+    """
+    partial = path.with_name(f".{path.name[:200]}.{os.getpid()}.part")
+    try:
+        yield partial
+        sync([partial])
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    sync([path.parent])
+
+
 def write_json(path: Path, record: Any) -> None:
     """Write a small JSON file so that it is there whole or not at all, also after a power cut."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    sync([partial])
-    partial.replace(path)
+    with replaced(path) as partial:
+        partial.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def sync(paths: Iterable[Path], what: str | None = None, since: float | None = None) -> None:
@@ -225,6 +274,8 @@ def sync(paths: Iterable[Path], what: str | None = None, since: float | None = N
         since: When the work began of which this is the last step.
     """
     listed = list(paths)
+    if len(listed) == 1:
+        return _sync(listed[0])
     with (
         progress(
             len(listed), what or "sync", unit="files", enabled=None if what else False, since=since

@@ -8,13 +8,13 @@ renamed. Notebook 02 teaches it.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from smallfiles.atomic import replaced
 from smallfiles.errors import ManifestError
 
 FORMAT, VERSION = "smallfiles-manifest", 1
@@ -85,29 +85,12 @@ def _joined(slices: Iterator[Iterable[str]]) -> Iterator[str]:
 
 
 def _write_aside(path: Path, pieces: Iterator[str]) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        try:
-            with aside.open("w", encoding="utf-8", newline="\n") as file:
-                file.writelines(pieces)
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
-        _flush_folder(path.parent)
+        with replaced(path) as partial, partial.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(pieces)
     except OSError as error:
         raise ManifestError(
             f"the manifest {path} cannot be written ({error.strerror or error})",
             expected="a folder that may be written, with space left",
             next_step="Check the path, its permissions and your quota",
         ) from error
-
-
-def _flush_folder(folder: Path) -> None:
-    """The new name itself must reach the disk too."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from smallfiles import machine
+from smallfiles.atomic import write_json
 from smallfiles.errors import FormatError, OutputExistsError, first_few
 from smallfiles.loading import LoaderConfig, make_loader
 from smallfiles.machine.ranks import ranks
@@ -127,9 +128,7 @@ def read_share(path: Path, folder: Path, config: LoaderConfig, epoch: int = 0) -
     )
     folder.mkdir(parents=True, exist_ok=True)
     np.save(record.with_suffix(".npy"), numbers)
-    aside = record.with_suffix(".part")
-    aside.write_text(json.dumps(asdict(share), indent=1), encoding="utf-8")
-    aside.replace(record)
+    write_json(record, asdict(share))
     return share
 
 

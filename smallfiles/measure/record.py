@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from smallfiles.atomic import write_json
 from smallfiles.errors import FormatError, UsageError
 from smallfiles.formats.output import writing
 from smallfiles.measure.config import Cache
@@ -206,19 +207,12 @@ def save(records: Sequence[Record], path: Path, failed: Sequence[Failed] = ()) -
     Raises:
         ResourceError: No space or no permission.
     """
-    aside = path.with_name(f".{path.name}.part")
     told: dict[str, Any] = {"records": [record.as_json() for record in records]}
     if failed:
         told["failed"] = [dataclasses.asdict(each) for each in failed]
-    text = json.dumps(told, indent=1, ensure_ascii=False)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            aside.write_text(text + "\n", encoding="utf-8")
-            aside.replace(path)
-        except BaseException:
-            aside.unlink(missing_ok=True)
-            raise
+        write_json(path, told)
 
 
 def load(path: Path) -> list[Record]:

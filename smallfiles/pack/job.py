@@ -26,14 +26,13 @@ import xxhash
 
 import smallfiles
 from pysquashfs.waiting import AT_ONCE_S, Watch
-from smallfiles import formats, machine
+from smallfiles import atomic, formats, machine
 from smallfiles.atomic import bytes_and_files_of
-from smallfiles.errors import PackError, ResourceError, SmallfilesError, UsageError, first_few
+from smallfiles.errors import PackError, SmallfilesError, UsageError, first_few
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.arrays import from_numpy
 from smallfiles.pack.config import PackConfig, Plan, Skipped, format_and_options
 from smallfiles.pack.scaling import Rescaled, Scaling, Trial, expected_sizes, try_out
-from smallfiles.progress import bytes_text
 from smallfiles.samples import ByteStore, Schema
 from smallfiles.sources import Source
 
@@ -225,25 +224,13 @@ def check_room(job: Job) -> None:
     plan = job.plan()
     target = job.out if job.config.part is None else part_folder(job.out, job.config.part)
     bytes_there, files_there = bytes_and_files_of(target)
-    place = machine.filesystem(job.out.parent)
     linked = job.config.merge and job.sharded
     payload = 0 if linked else int(plan.payload_bytes * 1.01)
     need = max(0, payload + 4096 * plan.inodes_then - bytes_there)
     inodes = max(0, plan.inodes_then - files_there - (plan.inodes_then - 1) * linked)
     if job.scaling is not None:  # scaled pictures lie in a spool until their data file is written
         need += max((int(job.planned[start:stop].sum()) for start, stop in plan.to_do), default=0)
-    if need > place.free_bytes:
-        raise ResourceError(
-            f"{job.out.parent} has {bytes_text(place.free_bytes)} free",
-            expected=f"about {bytes_text(need)} for {job.out.name}",
-            next_step="Free some space or choose another place",
-        )
-    if place.inodes_free is not None and inodes > place.inodes_free:
-        raise ResourceError(
-            f"{job.out.parent} has {place.inodes_free:,} inodes free",
-            expected=f"{inodes:,} for {job.out.name}",
-            next_step="Pack into one file (.arrow, .h5, .tars) instead of many, or choose another place",
-        )
+    atomic.check_room(job.out, need, inodes, "Pack into one file (.arrow, .h5, .tars) instead of many")
 
 
 def _refuse_senseless(source: Source, out: Path, config: PackConfig) -> None:

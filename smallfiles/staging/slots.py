@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from smallfiles import locks
+from smallfiles.atomic import write_json
 from smallfiles.formats.output import writing
 from smallfiles.locks import Owner, this_process
 
@@ -82,7 +83,7 @@ class Slot:
             self.clear()
             self.copying.mkdir(mode=0o700, parents=True)
             self.holds.mkdir(mode=0o700)
-            _save(self.home / "owner.json", asdict(this_process()))
+            write_json(self.home / "owner.json", asdict(this_process()))
 
     def publish(self, names: Sequence[str], facts: dict[str, Any]) -> None:
         """Rename the complete copy and write the marker; the lock must be ours alone.
@@ -100,7 +101,7 @@ class Slot:
                 files[name] = [found.st_size, found.st_mtime_ns]
             self.copying.rename(self.data)
             now = {"files": files, "boot": this_process().boot, "time_s": time.time()}
-            _save(self.marker, {**facts, **now})
+            write_json(self.marker, {**facts, **now})
 
     def facts(self) -> dict[str, Any] | None:
         """What the marker says, if the copy is finished and its files are as they were then."""
@@ -128,7 +129,7 @@ class Slot:
     def hold(self, owner: Owner) -> None:
         """Keep the copy for a job; the lock must be shared by us, so that nobody removes it now."""
         with writing(self.holds):
-            _save(self.holds / _hold_name(owner), asdict(owner))
+            write_json(self.holds / _hold_name(owner), asdict(owner))
 
     def unhold(self, owner: Owner) -> bool:
         """Give up the hold of a job; whether there was one."""
@@ -233,9 +234,3 @@ def _owner(path: Path) -> Owner | None:
         return Owner(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
-
-
-def _save(path: Path, record: dict[str, Any]) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    aside.write_text(json.dumps(record), encoding="utf-8")
-    aside.replace(path)

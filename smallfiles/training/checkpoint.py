@@ -6,14 +6,13 @@ and is read with `weights_only=True`. Notebook 10 resumes from one.
 
 from __future__ import annotations
 
-import contextlib
-import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from smallfiles.atomic import replaced
 from smallfiles.errors import DamagedFileError, ResourceError
 
 NAME = "last.pt"
@@ -52,17 +51,11 @@ def save(folder: Path, state: State) -> None:
     Raises:
         ResourceError: It cannot be written.
     """
-    aside = folder / f".{NAME}.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with aside.open("wb") as file:
+        with replaced(folder / NAME) as partial, partial.open("wb") as file:
             torch.save(vars(state), file)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(folder / NAME)
     except (OSError, RuntimeError) as error:
-        with contextlib.suppress(OSError):
-            aside.unlink()
         raise ResourceError(
             f"the checkpoint {folder / NAME} cannot be written: {error}",
             expected="a folder with room for it",

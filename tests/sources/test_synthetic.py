@@ -14,7 +14,7 @@ import pytest
 
 from smallfiles.errors import OutputExistsError, ResourceError, SmallfilesError, UsageError
 from smallfiles.sources import synthetic
-from smallfiles.sources.synthetic import aside, crew, plans, trees
+from smallfiles.sources.synthetic import crew, plans, trees
 
 TINY = {"size": (64, 48), "show_progress": False}
 
@@ -124,10 +124,13 @@ def test_an_existing_output_is_refused_and_untouched(tmp_path, what):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_an_output_that_appears_meanwhile_is_not_replaced(tmp_path):
-    with pytest.raises(OutputExistsError), aside.written_aside(tmp_path / "out", 0, 0) as hidden:
-        (hidden / "file").write_text("ours")
+def test_an_output_that_appears_meanwhile_is_not_replaced(tmp_path, monkeypatch):
+    def appears(*_):
         (tmp_path / "out").mkdir()
+
+    monkeypatch.setattr(trees, "write_files", appears)
+    with pytest.raises(OutputExistsError):
+        synthetic.make(tmp_path / "out", "folder", count=12, workers=1, **TINY)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -140,7 +143,7 @@ def test_a_full_disk_gives_a_sentence_and_leaves_nothing(tmp_path, monkeypatch, 
         return real(path, data)
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(ResourceError, match="the disk or the quota is full"):
+    with pytest.raises(ResourceError, match=r"cannot be written .*expected free blocks"):
         synthetic.make(tmp_path / "out", "folder", count=40, workers=workers, **TINY)
     assert not list(tmp_path.iterdir())
 
@@ -185,7 +188,7 @@ def start_a_long_run(tmp_path) -> subprocess.Popen:
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    until(lambda: any(tmp_path.glob(".out.*.partial/*/*.jpg")), 60)
+    until(lambda: any(tmp_path.glob(".out.packing/partial-*/out/*/*.jpg")), 60)
     return run
 
 

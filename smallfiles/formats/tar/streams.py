@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import xxhash
 
+from smallfiles.atomic import replaced
 from smallfiles.errors import DamagedFileError, FormatError, MissingPackageError, ResourceError
 from smallfiles.samples import Buffer
 
@@ -289,14 +290,12 @@ def spool(path: Path, folder: Path) -> Path:
     out = folder / f"{path.name.partition('.')[0]}-{mark}.tar"
     if out.exists():
         return out
-    aside = folder / f".{out.name}.{os.getpid()}"
     source = ForwardFile(path, compression)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with aside.open("wb") as file:
+        with replaced(out) as partial, partial.open("wb") as file:
             while data := source.read(source.position, _STEP_BYTES):
                 file.write(data)
-        aside.replace(out)
     except OSError as error:
         raise ResourceError(
             f"{path} cannot be decompressed into {folder} ({error})",
@@ -305,5 +304,4 @@ def spool(path: Path, folder: Path) -> Path:
         ) from error
     finally:
         source.close()
-        aside.unlink(missing_ok=True)
     return out

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from time import monotonic
 
-from smallfiles.errors import UsageError
+from smallfiles.atomic import check_room, drafted
+from smallfiles.errors import OutputExistsError, UsageError, writing
 from smallfiles.machine import usable_cpus
 from smallfiles.progress import progress
 from smallfiles.samples import Target
 from smallfiles.sources.synthetic import flickr, official, trees, wordnet
-from smallfiles.sources.synthetic.aside import written_aside
 from smallfiles.sources.synthetic.crew import Crew
 from smallfiles.sources.synthetic.plans import Plan, check, oddities
 from smallfiles.sources.synthetic.trees import Draw
@@ -140,10 +140,12 @@ def make(
     out = Path.cwd() / out
     drawn_bytes = 0
     with (
-        written_aside(out, _estimated_bytes(plan), count + 64) as hidden,
+        drafted(out, "drawing") as draft,
         Crew(plan, crew_size) as crew,
         progress(count, "drawing", unit="images", enabled=show_progress) as bar,
     ):
+        check_room(out, _estimated_bytes(plan), count + 64)
+        draft.clear()
 
         def draw(indices: Iterable[int]) -> Iterator[bytes]:
             nonlocal drawn_bytes
@@ -152,7 +154,16 @@ def make(
                 bar.advance(1, bytes=len(data))
                 yield data
 
-        kind.write(plan, hidden, draw)
+        with writing(out):
+            drawn = draft.partial / out.name  # never used by another run
+            drawn.mkdir()
+            kind.write(plan, drawn, draw)
+            draft.finish([out.name], draft.data)
+            try:
+                draft.publish(durable=False)  # a seed draws it again
+            except OutputExistsError:
+                draft.discard()
+                raise
     return _made(plan, out, layout, drawn_bytes, monotonic() - started)
 
 
