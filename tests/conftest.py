@@ -51,13 +51,28 @@ def need_tool():
     return find
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Two processes share the tests, a file each: the long ones first, all of the one Slurm in one of them."""
+    first = ["slurm", "notebooks", "checks", "ring"]
+
+    def rank(item: pytest.Item) -> int:
+        folder = item.path.parent.name
+        return first.index(folder) if folder in first else len(first)
+
+    items.sort(key=rank)
+    for item in items:
+        group = "slurm" if item.path.parent.name == "slurm" else item.path.as_posix()
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Keep what was skipped and why: `.ci/run` runs that again, with more rights."""
     kept = os.environ.get("SKIPPED_TESTS")
-    if kept and report.skipped:
+    if kept and report.skipped and "PYTEST_XDIST_WORKER" not in os.environ:  # the controller hears of all
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
         with open(kept, "a", encoding="utf-8") as file:
-            file.write(f"{report.nodeid}\t{' '.join(reason.split())}\n")
+            name = report.nodeid.rpartition("@")[0] if hasattr(report, "node") else report.nodeid  # @group
+            file.write(f"{name}\t{' '.join(reason.split())}\n")
 
 
 def pytest_sessionfinish() -> None:

@@ -29,10 +29,23 @@ def participant(course_cache, tmp_path, monkeypatch, repository):
     return folder
 
 
+@pytest.fixture(autouse=True)
+def seconds_kept(request):
+    """Have the report of a test carry the seconds of what it executed, to whichever process shows them."""
+    running = sys.modules.get("running")
+    if running is not None:
+        running.SECONDS.clear()
+    yield
+    running = sys.modules.get("running")
+    if running is not None:
+        request.node.user_properties += running.SECONDS.items()
+
+
 def pytest_terminal_summary(terminalreporter):
     """Seconds of every notebook that was executed."""
-    running = sys.modules.get("running")
-    if running is not None and running.SECONDS:
+    reports = [each for kind in terminalreporter.stats.values() for each in kind if hasattr(each, "when")]
+    seconds = {name: s for each in reports if each.when == "teardown" for name, s in each.user_properties}
+    if seconds:
         terminalreporter.section("seconds a notebook")
-        for name, seconds in sorted(running.SECONDS.items()):
-            terminalreporter.write_line(f"{seconds:6.1f} s  {name}")
+    for name, taken in sorted(seconds.items()):
+        terminalreporter.write_line(f"{taken:6.1f} s  {name}")
