@@ -52,7 +52,7 @@ def need_tool():
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two processes share the tests, a file each: the long ones first, all of the one Slurm in one of them."""
+    """Two processes share the tests, a file each: the long ones first, those of the one Slurm together."""
     first = ["slurm", "notebooks", "checks", "ring"]
 
     def rank(item: pytest.Item) -> int:

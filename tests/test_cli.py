@@ -75,7 +75,7 @@ TOPICS = {
         | {"--no-cap"},
     },
     "ring": {
-        "fill": {"--name", "--where", "--slots", "--bytes", "--producers", "--as", "--start-method"}
+        "fill": {"--name", "--where", "--slots", "--bytes", "--producers"}
         | {"--epochs", "--fresh", "--transform", "--size", "--colour", "--batch", "--seed", "--shuffle"}
         | {"--drop-last", "--pad", "--on-error", "--rank", "--world-size"},
         "status": {"--where"},

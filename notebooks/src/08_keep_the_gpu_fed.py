@@ -312,7 +312,7 @@ import os
 
 from smallfiles.ring import RingConfig
 
-ring = RingConfig(name=f"notebook-08-{os.getpid()}", slots=12, producers=1, kind="threads", epochs=1)
+ring = RingConfig(name=f"notebook-08-{os.getpid()}", slots=12, producers=1, epochs=1)
 show.command(ring, "train.arrow", "--batch", "16", "--size", "32")
 
 # %%

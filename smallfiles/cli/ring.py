@@ -88,14 +88,6 @@ def _add_ring_flags(parser: argparse.ArgumentParser) -> None:
     add("--slots", type=int, metavar="N", help="batches that it holds; a quarter of free memory if not given")
     add("--bytes", type=int, metavar="B", help="or its size in bytes")
     add("--producers", type=int, metavar="N", help="how many make batches; one a CPU if not given")
-    add("--as", dest="kind", choices=("processes", "threads"), default="processes", help="what these are")
-    add(
-        "--start-method",
-        dest="ring_start_method",
-        choices=("forkserver", "spawn", "fork"),
-        default="forkserver",
-        help="how processes are started",
-    )
     add("--epochs", type=int, metavar="N", help="end after so many; no end if not given")
     add("--fresh", action="store_true", help="begin anew, though a killed ring of this name got further")
 
@@ -116,8 +108,6 @@ def config_of(arguments: argparse.Namespace) -> RingConfig:
         slots=arguments.slots,
         size_bytes=arguments.bytes,
         producers=arguments.producers,
-        kind=arguments.kind,
-        start_method=arguments.ring_start_method,
         epochs=arguments.epochs,
         resume=not arguments.fresh,
         where=arguments.where,

@@ -90,8 +90,6 @@ class Book:
 
     def claim(self, producer: int) -> tuple[Position, int] | None:
         """The next batch to make and its slot; None if the ring is full or nothing is left to make."""
-        if not self._free:
-            self._make_way()
         if not self._free or self.next_claim == END:
             return None
         if self._again and self._again[0] < self._next:
@@ -123,13 +121,6 @@ class Book:
         for position in positions:
             heapq.heappush(self._again, position)
         return positions
-
-    def retire(self, slot: int) -> None:
-        """There is no memory for a slot after all: its batch goes back, the slot is gone."""
-        claim = self._claims.pop(slot)
-        if claim.wanted:
-            heapq.heappush(self._again, claim.position)
-        self.slots -= 1
 
     def deliver(self, ahead: int) -> list[Ready]:
         """Batches that are next in order and ready, at most `ahead` of them out at once."""
@@ -171,13 +162,6 @@ class Book:
             claim.wanted = claim.wanted and claim.position >= position
         self._again = [waiting for waiting in self._again if waiting >= position]
         heapq.heapify(self._again)
-
-    def _make_way(self) -> None:
-        """Where slots were retired, later batches may hold all others while the trainer waits for one."""
-        if self._again and self._again[0] == self.position and self._ready:
-            last = max(self._ready)
-            self._free.append(self._ready.pop(last).slot)
-            heapq.heappush(self._again, last)
 
     def _held(self) -> bool:
         return self.position < self._to_deliver and self.position in self._ready

@@ -9,14 +9,12 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, get_args
 
 from smallfiles.errors import UsageError
 from smallfiles.machine import usable_cpus
 from smallfiles.ring.folder import SHARED_MEMORY
 
-Kind = Literal["processes", "threads"]
-StartMethod = Literal["forkserver", "spawn", "fork"]
 Copy = Literal["none", "copy", "pinned"]
 
 
@@ -29,8 +27,6 @@ class RingConfig:
         slots: Batches that it holds; None derives it from free memory.
         size_bytes: Or its size in bytes.
         producers: How many make batches; None takes as many as there are usable CPUs.
-        kind: Whether these are processes or threads of the filler.
-        start_method: How processes are started; forking is quick, but unsafe beside threads.
         epochs: How many epochs to fill; None for no end.
         resume: Go on where the trainer of a killed ring of this name was.
         where: A folder in memory.
@@ -42,8 +38,6 @@ class RingConfig:
     slots: int | None = None
     size_bytes: int | None = None
     producers: int | None = None
-    kind: Kind = "processes"
-    start_method: StartMethod = "forkserver"
     epochs: int | None = None
     resume: bool = True
     where: Path = SHARED_MEMORY
@@ -63,13 +57,8 @@ class RingConfig:
                 _refuse(f"{number} {what} were asked for", f"{least} or more", "Choose another number")
         if self.wait_s < 0:
             _refuse(f"a wait of {self.wait_s} s was asked for", "0 or more", "Choose another number")
-        for name, value, allowed in (
-            ("kind", self.kind, ("processes", "threads")),
-            ("start method", self.start_method, ("forkserver", "spawn", "fork")),
-            ("copy", self.copy, ("none", "copy", "pinned")),
-        ):
-            if value not in allowed:
-                _refuse(f"the {name} is {value!r}", f"one of {', '.join(allowed)}", "Choose one of these")
+        if self.copy not in get_args(Copy):
+            _refuse(f"the copy is {self.copy!r}", f"one of {', '.join(get_args(Copy))}", "Choose one")
 
     @property
     def crew(self) -> int:
@@ -88,8 +77,6 @@ class RingConfig:
             ("--slots", self.slots, None),
             ("--bytes", self.size_bytes, None),
             ("--producers", self.producers, None),
-            ("--as", self.kind, "processes"),
-            ("--start-method", self.start_method, "forkserver"),
             ("--epochs", self.epochs, None),
             ("--where", str(self.where), str(SHARED_MEMORY)),
         ):

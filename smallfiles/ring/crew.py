@@ -1,7 +1,8 @@
 """The producers of a ring: start them, see them die, end them.
 
 The trap: `multiprocessing` can start a process by forking, quick and dangerous in a program with threads
-(a lock that another thread held stays locked in the child for ever). So forking is on request only.
+(a lock that another thread held stays locked in the child for ever). So a server that has no threads forks
+them (`forkserver`).
 Notebook 08 teaches the ring.
 """
 
@@ -11,7 +12,6 @@ import contextlib
 import multiprocessing
 import pickle
 import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -24,10 +24,9 @@ from smallfiles.loading.batches import BatchMaker
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.ring.book import Position
 from smallfiles.ring.channel import Channel, pair
-from smallfiles.ring.config import Kind, StartMethod
 from smallfiles.ring.faults import RingError
 from smallfiles.ring.forksafe import keeping
-from smallfiles.ring.producer import produce, run_process
+from smallfiles.ring.producer import run_process
 
 _PATIENCE_S = 10.0
 """A producer in the middle of a batch may finish it before it is ended by force."""
@@ -40,28 +39,21 @@ class Producer:
     Args:
         number: Which one, counted over all that were ever started.
         channel: To it.
-        worker: Its process or thread.
+        process: It.
         began: Whether it has said hello.
         claims: Batches that it was given and has not made yet, the one that it is at first.
     """
 
     number: int
     channel: Channel
-    worker: BaseProcess | threading.Thread
+    process: BaseProcess
     began: bool = False
     claims: deque[Position] = field(default_factory=deque)
 
-    @property
-    def pid(self) -> int | None:
-        """Its process number; None for a thread."""
-        return self.worker.pid if isinstance(self.worker, BaseProcess) else None
-
     def how_it_ended(self) -> str:
         """Why it is gone, in words that follow its name."""
-        if isinstance(self.worker, threading.Thread):
-            return "ended"
-        self.worker.join(_PATIENCE_S)
-        code = self.worker.exitcode
+        self.process.join(_PATIENCE_S)
+        code = self.process.exitcode
         if code is None or code >= 0:
             return "ended" if code is None else f"ended with exit code {code}"
         return _BY_SIGNAL.get(-code) or f"was killed by signal {-code}"
@@ -80,27 +72,19 @@ class Crew:
     Args:
         maker: Makes batches.
         plan: Says which samples are in them.
-        kind: Processes or threads.
-        start_method: How processes are started.
     """
 
-    def __init__(self, maker: BatchMaker, plan: EpochPlan, kind: Kind, start_method: StartMethod) -> None:
-        self._maker, self._plan, self._kind = maker, plan, kind
-        self._context: Any = multiprocessing.get_context(start_method)
+    def __init__(self, maker: BatchMaker, plan: EpochPlan) -> None:
+        self._maker, self._plan = maker, plan
+        self._context: Any = multiprocessing.get_context("forkserver")
         self._count = 0
-        if start_method == "forkserver":  # imports once for all producers, and for those that replace them
-            modules = ["__main__", "smallfiles.ring.producer", type(maker).__module__]
-            self._context.set_forkserver_preload(modules)
+        # Imported once for all producers, and for those that replace them.
+        self._context.set_forkserver_preload(["__main__", "smallfiles.ring.producer", type(maker).__module__])
 
     def start(self) -> Producer:
         """One more producer."""
         self._count += 1
         ours, theirs = pair()
-        if self._kind == "threads":
-            arguments = (theirs, self._maker, self._plan)
-            thread = threading.Thread(target=produce, args=arguments, name="ring producer", daemon=True)
-            thread.start()
-            return Producer(self._count, ours, thread)
         process = self._context.Process(
             target=run_process, args=(theirs.socket, self._maker, self._plan), daemon=True
         )
@@ -126,7 +110,7 @@ def _unsendable(error: Exception) -> RingError:
     return RingError(
         f"the batch maker cannot be sent to a process ({error})",
         expected="a maker that can be pickled: of a class in a module, without open files",
-        next_step="Define its class in a module, or fill the ring by threads",
+        next_step="Define its class in a module",
     )
 
 
@@ -144,8 +128,8 @@ def end(producers: list[Producer]) -> None:
         producer.channel.close()
     until = time.monotonic() + _PATIENCE_S
     for producer in producers:
-        producer.worker.join(max(0.0, until - time.monotonic()))
+        producer.process.join(max(0.0, until - time.monotonic()))
     for producer in producers:
-        if isinstance(producer.worker, BaseProcess) and producer.worker.is_alive():
-            producer.worker.kill()
-            producer.worker.join(_PATIENCE_S)
+        if producer.process.is_alive():
+            producer.process.kill()
+            producer.process.join(_PATIENCE_S)

@@ -103,7 +103,7 @@ class Filler:
             lambda: self.status().as_json(),
         )
         self._workshop = Workshop(
-            Crew(maker, plan, config.kind, config.start_method),
+            Crew(maker, plan),
             self._book,
             order,
             self._memory,
@@ -136,7 +136,6 @@ class Filler:
 
         Raises:
             RingError: Producers die again and again.
-            ResourceError: There is no memory for two slots.
         """
         assert self._desk is not None and self._workshop is not None and self._memory is not None
         try:

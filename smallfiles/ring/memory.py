@@ -4,14 +4,13 @@ Its name is removed before anything is written, and other processes get it by a 
 frees it when the last process has ended, in whatever way: nothing of it can stay in `/dev/shm`.
 
 The trap: a file in `/dev/shm` may be made larger than what is free, and the first write beyond that kills
-the process with a bus error (pytorch/pytorch#5040). So each slot is allocated before it is first filled.
+the process with a bus error (pytorch/pytorch#5040). So all of it is allocated before it is used.
 Notebook 08 teaches the ring.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import mmap
 import os
 import tempfile
@@ -95,7 +94,6 @@ class Memory:
 
     def __init__(self, fd: int, slots: int, one_bytes: int) -> None:
         self.fd, self.slots, self.one_bytes = fd, slots, one_bytes
-        self._held: set[int] = set()
         try:
             if os.fstat(fd).st_size != _total_bytes(slots, one_bytes):
                 raise ResourceError(
@@ -112,29 +110,23 @@ class Memory:
 
     @classmethod
     def create(cls, folder: Path, slots: int, one_bytes: int) -> Memory:
-        """New slots on the file system of `folder`; no slot takes memory before `hold`."""
+        """New slots on the file system of `folder`, all of their memory allocated.
+
+        Raises:
+            ResourceError: Less is free than was when their number was chosen.
+        """
         fd, name = tempfile.mkstemp(dir=folder)
         Path(name).unlink()
         try:
-            os.ftruncate(fd, _total_bytes(slots, one_bytes))
-            os.posix_fallocate(fd, slots * one_bytes, PAGE_BYTES)
+            os.posix_fallocate(fd, 0, _total_bytes(slots, one_bytes))
         except OSError as error:
             os.close(fd)
-            raise _no_room(folder, one_bytes) from error
+            raise ResourceError(
+                f"{folder} has no room for {slots:,} slots of {bytes_text(one_bytes)} ({error.strerror})",
+                expected="the memory that was free when the ring was planned",
+                next_step="Clear what lies there (df -h /dev/shm), or ask for fewer slots (--slots)",
+            ) from error
         return cls(fd, slots, one_bytes)
-
-    def hold(self, slot: int) -> bool:
-        """Allocate a slot's memory, the first time; False if there is none left."""
-        if slot in self._held:
-            return True
-        try:
-            os.posix_fallocate(self.fd, slot * self.one_bytes, self.one_bytes)
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM):
-                return False
-            raise
-        self._held.add(slot)
-        return True
 
     def sizes(self) -> dict[str, int]:
         """What another process must know beside the file."""
@@ -155,11 +147,3 @@ class Memory:
 
 def _total_bytes(slots: int, one_bytes: int) -> int:
     return slots * one_bytes + PAGE_BYTES  # the last page holds the counters
-
-
-def _no_room(folder: Path, one_bytes: int) -> ResourceError:
-    return ResourceError(
-        f"{folder} has no room for a slot of {bytes_text(one_bytes)}",
-        expected="free memory there",
-        next_step="Clear what lies there, or choose another place (--where)",
-    )

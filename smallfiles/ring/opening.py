@@ -40,7 +40,7 @@ def open_ring(
     *,
     start: tuple[int, int] | None = None,
 ) -> RingLoader:
-    """A ring that this process fills itself, by threads or processes.
+    """A ring that this process fills itself, by processes of its own.
 
     The batches are those that a `DataLoader` over the same maker and plan gives, so many of them ahead
     that a slow read or an evaluation does not stop the GPU.

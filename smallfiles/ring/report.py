@@ -38,7 +38,7 @@ class RingStatus:
         filler_epoch: Epoch of the batch that is claimed next.
         filler_batch: Its number in the epoch.
         finished: Whether all epochs are done.
-        producers: Processes or threads that make batches.
+        producers: Processes that make batches.
         restarts: How many died and were replaced.
         made: Batches made since the filler began.
         consumed: Batches that trainers are done with since then.

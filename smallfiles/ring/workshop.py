@@ -10,9 +10,7 @@ import selectors
 from collections import Counter
 from collections.abc import Callable
 
-from smallfiles.errors import ResourceError
-from smallfiles.progress import bytes_text
-from smallfiles.ring import crew, memory
+from smallfiles.ring import crew
 from smallfiles.ring.book import Book, Position
 from smallfiles.ring.channel import Message
 from smallfiles.ring.crew import Crew, Producer
@@ -67,7 +65,7 @@ class Workshop:
         depth = 2 if self._book.slots >= 3 * len(self._producers) else 1
         for held in range(depth):
             for producer in [p for p in self._producers.values() if p.began and len(p.claims) == held]:
-                claim = self._claim(producer)
+                claim = self._book.claim(producer.number)
                 if claim is None:
                     return
                 producer.claims.append(claim[0])
@@ -118,7 +116,7 @@ class Workshop:
             raise RingError(
                 f"{_DEATHS_BEFORE_BEGINNING} producers in a row ended before they began; the last one {how}",
                 expected="processes that can import the program that started them",
-                next_step='Start the program under `if __name__ == "__main__":`, or use threads',
+                next_step='Start the program under `if __name__ == "__main__":`',
             )
         if producer.began and at is not None and self._deaths[at] >= _DEATHS_AT_ONE_BATCH:
             samples = ", ".join(str(index) for index in self._order.indices(at)[:5])
@@ -128,18 +126,3 @@ class Workshop:
                 expected="producers that survive every batch",
                 next_step="Ask for more memory or fewer producers; if that does not help, see these samples",
             )
-
-    def _claim(self, producer: Producer) -> tuple[Position, int] | None:
-        while (claim := self._book.claim(producer.number)) is not None:
-            if self._memory.hold(claim[1]):
-                return claim
-            self._book.retire(claim[1])
-            if self._book.slots < memory.FEWEST_SLOTS:
-                raise ResourceError(
-                    f"shared memory has no room for {memory.FEWEST_SLOTS} slots of "
-                    f"{bytes_text(self._memory.one_bytes)} any more",
-                    expected="the memory that was free when the ring was made",
-                    next_step="Clear what lies there (df -h /dev/shm), or lower the batch size",
-                )
-            self._note(f"shared memory is full: the ring goes on with {self._book.slots:,} slots")
-        return None

@@ -175,7 +175,7 @@ class TestStalls:
 
 def test_a_filler_beside_the_notebook_ends_with_its_block(packed):
     name = f"feeding-{os.getpid()}"
-    config = RingConfig(name=name, slots=2, producers=1, kind="threads", epochs=1)
+    config = RingConfig(name=name, slots=2, producers=1, epochs=1)
     with (
         filling(config, packed, "--batch", "8", "--size", "32") as program,
         ring.attach(name, rank=None, wait_s=60) as batches,

@@ -33,12 +33,10 @@ def plan():
 
 @pytest.fixture
 def config(where):
-    """Quick to start: threads."""
+    """Small; its fork server starts once for all tests."""
 
     def make(**more):
-        return RingConfig(
-            **{"kind": "threads", "slots": 5, "producers": 2, "where": where, "wait_s": 20, **more}
-        )
+        return RingConfig(**{"slots": 5, "producers": 2, "where": where, "wait_s": 20, **more})
 
     return make
 

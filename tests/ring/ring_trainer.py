@@ -1,6 +1,7 @@
 """Trainers and fillers as programs, for tests that kill them; a trainer logs a digest of each batch."""
 
 import hashlib
+import multiprocessing.forkserver
 import os
 import sys
 import time
@@ -20,15 +21,13 @@ def digest(batch):
     return hashlib.sha256(bytes(batch["pixels"]) + bytes(batch["index"])).hexdigest()[:16]
 
 
-def main(how, where, name, log, epochs, pause_s, kind="threads", start_method="fork"):
+def main(how, where, name, log, epochs, pause_s):
     """A trainer that attaches to a ring, or opens its own."""
     if how == "attach":
         loader = ring.attach(name, where=Path(where), wait_s=60, rank=None)
     else:
         config = ring.RingConfig(
             name=name,
-            kind=kind,
-            start_method=start_method,
             slots=6,
             producers=2,
             where=Path(where),
@@ -46,12 +45,10 @@ def main(how, where, name, log, epochs, pause_s, kind="threads", start_method="f
                 time.sleep(float(pause_s))
 
 
-def fill(where, name, epochs, delay_s, kind="threads", start_method="fork", seed="0"):
+def fill(where, name, epochs, delay_s, seed="0"):
     """A filler without a trainer."""
     config = ring.RingConfig(
         name=name,
-        kind=kind,
-        start_method=start_method,
         epochs=int(epochs),
         slots=6,
         producers=2,
@@ -68,6 +65,7 @@ def fill(where, name, epochs, delay_s, kind="threads", start_method="fork", seed
 
 def run(words, errors):
     """One of them as a process, with standard error in a file."""
+    multiprocessing.forkserver._forkserver.__init__()  # that of the parent is none of ours
     descriptor = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.dup2(descriptor, 2)
     sys.stderr = os.fdopen(2, "w", buffering=1)

@@ -2,7 +2,6 @@
 
 import os
 import stat
-import warnings
 
 import numpy as np
 import pytest
@@ -18,22 +17,15 @@ from smallfiles.ring import RingConfig, RingError
 from smallfiles.ring.channel import connect
 
 
-@pytest.mark.parametrize(
-    "kind, start_method",
-    [("threads", "forkserver"), ("processes", "fork"), ("processes", "forkserver"), ("processes", "spawn")],
-)
-def test_all_epochs_are_those_of_the_plan(kind, start_method, maker, plan, config, same):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads, which was asked for
-        chosen = config(kind=kind, start_method=start_method, epochs=3)
-        with ring.open_ring(maker, plan, chosen) as loader:
-            for epoch in range(3):
-                assert len(loader) == 7
-                count = 0
-                for number, batch in enumerate(loader):
-                    same(batch, maker, plan, epoch, number)
-                    count += 1
-                assert count == 7
+def test_all_epochs_are_those_of_the_plan(maker, plan, config, same):
+    with ring.open_ring(maker, plan, config(epochs=3)) as loader:
+        for epoch in range(3):
+            assert len(loader) == 7
+            count = 0
+            for number, batch in enumerate(loader):
+                same(batch, maker, plan, epoch, number)
+                count += 1
+            assert count == 7
     assert len(loader.fill_history) == 21
 
 
@@ -41,7 +33,7 @@ def test_it_gives_what_a_data_loader_gives(where):
     maker = Numbers(seed=9)
     settings = LoaderConfig(batch=8, seed=4, mode="main")
     peer = make_loader(maker, settings)
-    with ring.open_ring(maker, peer.plan, RingConfig(kind="threads", slots=4, where=where)) as loader:
+    with ring.open_ring(maker, peer.plan, RingConfig(slots=4, where=where)) as loader:
         for _ in range(2):
             for ours, theirs in zip(loader, peer, strict=True):
                 assert ours.keys() == theirs.keys()
@@ -160,7 +152,7 @@ def test_a_maker_that_cannot_be_sent_is_refused(plan, config):
         pass
 
     with pytest.raises(RingError, match="cannot be sent to a process"):
-        ring.open_ring(Local(), plan, config(kind="processes", start_method="spawn"))
+        ring.open_ring(Local(), plan, config())
 
 
 def test_two_rings_at_once_do_not_meet(maker, plan, config, same):
@@ -366,8 +358,6 @@ def test_a_ring_that_does_not_fit_is_refused_with_the_numbers(maker, plan, confi
         {"slots": 4, "size_bytes": 1},
         {"slots": None, "size_bytes": 0},
         {"wait_s": -1},
-        {"kind": "fibres"},
-        {"start_method": "vfork"},
         {"copy": "gpu"},
     ],
 )

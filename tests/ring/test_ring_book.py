@@ -21,7 +21,7 @@ ALL = [Position(epoch, batch) for epoch, length in enumerate(LENGTHS) for batch 
 
 
 class Ring(RuleBasedStateMachine):
-    """Producers that die, a trainer that dies or jumps, memory that is short; slots hold what was made."""
+    """Producers that die, a trainer that dies or jumps; slots hold what was made."""
 
     @initialize(slots=st.integers(2, 6), start=st.sampled_from(ALL))
     def begin(self, slots, start):
@@ -55,14 +55,6 @@ class Ring(RuleBasedStateMachine):
         assert set(lost) <= set(mine.values())
         for slot in mine:
             del self.work[slot]
-
-    @precondition(lambda self: self.work and self.book.slots > 2)
-    @rule(data=st.data())
-    def run_out_of_memory(self, data):
-        slot = data.draw(st.sampled_from(sorted(self.work)))
-        self.book.retire(slot)
-        del self.work[slot]
-        self.held[slot] = GARBAGE
 
     @rule(ahead=st.integers(1, 4))
     def deliver(self, ahead):

@@ -76,9 +76,7 @@ def test_a_program_fills_and_training_attaches_by_name(packed, where):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_filler_that_is_told_to_end_leaves_nothing(number, packed, where, capsys):
-    program = start(
-        "fill", packed, "--where", where, "--batch", 6, "--size", 32, "--slots", 3, "--as", "threads"
-    )
+    program = start("fill", packed, "--where", where, "--batch", 6, "--size", 32, "--slots", 3)
     try:
         until = time.monotonic() + 60
         while not (ring.names(where) and ring.status("train", where).state == "waiting for a trainer"):
@@ -122,8 +120,8 @@ def test_what_a_killed_filler_left_is_shown_and_cleaned(packed, where, capsys):
     "config",
     [
         RingConfig(name="train"),
-        RingConfig(name="val", slots=9, producers=3, kind="threads", epochs=4, resume=False),
-        RingConfig(name="x", size_bytes=10**9, start_method="spawn", where=Path("/tmp/a b")),
+        RingConfig(name="val", slots=9, producers=3, epochs=4, resume=False),
+        RingConfig(name="x", size_bytes=10**9, where=Path("/tmp/a b")),
     ],
 )
 def test_a_configuration_prints_its_own_command_line(config):
@@ -155,9 +153,7 @@ def test_a_fill_without_data_is_refused(capsys):
 def test_raw_bytes_travel_by_ring_too(packed, where):
     config = LoaderConfig(batch=6, mode="main")
     expected = make_loader(packed, config)
-    with ring.open_ring(
-        expected.dataset.maker, expected.plan, RingConfig(kind="threads", slots=3, where=where)
-    ) as loader:
+    with ring.open_ring(expected.dataset.maker, expected.plan, RingConfig(slots=3, where=where)) as loader:
         for ours, theirs in zip(loader, expected, strict=True):
             assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
@@ -172,7 +168,7 @@ def test_a_bad_picture_is_named_as_the_loader_names_it(packed, where, tmp_path):
     for error_kind in ("stop", "skip"):
         settings = LoaderConfig(batch=6, mode="main", on_error=error_kind)
         expected = make_loader(out, settings, transform=images.CentreCrop(64, 32))
-        config = RingConfig(kind="threads", slots=3, where=where)
+        config = RingConfig(slots=3, where=where)
         with ring.open_ring(expected.dataset.maker, expected.plan, config) as loader:
             if error_kind == "skip":
                 assert sum(len(batch["index"]) for batch in loader) == 19

@@ -101,7 +101,7 @@ def kill_producers(count, seed, config, same, delay_s=0.002):
     maker, victims, seen = Numbers(delay_s=delay_s), [], 0
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        with ring.open_ring(maker, PLAN, config(kind="processes", start_method="fork", slots=8)) as loader:
+        with ring.open_ring(maker, PLAN, config(slots=8)) as loader:
             while len(victims) < count:
                 epoch = loader.schedule.epoch
                 for number, batch in enumerate(loader):
@@ -109,7 +109,8 @@ def kill_producers(count, seed, config, same, delay_s=0.002):
                     seen += 1
                     if rng.random() < 0.3 and len(victims) < count:
                         producers = loader._own.filler._workshop._producers.values()
-                        alive = [p.pid for p in list(producers) if p.pid not in victims]
+                        pids = [producer.process.pid for producer in list(producers)]
+                        alive = [pid for pid in pids if pid not in victims]
                         time.sleep(rng.random() * delay_s)
                         if alive:
                             victims.append(rng.choice(alive))
@@ -145,7 +146,7 @@ def test_a_sample_that_kills_every_producer_is_named(config, tmp_path):
     maker = Deadly(bad=bad, tally=str(tally))
     with (
         pytest.warns(RingWarning, match="while making batch 2 of epoch 0"),
-        ring.open_ring(maker, PLAN, config(kind="processes", start_method="fork", producers=1)) as loader,
+        ring.open_ring(maker, PLAN, config(producers=1)) as loader,
         pytest.raises(
             RingError, match=rf"5 producers died at batch 2 of epoch 0 \(samples {bad}, .*signal 9"
         ),
@@ -159,7 +160,7 @@ def test_a_sample_that_kills_a_producer_once_is_made_again(config, same, tmp_pat
     maker = Deadly(bad=int(PLAN.batches(0)[5][0]), deaths=2, tally=str(tally))
     with (
         pytest.warns(RingWarning, match="another one was started"),
-        ring.open_ring(maker, PLAN, config(kind="processes", start_method="fork")) as loader,
+        ring.open_ring(maker, PLAN, config()) as loader,
     ):
         for number, batch in enumerate(loader):
             same(batch, Numbers(), PLAN, 0, number)
@@ -190,19 +191,18 @@ def after(line):
     return (epoch, batch + 1) if batch < 6 else (epoch + 1, 0)
 
 
-@pytest.mark.parametrize("kind", ["threads", "processes"])
-def test_a_killed_filler_is_told_and_its_successor_goes_on(kind, programs, where, tmp_path):
+def test_a_killed_filler_is_told_and_its_successor_goes_on(programs, where, tmp_path):
     log, rng, kills = tmp_path / "log", random.Random(4), 12
     trainer = programs("attach", where, "train", log, 30, 0.002)  # it comes before any filler
     orphans = []
     for _ in range(kills):
         before = len(lines(log))
-        filler = programs("fill", where, "train", 30, 0.0005, kind)
+        filler = programs("fill", where, "train", 30, 0.0005)
         wait_for(lambda before=before: len(lines(log)) > before + rng.randrange(1, 12))
         orphans += children(filler.pid)
         filler.kill()
         assert ring.status("train", where).state == "gone"
-    filler = programs("fill", where, "train", 30, 0, kind)
+    filler = programs("fill", where, "train", 30, 0)
     assert trainer.wait() == 0
     assert filler.wait() == 0
     check(lines(log), 30)
@@ -216,17 +216,14 @@ def test_a_new_filler_of_other_batches_is_refused_by_the_trainer(programs, where
     filler = programs("fill", where, "train", 10, 0)
     wait_for(lambda: len(lines(log)) > 3)
     filler.kill()
-    programs("fill", where, "train", 10, 0, "threads", "fork", 1)
+    programs("fill", where, "train", 10, 0, 1)
     assert trainer.wait() == 1
     assert "ring train holds other batches: 50 samples in batches of 8, seed 6" in trainer.told()
 
 
-@pytest.mark.parametrize("kind, start_method", [("threads", "fork"), ("processes", "fork")])
-def test_what_a_kill_of_everything_leaves_is_small_and_taken_over(
-    kind, start_method, programs, where, tmp_path
-):
+def test_what_a_kill_of_everything_leaves_is_small_and_taken_over(programs, where, tmp_path):
     log = tmp_path / "log"
-    trainer = programs("open", where, "train", log, 9, 0.001, kind, start_method)
+    trainer = programs("open", where, "train", log, 9, 0.001)
     wait_for(lambda: len(lines(log)) > 20)
     workers = children(trainer.pid)
     trainer.kill()
@@ -236,7 +233,7 @@ def test_what_a_kill_of_everything_leaves_is_small_and_taken_over(
     status = ring.status("train", where)
     assert status.state == "gone"
     assert "the trainer was at batch" in status.sentence()
-    trainer = programs("open", where, "train", log, 9, 0, kind, start_method)
+    trainer = programs("open", where, "train", log, 9, 0)
     assert trainer.wait() == 0
     check(lines(log), 9, repeats=1)
 
@@ -284,14 +281,14 @@ def test_a_successor_that_knocks_before_the_last_words_were_heard_goes_on_behind
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("how", ["threads", "processes", "fill"])
+@pytest.mark.parametrize("how", ["open", "fill"])
 def test_a_signal_leaves_nothing(number, how, programs, where, tmp_path):
     log = tmp_path / "log"
     if how == "fill":
-        program = programs("fill", where, "train", 1000, 0.001, "processes")
+        program = programs("fill", where, "train", 1000, 0.001)
         trainer = programs("attach", where, "train", log, 1000, 0.001)
     else:
-        program = trainer = programs("open", where, "train", log, 1000, 0.001, how, "fork")
+        program = trainer = programs("open", where, "train", log, 1000, 0.001)
     wait_for(lambda: len(lines(log)) > 10)
     workers = children(program.pid)
     assert program.kill(number) in (-number, 1)

@@ -160,7 +160,7 @@ def _by_loader(maker: Stalling, supply: str, ahead: int) -> Run:
 
 def _by_ring(maker: Stalling, supply: str) -> Run:
     plan = make_loader(maker, LoaderConfig(batch=BATCH, mode="main", rank=0, world_size=1)).plan
-    settings = RingConfig(slots=SLOTS, producers=1, kind="threads")
+    settings = RingConfig(slots=SLOTS, producers=1)
     with open_ring(maker, plan, settings) as ring:
         share, began_s = _trained(ring)
         history = ring.fill_history
