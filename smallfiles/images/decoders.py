@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from smallfiles.errors import MissingPackageError, ResourceError
 from smallfiles.images import turbo
 from smallfiles.images.crops import Box
 from smallfiles.images.decoding import Pixels, decode_reduced
@@ -114,22 +113,3 @@ DECODERS: dict[str, Decoder] = {
 def best_decoder() -> Decoder:
     """The decoder that the transforms use here."""
     return next(decoder for decoder in DECODERS.values() if decoder.installed())
-
-
-def get_decoder(name: str) -> Decoder:
-    """A decoder that is installed.
-
-    Raises:
-        MissingPackageError: OpenCV or torchvision is not installed.
-        ResourceError: There is no TurboJPEG 3.
-    """
-    decoder = DECODERS[name]
-    if decoder.installed():
-        return decoder
-    if name == "turbojpeg":
-        raise ResourceError(
-            "there is no TurboJPEG 3 (libturbojpeg.so.0 of libjpeg-turbo 3.0 or later) here",
-            expected="it in the system, in the conda environment or in the package pylibjxl",
-            next_step="Run: python -m pip install pylibjxl",
-        )
-    raise MissingPackageError.of("opencv-python-headless" if name == "opencv" else name, "compare", name)

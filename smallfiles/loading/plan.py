@@ -104,14 +104,6 @@ class EpochPlan:
             return (min(own) // self.batch * self.batch,) * self.world_size
         return (max(own),) * self.world_size if self.pad else own
 
-    def padded(self, epoch: int = 0) -> int:
-        """How many samples come a second time in an epoch, over all ranks."""
-        return max(0, sum(self.samples_per_rank(epoch)) - self.samples)
-
-    def dropped(self, epoch: int = 0) -> int:
-        """How many samples do not come in an epoch, over all ranks."""
-        return max(0, self.samples - sum(self.samples_per_rank(epoch)))
-
     def indices(self, epoch: int) -> Order:
         """Numbers of this rank's samples in the order of its batches."""
         if not self.streams:

@@ -86,22 +86,6 @@ def node_local(path: Path, variable: str = "", root: Path = Path("/")) -> NodeLo
     return NodeLocal(path, variable, found, free, found.inodes_free, in_memory)
 
 
-def node_local_directories(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> list[NodeLocal]:
-    """The usable storage of this node, in the order in which sites mean it.
-
-    Reading it disturbs nobody else, which no shared file system can say.
-
-    Args:
-        env: Environment variables; those of this process if None.
-        root: Where `proc` and `sys` are; another folder in tests.
-
-    Returns:
-        Directories that are there, may be written to and are not shared with other nodes.
-    """
-    named = named_directories(env)
-    return [node_local(path, variable, root) for variable, path in named if problem_of(path) is None]
-
-
 def memory_headroom_bytes(root: Path = Path("/")) -> int:
     """How much more memory this job may fill before something is killed.
 

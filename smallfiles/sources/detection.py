@@ -40,12 +40,10 @@ def load(
     sizes: bool = True,
     strict: bool = False,
     allow_truncated: bool = False,
-    spool: Path | None = None,
-    threads: int = 32,
 ) -> Source:
     """Read a data set: which samples it has, and where their bytes are.
 
-    Metadata operations run `threads` at a time, since each waits for a parallel file system.
+    Metadata operations run many at a time, since each waits for a parallel file system.
 
     Args:
         path: A folder, a tar file (also compressed, or a tar of tars), a packed output or a manifest (.json).
@@ -60,8 +58,6 @@ def load(
         sizes: Also learn every file's size (one metadata operation each).
         strict: Refuse what would otherwise be left out with a note.
         allow_truncated: Take the whole members of a tar that was cut off.
-        spool: Folder to decompress a compressed tar into, so that it can be read at random.
-        threads: Metadata operations in flight at once.
 
     Returns:
         The source, with what it was recognised as and what was odd.
@@ -81,8 +77,6 @@ def load(
         sizes=sizes,
         strict=strict,
         allow_truncated=allow_truncated,
-        spool=spool,
-        threads=threads,
     )
     path = Path(path)
     if kind not in ("auto", *KINDS):

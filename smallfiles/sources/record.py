@@ -54,7 +54,6 @@ class Options:
         label_order: ImageNet only: rank of the sorted wnid, or the order of the devkit's ids.
         strict: Refuse what would otherwise be left out with a note.
         allow_truncated: Take the whole members of a tar file that was cut off.
-        spool: Folder to decompress a compressed tar file into, so that it can be read at random.
         threads: Metadata operations in flight at once.
     """
 
@@ -67,7 +66,6 @@ class Options:
     label_order: LabelOrder = "sorted"
     strict: bool = False
     allow_truncated: bool = False
-    spool: Path | None = None
     threads: int = 32
 
     def __post_init__(self) -> None:

@@ -108,7 +108,6 @@ def test_every_key_comes_back_from_its_member_name(key):
     for shared in (set(), {names.split_key(key)[0]}):
         stem, suffix = names.split_key(key, shared)
         assert names.key_of(f"{stem}.{suffix}") == key
-        assert names.split_member(f"{stem}.{suffix}") == (stem, suffix)
         assert base_plus_ext(f"{stem}.{suffix}") == (stem, suffix)
         assert base_plus_ext(f"{stem}.cls") == (stem, "cls")
         assert suffix.lower() not in names.RESERVED

@@ -10,7 +10,7 @@ from pictures import by_pillow, difference, encoded, jpeg, pixels
 from PIL import Image
 
 from smallfiles import images
-from smallfiles.errors import SmallfilesError, UsageError
+from smallfiles.errors import UsageError
 from smallfiles.images import decoding, turbo
 from smallfiles.images.header import read_header
 from smallfiles.images.picture import open_picture
@@ -322,12 +322,8 @@ def test_every_installed_decoder_agrees():
             assert difference(decoder.decode(data), by_pillow(data)) <= (0.02, 4), name
 
 
-def test_a_missing_decoder_is_named_with_the_line_that_installs_it(monkeypatch):
-    from smallfiles.images import decoders
-
+def test_without_turbojpeg_3_simplejpeg_decodes(monkeypatch):
     monkeypatch.setattr(turbo, "library", lambda: None)
-    with pytest.raises(SmallfilesError, match="pip install pylibjxl"):
-        decoders.get_decoder("turbojpeg")
     assert images.best_decoder().name == "simplejpeg"
 
 

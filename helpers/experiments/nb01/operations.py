@@ -52,15 +52,6 @@ class Operations:
         """Half of these took less."""
         return float(np.median(self.warm[name]))
 
-    def percentile_s(self, name: str, percent: float) -> float:
-        """This share of them took less."""
-        return float(np.percentile(self.warm[name], percent))
-
-    @property
-    def per_file_s(self) -> float:
-        """Median of open, read and close together: what one small file costs, warm."""
-        return float(np.median(self.warm["open"] + self.warm["read"] + self.warm["close"]))
-
     def rows(self) -> list[tuple[str, np.ndarray]]:
         """Name and times of each operation, the cold reads after the warm ones."""
         rows = [(f"{name}, warm" if name == "read" else name, self.warm[name]) for name in NAMES]

@@ -71,15 +71,6 @@ def _percent(match: re.Match[str]) -> str:
     return f"%{ord(match[0]):02X}"
 
 
-def split_member(name: str) -> tuple[str, str] | None:
-    """Stem and suffix of a member by webdataset's rule; None for members that it leaves out."""
-    folder, slash, base = name.rpartition("/")
-    stem, dot, suffix = base.partition(".")
-    if not stem or not dot or _SKIPPED_FOLDER.match(name):
-        return None
-    return folder + slash + stem, suffix
-
-
 def key_of(name: str) -> str:
     """The key that was stored under the member `name` (of a shard that we wrote)."""
     folder, slash, base = name.rpartition("/")

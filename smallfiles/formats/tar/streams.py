@@ -1,7 +1,7 @@
 """Read a tar by position: plain files anywhere, compressed ones forward only.
 
 A compressed stream has no positions: to reach byte n, everything before it is decompressed. So a
-tar.gz is read in its own order, or decompressed once onto scratch (`spool`) and read at random.
+tar.gz is read in its own order.
 
 The trap: `gzip` on a JPEG archive saves nothing and forbids random access. Notebook 05 measures it.
 
@@ -19,10 +19,7 @@ import zlib
 from pathlib import Path
 from typing import Any, Protocol
 
-import xxhash
-
-from smallfiles.atomic import replaced
-from smallfiles.errors import DamagedFileError, FormatError, MissingPackageError, ResourceError
+from smallfiles.errors import DamagedFileError, FormatError, MissingPackageError
 from smallfiles.samples import Buffer
 
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -266,42 +263,3 @@ class StreamedStore:
         self._lowest = min(self._lowest, start)
         self._stream = ForwardFile(self.path, self._compression)
         return self._stream
-
-
-def spool(path: Path, folder: Path) -> Path:
-    """Decompress a tar once, onto scratch, so that it can be read at random.
-
-    Args:
-        path: A compressed tar.
-        folder: Where the plain one goes; made if missing. One of the same archive is used again.
-
-    Returns:
-        The plain tar.
-
-    Raises:
-        DamagedFileError: The stream is damaged or cut; nothing is left behind.
-        ResourceError: It cannot be written there.
-    """
-    compression = compression_of(path)
-    if compression is None:
-        return path
-    about = path.stat()
-    mark = xxhash.xxh3_64_hexdigest(f"{path.absolute()}\0{about.st_size}\0{about.st_mtime_ns}".encode())
-    out = folder / f"{path.name.partition('.')[0]}-{mark}.tar"
-    if out.exists():
-        return out
-    source = ForwardFile(path, compression)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with replaced(out) as partial, partial.open("wb") as file:
-            while data := source.read(source.position, _STEP_BYTES):
-                file.write(data)
-    except OSError as error:
-        raise ResourceError(
-            f"{path} cannot be decompressed into {folder} ({error})",
-            expected="a folder with room for the plain archive",
-            next_step="Choose a scratch folder with more room",
-        ) from error
-    finally:
-        source.close()
-    return out

@@ -1,7 +1,7 @@
 """Any tar file as a source, read in place: nothing is unpacked, no inode is spent.
 
 Labels come from class folders (as in ImageFolder), from webdataset's side files, or not at all. A tar
-of tars is indexed inside; a tar.gz is read in its own order, or decompressed once (`spool`).
+of tars is indexed inside; a tar.gz is read in its own order.
 
 The trap: unpacking 1.28 million files onto a parallel file system costs hours and a quota of inodes,
 and the tar that was downloaded can be read at random as it is. Notebook 05 does it.
@@ -25,7 +25,6 @@ from smallfiles.folders import canonical_split, choose_split
 from smallfiles.formats import provenance
 from smallfiles.formats.tar import sides
 from smallfiles.formats.tar.archive import Archive, as_mask, index
-from smallfiles.formats.tar.streams import spool
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.arrays import from_numpy
 from smallfiles.progress import plural
@@ -43,7 +42,6 @@ __all__ = [
     "open_archive",
     "open_store",
     "samples_of",
-    "spool",
 ]
 
 
@@ -65,10 +63,9 @@ def load(path: Path, options: Options | None = None) -> Source:
 
 
 def open_archive(path: Path, options: Options) -> Archive:
-    """Index a tar, after decompressing it onto scratch if that was asked for."""
+    """Index a tar."""
     with as_source():
-        place = spool(path, options.spool) if options.spool else path
-        return index(place, threads=options.threads, allow_truncated=options.allow_truncated)
+        return index(path, threads=options.threads, allow_truncated=options.allow_truncated)
 
 
 def samples_of(archive: Archive, options: Options) -> Archive:

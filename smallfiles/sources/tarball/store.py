@@ -173,7 +173,7 @@ class StreamStore(_Store):
             raise SourceError(
                 f"{path} was asked of {self.describe()} after a later file; it is compressed",
                 expected="files in the archive's order, since a compressed stream has no way back",
-                next_step=f"Decompress it (gunzip -k {self.path.name}), or give a scratch folder as spool",
+                next_step=f"Decompress it once: gunzip -k {self.path.name}",
             )
         if stream is not None:
             stream.close()
