@@ -93,7 +93,7 @@ class Attempt:
         if type(got) is not type(expected) or not _same(got, expected):
             raise self.wrong(shown(got), shown(expected), because)
 
-    def require(self, holds: bool, *, got: Any, expected: str, because: str) -> None:
+    def require(self, holds: bool, got: Any, expected: str, because: str) -> None:
         """Refuse what has not this property.
 
         Args:

@@ -1,0 +1,565 @@
+"""Exercise 03: Flickr30K in one Arrow file, read by a DataLoader.
+
+    read_captions       results.csv, its bad row repaired
+    write_flickr30k     one row an image; the check opens the file
+    captions_of         the text without the images
+    make_loader         batches of padded numbers from two workers
+    flickr30k_file      looks at a file that is already there, made by a job from the whole set
+
+The five mistakes of a published solution are among those that are known: the wrong delimiter, a NaN
+caption, an image stored once a caption, a vocabulary of `str(bytes)`, the whole file read to get its
+captions. Notebook 03 sends participants here.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, SequentialSampler
+
+from exercises.checks.attempt import Attempt
+from exercises.checks.check import check
+from exercises.checks.verdict import Verdict
+from smallfiles import formats, sources
+from smallfiles.captions import CaptionBatch, CaptionDataset, Vocabulary, collate
+from smallfiles.errors import FormatError
+from smallfiles.measure.traffic import watched
+from smallfiles.progress import bytes_text
+
+HEADER = "image_name| comment_number| comment\n"
+MOST_IMAGES = 400
+ROWS = range(16, 129)
+_NESTED = Path("flickr30k_images/flickr30k_images")
+_BUYS = "One large file now stands for {count:,} small ones; it holds every caption, and each image once."
+
+BAD_ROW = "one row of results.csv lost its second `|`; there the comment follows the number. Repair it"
+QUOTING = "quotes belong to the captions; tell a csv reader so (csv.QUOTE_NONE), or cut the lines yourself"
+BYTES = "str() of bytes gives their Python spelling, with b' in front; decode them: data.decode('utf-8')"
+DELIMITER = (
+    "the delimiter is `|`, and a caption may hold one; cut each line at its first two, and nowhere else"
+)
+
+
+# --- Captions of one image ---
+
+Fault: TypeAlias = tuple[Callable[[list[str], Any], bool], str]
+
+
+def _some(fits: Callable[[Any], bool]) -> Callable[[list[str], Any], bool]:
+    return lambda wanted, given: any(fits(text) for text in given if text not in wanted)
+
+
+def _bare(texts: list[str]) -> list[str]:
+    return [" ".join(text.replace('"', " ").split()) for text in texts]
+
+
+# What a wrong list of captions looks like, and the sentence that helps; the first that fits is told.
+TEXT_FAULTS: tuple[Fault, ...] = (
+    (lambda _, got: not isinstance(got, list), "an image has a list of captions; .to_pylist() makes one"),
+    (_some(lambda text: isinstance(text, bytes)), "captions are text; decode bytes: data.decode('utf-8')"),
+    (_some(lambda text: not isinstance(text, str)), f"a caption is lost, and became NaN or null: {BAD_ROW}"),
+    (_some(lambda text: text[:2] in ("b'", 'b"')), BYTES),
+    (_some(lambda text: text.strip() in ("nan", "None", "")), f"a caption is lost: {BAD_ROW}"),
+    (lambda wanted, got: [t.strip() for t in got] == wanted, "blanks are left around the text; use .strip()"),
+    (_some(lambda text: re.match(r"\|?\s*\d+(\s*\||\s)", text) is not None), f"a number is left: {BAD_ROW}"),
+    (
+        lambda wanted, got: sorted(got) == sorted(wanted),
+        "the order is not that of comment_number; sort by it",
+    ),
+    (_some(lambda text: "\n" in text.strip()), f"two rows became one: {QUOTING}"),
+    (lambda wanted, got: _bare(got) == _bare(wanted), QUOTING),
+    (lambda wanted, got: any("|" in t for t in wanted) and len(got) == len(wanted), DELIMITER),
+    (lambda wanted, got: len(got) == len(wanted) - 1, f"one caption is lost: {BAD_ROW}, do not drop it"),
+    (lambda wanted, got: len(got) < len(wanted), "captions are missing; keep all of an image's"),
+    (lambda wanted, got: len(got) > len(wanted), "captions too many; the folder has results.csv twice"),
+    (lambda wanted, got: True, "the text of a caption was changed; store it as it is"),
+)
+MIXED_UP = "these are the captions of another image: the rows of images and captions went out of step"
+
+
+def _expect_texts(attempt: Attempt, wanted: Mapping[Any, list[str]], given: Mapping[Any, Any]) -> None:
+    """Refuse the first image that has other captions."""
+    for name, texts in wanted.items():
+        found = given[name]
+        if type(found) is not list or found != texts:
+            mixed = type(found) is list and found and found in wanted.values()
+            because = MIXED_UP if mixed else next(text for fits, text in TEXT_FAULTS if fits(texts, found))
+            raise attempt.wrong(f"{name}: {found}", f"{name}: {texts}", because)
+
+
+# --- Task 1: the table ---
+
+
+def row(name: str, number: int, caption: str, spoilt: bool = False) -> str:
+    """One row of results.csv; a spoilt one has lost its second delimiter."""
+    return f"{name}| {number}{'   ' if spoilt else '| '}{caption}\n"
+
+
+_DOG = (
+    'A dog runs , jumps and barks .|Someone calls it " dog " .|A brown dog in a café .'
+    "|4 legs and a tail .|A dog , seen from the side ."
+)
+_BOAT = 'A boat on a lake .|" Boats for hire , says a sign .|Two people row .|Clouds , water .|" Closed .'
+_DOGS = [("1000092795.jpg", number, text) for number, text in enumerate(_DOG.split("|"))]
+_BOATS = [("36979.jpg", number, text) for number, text in enumerate(_BOAT.split("|"))]
+_SIGNS = [("4954.jpg", 0, "A sign says A | B ."), ("4954.jpg", 1, "Black ."), ("4954.jpg", 2, "A | .")]
+TABLES: dict[str, tuple[list[tuple[str, int, str]], int | None]] = {
+    # What is special, rows, and the place of the spoilt one: never line 20,001, which could be skipped.
+    "one image, tidy": (_DOGS, None),
+    "captions with quotes that are not closed": (_DOGS + _BOATS, None),
+    "one row has lost its second |": (_DOGS + _BOATS, 4),
+    "another row has lost it, and begins with a digit": (_BOATS + _DOGS, 8),
+    "rows in another order": (sorted(_DOGS + _BOATS, key=lambda cells: (-cells[1], cells[0])), None),
+    "captions that hold a |": (_SIGNS + _DOGS, None),
+    "no rows at all": ([], None),
+}
+
+
+@check(
+    buys="No caption is lost, and no job stops at line 20,001.",
+    errors={
+        ValueError: f"a row has fewer or more parts than your code expects: {DELIMITER}; and {BAD_ROW}",
+        IndexError: f"a row has fewer parts than your code expects: {BAD_ROW}",
+        KeyError: "the header is `image_name| comment_number| comment`, with blanks before two of them",
+    },
+)
+def read_captions(attempt: Attempt) -> None:
+    """`read_captions(csv_file)` gives the captions of each image, in the order of their numbers."""
+    with tempfile.TemporaryDirectory(prefix="smallfiles-") as place:
+        path = Path(place) / "results.csv"
+        for what, (rows, spoilt) in TABLES.items():
+            lines = [row(*cells, spoilt=n == spoilt) for n, cells in enumerate(rows)]
+            path.write_text("".join([HEADER, *lines]), encoding="utf-8")
+            got = attempt(path, _shown=f"results.csv: {what}")
+            because = "the result is looked up by image name later, so it has to be a dict"
+            attempt.require(isinstance(got, dict), got, "a dict: image name -> list of captions", because)
+            wanted: dict[str, list[str]] = {name: [] for name, _, _ in rows}
+            for name, _, text in sorted(rows, key=lambda cells: cells[1]):
+                wanted[name].append(text)
+            _expect_names(attempt, wanted, got)
+            _expect_texts(attempt, wanted, got)
+
+
+def _expect_names(attempt: Attempt, wanted: Mapping[str, Any], got: Mapping[Any, Any]) -> None:
+    strange = [str(name) for name in got if name not in wanted]
+    because = "images are lost: a quote that is never closed swallows the rows after it; csv.QUOTE_NONE"
+    for mark, text in (
+        ("image_name", "the first line is the header; skip it"),
+        ("b'", f"names are text, these are bytes: {BYTES}"),
+        ("", f"the key is what stands before the first `|`; {DELIMITER}"),
+    ):
+        if any(mark in name for name in strange):
+            because = text
+            break
+    attempt.require(set(got) == set(wanted), f"names {sorted(map(str, got))}", f"{sorted(wanted)}", because)
+
+
+# --- Folders to pack: an awkward one, and a part of the participant's own ---
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a packed file of `folder` must hold: captions by image name, sorted, and images' bytes."""
+
+    folder: Path
+    images: Path
+    captions: Mapping[str, list[str]]
+
+    def data(self, name: str) -> bytes:
+        """The bytes of an image."""
+        return (self.images / name).read_bytes()
+
+
+def truth_of(folder: Path) -> Truth:
+    """Read a folder with the package's own reader; refuses what is no Flickr30K."""
+    source = sources.load(folder, "flickr30k", split="all", sizes=False)
+    names = source.manifest.paths.to_pylist()
+    told = dict(zip(names, source.manifest.targets.to_pylist(), strict=True))
+    return Truth(folder, source.root or folder, told)
+
+
+def _kaggle_folder(folder: Path, images: Mapping[str, bytes | Path], table: str) -> Path:
+    """Lay out a folder as Kaggle's archive: images two folders deep, `results.csv` twice."""
+    inner = folder / _NESTED
+    shutil.rmtree(inner.parent, ignore_errors=True)  # a cell that runs again
+    inner.mkdir(parents=True)
+    for place in (inner, inner.parent):
+        (place / "results.csv").write_text(table, encoding="utf-8")
+    for name, content in images.items():
+        if isinstance(content, Path):
+            (inner / name).symlink_to(content.absolute())
+        else:
+            (inner / name).write_bytes(content)
+    return folder
+
+
+def practice_folder(folder: Path, place: Path) -> Path:
+    """The participant's Flickr30K, or at `place` a part of it by links that is quick to pack."""
+    truth = truth_of(folder)
+    table = next((p for depth in ("", "*/", "*/*/") for p in folder.glob(depth + "results.csv")), None)
+    if table and len(truth.captions) <= MOST_IMAGES:
+        return folder
+    lines = table.read_text(encoding="utf-8").split("\n")[1:] if table else []
+    rows = {line: line.partition("|")[0] for line in lines if line.partition("|")[0] in truth.captions}
+    spoilt = [name for line, name in rows.items() if line.count("|") == 1][:1]
+    chosen = dict.fromkeys(sorted({*spoilt, *list(truth.captions)[: MOST_IMAGES - len(spoilt)]}))
+    kept = [f"{line}\n" for line, name in rows.items() if name in chosen]
+    made = [row(name, n, text) for name in chosen for n, text in enumerate(truth.captions[name])]
+    return _kaggle_folder(place, {n: truth.images / n for n in chosen}, "".join([HEADER, *(kept or made)]))
+
+
+TEXTS = (
+    'A child in a red , woollen hat laughs , points and shouts " more " .',
+    "Two women , both in blue , wait at a café .",
+    "A dog runs across the grass .",
+    'Somebody holds a sign that reads " open .',  # a quote that is never closed
+    "People cross a street , some slowly .",
+)
+NAMES = ("998845445.jpg", "1000092795.jpg", "36979.jpg", "2199200615.jpg", "10002456.jpg", "4954.jpg")
+
+
+def _awkward_folder(place: Path) -> Path:
+    """Six images with everything that the real folder has to trip over, and rows out of order."""
+    cells = [(name, number) for number in (3, 0, 4, 1, 2) for name in NAMES]
+    rows = [row(n, i, f"{TEXTS[i][:-2]} beside {n[:4]} .", spoilt=(n, i) == (NAMES[3], 4)) for n, i in cells]
+    return _kaggle_folder(place, {n: _jpeg(seed) for seed, n in enumerate(NAMES)}, "".join([HEADER, *rows]))
+
+
+def _jpeg(seed: int) -> bytes:
+    """A tiny photograph; saving it again gives other bytes."""
+    target = io.BytesIO()
+    pixels = np.random.default_rng(seed).integers(0, 256, (24, 32, 3), np.uint8)
+    Image.fromarray(pixels).save(target, "JPEG", quality=93 - seed, comment=b"from a camera")
+    return target.getvalue()
+
+
+# --- Task 2: the file ---
+
+_ERRORS: dict[type[Exception], str] = {
+    KeyError: "an image has no captions under its name; the key is path.name, and every row counts",
+    StopIteration: "nothing was found; images and results.csv lie a few folders deep: folder.rglob(…)",
+}
+
+
+def write_flickr30k(answer: Any, folder: Path) -> Verdict:
+    """`write_flickr30k(folder, out)` packs a Flickr30K folder and gives the number of images.
+
+    Args:
+        answer: The participant's function.
+        folder: A Flickr30K folder, synthetic or real; of a large one only a part is packed.
+    """
+
+    @check(buys=_BUYS.format(count=len(truth_of(folder).captions)), limit_s=120, errors=_ERRORS)
+    def write_flickr30k(attempt: Attempt) -> None:
+        with tempfile.TemporaryDirectory(prefix="smallfiles-") as name:
+            awkward = truth_of(_awkward_folder(Path(name) / "awkward"))
+            practice = truth_of(practice_folder(folder, Path(name) / "part"))
+            for truth, what in ((awkward, "an awkward folder"), (practice, folder.name)):
+                count, out = len(truth.captions), Path(name) / f"{truth.folder.name}.arrow"
+                got = attempt(truth.folder, out, _shown=f"{count:,} images of {what}, {out.name}")
+                attempt.given(f"the file that write_flickr30k made of {what}")
+                _examine(attempt, out, truth)
+                attempt.expect(count, got, because="return the number of images that were written")
+
+    return write_flickr30k(answer)
+
+
+def flickr30k_file(path: Path | None, folder: Path) -> Verdict:
+    """Say what is wrong with a packed Flickr30K that is already there, for example made by a job.
+
+    Args:
+        path: The Arrow file; None if there is none yet.
+        folder: The folder that it was made of; of a large set 2,000 images are compared in full.
+    """
+
+    @check(
+        buys=_BUYS.format(count=len(truth_of(folder).captions)),
+        limit_s=600,
+        start="Solve the four tasks above first; this check then looks at the file that your functions made.",
+    )
+    def flickr30k_file(attempt: Attempt) -> None:
+        attempt.given(f"the file {attempt.answer.name}, made of {folder.name}")
+        _examine(attempt, attempt.answer, truth_of(folder))
+
+    return flickr30k_file(path)
+
+
+def _examine(attempt: Attempt, path: Path, truth: Truth) -> None:
+    """Raise the first thing that is wrong with a file; each look supposes that those before found nothing."""
+    reader = _opened(attempt, path)
+    batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+    rows, texts = sum(batch.num_rows for batch in batches), sum(map(len, truth.captions.values()))
+    attempt.require(
+        rows <= len(truth.captions) or not texts - 5 <= rows <= texts,  # bad rows may be dropped too
+        f"{rows:,} rows for {len(truth.captions):,} images",
+        "one row an image, with the list of its captions",
+        "one row a caption stores every image five times; gather the captions of an image first",
+    )
+    _types(attempt, reader.schema)
+    _names(attempt, [name for batch in batches for name in batch["key"].to_pylist()], list(truth.captions))
+    _batches(attempt, [batch.num_rows for batch in batches])
+    given = (texts for batch in batches for texts in batch["captions"].to_pylist())
+    _expect_texts(attempt, truth.captions, dict(zip(truth.captions, given, strict=True)))
+    _bytes(attempt, batches, truth)
+
+
+OPENINGS = (
+    (b"PAR1", "this is Parquet, which has no way to read one row alone; use pa.ipc.new_file"),
+    (b"\xff\xff\xff\xff", "this is an IPC stream, without a footer for random access; use pa.ipc.new_file"),
+    (b"", "it does not begin with ARROW1; write it with pa.ipc.new_file, and close the writer"),
+)
+
+
+def _opened(attempt: Attempt, path: Path) -> pa.RecordBatchFileReader:
+    because = "nothing was written there; open `out` for writing, not another name"
+    attempt.require(path.is_file(), "no file", "an Arrow file at the path `out`", because)
+    with path.open("rb") as file:
+        start = file.read(8)
+    because = next(text for magic, text in OPENINGS if start.startswith(magic))
+    attempt.require(start[:6] == b"ARROW1", f"it begins with {start!r}", "an Arrow IPC file", because)
+    try:
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        formats.get("arrow").open(path).info()
+    except pa.ArrowInvalid as error:
+        because = "its footer is missing: the writer was not closed; use `with pa.ipc.new_file(…) as writer`"
+        raise attempt.wrong(f"cannot be opened ({error})", "an Arrow IPC file", because) from error
+    except FormatError as error:
+        if "compressed" in error.got:
+            because = "one image cannot be read out of a compressed batch alone, and JPEGs do not shrink"
+            raise attempt.wrong("compressed record batches", "uncompressed ones", because) from error
+        if not any(kind in error.expected for kind in ("binary column", "captions")):  # types tell more later
+            raise
+    return reader
+
+
+def _types(attempt: Attempt, schema: pa.Schema) -> None:
+    for name, kind, because in (
+        ("key", "string", "the name of the image is text: pa.string()"),
+        ("captions", "list<string>", "a list of decoded texts, none of them NaN: pa.list_(pa.string())"),
+        ("data", "binary", f"no text and no numbers, but what read_bytes() gives: pa.binary(). {BYTES}"),
+    ):
+        there = name in schema.names
+        missing = f"no column is called {name}; a reader finds columns by their names"
+        attempt.require(there, f"the columns {schema.names}", "key, captions, data", missing)
+        found = str(schema.field(name).type)
+        plain = re.sub(r"<\w+: ", "<", found.replace("large_", "").replace(" not null", ""))
+        attempt.require(plain == kind, f"{name}: {found}", f"{name}: {kind}", because)
+
+
+def _names(attempt: Attempt, names: list[Any], expected: list[str]) -> None:
+    present, wanted = set(names), set(expected)
+    strange = [str(name) for name in names if name not in wanted]
+    missing = [name for name in expected if name not in present]
+    orders = (expected, sorted(expected, key=lambda name: (len(name), name)))
+    cut = any(names == order[: len(names)] for order in orders)
+    table = (
+        (any("/" in name for name in strange), "a path was stored; the key is the bare file name: path.name"),
+        (bool(strange), "these are not names of its images; take *.jpg, and path.name, not path.stem"),
+        (not names, "no row was written; is writer.write(batch) inside the loop, and were images found?"),
+        (bool(missing) and cut, "the last batch is not full, and has to be written as well"),
+        (bool(missing), "images are lost, with the bad row perhaps; or it is one split only (ask for all)"),
+        (len(names) > len(expected), "rows were written more than once; is an image found in two folders?"),
+        (names == orders[1], "sorted as numbers; sort the names as text, as ls and tar do"),
+        (True, "a folder lists its files in an order of its own; sort by name, or two runs give two files"),
+    )
+    because = next(text for fits, text in table if fits)
+    got = f"{len(names):,} rows; see {strange[:2] or missing[:2] or names[:3]}"
+    attempt.require(names == expected, got, f"{expected[:3]} …", because)
+
+
+def _batches(attempt: Attempt, rows: Sequence[int]) -> None:
+    if sum(rows) < ROWS[0]:
+        return
+    got = f"{len(rows):,} record batches of {min(rows)} to {max(rows):,} rows"
+    expected = f"{ROWS[0]} to {ROWS[-1]} rows in each but the last"
+    because = "who reads one image through an OSFile reads its whole batch; notebook 03 measures it"
+    attempt.require(max(rows) <= ROWS[-1], got, expected, because)
+    because = "each batch has a header and a place in the footer, and a million of them add up"
+    attempt.require(min(rows[:-1], default=ROWS[0]) >= ROWS[0], got, expected, because)
+
+
+def _bytes(attempt: Attempt, batches: Sequence[pa.RecordBatch], truth: Truth, most: int = 2_000) -> None:
+    """Compare images, at most so many, spread over the file."""
+    names = iter(truth.captions)
+    step = max(1, -(-len(truth.captions) // most))
+    for number, value in enumerate(value for batch in batches for value in batch["data"]):
+        name = next(names)
+        if number % step == 0:
+            data, found = truth.data(name), (value.as_buffer().to_pybytes() if value.is_valid else b"")
+            got, expected = f"{name}: {len(found):,} bytes", f"{name}: its {len(data):,} bytes"
+            if found != data:
+                raise attempt.wrong(got, expected, _bytes_fault(name, data, found, truth))
+
+
+def _bytes_fault(name: str, data: bytes, found: bytes, truth: Truth) -> str:
+    if not found.startswith(b"\xff\xd8"):
+        return "this is not the file (pixels? a path? str() of bytes?); store what read_bytes() gives"
+    if any(truth.data(other) == found for other in truth.captions if other != name):
+        return "these are the bytes of another image: names and images went out of step"
+    if data.startswith(found):
+        return "the image is cut short; store all that read_bytes() gives"
+    return "the image was decoded and encoded again, which loses quality; store the file as it is"
+
+
+# --- Task 3: text without images ---
+
+_IMAGE_BYTES = 1 << 20
+_COLUMNS = ("key", "captions", "data")
+_LISTS = [[f'Caption {n} of image {i} says " café " .' for n in range(i % 4)] for i in range(24)]
+
+
+@check(
+    buys="A vocabulary of the whole data set now costs megabytes of reading, not gigabytes.",
+    errors={KeyError: "take the column by its name: captions"},
+)
+def captions_of(attempt: Attempt) -> None:
+    """`captions_of(arrow_file)` gives the captions of each image without reading the images."""
+    with tempfile.TemporaryDirectory(prefix="smallfiles-") as place:
+        for order, size in (
+            (_COLUMNS, 100),
+            (_COLUMNS[::-1], 100),
+            (("key", "data", "captions"), _IMAGE_BYTES),
+        ):
+            path = Path(place) / f"{'-'.join(order)}-{size}.arrow"
+            _write(path, _LISTS, order, size)
+            with watched() as traffic:
+                got = attempt(path, _shown=f"a file of {len(_LISTS)} images, columns {', '.join(order)}")
+            _expect_lists(attempt, _LISTS, got)
+        attempt.require(
+            traffic.most < len(_LISTS) * _IMAGE_BYTES // 8,
+            f"{bytes_text(traffic.most)} moved for {bytes_text(len(str(_LISTS)))} of text",
+            "the column of captions read, and no image",
+            "the whole file was read to get its captions; map it (pa.memory_map) and take one column",
+        )
+
+
+def _write(path: Path, texts: list[list[str]], order: Sequence[str] = _COLUMNS, size: int = 100) -> None:
+    """A right file of batches of eight images, each of `size` zeros."""
+    kinds = {"key": pa.string(), "captions": pa.list_(pa.string()), "data": pa.binary()}
+    schema = pa.schema([(name, kinds[name]) for name in order])
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        rows = [{"key": f"{i:03}.jpg", "captions": five, "data": bytes(size)} for i, five in enumerate(texts)]
+        for start in range(0, len(rows), 8):
+            writer.write(pa.RecordBatch.from_pylist(rows[start : start + 8], schema=schema))
+
+
+def _expect_lists(attempt: Attempt, expected: list[list[str]], got: Any) -> None:
+    because = "this is still an object of Arrow or pandas; .to_pylist() makes lists of it"
+    attempt.require(isinstance(got, list), type(got).__name__, "a list of lists of text", because)
+    spelled = bool(got) and str(got[0])[:2] in ("b'", 'b"')
+    because = BYTES if spelled else "keep one list an image: not one list of all texts, nor str() of a list"
+    flat = bool(got) and all(isinstance(item, str) for item in got)
+    attempt.require(not flat, f"{got[:2]} …", f"{expected[1:3]} …", because)
+    because = "an image without captions has an empty list"
+    because = "only the first record batch was read" if got == expected[:8] else because
+    attempt.require(len(got) == len(expected), f"{len(got)} lists", f"{len(expected)}, one an image", because)
+    _expect_texts(attempt, dict(enumerate(expected)), dict(enumerate(got)))
+
+
+# --- Task 4: the loader ---
+
+_MIN_COUNT = 2
+_WORDS = ["A dog runs across the grass .", "The brown dog , seen from the side , jumps .", "Two boats ."]
+_WORDS += ["A dog and a cat sleep side by side on the grass .", "Grass ."]
+_FOUND = (
+    "a worker that is not forked imports what it needs, and what a notebook defines is in no module: the "
+    "loader would wait for ever. Take CaptionDataset and collate from smallfiles.captions"
+)
+
+
+@check(
+    buys="The same loader feeds a GPU from any packed file, whatever the start method of its workers.",
+    limit_s=60,
+)
+def make_loader(attempt: Attempt) -> None:
+    """`make_loader(arrow_file, batch_size)` gives batches of padded numbers from two workers."""
+    with tempfile.TemporaryDirectory(prefix="smallfiles-") as place:
+        for images, size in ((11, 4), (6, 3)):  # the last batch is full, and is not
+            path = Path(place) / f"{images}.arrow"
+            texts = [[_WORDS[(i + n) % 5] for n in range(4)] + [f"Grass{i} ."] for i in range(images)]
+            _write(path, texts)
+            loader = attempt(path, size, _shown=f"a file of {images} images, batch_size={size}")
+            _look(attempt, loader, size, texts)
+            _compare(attempt, loader, size, path)
+
+
+def _look(attempt: Attempt, loader: Any, size: int, texts: list[list[str]]) -> None:
+    """What can be said without starting a worker."""
+    because = "wrap the data set: return DataLoader(CaptionDataset(…), …)"
+    attempt.require(isinstance(loader, DataLoader), type(loader).__name__, "a DataLoader", because)
+    for what in (loader.dataset, loader.collate_fn):
+        problem = unreachable(what)
+        attempt.require(not problem, problem, "functions and classes of a module", _FOUND)
+    ordered = isinstance(loader.sampler, SequentialSampler)
+    for holds, got, because in (
+        (loader.num_workers > 0, "num_workers=0", "without workers the training process itself reads"),
+        (loader.batch_size == size, f"batch_size={loader.batch_size}", "pass batch_size on"),
+        (not loader.drop_last, "drop_last=True", "drop_last leaves out the images of the last batch"),
+        (ordered, "another sampler", "the task asks for stored order; a shuffle belongs to training"),
+    ):
+        attempt.require(holds, got, "two workers, batch_size as asked, every image in stored order", because)
+    vocabulary = getattr(loader.dataset, "vocabulary", None)
+    if isinstance(vocabulary, Vocabulary):
+        _expect_words(attempt, vocabulary, texts)
+
+
+def unreachable(what: Any) -> str:
+    """Why a worker that is not forked could not get at an object; empty if it can."""
+    try:
+        text = pickle.dumps(what)
+    except Exception as error:
+        return f"what cannot be sent to a worker ({type(error).__name__}: {str(error)[:80]})"
+    strings = [str(argument) for _, argument, _ in pickletools.genops(text) if isinstance(argument, str)]
+    if any(module.split()[0] == "__main__" for module in strings if module.strip()):
+        return "what the notebook defines"
+    return ""
+
+
+def _expect_words(attempt: Attempt, vocabulary: Vocabulary, texts: list[list[str]]) -> None:
+    flat = [text for five in texts for text in five]
+    expected, words = Vocabulary.build(flat, min_count=_MIN_COUNT), vocabulary.words[4:]
+    first = Vocabulary.build([five[0] for five in texts], min_count=_MIN_COUNT)
+    because = f"build it from all captions of the file, with min_count={_MIN_COUNT}"
+    if any(re.match(r"b'|b\"|x[0-9a-f]{2}", word) for word in words) or "xff" in "".join(words):
+        because = "the vocabulary was built from str() of bytes, so it holds their Python spelling, not words"
+    elif vocabulary == first:
+        because = "only the first caption of each image was used; flatten the lists, all five count"
+    elif not words:
+        because = "no word got into it; a generator is empty when it is used twice"
+    attempt.require(vocabulary == expected, f"{len(words)} words", f"{len(expected) - 4} words", because)
+
+
+def _compare(attempt: Attempt, loader: DataLoader[Any], size: int, path: Path) -> None:
+    because = "a worker could not make a batch; try loader.dataset[0] in a cell, and pass collate_fn=collate"
+    flat = [text for five in pa.ipc.open_file(path).read_all()["captions"].to_pylist() for text in five]
+    right = CaptionDataset(path, Vocabulary.build(flat, min_count=_MIN_COUNT))
+    parts = [range(len(right))[start : start + size] for start in range(0, len(right), size)]
+    try:
+        batches = list(loader)
+    except Exception as error:
+        last = str(error).strip().splitlines()[-1:] or [""]
+        raise attempt.wrong(
+            f"{type(error).__name__} in a worker: {last[0][:150]}", "batches", because
+        ) from error
+    kinds = {type(batch).__name__ for batch in batches}
+    attempt.require(kinds == {CaptionBatch.__name__}, f"batches: {kinds}", "batches: CaptionBatch", because)
+    attempt.expect(len(parts), len(batches), because="its batches are of another size")
+    for number, part in enumerate(parts):
+        batch, wanted = batches[number], collate([right[i] for i in part])
+        attempt.expect(list(wanted.keys), list(batch.keys), because="images are lost or in disorder")
+        same = torch.equal(batch.tokens, wanted.tokens) and torch.equal(batch.lengths, wanted.lengths)
+        because = "the numbers are not those of the captions; is the vocabulary that of the whole file?"
+        attempt.require(same, f"other tokens in batch {number}", "those of its captions", because)

@@ -1,0 +1,589 @@
+"""Exercise 03: each known mistake gets its sentence, every right way passes."""
+
+import csv
+import io
+import os
+import pickle
+import re
+import sys
+from functools import partial
+
+import numpy as np
+import pandas
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+from PIL import Image
+from telling import assert_told, raises_stub
+from torch.utils.data import DataLoader
+
+from exercises.checks import ex03_pack_arrow as ex03
+from exercises.checks.ex03_pack_arrow import MOST_IMAGES, practice_folder, row, truth_of
+from smallfiles import captions, formats, sources
+from smallfiles.captions import CaptionDataset, Vocabulary
+from smallfiles.errors import SourceError
+from smallfiles.pack import PackConfig, pack
+from smallfiles.sources import synthetic
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        lambda folder: ex03.read_captions(raises_stub),
+        lambda folder: ex03.write_flickr30k(raises_stub, folder),
+        lambda folder: ex03.captions_of(raises_stub),
+        lambda folder: ex03.make_loader(raises_stub),
+    ],
+)
+def test_a_stub_is_not_started(verdict, folder):
+    assert verdict(folder).state == "not started"
+
+
+def read_captions(path):
+    found = {}
+    for line in path.read_text(encoding="utf-8").split("\n")[1:]:
+        if line:
+            name, rest = line.split("|", 1)
+            number, text = re.fullmatch(r"\s*(\d+)\s*\|?\s*(.*)", rest).groups()
+            found.setdefault(name, {})[int(number)] = text
+    return {name: [texts[n] for n in sorted(texts)] for name, texts in found.items()}
+
+
+SCHEMA = pa.schema([("key", pa.string()), ("captions", pa.list_(pa.string())), ("data", pa.binary())])
+
+
+def rows_of(folder):
+    told = read_captions(next(folder.rglob("results.csv")))
+    images = sorted(folder.rglob("*.jpg"), key=lambda path: path.name)
+    return [(path.name, told[path.name], path.read_bytes()) for path in images]
+
+
+def write(
+    folder, out, change=lambda rows: rows, schema=SCHEMA, rows=64, options=None, returns=None, new=None
+):
+    """The right answer, with something changed."""
+    given = change(rows_of(folder))
+    with pa.OSFile(str(out), "wb") as file, (new or pa.ipc.new_file)(file, schema, options=options) as writer:
+        for start in range(0, len(given), rows):
+            columns = zip(*given[start : start + rows], strict=False)
+            writer.write(
+                pa.record_batch(
+                    [pa.array(c, f.type) for c, f in zip(columns, schema, strict=False)], schema=schema
+                )
+            )
+    return returns if returns is not None else len(given)
+
+
+def open_mapped(path):
+    return pa.ipc.open_file(pa.memory_map(str(path)))
+
+
+def right_columns(path):
+    return open_mapped(path).read_all()["captions"].to_pylist()
+
+
+def by_lines(path, split, fix=lambda parts: parts):
+    """A reader that cuts lines by `split`; rows of fewer than three parts go through `fix`."""
+    found = {}
+    for line in path.read_text(encoding="utf-8").splitlines()[1:]:
+        parts = split(line)
+        parts = fix(parts) if len(parts) < 3 else parts
+        if parts:
+            found.setdefault(parts[0], {})[int(parts[1])] = parts[2]
+    return {name: [texts[n] for n in sorted(texts)] for name, texts in found.items()}
+
+
+def mend(parts):
+    name, rest = parts
+    number, text = rest.split(maxsplit=1)
+    return [name, number, text]
+
+
+def in_file_order(path):
+    found = {}
+    for line in path.read_text(encoding="utf-8").splitlines()[1:]:
+        name, rest = line.split("|", 1)
+        found.setdefault(name, []).append(re.fullmatch(r"\s*\d+\s*\|?\s*(.*)", rest)[1])
+    return found
+
+
+def with_pandas(path, **options):
+    table = pandas.read_csv(path, sep="|", names=["image", "number", "text"], skiprows=1, **options)
+    table["text"] = table["text"].map(lambda text: text.strip() if isinstance(text, str) else text)
+    return {name: group["text"].tolist() for name, group in table.groupby("image")}
+
+
+def with_csv_module(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file, delimiter="|", skipinitialspace=True))[1:]
+    found = {}
+    for cells in rows:
+        found.setdefault(cells[0], []).append(cells[-1].strip())
+    return found
+
+
+def spelled_bytes(path):
+    found = {}
+    for line in path.read_bytes().split(b"\n")[1:]:
+        if line:
+            name, _, rest = line.partition(b"|")
+            found.setdefault(name.decode(), []).append(str(rest.rpartition(b"|")[2].strip()))
+    return found
+
+
+def changed(change):
+    return lambda path: {name: change(texts) for name, texts in read_captions(path).items()}
+
+
+WRONG_CAPTIONS = {
+    "blanks left": (partial(by_lines, split=lambda line: line.split("|", 2), fix=mend), ".strip()"),
+    "bad row dropped": (
+        partial(by_lines, split=lambda line: [p.strip() for p in line.split("|", 2)], fix=lambda p: None),
+        "Repair it, do not drop it",
+    ),
+    "bad row keeps its number": (
+        partial(
+            by_lines,
+            split=lambda line: [p.strip() for p in line.split("|", 2)],
+            fix=lambda p: [p[0], 4, p[1]],
+        ),
+        "a number is left",
+    ),
+    "bad row becomes nan": (partial(with_pandas, quoting=csv.QUOTE_NONE), "NaN"),
+    "bad row becomes the text nan": (
+        partial(
+            by_lines,
+            split=lambda line: [p.strip() for p in line.split("|", 2)],
+            fix=lambda p: [p[0], 4, "nan"],
+        ),
+        "a caption is lost",
+    ),
+    "pandas with its quoting": (
+        partial(with_pandas, skipinitialspace=True, on_bad_lines="skip"),
+        "QUOTE_NONE",
+    ),
+    "csv module with its quoting": (with_csv_module, "QUOTE_NONE"),
+    "split at every |": (
+        partial(by_lines, split=lambda line: [p.strip() for p in line.split("|")], fix=lambda p: mend(p)),
+        "a caption may hold one",
+    ),
+    "order of the file": (in_file_order, "order is not that of comment_number"),
+    "str of bytes": (spelled_bytes, "Python spelling"),
+    "bytes": (changed(lambda texts: [text.encode() for text in texts]), "captions are text"),
+    "header as image": (lambda path: {"image_name": [" comment"], **read_captions(path)}, "the header"),
+    "one list": (
+        lambda path: [text for texts in read_captions(path).values() for text in texts],
+        "has to be a dict",
+    ),
+    "mixed up": (
+        lambda path: dict(
+            zip(
+                found := read_captions(path),
+                [*list(found.values())[1:], *list(found.values())[:1]],
+                strict=False,
+            )
+        ),
+        "another image",
+    ),
+    "lower case": (changed(lambda texts: [text.lower() for text in texts]), "was changed"),
+    "names as bytes": (
+        lambda path: {name.encode(): texts for name, texts in read_captions(path).items()},
+        "names are text",
+    ),
+    "a plain exception": (
+        partial(by_lines, split=lambda line: [p.strip() for p in line.split("|", 2)]),
+        "lost its second",
+    ),
+}
+
+
+class TestReadCaptions:
+    @pytest.mark.parametrize("name", WRONG_CAPTIONS)
+    def test_a_wrong_answer_gets_its_diagnosis(self, name):
+        answer, diagnosis = WRONG_CAPTIONS[name]
+        assert_told(ex03.read_captions(answer), diagnosis)
+
+    def test_the_right_answer_passes(self):
+        assert ex03.read_captions(read_captions)
+
+    def test_the_package_itself_passes(self):
+        def with_helpers(path):
+            found = sources.flickr30k.captions.read(path) if path.stat().st_size > 50 else None
+            return {name: found.ordered(name) for name in found.of} if found else {}
+
+        import smallfiles.sources.flickr30k.captions  # noqa: F401
+
+        assert ex03.read_captions(with_helpers)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("set") / "flickr30k"
+    synthetic.make(path, "flickr30k", count=150, size=(48, 36), show_progress=False)
+    return path
+
+
+def column(place, change):
+    """Change one cell in every row."""
+    return partial(write, change=lambda rows: [(*r[:place], change(r[place]), *r[place + 1 :]) for r in rows])
+
+
+def typed(place, kind, change=lambda value: value):
+    fields = [*SCHEMA]
+    fields[place] = pa.field(fields[place].name, kind)
+    answer = column(place, change)
+    return partial(answer, schema=pa.schema(fields))
+
+
+def per_caption(folder, out):
+    schema = pa.schema([("image", pa.binary()), ("caption", pa.string())])
+    return write(folder, out, lambda rows: [(d, text) for _, five, d in rows for text in five], schema)
+
+
+def per_caption_in_lists(folder, out):
+    return write(folder, out, lambda rows: [(n, [text], d) for n, five, d in rows for text in five])
+
+
+def encoded_again(data):
+    target = io.BytesIO()
+    Image.open(io.BytesIO(data)).save(target, "JPEG", quality=95)
+    return target.getvalue()
+
+
+def never_closed(folder, out):
+    file = pa.OSFile(str(out), "wb")
+    writer = pa.ipc.new_file(file, SCHEMA)
+    given = rows_of(folder)
+    writer.write(
+        pa.record_batch(
+            [pa.array(c, f.type) for c, f in zip(zip(*given, strict=False), SCHEMA, strict=False)],
+            schema=SCHEMA,
+        )
+    )
+    file.close()
+    return len(given)
+
+
+def table_of(folder):
+    return pa.table(
+        [pa.array(c, f.type) for c, f in zip(zip(*rows_of(folder), strict=False), SCHEMA, strict=False)],
+        schema=SCHEMA,
+    )
+
+
+def parquet(folder, out):
+    pa.parquet.write_table(table_of(folder), out)
+    return 1
+
+
+def feather(folder, out):
+    pa.feather.write_feather(table_of(folder), out)
+    return 1
+
+
+def feather_uncompressed(folder, out):
+    pa.feather.write_feather(table_of(folder), out, compression="uncompressed", chunksize=64)
+    return table_of(folder).num_rows
+
+
+def last_batch_lost(folder, out):
+    return write(folder, out, lambda rows: rows[: len(rows) // 64 * 64] if len(rows) > 64 else rows)
+
+
+def one_split(folder, out):
+    if not (folder / "dataset_flickr30k.json").exists():
+        return write(folder, out)
+    source = sources.load(folder, "flickr30k", split="train")
+    kept = set(source.manifest.paths.to_pylist())
+    return write(folder, out, lambda rows: [r for r in rows if r[0] in kept])
+
+
+def both_tables(folder, out):
+    return write(
+        folder, out, lambda rows: [(n, [t for text in five for t in (text, text)], d) for n, five, d in rows]
+    )
+
+
+def captions_out_of_step(rows):
+    return [(n, rows[(i + 1) % len(rows)][1], d) for i, (n, _, d) in enumerate(rows)]
+
+
+def images_out_of_step(rows):
+    return [(n, five, rows[(i + 1) % len(rows)][2]) for i, (n, five, _) in enumerate(rows)]
+
+
+def by_number(rows):
+    return sorted(rows, key=lambda r: int(r[0].partition(".")[0]))
+
+
+def joined(folder, out):
+    return typed(1, pa.string(), change="|".join)(folder, out)
+
+
+WRONG_FILES = {
+    "nothing written": (lambda folder, out: 6, "nothing was written there"),
+    "one row a caption": (per_caption, "every image five times"),
+    "one row a caption, as lists": (per_caption_in_lists, "every image five times"),
+    "no rows": (partial(write, change=lambda rows: [], returns=6), "no row was written"),
+    "one split": (one_split, "image"),
+    "the last batch": (last_batch_lost, "the last batch is not full"),
+    "sorted as numbers": (partial(write, change=by_number), "sorted as numbers"),
+    "order of the folder": (
+        partial(
+            write, change=lambda rows: [rows[i] for i in np.random.default_rng(0).permutation(len(rows))]
+        ),
+        "an order of its own",
+    ),
+    "paths as keys": (column(0, lambda name: f"flickr30k_images/{name}"), "bare file name"),
+    "both tables": (both_tables, "results.csv twice"),
+    "captions out of step": (partial(write, change=captions_out_of_step), "out of step"),
+    "captions of bytes": (
+        typed(1, pa.list_(pa.binary()), lambda five: [text.encode() for text in five]),
+        "decoded texts",
+    ),
+    "captions in one text": (joined, "a list of decoded texts"),
+    "data as numbers": (typed(2, pa.list_(pa.uint8()), list), "no numbers"),
+    "other column names": (
+        partial(
+            write,
+            schema=pa.schema(
+                [pa.field(n, f.type) for n, f in zip(("image", "text", "jpg"), SCHEMA, strict=False)]
+            ),
+        ),
+        "no column is called key",
+    ),
+    "encoded again": (column(2, encoded_again), "loses quality"),
+    "str of bytes": (column(2, lambda data: str(data).encode()), "what read_bytes() gives"),
+    "cut short": (column(2, lambda data: data[:100]), "cut short"),
+    "images out of step": (partial(write, change=images_out_of_step), "another image"),
+    "one row a batch": (partial(write, rows=1), "has a header"),
+    "one batch for all": (partial(write, rows=10_000), "reads its whole batch"),
+    "compressed": (partial(write, options=pa.ipc.IpcWriteOptions(compression="zstd")), "JPEGs do not shrink"),
+    "parquet": (parquet, "this is Parquet"),
+    "a stream": (partial(write, new=pa.ipc.new_stream), "IPC stream"),
+    "never closed": (never_closed, "footer is missing"),
+    "wrong count": (partial(write, returns=5), "the number of images"),
+    "no count": (lambda folder, out: write(folder, out) and None, "without return"),
+    "a missing name": (lambda folder, out: {}["36979.jpg"], "under its name"),
+}
+
+
+class TestWriteFlickr30k:
+    @pytest.mark.parametrize("name", WRONG_FILES)
+    def test_a_wrong_answer_gets_its_diagnosis(self, name, folder):
+        answer, diagnosis = WRONG_FILES[name]
+        assert_told(ex03.write_flickr30k(answer, folder), diagnosis)
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            write,
+            partial(write, rows=16),
+            partial(write, rows=128),
+            feather_uncompressed,
+            typed(2, pa.large_binary()),
+            typed(1, pa.large_list(pa.large_string())),
+        ],
+    )
+    def test_every_right_way_passes(self, answer, folder):
+        verdict = ex03.write_flickr30k(answer, folder)
+        assert verdict, str(verdict)
+        assert "150 small ones" in str(verdict)
+
+    def test_packing_with_the_package_passes(self, folder):
+        def with_helpers(folder, out):
+            source = sources.load(folder, "flickr30k", split="all")
+            return pack(source, out, PackConfig(verify="none")).samples
+
+        assert ex03.write_flickr30k(with_helpers, folder)
+
+    def test_a_folder_that_is_none_is_a_sentence(self, tmp_path):
+        with pytest.raises(SourceError, match="no Flickr30K"):
+            ex03.write_flickr30k(write, tmp_path)
+
+
+class TestRealFolders:
+    """Layouts that people have: one flat folder with the token file, Karpathy's split alone, many images."""
+
+    def lay_out(self, folder, place, count, table):
+        place.mkdir()
+        for number in range(count):
+            (place / f"{number}.jpg").write_bytes(b"\xff\xd8" + str(number).encode())
+        (place / table[0]).write_text(table[1])
+        return place
+
+    def test_a_token_file_alone_will_do(self, folder, tmp_path):
+        text = "".join(f"{i}.jpg#{n}\tImage {i} , {n} .\n" for i in range(20) for n in range(5))
+        place = self.lay_out(folder, tmp_path / "flat", 20, ("results_20130124.token", text))
+        assert ex03.write_flickr30k(write, place)
+
+    def test_of_many_images_a_part_is_packed_the_bad_row_among_them(self, folder, tmp_path):
+        count = MOST_IMAGES + 50
+        rows = [
+            row(f"{i}.jpg", n, f"Image {i} , {n} .", (i, n) == (99, 4))
+            for i in range(count)
+            for n in range(5)
+        ]
+        text = "".join(["image_name| comment_number| comment\n", *rows])
+        place = self.lay_out(folder, tmp_path / "many", count, ("results.csv", text))
+        truth = truth_of(practice_folder(place, tmp_path / "part"))
+        assert len(truth.captions) == MOST_IMAGES and len(truth.captions["99.jpg"]) == 5
+        assert (truth.images / "99.jpg").is_symlink()
+        assert truth_of(practice_folder(place, tmp_path / "part")).captions == truth.captions  # once more
+        assert (place / "99.jpg").exists()
+        assert ex03.write_flickr30k(write, place)
+
+
+class TestFileThatIsThere:
+    def test_a_whole_file_passes(self, folder, tmp_path):
+        write(folder, tmp_path / "f.arrow")
+        assert ex03.flickr30k_file(tmp_path / "f.arrow", folder)
+
+    def test_a_file_of_captions_as_rows_is_told(self, folder, tmp_path):
+        per_caption(folder, tmp_path / "f.arrow")
+        assert_told(ex03.flickr30k_file(tmp_path / "f.arrow", folder), "every image five times")
+
+    @pytest.mark.parametrize("keep", [0, 5, 100, 0.5, 0.99])
+    def test_a_file_that_was_cut_is_told(self, folder, tmp_path, keep):
+        path = tmp_path / "f.arrow"
+        write(folder, path)
+        os.truncate(path, keep if isinstance(keep, int) else int(path.stat().st_size * keep))
+        assert ex03.flickr30k_file(path, folder).state == "not yet"
+
+    def test_before_the_tasks_are_solved_it_points_to_them(self, folder):
+        verdict = ex03.flickr30k_file(None, folder)
+        assert verdict.state == "not started" and "four tasks" in str(verdict)
+
+    def test_no_file_and_a_folder_are_told(self, folder, tmp_path):
+        assert_told(ex03.flickr30k_file(tmp_path / "none.arrow", folder), "nothing was written")
+        assert_told(ex03.flickr30k_file(tmp_path, folder), "nothing was written")
+
+
+RIGHT_COLUMNS = {
+    "mapped": lambda path: open_mapped(path).read_all()["captions"].to_pylist(),
+    "batch by batch": lambda path: [
+        five
+        for n in range(open_mapped(path).num_record_batches)
+        for five in open_mapped(path).get_batch(n)["captions"].to_pylist()
+    ],
+    "dataset": lambda path: (
+        pa.dataset.dataset(path, format="arrow").to_table(["captions"])["captions"].to_pylist()
+    ),
+    "feather": lambda path: pa.feather.read_table(path, ["captions"])["captions"].to_pylist(),
+    "included fields": lambda path: (
+        pa.ipc.open_file(
+            str(path),
+            options=pa.ipc.IpcReadOptions(included_fields=[open_mapped(path).schema.names.index("captions")]),
+        )
+        .read_all()["captions"]
+        .to_pylist()
+    ),
+    "our reader": lambda path: [formats.open(path).target(n) for n in range(len(formats.open(path)))],
+}
+
+
+WRONG_COLUMNS = {
+    "OSFile": (
+        lambda path: pa.ipc.open_file(pa.OSFile(str(path))).read_all()["captions"].to_pylist(),
+        "whole file was read",
+    ),
+    "read into memory": (
+        lambda path: pa.ipc.open_file(path.read_bytes()).read_all()["captions"].to_pylist(),
+        "whole file was read",
+    ),
+    "an Arrow column": (lambda path: open_mapped(path).read_all()["captions"], "to_pylist"),
+    "flat": (lambda path: [text for five in right_columns(path) for text in five], "one list an image"),
+    "first batch": (
+        lambda path: open_mapped(path).get_batch(0)["captions"].to_pylist(),
+        "only the first record batch",
+    ),
+    "column caption": (lambda path: open_mapped(path).read_all()["caption"].to_pylist(), "by its name"),
+}
+
+
+class TestCaptionsOf:
+    @pytest.mark.parametrize("name", RIGHT_COLUMNS)
+    def test_every_right_way_passes(self, name):
+        verdict = ex03.captions_of(RIGHT_COLUMNS[name])
+        assert verdict, str(verdict)
+
+    @pytest.mark.parametrize("name", WRONG_COLUMNS)
+    def test_a_wrong_answer_gets_its_diagnosis(self, name):
+        answer, diagnosis = WRONG_COLUMNS[name]
+        assert_told(ex03.captions_of(answer), diagnosis)
+
+
+def vocabulary_of(path, min_count=2, use=lambda five: five):
+    return Vocabulary.build([t for five in right_columns(path) for t in use(five)], min_count=min_count)
+
+
+def loader_of(path, size, vocabulary=vocabulary_of, dataset=CaptionDataset, **options):
+    options = {"batch_size": size, "num_workers": 2, "collate_fn": captions.collate, **options}
+    return DataLoader(dataset(path, vocabulary(path)), **options)
+
+
+def from_the_notebook(make):
+    """A function or class as a notebook defines it: in `__main__`, where no worker looks."""
+    thing = make()
+    thing.__module__ = "__main__"
+    thing.__qualname__ = thing.__name__
+    setattr(sys.modules["__main__"], thing.__name__, thing)
+    return thing
+
+
+def own_collate():
+    def collate_in_a_notebook(items):
+        return captions.collate(items)
+
+    return collate_in_a_notebook
+
+
+def bytes_vocabulary(path):
+    images = open_mapped(path).read_all()["data"].to_pylist()
+    return Vocabulary.build([str(image) for image in images])
+
+
+WRONG_LOADERS = {
+    "a list": (lambda path, size: [1], "wrap the data set"),
+    "no collate": (partial(loader_of, collate_fn=None), "pass collate_fn=collate"),
+    "collate of the notebook": (
+        lambda path, size: loader_of(path, size, collate_fn=from_the_notebook(own_collate)),
+        "in no module",
+    ),
+    "collate by lambda": (
+        lambda path, size: loader_of(path, size, collate_fn=lambda items: captions.collate(items)),
+        "in no module",
+    ),
+    "no workers": (partial(loader_of, num_workers=0), "without workers"),
+    "shuffled": (partial(loader_of, shuffle=True), "stored order"),
+    "first captions only": (
+        partial(loader_of, vocabulary=partial(vocabulary_of, use=lambda five: five[:1])),
+        "all five count",
+    ),
+    "words of bytes": (partial(loader_of, vocabulary=bytes_vocabulary), "str() of bytes"),
+    "another minimum": (
+        partial(loader_of, vocabulary=partial(vocabulary_of, min_count=9)),
+        "from all captions",
+    ),
+}
+
+
+class TestMakeLoader:
+    @pytest.mark.parametrize("name", WRONG_LOADERS)
+    def test_a_wrong_answer_gets_its_diagnosis(self, name):
+        answer, diagnosis = WRONG_LOADERS[name]
+        assert_told(ex03.make_loader(answer), diagnosis)
+
+    @pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"prefetch_factor": 4}])
+    def test_every_right_way_passes(self, options):
+        verdict = ex03.make_loader(partial(loader_of, **options))
+        assert verdict, str(verdict)
+
+    def test_what_a_worker_can_reach_is_told_from_what_it_cannot(self):
+        assert ex03.unreachable(captions.collate) == "" and ex03.unreachable(partial(captions.collate)) == ""
+        assert "own_collate" not in ex03.unreachable(own_collate)
+        assert "notebook" in ex03.unreachable(from_the_notebook(own_collate))
+        assert "cannot be sent" in ex03.unreachable(lambda: 1)
+        assert pickle.loads(pickle.dumps(captions.collate)) is captions.collate
