@@ -1,7 +1,7 @@
 # %% [markdown] id="top"
 # # Exercise 07 · Stage a file so that nobody is hurt
 #
-# ★★★ · 40 minutes · after [notebook 07](../notebooks/07_stage_a_dataset.ipynb)
+# A ★★ · 25 minutes, B ★★★ · 25 minutes, optional · after [notebook 07](../notebooks/07_stage_a_dataset.ipynb)
 #
 # Copying a file is one line. A copy on a node is shared, though: by jobs that start at the same moment, by jobs that are
 # killed, by people who plant links. Here you write the few lines that make the difference.
@@ -16,12 +16,11 @@ from helpers import show, start
 
 setup = start("ex07")
 
-# %% [markdown] id="task"
-# ## Task
+# %% [markdown] id="task-a"
+# ## Task A: lock and rename
 #
-# Copy `src` into `folder` (make it, mode 700) and return the copy's path. Two jobs may call at once; the disk may be full;
-# SIGTERM and `kill -9` may come. Half a copy never has the final name, a good one is reused, links are not
-# followed, failing leaves nothing and raises `OSError`:
+# ★★ · 25 minutes. Copy `src` into `folder` (make it, mode 700) and return the copy's path. Two jobs may call at once, and
+# one may be killed half-way. Half a copy never has the final name; a good copy is reused, an old one replaced:
 #
 # `stage(src: Path, folder: Path) -> Path`
 
@@ -42,45 +41,31 @@ def is_good(src: Path, copy: Path) -> bool:
     return (one.st_size, one.st_mtime_ns) == (other.st_size, other.st_mtime_ns)
 
 
-# %% tags=["solution-only"] id="aside"
-def copy_aside(src: Path, copy: Path) -> None:
-    """Copy under another name and rename; on SIGTERM too nothing is left."""
-    part = copy.with_name(f"{copy.name}.part")
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        part.unlink(missing_ok=True)  # of a job that was killed; we hold the lock
-        shutil.copy2(src, part)  # keeps the modification time
-        os.replace(part, copy)
-    finally:
-        part.unlink(missing_ok=True)
-        signal.signal(signal.SIGTERM, before)
-
-
-# %% id="answer"
+# %% id="answer-a"
 def stage(src: Path, folder: Path) -> Path:
     """A complete copy of `src` in `folder`, made now or by another job."""
     # --8<-- solution
     folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.is_symlink():
-        raise FileExistsError(f"{folder} is a symbolic link")
     copy = folder / src.name
+    part = folder / f"{src.name}.part"
     with (folder / f".{src.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # waits; closing the file lets go, and so does dying
         if not is_good(src, copy):
-            copy_aside(src, copy)
+            shutil.copy2(src, part)  # keeps the modification time
+            os.replace(part, copy)
     return copy
     # --8<-- stub
-    # raise NotImplementedError  # your code: about 20 lines; more functions above are welcome
+    # raise NotImplementedError  # your code: about 12 lines; more functions above are welcome
     # --8<-- end
 
 
-# %% id="check"
+# %% id="check-a"
 from exercises.checks import ex07_stage_a_dataset as check
 
 verdict = check.stage(stage)
 verdict
 
-# %% [markdown] id="hints"
+# %% [markdown] id="hints-a"
 # <details>
 # <summary>Hint 1: in which order</summary>
 #
@@ -98,11 +83,72 @@ verdict
 # </details>
 #
 # <details>
-# <summary>Hint 3: what runs when</summary>
+# <summary>Hint 3: what a killed job leaves</summary>
 #
-# `finally` runs after an exception, such as the `OSError` of a full disk. It does not run after SIGTERM, unless a
-# handler turns the signal into an exception: `signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))`. Put the old
-# handler back. After `kill -9` nothing runs; the next call finds the temporary file under its fixed name.
+# After `kill -9` nothing runs. If the temporary name is always the same, the next job, which holds the lock, writes over
+# what is left. `shutil.copy2` keeps the modification time, by which you know a good copy.
+#
+# </details>
+
+# %% [markdown] id="task-b"
+# ## Task B: signals and links
+#
+# ★★★ · 25 minutes, optional. Make your function safe: SIGTERM and a full disk leave nothing behind (a full disk raises
+# `OSError`), the handler of before is put back, and links that somebody planted, as `folder` or under the final name, are
+# not followed:
+#
+# `stage_safely(src: Path, folder: Path) -> Path`
+
+# %% tags=["solution-only"] id="aside"
+def copy_aside(src: Path, copy: Path) -> None:
+    """Copy under another name and rename; on SIGTERM too nothing is left."""
+    part = copy.with_name(f"{copy.name}.part")
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        part.unlink(missing_ok=True)  # of a job that was killed; we hold the lock
+        shutil.copy2(src, part)
+        os.replace(part, copy)
+    finally:
+        part.unlink(missing_ok=True)
+        signal.signal(signal.SIGTERM, before)
+
+
+# %% id="answer-b"
+def stage_safely(src: Path, folder: Path) -> Path:
+    """As `stage`; whatever ends it leaves nothing, and no link leads it astray."""
+    # --8<-- solution
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink():
+        raise FileExistsError(f"{folder} is a symbolic link")
+    copy = folder / src.name
+    with (folder / f".{src.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not is_good(src, copy):
+            copy_aside(src, copy)
+    return copy
+    # --8<-- stub
+    # raise NotImplementedError  # your code: stage, and about 8 lines more
+    # --8<-- end
+
+
+# %% id="check-b"
+check.stage_safely(stage_safely)
+
+# %% [markdown] id="hints-b"
+# <details>
+# <summary>Hint 1: what runs when</summary>
+#
+# `finally` runs after an exception, such as the `OSError` of a full disk: remove the temporary file there. It does not
+# run after SIGTERM, unless a handler turns the signal into an exception:
+# `signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))`. It returns the old handler; put that back.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: links</summary>
+#
+# `mkdir(exist_ok=True)` is content with a link to a folder: ask `folder.is_symlink()` and raise an `OSError`. Under the
+# final name a link is no good copy, and `os.replace` replaces the link, not what it leads to.
 #
 # </details>
 
@@ -128,7 +174,7 @@ from smallfiles import formats
 from smallfiles.measure.scratch import memory_folder
 
 if not verdict:
-    show.say("Solve the task first; then this cell stages with your function.")
+    show.say("Solve task A first; then this cell stages with your function.")
 else:
     with memory_folder(packed.stat().st_size, place) as here:
         for number in ("first", "second"):
