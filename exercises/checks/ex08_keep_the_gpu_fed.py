@@ -1,0 +1,505 @@
+"""Exercise 08: find the bottleneck of three loaders, and cure each.
+
+    bottleneck   task 1: what to mend, from measured stages
+    reader       task 2: a file that is opened once
+    picture      task 3: a view for less work
+    collate      task 4: a batch of bytes
+    follow       what the exercise measures with
+
+A loader here is three parts: `read` gives bytes and labels, `picture` makes a view of the bytes, `collate`
+makes a batch of views. Cures are judged by what they give and by what they do: opens, floats, pixels and
+bytes are counted. Time is asked last, and generously, for seconds differ from machine to machine.
+
+The trap it teaches: the longest stage is not always what limits a training. Notebook 08 sends participants
+here.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import random
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.overrides import TorchFunctionMode
+
+from exercises.checks.attempt import Attempt
+from exercises.checks.check import check
+from helpers.experiments.nb08.clock import one_thread
+from smallfiles import formats
+from smallfiles.formats import arrow
+from smallfiles.images import RandomShortSide, decode, resize
+from smallfiles.images.crops import Box
+from smallfiles.images.decoding import Pixels
+from smallfiles.images.header import read_header
+from smallfiles.images.picture import open_picture
+from smallfiles.loading.batches import SampleRngs
+from smallfiles.samples import Reader, Sample, Schema
+
+SIDE, BATCH, STAGES = 224, 16, ("read", "augment", "collate", "transfer")
+Picture: TypeAlias = Callable[[bytes, Box, int], Pixels]
+Collate: TypeAlias = Callable[[list[Pixels], list[int]], dict[str, torch.Tensor]]
+
+
+# --- What the exercise measures with ---
+
+
+class Disk:
+    """Slow to open, and it counts; another process counts for itself."""
+
+    def __init__(self, open_s: float = 0.006) -> None:  # as on a busy parallel file system
+        self.open_s, self.opens, self.reads = open_s, 0, 0
+
+    def open(self, path: Path) -> OpenFile:
+        """Open a packed file."""
+        time.sleep(self.open_s)
+        self.opens += 1
+        return OpenFile(self, formats.open(path))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Disk, (self.open_s,)
+
+
+class OpenFile:
+    """An open packed file; like a real handle, it cannot be sent to another process."""
+
+    def __init__(self, disk: Disk, reader: Reader) -> None:
+        self._disk, self._reader = disk, reader
+
+    def __len__(self) -> int:
+        return len(self._reader)
+
+    def read(self, index: int) -> bytes:
+        """The bytes of one sample."""
+        self._disk.reads += 1
+        return bytes(self._reader.read(index))
+
+    def target(self, index: int) -> int:
+        """The label of one sample."""
+        found = self._reader.target(index)
+        return found if isinstance(found, int) else -1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("an open file cannot be sent to another process")
+
+
+class GoodRead:
+    """Reads from a file that is opened when it is first needed."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self.disk, self.path = disk, path
+        self.file: OpenFile | None = None
+
+    def __call__(self, indices: list[int]) -> list[tuple[bytes, int]]:
+        """Bytes and labels."""
+        self.file = self.file or self.disk.open(self.path)
+        return [(self.file.read(index), self.file.target(index)) for index in indices]
+
+
+def good_picture(data: bytes, box: Box, size: int) -> Pixels:
+    """A view, of which only the part is decoded."""
+    return _scaled(open_picture(data).part(box, size, size, None), size)
+
+
+def good_collate(pictures: list[Pixels], labels: list[int]) -> dict[str, torch.Tensor]:
+    """Bytes in one tensor, labels as whole numbers."""
+    return {"image": torch.from_numpy(np.stack(pictures)), "target": torch.tensor(labels, dtype=torch.int64)}
+
+
+def follow(
+    path: Path, *, read: Any = GoodRead, picture: Picture = good_picture, collate: Collate = good_collate
+) -> dict[str, float]:
+    """Seconds of one worker for a batch of 16, by stage; the median of three batches.
+
+    Args:
+        path: A packed file.
+        read: A class made of a disk and a path; called with numbers of samples.
+        picture: Makes a view.
+        collate: Makes a batch.
+    """
+    reading, runs = read(Disk(), path), []
+    order = np.random.default_rng(0).permutation(len(formats.open(path)))
+    with one_thread():
+        for at in range(0, 4 * BATCH, BATCH):
+            indices, marks = np.resize(order[at:], BATCH).tolist(), [perf_counter()]
+            samples = reading(indices)
+            marks.append(perf_counter())
+            pairs = zip(samples, indices, strict=True)
+            views = [picture(data, box_of(data, index), SIDE) for (data, _), index in pairs]
+            marks.append(perf_counter())
+            batch = collate(views, [label for _, label in samples])
+            marks.append(perf_counter())
+            for tensor in batch.values():  # a worker puts its batch into memory that the trainer sees
+                _shared(tensor)
+            runs.append(np.diff([*marks, perf_counter()]))
+    return dict(zip(STAGES, np.median(runs[1:], axis=0).tolist(), strict=True))
+
+
+def told(stages: dict[str, float]) -> str:
+    """The stages in one line."""
+    return ", ".join(f"{stage} {1e3 * seconds:.1f} ms" for stage, seconds in stages.items())
+
+
+def box_of(data: bytes, index: int) -> Box:
+    """The part of a picture that its view shows: a function of the number of the sample."""
+    header = read_header(data) or open_picture(data)
+    return RandomShortSide().box(header.width, header.height, SampleRngs(0, 0).at(index))
+
+
+def _shared(tensor: torch.Tensor) -> None:
+    share: Callable[[], object] = tensor.clone().share_memory_
+    share()
+
+
+@dataclass
+class Work:
+    """Elements of the largest tensor (of floats) that a block made, and the most memory of it at once.
+
+    The memory is that of numpy and Python; what Pillow allocates is not seen, for that there is the time.
+    """
+
+    floats: int = 0
+    largest: int = 0
+    peak_bytes: int = 0
+
+
+class _Watch(TorchFunctionMode):
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        self._work = work
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, torch.Tensor):
+            self._work.largest = max(self._work.largest, found.numel())
+            self._work.floats = max(self._work.floats, found.numel() * found.is_floating_point())
+        return found
+
+
+@contextmanager
+def measured() -> Iterator[Work]:
+    """Count the work of a block; `tracemalloc` slows Python down, so nothing is timed in it."""
+    work, was_tracing = Work(), tracemalloc.is_tracing()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        with _Watch(work):
+            yield work
+        work.peak_bytes = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        if not was_tracing:
+            tracemalloc.stop()
+
+
+# --- Task 1: what limits ---
+
+Stages: TypeAlias = dict[str, float]
+_STAGES = {"augment": 0.01, "read": 0.02, "decode": 0.03}
+_SUM = "a worker does all stages for a batch, one after the other: compare their sum with the step"
+_DIVIDE = "workers work at the same time: divide the sum by their number"
+_KEEPS_UP = "batches come faster than they are used, so no stage needs mending: compare with the step first"
+_NONE = "with 0 workers the trainer makes each batch itself and waits for it; ask for that before you divide"
+_ALL = "the number of stages, their names and their order may be others than in the notebook"
+LIMITS: tuple[tuple[Stages, int, float, str, str], ...] = (
+    # stages, workers, seconds of a step, what to mend, and what it means to say something else
+    (_STAGES, 1, 0.01, "decode", _SUM),
+    (_STAGES, 1, 0.1, "training", _KEEPS_UP),
+    (_STAGES, 1, 0.04, "decode", _SUM),
+    (_STAGES, 2, 0.02, "decode", _SUM),
+    (_STAGES, 4, 0.02, "training", _DIVIDE),
+    (_STAGES, 0, 0.1, "decode", _NONE),
+    ({"read": 0.5, "collate": 0.25}, 3, 0.25, "training", "as fast as they are used is enough: <= and not <"),
+    ({"transfer": 1.0}, 1, 0.5, "transfer", _ALL),
+)
+
+
+@check(
+    buys="Nobody pays for more CPUs where the GPU is the limit, or for a GPU that waits for a disk.",
+    errors={ZeroDivisionError: _NONE},
+)
+def bottleneck(attempt: Attempt) -> None:
+    """`bottleneck(stages, workers, step_s)` names the stage to mend, or `training`."""
+    chance, more = random.Random(8), []
+    for _ in range(40):
+        stages = {name: chance.random() for name in chance.sample(("read", "unpack", "decode", "collate"), 3)}
+        workers, step_s = chance.randint(0, 4), chance.random()
+        keeps_up = workers and sum(stages.values()) / workers <= step_s
+        right = "training" if keeps_up else max(stages, key=lambda name: stages[name])
+        more.append((stages, workers, step_s, right, _ALL))
+    for stages, workers, step_s, right, because in (*LIMITS, *more):
+        got = attempt(stages, workers, step_s)
+        seconds = "return the name, not the seconds: max(stages, key=stages.get)"
+        attempt.require(isinstance(got, str), got, right, seconds)
+        if got not in (*stages, "training"):
+            because = "return a name from stages, letter for letter, or training"
+        elif right != "training" and got == max(stages):
+            because = "max(stages) compares names, not seconds: max(stages, key=stages.get)"
+        elif right != "training" and got != "training":
+            because = "another stage takes longer"
+        attempt.expect(right, got, because=because)
+
+
+# --- Task 2: open once ---
+
+_ASKED: tuple[list[int], ...] = ([3, 1, 2], [7, 0], [1, 3, 3], [])
+
+
+@check(
+    buys="A thousand workers now open the file once each, not once for every image of every epoch.",
+    limit_s=20,
+    errors={AttributeError: "the handle is not there: set it to None in __init__, and open it in __call__"},
+)
+def reader(attempt: Attempt) -> None:
+    """`Reader(disk, path)` opens the file at its first call, and gives bytes and labels."""
+    with tempfile.TemporaryDirectory(prefix="smallfiles-") as name:
+        first, second = (_packed(Path(name) / f"{word}.arrow", word) for word in ("first", "second"))
+        disk, asked = Disk(0.0), sum(map(len, _ASKED))
+        one = _made(attempt, disk, first)
+        for indices in _ASKED:
+            _ask(attempt, one, first, indices)
+        attempt.given(f"{len(_ASKED)} calls for {asked} samples")
+        opens = "the file is still opened for each sample; keep the handle on self"
+        if disk.opens <= len(_ASKED):
+            opens = "the file is opened in each call; keep the handle on self, and open it if it is None"
+        opens = opens if disk.opens else "nothing was opened by disk.open, so your file is not the disk's"
+        attempt.require(disk.opens == 1, f"{disk.opens} opens", "1 open, at the first call", opens)
+        reads = "you read samples that nobody asked for: of ImageNet that would be 140 GB in each worker"
+        reads = reads if disk.reads > asked else "you keep samples: an epoch holds the whole set in memory"
+        attempt.require(disk.reads == asked, f"{disk.reads} samples read", f"{asked} read", reads)
+        disk, fresh = Disk(0.0), _made(attempt, Disk(0.0), first)
+        because_two = "a second reader got the file of the first: put the handle on self, not on the class "
+        because_two += "and not in a global"
+        _ask(attempt, _made(attempt, disk, second), second, [5], because_two)
+        attempt.require(disk.opens == 1, f"{disk.opens} opens", "one for each reader", because_two)
+        attempt.given("a fresh reader, sent to two workers")
+        with attempt.guarded():  # copying does what sending does
+            workers = [copy.deepcopy(fresh) for _ in range(2)]
+        for worker in workers:
+            _ask(attempt, worker, first, [2], "a reader that was sent reads something else")
+
+
+def _packed(path: Path, word: str) -> Path:
+    samples = [Sample(f"{i:02}.bin", f"{word} {i}".encode() * 50, i % 5) for i in range(12)]
+    sizes = [len(sample.data) for sample in samples]
+    arrow.write(samples, path, schema=Schema(len(sizes), sum(sizes), max(sizes)), digest=False)
+    return path
+
+
+def _made(attempt: Attempt, disk: Disk, path: Path) -> Any:
+    attempt.given(f"Reader(disk, {path.name!r})")
+    with attempt.guarded():
+        made = attempt.answer(disk, path)
+    because = "Reader is a class with __init__ and __call__, and is made once"
+    attempt.require(callable(made), type(made).__name__, "a reader that can be called", because)
+    because = "__init__ runs in the trainer: a handle opened there is shared by all workers, or cannot be "
+    because += "sent to them; open it in __call__"
+    attempt.require(disk.opens == 0, "a file that is open already", "no open before the first call", because)
+    return made
+
+
+def _ask(attempt: Attempt, one: Any, path: Path, indices: list[int], because: str = "") -> None:
+    attempt.given(f"reader({indices}) of {path.name}")
+    with attempt.guarded():
+        got = one(list(indices))
+    file = formats.open(path)
+    true = {index: (bytes(file.read(index)), file.target(index)) for index in indices}
+    attempt.require(isinstance(got, list), got, "a list of pairs", "a caller needs all: return a list")
+    if not because:
+        because = "each sample is a pair of its bytes and its label: bytes first"
+        if len(got) != len(indices):
+            because = "give one sample for each number, also if a number comes twice"
+        elif got == [true[index] for index in sorted(indices)]:
+            because = "keep the order that was asked for, as labels and batches rely on it"
+    attempt.expect([true[index] for index in indices], got, because=because)
+
+
+# --- Task 3: less work ---
+
+SIZE, _NEAR, _TIMES, _COPIES = 96, 6.0, 6.0, 3.5
+_FLOATS = "floats of a whole picture are four bytes for one, and slow: cut and scale the bytes as they are"
+_WHOLE = "the whole picture is scaled, and most of it thrown away: cut the box out first, then scale it"
+
+
+def smooth(width: int, height: int, kind: str = "JPEG") -> bytes:
+    """A picture of slow changes in colour: every right way to scale gives nearly the same pixels."""
+    few = np.random.default_rng(width).integers(0, 256, (4, 5, 3), dtype=np.uint8)
+    large = Image.fromarray(few).resize((width, height), Image.Resampling.BICUBIC)
+    target = io.BytesIO()
+    (large.convert("L") if kind == "grey" else large).save(target, kind.replace("grey", "JPEG"), quality=95)
+    return target.getvalue()
+
+
+VIEWS: tuple[tuple[str, bytes, Box], ...] = (
+    ("a JPEG of 400 x 300", smooth(400, 300), Box(20, 150, 200, 200)),
+    ("the corner of a JPEG of 401 x 300", smooth(401, 300), Box(250, 350, 50, 50)),
+    ("all of a JPEG of 200 x 200", smooth(200, 200), Box(0, 0, 200, 200)),
+    ("an upright JPEG of 240 x 500", smooth(240, 500), Box(300, 10, 150, 150)),
+    ("a JPEG without colours", smooth(300, 220, "grey"), Box(5, 80, 180, 180)),
+    ("a PNG of 300 x 200", smooth(300, 200, "PNG"), Box(60, 100, 120, 120)),
+)
+
+
+@check(
+    buys="The same epoch takes a fraction of the CPU hours, and fewer workers feed the same GPU.",
+    limit_s=40,
+    errors={IndexError: "rows come first: pixels[top:bottom, left:right]"},
+)
+def picture(attempt: Attempt) -> None:
+    """`picture(data, box, size)` makes a view in bytes, and scales nothing that is not shown."""
+    kept = []
+    for what, data, box in VIEWS:
+        got = attempt(data, box, SIZE, _shown=f"{what}, {box}, {SIZE}")
+        _expect_array(attempt, got)
+        pixels = decode(data)
+        distance = _distance(got, _view(pixels, box))
+        because = _other_view(got, pixels, box) if distance > _NEAR else ""
+        attempt.require(not because, f"{distance:.0f} of 255 away", f"the view within {_NEAR:.0f}", because)
+        kept.append((got, got.copy()))
+    because = "all calls fill one array, so a batch would hold its last picture many times: make a new one"
+    same = all(np.array_equal(now, before) for now, before in kept)
+    attempt.require(same, "views that changed when others were made", "a new array for each", because)
+    for box, because in ((Box(0, 0, 500, 500), _FLOATS), (Box(300, 60, 60, 60), _WHOLE)):
+        _count_work(attempt, smooth(500, 500), box, because)
+
+
+def _view(pixels: Pixels, box: Box) -> Pixels:
+    return _scaled(pixels[box.top : box.top + box.height, box.left : box.left + box.width], SIZE)
+
+
+def _scaled(pixels: Pixels, size: int) -> Pixels:
+    out = np.empty((size, size, 3), np.uint8)
+    resize(pixels, out)
+    return out
+
+
+def _distance(one: Pixels, other: Pixels) -> float:
+    return float(np.abs(one.astype(np.int16) - other).mean())
+
+
+def _expect_array(attempt: Attempt, got: Any) -> None:
+    shape, kind = getattr(got, "shape", None), str(getattr(got, "dtype", ""))
+    last = "channels come last: rows, columns, channels, three of them also for a picture without colours"
+    unscaled = isinstance(shape, tuple) and len(shape) == 3 and shape[2] == 3
+    for holds, because in (
+        (isinstance(got, np.ndarray), "return an array of numpy, as images.resize fills it"),
+        ("float" not in kind, "floats are four times the bytes in every later stage; the GPU makes floats"),
+        (shape == (SIZE, SIZE, 3), "the part is cut out but not scaled to size x size" if unscaled else last),
+        (kind == "uint8", "pixels are bytes here: np.uint8"),
+    ):
+        got_kind = f"a {type(got).__name__} of {kind}, {shape}"
+        attempt.require(holds, got_kind, f"an array of uint8, [{SIZE}, {SIZE}, 3]", because)
+
+
+def _other_view(got: Pixels, pixels: Pixels, box: Box) -> str:
+    """Which other view it is."""
+    right, (top, left, height, width) = _view(pixels, box), (box.top, box.left, box.height, box.width)
+    others = {
+        "red and blue are exchanged; images.decode gives red, green, blue": right[:, :, ::-1],
+        "rows and columns are exchanged in the result": right.transpose(1, 0, 2),
+        "that is the whole picture squeezed; cut the box out before scaling": pixels,
+        "rows come first: pixels[top:bottom, left:right]": pixels[left : left + width, top : top + height],
+        "box holds height and width, not the end: cut to top + height": pixels[top:height, left:width],
+        "values from 0 to 1 became whole numbers, so nearly all is black; stay with bytes": right // 255,
+    }
+    near = [t for t, other in others.items() if other.size and _distance(got, _scaled(other, SIZE)) <= _NEAR]
+    return near[0] if near else "that is another part of the picture, or another scaling"
+
+
+def _count_work(attempt: Attempt, data: bytes, box: Box, because: str) -> None:
+    """Whatever is larger than the picture was made needlessly."""
+    pixels = 3 * 500 * 500
+    attempt.given(f"{box} of a JPEG of 500 x 500, {SIDE}")
+    with attempt.guarded(), measured() as work:
+        attempt.answer(data, box, SIDE)
+    attempt.require(not work.floats, f"a tensor of {work.floats:,} floats", "bytes all the way", _FLOATS)
+    little = work.largest <= 2 * pixels and work.peak_bytes <= _COPIES * pixels
+    got = f"{max(work.largest, work.peak_bytes):,} bytes at once"
+    attempt.require(little, got, f"little more than the {pixels:,} of the picture", because)
+    with attempt.guarded():
+        mine = _quickest_s(partial(attempt.answer, data, box, SIDE))
+    ours = _quickest_s(lambda: _scaled(decode(data)[box.top :, box.left :][: box.height, : box.width], SIDE))
+    attempt.require(mine <= _TIMES * ours, f"{1e3 * mine:.1f} ms", f"{1e3 * _TIMES * ours:.1f} ms", because)
+
+
+def _quickest_s(function: Callable[[], Any]) -> float:
+    times = []
+    for _ in range(3):
+        began = perf_counter()
+        function()
+        times.append(perf_counter() - began)
+    return min(times)
+
+
+# --- Task 4: a batch of bytes ---
+
+_STACK = "numpy.stack puts the views behind each other; make whole numbers of labels by torch.tensor"
+_LISTS = "each pixel becomes an object of Python on the way: no tolist(), no torch.tensor of a list"
+
+
+@check(
+    buys="A quarter of the bytes goes to the trainer and to the GPU, which makes floats of them in no time.",
+    limit_s=20,
+    errors={ValueError: _STACK, TypeError: _STACK},
+)
+def collate(attempt: Attempt) -> None:
+    """`collate(pictures, labels)` makes a batch of bytes."""
+    chance = np.random.default_rng(8)
+    for shape in ((3, 8, 6, 3), (1, 5, 7, 3), (4, 6, 6, 3), (4, 96, 96, 3)):
+        true = chance.integers(0, 256, shape, dtype=np.uint8)
+        pictures, labels = [view.copy() for view in true], list(range(shape[0]))[::-1]
+        got = attempt(pictures, labels, _shown=f"{shape[0]} views of {shape[1]} x {shape[2]}, {labels}")
+        keys = sorted(map(str, got)) if isinstance(got, dict) else type(got).__name__
+        because = "the training asks for batch['image'] and batch['target']"
+        attempt.require(keys == ["image", "target"], keys, "a dict of image and target", because)
+        because = "image and target are one tensor each for the whole batch; a GPU gets it by one copy"
+        tensors = all(isinstance(value, torch.Tensor) for value in got.values())
+        attempt.require(tensors, got, "two tensors", because)
+        _expect_image(attempt, got["image"], true)
+        because = "the loss of PyTorch takes labels as int64 only: dtype=torch.int64"
+        attempt.require(got["target"].dtype == torch.int64, f"{got['target'].dtype}", "torch.int64", because)
+        attempt.expect(labels, got["target"].tolist(), because="a label for each view, in their order")
+    attempt.given("one view, which is filled again afterwards")
+    with attempt.guarded():
+        image = attempt.answer(pictures[:1], [1])["image"]
+    pictures[0][:] = 255 - pictures[0]
+    because = "your batch is a window on the view, so it changes if that is filled again: np.stack copies"
+    attempt.require(np.array_equal(image[0].numpy(), true[0]), "other pixels", "a batch of its own", because)
+    attempt.given("4 views of 96 x 96, counted")
+    with attempt.guarded(), measured() as work:
+        attempt.answer(pictures, labels)
+    because = "floats are made and thrown away: the views are bytes already"
+    attempt.require(not work.floats, f"a tensor of {work.floats:,} floats", "bytes all the way", because)
+    times = work.peak_bytes / true.nbytes
+    attempt.require(times <= 4, f"{times:.0f} times the bytes", "little more than the batch itself", _LISTS)
+
+
+def _expect_image(attempt: Attempt, got: torch.Tensor, true: Pixels) -> None:
+    joined = "this is one large picture; the first axis counts the views: use np.stack"
+    first = got.ndim == 4 and got.shape[1] == 3 and got.shape[2:] == true.shape[1:3]
+    last = "channels come last, as the views have them; normalise turns them on the GPU"
+    shuffled = np.array_equal(np.sort(got.numpy(), axis=None), np.sort(true, axis=None))
+    order = "the order of the views is that of the labels" if shuffled else "collate only puts them together"
+    size = f"floats are {got.element_size()} bytes for one, to the trainer and to the GPU; normalise there"
+    for holds, because in (
+        (not got.is_floating_point(), size),
+        (got.dtype == torch.uint8, "pixels are bytes: torch.uint8"),
+        (got.shape == true.shape, last if first else joined),
+        (np.array_equal(got.numpy(), true), order),
+    ):
+        found = f"{got.dtype}, {list(got.shape)}, {got.nbytes} bytes"
+        attempt.require(holds, found, f"torch.uint8, {list(true.shape)}, {true.nbytes} bytes", because)
