@@ -68,8 +68,8 @@ verdict
 # <details>
 # <summary>Hint 1: who is what</summary>
 #
-# Only what `srun` starts has `SLURM_STEP_ID`. Local ranks count from 0 on each node. Nodes may have unequally many tasks,
-# so compute nothing: take what you are told, and make numbers of it with `int`.
+# What `srun` starts has `SLURM_STEP_ID`; the job script has not. Local ranks count from 0 on each node. Nodes may have
+# unequally many tasks, so compute nothing: take what you are told, and make numbers of it with `int`.
 #
 # </details>
 #

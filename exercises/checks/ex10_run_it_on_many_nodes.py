@@ -1,0 +1,414 @@
+"""Exercise 10: the place of a process among many, and a job script that survives its time limit.
+
+    place    rank, number of ranks and local rank, from what a launcher tells
+    job      what the script asks Slurm for, and what it does: run by real bash, with a played Slurm
+             (`ex10_player.py` stands for srun, scontrol, python)
+
+The script is judged by what it does, not by how it is written. The traps it teaches: numbers of the job are
+not numbers of the process; `srun` does not take over the CPUs; a script that stops at code 75 never asks to
+be queued again. Notebook 10 sends participants here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from exercises.checks.attempt import Attempt, NotStarted, diagnose
+from exercises.checks.check import check
+from helpers.experiments.nb10 import environments
+from helpers.jobs import script as scripts
+
+PLAYER = Path(__file__).with_name("ex10_player.py")
+_ROOT = Path(__file__).resolve().parents[2]
+_NAME = "10_run_it_on_many_nodes.sbatch"
+
+
+def script(folder: str) -> Path:
+    """The job script of this exercise: beside the notebook, or in `folder` of the checkout."""
+    beside = Path.cwd() / _NAME
+    return beside if beside.is_file() else _ROOT / folder / _NAME
+
+
+# --- Task 1: the place of a process ---
+
+WHERE = {
+    "text": "environment variables are text: make numbers of them with int()",
+    "laptop": "on a laptop nobody sets these variables: the process is alone, which is rank 0 of 1",
+    "script": "this is the job script itself: it sees SLURM_NTASKS, but it is one process; what srun starts "
+    "has SLURM_STEP_ID",
+    "first task": "task 0 of a step is not alone, though its SLURM_PROCID is 0 as in the job script; "
+    "SLURM_STEP_ID tells. Read the dictionary that is given, not os.environ",
+    "local for rank": "this number counts from 0 on each node, so both nodes would read the same; the rank "
+    "is SLURM_PROCID, under torchrun RANK",
+    "node": "SLURM_NODEID is the number of the node; the rank is SLURM_PROCID",
+    "nodes": "SLURM_NNODES counts nodes; ranks are tasks: SLURM_NTASKS",
+    "computed": "nodes may have unequally many tasks: do not compute the local rank, take SLURM_LOCALID",
+    "torchrun": "torchrun tells RANK, WORLD_SIZE and LOCAL_RANK; what srun told is for its parent",
+}
+Place = tuple[int, int, int]
+Environment = tuple[str, dict[str, str], Place, dict[Place, str]]
+
+
+def _environments() -> list[Environment]:
+    """What is told, the right answer, and what other answers mean."""
+    srun, torchrun = environments.srun, environments.torchrun
+    cases: list[Environment] = [("a laptop", {"HOME": "somewhere"}, (0, 1, 0), {})]
+    for rank, node, local in (
+        (3, 1, 0),
+        (2, 0, 2),
+        (0, 0, 0),
+        (1, 0, 1),
+    ):  # even nodes forgive wrong formulas
+        env = {"SLURM_NODEID": str(node), "SLURM_LOCALID": str(local), "SLURM_STEP_TASKS_PER_NODE": "3,1"}
+        wrong = {(rank, 4, rank % 3): "computed", (rank, 4, rank % 2): "computed", (rank, 2, local): "nodes"}
+        wrong |= {(node, 4, local): "node", (local, 4, local): "local for rank", (0, 1, 0): "first task"}
+        what = f"srun, task {rank} of 4, on node {node}"
+        cases.append((what, {**srun(rank), **env, "SLURM_TASKS_PER_NODE": "3,1"}, (rank, 4, local), wrong))
+    wrong = {(0, 4, 0): "script", (0, 2, 0): "script"}
+    cases.append(("the job script of two nodes with two tasks each", environments.script(), (0, 1, 0), wrong))
+    for rank in (0, 3):
+        wrong = {(0, 1, 0): "torchrun", (rank % 2, 4, rank % 2): "local for rank"}
+        cases.append((f"torchrun, process {rank} of 4", torchrun(rank), (rank, 4, rank % 2), wrong))
+    below, wrong = {**srun(1, per_node=1), **torchrun(3)}, {(1, 2, 0): "torchrun", (0, 1, 0): "torchrun"}
+    return [*cases, ("srun, which started torchrun on each node", below, (3, 4, 1), wrong)]
+
+
+@check(
+    buys="Your program finds its share of the data under srun, under torchrun, and on your laptop.",
+    errors={KeyError: f"{WHERE['laptop']}; ask with `in` or env.get() first"},
+)
+def place(attempt: Attempt) -> None:
+    """`place(env)` gives rank, number of ranks and local rank."""
+    for what, env, right, wrong in _environments():
+        got = attempt(env, _shown=f"the environment of {what}")
+        got = tuple(got) if isinstance(got, list) else got
+        known = [(told, WHERE[because]) for told, because in wrong.items() if told != right]
+        texts = (tuple(map(str, right)), WHERE["text"])
+        attempt.expect(
+            right, got, because=diagnose(got, texts, *known, otherwise="other numbers belong here")
+        )
+
+
+# --- Task 2: what the script asks for ---
+
+UNFILLED = "exit 99"
+HOW_TO_START = (
+    "Replace the stub: open the job script beside this notebook, fill its two gaps, remove the line "
+    f"`{UNFILLED} …`, save it, and run this cell again."
+)
+ASKS = {
+    "syntax": "bash cannot read the script; look at the line that it names",
+    "site": "that belongs to the site's file, so that the script runs everywhere; Uses: gpu asks for GPUs",
+    "nodes": "without --nodes Slurm may put all tasks on one node: ask for two, --nodes=2",
+    "tasks": "each node shall run two ranks: --ntasks-per-node=2",
+    "cpus": "without --cpus-per-task each rank gets one CPU, and its loader workers wait for each other",
+    "time": "a job without --time gets the partition's limit, often a day, and waits longer in the queue",
+    "signal": "without --signal=USR1@90 Slurm kills the ranks at the limit, and what they did since the "
+    "last checkpoint is lost; `train` writes one on USR1 or TERM",
+    "notice": "the signal leaves too little time: importing PyTorch and writing a checkpoint take at least "
+    "30 seconds, and --time has to be longer than twice the notice",
+    "requeue": "without --requeue Slurm refuses to queue the job again, where sites have that off",
+}
+_SHORT = {"-N": "--nodes", "-n": "--ntasks", "-c": "--cpus-per-task", "-t": "--time", "-G": "--gpus"}
+_FLAGS = ("--requeue", "--no-requeue", "--exclusive", "--hold", "--overcommit", "--contiguous")
+_OF_SITES = ("--gres", "--gpus", "--gpus-per-node", "--gpus-per-task")
+
+
+def asked(path: Path) -> dict[str, str]:
+    """Options by their long names; a flag has an empty value."""
+    found: dict[str, str] = {}
+    words = list(scripts.read(path).directives)
+    while words:
+        name, equals, value = words.pop(0).partition("=")
+        if not name.startswith("--") and len(name) > 2:
+            name, equals, value = name[:2], "=", name[2:]
+        name = _SHORT.get(name, name)
+        if not equals and name not in _FLAGS and words and not words[0].startswith("-"):
+            value = words.pop(0)
+        found[name] = value.strip("\"'")
+    return found
+
+
+def seconds_of(text: str) -> int | None:
+    """Slurm's notations of time: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
+    if match is None:
+        return None
+    parts = [int(part) for part in match.groups()[1:] if part is not None]
+    if match[1] is None and len(parts) < 3:  # without days the last of two is seconds
+        parts = [0, *parts]
+    hours, minutes, seconds = [*parts, 0, 0][:3]
+    return ((int(match[1] or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def signal_of(path: Path) -> tuple[bool, str, int] | None:
+    """Whether the signal goes to the script alone, its name, and how many seconds ahead; None without."""
+    match = re.fullmatch(r"([RB]{0,2}:)?(?:SIG)?(\w+)(?:@(\d+))?", asked(path).get("--signal", ""))
+    return None if match is None else ("B" in (match[1] or ""), match[2], int(match[3] or 60))
+
+
+def _started(attempt: Attempt) -> Path:
+    """The script, if somebody has begun to fill it and bash can read it."""
+    path = Path(attempt.answer).absolute()
+    attempt.given(path.name)
+    attempt.require(path.is_file(), "no such file", "a job script", f"look for {path.name} in exercises")
+    if re.search(rf"^\s*{UNFILLED}\b", path.read_text(encoding="utf-8"), re.MULTILINE):
+        raise NotStarted(HOW_TO_START)
+    done = subprocess.run(["bash", "-n", path], capture_output=True, text=True, timeout=20)
+    told = done.stderr.strip().replace(f"{path}: ", "").split("\n")[0]
+    attempt.require(done.returncode == 0, told, "a script without errors", ASKS["syntax"])
+    for fault in scripts.faults(path):
+        raise attempt.wrong(fault, "a script that Slurm reads as you do", fault)
+    return path
+
+
+def _examine(attempt: Attempt, path: Path) -> None:
+    """Two nodes, two ranks on each, two CPUs a rank, a limit, a signal, leave to be queued again."""
+    found, limit_s = asked(path), seconds_of(asked(path).get("--time", "")) or 0
+    _, kind, notice_s = signal_of(path) or (False, "", 0)
+    four = found.get("--ntasks") == "4" and not found.get("--ntasks-per-node")
+    for name, holds, expected, because in (
+        *((name, name not in found, "no such option", "site") for name in _OF_SITES),
+        ("--nodes", found.get("--nodes") == "2", "--nodes=2", "nodes"),
+        ("--ntasks-per-node", four or found.get("--ntasks-per-node") == "2", "--ntasks-per-node=2", "tasks"),
+        ("--cpus-per-task", found.get("--cpus-per-task") == "2", "--cpus-per-task=2", "cpus"),
+        ("--time", limit_s > 0, "--time=HH:MM:SS", "time"),
+        ("--signal", kind in ("USR1", "TERM", "10", "15"), "--signal=USR1@90", "signal"),
+        ("--signal", notice_s >= 30 and limit_s > 2 * notice_s, "--signal=USR1@90", "notice"),
+        ("--requeue", "--requeue" in found, "--requeue", "requeue"),
+    ):
+        got = f"{name}={found[name]}" if name in found else f"no {name}"
+        attempt.require(holds, got, expected, ASKS[because])
+
+
+# --- Task 2: what the script does ---
+
+Mode = Literal["finish", "stop", "fail"]
+LIMIT_S, JOB, EXTRA = 15.0, "4711", ("--epochs", "7")
+_PLAYED = ("srun", "scontrol", "sbatch", "torchrun", "python", "smallfiles")
+DOES = {
+    "no training": "the script never ran `smallfiles train`",
+    "no srun": "srun starts the ranks, each a task: without it python is one process on the first node, and "
+    "torchrun is not needed",
+    "few tasks": "srun starts all tasks of the job by itself; leave its numbers of nodes and tasks out",
+    "cpus": "from Slurm 22.05 on, srun does not take over --cpus-per-task of the job: "
+    'srun --cpus-per-task="$SLURM_CPUS_PER_TASK"',
+    "unquoted": 'a path with a space falls into two words: write "$data" and "$checkpoints", in quotes',
+    "data": "the first argument of the script is what to train on",
+    "checkpoint": 'without --checkpoint "$checkpoints" the next run begins from nothing',
+    "workers": "a loader needs as many workers as its rank has CPUs: --workers with $cpus",
+    "fixed": "this number stands in the body of your script: with other options of sbatch it is wrong. "
+    "Slurm tells it: $SLURM_CPUS_PER_TASK (or $cpus), and srun takes nodes and tasks from the job",
+    "rest": 'what stands behind the first two arguments belongs to train: end its line with "$@"',
+    "master": "on the second node this address leads to the second node: its ranks wait for ever. "
+    "Leave it out: `train` takes the first node of the list",
+    "lost code": "`set -e` ends the script at the exit code 75 of srun, before it can ask: keep the code "
+    "with || code=$?",
+    "no requeue": "exit code 75 means: stopped in time, queue me again, with the number of this job: "
+    'scontrol requeue "$SLURM_JOB_ID" (sbatch makes a new job, and loses its options)',
+    "to script": "with B: only the script gets the signal: without a trap it dies of it, and a trap waits "
+    "for the command in front; leave B: out, or run srun with & and wait for it",
+    "unheard": "the signal did not reach the ranks",
+    "always": "a job that asks to be queued again when all is done, or has failed, never ends; ask after "
+    "code 75 only",
+    "code": "Slurm shows what the script says: end it with the exit code of srun, whatever that is",
+    "hangs": "the script did not end by itself",
+}
+
+
+@dataclass(frozen=True)
+class Play:
+    """What a script did: its exit code (None if it had to be ended), its calls, its log, its arguments."""
+
+    code: int | None
+    calls: tuple[dict[str, Any], ...]
+    log: str
+    data: str
+    checkpoints: str
+
+    def of(self, what: str) -> list[dict[str, Any]]:
+        """The calls of one program."""
+        return [call for call in self.calls if call["what"] == what]
+
+    @property
+    def requeued(self) -> bool:
+        """Whether it asked to be queued again."""
+        return any(call["argv"] == ["requeue", JOB] for call in self.of("scontrol"))
+
+
+def play(path: Path, place: Path, mode: Mode, to_script: bool, nodes: int, per_node: int, cpus: int) -> Play:
+    """Run a script with real bash; all names and paths hold a space.
+
+    Args:
+        path: The script.
+        place: An empty folder.
+        mode: Whether training ends well, is stopped by a signal, or fails.
+        to_script: The signal goes to the script alone, instead of to the tasks.
+        nodes: Of the job.
+        per_node: Tasks a node.
+        cpus: CPUs a task.
+    """
+    folder = place / "a job"
+    for name in ("calls", "tasks", "work", "venv/bin", "course/slurm/sites"):
+        (folder / name).mkdir(parents=True)
+    (folder / "mode").write_text(mode)
+    data, checkpoints = str(folder / "work" / "train set.arrow"), str(folder / "work" / "my run")
+    Path(data).touch()
+    told = {**environments.script(nodes, per_node, cpus), **_programs(folder), "SLURM_JOB_NAME": path.stem}
+    with (folder / "log").open("wb") as log:
+        shell = subprocess.Popen(
+            ["bash", str(path), data, checkpoints, *EXTRA],
+            cwd=folder / "work",
+            env={**told, "SLURM_RESTART_COUNT": "0", "HOME": str(folder / "work"), "LANG": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        code: int | None = None
+        try:
+            if mode == "stop":
+                _time_limit(shell, folder, nodes * per_node, to_script)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = shell.wait(LIMIT_S)
+        finally:  # a script that is ended leaves its background processes
+            _send(signal.SIGKILL, shell.pid, *_tasks(folder))
+            shell.wait()
+    calls = sorted(map(_read, (folder / "calls").glob("*.json")), key=lambda call: float(call["at"]))
+    return Play(code, tuple(calls), (folder / "log").read_text(errors="replace"), data, checkpoints)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text()))
+
+
+def _tasks(folder: Path) -> list[int]:
+    return [int(path.name) for path in (folder / "tasks").iterdir()]
+
+
+def _send(number: signal.Signals, *groups: int) -> None:
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, number)
+
+
+def _programs(folder: Path) -> Mapping[str, str]:
+    """The played programs, first in the path, and a checkout that has this site only."""
+    programs, course = folder / "venv" / "bin", folder / "course"
+    for name in _PLAYED:
+        line = shlex.join([sys.executable, "-IS", str(PLAYER), name])
+        (programs / name).write_text(f'#!/bin/sh\nexec {line} "$@"\n')
+        (programs / name).chmod(0o755)
+    (programs / "python3").symlink_to("python")
+    shutil.copyfile(_ROOT / "slurm" / "lib.sh", course / "slurm" / "lib.sh")
+    (course / "slurm" / "sites" / "played.env").touch()
+    return {
+        "PATH": f"{programs}:{os.defpath}:/usr/bin:/bin",
+        "SMALLFILES_PLAY": str(folder),
+        "SMALLFILES_PYTHON": sys.executable,
+        "COURSE_ROOT": str(course),
+        "COURSE_SITE": "played",
+        "COURSE_VENV": str(folder / "venv"),
+        "COURSE_WORK": str(folder / "work"),
+    }
+
+
+def _time_limit(shell: subprocess.Popen[bytes], folder: Path, ranks: int, to_script: bool) -> None:
+    """Send the signal that Slurm sends, once the ranks train."""
+    end = time.monotonic() + 5
+    while len(list((folder / "calls").glob("*.json"))) <= ranks and shell.poll() is None:
+        if time.monotonic() > end:
+            break
+        time.sleep(0.01)
+    if to_script:
+        time.sleep(0.3)  # the shell may not wait yet
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(shell.pid, signal.SIGUSR1)
+    else:
+        _send(signal.SIGUSR1, *_tasks(folder))
+
+
+def _run(
+    attempt: Attempt, path: Path, mode: Mode, what: str, nodes: int = 2, each: int = 2, cpus: int = 2
+) -> Play:
+    """Play the script; it must train, in ranks that srun started, with the right arguments."""
+    attempt.given(f"{path.name}, {what}")
+    to_script = bool((signal_of(path) or (False,))[0])
+    with tempfile.TemporaryDirectory(prefix="smallfiles-job-") as place:
+        found = play(path, Path(place), mode, to_script, nodes, each, cpus)
+    ranks, last = found.of("train"), (found.log.strip().splitlines() or ["nothing"])[-1][-200:]
+    by_srun = not found.of("torchrun") and any("SLURM_STEP_ID" in call["env"] for call in ranks)
+    trained = bool(ranks or found.of("torchrun"))
+    attempt.require(trained, f"in the log: {last}", "four ranks that train", DOES["no training"])
+    attempt.require(by_srun, "python without srun, or torchrun", "srun", DOES["no srun"])
+    few = "few tasks" if nodes == 2 else "fixed"
+    attempt.require(len(ranks) == nodes * each, f"{len(ranks)} ranks", f"{nodes * each} ranks", DOES[few])
+    steps = [call for call in found.of("srun") if "train" in call["argv"] or "bash" in str(call["argv"])]
+    passed = {str(call["cpus"]) for call in steps}
+    few = "cpus" if nodes == 2 else "fixed"
+    attempt.require(passed == {str(cpus)}, f"{', '.join(passed)} CPUs a rank", f"{cpus} CPUs", DOES[few])
+    _arguments(attempt, found, list(ranks[0]["argv"]), str(cpus))
+    hosts = {call["env"].get("MASTER_ADDR") for call in ranks} & {"localhost", "127.0.0.1", "::1"}
+    attempt.require(not hosts, f"MASTER_ADDR={hosts}", "the address of the first node", DOES["master"])
+    return found
+
+
+def _arguments(attempt: Attempt, found: Play, argv: list[str], cpus: str) -> None:
+    flags = {word: value for word, value in zip(argv, [*argv[1:], ""], strict=True) if word.startswith("--")}
+    flags |= dict(word.split("=", 1) for word in argv if word.startswith("--") and "=" in word)
+    kept = flags.get("--checkpoint", "")
+    split = kept != found.checkpoints and kept and found.checkpoints.startswith(kept)
+    cut = found.data not in argv and found.data.split(" ")[0] in argv
+    for holds, expected, because in (
+        (not (cut or split), f"{found.data!r} and {found.checkpoints!r}", "unquoted"),
+        (found.data in argv, f"{found.data!r}", "data"),
+        (kept == found.checkpoints, f"--checkpoint {found.checkpoints!r}", "checkpoint"),
+        (flags.get("--workers") == cpus, f"--workers {cpus}", "workers" if cpus == "2" else "fixed"),
+        (flags.get(EXTRA[0]) == EXTRA[1], " ".join(EXTRA), "rest"),
+    ):
+        attempt.require(holds, f"train {' '.join(argv)}", expected, DOES[because])
+
+
+def _at_the_time_limit(attempt: Attempt, path: Path) -> None:
+    """The signal comes; `train` leaves with 75."""
+    found = _run(attempt, path, "stop", "shortly before its time limit")
+    because = "to script" if (signal_of(path) or (False,))[0] else "unheard"
+    heard = bool(found.of("stopped"))
+    attempt.require(heard, "ranks that are killed", "ranks that write a checkpoint", DOES[because])
+    asked_for = [" ".join(call["argv"]) for call in (*found.of("scontrol"), *found.of("sbatch"))]
+    knows = "requeue" in path.read_text(encoding="utf-8").split("set -eo", 1)[-1]
+    because = "lost code" if found.code == 75 and knows and not asked_for else "no requeue"
+    attempt.require(found.requeued, f"{asked_for or 'nothing asked'}", f"requeue {JOB}", DOES[because])
+
+
+@check(
+    buys="A training of three days now runs where a day is the limit, and on any number of nodes.",
+    limit_s=90.0,
+)
+def job(attempt: Attempt) -> None:
+    """A job script that trains on two nodes and goes on after its time limit."""
+    path = _started(attempt)
+    _examine(attempt, path)
+    found = _run(attempt, path, "finish", "run on two nodes")
+    attempt.require(not found.requeued, "queued again", "done", DOES["always"])
+    attempt.require(found.code is not None, "it did not end", "exit code 0", DOES["hangs"])
+    attempt.require(found.code == 0, f"exit code {found.code}", "exit code 0", DOES["code"])
+    _run(attempt, path, "finish", "sent with --nodes=3 --ntasks-per-node=1 --cpus-per-task=3", 3, 1, 3)
+    _at_the_time_limit(attempt, path)
+    found = _run(attempt, path, "fail", "where training fails with code 3")
+    attempt.require(not found.requeued, "queued again", "an end", DOES["always"])
+    attempt.require(found.code != 0, "exit code 0", "exit code 3", DOES["code"])
