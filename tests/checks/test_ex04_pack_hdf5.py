@@ -8,15 +8,12 @@ import time
 import h5py
 import numpy as np
 import pytest
+from telling import assert_told, raises_stub
 
 from exercises.checks import ex04_pack_hdf5 as ex04
 from exercises.checks.forked import in_worker
+from helpers.experiments.nb04 import write_vlen
 from smallfiles.formats import hdf5
-
-
-@pytest.fixture(autouse=True)
-def lenient(monkeypatch):
-    monkeypatch.delenv("COURSE_STRICT", raising=False)
 
 
 def convert(
@@ -117,21 +114,15 @@ def without_empty(rows, labels):
 
 WRONG_CONVERSIONS = {
     "sizes": (functools.partial(convert, offsets=lambda s: np.array(s, np.uint64)), "these are the sizes"),
-    "0 and sizes": (
-        functools.partial(convert, offsets=lambda s: np.array([0, *s], np.uint64)),
-        "are the sizes",
-    ),
     "no last": (
         functools.partial(convert, offsets=lambda s: np.cumsum([0, *s])[:-1]),
         "last offset is missing",
     ),
     "no first": (functools.partial(convert, offsets=lambda s: np.cumsum(s)), "first offset is missing"),
-    "from one": (functools.partial(convert, offsets=lambda s: np.cumsum([0, *s]) + 1), "one too large"),
     "inclusive": (
         functools.partial(convert, offsets=lambda s: np.array([0, *(np.cumsum(s) - 1)])),
         "a slice ends before its stop",
     ),
-    "int32": (functools.partial(convert, offsets=lambda s: np.cumsum([0, *s], dtype=np.int32)), "2 or 4 GiB"),
     "uint32": (
         functools.partial(convert, offsets=lambda s: np.cumsum([0, *s], dtype=np.uint32)),
         "2 or 4 GiB",
@@ -143,53 +134,28 @@ WRONG_CONVERSIONS = {
     "unlike": (functools.partial(convert, offsets=lambda s: np.arange(len(s) + 1)), "sample i lies in"),
     "dropped": (functools.partial(convert, order=without_empty), "zero bytes were dropped"),
     "sorted": (functools.partial(convert, order=by_label), "another order"),
-    "no labels": (functools.partial(convert, labels=None), "labels are lost; they are `train/targets`"),
+    "no labels": (functools.partial(convert, labels=None), "labels are `train/targets`"),
     "zero labels": (
         functools.partial(convert, labels=lambda v: np.zeros(len(v), np.int64)),
         "labels are lost",
     ),
-    "int8 labels": (functools.partial(convert, labels=lambda v: v.astype(np.int8)), "int8 cannot hold"),
-    "uint8 labels": (functools.partial(convert, labels=lambda v: v.astype(np.uint8)), "uint8 cannot hold"),
-    "uint16 labels": (functools.partial(convert, labels=lambda v: v.astype(np.uint16)), "uint16 cannot hold"),
-    "float labels": (functools.partial(convert, labels=lambda v: v.astype(float)), "labels are signed"),
-    "text labels": (functools.partial(convert, labels=lambda v: v.astype("S")), "whole numbers"),
+    "int8 labels": (functools.partial(convert, labels=lambda v: v.astype(np.int8)), "signed and wide"),
     "sorted labels": (functools.partial(convert, labels=lambda v: np.sort(v)), "labels are in another order"),
-    "few labels": (functools.partial(convert, labels=lambda v: v[1:].astype(np.int64)), "one label a sample"),
-    "other labels": (functools.partial(convert, labels=lambda v: v.astype(np.int64) + 1), "not the labels"),
     "int64 data": (functools.partial(convert, dtype=np.int64), "each byte takes 8 bytes"),
-    "int8 data": (
-        other_data(replace=lambda g, w, p: g.create_dataset("data", data=w.view(np.int8))),
-        "type is uint8",
-    ),
     "rows": (other_data(replace=as_rows), "vlen layout again"),
     "text": (other_data(replace=as_text), "text ends at a zero byte"),
     "cut data": (other_data(replace=cut), "missing or cut"),
-    "more data": (
-        other_data(replace=lambda g, w, p: g.create_dataset("data", data=np.append(w, w))),
-        "more bytes",
-    ),
     "changed data": (other_data(replace=changed), "not those of its row"),
-    "data by size": (
-        other_data(replace=lambda g, w, p: g.create_dataset("data", data=np.concatenate(p[::-1]))),
-        "another order",
-    ),
     "chunks": (functools.partial(convert, chunks=True), "fetches whole chunks"),
-    "gzip": (functools.partial(convert, compression="gzip"), "fetches whole chunks"),
     "no group": (flat, "at the top of the file"),
     "not closed": (never_closed, "use `with h5py.File"),
-    "source kept": (source_kept, "use `with h5py.File"),
     "all in memory": (all_at_once, "whole data set in memory"),
     "list of a row": (
         functools.partial(convert, row=lambda r: np.array(list(r), np.uint8)),
         "becomes a Python object",
     ),
-    "list of bytes": (
-        functools.partial(convert, row=lambda r: np.array(list(r.tobytes()), np.uint8)),
-        "becomes a Python object",
-    ),
     "no file": (lambda vlen_path, out: 3, "write to the path"),
     "not HDF5": (lambda vlen_path, out: out.write_bytes(b"no"), "write it with h5py.File"),
-    "other names": (lambda vlen_path, out: [h5py.File(out, "w").close(), 1][1], "looks for these names"),
     "float count": (lambda vlen_path, out: float(convert(vlen_path, out)), "a plain int"),
 }
 
@@ -197,8 +163,7 @@ WRONG_CONVERSIONS = {
 @pytest.mark.parametrize("name", WRONG_CONVERSIONS)
 def test_a_wrong_conversion_gets_its_diagnosis(name):
     answer, diagnosis = WRONG_CONVERSIONS[name]
-    verdict = ex04.write_blob(answer)
-    assert verdict.state == "not yet" and diagnosis in verdict.because, str(verdict)
+    assert_told(ex04.write_blob(answer), diagnosis)
 
 
 def test_an_empty_part_that_breaks_the_answer_is_told():
@@ -214,13 +179,10 @@ def test_an_empty_part_that_breaks_the_answer_is_told():
 
 def test_the_right_conversion_passes_and_our_reader_reads_its_file(tmp_path):
     assert ex04.write_blob(convert)
-    from exercises.checks.ex04_pack_hdf5.cases import samples_of, small_set
-    from helpers.experiments.nb04 import write_vlen
-
-    write_vlen(samples_of(small_set()), tmp_path / "vlen.h5")
+    write_vlen(ex04.samples_of(ex04.SMALL), tmp_path / "vlen.h5")
     convert(tmp_path / "vlen.h5", tmp_path / "blob.h5")
     reader = hdf5.open(tmp_path / "blob.h5")
-    assert [(bytes(reader.read(i)), reader.target(i)) for i in range(len(reader))] == small_set()
+    assert [(bytes(reader.read(i)), reader.target(i)) for i in range(len(reader))] == ex04.SMALL
 
 
 def part(group, index, shift=0, more=0):
@@ -309,11 +271,6 @@ def mapped():
     return read
 
 
-def dies_in_worker():
-    right, here = reading(), os.getpid()
-    return lambda path, index: right(path, index) if os.getpid() == here else os._exit(1)
-
-
 def raises_in_worker():
     right, here = reading(), os.getpid()
 
@@ -330,19 +287,14 @@ WRONG_READERS = {
     "only data": (reading(lambda g, i: part(g, i)[0]), "return data, label"),
     "NumPy label": (reading(lambda g, i: (part(g, i)[0], g["labels"][i])), "wrap it in int"),
     "other label": (reading(lambda g, i: (part(g, i)[0], int(g["labels"][max(0, i - 1)]))), "not the label"),
-    "one short": (reading(lambda g, i: part(g, i, more=-1)), "one byte is missing"),
-    "one long": (reading(lambda g, i: part(g, i, more=1)), "one byte too many"),
+    "one short": (reading(lambda g, i: part(g, i, more=-1)), "one byte off"),
     "next sample": (reading(lambda g, i: part(g, min(i + 1, 8))), "another sample of the file"),
-    "everything": (reading(lambda g, i: (g["data"][...].tobytes(), 0)), "bytes of all samples"),
-    "nothing": (reading(lambda g, i: (b"", 0)), "sample i is data"),
     "any path": (reading(key=lambda path: os.getpid()), "belong to its path"),
     "opened each time": (each_time, "cost of small files back"),
-    "whole each time": (reading(whole), "load the whole data set"),
     "whole kept": (cached_whole(), "load the whole data set"),
     "handle kept": (reading(key=lambda path: path), "remember with the handle which process"),
     "Python file": (reading(key=lambda p: p, how=lambda p: h5py.File(p.open("rb"))), "handle which process"),
     "shared offset": (seeking(), "handle which process"),
-    "dies": (dies_in_worker(), "where os.getpid() is another"),
     "raises": (raises_in_worker(), "where os.getpid() is another"),
 }
 
@@ -350,8 +302,7 @@ WRONG_READERS = {
 @pytest.mark.parametrize("name", WRONG_READERS)
 def test_a_wrong_reader_gets_its_diagnosis(name):
     answer, diagnosis = WRONG_READERS[name]
-    verdict = ex04.read_sample(answer)
-    assert verdict.state == "not yet" and diagnosis in verdict.because, str(verdict)
+    assert_told(ex04.read_sample(answer), diagnosis)
 
 
 @pytest.mark.parametrize("answer", [reading(), by_position(), mapped()], ids=["h5py", "pread", "memmap"])
@@ -360,11 +311,20 @@ def test_every_right_reader_passes(answer):
     assert verdict, str(verdict)
 
 
-def test_stubs_are_not_started():
-    def stub(path, index):
-        raise NotImplementedError
+@pytest.mark.parametrize("how", [{}, {"locking": False}, {"mode": "r"}, {"mode": "r", "swmr": True}])
+def test_whatever_options_an_answer_opens_with_our_reader_takes_its_file_afterwards(tmp_path, how):
+    read_sample = reading(how=lambda path: h5py.File(path, **how))
+    assert ex04.read_sample(read_sample)
+    write_vlen(ex04.samples_of(ex04.SMALL), tmp_path / "vlen.h5")
+    convert(tmp_path / "vlen.h5", tmp_path / "blob.h5")
+    assert read_sample(tmp_path / "blob.h5", 1) == ex04.SMALL[1]
+    assert ex04.let_go(tmp_path / "blob.h5") and not ex04.let_go(tmp_path / "blob.h5")
+    assert bytes(hdf5.open(tmp_path / "blob.h5").read(1)) == ex04.SMALL[1][0]
 
-    assert ex04.read_sample(stub).state == ex04.write_blob(stub).state == "not started"
+
+@pytest.mark.parametrize("judge", [ex04.read_sample, ex04.write_blob])
+def test_a_stub_is_not_started(judge):
+    assert judge(raises_stub).state == "not started"
 
 
 class TestWorkers:
@@ -378,9 +338,6 @@ class TestWorkers:
         began = time.monotonic()
         assert in_worker(lambda: time.sleep(60), limit_s=0.3) is None
         assert time.monotonic() - began < 5
-
-    def test_more_than_a_pipe_holds_arrives(self):
-        assert in_worker(lambda: "x" * 300_000) == "x" * 300_000
 
 
 here = os.getpid()

@@ -1,0 +1,354 @@
+"""Exercise 04: turn variable-length rows into one run of bytes, and read it in workers.
+
+    write_blob     task 1: the file is opened and compared, memory and processor time are measured
+    read_sample    task 2: read in this process, and in a forked worker
+
+The traps it teaches: n samples have n + 1 borders; a list of a photograph's bytes is a list of Python
+integers; a handle opened before a fork belongs to the parent, and works in a worker, most of the time. So
+the check does not wait for wrong bytes: it looks whether the worker opened the file itself. Notebook 04
+sends participants here.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+from unittest import mock
+
+import h5py
+import numpy as np
+
+from exercises.checks.attempt import Attempt, diagnose
+from exercises.checks.check import check
+from exercises.checks.forked import in_worker
+from helpers.experiments import nb04
+from helpers.experiments.nb04.handles import offsets_of
+from smallfiles.samples import Sample
+
+Item: TypeAlias = tuple[bytes, int]  # bytes and label
+
+
+def _items(sizes: Sequence[int], labels: Sequence[int]) -> list[Item]:
+    chosen = np.random.default_rng(4)
+    return [(chosen.bytes(size), label) for size, label in zip(sizes, labels, strict=True)]
+
+
+# No bytes at either end, labels of 16 bits, an unknown class.
+SMALL = _items([0, 90_000, 3, 0, 120_000, 1, 110_000, 64_000, 0], [999, 130, 0, 524, -1, 255, 300, 1, 65])
+
+
+def _large() -> list[Item]:
+    """Enough samples that holding all of them in memory is seen."""
+    return _items([100_000 + 977 * n for n in range(48)], [(n * 37) % 1000 for n in range(48)])
+
+
+def samples_of(items: Sequence[Item]) -> list[Sample]:
+    """The same as the package's writers take it."""
+    return [Sample(str(n), data, label) for n, (data, label) in enumerate(items)]
+
+
+def _peak_of(call: Callable[[], Any]) -> int:
+    """Most memory in bytes that Python held during a call."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def _cpu_of(call: Callable[[], Any]) -> float:
+    """Processor seconds of a call, which other programs hardly disturb."""
+    began = time.process_time()
+    call()
+    return time.process_time() - began
+
+
+# --- What is open ---
+
+_KINDS = h5py.h5f.OBJ_FILE | h5py.h5f.OBJ_GROUP | h5py.h5f.OBJ_DATASET
+_HANDLES = (h5py.h5f.FileID, h5py.h5g.GroupID, h5py.h5d.DatasetID)
+
+
+def _held(path: Path) -> list[Any]:
+    """The HDF5 handles of `path` in this process: the file's, but also those of groups in it."""
+    held = h5py.h5f.get_obj_ids(h5py.h5f.OBJ_ALL, _KINDS)
+    return [handle for handle in held if h5py.h5f.get_name(handle) == str(path).encode()]
+
+
+def let_go(path: Path) -> bool:
+    """Close what this process holds open of `path` through HDF5; whether there was something.
+
+    HDF5 refuses to open a file a second time with other settings of locking than the first.
+    """
+    held = _held(path)
+    if held:
+        h5py.File(held[0]).close()  # with everything in it
+    return bool(held)
+
+
+@contextmanager
+def _counted() -> Iterator[list[int]]:
+    """Note each opening of an HDF5 file in this block; h5py also makes File objects of open handles."""
+    opened: list[int] = []
+    original = h5py.File.__init__
+
+    def counting(self: Any, name: Any, *arguments: Any, **named: Any) -> None:
+        opened.extend([1] * (not isinstance(name, _HANDLES)))
+        original(self, name, *arguments, **named)
+
+    with mock.patch.object(h5py.File, "__init__", counting):
+        yield opened
+
+
+# --- Task 1: the file ---
+
+
+@check(buys="One open a worker, one read a sample: no list of files, no list of integers.", limit_s=20)
+def write_blob(attempt: Attempt) -> None:
+    """`write_blob(vlen_path, out)` converts the file and returns the number of samples."""
+    with tempfile.TemporaryDirectory(prefix="exercise-04-", ignore_cleanup_errors=True) as name:
+        place = Path(name)
+        _converted(attempt, place / "rows.h5", SMALL)
+        _quick(attempt, place / "photos.h5", _items([1_500_000] * 3, [3, 1, 2]))
+        peak, total = _converted(attempt, place / "many.h5", many := _large()), sum(len(d) for d, _ in many)
+        because = "you hold the whole data set in memory, and ImageNet has 140 GB; copy row by row"
+        got, expected = f"{peak:,} bytes of memory to convert {total:,}", "memory of a few samples"
+        attempt.require(peak < total / 2, got, expected, because)
+        _converted(attempt, place / "one.h5", [(b"\xff\xd8one\xff\xd9", 7)])
+        _converted(attempt, place / "empty.h5", [])
+
+
+def _converted(attempt: Attempt, path: Path, items: Sequence[Item]) -> int:
+    """Convert these samples and look at everything in the file; the most memory that it took."""
+    out, counts = path.with_name(f"blob_{path.name}"), []
+    nb04.write_vlen(samples_of(items), path)
+    shown = f"{path.name} of {len(items)} samples, out"
+    peak = _peak_of(lambda: counts.append(attempt(path, out, _shown=shown)))
+    left = [name for name, file in (("vlen_path", path), ("out", out)) if let_go(file)]
+    because = (
+        "until it is closed, nothing says that the bytes are in the file, and a worker that is forked now "
+    )
+    because += "inherits the handle; use `with h5py.File(…) as file:`"
+    attempt.require(not left, f"{' and '.join(left)} still open", "both files closed", because)
+    attempt.require(out.is_file(), "no such file", "a file at `out`", "write to the path `out`")
+    try:
+        with h5py.File(out, "r", locking=False) as file:
+            _examine(attempt, file, items)
+    except OSError as error:
+        got = f"a file that HDF5 cannot open ({str(error)[:120]})"
+        raise attempt.wrong(got, "an HDF5 file", "write it with h5py.File") from error
+    attempt.expect(len(items), counts[0], because="return the number of samples, a plain int")
+    return peak
+
+
+def _quick(attempt: Attempt, path: Path, items: Sequence[Item]) -> None:
+    """Few but large samples, so that the time goes into their bytes."""
+    nb04.write_vlen(samples_of(items), path)
+    fair = max(min(_cpu_of(partial(_copied, path)) for _ in range(3)), 1e-4)
+    most, used = max(0.03, 8 * fair), float("inf")
+    for number in range(3):  # on a busy machine one run may be slow without a fault of its own
+        out = path.with_name(f"blob_photos_{number}.h5")
+        used = min(used, _cpu_of(partial(attempt, path, out, _shown=f"{path.name} of 3 samples, out")))
+        if used <= most:
+            break
+    because = (
+        "somewhere each byte becomes a Python object, as in list(…); a row is a NumPy array already, and "
+    )
+    because += "np.frombuffer makes one of bytes without a copy"
+    attempt.require(used <= most, f"{used * 1000:.0f} ms of CPU", f"about {fair * 1000:.0f} ms", because)
+
+
+def _copied(path: Path) -> None:
+    """All rows in one array, as plainly as it can be done."""
+    with h5py.File(path, "r", locking=False) as file:
+        np.concatenate(list(file["train/images"]))
+
+
+def _examine(attempt: Attempt, file: h5py.File, items: Sequence[Item]) -> None:
+    """Tell what is wrong first, in the order in which a reader would stumble."""
+    names, group = ("data", "offsets", "labels"), file.get("train")
+    found = sorted(group) if isinstance(group, h5py.Group) else []
+    because = "a reader looks for these names; compare them with the task (labels are `train/targets` there)"
+    if set(names) <= set(file):
+        because = "the data sets lie at the top of the file; make the group first: file.create_group('train')"
+    there = set(names) <= set(found)
+    attempt.require(there, f"train with {found}, beside {list(file)}", f"train with {names}", because)
+    data, offsets, labels = (group[name] for name in names)
+    _data(attempt, data, sum(len(item[0]) for item in items))
+    _offsets(attempt, offsets, [len(item[0]) for item in items])
+    _labels(attempt, labels, np.array([label for _, label in items], np.int64))
+    start, whole = 0, data[...]
+    for index, (wanted, _) in enumerate(items):
+        got, start = whole[start : start + len(wanted)].tobytes(), start + len(wanted)
+        because = "these bytes are not those of its row; is the order that of the vlen file?"
+        attempt.require(got == wanted, f"sample {index}: {got[:8]!r} …", f"{wanted[:8]!r} …", because)
+
+
+def _data(attempt: Attempt, data: h5py.Dataset, total: int) -> None:
+    kind = "bytes are numbers from 0 to 255, so the type is uint8, all of them in one row"
+    if h5py.check_vlen_dtype(data.dtype) is not None:
+        kind = "that is the vlen layout again; put all bytes one after the other into one array of uint8"
+    elif data.dtype.kind in "OSU":
+        kind = "text ends at a zero byte or is changed by an encoding, JPEG bytes are no text; store uint8"
+    elif data.dtype.itemsize > 1:
+        kind = f"each byte takes {data.dtype.itemsize} bytes now; say dtype=np.uint8, or use np.frombuffer"
+    right = data.dtype == np.uint8 and data.ndim == 1
+    attempt.require(right, f"data of type {data.dtype} and shape {data.shape}", "uint8, one dimension", kind)
+    because = "a random read then fetches whole chunks for a part of them, and JPEG does not compress; give "
+    because += "create_dataset the full shape, without chunks, maxshape or compression"
+    attempt.require(data.chunks is None, f"data in chunks of {data.chunks}", "contiguous data", because)
+    because = "some samples are missing or cut" if len(data) < total else "there are more bytes than rows"
+    attempt.require(len(data) == total, f"{len(data):,} bytes of data", f"{total:,} bytes", because)
+
+
+def _offsets(attempt: Attempt, stored: h5py.Dataset, sizes: list[int]) -> None:
+    borders = [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
+    got = stored[...].tolist() if stored.ndim == 1 else []
+    are_sizes = "these are the sizes; an offset is where a sample begins, the running sum of the sizes"
+    because = diagnose(
+        got,
+        (sizes, are_sizes),
+        ([0, *sizes], are_sizes),
+        (
+            borders[:-1],
+            "the last offset is missing: n samples have n + 1 borders, the last has an end",
+        ),
+        (borders[1:], "the first offset is missing: sample 0 begins at 0"),
+        ([0, *(b - 1 for b in borders[1:])], "a slice ends before its stop, so the stop is the next start"),
+        otherwise="sample i lies in data[offsets[i]:offsets[i + 1]]",
+    )
+    widths = np.diff(got).tolist() if got and because.startswith("sample i") else []
+    if widths and widths == [size for size in sizes if size]:
+        because = "samples of zero bytes were dropped, so all later ones have another number and label"
+    elif sorted(widths) == sorted(sizes):
+        because = "the samples are in another order than in the vlen file; labels belong to it"
+    shown = f"{len(got)} offsets for {len(sizes)} samples: {got[:6]} …"
+    attempt.require(got == borders, shown, f"{len(borders)} offsets: {borders[:6]} …", because)
+    because = "NumPy makes float64 of int64 and uint64 together, and a float is no index; say dtype=np.uint64"
+    if stored.dtype.kind in "iu":
+        because = "offsets of 32 bits end at 2 or 4 GiB, and ImageNet has 140 GB: store them as uint64"
+    wide = stored.dtype.kind in "iu" and stored.dtype.itemsize == 8
+    attempt.require(wide, f"offsets of type {stored.dtype}", "offsets of type uint64", because)
+
+
+def _labels(attempt: Attempt, stored: h5py.Dataset, wanted: np.ndarray) -> None:
+    got = stored[...]
+    same = got.shape == wanted.shape and got.dtype.kind in "iuf" and bool((got == wanted).all())
+    because = "these are not the labels of the vlen file, one a sample; take them from `targets` as they are"
+    if same or any(np.array_equal(got, wanted.astype(kind)) for kind in (np.int8, np.uint8, np.uint16)):
+        because = "classes go to 999 and -1 means unknown, so labels are signed and wide; say np.int64"
+    elif np.array_equal(np.sort(got, axis=None), np.sort(wanted)):
+        because = "the labels are in another order than the samples"
+    elif len(set(got.ravel().tolist())) <= 1:
+        because = "the labels are lost"
+    found = f"labels of type {got.dtype}: {got.ravel()[:6].tolist()} …"
+    right = same and got.dtype.kind == "i"
+    attempt.require(right, found, f"labels of type int64: {wanted[:6].tolist()} …", because)
+
+
+# --- Task 2: one sample ---
+
+READS = 20
+_ASIDE = 5  # a byte at which no sample begins
+
+
+@check(
+    buys="A path and a number travel to any worker, and each process opens the file once, for itself.",
+    limit_s=20,
+)
+def read_sample(attempt: Attempt) -> None:
+    """`read_sample(path, index)` is the bytes and the label of one sample."""
+    with tempfile.TemporaryDirectory(prefix="exercise-04-", ignore_cleanup_errors=True) as name:
+        many, few, items = Path(name) / "train.h5", Path(name) / "val.h5", _large()
+        nb04.write_blob(samples_of(items), many)
+        nb04.write_blob(samples_of(SMALL), few)
+        _right(attempt, many, items, range(3))
+        _right(attempt, few, SMALL, range(len(SMALL)), items)
+        _right(attempt, many, items, range(len(items) - 4, len(items)), SMALL)
+        with _counted() as opened:
+            _right(attempt, many, items, range(READS))
+        because = (
+            "each open is a question to the metadata server, so opening for each sample brings the cost of "
+        )
+        because += "small files back; keep what you opened, by path and process (os.getpid())"
+        got = f"{len(opened)} opens for {READS} samples"
+        attempt.require(len(opened) <= 2, got, "one open a process, at its first read", because)
+        _frugal(attempt, many, items)
+        _fork_safe(attempt, many, items)
+
+
+def _right(
+    attempt: Attempt, path: Path, items: Sequence[Item], numbers: Sequence[int], others: Sequence[Item] = ()
+) -> None:
+    """Each of these samples comes back as it was written, in the types of the task."""
+    for index in numbers:
+        got, (wanted, label) = attempt(path, index, _shown=f"{path.name}, {index}"), items[index]
+        pair = isinstance(got, tuple) and len(got) == 2
+        attempt.require(pair, got, "a tuple (data, label)", "end with: return data, label")
+        because = "a slice of an HDF5 data set is a NumPy array; its method tobytes() gives bytes"
+        attempt.require(type(got[0]) is bytes, f"data: {type(got[0]).__name__}", "data: bytes", because)
+        because = _why_data(got[0], items, index, others)
+        attempt.require(got[0] == wanted, f"{len(got[0]):,} bytes", f"{len(wanted):,} bytes", because)
+        because = "h5py gives a NumPy number, which JSON refuses; wrap it in int(…)"
+        attempt.require(type(got[1]) is int, f"a label: {type(got[1]).__name__}", "a label: int", because)
+        attempt.expect(label, got[1], because="this is not the label of that sample")
+
+
+def _why_data(data: bytes, items: Sequence[Item], index: int, others: Sequence[Item]) -> str:
+    wanted = items[index][0]
+    if any(data == other for other, _ in others if other):
+        return "this sample is from another file: the handle that you keep must belong to its path"
+    if data in (wanted[:-1], wanted[1:]) or wanted in (data[:-1], data[1:]):
+        return "one byte off: a slice ends before its stop, so the stop is offsets[i + 1] as it is"
+    if any(data == other for n, (other, _) in enumerate(items) if n != index):
+        return "this is another sample of the file: sample i begins at offsets[i], and offsets[0] is 0"
+    return "sample i is data[offsets[i]:offsets[i + 1]]"
+
+
+def _frugal(attempt: Attempt, path: Path, items: Sequence[Item]) -> None:
+    """Neither the first read of a new path nor a later one takes the memory of all samples."""
+    total, fresh = sum(len(data) for data, _ in items), path.with_name("again.h5")
+    nb04.write_blob(samples_of(items), fresh)
+    because = "you load the whole data set: data[...] and data[:] read all of it, in every worker; slice the "
+    because += "HDF5 data set itself, data[start:stop]"
+    for which in (fresh, path):
+        peak = _peak_of(partial(attempt, which, 0, _shown=f"{which.name}, 0"))
+        attempt.require(peak < total / 2, f"{peak:,} bytes of memory", "memory of one sample", because)
+
+
+def _fork_safe(attempt: Attempt, path: Path, items: Sequence[Item]) -> None:
+    """The parent has read; does a worker that is forked now read through a handle of its own?"""
+    attempt(path, 0, _shown=f"{path.name}, 0")
+    attempt.given(f"{attempt.name}({path.name}, 0) in the parent, then more in a forked worker")
+    answer, inherited, by_hdf5 = attempt.answer, offsets_of(path), bool(_held(path))
+
+    def work() -> dict[str, int]:
+        for name in inherited:
+            os.lseek(int(name), _ASIDE, os.SEEK_SET)  # a shared offset that is used does not stay there
+        with _counted() as opened:
+            wrong = sum(answer(path, n) != items[n] for n in range(READS))
+        after = offsets_of(path)
+        moved = sum(after.get(name, _ASIDE) != _ASIDE for name in inherited)
+        return {"wrong": wrong, "moved": moved, "opened": len(opened)}
+
+    got = in_worker(work)
+    for name, place in inherited.items():
+        os.lseek(int(name), place, os.SEEK_SET)
+    failure = "no answer in 5 s" if got is None else got.get("error")
+    because = "the worker inherits what the parent had open; where os.getpid() is another, open anew"
+    attempt.require(failure is None, str(failure), "samples", because)
+    own = not got["wrong"] and not got["moved"] and (bool(got["opened"]) or not by_hdf5)
+    because = (
+        "parent and workers share that handle, and samples then come out wrong by chance; remember with "
+    )
+    because += "the handle which process opened it (os.getpid())"
+    shown = f"{got['wrong']} of {READS} samples wrong, read through a handle that the parent had opened"
+    attempt.require(own, shown, "a file that the worker opened itself", because)
