@@ -5,17 +5,10 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 import pytest
+from telling import assert_told, raises_stub
 
 from exercises.checks import ex02_describe_a_dataset as ex02
-from exercises.checks.ex02_describe_a_dataset.devkits import cases
-from exercises.checks.ex02_describe_a_dataset.strangers import STRANGERS
-from exercises.checks.ex02_describe_a_dataset.validation import _LABELLINGS, _PAIRINGS
 from smallfiles.sources import imagenet, synthetic
-
-
-@pytest.fixture(autouse=True)
-def lenient(monkeypatch):
-    monkeypatch.delenv("COURSE_STRICT", raising=False)
 
 
 def number_of(path):
@@ -56,10 +49,6 @@ def changed(change):
     }
 
 
-def sorted_words(classes):
-    return sorted(words for _, words in classes.values())
-
-
 def basename(path):
     return path.rpartition("/")[2]
 
@@ -85,21 +74,8 @@ def both_mistakes(classes, truth, paths):
 WRONG_MANIFESTS = {
     "ID - 1": (labelled(lambda c, t, i: i - 1), "ID - 1 counts from 0 and keeps the devkit's order"),
     "ID": (labelled(lambda c, t, i: i), "this is the ILSVRC2012_ID itself"),
-    "position in the dict": (labelled(lambda c, t, i: list(c).index(i)), "ID - 1 counts from 0"),
     "sorted by words": (
         labelled(lambda c, t, i: sorted(c, key=lambda k: c[k][1]).index(i)),
-        "you sorted by the words",
-    ),
-    "place of the words": (
-        labelled(lambda c, t, i: sorted_words(c).index(c[i][1])),
-        "you sorted by the words",
-    ),
-    "words as keys": (
-        labelled(lambda c, t, i: {w: r for r, w in enumerate(sorted_words(c))}[c[i][1]]),
-        "words are no keys",
-    ),
-    "set of words": (
-        labelled(lambda c, t, i: sorted(set(sorted_words(c))).index(c[i][1])),
         "you sorted by the words",
     ),
     "rank from 1": (labelled(lambda c, t, i: ranks(c)[c[i][0]] + 1), "your ranks count from 1"),
@@ -112,17 +88,12 @@ WRONG_MANIFESTS = {
         lambda c, t, p: {path: ranks(c)[c[t[number_of(path)]][0]] for path in p},
         "image n belongs to truth[n - 1]",
     ),
-    "one line too early": (paired(lambda p, path: number_of(path) - 2), "the label of the image before"),
     "order of the listing": (
         paired(lambda p, path: p.index(path)),
         "the first path of the listing with line 1",
     ),
     "order of sorted paths": (
         paired(lambda p, path: sorted(p).index(path)),
-        "one that is missing shifts all behind it",
-    ),
-    "order of sorted names": (
-        paired(lambda p, path: sorted(map(basename, p)).index(basename(path))),
         "one that is missing shifts all behind it",
     ),
     "ID - 1 and sorted paths": (both_mistakes, "ID - 1 counts from 0"),
@@ -138,20 +109,15 @@ WRONG_MANIFESTS = {
         labelled(lambda c, t, i: ranks(c)[c[i - 1][0]]),
         "ids count from 1, and only the ids in `classes`",
     ),
-    "labels as text": (changed(lambda path, label: (path, str(label))), "this label is text"),
-    "wnids": (labelled(lambda c, t, i: c[i][0]), "this is the wnid"),
-    "NumPy's integers": (changed(lambda path, label: (path, np.int64(label))), "json.dump refuses"),
-    "floats": (changed(lambda path, label: (path, float(label))), "whole numbers of type int"),
+    "labels as text": (changed(lambda path, label: (path, str(label))), "no text"),
+    "NumPy's integers": (changed(lambda path, label: (path, np.int64(label))), "none of NumPy's"),
     "absolute paths": (changed(lambda path, label: (f"/data/{path}", label)), "these paths are absolute"),
     "paths as Path": (changed(lambda path, label: (Path(path), label)), "the paths as text"),
-    "numbers as keys": (changed(lambda path, label: (number_of(path), label)), "the paths as text"),
     "names without folders": (
         changed(lambda path, label: (basename(path), label)),
-        "the folders were cut off",
+        "were cut off",
     ),
-    "no suffix": (changed(lambda path, label: (path[:-5], label)), "the suffix was cut off"),
     "an image left out": (without_image_five, "1 of 12 images are missing"),
-    "all labels swapped": (lambda c, t, p: {v: k for k, v in right(c, t, p).items()}, "the paths as text"),
     "an entry for every line": (for_every_line, "images that are not among the paths"),
     "pairs in a list": (lambda c, t, p: list(right(c, t, p).items()), "which is a dict in Python"),
     "sorting the argument": (sorting_in_place, "work on a copy"),
@@ -162,8 +128,7 @@ WRONG_MANIFESTS = {
 @pytest.mark.parametrize("name", WRONG_MANIFESTS)
 def test_a_wrong_manifest_gets_its_diagnosis(name):
     answer, diagnosis = WRONG_MANIFESTS[name]
-    verdict = ex02.val_manifest(answer)
-    assert verdict.state == "not yet" and diagnosis in verdict.because, verdict
+    assert_told(ex02.val_manifest(answer), diagnosis)
 
 
 def test_two_mistakes_at_once_are_both_named():
@@ -196,15 +161,15 @@ def test_every_right_manifest_passes(answer):
 
 
 def test_each_wrong_way_differs_from_the_right_one_in_some_case():
-    for pairing, text in _PAIRINGS[1:]:
+    for pairing, text in ex02.PAIRINGS[1:]:
         assert any(
-            case.labels(_LABELLINGS[0][0](case), pairing(case))
-            != case.labels(_LABELLINGS[0][0](case), _PAIRINGS[0][0](case))
-            for case in cases()
+            case.labels(ex02.LABELLINGS[0][0](case), pairing(case))
+            != case.labels(ex02.LABELLINGS[0][0](case), ex02.PAIRINGS[0][0](case))
+            for case in ex02.cases()
             if case.paths
         ), text
-    for labelling, text in _LABELLINGS[1:]:
-        assert any(labelling(case) != _LABELLINGS[0][0](case) for case in cases()), text
+    for labelling, text in ex02.LABELLINGS[1:]:
+        assert any(labelling(case) != ex02.LABELLINGS[0][0](case) for case in ex02.cases()), text
 
 
 def stem(path):
@@ -238,33 +203,28 @@ def whole_paths(manifest, known):
 WRONG_GUARDS = {
     "any": (
         lambda m, k: word(any(found(m, k))) if found(m, k) else "unknown",
-        "a single wrong label|by chance",
+        "one is enough",
     ),
     "all of nothing": (lambda m, k: word(all(found(m, k))), "none of the known images"),
-    "any of nothing": (lambda m, k: word(any(found(m, k))), "by chance"),
     "zero is false": (by_truth, "0 is false in a condition"),
     "no folders": (whole_paths, "the paths have folders"),
     "all must occur": (
         lambda m, k: word(all({stem(p): v for p, v in m.items()}.get(n) == v for n, v in k.items())),
-        "here number 293",
+        "number 293",
     ),
     "a KeyError": (
         lambda m, k: word(all(m[f"{n}.JPEG"] == v for n, v in k.items())),
         "not every known image",
     ),
-    "range": (lambda m, k: word(max(m.values(), default=0) < 1000), "compare the value"),
     "ids only": (lambda m, k: word(490 not in m.values()), "labels are ID - 1"),
-    "always sorted": (lambda m, k: "sorted", "these labels are ID - 1"),
     "a truth value": (lambda m, k: all(found(m, k)), "one of these three words"),
-    "another word": (lambda m, k: "devkit", "one of these three words"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG_GUARDS)
 def test_a_wrong_guard_gets_its_diagnosis(name):
     answer, diagnosis = WRONG_GUARDS[name]
-    verdict = ex02.label_order(answer)
-    assert verdict.state == "not yet" and re.search(diagnosis, verdict.because), verdict
+    assert_told(ex02.label_order(answer), diagnosis)
 
 
 def test_a_right_guard_passes():
@@ -272,7 +232,7 @@ def test_a_right_guard_passes():
 
 
 def test_the_expected_words_are_those_of_a_right_guard():
-    assert [guarded(s.manifest, ex02.KNOWN) for s in STRANGERS] == [s.expected for s in STRANGERS]
+    assert [guarded(s[0], ex02.KNOWN) for s in ex02.STRANGERS] == [s[1] for s in ex02.STRANGERS]
 
 
 def test_the_known_labels_are_those_of_the_package():
@@ -281,15 +241,6 @@ def test_the_known_labels_are_those_of_the_package():
 
     manifest = Manifest.from_columns(paths, list(ex02.KNOWN.values()))
     assert imagenet.check_label_order(manifest) == "sorted"
-
-
-@pytest.mark.parametrize("check", [ex02.val_manifest, ex02.label_order])
-def test_a_stub_says_what_to_do(check):
-    def stub(*arguments):
-        raise NotImplementedError
-
-    verdict = check(stub)
-    assert verdict.state == "not started" and "Replace the stub" in str(verdict)
 
 
 def test_a_devkit_on_disk_is_read_in_the_form_of_the_exercise(tmp_path):
@@ -301,3 +252,8 @@ def test_a_devkit_on_disk_is_read_in_the_form_of_the_exercise(tmp_path):
     assert classes[truth[0]][1]
     names = [name for name in made.truth if "_val_" in name]
     assert right(classes, truth, names) == {name: made.truth[name] for name in names}
+
+
+@pytest.mark.parametrize("judge", [ex02.val_manifest, ex02.label_order])
+def test_a_stub_is_not_started(judge):
+    assert judge(raises_stub).state == "not started"

@@ -1,0 +1,239 @@
+"""Exercise 05: which shards does this worker of this rank read, in this epoch?
+
+Answers are tried over a grid of ranks, workers and shards, fewer shards than processes included, and
+judged by what all processes together read. The trap it teaches: every process decides alone, so what
+it decides may follow from its arguments only. Within one Python process a set always has the same order,
+so shard names hash differently here from call to call, as strings do from process to process. Notebook 05
+sends participants here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from exercises.checks.attempt import Attempt
+from exercises.checks.check import check
+
+Hand: TypeAlias = list[str]
+Hands: TypeAlias = dict[tuple[int, int], Hand]
+Formula: TypeAlias = Callable[[Hand, int, int, int, int], Hand]
+
+# Ranks, workers of each, shards. In the first case all known mistakes differ.
+GRID = ((2, 3, 16), (2, 3, 4), *itertools.product((1, 2, 3, 8), (1, 2, 5), (1, 2, 3, 7, 20, 60)))
+EPOCH_GRID = ((2, 3, 16), (1, 1, 60), (2, 2, 60), (3, 2, 7), (2, 5, 3), (8, 5, 60))
+SEED = 5
+_NONE = "with fewer shards than processes some get none; return an empty list for them"
+_CROSSED = (
+    "you crossed ranks and workers: a rank has as many processes as workers, so rank * workers + worker"
+)
+_ALIKE = {
+    (True, True): "every process reads the same: neither rank nor worker decides what is left to others",
+    (True, False): "you forgot the workers: all of a rank read the same, so samples come once for each",
+    (False, True): "you forgot the ranks: all GPUs train on the same samples, so more GPUs gain nothing",
+}
+_HASHED = "the result hangs on hash() or on the order of a set, and texts hash differently in each process; "
+_HASHED += "keep to the order of the list"
+_CHANCE = "asked twice the same it answers differently: dealing leaves nothing to chance, and a shuffle is "
+_CHANCE += "made by random.Random(…) of seed and epoch"
+_OWN_DECK = (
+    "the processes do not agree on one order: with rank or worker in the seed each shuffles a deck of "
+)
+_OWN_DECK += "its own; shuffle by seed and epoch only, then deal"
+_STARVES = (
+    "your count runs through all workers of one rank first, so late ranks get less, wait in the gradient "
+)
+_STARVES += "exchange and may hang; split over the ranks first, then each share over its workers"
+
+
+def _in_turn(shards: Hand, rank: int, ranks: int, worker: int, workers: int) -> Hand:
+    return shards[rank * workers + worker :: ranks * workers]
+
+
+def _slice(shards: Hand, rank: int, ranks: int, worker: int, workers: int) -> Hand:
+    place, length = rank * workers + worker, len(shards) // (ranks * workers)
+    return shards[place * length : (place + 1) * length]
+
+
+# What would have given these shards, and the sentence that helps.
+FORMULAS: tuple[tuple[Formula, str], ...] = (
+    (lambda shards, rank, ranks, worker, workers: shards[rank::workers][worker::ranks], _CROSSED),
+    (lambda shards, rank, ranks, worker, workers: shards[worker::ranks][rank::workers], _CROSSED),
+    (_slice, "rounding down loses the tail: what is left after equal slices is nobody's"),
+    (
+        lambda shards, rank, ranks, worker, workers: _in_turn(shards[1:], rank, ranks, worker, workers),
+        "ranks and workers count from 0, as SLURM_PROCID and worker ids do; yours begin at 1",
+    ),
+    (
+        lambda shards, rank, ranks, worker, workers: shards[rank + worker :: ranks * workers],
+        "rank + worker is the same number for different processes, such as 1 + 0 and 0 + 1",
+    ),
+)
+
+
+class Name(str):
+    """The name of a shard, with the hash that it has in process number `salt`."""
+
+    salt = 0
+    __slots__ = ()
+    __eq__ = str.__eq__
+
+    def __hash__(self) -> int:
+        return hash((Name.salt, str(self)))
+
+
+@dataclass(frozen=True)
+class Case:
+    """How many ranks there are, workers of each, and shards."""
+
+    ranks: int
+    workers: int
+    shards: int
+
+    def __str__(self) -> str:
+        return f"{self.shards} shards and {self.ranks} ranks of {self.workers} workers"
+
+    @property
+    def names(self) -> Hand:
+        """Names of the shards, in order."""
+        return [f"shard-{number:06d}.tar" for number in range(self.shards)]
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """(rank, worker) of every process."""
+        return list(itertools.product(range(self.ranks), range(self.workers)))
+
+    def dealt(self, formula: Formula) -> Hands:
+        """What a formula would give."""
+        return {(r, w): formula(self.names, r, self.ranks, w, self.workers) for r, w in self.places}
+
+    def faults(self, hands: Hands) -> str:
+        """What is wrong with all hands together, in words; empty if each shard is read once."""
+        read = Counter(itertools.chain(*hands.values()))
+        never, foreign = set(self.names) - set(read), set(read) - set(self.names)
+        again = [name for name, times in read.items() if times > 1]
+        parts = ((again, "read more than once"), (never, "never read"), (foreign, "that are no shards"))
+        return ", ".join(f"{len(some)} {what} ({min(some)})" for some, what in parts if some)
+
+
+def _ask(attempt: Attempt, case: Case, *more: int) -> Hands:
+    """Ask every process of a case, each with hashes of its own; the second task adds seed and epoch."""
+    hands = {place: _ask_one(attempt, case, place, more, salt) for salt, place in enumerate(case.places, 100)}
+    times = "".join(f", {name} {n}" for name, n in zip(("seed", "epoch"), more, strict=False))
+    attempt.given(f"{attempt.name} in every process of {case}{times}")
+    return hands
+
+
+def _ask_one(attempt: Attempt, case: Case, place: tuple[int, int], more: tuple[int, ...], salt: int) -> Hand:
+    Name.salt = salt
+    numbers = (place[0], case.ranks, place[1], case.workers, *more)
+    shown = f"a list of {case.shards} shards, {', '.join(map(str, numbers))}"
+    got = attempt([Name(name) for name in case.names], *numbers, _shown=shown)
+    because = "the task asks for a list; list(…) makes one of a generator, a tuple or an array"
+    if isinstance(got, list):
+        because = "a reader opens files by name: return names out of shards, not their numbers"
+    names = isinstance(got, list) and all(isinstance(name, str) for name in got)
+    attempt.require(names, got, "a list of names taken from shards", because)
+    return [str(name) for name in got]
+
+
+def _judge(attempt: Attempt, case: Case, *more: int) -> Hands:
+    """Refuse shards that are read twice or never, and processes that read more than others."""
+    hands = _ask(attempt, case, *more)
+    faults, gave = case.faults(hands), attempt.gave
+    if faults:
+        because = _outside(attempt, case, hands, more) or _why(case, hands, bool(more))
+        attempt.given(gave)
+        raise attempt.wrong(f"of {case.shards} shards: {faults}", "each with exactly one process", because)
+    of_rank = [sum(len(hands[r, w]) for w in range(case.workers)) for r in range(case.ranks)]
+    workers = [[len(hands[r, w]) for w in range(case.workers)] for r in range(case.ranks)]
+    because = "a rank or worker with less to read waits for the others at each step, or hangs; deal in turn"
+    if [*map(len, hands.values())] == [*map(len, case.dealt(_in_turn).values())]:
+        because = _STARVES
+    for counts in (of_rank, *workers):
+        even = max(counts) - min(counts) <= 1
+        attempt.require(even, f"{min(counts)} to {max(counts)} shards", "one shard apart at most", because)
+    return hands
+
+
+def _outside(attempt: Attempt, case: Case, hands: Hands, more: tuple[int, ...]) -> str:
+    """Whether an answer hangs on more than its arguments: chance, or the hash of this process."""
+    for place in hands:
+        once, again, elsewhere = (_ask_one(attempt, case, place, more, salt) for salt in (1, 1, 2))
+        if not once == again == elsewhere:
+            return _CHANCE if once != again else _HASHED
+    return ""
+
+
+def _why(case: Case, hands: Hands, shuffled: bool) -> str:
+    """By who reads the same as whom, and by what known formulas would have given."""
+    workers_alike = case.workers > 1 and all(hands[r, w] == hands[r, 0] for r, w in case.places)
+    ranks_alike = case.ranks > 1 and all(hands[r, w] == hands[0, w] for r, w in case.places)
+    if workers_alike or ranks_alike:
+        return _ALIKE[workers_alike, ranks_alike]
+    if shuffled:
+        return _OWN_DECK
+    if all(hands.values()) and case.shards < len(hands):
+        return "a process without a shard of its own returns an empty list; a spare shard is read twice"
+    otherwise = "each process must leave to the others what is theirs: split by rank, then by worker"
+    return next((because for formula, because in FORMULAS if case.dealt(formula) == hands), otherwise)
+
+
+@check(
+    buys="Sixty-four GPUs now read the set once between them, and nobody trains twice on the same images.",
+    errors={IndexError: _NONE, ValueError: _NONE},
+)
+def my_shards(attempt: Attempt) -> None:
+    """`my_shards(shards, rank, ranks, worker, workers)` deals every shard to one process."""
+    for numbers in GRID:
+        _judge(attempt, Case(*numbers))
+
+
+@check(
+    buys="Each epoch has an order of its own, and a run resumed in epoch 7 finds that of epoch 7.",
+    errors={
+        TypeError: "if it is about the seed: a seed is one number or text, such as "
+        'random.Random(f"{seed} {epoch}"); if not, compare your first line with the task',
+        IndexError: _NONE,
+    },
+)
+def my_shards_in_epoch(attempt: Attempt) -> None:
+    """`my_shards_in_epoch(shards, rank, ranks, worker, workers, seed, epoch)` shuffles, then deals."""
+    for numbers, epoch in itertools.product(EPOCH_GRID, (0, 1)):
+        _judge(attempt, Case(*numbers), SEED, epoch)
+    one, four = Case(1, 1, 60), Case(2, 2, 60)
+    because = _outside(attempt, one, _ask(attempt, one, SEED, 1), (SEED, 1))
+    attempt.require(not because, "another order when asked again", "the same order", because)
+    first, second, other = (_ask(attempt, four, seed, e) for seed, e in ((SEED, 0), (SEED, 1), (SEED + 1, 1)))
+    attempt.given(f"{attempt.name} for {four}, epochs 0 and 1")
+    still = "the epoch does not reach the seed of the shuffle (the mistake of a forgotten set_epoch)"
+    if all(hand == sorted(hand) for hand in first.values()):
+        still = "nothing is shuffled: shuffle a copy of the list by seed and epoch, then deal"
+    kept = all(sorted(first[place]) == sorted(second[place]) for place in first)
+    turned = "turning or reversing the list keeps neighbours together; shuffle it"
+    decks = [_neighbours(_ask(attempt, one, SEED, epoch)[0, 0]) for epoch in (0, 1)]
+    for holds, got, expected, because in (
+        (first != second, "the same shards in both epochs", "another order in each", still),
+        (
+            not kept,
+            "each process keeps its shards",
+            "shards that change hands",
+            "you shuffle after dealing: shuffle the whole list first, then deal it out",
+        ),
+        (len(decks[0] & decks[1]) < 30, "shards that keep their neighbour", "a shuffled order", turned),
+        (
+            other != second,
+            f"the order of seed {SEED}",
+            "another order",
+            "the seed does not reach the shuffle",
+        ),
+    ):
+        attempt.require(holds, got, expected, because)
+
+
+def _neighbours(hand: Hand) -> set[frozenset[str]]:
+    """Pairs of shards that are side by side, the first and the last included."""
+    return {frozenset(pair) for pair in zip(hand, hand[1:] + hand[:1], strict=True)}
