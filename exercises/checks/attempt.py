@@ -67,22 +67,15 @@ class Attempt:
         with self.guarded(), _printed() as printed:
             result = self.answer(*given)
         if not _same(given, arguments):
-            raise self.wrong(
-                "the right result, perhaps, but also a changed argument",
-                f"arguments left as they were: {', '.join(map(shown, arguments))}",
+            because = (
                 "your function changes what it was given (sort, append, pop …); the caller still needs it, "
-                "so work on a copy, for example with sorted() or list()",
             )
+            because += "so work on a copy, for example with sorted() or list()"
+            as_they_were = f"arguments left as they were: {', '.join(map(shown, arguments))}"
+            raise self.wrong("a changed argument", as_they_were, because)
         if result is None or result is ...:
             raise self.wrong(shown(result), "a result", _nothing_returned(printed.getvalue()))
         return result
-
-    def items(self, *arguments: Any, most: int = 1_000_000, _shown: str | None = None) -> list[Any]:
-        """Call the answer and take what it yields, at most `most` items."""
-        result = self(*arguments, _shown=_shown)
-        with self.guarded():
-            iterator = iter(result)
-            return [item for _, item in zip(range(most), iterator, strict=False)]
 
     def given(self, what: str) -> None:
         """Say what the next expectations look at, where it is not a call: "the file train.arrow"."""
@@ -121,11 +114,9 @@ class Attempt:
         except Exception as error:
             because = next((text for kind, text in self._errors.items() if isinstance(error, kind)), None)
             place = line_of(error)
-            raise self.wrong(
-                f"{type(error).__name__}: {str(error)[:200]}{f' in {place}' if place else ''}",
-                "a result",
-                because or "your code raised an exception on this input",
-            ) from error
+            got = f"{type(error).__name__}: {str(error)[:200]}{f' in {place}' if place else ''}"
+            otherwise = "your code raised an exception on this input"
+            raise self.wrong(got, "a result", because or otherwise) from error
 
 
 def diagnose(got: Any, *mistakes: tuple[Any, str], otherwise: str = "the result is another one") -> str:

@@ -17,9 +17,8 @@ from smallfiles.errors import SmallfilesError
 
 CheckBody: TypeAlias = Callable[[Attempt], None]
 _HOW_TO_START = "Replace the stub in the cell above with your code, run that cell, then run this one again."
-_ODD_KIND = (
-    "the result is of a kind that the check cannot look into; compare it with the signature in the task"
-)
+_ODD_KIND = "the check cannot look into a result of this kind; compare it with the signature in the task"
+_TOO_LATE = "it looks like a loop that never ends, or a DataLoader whose worker waits for ever"
 
 
 def check(
@@ -43,9 +42,36 @@ def check(
     """
 
     def decorate(body: CheckBody) -> Callable[[Any], Verdict]:
+        name = body.__name__
+
+        def not_yet(attempt: Attempt | None, got: str, expected: str, because: str) -> Verdict:
+            gave = attempt.gave if attempt else name
+            parts = (("you gave", gave), ("got", got), ("expected", expected), ("because", because))
+            return Verdict(name, "not yet", parts)
+
+        def judged(answer: Any) -> Verdict:
+            attempt: Attempt | None = None
+            try:
+                with time_limit(limit_s):
+                    attempt = Attempt(answer, name, errors)
+                    body(attempt)
+            except NotStarted as stub:
+                return Verdict(name, "not started", (("", str(stub) or start),))
+            except Wrong as wrong:
+                return not_yet(attempt, wrong.got, wrong.expected, wrong.because)
+            except OutOfTime as late:
+                place = line_of(late)
+                got = f"nothing in {limit_s:g} s{f'; it was in {place}' if place else ''}"
+                return not_yet(attempt, got, f"a result in less than {limit_s:g} s", _TOO_LATE)
+            except SmallfilesError as error:  # the answer gave a file or a record that the package refuses
+                return not_yet(attempt, error.got, error.expected, f"{error.next_step}.")
+            except Exception as error:
+                return not_yet(attempt, f"{type(error).__name__}: {error}", "a result", _ODD_KIND)
+            return Verdict(name, "passed", (("", buys),))
+
         @wraps(body)
         def run(answer: Any) -> Verdict:
-            verdict = _judged(body, answer, buys, limit_s, errors, start)
+            verdict = judged(answer)
             if is_strict() and not verdict:
                 raise CheckFailed(str(verdict), expected="✓", next_step="Solve the exercise")
             return verdict
@@ -53,47 +79,3 @@ def check(
         return run
 
     return decorate
-
-
-def _judged(
-    body: CheckBody,
-    answer: Any,
-    buys: str,
-    limit_s: float,
-    errors: Mapping[type[Exception], str] | None,
-    start: str,
-) -> Verdict:
-    name = body.__name__
-    attempt: Attempt | None = None
-    try:
-        with time_limit(limit_s):
-            attempt = Attempt(answer, name, errors)
-            body(attempt)
-    except NotStarted as stub:
-        return Verdict(name, "not started", (("", str(stub) or start),))
-    except Wrong as wrong:
-        return _not_yet(name, wrong.gave, wrong.got, wrong.expected, wrong.because)
-    except OutOfTime as late:
-        return _not_yet(name, _gave(attempt, name), *_too_late(line_of(late), limit_s))
-    except SmallfilesError as error:  # the answer gave a file or a record that the package refuses
-        return _not_yet(name, _gave(attempt, name), error.got, error.expected, f"{error.next_step}.")
-    except Exception as error:
-        return _not_yet(name, _gave(attempt, name), f"{type(error).__name__}: {error}", "a result", _ODD_KIND)
-    return Verdict(name, "passed", (("", buys),))
-
-
-def _gave(attempt: Attempt | None, name: str) -> str:
-    return attempt.gave if attempt else name
-
-
-def _not_yet(name: str, gave: str, got: str, expected: str, because: str) -> Verdict:
-    parts = (("you gave", gave), ("got", got), ("expected", expected), ("because", because))
-    return Verdict(name, "not yet", parts)
-
-
-def _too_late(place: str, limit_s: float) -> tuple[str, str, str]:
-    return (
-        f"nothing in {limit_s:g} s{f'; it was in {place}' if place else ''}",
-        f"a result in less than {limit_s:g} s",
-        "it looks like a loop that never ends, or a DataLoader whose worker waits for ever",
-    )

@@ -26,51 +26,28 @@ def inodes_of_a_copy(attempt: Attempt) -> None:
     """`inodes_of_a_copy(files, folders)` is what one copy takes; notebook 00 solves it."""
     for files, folders in ((96, 4), (0, 1), (1_331_167, 2_003)):
         got = attempt(files, folders)
-        because = diagnose(
-            got,
-            (files, "a folder takes an inode as well"),
-            (files * folders, "you multiplied; each file and each folder takes one inode"),
-            otherwise="each file and each folder takes one inode",
-        )
+        each = "each file and each folder takes one inode"
+        because = diagnose(got, (files, f"you left the folders out; {each}"), otherwise=each)
         attempt.expect(files + folders, got, because=because)
 
 
 @check(
     buys="On a cluster you now know before the job, not an hour into it, that the file quota is too small.",
-    errors={
-        ZeroDivisionError: "a data set without files still has its folder; count both in what you divide by",
-    },
+    errors={ZeroDivisionError: "a data set without files has its folder; count both in what you divide by"},
 )
 def copies_that_fit(attempt: Attempt) -> None:
     """`copies_that_fit(inodes_free, files, folders)` is the number of whole copies that fit."""
     for free, files, folders in CASES:
-        got = attempt(free, files, folders)
-        attempt.require(
-            isinstance(got, int) and not isinstance(got, bool),
-            got=got,
-            expected=f"{free // (files + folders)}, a whole number (int)",
-            because="`/` gives a float, and a fraction of a copy cannot be used; `//` rounds down to an int",
+        got, each = attempt(free, files, folders), files + folders
+        because = "`/` gives a float, and a fraction of a copy cannot be used; `//` rounds down to an int"
+        attempt.require(type(got) is int, got, f"{free // each}, a whole number (int)", because)
+        mistakes = (
+            (free // (files or 1), "folders take an inode each as well, and you left them out"),
+            (free // (files or 1) + folders, "`//` binds closer than `+`: put parentheses around the sum"),
+            (round(free / each), "you rounded to the nearest, so sometimes one copy too many is promised"),
+            (-(-free // each), "you rounded up, and the last copy would be cut off in the middle"),
+            (free - each, "you subtracted one copy; the question is how often it fits, which is a division"),
+            (each // (free or 1), "you divided the other way round: how often do the inodes fit into a copy"),
         )
-        attempt.expect(free // (files + folders), got, because=_diagnosis(got, free, files, folders))
-
-
-def _diagnosis(got: int, free: int, files: int, folders: int) -> str:
-    each = files + folders
-    mistakes = [
-        (free // files if files else None, "folders take an inode each as well, and you left them out"),
-        (
-            free // files + folders if files else None,
-            "`//` binds closer than `+`: put parentheses around the sum",
-        ),
-        (round(free / each), "you rounded to the nearest, so sometimes one copy too many is promised"),
-        (-(-free // each), "you rounded up, and the last copy would be cut off in the middle"),
-        (free - each, "you subtracted one copy; the question is how often it fits, which is a division"),
-        (
-            each // free if free else None,
-            "you divided the other way round: how often do the inodes fit into a copy",
-        ),
-        (free // each - 1, "you kept one copy in reserve; here exactly full is still allowed"),
-    ]
-    return diagnose(
-        got, *mistakes, otherwise="divide the free inodes by what one copy takes: files and folders"
-    )
+        otherwise = "divide the free inodes by what one copy takes: files and folders"
+        attempt.expect(free // each, got, because=diagnose(got, *mistakes, otherwise=otherwise))

@@ -120,7 +120,7 @@ HOUR_MISTAKES: tuple[Mistake, ...] = (
     "files are the cure.",
     errors={
         ZeroDivisionError: "a wait of zero or an empty data set is allowed: divide by the number in flight "
-        "and by the server's rate only, and keep both above zero",
+        "and by the server's rate only, and keep both above zero"
     },
 )
 def hours_to_open(attempt: Attempt) -> None:

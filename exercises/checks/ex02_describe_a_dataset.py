@@ -236,7 +236,7 @@ STRANGERS: tuple[tuple[dict[str, int], str, str], ...] = (
     "shows only as a validation accuracy of 0.1 % after the training.",
     errors={
         KeyError: "not every known image is in each manifest (it may be a part, or the training set); "
-        "look only at those that occur in both",
+        "look only at those that occur in both"
     },
 )
 def label_order(attempt: Attempt) -> None:

@@ -13,7 +13,6 @@ captions. Notebook 03 sends participants here.
 
 from __future__ import annotations
 
-import io
 import pickle
 import pickletools
 import re
@@ -42,7 +41,6 @@ from smallfiles.progress import bytes_text
 HEADER = "image_name| comment_number| comment\n"
 MOST_IMAGES = 400
 ROWS = range(16, 129)
-_NESTED = Path("flickr30k_images/flickr30k_images")
 _BUYS = "One large file now stands for {count:,} small ones; it holds every caption, and each image once."
 
 BAD_ROW = "one row of results.csv lost its second `|`; there the comment follows the number. Repair it"
@@ -155,19 +153,17 @@ def read_captions(attempt: Attempt) -> None:
 
 def _expect_names(attempt: Attempt, wanted: Mapping[str, Any], got: Mapping[Any, Any]) -> None:
     strange = [str(name) for name in got if name not in wanted]
-    because = "images are lost: a quote that is never closed swallows the rows after it; csv.QUOTE_NONE"
-    for mark, text in (
+    faults = (
         ("image_name", "the first line is the header; skip it"),
         ("b'", f"names are text, these are bytes: {BYTES}"),
         ("", f"the key is what stands before the first `|`; {DELIMITER}"),
-    ):
-        if any(mark in name for name in strange):
-            because = text
-            break
+    )
+    lost = "images are lost: a quote that is never closed swallows the rows after it; csv.QUOTE_NONE"
+    because = next((text for mark, text in faults if any(mark in name for name in strange)), lost)
     attempt.require(set(got) == set(wanted), f"names {sorted(map(str, got))}", f"{sorted(wanted)}", because)
 
 
-# --- Folders to pack: an awkward one, and a part of the participant's own ---
+# --- Folders to pack ---
 
 
 @dataclass(frozen=True)
@@ -191,21 +187,6 @@ def truth_of(folder: Path) -> Truth:
     return Truth(folder, source.root or folder, told)
 
 
-def _kaggle_folder(folder: Path, images: Mapping[str, bytes | Path], table: str) -> Path:
-    """Lay out a folder as Kaggle's archive: images two folders deep, `results.csv` twice."""
-    inner = folder / _NESTED
-    shutil.rmtree(inner.parent, ignore_errors=True)  # a cell that runs again
-    inner.mkdir(parents=True)
-    for place in (inner, inner.parent):
-        (place / "results.csv").write_text(table, encoding="utf-8")
-    for name, content in images.items():
-        if isinstance(content, Path):
-            (inner / name).symlink_to(content.absolute())
-        else:
-            (inner / name).write_bytes(content)
-    return folder
-
-
 def practice_folder(folder: Path, place: Path) -> Path:
     """The participant's Flickr30K, or at `place` a part of it by links that is quick to pack."""
     truth = truth_of(folder)
@@ -218,32 +199,34 @@ def practice_folder(folder: Path, place: Path) -> Path:
     chosen = dict.fromkeys(sorted({*spoilt, *list(truth.captions)[: MOST_IMAGES - len(spoilt)]}))
     kept = [f"{line}\n" for line, name in rows.items() if name in chosen]
     made = [row(name, n, text) for name in chosen for n, text in enumerate(truth.captions[name])]
-    return _kaggle_folder(place, {n: truth.images / n for n in chosen}, "".join([HEADER, *(kept or made)]))
+    return _lay_out(place, {name: truth.images / name for name in chosen}, kept or made)
 
 
-TEXTS = (
-    'A child in a red , woollen hat laughs , points and shouts " more " .',
-    "Two women , both in blue , wait at a café .",
-    "A dog runs across the grass .",
-    'Somebody holds a sign that reads " open .',  # a quote that is never closed
-    "People cross a street , some slowly .",
-)
 NAMES = ("998845445.jpg", "1000092795.jpg", "36979.jpg", "2199200615.jpg", "10002456.jpg", "4954.jpg")
 
 
 def _awkward_folder(place: Path) -> Path:
     """Six images with everything that the real folder has to trip over, and rows out of order."""
+    texts, images = _BOAT.split("|"), {}
     cells = [(name, number) for number in (3, 0, 4, 1, 2) for name in NAMES]
-    rows = [row(n, i, f"{TEXTS[i][:-2]} beside {n[:4]} .", spoilt=(n, i) == (NAMES[3], 4)) for n, i in cells]
-    return _kaggle_folder(place, {n: _jpeg(seed) for seed, n in enumerate(NAMES)}, "".join([HEADER, *rows]))
+    rows = [row(n, i, f"{texts[i][:-2]} of {n} .", spoilt=(n, i) == (NAMES[3], 4)) for n, i in cells]
+    for seed, name in enumerate(NAMES):
+        pixels = np.random.default_rng(seed).integers(0, 256, (24, 32, 3), np.uint8)
+        Image.fromarray(pixels).save(place / name, quality=93 - seed, comment=b"from a camera")
+        images[name] = place / name
+    return _lay_out(place / "awkward", images, rows)
 
 
-def _jpeg(seed: int) -> bytes:
-    """A tiny photograph; saving it again gives other bytes."""
-    target = io.BytesIO()
-    pixels = np.random.default_rng(seed).integers(0, 256, (24, 32, 3), np.uint8)
-    Image.fromarray(pixels).save(target, "JPEG", quality=93 - seed, comment=b"from a camera")
-    return target.getvalue()
+def _lay_out(place: Path, images: Mapping[str, Path], rows: Sequence[str]) -> Path:
+    """As Kaggle's archive: links to the images two folders deep, `results.csv` twice."""
+    inner = place / "flickr30k_images/flickr30k_images"
+    shutil.rmtree(inner.parent, ignore_errors=True)  # a cell that runs again
+    inner.mkdir(parents=True)
+    for folder in (inner, inner.parent):
+        (folder / "results.csv").write_text("".join([HEADER, *rows]), encoding="utf-8")
+    for name, image in images.items():
+        (inner / name).symlink_to(image.absolute())
+    return place
 
 
 # --- Task 2: the file ---
@@ -265,9 +248,9 @@ def write_flickr30k(answer: Any, folder: Path) -> Verdict:
     @check(buys=_BUYS.format(count=len(truth_of(folder).captions)), limit_s=120, errors=_ERRORS)
     def write_flickr30k(attempt: Attempt) -> None:
         with tempfile.TemporaryDirectory(prefix="smallfiles-") as name:
-            awkward = truth_of(_awkward_folder(Path(name) / "awkward"))
+            small = truth_of(_awkward_folder(Path(name)))
             practice = truth_of(practice_folder(folder, Path(name) / "part"))
-            for truth, what in ((awkward, "an awkward folder"), (practice, folder.name)):
+            for truth, what in ((small, "an awkward folder"), (practice, folder.name)):
                 count, out = len(truth.captions), Path(name) / f"{truth.folder.name}.arrow"
                 got = attempt(truth.folder, out, _shown=f"{count:,} images of {what}, {out.name}")
                 attempt.given(f"the file that write_flickr30k made of {what}")
@@ -472,8 +455,6 @@ def _expect_lists(attempt: Attempt, expected: list[list[str]], got: Any) -> None
 # --- Task 4: the loader ---
 
 _MIN_COUNT = 2
-_WORDS = ["A dog runs across the grass .", "The brown dog , seen from the side , jumps .", "Two boats ."]
-_WORDS += ["A dog and a cat sleep side by side on the grass .", "Grass ."]
 _FOUND = (
     "a worker that is not forked imports what it needs, and what a notebook defines is in no module: the "
     "loader would wait for ever. Take CaptionDataset and collate from smallfiles.captions"
@@ -489,7 +470,7 @@ def make_loader(attempt: Attempt) -> None:
     with tempfile.TemporaryDirectory(prefix="smallfiles-") as place:
         for images, size in ((11, 4), (6, 3)):  # the last batch is full, and is not
             path = Path(place) / f"{images}.arrow"
-            texts = [[_WORDS[(i + n) % 5] for n in range(4)] + [f"Grass{i} ."] for i in range(images)]
+            texts = [[*_DOG.split("|")[i % 3 :], "A dog .", f"Boat{i} ."] for i in range(images)]
             _write(path, texts)
             loader = attempt(path, size, _shown=f"a file of {images} images, batch_size={size}")
             _look(attempt, loader, size, texts)

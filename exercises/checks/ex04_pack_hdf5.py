@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -40,6 +39,7 @@ def _items(sizes: Sequence[int], labels: Sequence[int]) -> list[Item]:
     return [(chosen.bytes(size), label) for size, label in zip(sizes, labels, strict=True)]
 
 
+PHOTO = 1_500_000
 # No bytes at either end, labels of 16 bits, an unknown class.
 SMALL = _items([0, 90_000, 3, 0, 120_000, 1, 110_000, 64_000, 0], [999, 130, 0, 524, -1, 255, 300, 1, 65])
 
@@ -62,13 +62,6 @@ def _peak_of(call: Callable[[], Any]) -> int:
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-
-
-def _cpu_of(call: Callable[[], Any]) -> float:
-    """Processor seconds of a call, which other programs hardly disturb."""
-    began = time.process_time()
-    call()
-    return time.process_time() - began
 
 
 # --- What is open ---
@@ -117,7 +110,13 @@ def write_blob(attempt: Attempt) -> None:
     with tempfile.TemporaryDirectory(prefix="exercise-04-", ignore_cleanup_errors=True) as name:
         place = Path(name)
         _converted(attempt, place / "rows.h5", SMALL)
-        _quick(attempt, place / "photos.h5", _items([1_500_000] * 3, [3, 1, 2]))
+        peak = _converted(attempt, place / "photo.h5", _items([PHOTO], [3]))
+        because = (
+            "somewhere each byte becomes a Python object, as in list(…); a row is a NumPy array already, "
+        )
+        because += "and np.frombuffer makes one of bytes without a copy"
+        got, expected = f"{peak:,} bytes of memory for a row of {PHOTO:,}", "a few times the row"
+        attempt.require(peak < 5 * PHOTO, got, expected, because)
         peak, total = _converted(attempt, place / "many.h5", many := _large()), sum(len(d) for d, _ in many)
         because = "you hold the whole data set in memory, and ImageNet has 140 GB; copy row by row"
         got, expected = f"{peak:,} bytes of memory to convert {total:,}", "memory of a few samples"
@@ -147,29 +146,6 @@ def _converted(attempt: Attempt, path: Path, items: Sequence[Item]) -> int:
         raise attempt.wrong(got, "an HDF5 file", "write it with h5py.File") from error
     attempt.expect(len(items), counts[0], because="return the number of samples, a plain int")
     return peak
-
-
-def _quick(attempt: Attempt, path: Path, items: Sequence[Item]) -> None:
-    """Few but large samples, so that the time goes into their bytes."""
-    nb04.write_vlen(samples_of(items), path)
-    fair = max(min(_cpu_of(partial(_copied, path)) for _ in range(3)), 1e-4)
-    most, used = max(0.03, 8 * fair), float("inf")
-    for number in range(3):  # on a busy machine one run may be slow without a fault of its own
-        out = path.with_name(f"blob_photos_{number}.h5")
-        used = min(used, _cpu_of(partial(attempt, path, out, _shown=f"{path.name} of 3 samples, out")))
-        if used <= most:
-            break
-    because = (
-        "somewhere each byte becomes a Python object, as in list(…); a row is a NumPy array already, and "
-    )
-    because += "np.frombuffer makes one of bytes without a copy"
-    attempt.require(used <= most, f"{used * 1000:.0f} ms of CPU", f"about {fair * 1000:.0f} ms", because)
-
-
-def _copied(path: Path) -> None:
-    """All rows in one array, as plainly as it can be done."""
-    with h5py.File(path, "r", locking=False) as file:
-        np.concatenate(list(file["train/images"]))
 
 
 def _examine(attempt: Attempt, file: h5py.File, items: Sequence[Item]) -> None:
@@ -217,10 +193,7 @@ def _offsets(attempt: Attempt, stored: h5py.Dataset, sizes: list[int]) -> None:
         got,
         (sizes, are_sizes),
         ([0, *sizes], are_sizes),
-        (
-            borders[:-1],
-            "the last offset is missing: n samples have n + 1 borders, the last has an end",
-        ),
+        (borders[:-1], "the last offset is missing: n samples have n + 1 borders, the last has an end"),
         (borders[1:], "the first offset is missing: sample 0 begins at 0"),
         ([0, *(b - 1 for b in borders[1:])], "a slice ends before its stop, so the stop is the next start"),
         otherwise="sample i lies in data[offsets[i]:offsets[i + 1]]",

@@ -8,7 +8,7 @@
 
 A loader here is three parts: `read` gives bytes and labels, `picture` makes a view of the bytes, `collate`
 makes a batch of views. Cures are judged by what they give and by what they do: opens, floats, pixels and
-bytes are counted. Time is asked last, and generously, for seconds differ from machine to machine.
+bytes are counted, for seconds differ from machine to machine.
 
 The trap it teaches: the longest stage is not always what limits a training. Notebook 08 sends participants
 here.
@@ -26,7 +26,6 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeAlias
@@ -166,13 +165,12 @@ def _shared(tensor: torch.Tensor) -> None:
 
 @dataclass
 class Work:
-    """Elements of the largest tensor (of floats) that a block made, and the most memory of it at once.
+    """Elements of the largest tensor of floats that a block made, and the most memory of it at once.
 
-    The memory is that of numpy and Python; what Pillow allocates is not seen, for that there is the time.
+    The memory is that of numpy and Python; what Pillow allocates is not seen.
     """
 
     floats: int = 0
-    largest: int = 0
     peak_bytes: int = 0
 
 
@@ -184,7 +182,6 @@ class _Watch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
         if isinstance(found, torch.Tensor):
-            self._work.largest = max(self._work.largest, found.numel())
             self._work.floats = max(self._work.floats, found.numel() * found.is_floating_point())
         return found
 
@@ -330,7 +327,7 @@ def _ask(attempt: Attempt, one: Any, path: Path, indices: list[int], because: st
 
 # --- Task 3: less work ---
 
-SIZE, _NEAR, _TIMES, _COPIES = 96, 6.0, 6.0, 3.5
+SIZE, _NEAR, _COPIES = 96, 6.0, 3.5
 _FLOATS = "floats of a whole picture are four bytes for one, and slow: cut and scale the bytes as they are"
 _WHOLE = "the whole picture is scaled, and most of it thrown away: cut the box out first, then scale it"
 
@@ -427,22 +424,8 @@ def _count_work(attempt: Attempt, data: bytes, box: Box, because: str) -> None:
     with attempt.guarded(), measured() as work:
         attempt.answer(data, box, SIDE)
     attempt.require(not work.floats, f"a tensor of {work.floats:,} floats", "bytes all the way", _FLOATS)
-    little = work.largest <= 2 * pixels and work.peak_bytes <= _COPIES * pixels
-    got = f"{max(work.largest, work.peak_bytes):,} bytes at once"
+    little, got = work.peak_bytes <= _COPIES * pixels, f"{work.peak_bytes:,} bytes at once"
     attempt.require(little, got, f"little more than the {pixels:,} of the picture", because)
-    with attempt.guarded():
-        mine = _quickest_s(partial(attempt.answer, data, box, SIDE))
-    ours = _quickest_s(lambda: _scaled(decode(data)[box.top :, box.left :][: box.height, : box.width], SIDE))
-    attempt.require(mine <= _TIMES * ours, f"{1e3 * mine:.1f} ms", f"{1e3 * _TIMES * ours:.1f} ms", because)
-
-
-def _quickest_s(function: Callable[[], Any]) -> float:
-    times = []
-    for _ in range(3):
-        began = perf_counter()
-        function()
-        times.append(perf_counter() - began)
-    return min(times)
 
 
 # --- Task 4: a batch of bytes ---

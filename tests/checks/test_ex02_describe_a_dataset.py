@@ -113,10 +113,7 @@ WRONG_MANIFESTS = {
     "NumPy's integers": (changed(lambda path, label: (path, np.int64(label))), "none of NumPy's"),
     "absolute paths": (changed(lambda path, label: (f"/data/{path}", label)), "these paths are absolute"),
     "paths as Path": (changed(lambda path, label: (Path(path), label)), "the paths as text"),
-    "names without folders": (
-        changed(lambda path, label: (basename(path), label)),
-        "were cut off",
-    ),
+    "names without folders": (changed(lambda path, label: (basename(path), label)), "were cut off"),
     "an image left out": (without_image_five, "1 of 12 images are missing"),
     "an entry for every line": (for_every_line, "images that are not among the paths"),
     "pairs in a list": (lambda c, t, p: list(right(c, t, p).items()), "which is a dict in Python"),
@@ -201,10 +198,7 @@ def whole_paths(manifest, known):
 
 
 WRONG_GUARDS = {
-    "any": (
-        lambda m, k: word(any(found(m, k))) if found(m, k) else "unknown",
-        "one is enough",
-    ),
+    "any": (lambda m, k: word(any(found(m, k))) if found(m, k) else "unknown", "one is enough"),
     "all of nothing": (lambda m, k: word(all(found(m, k))), "none of the known images"),
     "zero is false": (by_truth, "0 is false in a condition"),
     "no folders": (whole_paths, "the paths have folders"),

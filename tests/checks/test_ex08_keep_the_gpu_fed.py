@@ -243,14 +243,6 @@ def by_pillow(data, box, size):
         return np.array(opened.convert("RGB").crop(edges).resize((size, size), Image.Resampling.BILINEAR))
 
 
-def whole_by_pillow(data, box, size):
-    with Image.open(io.BytesIO(data)) as opened:
-        factor = size / box.width
-        whole = opened.convert("RGB").resize((round(opened.width * factor), round(opened.height * factor)))
-        left, top = round(box.left * factor), round(box.top * factor)
-        return np.array(whole.crop((left, top, left + size, top + size)))
-
-
 def whole_in_bytes(data, box, size):
     pixels = images.decode(data)
     factor = size / box.width
@@ -297,7 +289,6 @@ WRONG_PICTURES = {
     "as given": (as_given, "floats of a whole picture"),
     "floats returned": (lambda d, b, s: picture(d, b, s).astype(np.float32) / 255, "four times the bytes"),
     "whole picture scaled": (whole_in_bytes, "the whole picture is scaled"),
-    "whole picture, Pillow": (whole_by_pillow, "the whole picture is scaled"),
     "a tensor": (lambda d, b, s: torch.from_numpy(picture(d, b, s)), "return an array of numpy"),
     "channels first": (lambda d, b, s: picture(d, b, s).transpose(2, 0, 1), "channels come last"),
     "not scaled": (lambda d, b, s: cut(d, b), "not scaled"),

@@ -14,11 +14,6 @@ from exercises.checks.attempt import OutOfTime, is_stub, time_limit
 from smallfiles.errors import FormatError
 
 
-@pytest.fixture(autouse=True)
-def lenient(monkeypatch):
-    monkeypatch.delenv("COURSE_STRICT", raising=False)
-
-
 @check(buys="It adds up.", limit_s=0.5, errors={KeyError: "there is no such key"})
 def total(attempt):
     """Sum of a list."""
@@ -159,21 +154,6 @@ class Hanging(torch.utils.data.Dataset):
 def test_a_data_loader_that_hangs_is_told(recwarn):
     verdict = loads(lambda n: torch.utils.data.DataLoader(Hanging(), num_workers=1))
     assert "nothing in 2 s" in str(verdict) and "DataLoader" in verdict.because
-
-
-@check(buys="")
-def yields(attempt):
-    """Items of a generator."""
-    attempt.require(attempt.items(3) == [0, 1, 2], got="others", expected="0 1 2", because="they differ")
-
-
-def test_a_generator_is_drawn_under_guard():
-    def failing(n):
-        yield 0
-        raise ValueError("late")
-
-    assert yields(range)
-    assert "ValueError: late in line" in str(yields(failing))
 
 
 @check(buys="")
