@@ -68,9 +68,9 @@ class Attempt:
             result = self.answer(*given)
         if not _same(given, arguments):
             because = (
-                "your function changes what it was given (sort, append, pop …); the caller still needs it, "
+                "your function changes what it was given (sort, append, pop …), and the caller needs it: "
             )
-            because += "so work on a copy, for example with sorted() or list()"
+            because += "work on a copy, for example with sorted() or list()"
             as_they_were = f"arguments left as they were: {', '.join(map(shown, arguments))}"
             raise self.wrong("a changed argument", as_they_were, because)
         if result is None or result is ...:
@@ -111,7 +111,7 @@ class Attempt:
             raise NotStarted from error
         except (Wrong, NotStarted):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             because = next((text for kind, text in self._errors.items() if isinstance(error, kind)), None)
             place = line_of(error)
             got = f"{type(error).__name__}: {str(error)[:200]}{f' in {place}' if place else ''}"

@@ -65,7 +65,7 @@ def check(
                 return not_yet(attempt, got, f"a result in less than {limit_s:g} s", _TOO_LATE)
             except SmallfilesError as error:  # the answer gave a file or a record that the package refuses
                 return not_yet(attempt, error.got, error.expected, f"{error.next_step}.")
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 return not_yet(attempt, f"{type(error).__name__}: {error}", "a result", _ODD_KIND)
             return Verdict(name, "passed", (("", buys),))
 

@@ -99,17 +99,11 @@ HOUR_MISTAKES: tuple[Mistake, ...] = (
     (lambda *c: 60 * hours(*c), "these are minutes; an hour has 60 of them"),
     (lambda *c: min(waiting(*c), answering(*c)), "this is the quicker of the two limits; the slower decides"),
     (lambda *c: waiting(*c) + answering(*c), "the two limits act at the same time, and were added"),
-    (
-        lambda f, w, k, r, j: hours(f, w, 1, r, j),
-        "opens wait at the same time: the waiting is divided by the number in flight",
-    ),
+    (lambda f, w, k, r, j: hours(f, w, 1, r, j), "opens wait at the same time: divide by those in flight"),
     (lambda f, w, k, r, j: hours(f, w, k, r, 1), "all jobs share the server: each gets a part of its rate"),
     (waiting, "the server's limit was left out"),
     (answering, "the wait of each open was left out"),
-    (
-        lambda f, w, k, r, j: hours(f, w, k, r, 1 / j),
-        "more jobs make the server slower for each, not faster: multiply its time by the jobs",
-    ),
+    (lambda f, w, k, r, j: hours(f, w, k, r, 1 / j), "more jobs make the server slower for each, not faster"),
     (lambda f, w, k, r, j: hours(f, w * j, k, r, j), "each job waits by itself; only the server is shared"),
     (lambda *c: float(round(hours(*c))), "the hours were rounded; return them with their fraction"),
 )

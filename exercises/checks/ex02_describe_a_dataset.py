@@ -94,44 +94,37 @@ def cases() -> list[Case]:
     return [*(Case(few, truth, paths) for paths in (names, mixed, part, folders, kaggle, [])), large]
 
 
+_DEVKIT = (
+    "ID - 1 counts from 0 and keeps the devkit's order of classes, which no PyTorch model uses; in the real "
+)
+_DEVKIT += "set image 1 has ID 490 and label 65. Sort the wnids, and take the rank"
+_ID = "this is the ILSVRC2012_ID itself: the label is the rank of the wnid among all sorted wnids, from 0"
+_OCCURRING = "you ranked only those classes that occur in the ground truth; rank all classes"
 LABELLINGS: tuple[tuple[Callable[[Case], dict[int, int]], str], ...] = (
     (lambda case: case.ranks(), ""),
-    (
-        lambda case: {number: number - 1 for number in case.classes},
-        "ID - 1 counts from 0 and keeps the devkit's order of classes, which no PyTorch model uses; in the "
-        "real set image 1 has ID 490 and label 65. Sort the wnids, and take the rank",
-    ),
-    (
-        lambda case: {number: number for number in case.classes},
-        "this is the ILSVRC2012_ID itself: it counts from 1, in an order of its own. The label is the rank "
-        "of the wnid among all sorted wnids, from 0",
-    ),
+    (lambda case: {number: number - 1 for number in case.classes}, _DEVKIT),
+    (lambda case: {number: number for number in case.classes}, _ID),
     (lambda case: case.ranks(1), "you sorted by the words; models count in the order of the wnids"),
     (
-        lambda case: {number: rank + 1 for number, rank in case.ranks().items()},
-        "your ranks count from 1; labels count from 0",
+        lambda case: {n: rank + 1 for n, rank in case.ranks().items()},
+        "your ranks count from 1, labels from 0",
     ),
-    (
-        lambda case: case.ranks(0, set(case.truth)),
-        "you ranked only those classes that occur in the ground truth; rank all classes",
-    ),
+    (lambda case: case.ranks(0, set(case.truth)), _OCCURRING),
 )
+_NEXT = "each image got the label of the next one: image n belongs to line n, which is truth[n - 1]"
+_LISTED = (
+    "you paired the paths in the order of the listing with lines 1, 2, 3 …: a listing comes in any order; "
+)
+_LISTED += "take the line from the number in the name"
+_SHIFTED = (
+    "you sorted the images and paired them with lines 1, 2, 3 …: one that is missing shifts all behind it; "
+)
+_SHIFTED += "take the line from the number in the name"
 PAIRINGS: tuple[tuple[Callable[[Case], list[int]], str], ...] = (
     (lambda case: [number - 1 for number in case.numbers()], ""),
-    (
-        lambda case: case.numbers(),
-        "each image got the label of the next one: image n belongs to line n, which is truth[n - 1]",
-    ),
-    (
-        lambda case: list(range(len(case.paths))),
-        "you paired the first path of the listing with line 1, the second with line 2 and so on; a listing "
-        "comes in any order, so take the line from the number in the name",
-    ),
-    (
-        lambda case: case.places(sorted(case.paths)),
-        "you sorted the images and paired them with lines 1, 2, 3 …: one that is missing shifts all behind "
-        "it. Take the line from the number in the name",
-    ),
+    (lambda case: case.numbers(), _NEXT),
+    (lambda case: list(range(len(case.paths))), _LISTED),
+    (lambda case: case.places(sorted(case.paths)), _SHIFTED),
 )
 
 
@@ -203,28 +196,24 @@ _NOTHING = "none of the known images is in this manifest; all() of nothing is Tr
 STRANGERS: tuple[tuple[dict[str, int], str, str], ...] = (
     # a manifest of unknown origin, whose labels it has, and what another answer means
     (_labelled(_SORTED), "sorted", "all six known images that it holds agree; number 293 is not in it"),
-    (
-        _labelled({1: 489, 2: 360, 3: 170, 4: 821}),
-        "other",
-        "these labels are ID - 1: compare the value, not only whether it is a number below 1000",
-    ),
+    (_labelled({1: 489, 2: 360, 3: 170, 4: 821}), "other", "these labels are ID - 1: compare the values"),
     (_labelled({1: 490, 2: 361, 3: 171, 4: 822}), "other", "these are the ids of the devkit: compare values"),
     (
-        _labelled(_SORTED, "ILSVRC/Data/CLS-LOC/val/"),
+        _labelled(_SORTED, "ILSVRC/Data/val/"),
         "sorted",
-        "the paths have folders and a suffix, the known names have neither: PurePosixPath(path).stem",
+        "the paths have folders and a suffix: PurePosixPath(path).stem",
     ),
     (
-        {**_labelled({293: 0}), "train/n01440764/n01440764_36.JPEG": 0},
+        _labelled({293: 0, 7: 334}),
         "sorted",
-        "image 293 has the label 0, which is right; 0 is false in a condition, so ask `is None` or `in`",
+        "image 293 has label 0; 0 is false in a condition, so ask `is None`",
     ),
     (_labelled({293: 449}), "other", "image 293 has the label 0, and here it is 449"),
     (_labelled({**_SORTED, 4: 821}), "other", "one known image contradicts; one is enough"),
     (
-        _labelled({1: 65, 2: 360, 3: 170, 4: 821}),
+        _labelled({1: 65, 2: 360, 3: 170}),
         "other",
-        "one label is right by chance: all known images that occur must agree, not any",
+        "one is right by chance: all that occur must agree, not any",
     ),
     ({"train/n01440764/n01440764_36.JPEG": 0, image_name(7): 334}, "unknown", _NOTHING),
     ({}, "unknown", _NOTHING),

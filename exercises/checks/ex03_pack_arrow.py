@@ -73,10 +73,7 @@ TEXT_FAULTS: tuple[Fault, ...] = (
     (_some(lambda text: text.strip() in ("nan", "None", "")), f"a caption is lost: {BAD_ROW}"),
     (lambda wanted, got: [t.strip() for t in got] == wanted, "blanks are left around the text; use .strip()"),
     (_some(lambda text: re.match(r"\|?\s*\d+(\s*\||\s)", text) is not None), f"a number is left: {BAD_ROW}"),
-    (
-        lambda wanted, got: sorted(got) == sorted(wanted),
-        "the order is not that of comment_number; sort by it",
-    ),
+    (lambda wanted, got: sorted(got) == sorted(wanted), "the order is not that of comment_number"),
     (_some(lambda text: "\n" in text.strip()), f"two rows became one: {QUOTING}"),
     (lambda wanted, got: _bare(got) == _bare(wanted), QUOTING),
     (lambda wanted, got: any("|" in t for t in wanted) and len(got) == len(wanted), DELIMITER),
@@ -411,11 +408,8 @@ _LISTS = [[f'Caption {n} of image {i} says " café " .' for n in range(i % 4)] f
 def captions_of(attempt: Attempt) -> None:
     """`captions_of(arrow_file)` gives the captions of each image without reading the images."""
     with tempfile.TemporaryDirectory(prefix="smallfiles-") as place:
-        for order, size in (
-            (_COLUMNS, 100),
-            (_COLUMNS[::-1], 100),
-            (("key", "data", "captions"), _IMAGE_BYTES),
-        ):
+        large = ("key", "data", "captions")
+        for order, size in ((_COLUMNS, 100), (_COLUMNS[::-1], 100), (large, _IMAGE_BYTES)):
             path = Path(place) / f"{'-'.join(order)}-{size}.arrow"
             _write(path, _LISTS, order, size)
             with watched() as traffic:

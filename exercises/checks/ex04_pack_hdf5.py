@@ -111,10 +111,7 @@ def write_blob(attempt: Attempt) -> None:
         place = Path(name)
         _converted(attempt, place / "rows.h5", SMALL)
         peak = _converted(attempt, place / "photo.h5", _items([PHOTO], [3]))
-        because = (
-            "somewhere each byte becomes a Python object, as in list(…); a row is a NumPy array already, "
-        )
-        because += "and np.frombuffer makes one of bytes without a copy"
+        because = "somewhere each byte becomes a Python object, as in list(…); a row is an array already"
         got, expected = f"{peak:,} bytes of memory for a row of {PHOTO:,}", "a few times the row"
         attempt.require(peak < 5 * PHOTO, got, expected, because)
         peak, total = _converted(attempt, place / "many.h5", many := _large()), sum(len(d) for d, _ in many)
@@ -132,10 +129,7 @@ def _converted(attempt: Attempt, path: Path, items: Sequence[Item]) -> int:
     shown = f"{path.name} of {len(items)} samples, out"
     peak = _peak_of(lambda: counts.append(attempt(path, out, _shown=shown)))
     left = [name for name, file in (("vlen_path", path), ("out", out)) if let_go(file)]
-    because = (
-        "until it is closed, nothing says that the bytes are in the file, and a worker that is forked now "
-    )
-    because += "inherits the handle; use `with h5py.File(…) as file:`"
+    because = "a worker that is forked now inherits the handle; use `with h5py.File(…) as file:`"
     attempt.require(not left, f"{' and '.join(left)} still open", "both files closed", because)
     attempt.require(out.is_file(), "no such file", "a file at `out`", "write to the path `out`")
     try:
@@ -178,8 +172,7 @@ def _data(attempt: Attempt, data: h5py.Dataset, total: int) -> None:
         kind = f"each byte takes {data.dtype.itemsize} bytes now; say dtype=np.uint8, or use np.frombuffer"
     right = data.dtype == np.uint8 and data.ndim == 1
     attempt.require(right, f"data of type {data.dtype} and shape {data.shape}", "uint8, one dimension", kind)
-    because = "a random read then fetches whole chunks for a part of them, and JPEG does not compress; give "
-    because += "create_dataset the full shape, without chunks, maxshape or compression"
+    because = "a random read then fetches whole chunks, and JPEG does not compress: no chunks, no maxshape"
     attempt.require(data.chunks is None, f"data in chunks of {data.chunks}", "contiguous data", because)
     because = "some samples are missing or cut" if len(data) < total else "there are more bytes than rows"
     attempt.require(len(data) == total, f"{len(data):,} bytes of data", f"{total:,} bytes", because)
@@ -248,10 +241,8 @@ def read_sample(attempt: Attempt) -> None:
         _right(attempt, many, items, range(len(items) - 4, len(items)), SMALL)
         with _counted() as opened:
             _right(attempt, many, items, range(READS))
-        because = (
-            "each open is a question to the metadata server, so opening for each sample brings the cost of "
-        )
-        because += "small files back; keep what you opened, by path and process (os.getpid())"
+        because = "each open asks the metadata server, as small files do; keep what you opened, by path and "
+        because += "process (os.getpid())"
         got = f"{len(opened)} opens for {READS} samples"
         attempt.require(len(opened) <= 2, got, "one open a process, at its first read", because)
         _frugal(attempt, many, items)
@@ -319,9 +310,7 @@ def _fork_safe(attempt: Attempt, path: Path, items: Sequence[Item]) -> None:
     because = "the worker inherits what the parent had open; where os.getpid() is another, open anew"
     attempt.require(failure is None, str(failure), "samples", because)
     own = not got["wrong"] and not got["moved"] and (bool(got["opened"]) or not by_hdf5)
-    because = (
-        "parent and workers share that handle, and samples then come out wrong by chance; remember with "
-    )
+    because = "parent and workers share that handle, and samples then come out wrong by chance; keep with "
     because += "the handle which process opened it (os.getpid())"
     shown = f"{got['wrong']} of {READS} samples wrong, read through a handle that the parent had opened"
     attempt.require(own, shown, "a file that the worker opened itself", because)

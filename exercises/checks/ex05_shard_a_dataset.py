@@ -35,18 +35,17 @@ _ALIKE = {
     (True, False): "you forgot the workers: all of a rank read the same, so samples come once for each",
     (False, True): "you forgot the ranks: all GPUs train on the same samples, so more GPUs gain nothing",
 }
-_HASHED = "the result hangs on hash() or on the order of a set, and texts hash differently in each process; "
-_HASHED += "keep to the order of the list"
-_CHANCE = "asked twice the same it answers differently: dealing leaves nothing to chance, and a shuffle is "
-_CHANCE += "made by random.Random(…) of seed and epoch"
+_HASHED = (
+    "the result hangs on the order of a set, or on hash(), which differs in each process; use the list's"
+)
+_CHANCE = "asked twice the same it answers differently: leave nothing to chance but random.Random(seed …)"
 _OWN_DECK = (
-    "the processes do not agree on one order: with rank or worker in the seed each shuffles a deck of "
+    "with rank or worker in the seed each shuffles a deck of its own; use seed and epoch only, then deal"
 )
-_OWN_DECK += "its own; shuffle by seed and epoch only, then deal"
 _STARVES = (
-    "your count runs through all workers of one rank first, so late ranks get less, wait in the gradient "
+    "your count runs through all workers of one rank first, so late ranks get less, and others wait for "
 )
-_STARVES += "exchange and may hang; split over the ranks first, then each share over its workers"
+_STARVES += "them; split over the ranks first, then each share over its workers"
 
 
 def _in_turn(shards: Hand, rank: int, ranks: int, worker: int, workers: int) -> Hand:
@@ -213,23 +212,14 @@ def my_shards_in_epoch(attempt: Attempt) -> None:
     if all(hand == sorted(hand) for hand in first.values()):
         still = "nothing is shuffled: shuffle a copy of the list by seed and epoch, then deal"
     kept = all(sorted(first[place]) == sorted(second[place]) for place in first)
+    after = "you shuffle after dealing: shuffle the whole list first, then deal it out"
     turned = "turning or reversing the list keeps neighbours together; shuffle it"
     decks = [_neighbours(_ask(attempt, one, SEED, epoch)[0, 0]) for epoch in (0, 1)]
     for holds, got, expected, because in (
         (first != second, "the same shards in both epochs", "another order in each", still),
-        (
-            not kept,
-            "each process keeps its shards",
-            "shards that change hands",
-            "you shuffle after dealing: shuffle the whole list first, then deal it out",
-        ),
+        (not kept, "each process keeps its shards", "shards that change hands", after),
         (len(decks[0] & decks[1]) < 30, "shards that keep their neighbour", "a shuffled order", turned),
-        (
-            other != second,
-            f"the order of seed {SEED}",
-            "another order",
-            "the seed does not reach the shuffle",
-        ),
+        (other != second, f"that of seed {SEED}", "another order", "the seed does not reach the shuffle"),
     ):
         attempt.require(holds, got, expected, because)
 

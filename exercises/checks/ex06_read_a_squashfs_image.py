@@ -27,22 +27,14 @@ from helpers.experiments.nb04.handles import offsets_of
 from helpers.experiments.nb06.sharing import count_wrong
 
 COUNT, _READS, _SECONDS = 24, 60, 0.4
-_SHARED = (
-    "the workers inherit one open file with one offset, and each seeks where another one is about to read: "
-    "use os.pread, which takes the position as an argument"
-)
-_THREADS = (
-    "threads share the open file of their process, and its offset: a file for each process is not enough as "
-    "long as you seek; os.pread is"
-)
-_NUMBER = (
-    "the number of a descriptor means nothing in another process: leave it behind in __getstate__, and open "
-    "at the first read"
-)
+_SHARED = "the workers inherit one open file with one offset, and each seeks where another one is about to "
+_SHARED += "read: use os.pread, which takes the position as an argument"
+_THREADS = "threads share the open file of their process, and its offset, as long as you seek; use os.pread"
+_NUMBER = "the number of a descriptor means nothing in another process: leave it behind in __getstate__"
 _OPENS = (
-    "each open is a question to the metadata server of a parallel file system, and one large file was made "
-    "to ask it once. Keep the descriptor, with the number of the process that opened it"
+    "each open is a question to the metadata server, and one large file was made to ask it once. Keep the "
 )
+_OPENS += "descriptor, with the number of the process that opened it"
 _WHOLE = "your reader takes in the whole file, and a real one does not fit into a worker's memory"
 _ALONG = "your reader takes samples along when it is pickled, and every worker keeps a copy"
 
@@ -107,7 +99,7 @@ class Tried:
                 got = made[index]
             kind, expected = (
                 isinstance(got, bytes | bytearray | memoryview),
-                f"{self.places[index][1]:,} bytes",
+                f"{len(self.truth[index])} bytes",
             )
             self.attempt.require(kind, got, expected, "the task asks for the bytes of the sample")
             because = _wrong_place(bytes(got), self.path, *self.places[index])

@@ -44,18 +44,15 @@ WHY = {
     "link": "a link is no copy: each read still goes to the slow storage",
     "bytes": "the copy is not the source, byte for byte",
     "open folder": "in /dev/shm everybody may look: make the folder with mode=0o700",
-    "left": "a temporary file stays behind; it takes memory from the job, so rename it or remove it",
-    "again": "a good copy was there, and you copied it again; compare size and modification time "
-    "(shutil.copy2 keeps the time, shutil.copyfile does not)",
+    "left": "a temporary file stays behind and takes memory from the job: rename it or remove it",
+    "again": "a good copy was there: compare size and modification time, which shutil.copy2 keeps",
     "deletes": "copies of other jobs lie in the folder and are in use; remove only the file that you made",
-    "old": "the source was replaced, and you gave out the old copy: that the name exists says little, so "
-    "compare size and modification time (st_mtime_ns) with the source",
-    "overwritten": "a job still had the old copy open, and you wrote over it: its batches change while it "
-    "reads. Write to another name, then os.replace: who has the old file open keeps it",
-    "half": "half a copy lay under the final name, left by a job that died, and you gave it out: compare "
-    "its size with the source",
-    "final name": "half a copy lies under the final name while you copy, and any other job takes it for a "
-    "copy; write to another name in the same folder, then os.replace, which is one step",
+    "old": "that the name exists says little: compare size and st_mtime_ns with the source",
+    "overwritten": "a job had the old copy open, and its batches change while it reads. Write to another "
+    "name, then os.replace: who has the old file open keeps it",
+    "half": "that the name exists does not say that the copy is complete: compare its size with the source",
+    "final name": "half a copy lies under the final name while you copy, and others take it for a copy: "
+    "write to another name in the same folder, then os.replace, which is one step",
     "given half": "the second job gave out what the first was still copying: to look and to act are two "
     "steps. Take a lock (fcntl.flock) before you look",
     "shared": "two jobs came into each other's way: both write to one temporary name, or one removes what "
@@ -63,21 +60,19 @@ WHY = {
     "refused": "the second job failed because the first was copying; it should wait, or copy for itself",
     "stuck": "the next job waits for ever: a lock *file* stays when its owner dies, while the kernel lets "
     "go of fcntl.flock by itself; let go of it when you are done",
-    "handler": "after your function, SIGTERM still calls your handler; signal.signal returns the one "
-    "before: put that back in `finally`",
-    "followed": "somebody planted a symbolic link under the name, and you went after it: look with lstat (or "
-    "is_symlink), write to a name of your own and os.replace, which replaces the link itself",
+    "handler": "after your function SIGTERM still calls your handler: put the old one back in `finally`",
+    "followed": "you went after a symbolic link that somebody planted under the name: look with is_symlink, "
+    "write to a name of your own and os.replace, which replaces the link itself",
     "folder followed": "`folder` was a symbolic link, planted by somebody who wants your data elsewhere; "
     "mkdir(exist_ok=True) is content with it, so look with folder.is_symlink() and raise OSError",
     "full ignored": "the disk was full, and you did not say so; let the OSError of the copy through",
-    "full left": "the disk was full, and what you had copied stayed: it keeps the disk full. Write to "
-    "another name, and remove that in `finally`, which also runs when an exception passes",
+    "full left": "what you had copied keeps the full disk full. Write to another name, and remove that in "
+    "`finally`, which also runs when an exception passes",
     "term left": "SIGTERM ends a Python process at once, and no `finally` runs; a handler that raises makes "
     "it run: signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))",
-    "term ignored": "SIGTERM was ignored and the copy went on; some seconds later SIGKILL comes, and then "
-    "nothing can be cleaned up. Clean up and end, with a code other than 0",
-    "kill left": "what a killed job had copied stays for ever, and a new name each time fills the memory; "
-    "under a lock, one fixed temporary name is enough, and the next job removes or overwrites it",
+    "term ignored": "after SIGTERM comes SIGKILL: clean up and end at once, with a code other than 0",
+    "kill left": "what a killed job had copied stays for ever, and fills the memory; under a lock, one fixed "
+    "temporary name is enough, and the next job removes or overwrites it",
 }
 
 Answer = Callable[[Path, Path], Any]
@@ -381,21 +376,10 @@ def ended_by_sigterm(scene: Scene) -> None:
     scene.clean("term left", neighbour.name)
 
 
-LOCK_AND_RENAME = (
-    into_a_new_folder,
-    a_good_copy_is_there,
-    the_source_has_changed,
-    half_a_copy_is_there,
-    two_at_once,
-    after_a_killed_job,
-)
-SIGNALS_AND_LINKS = (
-    the_handler_of_before,
-    a_link_is_planted,
-    the_folder_is_a_link,
-    the_disk_is_full,
-    ended_by_sigterm,
-)
+ONE_CALL = (into_a_new_folder, a_good_copy_is_there, the_source_has_changed, half_a_copy_is_there)
+LOCK_AND_RENAME = (*ONE_CALL, two_at_once, after_a_killed_job)
+LINKS = (the_handler_of_before, a_link_is_planted, the_folder_is_a_link)
+SIGNALS_AND_LINKS = (*LINKS, the_disk_is_full, ended_by_sigterm)
 
 
 def _play(attempt: Attempt, cases: tuple[Callable[[Scene], None], ...]) -> None:

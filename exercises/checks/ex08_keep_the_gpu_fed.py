@@ -270,17 +270,16 @@ def reader(attempt: Attempt) -> None:
         for indices in _ASKED:
             _ask(attempt, one, first, indices)
         attempt.given(f"{len(_ASKED)} calls for {asked} samples")
-        opens = "the file is still opened for each sample; keep the handle on self"
-        if disk.opens <= len(_ASKED):
-            opens = "the file is opened in each call; keep the handle on self, and open it if it is None"
+        opens = "the file is opened more than once; keep the handle on self, and open it only if it is None"
         opens = opens if disk.opens else "nothing was opened by disk.open, so your file is not the disk's"
         attempt.require(disk.opens == 1, f"{disk.opens} opens", "1 open, at the first call", opens)
-        reads = "you read samples that nobody asked for: of ImageNet that would be 140 GB in each worker"
-        reads = reads if disk.reads > asked else "you keep samples: an epoch holds the whole set in memory"
+        reads = "you keep samples that were read: after an epoch each worker holds the whole set in memory"
+        reads = "you read samples that nobody asked for: 140 GB of ImageNet" if disk.reads > asked else reads
         attempt.require(disk.reads == asked, f"{disk.reads} samples read", f"{asked} read", reads)
         disk, fresh = Disk(0.0), _made(attempt, Disk(0.0), first)
-        because_two = "a second reader got the file of the first: put the handle on self, not on the class "
-        because_two += "and not in a global"
+        because_two = (
+            "a second reader got the file of the first: the handle belongs on self, not on the class"
+        )
         _ask(attempt, _made(attempt, disk, second), second, [5], because_two)
         attempt.require(disk.opens == 1, f"{disk.opens} opens", "one for each reader", because_two)
         attempt.given("a fresh reader, sent to two workers")
@@ -303,8 +302,7 @@ def _made(attempt: Attempt, disk: Disk, path: Path) -> Any:
         made = attempt.answer(disk, path)
     because = "Reader is a class with __init__ and __call__, and is made once"
     attempt.require(callable(made), type(made).__name__, "a reader that can be called", because)
-    because = "__init__ runs in the trainer: a handle opened there is shared by all workers, or cannot be "
-    because += "sent to them; open it in __call__"
+    because = "__init__ runs in the trainer, and workers share or cannot get its handle; open it in __call__"
     attempt.require(disk.opens == 0, "a file that is open already", "no open before the first call", because)
     return made
 

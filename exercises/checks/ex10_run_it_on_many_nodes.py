@@ -48,12 +48,9 @@ def script(folder: str) -> Path:
 WHERE = {
     "text": "environment variables are text: make numbers of them with int()",
     "laptop": "on a laptop nobody sets these variables: the process is alone, which is rank 0 of 1",
-    "script": "this is the job script itself: it sees SLURM_NTASKS, but it is one process; what srun starts "
-    "has SLURM_STEP_ID",
-    "first task": "task 0 of a step is not alone, though its SLURM_PROCID is 0 as in the job script; "
-    "SLURM_STEP_ID tells. Read the dictionary that is given, not os.environ",
-    "local for rank": "this number counts from 0 on each node, so both nodes would read the same; the rank "
-    "is SLURM_PROCID, under torchrun RANK",
+    "script": "this is the job script: it sees SLURM_NTASKS, but is one process, without SLURM_STEP_ID",
+    "first task": "task 0 of a step is not alone; SLURM_STEP_ID tells. Read `env`, not os.environ",
+    "local for rank": "this number counts from 0 on each node; the rank is SLURM_PROCID, under torchrun RANK",
     "node": "SLURM_NODEID is the number of the node; the rank is SLURM_PROCID",
     "nodes": "SLURM_NNODES counts nodes; ranks are tasks: SLURM_NTASKS",
     "computed": "nodes may have unequally many tasks: do not compute the local rank, take SLURM_LOCALID",
@@ -67,12 +64,7 @@ def _environments() -> list[Environment]:
     """What is told, the right answer, and what other answers mean."""
     srun, torchrun = environments.srun, environments.torchrun
     cases: list[Environment] = [("a laptop", {"HOME": "somewhere"}, (0, 1, 0), {})]
-    for rank, node, local in (
-        (3, 1, 0),
-        (2, 0, 2),
-        (0, 0, 0),
-        (1, 0, 1),
-    ):  # even nodes forgive wrong formulas
+    for rank, node, local in ((3, 1, 0), (2, 0, 2), (0, 0, 0), (1, 0, 1)):  # even nodes hide wrong formulas
         env = {"SLURM_NODEID": str(node), "SLURM_LOCALID": str(local), "SLURM_STEP_TASKS_PER_NODE": "3,1"}
         wrong = {(rank, 4, rank % 3): "computed", (rank, 4, rank % 2): "computed", (rank, 2, local): "nodes"}
         wrong |= {(node, 4, local): "node", (local, 4, local): "local for rank", (0, 1, 0): "first task"}
@@ -117,10 +109,8 @@ ASKS = {
     "tasks": "each node shall run two ranks: --ntasks-per-node=2",
     "cpus": "without --cpus-per-task each rank gets one CPU, and its loader workers wait for each other",
     "time": "a job without --time gets the partition's limit, often a day, and waits longer in the queue",
-    "signal": "without --signal=USR1@90 Slurm kills the ranks at the limit, and what they did since the "
-    "last checkpoint is lost; `train` writes one on USR1 or TERM",
-    "notice": "the signal leaves too little time: importing PyTorch and writing a checkpoint take at least "
-    "30 seconds, and --time has to be longer than twice the notice",
+    "signal": "without --signal=USR1@90 Slurm kills the ranks at the limit; `train` writes on USR1 or TERM",
+    "notice": "the signal needs 30 seconds at least for a checkpoint, and --time more than twice as long",
     "requeue": "without --requeue Slurm refuses to queue the job again, where sites have that off",
 }
 _SHORT = {"-N": "--nodes", "-n": "--ntasks", "-c": "--cpus-per-task", "-t": "--time", "-G": "--gpus"}
@@ -202,11 +192,9 @@ LIMIT_S, JOB, EXTRA = 15.0, "4711", ("--epochs", "7")
 _PLAYED = ("srun", "scontrol", "sbatch", "torchrun", "python", "smallfiles")
 DOES = {
     "no training": "the script never ran `smallfiles train`",
-    "no srun": "srun starts the ranks, each a task: without it python is one process on the first node, and "
-    "torchrun is not needed",
+    "no srun": "python without srun is one process on the first node; torchrun is not needed with srun",
     "few tasks": "srun starts all tasks of the job by itself; leave its numbers of nodes and tasks out",
-    "cpus": "from Slurm 22.05 on, srun does not take over --cpus-per-task of the job: "
-    'srun --cpus-per-task="$SLURM_CPUS_PER_TASK"',
+    "cpus": 'srun does not take over --cpus-per-task: srun --cpus-per-task="$SLURM_CPUS_PER_TASK" …',
     "unquoted": 'a path with a space falls into two words: write "$data" and "$checkpoints", in quotes',
     "data": "the first argument of the script is what to train on",
     "checkpoint": 'without --checkpoint "$checkpoints" the next run begins from nothing',
@@ -214,17 +202,14 @@ DOES = {
     "fixed": "this number stands in the body of your script: with other options of sbatch it is wrong. "
     "Slurm tells it: $SLURM_CPUS_PER_TASK (or $cpus), and srun takes nodes and tasks from the job",
     "rest": 'what stands behind the first two arguments belongs to train: end its line with "$@"',
-    "master": "on the second node this address leads to the second node: its ranks wait for ever. "
-    "Leave it out: `train` takes the first node of the list",
-    "lost code": "`set -e` ends the script at the exit code 75 of srun, before it can ask: keep the code "
-    "with || code=$?",
+    "master": "on the second node this address leads to the second node: `train` takes the first by itself",
+    "lost code": "`set -e` ends the script at the code 75 of srun: keep the code with || code=$?",
     "no requeue": "exit code 75 means: stopped in time, queue me again, with the number of this job: "
     'scontrol requeue "$SLURM_JOB_ID" (sbatch makes a new job, and loses its options)',
     "to script": "with B: only the script gets the signal: without a trap it dies of it, and a trap waits "
     "for the command in front; leave B: out, or run srun with & and wait for it",
     "unheard": "the signal did not reach the ranks",
-    "always": "a job that asks to be queued again when all is done, or has failed, never ends; ask after "
-    "code 75 only",
+    "always": "a job that is queued again when all is done, or failed, never ends; ask after code 75 only",
     "code": "Slurm shows what the script says: end it with the exit code of srun, whatever that is",
     "hangs": "the script did not end by itself",
 }

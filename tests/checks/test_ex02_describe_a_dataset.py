@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 import pytest
-from telling import assert_told, raises_stub
+from telling import assert_told
 
 from exercises.checks import ex02_describe_a_dataset as ex02
 from smallfiles.sources import imagenet, synthetic
@@ -90,7 +90,7 @@ WRONG_MANIFESTS = {
     ),
     "order of the listing": (
         paired(lambda p, path: p.index(path)),
-        "the first path of the listing with line 1",
+        "in the order of the listing",
     ),
     "order of sorted paths": (
         paired(lambda p, path: sorted(p).index(path)),
@@ -137,13 +137,6 @@ def test_two_mistakes_at_once_are_both_named():
     assert ex02.val_manifest(answer).because.startswith("line n holds")
 
 
-def test_the_first_wrong_image_is_shown_and_not_a_thousand():
-    parts = dict(ex02.val_manifest(WRONG_MANIFESTS["ID - 1"][0]).parts)
-    assert parts["got"] == "ILSVRC2012_val_00000002.JPEG: 4"
-    assert parts["expected"] == "ILSVRC2012_val_00000002.JPEG: 0"
-    assert all(len(text) < 600 for text in parts.values())
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -155,18 +148,6 @@ def test_the_first_wrong_image_is_shown_and_not_a_thousand():
 )
 def test_every_right_manifest_passes(answer):
     assert ex02.val_manifest(answer)
-
-
-def test_each_wrong_way_differs_from_the_right_one_in_some_case():
-    for pairing, text in ex02.PAIRINGS[1:]:
-        assert any(
-            case.labels(ex02.LABELLINGS[0][0](case), pairing(case))
-            != case.labels(ex02.LABELLINGS[0][0](case), ex02.PAIRINGS[0][0](case))
-            for case in ex02.cases()
-            if case.paths
-        ), text
-    for labelling, text in ex02.LABELLINGS[1:]:
-        assert any(labelling(case) != ex02.LABELLINGS[0][0](case) for case in ex02.cases()), text
 
 
 def stem(path):
@@ -246,8 +227,3 @@ def test_a_devkit_on_disk_is_read_in_the_form_of_the_exercise(tmp_path):
     assert classes[truth[0]][1]
     names = [name for name in made.truth if "_val_" in name]
     assert right(classes, truth, names) == {name: made.truth[name] for name in names}
-
-
-@pytest.mark.parametrize("judge", [ex02.val_manifest, ex02.label_order])
-def test_a_stub_is_not_started(judge):
-    assert judge(raises_stub).state == "not started"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from telling import assert_told, raises_stub
+from telling import assert_told
 
 from exercises.checks import ex05_shard_a_dataset as ex05
 from exercises.checks.ex05_shard_a_dataset import Case
@@ -218,8 +218,3 @@ def test_one_shard_moved_doubled_or_lost_is_always_noticed(ranks, workers, shard
     place = chance.choice(case.places)
     hands[place] = hands[place][1:] if hands[place] and chance.random() < 0.5 else [*hands[place], "x.tar"]
     assert case.faults(hands)
-
-
-@pytest.mark.parametrize("judge", [ex05.my_shards, ex05.my_shards_in_epoch])
-def test_a_stub_is_not_started(judge):
-    assert judge(raises_stub).state == "not started"

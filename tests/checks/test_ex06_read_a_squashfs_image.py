@@ -186,11 +186,6 @@ class EmptyReadsAll(Right):
             return file.read(size or -1)
 
 
-class Unfinished:
-    def __init__(self, path, places):
-        raise NotImplementedError
-
-
 WRONG = {
     "shared offset": (Colleague, "use os.pread, which takes the position"),
     "a lock": (WithALock, "a lock of threading works within one process"),
@@ -220,11 +215,6 @@ def test_each_wrong_answer_gets_its_own_diagnosis(name):
     answer, because = WRONG[name]
     said = str(ex06.reader(answer))
     assert because in said and "✗" in said, said
-
-
-@pytest.mark.parametrize("answer", [None, ..., Unfinished])
-def test_the_unsolved_exercise_says_what_to_do(answer):
-    assert "Replace the stub" in str(ex06.reader(answer))
 
 
 def test_no_file_and_no_descriptor_stays_behind(tmp_path, monkeypatch):
