@@ -365,10 +365,10 @@ def _batches(attempt: Attempt, rows: Sequence[int]) -> None:
         return
     got = f"{len(rows):,} record batches of {min(rows)} to {max(rows):,} rows"
     expected = f"{ROWS[0]} to {ROWS[-1]} rows in each but the last"
-    because = "who reads one image through an OSFile reads its whole batch; notebook 03 measures it"
-    attempt.require(max(rows) <= ROWS[-1], got, expected, because)
-    because = "each batch has a header and a place in the footer, and a million of them add up"
-    attempt.require(min(rows[:-1], default=ROWS[0]) >= ROWS[0], got, expected, because)
+    whole = "who reads one image through an OSFile reads its whole batch; notebook 03 measures it"
+    small = "each batch has a header and a place in the footer, and a million of them add up"
+    right = max(rows) <= ROWS[-1] and min(rows[:-1], default=ROWS[0]) >= ROWS[0]
+    attempt.require(right, got, expected, whole if max(rows) > ROWS[-1] else small)
 
 
 def _bytes(attempt: Attempt, batches: Sequence[pa.RecordBatch], truth: Truth, most: int = 2_000) -> None:

@@ -277,9 +277,7 @@ def reader(attempt: Attempt) -> None:
         reads = "you read samples that nobody asked for: 140 GB of ImageNet" if disk.reads > asked else reads
         attempt.require(disk.reads == asked, f"{disk.reads} samples read", f"{asked} read", reads)
         disk, fresh = Disk(0.0), _made(attempt, Disk(0.0), first)
-        because_two = (
-            "a second reader got the file of the first: the handle belongs on self, not on the class"
-        )
+        because_two = "a second reader got the file of the first: put the handle on self, not on the class"
         _ask(attempt, _made(attempt, disk, second), second, [5], because_two)
         attempt.require(disk.opens == 1, f"{disk.opens} opens", "one for each reader", because_two)
         attempt.given("a fresh reader, sent to two workers")
