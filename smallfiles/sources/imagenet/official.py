@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles.errors import SourceError, first_few
-from smallfiles.formats.tar.archive import as_mask
 from smallfiles.folders import canonical_split, choose_split
+from smallfiles.formats.tar.archive import as_mask
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.arrays import column, to_numpy
 from smallfiles.progress import plural
