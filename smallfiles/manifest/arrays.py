@@ -347,3 +347,10 @@ def _refuse_odd_numbers(values: list[Any], what: str, name: Namer, nullable: boo
             f"{counted(bad, what)} not of integer type: {_examples(values, bad, name)}",
             "whole numbers" + (" or null" if nullable else ""),
         )
+
+
+def as_mask(found: pa.BooleanArray) -> npt.NDArray[np.bool_]:
+    """Truth values without nulls as NumPy; `to_numpy` would import pandas where it is: a second and 40 MB."""
+    stop = found.offset + len(found)
+    bits = np.frombuffer(found.buffers()[1], np.uint8) if len(found) else np.zeros(0, np.uint8)
+    return np.unpackbits(bits, count=stop, bitorder="little")[found.offset :].view(np.bool_)

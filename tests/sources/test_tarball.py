@@ -175,6 +175,13 @@ def test_a_compressed_tar_is_a_stream_in_its_own_order(tmp_path, compress):
     assert pickle.loads(pickle.dumps(source.store)).read_into("dog/1.jpg", memoryview(bytearray(3))) == 3
 
 
+def test_a_class_that_is_missing_in_one_split_shifts_no_label(tmp_path):
+    tree = {"train/cat/1.jpg": b"a", "train/dog/2.jpg": b"b", "val/dog/3.jpg": b"c", "test/elk/4.jpg": b"d"}
+    path = put(tmp_path / "t.tar", tar_bytes(tree))
+    found = tarball.load(path, Options(split="val")).manifest
+    assert (found.classes, found.targets.to_pylist()) == (("cat", "dog"), [1])
+
+
 def test_going_back_in_a_compressed_tar_is_refused_with_the_way_out(tmp_path):
     store = tarball.load(put(tmp_path / "t.tar.gz", gzip.compress(tar_bytes(TREE)))).store
     for name in ("dog/1.jpg", "cat/sub/3.PNG"):

@@ -28,6 +28,7 @@ from smallfiles.formats.tar.headers import BLOCK_BYTES, RECORD_BYTES
 from smallfiles.formats.tar.members import Members, Names, Scanner, is_tar, prefix_of, refuse_incomplete
 from smallfiles.formats.tar.streams import ForwardFile, PlainFile, cannot_read, compression_of
 from smallfiles.keys import key_problem
+from smallfiles.manifest.arrays import as_mask
 from smallfiles.progress import plural
 
 SIDE_SUFFIXES = (b".cls", b".json", b".txt", b".meta")
@@ -266,13 +267,6 @@ def repeated(names: pa.StringArray) -> list[str]:
     rows = _as_arrow(np.flatnonzero(~_is_last_of_its_name(names)))
     again: list[str] = names.take(rows).unique().to_pylist()
     return again
-
-
-def as_mask(found: pa.BooleanArray) -> npt.NDArray[np.bool_]:
-    """Truth values without nulls as NumPy; `to_numpy` would import pandas where it is: a second and 40 MB."""
-    stop = found.offset + len(found)
-    bits = np.frombuffer(found.buffers()[1], np.uint8) if len(found) else np.zeros(0, np.uint8)
-    return np.unpackbits(bits, count=stop, bitorder="little")[found.offset :].view(np.bool_)
 
 
 def _as_arrow(rows: npt.NDArray[np.int64]) -> pa.Array:

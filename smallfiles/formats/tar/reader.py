@@ -24,6 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from smallfiles.errors import DamagedFileError, FormatError, SourceError, first_few
+from smallfiles.folders import by_folder
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile
 from smallfiles.formats.placed import PlacedReader, Store
@@ -218,12 +219,9 @@ def _by_folder(
     Returns:
         What is a sample, the classes, and what is to be said; all unlabelled where there are no such folders.
     """
-    from smallfiles.sources.record import Options
-    from smallfiles.sources.tarball import by_folder
-
     names = pa.concat_arrays([one.data.names for one in annotated])
     try:
-        found = by_folder(names, path, Options()) if len(names) else None
+        found = by_folder(names, path) if len(names) else None
     except SourceError:
         found = None
     if found is None or not found.classes:

@@ -31,8 +31,8 @@ import pyarrow.compute as pc
 from smallfiles.errors import FormatError, first_few
 from smallfiles.formats import provenance
 from smallfiles.formats.tar import names
-from smallfiles.formats.tar.archive import Archive, as_mask
-from smallfiles.manifest.arrays import column, from_numpy, to_numpy
+from smallfiles.formats.tar.archive import Archive
+from smallfiles.manifest.arrays import as_mask, column, from_numpy, to_numpy
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED, Target, TargetKind
 

@@ -18,9 +18,8 @@ import pyarrow.compute as pc
 
 from smallfiles.errors import SourceError, first_few
 from smallfiles.folders import canonical_split, choose_split
-from smallfiles.formats.tar.archive import as_mask
 from smallfiles.manifest import Manifest
-from smallfiles.manifest.arrays import column, to_numpy
+from smallfiles.manifest.arrays import as_mask, column, to_numpy
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
 from smallfiles.sources.imagenet.order import refuse_other_order

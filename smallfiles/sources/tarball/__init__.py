@@ -11,22 +11,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from smallfiles.errors import SourceError, first_few
-from smallfiles.folders import canonical_split, choose_split
+from smallfiles.folders import by_folder
 from smallfiles.formats import provenance
 from smallfiles.formats.tar import sides
-from smallfiles.formats.tar.archive import Archive, as_mask, index
+from smallfiles.formats.tar.archive import Archive, index
 from smallfiles.manifest import Manifest
-from smallfiles.manifest.arrays import from_numpy
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
 from smallfiles.sources.record import Options, Source
@@ -98,50 +91,18 @@ def from_archive(archive: Archive, options: Options) -> Source:
             return _sided(annotated, options)
         samples, notes = annotated.data, (*archive.notes, *annotated.notes)
         metas = annotated.metas if any(annotated.metas) else None
-    found = by_folder(samples.names, archive.path, options)
+    found = by_folder(samples.names, archive.path, options.split, unlabelled=options.unlabelled)
+    if not (found.classes or options.unlabelled or found.split == "test"):
+        raise SourceError(
+            f"{archive.path} holds {plural(len(samples.names), 'image')} outside of any class folder",
+            expected="one folder a class, or .cls files beside the images",
+            next_step="Ask for unlabelled samples, or give a manifest with their labels",
+        )
     if metas is not None:
         metas = list(compress(metas, found.keep))
     samples = samples.select(found.keep)  # all of them, nearly always, and nothing is copied
     manifest = _manifest(samples, found.labels, found.split, found.classes, metas)
     return Source(manifest, open_store(samples), "tarball", notes + found.notes, archive.path)
-
-
-@dataclass(frozen=True)
-class ByFolder:
-    """What the folders of a tar say of its samples.
-
-    Args:
-        keep: Which files are samples of the split.
-        labels: A label for each of these.
-        classes: Names of the classes; none for unlabelled samples.
-        split: Canonical name of the split.
-        notes: What was chosen and left aside.
-    """
-
-    keep: npt.NDArray[np.bool_]
-    labels: npt.NDArray[np.int32]
-    classes: tuple[str, ...]
-    split: str
-    notes: tuple[str, ...]
-
-
-def by_folder(names: pa.StringArray, path: Path, options: Options) -> ByFolder:
-    """Label by class folders, as in ImageFolder: the one rule for tars as sources and for shards of others.
-
-    Args:
-        names: Names of the samples.
-        path: The tar or its folder, for messages.
-        options: Split, and whether labels are wanted.
-
-    Raises:
-        SourceError: Nothing lies in a class folder, or the split is not there.
-    """
-    place = _find_classes(names, path, options)
-    labels, classes, more = _labels(names.take(from_numpy(np.flatnonzero(place.keep))), path, place, options)
-    inside = labels != UNLABELLED if classes else np.ones(len(labels), bool)
-    keep = place.keep.copy()
-    keep[place.keep] = inside
-    return ByFolder(keep, labels[inside], classes, place.split, place.notes + more)
 
 
 def _sided(annotated: sides.Annotated, options: Options) -> Source:
@@ -176,78 +137,3 @@ def _manifest(
     return Manifest.from_columns(
         samples.names, targets, name=name, split=split, classes=classes, sizes=samples.sizes, metas=objects
     )
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where in the archive the class folders are.
-
-    Args:
-        keep: Which samples belong to the split.
-        prefix: The folders above the class folders.
-        split: Its canonical name.
-        notes: How it was chosen.
-    """
-
-    keep: npt.NDArray[np.bool_]
-    prefix: str
-    split: str
-    notes: tuple[str, ...]
-
-
-def _find_classes(names: pa.StringArray, path: Path, options: Options) -> _Place:
-    """Pass over folders that only wrap the classes (`train/cat/1.jpg`), and choose among splits."""
-    keep, prefix, split = np.ones(len(names), bool), "", options.split or "train"
-    notes: tuple[str, ...] = ()
-    while True:
-        rest = _behind(prefix, names if keep.all() else names.filter(pc.starts_with(names, prefix)))
-        tops = sorted(_first_folder(rest).unique().to_pylist())
-        shallowest = pc.min(pc.count_substring(rest, "/")).as_py()
-        splits = all(canonical_split(top) for top in tops)
-        if shallowest < 1 or (len(tops) > 1 and not splits) or (len(tops) == 1 and shallowest < 2):
-            if len(tops) == 1 and splits and shallowest == 1 and canonical_split(tops[0]) == "test":
-                split = "test"
-            return _Place(keep, prefix, split, notes)
-        top, notes = choose_split(tops, options.split, path) if splits else (tops[0], notes)
-        split = canonical_split(top) or split
-        prefix = f"{prefix}{top}/"
-        keep = as_mask(pc.starts_with(names, prefix))
-
-
-def _behind(prefix: str, names: pa.StringArray) -> pa.StringArray:
-    return pc.utf8_slice_codeunits(names, len(prefix)) if prefix else names
-
-
-def _first_folder(names: pa.StringArray) -> pa.StringArray:
-    return pc.replace_substring_regex(names, r"(?s)/.*$", "")
-
-
-def _labels(
-    names: pa.StringArray, path: Path, place: _Place, options: Options
-) -> tuple[npt.NDArray[np.int32], tuple[str, ...], tuple[str, ...]]:
-    """Label by first-level folder; files outside of any are marked to be left aside."""
-    rest = _behind(place.prefix, names)
-    inside = as_mask(pc.match_substring(rest, "/"))
-    unlabelled = np.full(len(rest), UNLABELLED, np.int32)
-    if options.unlabelled or (place.split == "test" and _is_flat(rest)):
-        return unlabelled, (), (f"{plural(len(rest), 'image')} without a class: label {UNLABELLED}",)
-    if not inside.any():
-        raise SourceError(
-            f"{path} holds {plural(len(rest), 'image')} outside of any class folder",
-            expected="one folder a class, or .cls files beside the images",
-            next_step="Ask for unlabelled samples, or give a manifest with their labels",
-        )
-    folders = _first_folder(rest).dictionary_encode()
-    tops = folders.dictionary.to_pylist()
-    codes = np.frombuffer(folders.indices.buffers()[1], np.int32, len(rest))
-    used = sorted({tops[code] for code in np.unique(codes[inside])})
-    rank = {name: label for label, name in enumerate(used)}
-    of_code = np.array([rank.get(name, UNLABELLED) for name in tops], np.int32)
-    labels = np.where(inside, of_code[codes], unlabelled)
-    loose = int((~inside).sum())
-    notes = (f"{plural(loose, 'image')} outside of any class folder left aside",) if loose else ()
-    return labels, tuple(used), notes
-
-
-def _is_flat(names: pa.StringArray) -> bool:
-    return len(_first_folder(names).unique()) == 1 or pc.max(pc.count_substring(names, "/")).as_py() == 0
