@@ -36,7 +36,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Portrait:
+class MachineReport:
     """What this machine is, as far as a data loader cares.
 
     Args:
@@ -76,18 +76,18 @@ class Portrait:
     @property
     def alt_text(self) -> str:
         """The figure in words."""
-        told = [_told(place) for place in self.places]
+        told = [_summary(place) for place in self.places]
         memory = f"{bytes_text(self.memory_limit_bytes)} of {bytes_text(self.memory_present_bytes)} memory"
         return f"Bar chart. {self.finding}; {memory}. Free: {'; '.join(told)}."
 
 
-def portrait(folder: Path) -> Portrait:
+def describe(folder: Path) -> MachineReport:
     """Look at this machine.
 
     Args:
         folder: Where the data lie.
     """
-    return Portrait(
+    return MachineReport(
         cpus_usable=machine.usable_cpus(),
         cpus_present=os.cpu_count() or 1,
         memory_limit_bytes=machine.memory_limit_bytes(),
@@ -125,7 +125,7 @@ def _places(asked: list[tuple[str, Path]]) -> tuple[Place, ...]:
     return tuple(Place(", ".join(roles[mount]), place) for mount, place in found.items())
 
 
-def _told(place: Place) -> str:
+def _summary(place: Place) -> str:
     found = place.filesystem
     inodes = "" if found.inodes_free is None else f" and {_count_text(found.inodes_free)} files"
     return f"{place.role} ({found.kind}) {bytes_text(found.free_bytes)}{inodes}"
@@ -135,7 +135,7 @@ def _count_text(count: int) -> str:
     return f"{count / 1e6:,.1f} million" if count >= 1_000_000 else f"{count:,}"
 
 
-def draw(picture: Portrait) -> Figure:
+def draw(picture: MachineReport) -> Figure:
     """Two panels: our part of the node, and what is free on each file system."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -150,7 +150,7 @@ def draw(picture: Portrait) -> Figure:
     return figure
 
 
-def _draw_parts(axes: Axes, picture: Portrait) -> None:
+def _draw_parts(axes: Axes, picture: MachineReport) -> None:
     cpus = picture.cpus_usable / picture.cpus_present
     memory = picture.memory_limit_bytes / picture.memory_present_bytes
     texts = [

@@ -107,21 +107,21 @@ class Setup:
             f"**This machine**: {cpus} and {bytes_text(self.memory_bytes)} of memory for this kernel; "
             f"{place.kind} ({'shared' if place.shared else 'local'}) with {bytes_text(place.free_bytes)}"
             f"{files} free.",
-            *(f"**Data**: {self._told(data)}" for data in self.data.values()),
+            *(f"**Data**: {self._summary(data)}" for data in self.data.values()),
         ]
-        return "\n\n".join(lines + [self._cap_told()] * self.shared)
+        return "\n\n".join(lines + [self._cap_summary()] * self.shared)
 
     @property
     def _computing_s(self) -> int:
         return max(1, round(self.plan.seconds * max(1.0, self.count / self.plan.small)))
 
-    def _told(self, data: DataSet) -> str:
+    def _summary(self, data: DataSet) -> str:
         if data.layout == "real":
             return f"{data.count:,} samples of your own data in `{data.path}`."
         how = f"made in {data.made_s:.0f} s" if data.made_s else "found, made earlier"
         return f"{data.count:,} synthetic images, laid out as `{data.layout}`; {how}."
 
-    def _cap_told(self) -> str:
+    def _cap_summary(self) -> str:
         from smallfiles.measure.neighbour import IN_FLIGHT, OPERATIONS
 
         return (

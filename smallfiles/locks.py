@@ -34,7 +34,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from smallfiles import endings
+from smallfiles import signals
 from smallfiles.errors import BusyError, PackError, ResourceError, cannot_write, writing
 from smallfiles.progress import progress
 
@@ -322,7 +322,7 @@ class Claim:
         try:
             locked = self._flock()
             self._own(locked)
-            endings.add(self.release)
+            signals.add(self.release)
             threading.Thread(target=self._renew, name="heartbeat", daemon=True).start()
         except BaseException as error:  # an interrupt too: leave nothing
             if locked and not self._path.exists():
@@ -424,7 +424,7 @@ class Claim:
         """Give the right back, and remove the folder if nothing else is in it; once is enough."""
         if os.getpid() != self._pid:
             return  # a forked child has the same list of what to do at a signal
-        endings.remove(self.release)
+        signals.remove(self.release)
         self._stopped.set()
         if self._lock >= 0 and self.is_ours():
             self._leave()

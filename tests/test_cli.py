@@ -19,7 +19,7 @@ import pytest
 from smallfiles import formats
 from smallfiles.cli import build_parser, main, parse
 from smallfiles.cli.arguments import parse_options
-from smallfiles.cli.failures import guarded, told
+from smallfiles.cli.failures import guarded, summary
 from smallfiles.cli.synth import SynthConfig
 from smallfiles.cli.synth import config_of as synth_config
 from smallfiles.errors import UsageError
@@ -300,7 +300,7 @@ def test_an_error_of_the_system_is_told_with_its_path(number, capsys):
 
 
 def test_a_full_disk_speaks_of_inodes_too():
-    assert "df -i" in told(OSError(errno.ENOSPC, "full", "/x"))
+    assert "df -i" in summary(OSError(errno.ENOSPC, "full", "/x"))
 
 
 def test_a_bug_is_called_one_with_type_and_place(capsys):

@@ -147,7 +147,7 @@ def follow(
     return dict(zip(STAGES, np.median(runs[1:], axis=0).tolist(), strict=True))
 
 
-def told(stages: dict[str, float]) -> str:
+def summary(stages: dict[str, float]) -> str:
     """The stages in one line."""
     return ", ".join(f"{stage} {1e3 * seconds:.1f} ms" for stage, seconds in stages.items())
 

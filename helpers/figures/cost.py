@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLOCKS_BYTES = tuple(512 << shift for shift in range(16))  # 512 bytes to 16 MiB
-TOLD_BLOCK_BYTES = 1 << 20
+SHOWN_BLOCK_BYTES = 1 << 20
 _MARKERS = ("o", "s", "^", "D")
 _HISTOGRAM_BINS = np.logspace(-7, -1, 61)  # seconds
 
@@ -30,10 +30,10 @@ _HISTOGRAM_BINS = np.logspace(-7, -1, 61)  # seconds
 def space_finding(trees: Mapping[str, TreeCount]) -> str:
     """What large blocks would cost these trees, for the title."""
     first, *others = [
-        (name, f"{tree.taken_share(TOLD_BLOCK_BYTES):,.1f} times") for name, tree in trees.items()
+        (name, f"{tree.taken_share(SHOWN_BLOCK_BYTES):,.1f} times") for name, tree in trees.items()
     ]
     told = [f"{first[0]} would take {first[1]} its bytes", *(f"{name} {times}" for name, times in others)]
-    return f"In blocks of {_binary_text(TOLD_BLOCK_BYTES)} {', '.join(told)}"
+    return f"In blocks of {_binary_text(SHOWN_BLOCK_BYTES)} {', '.join(told)}"
 
 
 def space_alt_text(trees: Mapping[str, TreeCount]) -> str:

@@ -36,7 +36,7 @@ def readings(found: tuple[Reading, ...]) -> Figure:
             names = [f"{share.node}, {_believed(reading, row)}" for row, share in enumerate(reading.shares)]
             axes.set_yticks(range(rows), names, fontsize=8)
             axes.set_ylim(rows - 0.5, -0.5)
-            axes.set_title(f"{reading.way}: {reading.told}", fontsize=9, loc="left")
+            axes.set_title(f"{reading.way}: {reading.summary}", fontsize=9, loc="left")
             axes.tick_params(axis="y", length=0)
             axes.spines[["top", "right", "left"]].set_visible(False)
         panels[-1].set_xlim(-1, found[0].samples)

@@ -82,10 +82,10 @@ place = machine.filesystem(setup.scratch)
 place.kind, bytes_text(place.free_bytes), place.inodes_free
 
 # %%
-from helpers import machine_report as portrait
+from helpers import machine_report
 
-picture = portrait.portrait(setup.scratch)
-show.figure(portrait.draw(picture), alt=picture.alt_text)
+picture = machine_report.describe(setup.scratch)
+show.figure(machine_report.draw(picture), alt=picture.alt_text)
 
 # %% [markdown]
 # The title is computed from what was found, as in all figures of this course. Data sets with files below the size that

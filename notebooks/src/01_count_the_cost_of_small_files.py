@@ -232,7 +232,7 @@ with slowfs.open_slow(folder, storage) as slow:
     named = {"name": "slow storage", "folder": folder}
     measured.append(cost.measure_in_flight(slow.store, paths[:200], largest, **named))
     asked = slow.counts()
-show.say(slow.told)
+show.say(slow.summary)
 
 # %%
 show.figure(plots.in_flight(*measured), alt=plots.in_flight_alt_text(*measured))

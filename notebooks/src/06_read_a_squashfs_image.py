@@ -241,7 +241,7 @@ ours = squashfs.count_wrong(reader.read, truth)
 
 # %%
 for name, trial in (("seek, then read", bad), ("os.pread", good), ("the course's reader", ours)):
-    show.say(trial.told(name))
+    show.say(trial.summary(name))
 show.say(bad.in_words)
 
 # %% [markdown]

@@ -276,7 +276,7 @@ print(staged.bound_table(epochs))
 # %%
 ended = staged.measure_killed(packed, place, storage)
 for one in ended:
-    print(one.told)
+    print(one.summary)
 
 # %%
 left = sorted({one.signal for one in ended if one.left_bytes})

@@ -195,7 +195,7 @@ print(f"{8 * 2 * one / 1e9:.1f} GB as bytes, {4 * 8 * 2 * one / 1e9:.1f} GB as f
 # %%
 from helpers.experiments.nb08 import pinning
 
-show.say(pinning.told(batch["image"]))
+show.say(pinning.summary(batch["image"]))
 
 # %% [markdown] id="ring"
 # ## 4 · Build a ring

@@ -90,7 +90,7 @@ rendezvous({"SLURM_JOB_NODELIST": "n[07-12],gpu3", "SLURM_JOB_ID": "4711"})
 # %%
 from helpers.experiments import nb10 as nodes
 
-crew = nodes.Crew(4)
+pool = nodes.WorkerPool(4)
 
 # %% [markdown]
 # A rank also has to get its CPUs. The script asks for them with `--cpus-per-task=2`. But from Slurm 22.05 on, `srun` does
@@ -100,7 +100,7 @@ crew = nodes.Crew(4)
 # > **Predict.** A rank decodes with two workers, bound to two CPUs or to one. How much longer does it take?
 
 # %%
-cost = nodes.cost_of_one_cpu(crew, packed)
+cost = nodes.cost_of_one_cpu(pool, packed)
 show.say(cost.finding)
 
 # %%
@@ -122,7 +122,7 @@ for cpus, workers in cost.workers.items():
 # > **Predict.** How often does each sample come, in each of the three?
 
 # %%
-found = nodes.compare_ways(crew, packed, samples)
+found = nodes.compare_ways(pool, packed, samples)
 
 # %%
 from helpers.experiments.nb10 import reading
@@ -184,12 +184,12 @@ print("after set_epoch(1):   ", list(sampler)[:8])
 # > **Predict.** How many ranks is the storage good for? An image has about 100 KB, and a step takes 10 of them.
 
 # %%
-scaled = nodes.measure_scaling(crew, packed)
+scaled = nodes.measure_scaling(pool, packed)
 show.figure(draw.scaling(scaled), alt=scaled.alt_text)
 
 # %%
 for ranks in (2, 4):
-    show.say(scaled.told(ranks) + ".")
+    show.say(scaled.summary(ranks) + ".")
 
 # %% [markdown]
 # Where a line bends, more nodes buy little. The bend moves to the right if each node reads less from the shared storage
@@ -209,12 +209,12 @@ for ranks in (2, 4):
 # > **Predict.** Will the last loss of the interrupted training be the same, almost the same, or clearly another one?
 
 # %%
-stopped = nodes.measure_stop(crew, packed, fresh_folder(setup.scratch))
-for sentence in stopped.told:
+stopped = nodes.measure_stop(pool, packed, fresh_folder(setup.scratch))
+for sentence in stopped.summary:
     show.say(sentence)
 
 # %%
-crew.close()
+pool.close()
 
 # %% [markdown]
 # A checkpoint at the end of each epoch only would lose up to an epoch at each limit. And a run that starts its epoch
@@ -258,7 +258,7 @@ print("then:", array.then)
 # %%
 sent = nodes.read_on_cluster(packed)
 show.say(f"```bash\n{sent.command}\n```")
-show.say(sent.told)
+show.say(sent.summary)
 
 # %%
 print("\n\n".join(filter(None, [sent.queue, sent.log])) or "No job, no log.")

@@ -59,7 +59,7 @@ def guarded(run: Callable[[argparse.Namespace], int], arguments: argparse.Namesp
     except Exception as error:
         if debugging(arguments):
             traceback.print_exc()
-        _say(f"error: {_with_owners(told(error), getattr(arguments, 'parser', None))}")
+        _say(f"error: {_with_owners(summary(error), getattr(arguments, 'parser', None))}")
         code = USAGE if isinstance(error, UsageError) else FAILED
     _let_go(sys.stdout, sys.stderr)
     return code
@@ -79,7 +79,7 @@ def debugging(arguments: argparse.Namespace) -> bool:
     return bool(getattr(arguments, "debug", False)) or os.environ.get("SMALLFILES_DEBUG") == "1"
 
 
-def told(error: BaseException) -> str:
+def summary(error: BaseException) -> str:
     """One sentence for any exception."""
     if isinstance(error, SmallfilesError):
         return str(error)

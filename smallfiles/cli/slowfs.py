@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         mount = Mount(arguments.dir, config, arguments.mountpoint)
         try:
             began = perf_counter()
-            say(f"{mount.folder} is at {mount.point}, {config.told()}; Ctrl-C unmounts it")
+            say(f"{mount.folder} is at {mount.point}, {config.summary()}; Ctrl-C unmounts it")
             while signal.sigtimedwait(_SIGNALS, _LOOK_S) is None:
                 if not mount.is_alive():
                     raise _gone(mount.point)

@@ -41,7 +41,7 @@ def findings(folders: Sequence[Path]) -> Iterator[Finding]:
     yield _mounting()
 
 
-def _told(found: machine.FileSystem) -> str:
+def _summary(found: machine.FileSystem) -> str:
     """A file system in a few words."""
     inodes = "" if found.inodes_free is None else f" and {found.inodes_free:,} files"
     place = "shared" if found.shared else "local"
@@ -56,7 +56,7 @@ def _folder(folder: Path) -> Finding:
         found = machine.filesystem(folder)
     except SmallfilesError as error:
         return Finding(name, error.got, "fail", f"{error.next_step}.")
-    told = _told(found) if folder.exists() else f"not there yet; {_told(found)}"
+    told = _summary(found) if folder.exists() else f"not there yet; {_summary(found)}"
     if folder.exists() and not folder.is_dir():
         return Finding(name, f"a file on {told}", "warn", "Give the folder that it is in.")
     if not _is_writable(folder):
@@ -121,7 +121,7 @@ def _temporary() -> Finding:
             "temporary files", "no usable folder", "fail", "Set TMPDIR to a folder that you may write to."
         )
     found = machine.filesystem(folder)
-    value = f"{folder}: {_told(found)}"
+    value = f"{folder}: {_summary(found)}"
     if found.shared:
         return Finding(
             "temporary files",
@@ -155,7 +155,7 @@ def _node_local() -> Iterator[Finding]:
         if not folder:
             continue
         if Path(folder).is_dir():
-            yield Finding(f"${variable}", f"{folder}: {_told(machine.filesystem(Path(folder)))}")
+            yield Finding(f"${variable}", f"{folder}: {_summary(machine.filesystem(Path(folder)))}")
         else:
             advice = f"Create it (mkdir -p), or unset {variable}."
             yield Finding(f"${variable}", f"{folder} is not there", "warn", advice)

@@ -19,10 +19,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from smallfiles.images.ahead import ResizeReport, resize_ahead, resized
     from smallfiles.images.colour import ColourJitter
     from smallfiles.images.decoders import DECODERS, best_decoder
     from smallfiles.images.decoding import LARGEST_PIXELS, decode, recovered
+    from smallfiles.images.downscaling import ResizeReport, resize_ahead, resized
     from smallfiles.images.faults import DamagedImageError, ImageError
     from smallfiles.images.normalising import IMAGENET_MEAN, IMAGENET_STD, normalise
     from smallfiles.images.resizing import Filter, resize

@@ -35,7 +35,7 @@ class WorkerDiedError(ResourceError):
 
 
 @dataclass(frozen=True)
-class Crew:
+class WorkerMemory:
     """What a loader has at work, for messages.
 
     Args:
@@ -55,11 +55,11 @@ class Crew:
 
 
 @contextmanager
-def explained(crew: Crew) -> Iterator[None]:
+def explained(memory: WorkerMemory) -> Iterator[None]:
     """Turn what torch says about dead workers and lost files into sentences.
 
     Args:
-        crew: Of the loader.
+        memory: Of the loader.
 
     Raises:
         WorkerDiedError: A worker was killed or has ended.
@@ -70,9 +70,9 @@ def explained(crew: Crew) -> Iterator[None]:
     except SmallfilesError:
         raise
     except (RuntimeError, OSError, EOFError) as error:
-        found = explain(error, crew)
+        found = explain(error, memory)
         if found is None and isinstance(error, ConnectionError | EOFError | FileNotFoundError):
-            found = _cut_off(error, crew)
+            found = _cut_off(error, memory)
         if found is None:
             raise
         try:
@@ -81,36 +81,36 @@ def explained(crew: Crew) -> Iterator[None]:
             del found  # or error and frame would keep each other, and the workers, alive
 
 
-def explain(error: BaseException, crew: Crew) -> ResourceError | None:
+def explain(error: BaseException, memory: WorkerMemory) -> ResourceError | None:
     """The sentence for an error of torch's; None for one that is not about workers or open files."""
-    text = _told(error)
+    text = _summary(error)
     if "ancdata" in text or "Too many open files" in text or "unable to open shared memory" in text:
         return _files(text)
     if "shared memory" in text and "DataLoader worker" not in text:
         return ResourceError(
             f"shared memory could not be had ({text.splitlines()[0][:200]})",
-            expected=f"{_mib(crew.ahead_bytes)} in {SHM} for batches on their way",
+            expected=f"{_mib(memory.ahead_bytes)} in {SHM} for batches on their way",
             next_step=_LESS_SHM,
         )
     pids = _PID.search(text)
     if "DataLoader worker" not in text or pids is None:
         return None
     signal = _SIGNAL.search(text)
-    return _died(pids[1], signal[1] if signal else "", crew)
+    return _died(pids[1], signal[1] if signal else "", memory)
 
 
-def _cut_off(error: BaseException, crew: Crew) -> ResourceError:
+def _cut_off(error: BaseException, memory: WorkerMemory) -> ResourceError:
     """A worker died between telling of a batch and handing it over; torch has not noticed yet."""
     try:
         time.sleep(NOTICED_AFTER_S)  # torch raises here, from its handler of signals
     except RuntimeError as late:
-        found = explain(late, crew)
+        found = explain(late, memory)
         if found is not None:
             return found
-    return _died("unknown", "", crew)
+    return _died("unknown", "", memory)
 
 
-def _told(error: BaseException) -> str:
+def _summary(error: BaseException) -> str:
     """What an error says, and those before it: torch tells the signal in one and hides it behind another."""
     texts, earlier = [str(error)], error.__cause__ or error.__context__
     while earlier is not None and len(texts) < 9:
@@ -119,21 +119,21 @@ def _told(error: BaseException) -> str:
     return "\n".join(texts)
 
 
-def check_shared_memory(crew: Crew, folder: Path = SHM) -> None:
+def check_shared_memory(memory: WorkerMemory, folder: Path = SHM) -> None:
     """Refuse before the start what would end in a bus error.
 
     Args:
-        crew: What will be at work.
+        memory: What will be at work.
         folder: Where shared memory lies.
 
     Raises:
         ResourceError: It has not enough free space for the batches made ahead.
     """
     free = machine.filesystem(folder).free_bytes
-    if crew.workers and crew.ahead_bytes > free:
+    if memory.workers and memory.ahead_bytes > free:
         raise ResourceError(
-            f"{folder} has {_mib(free)} free, and {crew.workers} workers with {crew.prefetch} batches ahead "
-            f"need {_mib(crew.ahead_bytes)}",
+            f"{folder} has {_mib(free)} free, and {memory.workers} workers with {memory.prefetch} batches "
+            f"ahead need {_mib(memory.ahead_bytes)}",
             expected="room for all batches on their way",
             next_step=_LESS_SHM,
         )
@@ -145,13 +145,13 @@ _LESS_SHM = (
 )
 
 
-def _died(pids: str, signal: str, crew: Crew) -> WorkerDiedError:
+def _died(pids: str, signal: str, memory: WorkerMemory) -> WorkerDiedError:
     who = f"a worker of the loader (process {pids.strip(', ')})"
     if signal.startswith("Killed"):
         limit = _mib(machine.memory_limit_bytes())
         return WorkerDiedError(
             f"{who} was killed by signal 9",
-            expected=f"{crew.workers} workers within the memory of this job, {limit} for all its processes",
+            expected=f"{memory.workers} workers within the memory of this job, {limit} for all its processes",
             next_step="If nobody killed it by hand, memory was used up: ask for more (--mem), use fewer "
             "workers or a smaller prefetch, or threads (--mode threads)",
         )
@@ -159,7 +159,7 @@ def _died(pids: str, signal: str, crew: Crew) -> WorkerDiedError:
         free = _mib(machine.filesystem(SHM).free_bytes)
         return WorkerDiedError(
             f"{who} got a bus error",
-            expected=f"{_mib(crew.ahead_bytes)} of shared memory for batches ({SHM} has {free} free now), "
+            expected=f"{_mib(memory.ahead_bytes)} of shared memory for batches ({SHM} has {free} free now), "
             "and packed files that nobody shortens while they are read",
             next_step=_LESS_SHM,
         )

@@ -37,7 +37,7 @@ from smallfiles.loading.dataset import (
     maker_of,
     name_of_data,
 )
-from smallfiles.loading.killed import SHM, Crew, WorkerDiedError, check_shared_memory, explained
+from smallfiles.loading.killed import SHM, WorkerDiedError, WorkerMemory, check_shared_memory, explained
 from smallfiles.loading.makers import Transform
 from smallfiles.loading.packets import Block, FailedBatch, LoadedBatch
 from smallfiles.loading.plan import EpochPlan
@@ -57,10 +57,10 @@ class Loader(DataLoader[Any]):
     Attributes:
         fault_count: Samples that were left out or replaced since the loader was made.
         faults: The first of them.
-        crew: What is at work, for messages.
+        memory: What is at work, for messages.
     """
 
-    crew = Crew(0, 0, 0)
+    memory = WorkerMemory(0, 0, 0)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -112,14 +112,14 @@ class Loader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[LoadedBatch]:  # type: ignore[override]  # torch names a class of its own
         if self._iterator is None:  # else the workers are there, and hold what they need
-            check_shared_memory(self.crew)
+            check_shared_memory(self.memory)
         if isinstance(self.dataset, StreamDataset):
             epoch, start = self.dataset.begin()
         else:
             epoch, start = self.schedule.epoch, self.schedule.start
         self._at = epoch, start
         try:
-            with explained(self.crew):
+            with explained(self.memory):
                 batches = self._begin(epoch, start)
         except WorkerDiedError as error:
             self._dismiss(error)
@@ -132,7 +132,7 @@ class Loader(DataLoader[Any]):
     def _hand_out(self, batches: Iterator[Delivered], epoch: int, number: int) -> Iterator[LoadedBatch]:
         while True:
             try:
-                with explained(self.crew):
+                with explained(self.memory):
                     batch = next(batches)
             except StopIteration:
                 break
@@ -219,8 +219,8 @@ def make_loader(
         workers = 0
     batch_bytes = _batch_bytes(maker, config.batch)
     mode = choose_mode(config, workers, batch_bytes)
-    crew = Crew(workers if mode == "processes" else 0, config.prefetch, batch_bytes)
-    check_shared_memory(crew)
+    memory = WorkerMemory(workers if mode == "processes" else 0, config.prefetch, batch_bytes)
+    check_shared_memory(memory)
     plan = EpochPlan(
         samples=len(maker.reader),
         batch=config.batch,
@@ -233,7 +233,7 @@ def make_loader(
         data=name_of_data(maker.reader),
         **(_stream_fields(maker, config, workers) if config.order == "stream" else {}),
     )
-    return _assemble(maker, plan, config, mode, workers, crew)
+    return _assemble(maker, plan, config, mode, workers, memory)
 
 
 def choose_mode(config: LoaderConfig, workers: int, batch_bytes: int) -> Mode:
@@ -252,12 +252,14 @@ def choose_mode(config: LoaderConfig, workers: int, batch_bytes: int) -> Mode:
         return "main"
     if config.mode != "auto":
         return config.mode
-    fits = Crew(workers, config.prefetch, batch_bytes).ahead_bytes <= machine.filesystem(SHM).free_bytes
+    fits = (
+        WorkerMemory(workers, config.prefetch, batch_bytes).ahead_bytes <= machine.filesystem(SHM).free_bytes
+    )
     return "processes" if fits and workers > MOST_THREADS else "threads"
 
 
 def _assemble(
-    maker: BatchMaker, plan: EpochPlan, config: LoaderConfig, mode: Mode, workers: int, crew: Crew
+    maker: BatchMaker, plan: EpochPlan, config: LoaderConfig, mode: Mode, workers: int, memory: WorkerMemory
 ) -> Loader:
     settings: dict[str, Any] = {"pin_memory": wants_pinning(config)}
     if mode == "processes":
@@ -278,7 +280,7 @@ def _assemble(
     else:
         loader = in_threads = ThreadLoader(**settings)
         in_threads.threads, in_threads.ahead = workers, config.prefetch
-    loader.crew = crew
+    loader.memory = memory
     return loader
 
 

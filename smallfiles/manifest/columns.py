@@ -135,7 +135,7 @@ def label_column(labels: Any, class_count: int, name: Namer = by_row) -> pa.Arra
     if outside := _outside(column, lowest, highest):
         what = "outside the class list" if class_count else "outside the range of 32 bits"
         raise fault(
-            _told(column, outside, "label", what, name),
+            _summary(column, outside, "label", what, name),
             f"labels from 0 to {highest}, or {UNLABELLED} for unknown",
             "Compare order and length of the class list with the labels (ids that count from 1 are one off)",
         )
@@ -150,7 +150,7 @@ def _outside(column: pa.Array, lowest: int, highest: int) -> list[int]:
     return [row for row, value in numbers if value is not None and not lowest <= value <= highest]
 
 
-def _told(column: pa.Array, rows: list[int], entry: str, what: str, name: Namer) -> str:
+def _summary(column: pa.Array, rows: list[int], entry: str, what: str, name: Namer) -> str:
     examples = (f"{short(column[row].as_py())} ({name(row)})" for row in rows)
     return f"{counted(rows, entry)} {what}: {first_few(examples, len(rows))}"
 
@@ -191,7 +191,7 @@ def size_column(sizes: Any, name: Namer = by_row) -> pa.Array:
     """Sizes in bytes as int64, null where unknown."""
     column = integers(sizes, "size", name, nullable=True)
     if negative := _outside(column, 0, _LARGEST_SIZE):
-        raise fault(_told(column, negative, "size", "negative", name), "bytes from 0 on, or null")
+        raise fault(_summary(column, negative, "size", "negative", name), "bytes from 0 on, or null")
     # Sums of 64 bits would wrap around to nothing, and pass any check of free space.
     if (pc.max(column).as_py() or 0) * len(column) > _LARGEST_SIZE:
         total = sum(size or 0 for size in column.to_pylist())
@@ -207,7 +207,7 @@ def sha256_column(hexes: Any, name: Namer = by_row) -> pa.StringArray:
     if not pc.all(good, min_count=0).as_py():
         bad = [row for row, fits in enumerate(good.to_pylist()) if fits is False]
         raise fault(
-            _told(column, bad, "sha256", "malformed", name), "64 hexadecimal digits in lower case, or null"
+            _summary(column, bad, "sha256", "malformed", name), "64 hexadecimal digits in lower case, or null"
         )
     return column
 

@@ -22,7 +22,7 @@ def fault(got: str, expected: str, next_step: str = NEXT_STEP) -> ManifestError:
 
 
 @contextmanager
-def told_of(path: Path) -> Iterator[None]:
+def summary_of(path: Path) -> Iterator[None]:
     """Put the file in front of what was wrong with its columns."""
     try:
         yield

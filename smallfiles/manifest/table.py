@@ -23,7 +23,7 @@ from smallfiles.errors import ManifestError
 from smallfiles.manifest import columns as checks
 from smallfiles.manifest import picking
 from smallfiles.manifest.arrays import from_numpy, give_back_memory, one_chunk, plain_allocator, to_numpy
-from smallfiles.manifest.faults import told_of
+from smallfiles.manifest.faults import summary_of
 from smallfiles.manifest.files import check_files
 from smallfiles.manifest.reading import read_document
 from smallfiles.manifest.writing import write_columns, write_flat
@@ -111,7 +111,7 @@ class Manifest:
         with plain_allocator():
             document = read_document(path)
             give_back_memory()  # of parsing, before that of sorting comes on top
-            with told_of(path):
+            with summary_of(path):
                 manifest = cls.from_columns(**document.arguments)
         document.check_digest(path, manifest.digest)
         give_back_memory()

@@ -34,7 +34,7 @@ def write_columns(path: Path, header: Mapping[str, Any], table: pa.Table) -> Non
     Raises:
         ManifestError: It cannot be written.
     """
-    _write_aside(path, _column_lines(header, table))
+    _write(path, _column_lines(header, table))
 
 
 def write_flat(path: Path, paths: pa.StringArray, targets: pa.Array) -> None:
@@ -43,7 +43,7 @@ def write_flat(path: Path, paths: pa.StringArray, targets: pa.Array) -> None:
     Raises:
         ManifestError: It cannot be written.
     """
-    _write_aside(path, _flat_lines(paths, targets))
+    _write(path, _flat_lines(paths, targets))
 
 
 def _column_lines(header: Mapping[str, Any], table: pa.Table) -> Iterator[str]:
@@ -84,7 +84,7 @@ def _joined(slices: Iterator[Iterable[str]]) -> Iterator[str]:
         yield (",\n" if number else "") + ",\n".join(entries)
 
 
-def _write_aside(path: Path, pieces: Iterator[str]) -> None:
+def _write(path: Path, pieces: Iterator[str]) -> None:
     try:
         with replaced(path) as partial, partial.open("w", encoding="utf-8", newline="\n") as file:
             file.writelines(pieces)

@@ -20,8 +20,8 @@ from smallfiles.errors import UsageError
 from smallfiles.images import turbo
 from smallfiles.images.header import read_header
 from smallfiles.measure.config import BenchConfig
-from smallfiles.measure.decoding_crew import Crew, crew
 from smallfiles.measure.decoding_methods import Kind, Method, Peer, candidates
+from smallfiles.measure.decoding_pool import WorkerPool, worker_pool
 from smallfiles.measure.protocol import Case, Outcome, attempt, interleaved
 from smallfiles.measure.record import Failed, Record, Result, versions_of
 
@@ -64,7 +64,7 @@ def bench_decoding(
     records: list[Record] = []
     failed: list[Failed] = []
     for count in workers:
-        with crew(files, count, config.seed, others) as hands:
+        with worker_pool(files, count, config.seed, others) as hands:
             for kind in kinds:
                 records += _measured(hands, names_of(kind, only, others), kind, count, config, failed)
     return Result(tuple(records), tuple(_missing(only, others)), tuple(failed))
@@ -123,7 +123,12 @@ def _read(data_set: sources.Source, path: str) -> bytes:
 
 
 def _measured(
-    hands: Crew, names: Sequence[str], kind: Kind, workers: int, config: BenchConfig, failed: list[Failed]
+    hands: WorkerPool,
+    names: Sequence[str],
+    kind: Kind,
+    workers: int,
+    config: BenchConfig,
+    failed: list[Failed],
 ) -> list[Record]:
     what, reasons = f"{_WHAT[kind]}, {workers} at work", {each.name: each.why for each in failed}
     known = set(reasons)  # what failed once is not waited for again
@@ -135,7 +140,9 @@ def _measured(
     return [_record(hands, name, found, kind, workers, config.seed) for name, found in outcomes.items()]
 
 
-def _record(hands: Crew, name: str, outcomes: list[Outcome], kind: Kind, workers: int, seed: int) -> Record:
+def _record(
+    hands: WorkerPool, name: str, outcomes: list[Outcome], kind: Kind, workers: int, seed: int
+) -> Record:
     middle = len(outcomes) // 2
     library = turbo.library()
     return Record(

@@ -104,10 +104,10 @@ def _targets(paths: Sequence[Path]) -> list[Target]:
             )
     if not first.samples:
         raise UsageError(f"{first.path} is empty", expected="samples to read", next_step="Pack some first")
-    return _told_apart(targets)
+    return _distinct(targets)
 
 
-def _told_apart(targets: list[Target]) -> list[Target]:
+def _distinct(targets: list[Target]) -> list[Target]:
     """Name by format where that is unique, else by file name, else by place in the list too."""
     schemes = (
         [target.name for target in targets],

@@ -83,8 +83,8 @@ def bench_slow(
         _record(name, runs_of, slow, 1 if name in scripts else work.in_flight, found.kind, size, config.seed)
         for name, runs_of in outcomes.items()
     ]
-    notes = (f"slow folder: {slow.told()}; scripts pack {SLOW_SAMPLES} samples at most", allowed.note)
-    failed = tuple(Failed(f"packing at {slow.told()}", name, why) for name, why in reasons.items())
+    notes = (f"slow folder: {slow.summary()}; scripts pack {SLOW_SAMPLES} samples at most", allowed.note)
+    failed = tuple(Failed(f"packing at {slow.summary()}", name, why) for name, why in reasons.items())
     return Result(tuple(records), tuple(note for note in notes if note), failed)
 
 
@@ -144,7 +144,7 @@ def _record(
     seed: int,
 ) -> Record:
     return Record(
-        what=f"packing at {slow.told()}",
+        what=f"packing at {slow.summary()}",
         name=name,
         format=name,
         rates_per_s=tuple(outcome.rate_per_s for outcome in outcomes),

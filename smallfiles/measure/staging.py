@@ -136,7 +136,7 @@ def _slow(
         packed = _packed(few, real)
         with slowfs.mounted(real, slow) as shown:
             seen = replace(packed, file=shown.path / packed.file.name, tree=shown.path / packed.tree.name)
-            return _measured(f"staging at {slow.told()}", "warm", seen, memory / "to", config, failed)
+            return _measured(f"staging at {slow.summary()}", "warm", seen, memory / "to", config, failed)
 
 
 def _measured(

@@ -18,7 +18,7 @@ from smallfiles.errors import UsageError
 from smallfiles.pack.scaling import Rescaled, Scaling
 
 if TYPE_CHECKING:
-    from smallfiles.images.ahead import Store
+    from smallfiles.images.downscaling import Store
 
 Verify = Literal["full", "sample", "none"]
 OnError = Literal["stop", "skip"]

@@ -22,7 +22,7 @@ from smallfiles.manifest import Manifest
 from smallfiles.samples import ByteStore
 
 if TYPE_CHECKING:
-    from smallfiles.images.ahead import Store
+    from smallfiles.images.downscaling import Store
 
 TRIED = 32
 _PIXEL_BYTES = 3

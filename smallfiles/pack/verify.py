@@ -24,7 +24,7 @@ from smallfiles.formats.files.reading import MANIFEST
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.arrays import column, integers
 from smallfiles.manifest.columns import by_row
-from smallfiles.manifest.faults import told_of
+from smallfiles.manifest.faults import summary_of
 from smallfiles.pack.scaling import described
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Buffer, Reader
@@ -220,7 +220,7 @@ def _check_samples(reader: Reader, truth: _Truth | None, found: _Findings) -> No
 
 def _check_set(reader: Reader, targets: list[Any], found: _Findings) -> None:
     if reader.target_kind == "label":
-        with told_of(reader.path):  # those of others may be beyond 64 bits
+        with summary_of(reader.path):  # those of others may be beyond 64 bits
             known = integers(targets, "label", by_row)
     else:
         known = column(targets, pa.list_(pa.string()))

@@ -36,7 +36,7 @@ from smallfiles.pack.spool import Placed, Spool, scale_into, spool
 from smallfiles.progress import Progress
 from smallfiles.samples import Packed, Sample, Schema
 
-TOLD_AT_ONCE = 32
+NAMED_AT_ONCE = 32
 COLLECT_FAULTS_S = 30.0
 
 
@@ -271,7 +271,7 @@ class _Feed:
         told = told_bytes = 0
         for read, (key, target, meta) in zip(self._reads, rows, strict=True):
             told, told_bytes = told + 1, told_bytes + len(read.data)
-            if told == TOLD_AT_ONCE:
+            if told == NAMED_AT_ONCE:
                 self._progress.advance(told, bytes=told_bytes)
                 told = told_bytes = 0
             if read.error is not None:

@@ -61,7 +61,7 @@ class RingConfig:
             _refuse(f"the copy is {self.copy!r}", f"one of {', '.join(get_args(Copy))}", "Choose one")
 
     @property
-    def crew(self) -> int:
+    def producer_count(self) -> int:
         """How many producers there are."""
         return self.producers if self.producers is not None else usable_cpus()
 

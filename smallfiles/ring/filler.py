@@ -24,14 +24,14 @@ from smallfiles.ring import memory
 from smallfiles.ring.book import END, Book, Position
 from smallfiles.ring.channel import pair
 from smallfiles.ring.config import RingConfig
-from smallfiles.ring.crew import Crew
-from smallfiles.ring.desk import Desk
 from smallfiles.ring.faults import as_message
 from smallfiles.ring.folder import RingFolder, description_of, position_of
 from smallfiles.ring.memory import Memory
 from smallfiles.ring.order import BatchOrder, description
-from smallfiles.ring.report import RingStatus, State, told
-from smallfiles.ring.workshop import Workshop
+from smallfiles.ring.pool import ProducerPool
+from smallfiles.ring.report import RingStatus, State, epoch_and_batch
+from smallfiles.ring.starting import ProducerStarter
+from smallfiles.ring.trainers import TrainerSide
 
 _NOTES_KEPT = 20
 _MOST_SLOTS = 1 << 20
@@ -73,8 +73,8 @@ class Filler:
         self._folder = RingFolder.claim(config.where, self.name)
         self._selector = selectors.PollSelector()
         self._wake, self._woken = pair()
-        self._desk: Desk | None = None
-        self._workshop: Workshop | None = None
+        self._trainers: TrainerSide | None = None
+        self._pool: ProducerPool | None = None
         self._memory: Memory | None = None
         try:
             self._prepare(maker, plan, start)
@@ -94,7 +94,7 @@ class Filler:
         begin = start or self._left_at(record) or order.first()
         self._memory = Memory.create(self._folder.path, slots, one_bytes)
         self._book = Book(slots, begin, order.after)
-        self._desk = Desk(
+        self._trainers = TrainerSide(
             self._folder,
             self._book,
             self._memory,
@@ -102,8 +102,8 @@ class Filler:
             self._note,
             lambda: self.status().as_json(),
         )
-        self._workshop = Workshop(
-            Crew(maker, plan),
+        self._pool = ProducerPool(
+            ProducerStarter(maker, plan),
             self._book,
             order,
             self._memory,
@@ -137,22 +137,22 @@ class Filler:
         Raises:
             RingError: Producers die again and again.
         """
-        assert self._desk is not None and self._workshop is not None and self._memory is not None
+        assert self._trainers is not None and self._pool is not None and self._memory is not None
         try:
             self._selector.register(self._woken, selectors.EVENT_READ, self._heed)
-            self._desk.open()
-            for _ in range(self._config.crew):
-                self._workshop.hire()
+            self._trainers.open()
+            for _ in range(self._config.producer_count):
+                self._pool.hire()
             while not (self._stopping or self._book.finished):
-                self._workshop.hand_out()
-                self._desk.pass_on()
+                self._pool.hand_out()
+                self._trainers.pass_on()
                 self._memory.counters[0] = self._book.ready
                 for key, _ in self._selector.select():
                     key.data()
             if self._book.finished:
-                self._desk.tell({"end": True})
+                self._trainers.tell({"end": True})
         except SmallfilesError as error:
-            self._desk.tell({"fatal": as_message(error)})
+            self._trainers.tell({"fatal": as_message(error)})
             raise
         finally:
             self.close()
@@ -164,7 +164,7 @@ class Filler:
 
     def close(self) -> None:
         """Leave nothing behind; `run` does so itself."""
-        for thing in (self._workshop, self._desk, self._memory, self._selector, self._wake, self._woken):
+        for thing in (self._pool, self._trainers, self._memory, self._selector, self._wake, self._woken):
             if thing is not None:
                 thing.close()
         self._folder.remove()
@@ -174,23 +174,23 @@ class Filler:
 
     def _note(self, sentence: str) -> None:
         self._notes.append(sentence)
-        if self._desk is not None:
-            self._desk.tell({"note": sentence})
+        if self._trainers is not None:
+            self._trainers.tell({"note": sentence})
         if self._on_note is not None:
             self._on_note(sentence)
 
     def status(self) -> RingStatus:
         """Both sides at this moment."""
-        assert self._desk is not None and self._workshop is not None and self._memory is not None
-        book, desk, workshop = self._book, self._desk, self._workshop
+        assert self._trainers is not None and self._pool is not None and self._memory is not None
+        book, trainers, pool = self._book, self._trainers, self._pool
         full = not book.making and book.ready >= book.slots
-        state: State = "filling" if not full else "full" if desk.trainer_pid else "waiting for a trainer"
-        trainer, filler = told(book.position), told(book.next_claim)
+        state: State = "filling" if not full else "full" if trainers.trainer_pid else "waiting for a trainer"
+        trainer, filler = epoch_and_batch(book.position), epoch_and_batch(book.next_claim)
         return RingStatus(
             name=self.name,
             state=state,
             pid=os.getpid(),
-            trainer_pid=desk.trainer_pid,
+            trainer_pid=trainers.trainer_pid,
             slots=book.slots,
             slot_bytes=self._memory.one_bytes,
             ready=book.ready,
@@ -200,11 +200,11 @@ class Filler:
             filler_epoch=filler[0],
             filler_batch=filler[1],
             finished=book.finished,
-            producers=len(workshop),
-            restarts=workshop.restarts,
-            made=workshop.made,
-            consumed=desk.consumed,
-            waited_s=desk.waited_s,
+            producers=len(pool),
+            restarts=pool.restarts,
+            made=pool.made,
+            consumed=trainers.consumed,
+            waited_s=trainers.waited_s,
             seconds=time.monotonic() - self._began,
             notes=tuple(self._notes),
         )

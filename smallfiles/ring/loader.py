@@ -25,8 +25,8 @@ from smallfiles.loading.loader import KEPT_FAULTS
 from smallfiles.loading.packets import LoadedBatch, to_tensors
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.loading.schedule import Schedule
+from smallfiles.ring.at_signal import at_sigterm
 from smallfiles.ring.config import Copy
-from smallfiles.ring.ending import at_sigterm
 from smallfiles.ring.faults import RingError
 from smallfiles.ring.link import Link, Taken
 from smallfiles.ring.own import OwnFiller

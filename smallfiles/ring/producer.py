@@ -22,7 +22,7 @@ from smallfiles.ring.faults import RingError, as_message
 from smallfiles.ring.memory import Block, Memory
 from smallfiles.ring.order import BatchOrder
 
-_FAULTS_TOLD = 20
+_FAULTS_SENT = 20
 _REASON_LENGTH = 300
 
 
@@ -69,13 +69,13 @@ def _done(task: Message, maker: BatchMaker, order: BatchOrder, memory: Memory) -
     except SmallfilesError as error:
         return {"slot": slot, "payload": {"fault": as_message(error)}}
     except Exception as error:  # a maker may be anybody's code
-        return {"slot": slot, "payload": {"fault": as_message(_told(error, maker, order, position))}}
+        return {"slot": slot, "payload": {"fault": as_message(_summary(error, maker, order, position))}}
 
 
 def _payload(batch: Batch, block: Block) -> Message:
     faults = [[f.index, f.key[:_REASON_LENGTH], f.reason[:_REASON_LENGTH]] for f in batch.faults]
     arrays = {name: _placed(name, array, block) for name, array in batch.arrays.items()}
-    return {"arrays": arrays, "faults": faults[:_FAULTS_TOLD], "fault_count": len(faults)}
+    return {"arrays": arrays, "faults": faults[:_FAULTS_SENT], "fault_count": len(faults)}
 
 
 def _placed(name: str, array: Array, block: Block) -> list[Any]:
@@ -91,7 +91,7 @@ def _placed(name: str, array: Array, block: Block) -> list[Any]:
     return [list(array.shape), array.dtype.str, start if array.size else 0]
 
 
-def _told(error: Exception, maker: BatchMaker, order: BatchOrder, position: Position) -> RingError:
+def _summary(error: Exception, maker: BatchMaker, order: BatchOrder, position: Position) -> RingError:
     """A failure of foreign code, with the sample that it fails at when made alone."""
     where = f"batch {position.batch} of epoch {position.epoch}"
     culprit = _culprit(maker, order, position)

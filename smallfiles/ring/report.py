@@ -115,7 +115,7 @@ def status(name: str, where: Path = folder.SHARED_MEMORY) -> RingStatus:
             next_step="Start one: smallfiles ring fill --help",
         )
     position = folder.position_of(path) or Position(0, 0)
-    epoch, batch = told(position)
+    epoch, batch = epoch_and_batch(position)
     pid = int((record or {}).get("pid", 0))
     return RingStatus(name, "starting" if alive else "gone", pid, trainer_epoch=epoch, trainer_batch=batch)
 
@@ -139,6 +139,6 @@ def _of_message(message: dict[str, Any]) -> RingStatus:
     return RingStatus(**{**message, "notes": tuple(message["notes"])})
 
 
-def told(position: Position) -> tuple[int, int]:
+def epoch_and_batch(position: Position) -> tuple[int, int]:
     """A position as a status shows it; the end is epoch -1."""
     return (-1, 0) if position == END else (position.epoch, position.batch)

@@ -51,7 +51,7 @@ class SlowConfig:
         """Operations that the server answers per second at most; None without a limit."""
         return None if self.servers is None or not self.latency_s else self.servers / self.latency_s
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """The storage in a few words: `2 ms an operation, 8 at once, 500 MB/s`."""
         words = [f"{1e3 * self.latency_s:g} ms an operation"]
         words += [f"{self.servers} at once"] if self.servers is not None else []

@@ -62,11 +62,11 @@ class SlowFolder:
         return self.point
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """Whether it is mounted, and how slow it is, in a sentence."""
         if self.how == "fuse":
-            return f"Mounted: whatever reads there waits ({self.config.told()})."
-        return f"Not mounted, since {self.note}. Only reads through its store wait ({self.config.told()})."
+            return f"Mounted: whatever reads there waits ({self.config.summary()})."
+        return f"Not mounted, since {self.note}. Only reads through its store wait ({self.config.summary()})."
 
     def __fspath__(self) -> str:
         return os.fspath(self.path)

@@ -48,7 +48,7 @@ class SlowStore:
 
     def describe(self) -> str:
         """`slow store (2 ms an operation) over folder /data`."""
-        return f"slow store ({self.config.told()}) over {self.store.describe()}"
+        return f"slow store ({self.config.summary()}) over {self.store.describe()}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SlowStore, (self.store, self.config)

@@ -21,7 +21,7 @@ from smallfiles.formats.files.reading import MANIFEST
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.arrays import column, integers
 from smallfiles.manifest.columns import by_row
-from smallfiles.manifest.faults import told_of
+from smallfiles.manifest.faults import summary_of
 from smallfiles.manifest.writing import FORMAT
 from smallfiles.samples import UNLABELLED, ByteStore, Reader
 from smallfiles.sources.folder import FolderStore
@@ -135,7 +135,7 @@ def load(path: Path, format: str, options: Options) -> Source:
             expected="the packed file of this split",
             next_step="Give that one, or no split",
         )
-    with told_of(path):
+    with summary_of(path):
         manifest = _manifest(reader, schema, options.split)
     notes: tuple[str, ...] = ()
     if reader.target_kind == "label" and not pc.any(pc.not_equal(manifest.targets, UNLABELLED)).as_py():

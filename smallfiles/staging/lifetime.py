@@ -14,7 +14,7 @@ import contextlib
 import os
 from collections.abc import Callable
 
-from smallfiles import endings
+from smallfiles import signals
 
 _held: dict[int, tuple[int, bool, Callable[[], object]]] = {}
 """By descriptor of the lock: who took it, whether forked children keep it, how it is given back."""
@@ -37,14 +37,14 @@ def enter(descriptor: int, give_back: Callable[[], object], *, inherited: bool) 
         os.register_at_fork(after_in_child=_in_child)
         _ready = True
     _held[descriptor] = (os.getpid(), inherited, give_back)
-    endings.add(give_back_all)
+    signals.add(give_back_all)
 
 
 def leave(descriptor: int) -> bool:
     """Forget an entry; whether it was there (False in a forked child, which owns nothing)."""
     found = _held.pop(descriptor, None)
     if not _held:
-        endings.remove(give_back_all)
+        signals.remove(give_back_all)
     return found is not None and found[0] == os.getpid()
 
 

@@ -224,11 +224,11 @@ def _described(slot: Slot) -> Copy:
         state=state,
         in_use=in_use,
         kept_for=tuple(holder.text for holder in holders),
-        owner=_told(owner),
+        owner=_summary(owner),
     )
 
 
-def _told(owner: Owner | None) -> str:
+def _summary(owner: Owner | None) -> str:
     if owner is None:
         return "unknown"
     if owner.is_elsewhere:

@@ -50,7 +50,7 @@ from helpers.experiments.nb06 import count_wrong
 buggy = Colleague(path, places)
 alone = sum(buggy[index] != truth[index] for index in range(len(truth)))
 show.say(f"In one process {alone} of {len(truth)} samples are wrong.")
-show.say(count_wrong(buggy.__getitem__, truth).told("In two forked workers"))
+show.say(count_wrong(buggy.__getitem__, truth).summary("In two forked workers"))
 
 # %% [markdown] id="task"
 # ## Task
@@ -133,4 +133,4 @@ if not solved:
     show.say("Solve the task first; then this cell reads with your reader.")
 else:
     mine = Reader(path, places)
-    show.say(count_wrong(mine.__getitem__, truth).told("With your reader"))
+    show.say(count_wrong(mine.__getitem__, truth).summary("With your reader"))

@@ -103,5 +103,5 @@ if not verdict:
 else:
     done = training_on_cluster(script, setup.source())
     show.say(f"`{done.command}`")
-    show.say(done.told)
+    show.say(done.summary)
     print(done.log)

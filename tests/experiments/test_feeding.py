@@ -94,14 +94,14 @@ class TestSentences:
         runs = {(mode, count): (90.0, 100.0, 110.0) for mode in workers.MODES for count in (1, 2, 4)}
         found = Throughput((95.0, 100.0, 105.0), runs, 2, 16)
         assert "No number of workers is clearly faster" in found.finding
-        assert "4 processes give 100% of what 2 give" in found.beyond
+        assert "4 processes give 100% of what 2 give" in found.gain_beyond
         many = Throughput((95.0,), runs, 64, 16)
-        assert "not too many" in many.beyond
+        assert "not too many" in many.gain_beyond
 
     def test_a_machine_that_others_keep_busy_is_said_to_be(self):
         runs = {(mode, count): (100.0,) for mode in workers.MODES for count in (1, 4)}
-        assert "7 other processes" in Throughput((100.0,), runs, 2, 16, others=7.2).beyond
-        assert "other processes" not in Throughput((100.0,), runs, 2, 16, others=0.3).beyond
+        assert "7 other processes" in Throughput((100.0,), runs, 2, 16, others=7.2).gain_beyond
+        assert "other processes" not in Throughput((100.0,), runs, 2, 16, others=0.3).gain_beyond
 
     def test_the_best_number_of_workers_is_named(self):
         runs = {(mode, count): (100.0 * count,) for mode in workers.MODES for count in (1, 2)}
@@ -148,7 +148,7 @@ def test_every_worker_count_is_measured_and_no_worker_is_left(packed):
 
 
 def test_pinning_is_told_or_said_to_be_pointless_here():
-    text = pinning.told(torch.zeros(4, 3, 8, 8, dtype=torch.uint8))
+    text = pinning.summary(torch.zeros(4, 3, 8, 8, dtype=torch.uint8))
     assert ("GB/s" in text) == torch.cuda.is_available()
 
 

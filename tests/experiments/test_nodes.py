@@ -26,8 +26,8 @@ def packed(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def crew():
-    running = nodes.Crew(4)
+def pool():
+    running = nodes.WorkerPool(4)
     yield running
     running.close()
     assert not any(process.is_alive() for process in running._processes)
@@ -61,25 +61,25 @@ class TestEnvironments:
 
 
 class TestReading:
-    def test_only_the_right_way_reads_each_sample_once(self, crew, packed):
-        found = {each.way: each for each in nodes.compare_ways(crew, packed, SAMPLES)}
+    def test_only_the_right_way_reads_each_sample_once(self, pool, packed):
+        found = {each.way: each for each in nodes.compare_ways(pool, packed, SAMPLES)}
         assert found[reading.SRUN].exact and found[reading.SRUN].nodes == 2
         assert found[reading.LOCAL].times == {0: SAMPLES // 2, 2: SAMPLES // 2}
-        assert found[reading.SCRIPT].told == f"{SAMPLES} four times"
+        assert found[reading.SCRIPT].summary == f"{SAMPLES} four times"
         all_ways = tuple(found.values())
         assert "4 ranks on 2 nodes" in reading.finding(all_ways)
         assert reading.LOCAL in reading.alt_text(all_ways)
         assert draw.readings(all_ways).get_axes()
 
-    def test_a_lost_sample_is_said_in_the_title(self, crew, packed):
-        right, *others = nodes.compare_ways(crew, packed, SAMPLES)
+    def test_a_lost_sample_is_said_in_the_title(self, pool, packed):
+        right, *others = nodes.compare_ways(pool, packed, SAMPLES)
         cut = dataclasses.replace(right, shares=right.shares[:3])
-        assert "did not read" in reading.finding((cut, *others)) and "60 never" in cut.told
+        assert "did not read" in reading.finding((cut, *others)) and "60 never" in cut.summary
 
-    def test_a_rank_that_is_bound_to_one_cpu_sees_one(self, crew, packed):
-        (share,) = crew.run(work.read, [environments.srun(0)], path=str(packed), bound_to=1)
+    def test_a_rank_that_is_bound_to_one_cpu_sees_one(self, pool, packed):
+        (share,) = pool.run(work.read, [environments.srun(0)], path=str(packed), bound_to=1)
         assert share.cpus == 1
-        (after,) = crew.run(work.read, [environments.srun(0)], path=str(packed))
+        (after,) = pool.run(work.read, [environments.srun(0)], path=str(packed))
         assert after.cpus >= 1 and after.place.world_size == 4
 
     def test_one_cpu_is_told_with_its_price_or_as_unclear(self):
@@ -90,42 +90,44 @@ class TestReading:
 
 
 class TestCrew:
-    def test_a_rank_that_fails_is_told_and_the_crew_works_on(self, crew, packed):
+    def test_a_rank_that_fails_is_told_and_the_crew_works_on(self, pool, packed):
         with pytest.raises(ResourceError, match=r"gone\.arrow"):
-            crew.run(work.read, [environments.srun(0)], path="gone.arrow")
-        assert crew.run(work.read, [environments.srun(0)], path=str(packed))
+            pool.run(work.read, [environments.srun(0)], path="gone.arrow")
+        assert pool.run(work.read, [environments.srun(0)], path=str(packed))
 
-    def test_more_ranks_than_processes_are_refused(self, crew):
+    def test_more_ranks_than_processes_are_refused(self, pool):
         with pytest.raises(ResourceError, match="5 ranks are wanted"):
-            crew.run(work.default_workers_here, [environments.srun(0)] * 5)
+            pool.run(work.default_workers_here, [environments.srun(0)] * 5)
 
 
-def test_scaling_is_measured_on_both_storages_and_drawn(crew, packed):
-    found = nodes.measure_scaling(crew, packed, SlowConfig(latency_s=0, bandwidth_bytes_s=1e6), rounds=1)
+def test_scaling_is_measured_on_both_storages_and_drawn(pool, packed):
+    found = nodes.measure_scaling(pool, packed, SlowConfig(latency_s=0, bandwidth_bytes_s=1e6), rounds=1)
     assert set(found.runs) == {SHARED, OWN} and set(found.runs[OWN]) == {1, 2, 4}
-    assert found.efficiency(OWN, 1) == 1.0 and "2 ranks reach" in found.told(2)
+    assert found.efficiency(OWN, 1) == 1.0 and "2 ranks reach" in found.summary(2)
     assert "worth" in found.finding or not found.storage
     assert found.finding in found.alt_text and draw.scaling(found).get_axes()
 
 
-def test_a_stopped_training_goes_on_to_the_loss_of_one_that_was_not(crew, packed, tmp_path):
-    found = nodes.measure_stop(crew, packed, tmp_path, epochs=3)
+def test_a_stopped_training_goes_on_to_the_loss_of_one_that_was_not(pool, packed, tmp_path):
+    found = nodes.measure_stop(pool, packed, tmp_path, epochs=3)
     assert found.first.interrupted and not found.second.interrupted and found.second.resumed_at is not None
     assert found.second.resumed_at > (1, 0)
     assert found.second.epochs[-1].loss == pytest.approx(found.whole.epochs[-1].loss, abs=1e-5)
-    assert len(found.told) == 3
+    assert len(found.summary) == 3
 
 
 class TestSubmitting:
     def test_without_slurm_the_reason_is_told_and_the_command(self, packed, monkeypatch, tmp_path):
         monkeypatch.setattr(submitting.os, "environ", {"PATH": str(tmp_path)})
         sent = nodes.read_on_cluster(packed)
-        assert "no `sbatch`" in sent.told and sent.command == "slurm/submit SITE 10_read -- train.arrow seen"
+        assert (
+            "no `sbatch`" in sent.summary and sent.command == "slurm/submit SITE 10_read -- train.arrow seen"
+        )
 
     def test_a_site_that_is_named_is_taken_and_a_wrong_one_is_told(self, packed, monkeypatch):
         monkeypatch.setenv("COURSE_SITE", "nowhere")
         assert nodes.site_here() == ("nowhere", "")
-        assert "no site 'nowhere'" in nodes.read_on_cluster(packed).told
+        assert "no site 'nowhere'" in nodes.read_on_cluster(packed).summary
 
     def test_a_local_cluster_that_is_down_is_no_site(self, tmp_path):
         sbatch = tmp_path / "sbatch"
@@ -142,8 +144,8 @@ class TestSubmitting:
         assert nodes.site_here(told) == ("local", "")
 
     def test_what_a_job_came_to_is_said(self):
-        def told(state, **more):
-            return submitting.Submitted("x", "", "7", state, **more).told
+        def summary(state, **more):
+            return submitting.Submitted("x", "", "7", state, **more).summary
 
-        assert "ended as FAILED" in told("FAILED") and "cancelled" in told("PENDING")
-        assert told("COMPLETED", count="all") == "Job 7 ended well: all."
+        assert "ended as FAILED" in summary("FAILED") and "cancelled" in summary("PENDING")
+        assert summary("COMPLETED", count="all") == "Job 7 ended well: all."

@@ -114,7 +114,7 @@ def test_forked_workers_of_a_seeking_reader_get_wrong_samples_and_of_a_positiona
         good = squashfs.count_wrong(positional, truth, seconds=0.5)
         assert (good.wrong, good.errors) == (0, 0) and good.reads > 100
         bad = squashfs.count_wrong(seeking, truth, seconds=1.5, workers=4)
-        assert bad.wrong > 0 and "wrong samples" in bad.told("seeking")
+        assert bad.wrong > 0 and "wrong samples" in bad.summary("seeking")
         assert "no error told of it" in bad.in_words and "did not meet" in good.in_words
 
 

@@ -56,7 +56,7 @@ def test_sigterm_leaves_nothing_and_what_sigkill_leaves_the_next_stage_removes(p
     half, whole = rows["copying", "SIGKILL"], rows["using", "SIGKILL"]
     assert 0 < half.left_bytes < whole.left_bytes and half.state == whole.state == "leftover"
     assert whole.reused and not half.reused
-    assert "left nothing" in rows["copying", "SIGTERM"].told
+    assert "left nothing" in rows["copying", "SIGTERM"].summary
 
 
 def test_epochs_are_measured_and_the_copy_pays_on_slow_storage(images, packed, place):

@@ -17,7 +17,7 @@ import pytest
 
 from smallfiles.errors import ResourceError
 from smallfiles.loading import BadSampleError, LoaderConfig, WorkerDiedError, make_loader
-from smallfiles.loading.killed import Crew, check_shared_memory, explain
+from smallfiles.loading.killed import WorkerMemory, check_shared_memory, explain
 from smallfiles.loading.loader import choose_mode
 
 PROCESSES = LoaderConfig(mode="processes", workers=2, batch=8)
@@ -89,19 +89,19 @@ def test_the_workers_end_soon_after_a_failure(tmp_path):
     ],
 )
 def test_what_torch_says_is_translated(text, words):
-    found = explain(RuntimeError(text), Crew(2, 2, 1 << 20))
+    found = explain(RuntimeError(text), WorkerMemory(2, 2, 1 << 20))
     assert all(word in str(found) for word in words)
 
 
 def test_other_errors_are_left_alone():
-    assert explain(RuntimeError("CUDA error: out of memory"), Crew(2, 2, 1)) is None
+    assert explain(RuntimeError("CUDA error: out of memory"), WorkerMemory(2, 2, 1)) is None
 
 
 def test_shared_memory_that_is_too_small_is_refused_before_the_start(tmp_path):
     free = os.statvfs("/dev/shm").f_bavail * os.statvfs("/dev/shm").f_frsize
     with pytest.raises(ResourceError, match="2 workers with 3 batches ahead need"):
-        check_shared_memory(Crew(2, 3, free // 5))
-    check_shared_memory(Crew(0, 3, free))
+        check_shared_memory(WorkerMemory(2, 3, free // 5))
+    check_shared_memory(WorkerMemory(0, 3, free))
     assert choose_mode(LoaderConfig(), 8, free // 5) == "threads"
     assert choose_mode(LoaderConfig(), 8, 1000) == "processes"
     assert choose_mode(LoaderConfig(), 2, 1000) == "threads"

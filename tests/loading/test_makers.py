@@ -33,7 +33,7 @@ def torn(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
+def summary(tmp_path_factory):
     samples = sets.stub_samples(30, captions=True)
     return formats.open(sets.write(samples, tmp_path_factory.mktemp("told") / "x.arrow"))
 

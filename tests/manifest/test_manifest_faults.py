@@ -11,7 +11,7 @@ from smallfiles.errors import ManifestError, SourceError
 from smallfiles.manifest import Manifest
 
 
-def told(*arguments, **more):
+def summary(*arguments, **more):
     with pytest.raises(ManifestError) as caught:
         Manifest.from_columns(*arguments, **more)
     return str(caught.value)
@@ -34,21 +34,21 @@ def told(*arguments, **more):
     ],
 )
 def test_a_bad_path_is_named(path, words):
-    assert words in told(["good", path], [0, 0])
+    assert words in summary(["good", path], [0, 0])
 
 
 def test_many_bad_paths_are_counted_and_the_first_few_named():
-    message = told([f"/data/{row}.jpg" for row in range(1000)] + ["good"], [0] * 1001)
+    message = summary([f"/data/{row}.jpg" for row in range(1000)] + ["good"], [0] * 1001)
     assert message.startswith("1,000 paths are not usable: '/data/0.jpg' is an absolute path, '/data/1.jpg'")
     assert "and 995 more" in message
     assert "Make the paths relative" in message
 
 
 def test_paths_given_more_than_once_are_named_once():
-    message = told(["b", "a", "c", "a", "b", "a"], [0] * 6)
+    message = summary(["b", "a", "c", "a", "b", "a"], [0] * 6)
     assert message.startswith("2 paths are given more than once: 'a', 'b';")
     many = [f"{row:07d}" for row in range(250_000)]
-    assert "1 path is given more than once: '0199999'" in told([*many, "0199999"], [0] * 250_001)
+    assert "1 path is given more than once: '0199999'" in summary([*many, "0199999"], [0] * 250_001)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_paths_given_more_than_once_are_named_once():
     ],
 )
 def test_a_bad_label_is_named_with_its_path(label, words):
-    assert words in told(["a", "b"], [0, label], classes=["x", "y", "z"])
+    assert words in summary(["a", "b"], [0, label], classes=["x", "y", "z"])
 
 
 @pytest.mark.parametrize(
@@ -89,18 +89,18 @@ def test_a_bad_label_is_named_with_its_path(label, words):
     ids=str,
 )
 def test_an_array_of_something_else_is_no_label_column(labels):
-    assert told(["a", "b"], labels)
+    assert summary(["a", "b"], labels)
 
 
 def test_a_label_beyond_32_bits_is_refused_without_a_class_list_too():
-    assert "outside the range of 32 bits: -2147483649 ('a')" in told(["a"], [-(2**31) - 1])
+    assert "outside the range of 32 bits: -2147483649 ('a')" in summary(["a"], [-(2**31) - 1])
 
 
 @pytest.mark.parametrize(
     "captions", ["text", ["x", None], [1], [["x"]], [b"x"], ["\ud800"], None, 5, {"a": 1}], ids=repr
 )
 def test_captions_that_are_no_list_of_strings_are_named(captions):
-    message = told(["a", "b"], [["fine"], captions], target="captions")
+    message = summary(["a", "b"], [["fine"], captions], target="captions")
     assert "without a list of captions" in message
     assert "('b')" in message
 
@@ -111,26 +111,26 @@ def test_captions_that_are_no_list_of_strings_are_named(captions):
     ids=str,
 )
 def test_an_arrow_column_of_something_else_is_no_caption_column(captions):
-    assert "aptions" in told(["a", "b"], captions, target="captions")
+    assert "aptions" in summary(["a", "b"], captions, target="captions")
 
 
 @pytest.mark.parametrize("size", [-1, 1.5, True, "1", 2**63])
 def test_a_bad_size_is_named(size):
-    message = told(["a", "b"], [0, 0], sizes=[None, size])
+    message = summary(["a", "b"], [0, 0], sizes=[None, size])
     assert "1 size is" in message
     assert "('b')" in message
 
 
 @pytest.mark.parametrize("value", ["", "0" * 63, "0" * 64 + "\n", "A" * 64, 5, b"0" * 64])
 def test_a_bad_sha256_is_named(value):
-    message = told(["a", "b"], [0, 0], sha256=[None, value])
+    message = summary(["a", "b"], [0, 0], sha256=[None, value])
     assert "1 sha256 is" in message
     assert "('b')" in message
 
 
 @pytest.mark.parametrize("meta", [[], "x", 1, {1: 2}, {"a": float("nan")}, {"a": {1, 2}}, {"a": b"x"}])
 def test_a_meta_entry_that_is_no_json_object_is_named(meta):
-    message = told(["a", "b"], [0, 0], metas=[None, meta])
+    message = summary(["a", "b"], [0, 0], metas=[None, meta])
     assert "1 meta entry is not a JSON object" in message
     assert "('b')" in message
 
@@ -138,7 +138,7 @@ def test_a_meta_entry_that_is_no_json_object_is_named(meta):
 def test_arrow_meta_must_hold_json_objects():
     assert Manifest.from_columns(["a", "b"], [0, 0], metas=pa.array(['{"x": 1}', None])).meta(0) == {"x": 1}
     for text in ("[]", "{", "5", '"x"'):
-        assert "not a JSON object" in told(["a"], [0], metas=pa.array([text]))
+        assert "not a JSON object" in summary(["a"], [0], metas=pa.array([text]))
 
 
 def test_meta_keeps_half_a_surrogate_pair_which_utf8_cannot(tmp_path):
@@ -148,7 +148,7 @@ def test_meta_keeps_half_a_surrogate_pair_which_utf8_cannot(tmp_path):
 
 
 def test_columns_of_different_length_are_told_with_their_lengths():
-    assert "path 2, label 1, bytes 3" in told(["a", "b"], [0], sizes=[1, 2, 3])
+    assert "path 2, label 1, bytes 3" in summary(["a", "b"], [0], sizes=[1, 2, 3])
 
 
 @pytest.mark.parametrize(
@@ -166,18 +166,18 @@ def test_columns_of_different_length_are_told_with_their_lengths():
     ids=str,
 )
 def test_a_bad_header_is_refused(header):
-    assert told(["a"], [0], **header)
+    assert summary(["a"], [0], **header)
 
 
 def test_arrow_paths_that_are_not_utf8_or_null_are_refused():
     broken = pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, 1], np.int32)), pa.py_buffer(b"\xff"))
-    assert "malformed" in told(broken, [0])
-    assert "missing: row 1" in told(pa.array(["a", None]), [0, 0])
-    assert "Arrow type int64" in told(pa.array([1]), [0])
+    assert "malformed" in summary(broken, [0])
+    assert "missing: row 1" in summary(pa.array(["a", None]), [0, 0])
+    assert "Arrow type int64" in summary(pa.array([1]), [0])
 
 
 def test_a_long_entry_is_cut_in_the_message():
-    message = told(["/" + "x" * 10**6], [0])
+    message = summary(["/" + "x" * 10**6], [0])
     assert len(message) < 500
     assert "1,000,003 characters" in message
 

@@ -9,8 +9,8 @@ from benchmarks import decoding as others
 from smallfiles.cli import main
 from smallfiles.errors import UsageError
 from smallfiles.measure import BenchConfig, decoding
-from smallfiles.measure.decoding_crew import crew
 from smallfiles.measure.decoding_methods import SIZE, candidates
+from smallfiles.measure.decoding_pool import worker_pool
 from smallfiles.measure.workers import WorkFailed
 
 METHODS, PEERS = candidates(others.__name__)
@@ -86,7 +86,7 @@ def test_a_method_that_does_not_exist_is_named():
 
 def test_a_method_that_fails_gives_a_reason_and_the_others_go_on(folder):
     good = decoding.jpegs(folder, 3)
-    with crew([good[0], b"\xff\xd8\xff broken", good[1], good[2]], 2, 0, others.__name__) as hands:
+    with worker_pool([good[0], b"\xff\xd8\xff broken", good[1], good[2]], 2, 0, others.__name__) as hands:
         failed = []
         names = ["Pillow, antialias", "simplejpeg"]
         assert decoding._measured(hands, names, "decode", 2, BenchConfig(repeats=1), failed) == []
@@ -96,7 +96,7 @@ def test_a_method_that_fails_gives_a_reason_and_the_others_go_on(folder):
 
 
 def test_a_process_that_was_killed_is_told_and_replaced(folder):
-    with crew(decoding.jpegs(folder, 3), 1, 0) as hands:
+    with worker_pool(decoding.jpegs(folder, 3), 1, 0) as hands:
         hands.run("simplejpeg")
         hands._hands[""][0].process.kill()
         with pytest.raises(WorkFailed, match="was killed by SIGKILL"):
@@ -117,7 +117,7 @@ def test_the_quality_for_ffcv_gives_files_of_that_size():
 def test_every_peer_gives_all_pictures(name, folder):
     if not PEERS[name].installed():
         pytest.skip("not installed")
-    with crew(decoding.jpegs(folder, 10), 2, 0, others.__name__) as hands:
+    with worker_pool(decoding.jpegs(folder, 10), 2, 0, others.__name__) as hands:
         try:
             outcome = hands.run(name)
         except WorkFailed as error:

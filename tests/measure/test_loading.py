@@ -23,10 +23,10 @@ from smallfiles.errors import UsageError
 from smallfiles.measure import load, ratio
 from smallfiles.measure.loading import LoadBenchConfig, bench_loading, run
 from smallfiles.measure.loading.breakdown import Stages
-from smallfiles.measure.loading.crew import Crew
 from smallfiles.measure.loading.ours import First, Ours, first_of, run_ours
 from smallfiles.measure.loading.passes import Pass, taken
 from smallfiles.measure.loading.peer import Peer, Setting
+from smallfiles.measure.loading.pool import WorkerPool
 from smallfiles.measure.loading.shown import tables
 from smallfiles.measure.workers import WorkFailed
 from smallfiles.pack import PackConfig, pack
@@ -266,7 +266,7 @@ def test_a_peer_that_fails_is_one_line_and_costs_the_others_nothing(
 
 
 def test_a_case_that_fails_says_why(folder, tmp_path):
-    hands = Crew(SMALL)
+    hands = WorkerPool(SMALL)
     with pytest.raises(WorkFailed, match=r"gone\.arrow"):
         hands.run(Ours("gone, threads", tmp_path / "gone.arrow", "arrow", "threads", 1, 5))
     assert hands.run(Ours("x", folder / "x.arrow", "arrow", "threads", 1, 5)).samples == 5

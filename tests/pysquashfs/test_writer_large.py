@@ -49,7 +49,7 @@ def sparse_image(path, settings, items):
 
 
 @pytest.fixture(scope="module")
-def beyond(tmp_path_factory):
+def gain_beyond(tmp_path_factory):
     """An image whose data passes 4 GiB, with a file before, one of more than 4 GiB, and some behind."""
     path = tmp_path_factory.mktemp("large") / "x.sqfs"
     items = [("a/first", b"1" * 5000), ("big", 4100), ("a/behind", b"2" * 5000), ("z", b"3"), ("zero", b"")]
@@ -61,8 +61,8 @@ def beyond(tmp_path_factory):
 SMALL = {"a/first": b"1" * 5000, "a/behind": b"2" * 5000, "z": b"3", "zero": b""}
 
 
-def test_we_read_beyond_4_gib(beyond):
-    with SquashFS(beyond, cache=False) as image:
+def test_we_read_beyond_4_gib(gain_beyond):
+    with SquashFS(gain_beyond, cache=False) as image:
         assert {name: image.read(name) for name in SMALL} == SMALL
         assert image.stat("big").size == 4100 * MIB
         files = image.index.files
@@ -70,20 +70,20 @@ def test_we_read_beyond_4_gib(beyond):
         assert image.info()["share_one_read"] == 1.0
 
 
-def test_tools_read_beyond_4_gib(beyond, need_tool):
+def test_tools_read_beyond_4_gib(gain_beyond, need_tool):
     unsquashfs, rdsquashfs = (need_tool(name, PACKAGES[name]) for name in ("unsquashfs", "rdsquashfs"))
     for name in ("a/behind", "z"):
-        assert run(unsquashfs, "-cat", beyond, name) == SMALL[name]
-        assert run(rdsquashfs, "-c", name, beyond) == SMALL[name]
-    assert str(4100 * MIB) in run(unsquashfs, "-lls", beyond).decode()
+        assert run(unsquashfs, "-cat", gain_beyond, name) == SMALL[name]
+        assert run(rdsquashfs, "-c", name, gain_beyond) == SMALL[name]
+    assert str(4100 * MIB) in run(unsquashfs, "-lls", gain_beyond).decode()
 
 
-def test_the_kernel_reads_beyond_4_gib(beyond, tmp_path):
+def test_the_kernel_reads_beyond_4_gib(gain_beyond, tmp_path):
     if os.geteuid() != 0 or not Path("/dev/loop-control").exists():
         pytest.skip("a loop mount needs root and loop devices")
     folder = tmp_path / "loop"
     folder.mkdir()
-    run("mount", "-t", "squashfs", "-o", "loop,ro", beyond, folder)
+    run("mount", "-t", "squashfs", "-o", "loop,ro", gain_beyond, folder)
     try:
         assert {name: (folder / name).read_bytes() for name in SMALL} == SMALL
         with (folder / "big").open("rb") as file:
@@ -104,7 +104,7 @@ def test_compressed_data_beyond_4_gib_of_a_file_is_counted(tmp_path, need_tool):
     assert run(need_tool("unsquashfs", "squashfs-tools"), "-cat", tmp_path / "x.sqfs", "small") == b"s"
 
 
-def test_inodes_are_short_where_numbers_are_small(tmp_path, beyond):
+def test_inodes_are_short_where_numbers_are_small(tmp_path, gain_beyond):
     from pysquashfs.writer.inodes import file_inode
 
     small, large = file_inode(1, 96, 10, b""), file_inode(1, 1 << 32, 10, b"")

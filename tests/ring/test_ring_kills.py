@@ -42,7 +42,7 @@ class Program:
         os.kill(self.pid, number)
         return self.wait()
 
-    def told(self):
+    def summary(self):
         """What it wrote to standard error."""
         return self.errors.read_text()
 
@@ -108,7 +108,7 @@ def kill_producers(count, seed, config, same, delay_s=0.002):
                     same(batch, Numbers(), PLAN, epoch, number)
                     seen += 1
                     if rng.random() < 0.3 and len(victims) < count:
-                        producers = loader._own.filler._workshop._producers.values()
+                        producers = loader._own.filler._pool._producers.values()
                         pids = [producer.process.pid for producer in list(producers)]
                         alive = [pid for pid in pids if pid not in victims]
                         time.sleep(rng.random() * delay_s)
@@ -127,7 +127,7 @@ def kill_producers(count, seed, config, same, delay_s=0.002):
 @pytest.fixture
 def patient(monkeypatch):
     """On a busy machine several in a row may be killed before they begin."""
-    monkeypatch.setattr("smallfiles.ring.workshop._DEATHS_BEFORE_BEGINNING", 50)
+    monkeypatch.setattr("smallfiles.ring.pool._DEATHS_BEFORE_BEGINNING", 50)
 
 
 def test_producers_killed_at_random_moments_cost_no_batch(config, same, patient):
@@ -183,7 +183,7 @@ def test_an_interrupted_trainer_goes_on_at_the_batch_it_was_at(programs, where, 
     assert trainer.wait() == 0
     assert filler.wait() == 0
     check(lines(log), 40, repeats=kills)
-    assert filler.told().count("left at batch") == kills
+    assert filler.summary().count("left at batch") == kills
 
 
 def after(line):
@@ -206,7 +206,7 @@ def test_a_killed_filler_is_told_and_its_successor_goes_on(programs, where, tmp_
     assert trainer.wait() == 0
     assert filler.wait() == 0
     check(lines(log), 30)
-    assert "is gone; waiting up to 60 s for a new one" in trainer.told()
+    assert "is gone; waiting up to 60 s for a new one" in trainer.summary()
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in orphans))
 
 
@@ -218,7 +218,7 @@ def test_a_new_filler_of_other_batches_is_refused_by_the_trainer(programs, where
     filler.kill()
     programs("fill", where, "train", 10, 0, 1)
     assert trainer.wait() == 1
-    assert "ring train holds other batches: 50 samples in batches of 8, seed 6" in trainer.told()
+    assert "ring train holds other batches: 50 samples in batches of 8, seed 6" in trainer.summary()
 
 
 def test_what_a_kill_of_everything_leaves_is_small_and_taken_over(programs, where, tmp_path):

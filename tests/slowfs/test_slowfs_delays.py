@@ -38,7 +38,7 @@ class TestConfig:
 
     def test_it_is_told_in_words_and_as_a_command(self):
         config = SlowConfig(0.0025, 8, 2e8, 0.5, 3)
-        assert config.told() == "2.5 ms an operation, 8 at once, 200 MB/s, jitter 0.5"
+        assert config.summary() == "2.5 ms an operation, 8 at once, 200 MB/s, jitter 0.5"
         assert SlowConfig().to_cli("data", "my slow").endswith("slowfs data 'my slow' --latency-ms 2")
 
     def test_a_command_means_the_configuration_that_printed_it(self):

@@ -14,7 +14,7 @@ import pytest
 
 from smallfiles.errors import OutputExistsError, ResourceError, SmallfilesError, UsageError
 from smallfiles.sources import synthetic
-from smallfiles.sources.synthetic import crew, plans, trees
+from smallfiles.sources.synthetic import plans, pool, trees
 
 TINY = {"size": (64, 48), "show_progress": False}
 
@@ -48,14 +48,14 @@ def test_a_picture_is_the_same_in_every_tree(tmp_path):
 
 def test_pictures_at_full_size_are_the_same_from_one_process_and_from_two():
     plan = plans.Plan(7, 12, 0, 0, 10, (500, 375))
-    with crew.Crew(plan, 2) as two, crew.Crew(plan, 1) as one:
+    with pool.WorkerPool(plan, 2) as two, pool.WorkerPool(plan, 1) as one:
         assert list(two.draw(range(12))) == list(one.draw(range(12)))
 
 
 def test_pictures_come_in_the_order_asked_for():
     plan = plans.Plan(7, 30, 0, 0, 10, (64, 48))
     order = [29, 0, 7, 7, 3, 28, 1, 12, 5, 4, 3, 2]
-    with crew.Crew(plan, 2) as drawers:
+    with pool.WorkerPool(plan, 2) as drawers:
         assert list(drawers.draw(order)) == [plans.file_bytes(plan, index) for index in order]
 
 
@@ -162,12 +162,12 @@ def test_a_parent_that_is_a_file_gives_a_sentence(tmp_path):
 
 
 def test_a_killed_drawer_gives_a_sentence_and_leaves_nothing(tmp_path, monkeypatch):
-    def hire_and_kill(plan, real=crew._hire):
+    def hire_and_kill(plan, real=pool._hire):
         drawer = real(plan)
         drawer.kill()
         return drawer
 
-    monkeypatch.setattr(crew, "_hire", hire_and_kill)
+    monkeypatch.setattr(pool, "_hire", hire_and_kill)
     with pytest.raises(ResourceError, match=r"ended early \(exit status -9\)"):
         synthetic.make(tmp_path / "out", "folder", count=40, workers=2, **TINY)
     assert not list(tmp_path.iterdir())

@@ -137,13 +137,13 @@ def run_trial(path: Path, way: str, seconds: float, workers: int) -> Trial:
     moves = offsets_of(path) != before if before else False
     context = multiprocessing.get_context("fork")
     channels = [context.Pipe(duplex=False) for _ in range(workers)]
-    crew = [
+    pool = [
         context.Process(target=_work, args=(get_read, sums, seconds, number, sender), daemon=True)
         for number, (_, sender) in enumerate(channels)
     ]
-    for process in crew:
+    for process in pool:
         process.start()
-    counts = [_answer(process, channel[0], seconds) for process, channel in zip(crew, channels, strict=True)]
+    counts = [_answer(process, channel[0], seconds) for process, channel in zip(pool, channels, strict=True)]
     alive = [count for count in counts if count is not None]
     return Trial(
         way,

@@ -97,12 +97,12 @@ class Mixing:
         ideal = median(self.ideal.classes)
         plain, best = self.line("full shuffle")[0], self.line("class order")[-1]
         enough = next((m for m in self.line("class order") if median(m.classes) >= NEAR * ideal), None)
-        ordered = f"in class order {median(best.classes):.0f} with {_told(best.buffer)}"
+        ordered = f"in class order {median(best.classes):.0f} with {_summary(best.buffer)}"
         if enough is not None:
-            ordered = f"in class order that takes {_told(enough.buffer)}"
+            ordered = f"in class order that takes {_summary(enough.buffer)}"
         return (
             f"Shuffled at packing, a batch holds {median(plain.classes):.0f} classes with "
-            f"{_told(plain.buffer)}; {ordered} (ideal: {ideal:.0f})"
+            f"{_summary(plain.buffer)}; {ordered} (ideal: {ideal:.0f})"
         )
 
     def advice(self, mean_bytes: float, workers: int) -> str:
@@ -116,7 +116,7 @@ class Mixing:
         chosen = next((mix for mix in line if median(mix.met_again) < FEW), line[-1])
         memory = bytes_text(chosen.buffer * mean_bytes * workers)
         return (
-            f"With {_told(chosen.buffer)}, **{median(chosen.met_again):.1%}** of the pairs had met in the "
+            f"With {_summary(chosen.buffer)}, **{median(chosen.met_again):.1%}** of the pairs had met in the "
             f"epoch before, without one {median(line[0].met_again):.0%}. In {workers} "
             f"workers such buffers hold **{memory}** of our images, out of the memory of the job."
         )
@@ -196,10 +196,10 @@ def _generator(seed: int, epoch: int) -> np.random.Generator:
 
 
 def _in_words(mix: Mix) -> str:
-    return f"{_told(mix.buffer)} {median(mix.classes):.0f} classes, {median(mix.met_again):.1%} met again"
+    return f"{_summary(mix.buffer)} {median(mix.classes):.0f} classes, {median(mix.met_again):.1%} met again"
 
 
-def _told(buffer: int) -> str:
+def _summary(buffer: int) -> str:
     return "no buffer" if buffer == 1 else f"a buffer of {buffer:,}"
 
 

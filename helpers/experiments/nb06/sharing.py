@@ -36,7 +36,7 @@ class Trial:
     wrong: int
     errors: int
 
-    def told(self, name: str) -> str:
+    def summary(self, name: str) -> str:
         """The count in words."""
         errors = f", and {self.errors:,} raised" if self.errors else ""
         return f"{name}: **{self.wrong:,} wrong samples** of {self.reads:,}{errors}"
@@ -76,19 +76,19 @@ def count_wrong(
     sums = [xxhash.xxh3_64_intdigest(data) for data in truth]
     context = multiprocessing.get_context("fork")
     channels = [context.Pipe(duplex=False) for _ in range(workers)]
-    crew = [
+    pool = [
         context.Process(target=_work, args=(read, sums, seconds, seed, sender), daemon=True)
         for seed, (_, sender) in enumerate(channels)
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # a kernel has threads; the workers use none
-        for process in crew:
+        for process in pool:
             process.start()
     for _, sender in channels:
         sender.close()
     found = [
         _answer(process, receiver, seconds + spare_s)
-        for process, (receiver, _) in zip(crew, channels, strict=True)
+        for process, (receiver, _) in zip(pool, channels, strict=True)
     ]
     return Trial(*(sum(counts) for counts in zip(*found, strict=True)))
 

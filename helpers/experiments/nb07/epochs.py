@@ -140,7 +140,9 @@ def measure_epochs(
         ]
         found = interleaved(cases, repeats, seed=0, what="epochs")
         note = (
-            "" if slow_packed.how == "fuse" else f"{slow_packed.told} The copy's reads are timed there too."
+            ""
+            if slow_packed.how == "fuse"
+            else f"{slow_packed.summary} The copy's reads are timed there too."
         )
     seconds = {name: tuple(outcome.seconds for outcome in outcomes) for name, outcomes in found.items()}
     return Epochs(
@@ -150,7 +152,7 @@ def measure_epochs(
         seconds[COPY],
         len(paths),
         size,
-        storage.told(),
+        storage.summary(),
         note,
     )
 

@@ -45,7 +45,7 @@ class Killed:
     after_bytes: int
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """One line of a table."""
         left = f"{bytes_text(self.left_bytes)} ({self.state})" if self.left_bytes else "nothing"
         nxt = "used what was there" if self.reused else "copied anew"

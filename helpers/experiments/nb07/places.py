@@ -29,15 +29,15 @@ def named_table(env: Mapping[str, str] | None = None) -> str:
     """All names that sites give to node-local storage, and what is behind them here, one a line."""
     found = dict(nodelocal.named_directories(env))
     lines = [
-        f"{variable:{_WIDTH}} {_told(found[variable], variable) if variable in found else 'not set'}"
+        f"{variable:{_WIDTH}} {_summary(found[variable], variable) if variable in found else 'not set'}"
         for variable in nodelocal.VARIABLES
     ]
     shared = str(nodelocal.SHARED_MEMORY)
-    told = _told(found[""], "") if "" in found else "is one of those above"
+    told = _summary(found[""], "") if "" in found else "is one of those above"
     return "\n".join([*lines, f"{shared:{_WIDTH}} {told}"])
 
 
-def _told(path: Path, variable: str) -> str:
+def _summary(path: Path, variable: str) -> str:
     problem = nodelocal.problem_of(path)
     name = f"{path} " if variable else ""
     if problem is not None:

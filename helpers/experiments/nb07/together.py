@@ -32,7 +32,7 @@ class Rank:
     copied: bool
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """In words."""
         did = "copied" if self.copied else "waited"
         return f"rank {self.number} {did} for {self.ended_s - self.began_s:.2f} s"
@@ -84,7 +84,7 @@ class Together:
     @property
     def alt_text(self) -> str:
         """The figure in words."""
-        return f"Timeline. {self.finding}. {', '.join(rank.told for rank in self.ranks)}."
+        return f"Timeline. {self.finding}. {', '.join(rank.summary for rank in self.ranks)}."
 
 
 def measure_together(
@@ -117,5 +117,5 @@ def measure_together(
         Rank(number, result["began"] - first, result["ended"] - first, not result["reused"])
         for number, result in enumerate(results)
     )
-    told = storage.told() if mounted else "as fast as this disk"
+    told = storage.summary() if mounted else "as fast as this disk"
     return Together(ranks, results[0]["bytes"], delivered if mounted else None, left, told)

@@ -14,7 +14,7 @@ import torch
 _ROUNDS = 10
 
 
-def told(batch: torch.Tensor) -> str:
+def summary(batch: torch.Tensor) -> str:
     """A sentence on copying this batch to the GPU, from pageable and from pinned memory.
 
     Args:

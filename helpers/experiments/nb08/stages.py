@@ -70,7 +70,7 @@ class Followed:
         """The stage that takes most."""
         return max(STAGES, key=self.median_s)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """One line in words."""
         parts = ", ".join(f"{stage} {1e3 * self.median_s(stage):.1f}" for stage in STAGES)
         return f"{self.way}: {1e3 * self.total_s:.0f} ms ({parts})"
@@ -98,7 +98,7 @@ class Following:
     @property
     def alt_text(self) -> str:
         """The figure in words."""
-        told = "; ".join(way.told() for way in self.ways)
+        told = "; ".join(way.summary() for way in self.ways)
         return f"Stacked bars of a batch's time by stage. {self.finding}. {told}."
 
     @property

@@ -68,7 +68,7 @@ class Throughput:
         return told
 
     @property
-    def beyond(self) -> str:
+    def gain_beyond(self) -> str:
         """What more workers than CPUs did."""
         few = [count for _, count in self.runs if count <= self.cpus]
         many = max(count for _, count in self.runs)

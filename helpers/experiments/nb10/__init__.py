@@ -1,7 +1,7 @@
 """Experiments on many nodes, played on one machine: who reads what, what scales, what a time limit costs.
 
     environments    what srun, torchrun and a job script tell a process
-    crew, work      processes that play ranks, and what they do
+    pool, work      processes that play ranks, and what they do
     reading         every sample exactly once, and three ways to miss that
     scaling         more ranks on one storage
     stopping        a training that is asked to stop, and goes on
@@ -12,7 +12,7 @@ all "nodes" here, so times are measured only where that does not matter, or is w
 runs them.
 """
 
-from helpers.experiments.nb10.crew import Crew
+from helpers.experiments.nb10.pool import WorkerPool
 from helpers.experiments.nb10.reading import Reading, compare_ways, cost_of_one_cpu
 from helpers.experiments.nb10.scaling import Scaling, measure_scaling
 from helpers.experiments.nb10.stopping import Stopped, measure_stop
@@ -20,7 +20,7 @@ from helpers.experiments.nb10.submitting import ROOT, read_on_cluster, site_here
 
 __all__ = [
     "ROOT",
-    "Crew",
+    "WorkerPool",
     "Reading",
     "Scaling",
     "Stopped",

@@ -15,7 +15,7 @@ from dataclasses import asdict
 
 from smallfiles.machine.ranks import Ranks, ranks
 
-_TOLD = ("SLURM", "SRUN", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "MASTER_", "ROLE_", "TORCHELASTIC")
+_PREFIXES = ("SLURM", "SRUN", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "MASTER_", "ROLE_", "TORCHELASTIC")
 _SHOWN = ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_ID",
           "RANK", "WORLD_SIZE", "LOCAL_RANK")  # fmt: skip
 
@@ -95,7 +95,7 @@ def become(told: Mapping[str, str]) -> None:
         told: What a launcher tells.
     """
     for name in list(os.environ):
-        if name.startswith(_TOLD):
+        if name.startswith(_PREFIXES):
             del os.environ[name]
     os.environ.update(told)
 
@@ -111,7 +111,7 @@ def table(launched: Mapping[str, Mapping[str, str]]) -> str:
     widths = [max(len(how), 9) + 2 for how in launched]
     rows = [["", *launched]]
     rows += [[name, *(told.get(name, "-") for told in launched.values())] for name in names]
-    answers = [_told(ranks(told)) for told in launched.values()]
+    answers = [_summary(ranks(told)) for told in launched.values()]
     rows += [[""] * (1 + len(launched))]
     rows += [[name, *(answer[name] for answer in answers)] for name in answers[0]]
     return "\n".join(_line(row, first, widths).rstrip() for row in rows)
@@ -123,7 +123,7 @@ def _line(row: list[str], first: int, widths: list[int]) -> str:
     )
 
 
-def _told(where: Ranks) -> dict[str, str]:
+def _summary(where: Ranks) -> dict[str, str]:
     known = asdict(where)
     names = {"rank": "rank", "of": "world_size", "local rank": "local_rank", "node": "node"}
     return {shown: str(known[name]) for shown, name in names.items()}

@@ -16,7 +16,7 @@ from helpers.experiments.nb10 import environments
 from smallfiles.measure.record import Spread
 
 if TYPE_CHECKING:
-    from helpers.experiments.nb10.crew import Crew
+    from helpers.experiments.nb10.pool import WorkerPool
     from helpers.experiments.nb10.work import Share
 
 SRUN, SCRIPT, LOCAL = "srun", "python without srun", "local rank taken for the rank"
@@ -48,7 +48,7 @@ class Reading:
         return set(self.times) == {1}
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """What came how often, in words."""
         if self.exact:
             return f"each of {self.samples:,} samples once"
@@ -62,11 +62,11 @@ class Reading:
         return len({share.node for share in self.shares})
 
 
-def compare_ways(crew: Crew, path: Path, samples: int) -> tuple[Reading, ...]:
+def compare_ways(pool: WorkerPool, path: Path, samples: int) -> tuple[Reading, ...]:
     """An epoch on two nodes with two ranks each, three times.
 
     Args:
-        crew: At least four processes.
+        pool: At least four processes.
         path: A packed file.
         samples: How many it has.
     """
@@ -80,7 +80,7 @@ def compare_ways(crew: Crew, path: Path, samples: int) -> tuple[Reading, ...]:
         (SCRIPT, alone, ""),
     )
     return tuple(
-        Reading(way, tuple(crew.run(read, places, path=str(path), as_if=as_if)), samples)
+        Reading(way, tuple(pool.run(read, places, path=str(path), as_if=as_if)), samples)
         for way, places, as_if in ways
     )
 
@@ -91,13 +91,13 @@ def finding(readings: tuple[Reading, ...]) -> str:
     wrong = [reading for reading in readings if not reading.exact]
     who = f"{len(right.shares)} ranks on {right.nodes} nodes"
     if not right.exact:
-        return f"{who} did not read each sample exactly once: {right.told}"
-    return f"{who} read {right.told}; {len(wrong)} wrong ways did not, and ended without an error"
+        return f"{who} did not read each sample exactly once: {right.summary}"
+    return f"{who} read {right.summary}; {len(wrong)} wrong ways did not, and ended without an error"
 
 
 def alt_text(readings: tuple[Reading, ...]) -> str:
     """The figure in words."""
-    told = "; ".join(f"{reading.way}: {reading.told}" for reading in readings)
+    told = "; ".join(f"{reading.way}: {reading.summary}" for reading in readings)
     return f"Samples against ranks, a mark for each sample that a rank read. {finding(readings)}. {told}."
 
 
@@ -127,11 +127,11 @@ class OneCpu:
         return f"Bound to {few} CPU instead of {many}, the rank took **{told}**."
 
 
-def cost_of_one_cpu(crew: Crew, path: Path, *, count: int = 160, rounds: int = 7) -> OneCpu:
+def cost_of_one_cpu(pool: WorkerPool, path: Path, *, count: int = 160, rounds: int = 7) -> OneCpu:
     """Decode with two workers, on two CPUs and on one, as when `srun` is not told the CPUs.
 
     Args:
-        crew: At least one process.
+        pool: At least one process.
         path: A packed file.
         count: Samples to decode.
         rounds: How often.
@@ -144,8 +144,8 @@ def cost_of_one_cpu(crew: Crew, path: Path, *, count: int = 160, rounds: int = 7
     found: dict[int, list[float]] = {cpus: [] for cpus in counts}
     for number in range(rounds + 1):
         for cpus in counts:
-            (share,) = crew.run(read, place, path=str(path), count=count, bound_to=cpus, decode=True)
+            (share,) = pool.run(read, place, path=str(path), count=count, bound_to=cpus, decode=True)
             if number:  # the first of each warms up
                 found[cpus].append(share.seconds)
-    workers = {cpus: crew.run(default_workers_here, place, bound_to=cpus)[0] for cpus in counts}
+    workers = {cpus: pool.run(default_workers_here, place, bound_to=cpus)[0] for cpus in counts}
     return OneCpu({cpus: tuple(seconds) for cpus, seconds in found.items()}, workers)

@@ -17,7 +17,7 @@ from smallfiles import formats
 from smallfiles.slowfs import SlowConfig, open_slow
 
 if TYPE_CHECKING:
-    from helpers.experiments.nb10.crew import Crew
+    from helpers.experiments.nb10.pool import WorkerPool
 
 SHARED, OWN = "one storage for all", "a copy on each node"
 RANKS = (1, 2, 4)
@@ -47,7 +47,7 @@ class Scaling:
         """Share of what so many single ranks would read."""
         return median(self.runs[where][ranks]) / (ranks * median(self.runs[where][1]))
 
-    def told(self, ranks: int) -> str:
+    def summary(self, ranks: int) -> str:
         """How close so many ranks come to the ideal."""
         shares = [f"{self.efficiency(where, ranks):.0%} with {where}" for where in self.runs]
         return f"{ranks} ranks reach {' and '.join(shares)}, of {ranks} times what one rank reads"
@@ -72,11 +72,13 @@ class Scaling:
         return f"Lines of samples per second against ranks. {self.finding}. Medians: {told}."
 
 
-def measure_scaling(crew: Crew, path: Path, storage: SlowConfig | None = None, *, rounds: int = 3) -> Scaling:
+def measure_scaling(
+    pool: WorkerPool, path: Path, storage: SlowConfig | None = None, *, rounds: int = 3
+) -> Scaling:
     """Read with 1, 2 and 4 ranks, a node each, through a slow storage and without it.
 
     Args:
-        crew: At least four processes.
+        pool: At least four processes.
         path: A packed file.
         storage: How slow the shared storage shall be.
         rounds: How often.
@@ -93,7 +95,7 @@ def measure_scaling(crew: Crew, path: Path, storage: SlowConfig | None = None, *
         for _ in range(rounds):
             for where, line in found.items():
                 for ranks, runs in line.items():
-                    shares = crew.run(
+                    shares = pool.run(
                         read,
                         [environments.srun(rank, nodes=ranks, per_node=1) for rank in range(ranks)],
                         path=str(seen[where]),
@@ -103,6 +105,6 @@ def measure_scaling(crew: Crew, path: Path, storage: SlowConfig | None = None, *
                         imitated_step_s=STEP_S,
                     )
                     runs.append(each * ranks / max(share.seconds for share in shares))
-        told = storage.told() if slow.how == "fuse" else ""
+        told = storage.summary() if slow.how == "fuse" else ""
     frozen = {where: {n: tuple(runs) for n, runs in line.items()} for where, line in found.items()}
     return Scaling(frozen, each, STEP_S, BATCH, told)

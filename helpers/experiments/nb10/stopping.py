@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from helpers.experiments.nb10 import environments
 
 if TYPE_CHECKING:
-    from helpers.experiments.nb10.crew import Crew
+    from helpers.experiments.nb10.pool import WorkerPool
     from smallfiles.training import TrainReport
 
 RANKS = 2
@@ -41,7 +41,7 @@ class Stopped:
     whole: TrainReport
 
     @property
-    def told(self) -> list[str]:
+    def summary(self) -> list[str]:
         """What happened, a sentence each."""
         if not self.first.interrupted or self.second.resumed_at is None:
             return ["The training was done before it could be asked to stop: run this cell again."]
@@ -64,11 +64,11 @@ class Stopped:
         return f"Of this epoch's {cut.samples:,} samples it read the {here:,} that were left."
 
 
-def measure_stop(crew: Crew, path: Path, folder: Path, *, epochs: int = 4) -> Stopped:
+def measure_stop(pool: WorkerPool, path: Path, folder: Path, *, epochs: int = 4) -> Stopped:
     """Train on two nodes, ask to stop in the second epoch, train again; then train at once.
 
     Args:
-        crew: At least two processes.
+        pool: At least two processes.
         path: A packed file with labels.
         folder: For checkpoints; empty.
         epochs: Passes over the data.
@@ -86,7 +86,7 @@ def measure_stop(crew: Crew, path: Path, folder: Path, *, epochs: int = 4) -> St
 
         checkpoint = str(folder / name)
         told = {"path": str(path), "checkpoint": checkpoint, "epochs": epochs}
-        return crew.run(train, _places(), meanwhile=meanwhile, **told)[0]
+        return pool.run(train, _places(), meanwhile=meanwhile, **told)[0]
 
     return Stopped(run("cut", stop), run("cut"), run("whole"))
 

@@ -72,7 +72,7 @@ class Submitted:
     count: str = ""
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """What came out, in a sentence."""
         if self.why_not:
             return f"Nothing was submitted here: {self.why_not}."

@@ -1,4 +1,4 @@
-"""What a rank of the crew does: say its place, read its share, train.
+"""What a rank of the pool does: say its place, read its share, train.
 
 Each function runs in a process whose environment says which rank it is, and is the code that would run on a
 cluster: nothing here knows that the nodes are played. The trap: a step that waits is no step that computes;

@@ -261,9 +261,9 @@ def _open_store(path: Path, access: Access, found: index.Index) -> Store:
 def _shard_paths(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    endings = (*SUFFIXES.values(), ".tgz")
+    signals = (*SUFFIXES.values(), ".tgz")
     try:
-        paths = sorted(p for p in path.iterdir() if p.name.endswith(endings) and p.name[0] != ".")
+        paths = sorted(p for p in path.iterdir() if p.name.endswith(signals) and p.name[0] != ".")
     except OSError as error:
         raise cannot_read(path, error) from error
     if not paths:

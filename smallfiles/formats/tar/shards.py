@@ -218,8 +218,8 @@ def _numbered(out: Path, number: int, schema: Schema, options: Options, digest: 
 
 
 def _is_full(shard: Shard, size: int, options: Options) -> bool:
-    beyond = shard.counted_bytes + counted_bytes(size) > options.max_bytes
-    return shard.samples == options.max_count or (beyond and shard.samples > 0)
+    gain_beyond = shard.counted_bytes + counted_bytes(size) > options.max_bytes
+    return shard.samples == options.max_count or (gain_beyond and shard.samples > 0)
 
 
 def packed(path: Path, shards: Sequence[Shard], files: Sequence[Path]) -> Packed:

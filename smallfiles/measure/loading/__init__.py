@@ -4,7 +4,7 @@
     run         every case in interleaved rounds, each in a process that does nothing else
     ours        our loader by processes, by threads, and through a ring
     breakdown   what one worker does for one batch: read, decode, augment, collate, transfer
-    crew        the processes that measure
+    pool        the processes that measure
     shown       records as tables
     advice      which mode and how many workers to take
 

@@ -19,10 +19,10 @@ import numpy as np
 from smallfiles import formats, machine
 from smallfiles.errors import UsageError
 from smallfiles.measure.loading.config import LoadBenchConfig
-from smallfiles.measure.loading.crew import Crew, Theirs, crew
 from smallfiles.measure.loading.ours import Ours, first_of
 from smallfiles.measure.loading.passes import Pass
 from smallfiles.measure.loading.peer import Maker, Peer, Setting, peers_of
+from smallfiles.measure.loading.pool import Theirs, WorkerPool, worker_pool
 from smallfiles.measure.neighbour import allowance
 from smallfiles.measure.protocol import Case, Outcome, attempt, interleaved
 from smallfiles.measure.record import Failed, Record, Result, versions_of
@@ -70,7 +70,7 @@ def bench_loading(
     records: list[Record] = []
     failed: list[Failed] = []
     peers, makers = peers_of(others)
-    with crew(config, others) as hands:
+    with worker_pool(config, others) as hands:
         for kind in dict.fromkeys(target.kind for target in targets):
             group = [target for target in targets if target.kind == kind]
             _same_set(group)
@@ -161,7 +161,7 @@ def _fits(peer: Peer, target: _Target, config: LoadBenchConfig) -> bool:
 
 
 def _measured(
-    hands: Crew,
+    hands: WorkerPool,
     group: Sequence[_Target],
     folder: Path,
     peers: Mapping[str, Peer],
@@ -232,7 +232,7 @@ def _setting(target: _Target, folder: Path, workers: int, config: LoadBenchConfi
     return Setting(folder, target.samples, workers, config.batch, config.prefetch, config.size)
 
 
-def _outcome(hands: Crew, order: Ours | Theirs, size_bytes: int) -> Outcome:
+def _outcome(hands: WorkerPool, order: Ours | Theirs, size_bytes: int) -> Outcome:
     done: Pass = hands.run(order)
     return Outcome(done.samples, size_bytes, done.seconds, {"pass": done})
 
@@ -279,7 +279,7 @@ def _record(
 
 
 def _stages(
-    hands: Crew, targets: Sequence[_Target], config: LoadBenchConfig, failed: list[Failed]
+    hands: WorkerPool, targets: Sequence[_Target], config: LoadBenchConfig, failed: list[Failed]
 ) -> list[Record]:
     """A record a file, with the seconds that each stage of a batch takes."""
     chosen = [target for target in targets if not config.only or _asked_for(target, config)]

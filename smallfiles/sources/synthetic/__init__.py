@@ -24,8 +24,8 @@ from smallfiles.machine import usable_cpus
 from smallfiles.progress import progress
 from smallfiles.samples import Target
 from smallfiles.sources.synthetic import flickr, official, trees, wordnet
-from smallfiles.sources.synthetic.crew import Crew
 from smallfiles.sources.synthetic.plans import Plan, check, oddities
+from smallfiles.sources.synthetic.pool import WorkerPool
 from smallfiles.sources.synthetic.trees import Draw
 
 __all__ = ["LAYOUTS", "Made", "OddFile", "make"]
@@ -136,12 +136,12 @@ def make(
     parts = _parts(layout, kind.splits, count, val, test)
     plan = Plan(seed, *parts, classes, size, odd, broken)
     check(plan)
-    crew_size = _crew_size(workers, count)
+    pool_size = _pool_size(workers, count)
     out = Path.cwd() / out
     drawn_bytes = 0
     with (
         drafted(out, "drawing") as draft,
-        Crew(plan, crew_size) as crew,
+        WorkerPool(plan, pool_size) as pool,
         progress(count, "drawing", unit="images", enabled=show_progress) as bar,
     ):
         check_room(out, _estimated_bytes(plan), count + 64)
@@ -149,7 +149,7 @@ def make(
 
         def draw(indices: Iterable[int]) -> Iterator[bytes]:
             nonlocal drawn_bytes
-            for data in crew.draw(indices):
+            for data in pool.draw(indices):
                 drawn_bytes += len(data)
                 bar.advance(1, bytes=len(data))
                 yield data
@@ -193,7 +193,7 @@ def _parts(
     return count - val_count - test_count, val_count, test_count
 
 
-def _crew_size(workers: int | None, count: int) -> int:
+def _pool_size(workers: int | None, count: int) -> int:
     if workers is not None and workers < 1:
         raise UsageError(
             f"{workers} workers were asked for", expected="at least 1", next_step="Leave workers out"

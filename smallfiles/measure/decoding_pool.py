@@ -23,10 +23,10 @@ from smallfiles.measure.protocol import Outcome
 from smallfiles.measure.workers import Worker, WorkFailed, last_words, serve
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["smallfiles.measure.decoding_crew", "torchvision"])
+_CONTEXT.set_forkserver_preload(["smallfiles.measure.decoding_pool", "torchvision"])
 
 
-class Crew:
+class WorkerPool:
     """Processes with the same pictures in memory.
 
     Args:
@@ -85,9 +85,9 @@ class Crew:
 
 
 @contextlib.contextmanager
-def crew(files: Sequence[bytes], workers: int, seed: int, others: str = "") -> Iterator[Crew]:
-    """A crew that is gone when the block ends."""
-    found = Crew(files, workers, seed, others)
+def worker_pool(files: Sequence[bytes], workers: int, seed: int, others: str = "") -> Iterator[WorkerPool]:
+    """A pool that is gone when the block ends."""
+    found = WorkerPool(files, workers, seed, others)
     try:
         yield found
     finally:

@@ -21,7 +21,7 @@ _PASSED_AHEAD = 4
 """Batches that the trainer knows of at once: enough to hide the way of a message."""
 
 
-class Desk:
+class TrainerSide:
     """The trainer's side of a filler.
 
     Args:

@@ -27,10 +27,10 @@ from smallfiles.sources.synthetic.plans import Plan, file_bytes
 
 _NUMBER = struct.Struct("<q")
 _AHEAD = 4  # files in flight for each drawer; bounds memory
-_SERVE = "from smallfiles.sources.synthetic.crew import serve; serve()"
+_SERVE = "from smallfiles.sources.synthetic.pool import serve; serve()"
 
 
-class Crew:
+class WorkerPool:
     """Processes that draw the pictures of one plan; a context manager.
 
     Args:
@@ -76,7 +76,7 @@ class Crew:
         finally:
             self._idle.put(drawer)
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(

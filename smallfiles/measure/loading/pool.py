@@ -43,7 +43,7 @@ Order = Ours | Theirs | tuple[str, Ours]
 """What a process is told to do; a pair asks for the stages of a case."""
 
 
-class Crew:
+class WorkerPool:
     """Processes that measure, one for ours and one for each peer and setting.
 
     Args:
@@ -81,9 +81,9 @@ def _samples(order: Order) -> int:
 
 
 @contextlib.contextmanager
-def crew(config: LoadBenchConfig, others: str = "") -> Iterator[Crew]:
-    """A crew that is gone when the block ends."""
-    found = Crew(config, others)
+def worker_pool(config: LoadBenchConfig, others: str = "") -> Iterator[WorkerPool]:
+    """A pool that is gone when the block ends."""
+    found = WorkerPool(config, others)
     try:
         yield found
     finally:

@@ -10,23 +10,22 @@ import selectors
 from collections import Counter
 from collections.abc import Callable
 
-from smallfiles.ring import crew
 from smallfiles.ring.book import Book, Position
 from smallfiles.ring.channel import Message
-from smallfiles.ring.crew import Crew, Producer
 from smallfiles.ring.faults import RingError
 from smallfiles.ring.memory import Memory
 from smallfiles.ring.order import BatchOrder
+from smallfiles.ring.starting import Producer, ProducerStarter, end
 
 _DEATHS_BEFORE_BEGINNING = 3
 _DEATHS_AT_ONE_BATCH = 5
 
 
-class Workshop:
+class ProducerPool:
     """All producers of a ring.
 
     Args:
-        crew: Starts producers.
+        starter: Starts producers.
         book: Says what is to be made.
         order: Says which samples are in a batch.
         memory: The slots.
@@ -37,7 +36,7 @@ class Workshop:
 
     def __init__(
         self,
-        crew: Crew,
+        starter: ProducerStarter,
         book: Book,
         order: BatchOrder,
         memory: Memory,
@@ -45,7 +44,7 @@ class Workshop:
         note: Callable[[str], None],
         on_made: Callable[[], None],
     ) -> None:
-        self._crew, self._book, self._order, self._memory = crew, book, order, memory
+        self._starter, self._book, self._order, self._memory = starter, book, order, memory
         self._selector, self._note, self._on_made = selector, note, on_made
         self._producers: dict[int, Producer] = {}
         self._deaths: Counter[Position | None] = Counter()
@@ -56,7 +55,7 @@ class Workshop:
 
     def hire(self) -> None:
         """Start one more producer."""
-        producer = self._crew.start()
+        producer = self._starter.start()
         self._producers[producer.number] = producer
         self._selector.register(producer.channel, selectors.EVENT_READ, lambda: self._hear(producer))
 
@@ -74,7 +73,7 @@ class Workshop:
 
     def close(self) -> None:
         """End all of them."""
-        crew.end(list(self._producers.values()))
+        end(list(self._producers.values()))
         self._producers.clear()
 
     def _hear(self, producer: Producer) -> None:

@@ -66,7 +66,7 @@ _BY_SIGNAL: dict[int, str] = {
 }
 
 
-class Crew:
+class ProducerStarter:
     """Starts producers alike.
 
     Args:

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from smallfiles import endings
+from smallfiles import signals
 
 PROGRAM = """
 import os, pathlib, signal, sys, time
-from smallfiles import endings
+from smallfiles import signals
 place = pathlib.Path(sys.argv[1])
 def first(): (place / "first").touch()
 def fails(): raise RuntimeError
@@ -41,10 +41,10 @@ def test_a_handler_that_is_there_already_stays_in_charge(tmp_path):
     assert end(tmp_path, more) == (3, [])
 
 
-@pytest.mark.parametrize("number", endings.SIGNALS)
+@pytest.mark.parametrize("number", signals.SIGNALS)
 def test_without_anything_to_clean_up_signals_mean_what_they_did(number):
     before = signal.getsignal(number)
     cleanup = lambda: None  # noqa: E731
-    endings.add(cleanup)
-    endings.remove(cleanup)
+    signals.add(cleanup)
+    signals.remove(cleanup)
     assert signal.getsignal(number) in (before, signal.SIG_DFL)

@@ -2,7 +2,7 @@
 
 Importing PyTorch takes seconds, so one process imports it and the ranks are forked from there. The trap: a
 rank that is started with the variables of the kernel's own job would believe those; all of them go first.
-Notebook 10 has a crew of four.
+Notebook 10 has a pool of four.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LIMIT_S = 120.0
 _END_S = 5.0
 
 
-class Crew:
+class WorkerPool:
     """Some processes, each of which can be any rank.
 
     Args:
@@ -71,7 +71,7 @@ class Crew:
             raise ResourceError(
                 f"{len(places)} ranks are wanted and {len(self._pipes)} processes are there",
                 expected="as many processes as ranks",
-                next_step=f"Start a larger crew: Crew({len(places)})",
+                next_step=f"Start a larger pool: WorkerPool({len(places)})",
             )
         chosen = self._pipes[: len(places)]
         for pipe, told in zip(chosen, places, strict=True):
@@ -108,12 +108,12 @@ def _failed(what: str) -> ResourceError:
     return ResourceError(
         f"a process that plays a rank {what}",
         expected="an answer of each rank",
-        next_step="Run the cell again that starts the crew, then this one",
+        next_step="Run the cell again that starts the pool, then this one",
     )
 
 
 def serve(pipe: Connection) -> None:
-    """What a process of the crew does until its pipe is closed.
+    """What a process of the pool does until its pipe is closed.
 
     Args:
         pipe: Brings work, takes answers.
@@ -121,7 +121,7 @@ def serve(pipe: Connection) -> None:
     import torch
 
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # stopping a cell must not end the crew
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # stopping a cell must not end the pool
     pipe.send((True, None))
     with contextlib.suppress(EOFError, OSError):
         while True:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.machine_report import Place, Portrait, draw, portrait
+from helpers.machine_report import MachineReport, Place, describe, draw
 from smallfiles.cli import build_parser
 from smallfiles.machine import FileSystem, usable_cpus
 
@@ -16,11 +16,11 @@ def disk(kind="lustre", free=10**12, inodes_free=2_000_000, inodes_total=4_000_0
 
 
 def picture(*places, cpus=(4, 128)):
-    return Portrait(*cpus, 10**10, 10**11, places or (Place("data", disk()),), Path())
+    return MachineReport(*cpus, 10**10, 10**11, places or (Place("data", disk()),), Path())
 
 
 def test_this_machine_is_drawn_with_its_own_numbers(tmp_path):
-    found = portrait(tmp_path)
+    found = describe(tmp_path)
     assert found.cpus_usable == usable_cpus() <= found.cpus_present
     assert found.memory_limit_bytes <= found.memory_present_bytes
     assert found.places[0].role.startswith("data")
@@ -59,7 +59,7 @@ def test_a_folder_that_cannot_be_looked_at_is_left_out(monkeypatch):
         return disk(mount=str(path))
 
     monkeypatch.setattr(module.machine, "filesystem", refuse_home)
-    roles = [place.role for place in portrait(Path("data")).places]
+    roles = [place.role for place in describe(Path("data")).places]
     assert "home" not in roles and roles[0] == "data"
 
 
