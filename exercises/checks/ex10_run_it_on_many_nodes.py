@@ -340,16 +340,22 @@ def _run(
     trained = bool(ranks or found.of("torchrun"))
     attempt.require(trained, f"in the log: {last}", "four ranks that train", DOES["no training"])
     attempt.require(by_srun, "python without srun, or torchrun", "srun", DOES["no srun"])
-    few = "few tasks" if nodes == 2 else "fixed"
-    attempt.require(len(ranks) == nodes * each, f"{len(ranks)} ranks", f"{nodes * each} ranks", DOES[few])
+    if mode == "finish":  # asked to stop, ranks may not have begun
+        _all_right(attempt, found, nodes * each, cpus)
+    return found
+
+
+def _all_right(attempt: Attempt, found: Play, count: int, cpus: int) -> None:
+    """Refuse a wrong number of ranks, of CPUs, and wrong arguments; on three nodes numbers are fixed ones."""
+    ranks = found.of("train")
+    few, cpu = ("few tasks", "cpus") if count == 4 else ("fixed", "fixed")
+    attempt.require(len(ranks) == count, f"{len(ranks)} ranks", f"{count} ranks", DOES[few])
     steps = [call for call in found.of("srun") if "train" in call["argv"] or "bash" in str(call["argv"])]
     passed = {str(call["cpus"]) for call in steps}
-    few = "cpus" if nodes == 2 else "fixed"
-    attempt.require(passed == {str(cpus)}, f"{', '.join(passed)} CPUs a rank", f"{cpus} CPUs", DOES[few])
+    attempt.require(passed == {str(cpus)}, f"{', '.join(passed)} CPUs a rank", f"{cpus} CPUs", DOES[cpu])
     _arguments(attempt, found, list(ranks[0]["argv"]), str(cpus))
     hosts = {call["env"].get("MASTER_ADDR") for call in ranks} & {"localhost", "127.0.0.1", "::1"}
     attempt.require(not hosts, f"MASTER_ADDR={hosts}", "the address of the first node", DOES["master"])
-    return found
 
 
 def _arguments(attempt: Attempt, found: Play, argv: list[str], cpus: str) -> None:

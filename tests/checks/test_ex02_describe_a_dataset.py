@@ -53,10 +53,6 @@ def basename(path):
     return path.rpartition("/")[2]
 
 
-def without_image_five(classes, truth, paths):
-    return {path: label for path, label in right(classes, truth, paths).items() if number_of(path) != 5}
-
-
 def for_every_line(classes, truth, paths):
     folder = paths[0].rpartition("ILSVRC2012_val")[0] if paths else ""
     return right(classes, truth, [f"{folder}ILSVRC2012_val_{n + 1:08d}.JPEG" for n in range(len(truth))])
@@ -65,10 +61,6 @@ def for_every_line(classes, truth, paths):
 def sorting_in_place(classes, truth, paths):
     paths.sort()
     return right(classes, truth, paths)
-
-
-def both_mistakes(classes, truth, paths):
-    return {path: number - 1 for path, number in zip(sorted(paths), truth, strict=False)}
 
 
 WRONG_MANIFESTS = {
@@ -84,10 +76,6 @@ WRONG_MANIFESTS = {
         "only those classes that occur",
     ),
     "one line too far": (lambda c, t, p: right(c, [*t[1:], t[0]], p), "the label of the next one"),
-    "beyond the last line": (
-        lambda c, t, p: {path: ranks(c)[c[t[number_of(path)]][0]] for path in p},
-        "image n belongs to truth[n - 1]",
-    ),
     "order of the listing": (
         paired(lambda p, path: p.index(path)),
         "in the order of the listing",
@@ -96,7 +84,6 @@ WRONG_MANIFESTS = {
         paired(lambda p, path: sorted(p).index(path)),
         "one that is missing shifts all behind it",
     ),
-    "ID - 1 and sorted paths": (both_mistakes, "ID - 1 counts from 0"),
     "first number of the name": (
         lambda c, t, p: {path: ranks(c)[c[t[int(re.search(r"\d+", path)[0]) - 1]][0]] for path in p},
         "2012 is the year",
@@ -105,16 +92,11 @@ WRONG_MANIFESTS = {
         lambda c, t, p: {path: ranks(c)[c[t[int(path[:-5]) - 1]][0]] for path in p},
         "the eight digits before the suffix",
     ),
-    "an id that is no class": (
-        labelled(lambda c, t, i: ranks(c)[c[i - 1][0]]),
-        "ids count from 1, and only the ids in `classes`",
-    ),
     "labels as text": (changed(lambda path, label: (path, str(label))), "no text"),
     "NumPy's integers": (changed(lambda path, label: (path, np.int64(label))), "none of NumPy's"),
     "absolute paths": (changed(lambda path, label: (f"/data/{path}", label)), "these paths are absolute"),
     "paths as Path": (changed(lambda path, label: (Path(path), label)), "the paths as text"),
     "names without folders": (changed(lambda path, label: (basename(path), label)), "were cut off"),
-    "an image left out": (without_image_five, "1 of 12 images are missing"),
     "an entry for every line": (for_every_line, "images that are not among the paths"),
     "pairs in a list": (lambda c, t, p: list(right(c, t, p).items()), "which is a dict in Python"),
     "sorting the argument": (sorting_in_place, "work on a copy"),

@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import zlib
 
 import numpy as np
 import pytest
@@ -31,27 +30,12 @@ def a_spare_one(shards, rank, ranks, worker, workers):
     return right(shards, rank, ranks, worker, workers) or shards[:1]
 
 
-def by_set_order(shards, rank, ranks, worker, workers):
-    return right(list(set(shards)), rank, ranks, worker, workers)
-
-
 def by_hash(shards, rank, ranks, worker, workers):
     return [name for name in shards if hash(name) % (ranks * workers) == rank * workers + worker]
 
 
-def by_crc(shards, rank, ranks, worker, workers):
-    place, count = rank * workers + worker, ranks * workers
-    return [name for name in shards if zlib.crc32(name.encode()) % count == place]
-
-
 def by_chance(shards, rank, ranks, worker, workers):
     return right(random.sample(shards, len(shards)), rank, ranks, worker, workers)
-
-
-def refusing(shards, rank, ranks, worker, workers):
-    if len(shards) < ranks * workers:
-        raise ValueError("not enough shards")
-    return right(shards, rank, ranks, worker, workers)
 
 
 def indexing(shards, rank, ranks, worker, workers):
@@ -78,12 +62,9 @@ WRONG = {
         lambda s, rank, ranks, worker, workers: s[rank * workers + worker :: ranks * workers],
         "split over the ranks first",
     ),
-    "uneven by checksum": (by_crc, "with less to read waits"),
     "a spare shard": (a_spare_one, "a spare shard is read twice"),
-    "set order": (by_set_order, "order of a set"),
     "hash": (by_hash, "order of a set"),
     "chance": (by_chance, "nothing to chance"),
-    "raises for the empty": (refusing, "return an empty list"),
     "indexes": (indexing, "return an empty list"),
     "numbers instead of names": (
         lambda s, rank, ranks, worker, workers: list(range(len(s)))[rank::ranks][worker::workers],
@@ -141,10 +122,6 @@ def own_deck(shards, rank, ranks, worker, workers, seed, epoch):
     return right(shuffled(shards, f"{seed} {epoch} {rank}"), rank, ranks, worker, workers)
 
 
-def unseeded(shards, rank, ranks, worker, workers, seed, epoch):
-    return right(random.sample(shards, len(shards)), rank, ranks, worker, workers)
-
-
 def without_epoch(shards, rank, ranks, worker, workers, seed, epoch):
     return right(shuffled(shards, seed), rank, ranks, worker, workers)
 
@@ -156,10 +133,6 @@ def without_seed(shards, rank, ranks, worker, workers, seed, epoch):
 def turned(shards, rank, ranks, worker, workers, seed, epoch):
     start = (seed + epoch) % max(len(shards), 1)
     return right(shards[start:] + shards[:start], rank, ranks, worker, workers)
-
-
-def workers_forgotten(shards, rank, ranks, worker, workers, seed, epoch):
-    return shuffled(shards, f"{seed} {epoch}")[rank::ranks]
 
 
 def set_shuffled(shards, rank, ranks, worker, workers, seed, epoch):
@@ -178,11 +151,9 @@ WRONG_IN_EPOCH = {
     "no shuffle": (lambda s, r, n, w, m, seed, epoch: right(s, r, n, w, m), "nothing is shuffled"),
     "shuffles after dealing": (after_dealing, "after dealing"),
     "a deck for each rank": (own_deck, "deck of its own"),
-    "unseeded": (unseeded, "asked twice"),
     "the same in all epochs": (without_epoch, "the epoch does not reach"),
     "without the seed": (without_seed, "the seed does not reach"),
     "turned": (turned, "keeps neighbours together"),
-    "forgets workers": (workers_forgotten, "forgot the workers"),
     "set order": (set_shuffled, "order of a set"),
     "a pair as seed": (seeded_by_a_pair, "a seed is one number or text"),
     "ranks starve": (starving, "split over the ranks first"),

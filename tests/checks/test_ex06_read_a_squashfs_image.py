@@ -131,23 +131,6 @@ class OpensEachTime(Right):
             return file.read(size)
 
 
-class KeepsAll(Right):
-    def __init__(self, path, places):
-        super().__init__(path, places)
-        with open(path, "rb") as file:
-            self.all = file.read()
-
-    def __getitem__(self, index):
-        start, size = self.places[index]
-        return self.all[start : start + size]
-
-    def __getstate__(self):
-        return {name: value for name, value in self.__dict__.items() if name != "all"}
-
-    def __setstate__(self, state):
-        self.__init__(state["path"], state["places"])
-
-
 class KeepsSamples:
     def __init__(self, path, places):
         with open(path, "rb") as file:
@@ -162,14 +145,6 @@ class Swapped(Right):
         start, size = self.places[index]
         with open(self.path, "rb") as file:
             return os.pread(file.fileno(), start, size)
-
-
-class StartAndStop(Right):
-    def __getitem__(self, index):
-        start, stop = self.places[index]
-        with open(self.path, "rb") as file:
-            file.seek(start)
-            return file.read()[: max(0, stop - start)]
 
 
 class FromTheBeginning(Right):
@@ -194,10 +169,8 @@ WRONG = {
     "an open file cannot travel": (OpenedEarly, "leave it behind in __getstate__"),
     "a number travels": (NumberTravels, "the number of a descriptor means nothing in another process"),
     "opens each time": (OpensEachTime, "made to ask it once"),
-    "keeps all": (KeepsAll, "takes in the whole file"),
     "keeps samples": (KeepsSamples, "takes samples along when it is pickled"),
     "swapped": (Swapped, "number of bytes first"),
-    "start and stop": (StartAndStop, "places hold start and size"),
     "from the beginning": (FromTheBeginning, "go to the start of the sample"),
     "an empty sample": (EmptyReadsAll, "a sample may be empty"),
 }

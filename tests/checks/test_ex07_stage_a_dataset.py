@@ -124,15 +124,6 @@ def swallowed(src, folder):
         return folder / src.name
 
 
-def as_runtime_error(src, folder):
-    try:
-        return right(src, folder)
-    except OSError as error:
-        if folder.is_symlink():
-            raise
-        raise RuntimeError("no room") from error
-
-
 def in_place(part, target):
     """Over the old copy, without a new file."""
     data = part.read_bytes()
@@ -217,16 +208,11 @@ def open_file_make(folder):
     make(folder, 0o755)
 
 
-def makes_nothing(folder):
-    """The folder is said to be there."""
-
-
 def only_mkdir(folder):
     folder.mkdir(mode=0o700, exist_ok=True)
 
 
 WRONG = {
-    "no folder": (broken(make=makes_nothing), "no folder"),
     "the folder": (broken(give=lambda copy: copy.parent), "path"),
     "moved": (broken(copy=move), "moved"),
     "link": (broken(copy=link), "link"),
@@ -239,12 +225,10 @@ WRONG = {
     "exists": (broken(same=exists), "old"),
     "over the old": (broken(publish=in_place), "overwritten"),
     "straight": (through_the_link, "overwritten"),
-    "newer": (broken(same=lambda s, c: c.is_file() and c.stat().st_mtime_ns >= s.stat().st_mtime_ns), "half"),
     "stat": (follow_links, "followed"),
     "folder link": (broken(make=only_mkdir), "folder followed"),
     "full ignored": (swallowed, "full ignored"),
     "full and part": (broken(clean=keep), "full left"),
-    "full and another error": (as_runtime_error, "full ignored"),
     "shared name": (broken(lock=nothing), "shared"),
     "impatient": (broken(lock=impatient), "refused"),
     "no handler": (broken(ended=nothing), "term left"),
@@ -393,14 +377,6 @@ def test_half_under_the_final_name_is_told(answer, case, diagnosis, tmp_path):
     with pytest.raises(Wrong) as wrong:
         case(ex07.Scene(Attempt(answer, "stage"), tmp_path))
     assert wrong.value.because == WHY[diagnosis]
-
-
-def test_an_exception_is_told_with_the_line_of_the_answer():
-    def careless(src, folder):
-        return folder / src.nome
-
-    verdict = ex07.stage(careless)
-    assert "AttributeError" in str(verdict) and "return folder / src.nome" in str(verdict)
 
 
 class TestChildren:

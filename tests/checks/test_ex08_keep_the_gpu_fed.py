@@ -127,30 +127,12 @@ class InMemory(Lazy):
         return [self.samples[index] for index in indices]
 
 
-class Remembering(Lazy):
-    def __init__(self, disk, path):
-        super().__init__(disk, path)
-        self.kept = {}
-
-    def __call__(self, indices):
-        file = self.opened()
-        for index in indices:
-            if index not in self.kept:
-                self.kept[index] = file.read(index), file.target(index)
-        return [self.kept[index] for index in indices]
-
-
 class PastTheDisk(Lazy):
     def opened(self):
         return formats.open(self.path)
 
     def __call__(self, indices):
         return [(bytes(data), target) for data, target in super().__call__(indices)]
-
-
-class Sorted(Lazy):
-    def __call__(self, indices):
-        return super().__call__(sorted(indices))
 
 
 class Distinct(Lazy):
@@ -184,9 +166,7 @@ WRONG_READERS = {
     "opens in each call": (EachCall, "opened more than once"),
     "handle on the class": (OnTheClass, "not on the class"),
     "reads all": (InMemory, "140 GB of ImageNet"),
-    "keeps all": (Remembering, "holds the whole set in memory"),
     "opens past the disk": (PastTheDisk, "nothing was opened by disk.open"),
-    "sorts": (Sorted, "keep the order"),
     "label first": (LabelFirst, "bytes first"),
     "a generator": (Generating, "return a list"),
     "no attribute": (Forgotten, "set it to None in __init__"),
@@ -262,10 +242,6 @@ def as_given(data, box, size):
     return (255 * view).round().byte().permute(1, 2, 0).numpy()
 
 
-def black(data, box, size):
-    return (picture(data, box, size) / 255).astype(np.uint8)
-
-
 def rows_as_columns(data, box, size):
     pixels = images.decode(data)
     return scaled(pixels[box.left : box.left + box.width, box.top : box.top + box.height], size)
@@ -297,7 +273,6 @@ WRONG_PICTURES = {
     "squeezed": (lambda d, b, s: scaled(images.decode(d), s), "whole picture squeezed"),
     "rows as columns": (rows_as_columns, "rows come first"),
     "ends as sizes": (ends_as_sizes, "not the end"),
-    "black": (black, "nearly all is black"),
     "one array": (one_array(), "all calls fill one array"),
 }
 
@@ -348,7 +323,6 @@ WRONG_BATCHES = {
     "joined": (with_image(lambda p: torch.from_numpy(np.concatenate(p))), "one large picture"),
     "changed": (with_image(lambda p: stacked(p) // 2), "only puts them together"),
     "a list of tensors": (with_image(lambda p: [torch.from_numpy(each) for each in p]), "one tensor"),
-    "a tuple": (lambda p, labels: (stacked(p), torch.tensor(labels)), "batch['image']"),
     "short labels": (
         lambda p, labels: {"image": stacked(p), "target": torch.tensor(labels, dtype=torch.int32)},
         "int64 only",
@@ -357,10 +331,6 @@ WRONG_BATCHES = {
     "Python lists": (
         with_image(lambda p: torch.tensor([each.tolist() for each in p], dtype=torch.uint8)),
         "object of Python",
-    ),
-    "floats on the way": (
-        with_image(lambda p: (stacked(p).float() / 255 * 255).round().byte()),
-        "thrown away",
     ),
 }
 
