@@ -232,6 +232,14 @@ def test_a_lock_held_by_another_process_does_not_matter(out):
         assert bytes(formats.open(out).read(1)) == ITEMS[1][0]
 
 
+@pytest.mark.parametrize("how", [{}, {"locking": False}], ids=str)
+def test_a_file_that_the_same_process_has_open_is_read_all_the_same(out, how):
+    pack(out)
+    with h5py.File(out, "r", **how), formats.open(out) as reader:
+        assert bytes(reader.read(0)) == bytes(SAMPLES[0].data)
+
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_columns_of_unequal_length_are_refused(out, layout):
     pack(out, layout=layout)

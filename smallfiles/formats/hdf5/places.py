@@ -73,12 +73,22 @@ def find(file: ByteFile, split: str | None) -> Found:
             next_step="Check the path; the suffix may be wrong",
         )
     try:
-        with h5py.File(file.path, "r", locking=False) as opened:
+        with _opened(file.path) as opened:
             return _look(opened, file, split)
     except SmallfilesError:
         raise
     except Exception as error:  # the library has no common exception, and a damaged file meets all
         raise damaged(file.path, str(error).partition("\n")[0] or type(error).__name__) from error
+
+
+def _opened(path: Path) -> h5py.File:
+    """The file without a lock, which shared storage may refuse, unless this process has it open with one."""
+    try:
+        return h5py.File(path, "r", locking=False)
+    except OSError as error:
+        if "locking flag" not in str(error):
+            raise
+        return h5py.File(path, "r")
 
 
 def _beginnings(size: int) -> list[int]:
