@@ -239,7 +239,6 @@ def test_a_file_that_the_same_process_has_open_is_read_all_the_same(out, how):
         assert bytes(reader.read(0)) == bytes(SAMPLES[0].data)
 
 
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_columns_of_unequal_length_are_refused(out, layout):
     pack(out, layout=layout)
