@@ -125,6 +125,9 @@ class Reader(Protocol):
     def target(self, index: int) -> Target:
         """Label or captions of one sample."""
 
+    def targets(self, start: int, stop: int) -> list[Target]:
+        """Labels or captions of a run of samples, at the price of a few questions."""
+
     def meta(self, index: int) -> Meta | None:
         """JSON object of one sample, or None."""
 

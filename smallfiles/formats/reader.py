@@ -121,6 +121,10 @@ class BaseReader(ABC, Generic[Handle]):
         """
         return None
 
+    def targets(self, start: int, stop: int) -> list[Target]:
+        """Labels or captions of a run of samples (formats may override)."""
+        return [self.target(index) for index in range(start, stop)]
+
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
         """Several samples in the order asked for, fetched in stored order (formats may override)."""
         found = {index: self.read(index) for index in sorted(set(indices))}

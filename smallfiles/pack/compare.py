@@ -93,8 +93,7 @@ def _compare_table(reader: Reader, path: Path, expected: Expected) -> None:
         if not keys.slice(start, len(rows)).equals(manifest.paths.take(rows)):
             raise _differs(path, "a key or the order of keys")
         targets = manifest.targets.take(rows)
-        found = [reader.target(index) for index in range(start, start + len(rows))]
-        if found != targets.to_pylist():
+        if reader.targets(start, start + len(rows)) != targets.to_pylist():
             raise _differs(path, "a label or caption")
         if manifest.has_meta:
             _compare_metas(reader, path, start, manifest.table["meta"].take(rows))

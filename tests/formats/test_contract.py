@@ -79,6 +79,7 @@ def test_what_goes_in_comes_out(variant, tmp_path, captions, metas):
     assert sets.facts(reader) == sets.facts(samples)
     assert reader.keys().to_pylist() == [s.key for s in samples]
     assert [reader.size(i) for i in range(len(reader))] == [len(s.data) for s in samples]
+    assert reader.targets(1, len(samples)) == [s.target for s in samples[1:]]
     assert reader.target_kind == schema.target
     assert (packed.samples, packed.payload_bytes) == (len(samples), schema.total_bytes)
     assert packed.format == variant.format and all(file.exists() for file in packed.files)

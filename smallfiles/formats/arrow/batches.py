@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +203,14 @@ class Opened:
         """One small value as a Python object."""
         number, row = self.where(index)
         return self.batch(number).column(column)[row].as_py()
+
+    def values(self, column: int, start: int, stop: int) -> Iterator[list[Any]]:
+        """Small values of a run of samples, a list for each batch that they lie in."""
+        while start < stop:
+            number, row = self.where(start)
+            count = min(stop, self._starts[number + 1]) - start
+            yield self.batch(number).column(column).slice(row, count).to_pylist()
+            start += count
 
     def payload_bytes(self) -> int:
         """Sum of the encoded bytes; visits every batch."""

@@ -18,7 +18,7 @@ from smallfiles.formats.arrow.batches import Opened
 from smallfiles.formats.arrow.writing import PROVENANCE
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.placed import PlacedReader
-from smallfiles.samples import Meta, Target, TargetKind
+from smallfiles.samples import UNLABELLED, Meta, Target, TargetKind
 
 
 class ArrowReader(PlacedReader[Opened]):
@@ -62,6 +62,18 @@ class ArrowReader(PlacedReader[Opened]):
             return opened.label(index)
         captions: list[str] | str | None = opened.value(opened.columns.captions, index)
         return [captions] if isinstance(captions, str) else captions or []
+
+    def targets(self, start: int, stop: int) -> list[Target]:
+        """Labels or captions of a run of samples, a record batch at a time."""
+        opened, found = self._handle(), list[Target]()
+        labels, captions = opened.columns.label, opened.columns.captions
+        if captions is not None:
+            for values in opened.values(captions, start, stop):
+                found += [[value] if isinstance(value, str) else value or [] for value in values]
+        elif labels is not None:
+            for values in opened.values(labels, start, stop):
+                found += [UNLABELLED if value is None else value for value in values]
+        return found or super().targets(start, stop)
 
     def meta(self, index: int) -> Meta | None:
         index, opened = self._checked(index), self._handle()
