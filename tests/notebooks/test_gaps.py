@@ -44,7 +44,7 @@ def test_the_exercise_gets_the_stub_uncommented_at_its_indent():
 
 
 def test_a_job_script_gets_its_gap():
-    assert "srun ____ python" in derive(SCRIPT, "exercise")
+    assert "srun ____ smallfiles" in derive(SCRIPT, "exercise")
     assert "srun --cpus-per-task" not in derive(SCRIPT, "exercise")
     assert derive(SCRIPT, "solution").startswith("#!/bin/bash\n#SBATCH --nodes=2\nsrun --cpus")
 

@@ -6,48 +6,44 @@ from pathlib import Path
 
 import pytest
 
-import helpers
-
-PACKAGE = Path(helpers.__file__).parent
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("pysquashfs", "smallfiles", "helpers", "benchmarks")
 POINTS_AT = re.compile(r"[Nn]otebooks?\s+\d\d(?:(?:,|\s+to|\s+and|\s+or)\s+\d\d)*")
 ABOUT = {
-    "bench/arrow": {"03"},
-    "bench/cost": {"01"},
-    "bench/feeding": {"08"},
-    "bench/hdf5": {"04"},
-    "bench/loading": {"08"},
-    "bench/nodes": {"10"},
-    "bench/shards": {"05"},
-    "bench/squashfs": {"06"},
-    "bench/staged": {"07"},
-    "formats/arrow": {"03"},
-    "formats/files": {"01"},
-    "formats/hdf5": {"04"},
-    "formats/squashfs": {"06"},
-    "formats/tar": {"05"},
-    "images": {"08"},
-    "jobs": {"10"},
-    "manifest": {"02"},
-    "ring": {"08"},
-    "slowfs": {"01"},
-    "sources/flickr30k": {"02", "03"},
-    "sources/tarball": {"05"},
-    "staging": {"07"},
-    "training": {"08", "10"},
+    **{
+        f"helpers/experiments/nb{number}": {number}
+        for number in ("01", "03", "04", "05", "06", "07", "08", "10")
+    },
+    "helpers/jobs": {"10"},
+    "smallfiles/formats/arrow": {"03"},
+    "smallfiles/formats/files": {"01"},
+    "smallfiles/formats/hdf5": {"04"},
+    "smallfiles/formats/squashfs": {"06"},
+    "smallfiles/formats/tar": {"05"},
+    "smallfiles/images": {"08"},
+    "smallfiles/manifest": {"02"},
+    "smallfiles/measure/loading": {"08"},
+    "smallfiles/measure/squashfs": {"06"},
+    "smallfiles/ring": {"08"},
+    "smallfiles/slowfs": {"01"},
+    "smallfiles/sources/flickr30k": {"02", "03"},
+    "smallfiles/sources/tarball": {"05"},
+    "smallfiles/staging": {"07"},
+    "smallfiles/training": {"08", "10"},
 }
 """The notebooks about a room; rooms that serve all of them are not listed."""
 
 
 def pointers():
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
         found = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
         numbers = {number for words in POINTS_AT.findall(found) for number in re.findall(r"\d\d", words)}
         if numbers:
-            yield path.relative_to(PACKAGE).as_posix(), numbers
+            yield path.relative_to(ROOT).as_posix(), numbers
 
 
 def test_every_room_of_the_table_is_there():
-    assert not [room for room in ABOUT if not (PACKAGE / room).is_dir()]
+    assert not [room for room in ABOUT if not (ROOT / room).is_dir()]
 
 
 @pytest.mark.parametrize(("name", "numbers"), list(pointers()))
