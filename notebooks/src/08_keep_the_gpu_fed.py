@@ -172,7 +172,7 @@ speed = workers.measure_workers(packed)
 show.figure(draw.workers(speed), alt=speed.alt_text)
 
 # %%
-show.say(speed.beyond)
+show.say(speed.gain_beyond)
 
 # %% [markdown]
 # Decoding and scaling happen in C, where Python's lock is released, so threads work at once. A thread leaves its batch in

@@ -19,8 +19,9 @@ command -v mksquashfs >/dev/null || refuse "mksquashfs is not installed. Run: ap
 
 # Code compresses three times, and zstd unpacks faster than most disks read. -no-exports and fixed times: the
 # same environment gives the same bytes. Without SOURCE_DATE_EPOCH, which may not stand beside -mkfs-time.
+# Its help is read whole: `grep -q` would close the pipe early, and then mksquashfs fails, some of the time.
 level=()
-if mksquashfs -help 2>&1 | grep -q 'zstd'; then level=(-comp zstd -Xcompression-level 3); fi
+if [[ $(mksquashfs -help 2>&1 || true) == *zstd* ]]; then level=(-comp zstd -Xcompression-level 3); fi
 trap 'rm -f "$part"' EXIT
 env -u SOURCE_DATE_EPOCH mksquashfs "$venv" "$part" -noappend -no-progress -quiet "${level[@]}" \
     -b 128K -no-xattrs -all-root -mkfs-time 0 -all-time 0 -no-exports

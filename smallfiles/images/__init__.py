@@ -6,7 +6,7 @@
     decoding      bytes to RGB; what is no picture is an `ImageError` (faults)
     crops         which part to take: random numbers only
     resizing      pixels to another size; colour: random changes of colour
-    ahead         pictures scaled down before packing, and samples of them, in order
+    downscaling   pictures scaled down before packing, and samples of them, in order
     decoders      which decoders are installed, and which one is used
 
 The trap: each step done in the obvious order (decode all, make floats, scale all, crop) costs three
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "ahead": ("ResizeReport", "resize_ahead", "resized"),
+    "downscaling": ("ResizeReport", "resize_ahead", "resized"),
     "colour": ("ColourJitter",),
     "decoders": ("DECODERS", "best_decoder"),
     "decoding": ("LARGEST_PIXELS", "decode", "recovered"),

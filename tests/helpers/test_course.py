@@ -85,11 +85,12 @@ def test_a_file_where_the_cache_should_be_is_a_sentence(course_folder):
 def test_a_full_disk_is_a_sentence(monkeypatch):
     real = os.statvfs
 
-    class Full:
-        def __init__(self, stats):
-            self.f_frsize, self.f_bavail, self.f_files, self.f_favail = stats.f_frsize, 1, 0, 0
+    def full(path):
+        found = list(real(path))
+        found[4] = 1  # f_bavail
+        return os.statvfs_result(found)
 
-    monkeypatch.setattr(os, "statvfs", lambda path: Full(real(path)))
+    monkeypatch.setattr(os, "statvfs", full)
     with pytest.raises(ResourceError, match="free"):
         cache.find_or_make(plans.FOLDER, 20, cache.cache_folder())
 

@@ -46,12 +46,12 @@ def test_a_venv_in_an_image_runs_where_it_is_mounted(repository, need_tool, smal
 
 def test_the_same_venv_gives_the_same_bytes(repository, need_tool, small_venv, tmp_path):
     need_tool("mksquashfs", "squashfs-tools")
-    images = [tmp_path / "1.sqfs", tmp_path / "2.sqfs"]
+    images = [tmp_path / f"{number}.sqfs" for number in range(20)]
     for image in images:
         assert (
             build(repository, image, small_venv, env={**os.environ, "SOURCE_DATE_EPOCH": "1"}).returncode == 0
         )
-    assert images[0].read_bytes() == images[1].read_bytes()
+    assert len({image.read_bytes() for image in images}) == 1
 
 
 def test_what_is_missing_or_in_the_way_is_told(repository, need_tool, small_venv, tmp_path):
