@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from smallfiles import machine
 from smallfiles.digests import BESIDE
 from smallfiles.errors import BusyError, OutputExistsError, ResourceError, SmallfilesError, writing
 from smallfiles.locks import Claim
@@ -183,7 +182,9 @@ def check_room(out: Path, need_bytes: int, need_files: int, instead: str = "") -
         need_files: How many files and folders.
         instead: What takes fewer files, for the message.
     """
-    place = machine.filesystem(out.parent)
+    from smallfiles.machine import filesystem  # whoever only reads a manifest need not load it
+
+    place = filesystem(out.parent)
     if need_bytes > place.free_bytes:
         raise ResourceError(
             f"{out.parent} has {bytes_text(place.free_bytes)} free",

@@ -253,6 +253,8 @@ def _bad_names(path: Path, names: list[str], problem: str) -> FormatError:
 def _is_last_of_its_name(names: pa.StringArray) -> npt.NDArray[np.bool_]:
     """A hash table of a million names would take 200 MB; in their order, equal ones are neighbours."""
     keep, order = np.ones(len(names), bool), byte_order(names)  # stable, so that the last stays the last
+    if isinstance(order, range):
+        return keep  # each is less than the next
     for start in range(0, len(names), _ROWS_AT_ONCE):
         rows = order.slice(start, _ROWS_AT_ONCE + 1)
         found = names.take(rows)
