@@ -167,9 +167,10 @@ def folder_of(out: Path) -> Path:
 def bytes_and_files_of(out: Path) -> tuple[int, int]:
     """What an earlier run of `out` left on the disk: a run that resumes needs so much less."""
     taken = files = 0
-    for path in folder_of(out).rglob("*"):
-        with contextlib.suppress(OSError):  # its owner may be at work
-            taken, files = taken + path.lstat().st_blocks * 512, files + 1
+    for where, folders, names in os.walk(folder_of(out)):  # its owner may be at work, and remove it
+        for name in (*folders, *names):
+            with contextlib.suppress(OSError):
+                taken, files = taken + Path(where, name).lstat().st_blocks * 512, files + 1
     return taken, files
 
 

@@ -434,9 +434,9 @@ class Claim:
         with contextlib.suppress(OSError):
             for half in (*self._folder.glob("*.sign"), *self._folder.glob("*.dead")):
                 half.unlink()  # of a killed run; a living one makes its own again
-            if not {path.name for path in self._folder.iterdir()} - {"lock", _SIGN}:
+            self._path.unlink(missing_ok=True)  # before the lock: whoever gets a new one makes his own sign
+            if not {path.name for path in self._folder.iterdir()} - {"lock"}:
                 self._lock_path.unlink()  # while it is ours: who opened it meanwhile sees that it is gone
-            self._path.unlink(missing_ok=True)
             self._folder.rmdir()
 
     def _unlock(self) -> None:

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import helpers
 from smallfiles.cli import flags_of_verbs, main
 
-PACKAGE = Path(helpers.__file__).parent
+ROOT = Path(__file__).resolve().parents[1]
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 VERBS = flags_of_verbs()
 BENCH = [verb for verb in VERBS if verb.startswith("bench ")]
@@ -19,17 +18,18 @@ OF_OTHERS = {
     *("--shm-size", "--sparse", "--no-build-isolation"),  # containers, tar, pip
 }
 SAID_BY = {
-    "bench": BENCH,
-    "bench/cache.py": ["bench read", "bench squashfs", "bench stage"],
-    "bench/loading": ["bench load"],
-    "bench/neighbour.py": [verb for verb in BENCH if verb != "bench decode"],
-    "bench/reading.py": ["bench read"],
-    "bench/scratch.py": [verb for verb in BENCH if verb not in ("bench read", "bench decode")],
-    "bench/staging.py": ["bench stage"],
+    "measure": BENCH,
+    "measure/cache.py": ["bench read", "bench squashfs", "bench stage"],
+    "measure/loading": ["bench load"],
+    "measure/neighbour.py": [verb for verb in BENCH if verb != "bench decode"],
+    "measure/reading.py": ["bench read"],
+    "measure/scratch.py": [verb for verb in BENCH if verb not in ("bench read", "bench decode")],
+    "measure/staging.py": ["bench stage"],
     "demo": ["demo"],
     "digests.py": ["verify"],
     "cli/failures.py": list(VERBS),
     "formats/tar/members.py": ["manifest", "pack", "verify"],
+    "folders.py": ["manifest", "pack", "verify"],
     "formats": ["pack", "verify", "inspect"],
     "loading/killed.py": ["bench load", "train", "epoch"],
     "jobs": ["train", "epoch"],
@@ -45,11 +45,17 @@ SAID_BY = {
 """The verbs that reach a room, or a module of one; a message of a room is followed by all of them."""
 
 
+def modules():
+    """Name and path of all that verbs and `slurm/submit` reach."""
+    for folder in (ROOT / "smallfiles", ROOT / "helpers" / "jobs"):
+        home = folder if folder.name == "smallfiles" else folder.parent
+        yield from ((path.relative_to(home).as_posix(), path) for path in sorted(folder.rglob("*.py")))
+
+
 def messages():
     """Place, verbs and words of every string that names a flag and is neither a docstring nor a help."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        name = path.relative_to(PACKAGE).as_posix()
-        if name.startswith(("checks/", "cli/")) and name != "cli/failures.py":
+    for name, path in modules():
+        if name.startswith(("cli/", "jobs/__main__")) and name != "cli/failures.py":
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         bodies = [node.body for node in ast.walk(tree) if isinstance(getattr(node, "body", None), list)]
@@ -85,10 +91,7 @@ def test_every_flag_that_a_message_names_exists_where_it_is_said(name, words):
 
 def sentences():
     """Place and words of what errors say, in the modules that verbs reach."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        name = path.relative_to(PACKAGE).as_posix()
-        if name.startswith(("bench/cost/", "checks/", "course/", "plots/")):  # what notebooks call
-            continue
+    for name, path in modules():
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(call, ast.Call) and {each.arg for each in call.keywords} >= {
                 "expected",

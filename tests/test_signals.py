@@ -16,7 +16,7 @@ place = pathlib.Path(sys.argv[1])
 def first(): (place / "first").touch()
 def fails(): raise RuntimeError
 def last(): (place / "last").touch()
-for cleanup in (first, fails, last, first): endings.add(cleanup)
+for cleanup in (first, fails, last, first): signals.add(cleanup)
 {more}
 os.kill(os.getpid(), signal.SIGTERM)
 time.sleep(10)
@@ -33,11 +33,11 @@ def test_all_clean_up_though_one_fails_and_the_signal_still_ends_the_process(tmp
 
 
 def test_what_was_removed_is_not_called(tmp_path):
-    assert end(tmp_path, "endings.remove(first)") == (-signal.SIGTERM, ["last"])
+    assert end(tmp_path, "signals.remove(first)") == (-signal.SIGTERM, ["last"])
 
 
 def test_a_handler_that_is_there_already_stays_in_charge(tmp_path):
-    more = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3)); endings.add(last)"
+    more = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3)); signals.add(last)"
     assert end(tmp_path, more) == (3, [])
 
 

@@ -70,7 +70,10 @@ def explained(memory: WorkerMemory) -> Iterator[None]:
     except SmallfilesError:
         raise
     except (RuntimeError, OSError, EOFError) as error:
-        found = explain(error, memory)
+        try:
+            found = explain(error, memory)
+        except RuntimeError as later:  # torch's handler of signals speaks up, of the same death
+            found = explain(later, memory)
         if found is None and isinstance(error, ConnectionError | EOFError | FileNotFoundError):
             found = _cut_off(error, memory)
         if found is None:

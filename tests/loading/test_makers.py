@@ -33,7 +33,7 @@ def torn(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def summary(tmp_path_factory):
+def captioned(tmp_path_factory):
     samples = sets.stub_samples(30, captions=True)
     return formats.open(sets.write(samples, tmp_path_factory.mktemp("told") / "x.arrow"))
 
@@ -202,16 +202,16 @@ def test_raw_batches_hold_the_bytes_one_after_the_other(good):
     assert out["data"].size == 4 * max(good.size(index) for index in range(40))
 
 
-def test_one_caption_is_chosen_anew_in_each_epoch(told):
-    words = vocabulary(told)
-    maker = CaptionBatches(told, words, words=12)
+def test_one_caption_is_chosen_anew_in_each_epoch(captioned):
+    words = vocabulary(captioned)
+    maker = CaptionBatches(captioned, words, words=12)
     texts = {words.decode(maker.make([5], epoch).arrays["tokens"][0].tolist()) for epoch in range(30)}
     assert texts == {f"a dog number 5 says {n}" for n in range(5)}
 
 
-def test_all_captions_come_padded_and_the_missing_ones_are_of_length_0(told):
-    words = vocabulary(told)
-    batch = CaptionBatches(told, words, sets.Stub(), pick="all", words=12).make([5, 2, 6], 0)
+def test_all_captions_come_padded_and_the_missing_ones_are_of_length_0(captioned):
+    words = vocabulary(captioned)
+    batch = CaptionBatches(captioned, words, sets.Stub(), pick="all", words=12).make([5, 2, 6], 0)
     assert batch.arrays["tokens"].shape == (3, 5, 12)
     assert (batch.arrays["lengths"] > 0).sum(axis=1).tolist() == [5, 2, 0]
     assert words.decode(batch.arrays["tokens"][1, 1].tolist()) == "a dog number 2 says 1"
@@ -219,25 +219,25 @@ def test_all_captions_come_padded_and_the_missing_ones_are_of_length_0(told):
     assert not batch.arrays["tokens"][2].any()
 
 
-def test_a_long_caption_is_cut_and_still_ends(told):
-    row = CaptionBatches(told, vocabulary(told), words=4).make([5], 0).arrays["tokens"][0]
+def test_a_long_caption_is_cut_and_still_ends(captioned):
+    row = CaptionBatches(captioned, vocabulary(captioned), words=4).make([5], 0).arrays["tokens"][0]
     assert row[0] == START
     assert row[3] == END
 
 
-def test_makers_refuse_the_other_kind_of_set(good, told):
+def test_makers_refuse_the_other_kind_of_set(good, captioned):
     with pytest.raises(UsageError, match="holds labels; expected captions"):
-        CaptionBatches(good, vocabulary(told))
+        CaptionBatches(good, vocabulary(captioned))
     with pytest.raises(UsageError, match="holds captions; expected labels"):
-        ImageBatches(told, sets.Stub())
+        ImageBatches(captioned, sets.Stub())
     with pytest.raises(UsageError, match="words=1"):
-        CaptionBatches(told, vocabulary(told), words=1)
+        CaptionBatches(captioned, vocabulary(captioned), words=1)
 
 
-def test_makers_can_be_pickled(good, told):
+def test_makers_can_be_pickled(good, captioned):
     makers = (
         ImageBatches(good, sets.Stub(), 5),
-        CaptionBatches(told, vocabulary(told)),
+        CaptionBatches(captioned, vocabulary(captioned)),
         RawBatches(good),
     )
     for maker in makers:
