@@ -52,7 +52,7 @@ def need_tool():
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two processes share the tests, a file each: the long ones first, those of the one Slurm together."""
+    """Two processes share the tests, a file each: the long ones first, so that both end at the same time."""
     first = ["slurm", "notebooks", "checks", "ring"]
 
     def rank(item: pytest.Item) -> int:
@@ -60,9 +60,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return first.index(folder) if folder in first else len(first)
 
     items.sort(key=rank)
-    for item in items:
-        group = "slurm" if item.path.parent.name == "slurm" else item.path.as_posix()
-        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -71,8 +68,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if kept and report.skipped and "PYTEST_XDIST_WORKER" not in os.environ:  # the controller hears of all
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
         with open(kept, "a", encoding="utf-8") as file:
-            name = report.nodeid.rpartition("@")[0] if hasattr(report, "node") else report.nodeid  # @group
-            file.write(f"{name}\t{' '.join(reason.split())}\n")
+            file.write(f"{report.nodeid}\t{' '.join(reason.split())}\n")
 
 
 def pytest_sessionfinish() -> None:
