@@ -1,20 +1,13 @@
-"""Who may write, who still lives, what is ours alone: locks, owners and private folders.
+"""Who may write, and what is ours alone: locks, claims and private folders.
 
 A lock of the kernel (`flock`) is let go when its holder dies, kill -9 included. Some file systems have
 none, and on some it reaches no other machine (Lustre with `localflock`, BeeGFS). So whoever writes an
 output also leaves a sign there and renews it; a sign of another machine that is not renewed for a minute
 is that of a dead process. Before anything is published its owner looks whether the sign is still his own.
 
-A process is named by its number, its start time and the boot of the machine, since numbers come again. A
-job script ends its command while its job goes on, so what it staged belongs to the job: to any process
-that has the job's number in its environment, or to the session of the shell.
-
 The traps: a lock on a file that its last owner has just removed locks nothing, so the name is looked up
-again once the lock is ours. Between two steps a job may have no process on a node, so the scheduler is
-asked. `/dev/shm` is open to all users, so a folder there may be a planted link. Notebook 07 teaches all
-of it.
-
-Format: proc(5), /proc/pid/stat fields 6 (session) and 22 (start time).
+again once the lock is ours. `/dev/shm` is open to all users, so a folder there may be a planted link.
+Notebook 07 teaches both.
 """
 
 from __future__ import annotations
@@ -23,10 +16,7 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
-import socket
 import stat
-import subprocess
 import threading
 import time
 import uuid
@@ -34,13 +24,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from smallfiles import signals
+from smallfiles import owners, signals
 from smallfiles.errors import BusyError, PackError, ResourceError, cannot_write, writing
+from smallfiles.owners import Owner, this_process
 from smallfiles.progress import progress
-
-JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "OAR_JOB_ID")
-GRACE_S = 900.0
-"""A job without any process on this node counts as ended after this time, if no scheduler knows more."""
 
 HEARTBEAT_S = 10.0
 SILENT_S = 60.0
@@ -51,180 +38,7 @@ LONG_SILENT_S = 900.0
 
 PREFIX = "smallfiles-"
 
-_PROC = Path("/proc")
-_ASK_S = 10.0
 _SIGN = "owner.json"
-
-
-@dataclass(frozen=True)
-class Owner:
-    """A process, a session of processes, or a job.
-
-    Args:
-        kind: `process`, `session`, `job`, or `nobody` for what is kept until it is unstaged.
-        name: Its number, or the job's variable and number.
-        started: Start time of the process (of the session's first one) in ticks since boot.
-        boot: The boot of the machine.
-        world: The PID namespace, since numbers mean nothing in another one.
-        since_s: When this was written, in seconds since the epoch.
-        host: Name of the machine, for messages.
-    """
-
-    kind: str
-    name: str
-    started: int
-    boot: str
-    world: str
-    since_s: float
-    host: str = ""
-
-    @property
-    def text(self) -> str:
-        """In words."""
-        if self.kind == "nobody":
-            return "nobody (kept until it is unstaged)"
-        return f"{self.kind} {self.name.partition('=')[2] or self.name}"
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether it is on another machine, as storage that both see tells: its processes are not seen."""
-        return bool(self.host) and self.host != socket.gethostname() and self.boot != _boot()
-
-    @property
-    def _job(self) -> tuple[str, str]:
-        variable, _, number = self.name.partition("=")
-        return variable, number
-
-    def is_alive(self) -> bool:
-        """Whether it may still need its copy; in doubt it may."""
-        if self.kind == "nobody":
-            return True
-        if self.is_elsewhere:
-            return self.kind != "job" or _ask_scheduler(*self._job) is not False
-        if self.boot != _boot():
-            return False
-        if self.kind == "job":
-            return _job_is_alive(self)
-        if self.world != _world():
-            return True
-        number = int(self.name)
-        if self.kind == "process":
-            return start_time(number) == self.started
-        return _session_is_alive(number, self.started)
-
-
-def this_process() -> Owner:
-    """Ourselves."""
-    return _owner("process", str(os.getpid()), start_time(os.getpid()))
-
-
-def this_job() -> Owner:
-    """The job that we run in, or else the session of our terminal or script."""
-    for variable in JOB_VARIABLES:
-        if os.environ.get(variable):
-            return _owner("job", f"{variable}={os.environ[variable]}", 0)
-    leader = os.getsid(0)
-    if leader in (0, os.getpid()):  # its first process is in another namespace, or it is just us
-        return _owner("process", str(os.getppid()), start_time(os.getppid()))
-    return _owner("session", str(leader), start_time(leader))
-
-
-def nobody() -> Owner:
-    """Stands for a copy that is kept until somebody unstages it."""
-    return _owner("nobody", "keep", 0)
-
-
-def _owner(kind: str, name: str, started: int) -> Owner:
-    return Owner(kind, name, started, _boot(), _world(), time.time(), socket.gethostname())
-
-
-def start_time(pid: int) -> int:
-    """Ticks since boot at which a process began; 0 if there is none, or only its corpse."""
-    if not _PROC.is_dir():
-        return int(_exists(pid))
-    fields = _stat_fields(pid)
-    return int(fields[19]) if len(fields) > 19 and fields[0] not in ("Z", "X") else 0
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _stat_fields(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the state on; the name before it may hold anything."""
-    try:
-        return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def _session_is_alive(leader: int, started: int) -> bool:
-    """A number is not given again while a session bears it, so any member will do."""
-    now = start_time(leader)
-    if now and now != started:
-        return False
-    members = (_stat_fields(pid) for pid in _processes())
-    return any(len(fields) > 3 and fields[3] == str(leader) and fields[0] not in "ZX" for fields in members)
-
-
-def _job_is_alive(owner: Owner) -> bool:
-    variable, number = owner._job
-    if os.environ.get(variable) == number:
-        return True
-    if any(_belongs(pid, variable, number) for pid in _processes()):
-        return True
-    answer = _ask_scheduler(variable, number)
-    return time.time() - owner.since_s < GRACE_S if answer is None else answer
-
-
-def _belongs(pid: int, variable: str, number: str) -> bool:
-    try:
-        environment = (_PROC / str(pid) / "environ").read_bytes()
-        return f"{variable}={number}".encode() in environment.split(b"\0")
-    except OSError:
-        return False
-
-
-def _ask_scheduler(variable: str, number: str) -> bool | None:
-    """Whether SLURM still has the job; None where it cannot be asked or does not answer."""
-    squeue = shutil.which("squeue")
-    if variable != "SLURM_JOB_ID" or squeue is None or not number.isdigit():
-        return None
-    command = [squeue, "--noheader", "--jobs", number, "--format", "%T"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    if done.returncode:
-        return False if "invalid job id" in done.stderr.lower() else None
-    return bool(done.stdout.split())
-
-
-def _processes() -> list[int]:
-    try:
-        return [int(path.name) for path in _PROC.iterdir() if path.name.isdigit()]
-    except OSError:
-        return []
-
-
-def _boot() -> str:
-    try:
-        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
-def _world() -> str:
-    try:
-        return str((_PROC / "self/ns/pid").readlink())
-    except OSError:
-        return ""
 
 
 def try_lock(path: Path, *, shared: bool, create: bool = True) -> int | None:
@@ -379,10 +193,10 @@ class Claim:
 
     def _is_dead(self, seen: _Sign, locked: bool) -> bool:
         owner = seen.owner
-        if owner is not None and owner.boot and owner.boot == _boot():
+        if owner is not None and owner.boot and owner.boot == owners.boot():
             if locked:
                 return True  # the kernel of this machine would have kept the lock for a living one
-            if owner.world == _world():
+            if owner.world == owners.world():
                 return not owner.is_alive()
         if time.time() - seen.time_ns / 1e9 > LONG_SILENT_S:
             return True

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from smallfiles import atomic, locks
+from smallfiles import atomic, locks, owners
 from smallfiles.errors import BusyError, OutputExistsError, PackError, SmallfilesError
 
 CONTENT = b"what the owner wrote" * 1000
@@ -26,7 +26,7 @@ def another_machine(name: str, heartbeat_s: float = 0.05, silent_s: float = 0.6,
     """Have this process (a forked child) live on a machine of its own, where flock is missing."""
     if not flock:
         fcntl.flock = no_flock
-    locks._boot = lambda: name
+    owners.boot = lambda: name
     locks.HEARTBEAT_S, locks.SILENT_S = heartbeat_s, silent_s
 
 

@@ -17,8 +17,9 @@ from typing import Any, Literal
 
 from smallfiles import locks
 from smallfiles.errors import UsageError
-from smallfiles.locks import Owner, check, existing_folder, folder_name, nobody, this_job
+from smallfiles.locks import check, existing_folder, folder_name
 from smallfiles.machine import nodelocal
+from smallfiles.owners import Owner, nobody, this_job
 from smallfiles.staging import run
 from smallfiles.staging.slots import Slot, slots, sweep
 

@@ -21,8 +21,9 @@ from smallfiles import locks
 from smallfiles.digests import ContentDigest, sidecar
 from smallfiles.errors import ResourceError
 from smallfiles.formats.output import writing
-from smallfiles.locks import nobody, private_folder, this_job
+from smallfiles.locks import private_folder
 from smallfiles.machine.nodelocal import NodeLocal
+from smallfiles.owners import nobody, this_job
 from smallfiles.progress import progress
 from smallfiles.staging import lifetime, outputs, places
 from smallfiles.staging.config import StageConfig, Staged

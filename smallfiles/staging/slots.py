@@ -29,7 +29,7 @@ from typing import Any
 from smallfiles import locks
 from smallfiles.atomic import write_json
 from smallfiles.formats.output import writing
-from smallfiles.locks import Owner, this_process
+from smallfiles.owners import Owner, this_process
 
 LOCK_SUFFIX = ".lock"
 _TRIES, _PAUSE_S = 4, 0.01

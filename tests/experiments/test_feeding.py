@@ -185,6 +185,17 @@ def test_a_filler_beside_the_notebook_ends_with_its_block(packed):
     assert name not in ring.names(SHARED_MEMORY)
 
 
+def test_the_block_begins_when_the_ring_is_there_and_says_what_a_filler_said(packed, tmp_path):
+    config = RingConfig(name=f"waited-{os.getpid()}", slots=2, producers=1, epochs=1)
+    with filling(config, packed, "--batch", "8", "--size", "32"):
+        assert config.name in ring.names(SHARED_MEMORY)
+    with (
+        pytest.raises(ring.RingError, match=r"ended before it began[^$]*missing\.arrow"),
+        filling(config, tmp_path / "missing.arrow"),
+    ):
+        pass
+
+
 def _children():
     task = f"/proc/{os.getpid()}/task/{os.getpid()}/children"
     with open(task) as file:

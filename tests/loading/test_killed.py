@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -69,12 +68,10 @@ def test_the_workers_end_soon_after_a_failure(tmp_path):
     with pytest.raises(BadSampleError) as caught:
         list(loader)
     assert loader._iterator is not None
-    pids = [worker.pid for worker in loader._iterator._workers]
-    began = time.perf_counter()
+    workers = list(loader._iterator._workers)
     del loader, caught
     gc.collect()
-    assert time.perf_counter() - began < 9  # torch waits five seconds for each of two that do not listen
-    assert not any(Path(f"/proc/{pid}/cmdline").exists() for pid in pids)
+    assert [worker.exitcode for worker in workers] == [0, 0]  # who does not listen for 5 s is ended by force
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from staging_tools import ROOMY, cli, exit_code, forked, names, packed
 
-from smallfiles import locks, staging
+from smallfiles import owners, staging
 from smallfiles.cli import main
 
 STAGE = f"'{sys.executable}' -m smallfiles stage"
@@ -24,7 +24,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 def test_stage_prints_the_path_alone_and_the_copy_stays_for_the_job(
     source: Path, node: Path, command: Command
 ) -> None:
-    done = cli("stage", source, "--where", node, "--leave-bytes", 0)
+    done = command("stage", source, "--where", node, "--leave-bytes", 0)
     assert done.returncode == 0, done.stderr
     path = Path(done.stdout.removesuffix("\n"))
     assert path.read_bytes() == source.read_bytes()
@@ -131,22 +131,22 @@ def test_the_scheduler_is_asked_about_a_job_without_processes_here(
     fake_squeue(tmp_path / "bin", script)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "77123")
-    owner = locks.this_job()
+    owner = owners.this_job()
     monkeypatch.delenv("SLURM_JOB_ID")
     assert owner.is_alive() is (alive is not False)  # in doubt it lives
-    old = locks.Owner(**{**vars(owner), "since_s": owner.since_s - 2 * locks.GRACE_S})
+    old = owners.Owner(**{**vars(owner), "since_s": owner.since_s - 2 * owners.GRACE_S})
     assert old.is_alive() is bool(alive)
-    assert not locks.Owner(**{**vars(owner), "boot": "another"}).is_alive()
+    assert not owners.Owner(**{**vars(owner), "boot": "another"}).is_alive()
 
 
 def test_a_process_is_known_by_its_start_time_too() -> None:
-    me = locks.this_process()
+    me = owners.this_process()
     assert me.is_alive() and str(os.getpid()) in me.text
-    assert not locks.Owner(**{**vars(me), "started": me.started + 1}).is_alive()
-    assert locks.Owner(**{**vars(me), "started": 1, "world": "pid:[1]"}).is_alive()  # cannot be known
+    assert not owners.Owner(**{**vars(me), "started": me.started + 1}).is_alive()
+    assert owners.Owner(**{**vars(me), "started": 1, "world": "pid:[1]"}).is_alive()  # cannot be known
     pid = forked(lambda: 0)
     assert exit_code(pid) == 0
-    assert locks.start_time(pid) == 0
+    assert owners.start_time(pid) == 0
 
 
 def test_keep_outlives_everybody_until_it_is_unstaged(source: Path, node: Path, command: Command) -> None:

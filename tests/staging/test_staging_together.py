@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from staging_tools import MIB, ROOMY, exit_code, forked, names, packed, slowly, wait_for
 
-from smallfiles import locks, progress, staging
+from smallfiles import locks, owners, progress, staging
 from smallfiles.digests import hash_block
 from smallfiles.machine import nodelocal
 from smallfiles.staging import StageConfig, copying, lifetime
@@ -239,7 +239,7 @@ def test_a_leftover_of_before_a_reboot_is_not_trusted(
     source: Path, node: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed_while_using(source, node)
-    monkeypatch.setattr(locks, "_boot", lambda: "another boot")
+    monkeypatch.setattr(owners, "boot", lambda: "another boot")
     with staging.staged(source, node, config=ROOMY) as copy:
         assert not copy.reused
 
@@ -251,8 +251,8 @@ def test_what_another_machine_staged_on_shared_storage_is_left_alone(
     filesystem = nodelocal.filesystem
     monkeypatch.setattr(nodelocal, "filesystem", lambda path: replace(filesystem(path), shared=True))
     with monkeypatch.context() as there:
-        there.setattr(locks, "_boot", lambda: "another boot")
-        there.setattr(locks.socket, "gethostname", lambda: "other-node")
+        there.setattr(owners, "boot", lambda: "another boot")
+        there.setattr(owners.socket, "gethostname", lambda: "other-node")
         theirs = staging.stage_for_job(source, node, config=ROOMY).path
     with staging.staged(source, node, config=ROOMY) as ours:
         assert not ours.reused and ours.path != theirs

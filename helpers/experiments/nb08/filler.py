@@ -1,7 +1,8 @@
 """`smallfiles ring fill` as a program beside this one, ended when it is no longer needed.
 
-The trap: a program that a notebook starts outlives the notebook, and a ring that nobody ends keeps its
-memory. So it is started in a `with`. Notebook 08 trains from it.
+The traps: a program that a notebook starts outlives the notebook, and a ring that nobody ends keeps its
+memory, so it is started in a `with`. And a new process needs seconds (on a shared file system more) until
+its imports are there, so the block begins once the ring is seen. Notebook 08 trains from it.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ import contextlib
 import shlex
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from helpers.kernel import CHECKOUT
-from smallfiles.ring import RingConfig
+from smallfiles.ring import RingConfig, RingError
+from smallfiles.ring.folder import lives, path_of
 
 _PATIENCE_S = 20.0
+_START_S, _KNOCK_EACH_S = 300.0, 0.05
 
 
 @contextlib.contextmanager
@@ -27,21 +33,40 @@ def filling(config: RingConfig, data: Path, *more: str) -> Iterator[subprocess.P
         config: Name, size and producers of the ring.
         data: The packed file.
         *more: Further flags of `ring fill`, such as those of the batches.
+
+    Raises:
+        RingError: The program ended before it filled, with its own words.
     """
     words = shlex.split(config.to_cli(str(data.absolute()), *more))
-    program = subprocess.Popen(  # in the checkout, where `smallfiles` finds the package
-        [sys.executable, "-m", *words],
-        cwd=CHECKOUT,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        yield program
-    finally:
-        program.terminate()  # it frees its ring; one that has ended by itself does not mind
+    with tempfile.TemporaryFile() as said:
+        program = subprocess.Popen(  # in the checkout, where `smallfiles` finds the package
+            [sys.executable, "-m", *words],
+            cwd=CHECKOUT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+        )
         try:
-            program.wait(_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            program.kill()
-            program.wait()
+            _wait(program, path_of(config.where, str(config.name)), said)
+            yield program
+        finally:
+            program.terminate()  # it frees its ring; one that has ended by itself does not mind
+            try:
+                program.wait(_PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                program.kill()
+                program.wait()
+
+
+def _wait(program: subprocess.Popen[bytes], ring: Path, said: IO[bytes]) -> None:
+    until = time.monotonic() + _START_S
+    while not lives(ring):
+        ended = program.poll() is not None
+        if ended or time.monotonic() > until:
+            said.seek(0)
+            raise RingError(
+                f"the filler of ring {ring.name} {'ended' if ended else 'gave no sign'} before it began",
+                expected="a program that fills the ring",
+                next_step=f"Read what it said: {said.read().decode(errors='replace').strip() or 'nothing'}",
+            )
+        time.sleep(_KNOCK_EACH_S)
