@@ -6,13 +6,14 @@ turns 5 % into a victory.
 """
 
 from smallfiles.measure.drawing.canvas import COLOURS, REFERENCE_COLOUR, as_svg, save
-from smallfiles.measure.drawing.records import alt_text, check_comparable, finding, throughput
+from smallfiles.measure.drawing.records import alt_text, bars, check_comparable, finding, throughput
 
 __all__ = [
     "COLOURS",
     "REFERENCE_COLOUR",
     "alt_text",
     "as_svg",
+    "bars",
     "check_comparable",
     "finding",
     "save",

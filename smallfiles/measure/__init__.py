@@ -1,5 +1,6 @@
 """Measure with a protocol: interleaved rounds, spread, conditions recorded, a good neighbour.
 
+    print(compare({"one file each": many, "one large file": one}, rounds=5, unit="images"))
     result = bench_reads([Path("train.arrow"), Path("train.tars")])
     print(table(result.records, "tar"))
 
@@ -15,24 +16,33 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from smallfiles.measure.config import BenchConfig
     from smallfiles.measure.packing import bench_packing
+    from smallfiles.measure.protocol import Comparison, compare
     from smallfiles.measure.reading import bench_reads
     from smallfiles.measure.record import Failed, Record, Result, Spread, load, ratio, save
 
 __all__ = [
     "BenchConfig",
+    "Comparison",
     "Failed",
     "Record",
     "Result",
     "Spread",
     "bench_packing",
     "bench_reads",
+    "compare",
     "load",
     "ratio",
     "save",
 ]
 
 # Imported when asked for: the help of `bench` needs the configurations only.
-_MODULES = {"BenchConfig": "config", "bench_packing": "packing", "bench_reads": "reading"}
+_MODULES = {
+    "BenchConfig": "config",
+    "Comparison": "protocol",
+    "bench_packing": "packing",
+    "bench_reads": "reading",
+    "compare": "protocol",
+}
 
 
 def __getattr__(name: str) -> Any:

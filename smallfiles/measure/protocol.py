@@ -1,5 +1,8 @@
 """How we measure: everything interleaved, round by round, in an order that changes.
 
+    result = compare({"one file each": many, "one large file": one}, rounds=5, unit="images")
+    print(result)                                   # a table; helpers.figures.bars(result) draws it
+
 Measured one after the other, the first case meets a cold cache and a fast clock and the last a warm
 cache and a hot processor. Interleaved, a disturbance hits all of them, and pairs of one round can be
 compared. The trap: a fixed order within the round lets one case always inherit its neighbour's
@@ -8,14 +11,23 @@ cache; so each round shuffles, from a seed. Notebook 01 teaches it.
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
 from typing import Any, TypeVar
 
+from smallfiles import machine
 from smallfiles.errors import UsageError
+from smallfiles.measure.record import CLEAR, Spread, times_text
+from smallfiles.measure.table import aligned
 from smallfiles.measure.workers import reason
 from smallfiles.progress import progress
+
+_RUN_S = 0.02
+_MOST_CALLS = 1000
 
 _Result = TypeVar("_Result")
 
@@ -104,3 +116,145 @@ def attempt(name: str, run: Callable[[], _Result], failed: dict[str, str] | None
     except Exception as error:  # libraries of others raise anything
         failed[name] = reason(error)
         return None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Functions that were timed side by side.
+
+    Args:
+        runs: For each function its runs, in the order of the rounds.
+        unit: What was counted; empty where the functions counted nothing.
+        failed: Why a function is missing in `runs`.
+        machine: What it was measured on.
+    """
+
+    runs: dict[str, tuple[Outcome, ...]]
+    unit: str
+    failed: dict[str, str]
+    machine: dict[str, Any]
+
+    def rates_per_s(self, name: str) -> tuple[float, ...]:
+        """Units per second of each run; calls where nothing was counted."""
+        return tuple(run.rate_per_s for run in self.runs[name])
+
+    def spread(self, name: str) -> Spread:
+        """Median, quartiles and extremes of the rate."""
+        return Spread.of(self.rates_per_s(name))
+
+    def seconds(self, name: str) -> float:
+        """Median duration of one call."""
+        return Spread.of([run.seconds / run.extra["calls"] for run in self.runs[name]]).median
+
+    def times(self, name: str, reference: str = "") -> Spread:
+        """How many times as fast a function is as another, paired round by round.
+
+        Args:
+            name: Of the function.
+            reference: Of the other; the first if not given.
+        """
+        pairs = zip(self.rates_per_s(name), self.rates_per_s(reference or next(iter(self.runs))), strict=True)
+        return Spread.of([mine / theirs for mine, theirs in pairs])
+
+    @property
+    def finding(self) -> str:
+        """What may be claimed, for a title: the best against the first, if the rounds agree on it."""
+        first, *others = self.runs
+        best = max(others, key=lambda name: self.spread(name).median, default=first)
+        gain = self.times(best)
+        if best == first:
+            return f"{first}: {self.spread(first).median:,.0f} {self.unit or 'calls'} per second"
+        if gain.lower >= CLEAR:
+            return f"{best} is {times_text(gain)} as fast as {first}"
+        slower = gain.upper <= 1 / CLEAR
+        return (
+            f"nothing is faster than {first}" if slower else f"no clear difference between {best} and {first}"
+        )
+
+    @property
+    def alt_text(self) -> str:
+        """The figure of it in words."""
+        medians = ", ".join(f"{name} {self.spread(name).median:,.0f}" for name in self.runs)
+        return f"Bar chart. {self.finding}. Median {self.unit or 'calls'} per second: {medians}."
+
+    def __str__(self) -> str:
+        first = next(iter(self.runs))
+        header = ("name", f"{self.unit or 'calls'}/s", "quartiles", f"× {first}")  # noqa: RUF001 - meant
+        rows = []
+        for name in self.runs:
+            spread, gain = self.spread(name), self.times(name)
+            quartiles = f"{spread.lower:,.0f} to {spread.upper:,.0f}"
+            clear = name == first or not gain.lower <= 1 <= gain.upper
+            rows.append([name, f"{spread.median:,.0f}", quartiles, f"{gain.median:.2f}" if clear else "≈ 1"])
+        return "\n".join(
+            [aligned(header, rows), *(f"{name}  failed: {why}" for name, why in self.failed.items())]
+        )
+
+
+def compare(
+    functions: Mapping[str, Callable[[], object]],
+    rounds: int = 5,
+    *,
+    unit: str = "samples",
+    before: Callable[[], object] | None = None,
+    seed: int = 0,
+) -> Comparison:
+    """Time functions side by side, in rounds of a changing order.
+
+    Each is called once first, which no clock sees; one that takes no time is called several times a run. A
+    function that fails is left out, and nothing else is lost.
+
+    Args:
+        functions: By name; the first is what others are compared with. One that returns a number has done so
+            many units; else calls are counted.
+        rounds: How often each is timed.
+        unit: What the returned numbers count, in the plural.
+        before: Called before each run, outside the clock, such as to empty the page cache; then each run is
+            one call, and nothing is called first.
+        seed: Of the order within rounds.
+
+    Raises:
+        UsageError: There is no function, all of them failed, or there are no rounds.
+
+    Example:
+        >>> result = compare({"sum": lambda: sum(range(999)), "len": lambda: len(range(999))}, rounds=3)
+        >>> sorted(result.runs)
+        ['len', 'sum']
+    """
+    failed: dict[str, str] = {}
+    cases = []
+    for name, function in functions.items():
+        calls = attempt(name, partial(_calls_of_a_run, function), failed) if before is None else 1
+        if calls:
+            cases.append(Case(name, partial(_timed, function, calls, before), warm_up=False))
+    found = interleaved(cases, rounds, seed, " and ".join(functions), failed) if cases else {}
+    if not found:
+        told = "; ".join(f"{name}: {why}" for name, why in failed.items()) or "there is none"
+        raise UsageError(
+            f"no function could be timed ({told})",
+            expected="one that runs to its end",
+            next_step="Call it alone to see where it stops",
+        )
+    runs = {name: tuple(found[name]) for name in functions if name in found}
+    counted = all(run.extra["counted"] for each in runs.values() for run in each)
+    return Comparison(runs, unit if counted else "", failed, machine.describe())
+
+
+def _calls_of_a_run(function: Callable[[], object]) -> int:
+    """How many calls make a run that the clock can see; the first call of all says little about it."""
+    seconds = _timed(function, 1, None).seconds
+    if seconds < _RUN_S:
+        seconds = _timed(function, 1, None).seconds
+    return min(_MOST_CALLS, math.ceil(_RUN_S / max(seconds, 1e-9)))
+
+
+def _timed(function: Callable[[], object], calls: int, before: Callable[[], object] | None) -> Outcome:
+    if before is not None:
+        before()
+    began = perf_counter()
+    for _ in range(calls):
+        answer = function()
+    seconds = perf_counter() - began
+    counted = isinstance(answer, int) and not isinstance(answer, bool)
+    count = answer if isinstance(answer, int) and counted else 1
+    return Outcome(calls * count, 0, seconds, {"calls": calls, "counted": counted})

@@ -9,17 +9,19 @@ The trap: an axis that does not start at zero turns 5 % into a victory. Notebook
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from smallfiles.errors import UsageError
 from smallfiles.measure.drawing.canvas import COLOURS, INK, REFERENCE_COLOUR, empty_figure, styled, wrapped
-from smallfiles.measure.record import Record, ratio
+from smallfiles.measure.record import Record, Spread, ratio
 from smallfiles.measure.table import reference_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from smallfiles.measure.protocol import Comparison
 
 
 def throughput(*groups: Sequence[Record], reference: str | None = None) -> Figure:
@@ -48,7 +50,27 @@ def throughput(*groups: Sequence[Record], reference: str | None = None) -> Figur
         colours = _colours(groups, reference)
         for group, title, panel in zip(groups, titles, panels, strict=True):
             panel.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
-            _draw(panel.subplots(), group, reference_of(group, reference), colours)
+            label = _axis_label(reference_of(group, reference))
+            _draw(panel.subplots(), {each.name: each.rates_per_s for each in group}, colours, label)
+    return figure
+
+
+def bars(result: Comparison, title: str = "") -> Figure:
+    """Draw what `compare` found: median bars, a dot for each run, the first in grey.
+
+    Args:
+        result: From `smallfiles.measure.compare`.
+        title: Of the figure; the finding if not given.
+    """
+    first, *others = result.runs
+    colours = {first: REFERENCE_COLOUR, **dict(zip(others, COLOURS * len(others), strict=False))}
+    rounds = len(result.runs[first])
+    label = f"{result.unit or 'calls'} per second (bar: median, dots: {rounds} runs)"
+    shown = wrapped(title or result.finding)
+    with styled():
+        figure = empty_figure(0.34 * len(result.runs) + 0.85 + 0.2 * shown.count("\n"))
+        figure.suptitle(shown, x=0.01, ha="left", fontsize=11, fontweight="bold")
+        _draw(figure.subplots(), {name: result.rates_per_s(name) for name in result.runs}, colours, label)
     return figure
 
 
@@ -112,25 +134,26 @@ def _colours(groups: Sequence[Sequence[Record]], reference: str | None) -> dict[
     return {**chosen, **dict.fromkeys(references, REFERENCE_COLOUR)}
 
 
-def _draw(axes: Axes, records: Sequence[Record], base: Record, colours: dict[str, str]) -> None:
-    rows = list(range(len(records)))
-    medians = [record.spread.median for record in records]
-    axes.barh(rows, medians, height=0.62, color=[colours[record.name] for record in records], alpha=0.75)
-    for row, record in zip(rows, records, strict=True):
-        offsets = [row + 0.16 * (n % 3 - 1) for n in range(record.repeats)]
-        axes.plot(record.rates_per_s, offsets, "o", ms=3.2, mfc="white", mec=INK, mew=0.7, ls="")
+def _draw(axes: Axes, runs: Mapping[str, Sequence[float]], colours: Mapping[str, str], label: str) -> None:
+    """A bar a name, as long as the median of its runs; the axis starts at zero."""
+    spreads = {name: Spread.of(values) for name, values in runs.items()}
+    medians = [spread.median for spread in spreads.values()]
+    axes.barh(range(len(runs)), medians, height=0.62, color=[colours[name] for name in runs], alpha=0.75)
+    for row, (name, values) in enumerate(runs.items()):
+        offsets = [row + 0.16 * (n % 3 - 1) for n in range(len(values))]
+        axes.plot(values, offsets, "o", ms=3.2, mfc="white", mec=INK, mew=0.7, ls="")
         axes.annotate(
-            f"{record.spread.median:,.0f}",
-            (record.spread.maximum, row),
+            f"{spreads[name].median:,.0f}",
+            (spreads[name].maximum, row),
             xytext=(6, 0),
             textcoords="offset points",
             va="center",
         )
-    axes.set_yticks(rows, [record.name for record in records])
+    axes.set_yticks(range(len(runs)), list(runs))
     axes.invert_yaxis()
-    axes.set_xlim(0, max(record.spread.maximum for record in records) * 1.16)
+    axes.set_xlim(0, max(spread.maximum for spread in spreads.values()) * 1.16)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.set_xlabel(_axis_label(base), fontsize=9)
+    axes.set_xlabel(label, fontsize=9)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
 

@@ -1,0 +1,71 @@
+"""`measure.compare`: what a notebook cell calls to time functions side by side."""
+
+from time import sleep
+
+import pytest
+
+from helpers import figures
+from smallfiles import measure
+from smallfiles.errors import UsageError
+
+
+def slept(seconds, count=None):
+    def run():
+        sleep(seconds)
+        return count
+
+    return run
+
+
+def test_the_faster_function_is_told_by_how_much():
+    result = measure.compare({"slow": slept(0.06, 10), "quick": slept(0.02, 10)}, rounds=3, unit="images")
+    assert 2 < result.times("quick").median < 4
+    assert 100 < result.spread("slow").median < 170
+    assert 0.06 <= result.seconds("slow") < 0.1
+    assert "quick is" in result.finding and "as fast as slow" in result.finding
+    assert "images/s" in str(result) and "quick" in result.alt_text
+    assert len(result.runs["slow"]) == 3 and result.machine["cpus_usable"]
+
+
+def test_functions_that_count_nothing_are_compared_by_calls():
+    result = measure.compare({"a": slept(0.03), "b": slept(0.03)}, rounds=3)
+    assert result.unit == "" and 20 < result.spread("a").median < 34
+    assert "no clear difference" in result.finding
+
+
+def test_what_takes_no_time_is_called_several_times_a_run():
+    called = []
+    result = measure.compare({"quick": lambda: called.append(1)}, rounds=2)
+    assert result.runs["quick"][0].extra["calls"] > 100
+    assert result.seconds("quick") < 0.001
+
+
+def test_before_each_run_something_is_done_that_is_not_timed():
+    order = []
+    measure.compare(
+        {"a": lambda: order.append("a"), "b": lambda: order.append("b")},
+        rounds=2,
+        before=lambda: order.append("-"),
+    )
+    assert order[::2] == ["-"] * 4 and sorted(order[1::2]) == ["a", "a", "b", "b"]
+
+
+def test_one_that_fails_is_left_out_in_a_sentence():
+    def broken():
+        raise ValueError("no such codec")
+
+    result = measure.compare({"fine": slept(0.02), "broken": broken}, rounds=2)
+    assert list(result.runs) == ["fine"] and "no such codec" in result.failed["broken"]
+    assert "broken  failed: ValueError: no such codec" in str(result)
+    with pytest.raises(UsageError, match="no such codec"):
+        measure.compare({"broken": broken}, rounds=2)
+
+
+def test_the_figure_starts_at_zero_and_shows_each_run():
+    result = measure.compare({"slow": slept(0.06, 10), "quick": slept(0.02, 10)}, rounds=3, unit="images")
+    figure = figures.bars(result)
+    (axes,) = figure.axes
+    assert axes.get_xlim()[0] == 0 and "images per second" in axes.get_xlabel()
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["slow", "quick"]
+    assert sum(len(line.get_xdata()) for line in axes.lines) == 6
+    assert "as fast as slow" in figure.get_suptitle()
