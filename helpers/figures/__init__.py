@@ -5,6 +5,7 @@ Titles and alt texts are computed from the measurement. The trap: an axis that d
 turns 5 % into a victory.
 """
 
+from helpers.figures.general import guessed, levels, lines, spans, stacked
 from smallfiles.measure.drawing.canvas import COLOURS, REFERENCE_COLOUR, as_svg, save
 from smallfiles.measure.drawing.records import alt_text, bars, check_comparable, finding, throughput
 
@@ -16,6 +17,11 @@ __all__ = [
     "bars",
     "check_comparable",
     "finding",
+    "guessed",
+    "levels",
+    "lines",
     "save",
+    "spans",
+    "stacked",
     "throughput",
 ]
