@@ -21,15 +21,27 @@ from pathlib import Path
 
 from percent import Cell, from_notebook
 
-MAX_CELL_LINES = 15
-MAX_MEDIAN_LINES = 5
-MAX_FUNCTION_LINES = 10
+MAX_CELL_LINES = 20
+MAX_MEDIAN_LINES = 8
+MAX_FUNCTION_LINES = 20
 CODE_CELLS = range(15, 36)
 WORDS = range(900, 1801)
 WORDS_A_CODE_CELL = range(40, 81)
 EXPERIMENTS = range(3, 6)
 TASK_WORDS = 60
 
+SHOWS: dict[str, tuple[str, ...]] = {
+    "00": ("usable_cpus", "NotImplementedError"),
+    "01": ("open_slow",),
+    "02": ("Manifest.load",),
+    "03": ("pa.memory_map", "pa.OSFile", "get_batch"),
+    "04": ("h5py.File", "vlen_dtype"),
+    "05": ("wds.WebDataset",),
+}
+"""What a notebook teaches: names that a reader must see in its code cells, not behind a call."""
+
+QUIZ = "Check yourself"
+PRIORITIES = ("core", "optional")
 HEADINGS = ("Questions", "After this you can", "Set up", "Exercise", "On the cluster", "Key points", "Next")
 FORBIDDEN = {
     r"!\s*(pip|wget|curl|conda|apt)\b": "installs or downloads",
@@ -40,6 +52,7 @@ FORBIDDEN = {
     r"(?<![\w.}$/:<])/(home|root|work|tmp|p|scratch|project|users|mnt)/\w": "holds an absolute path",
     r"\bplt\.show\(": "shows a figure without alt text (use show.figure)",
 }
+EXPERIMENT = re.compile(r"^## \d+ · ", re.MULTILINE)
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)[^)]*\)")
 
 
@@ -70,8 +83,8 @@ def lint(path: Path) -> list[str]:
 
 
 def words(prose: str) -> int:
-    """Words that a reader reads: no code blocks, no HTML tags, no link targets."""
-    prose = re.sub(r"```.*?```", " ", prose, flags=re.DOTALL)
+    """Words that a reader reads: no code blocks, folded parts, HTML tags, link targets."""
+    prose = re.sub(r"```.*?```|<details>.*?</details>", " ", prose, flags=re.DOTALL)
     prose = re.sub(r"\]\([^)]*\)|<[^>]+>", " ", prose)
     return len(re.findall(r"\w[\w.,'\u2019/-]*", prose))
 
@@ -141,9 +154,10 @@ def _anatomy(page: Page) -> Iterator[str]:
     if not found or found[0][0] != 1 or not found[0][1].startswith(f"{number} · "):
         yield f"the first heading is not `# {number} · Title`"
     titles = [title for level, title in found if level == 2]
-    present = [title for title in titles if title in HEADINGS]
-    if present != list(HEADINGS):
-        yield f"the parts are {present}, not {list(HEADINGS)} in this order"
+    present = [title for title in titles if title in (*HEADINGS, QUIZ)]
+    wanted = [title for title in (*HEADINGS[:-1], QUIZ, HEADINGS[-1]) if title != QUIZ or QUIZ in present]
+    if present != wanted:
+        yield f"the parts are {present}, not {wanted} in this order"
     for label in ("Minutes", "Machine", "Needs", "Data"):
         if f"**{label}**" not in page.cells[0].text:
             yield f"the first cell does not say **{label}**"
@@ -156,7 +170,16 @@ def _anatomy(page: Page) -> Iterator[str]:
         section = page.prose.split(f"## {title}", 1)[1].split("\n## ", 1)[0]
         if "> **Predict.**" not in section:
             yield f"the part {title!r} asks for no guess (`> **Predict.** …`)"
-    if not any("show.figure(" in cell.text or "plots." in cell.text for cell in page.code):
+    tagged = [bool(set(PRIORITIES) & set(cell.tags)) for cell in page.cells if EXPERIMENT.search(cell.text)]
+    if any(tagged) and not all(tagged):
+        yield f"some experiments are tagged {' or '.join(PRIORITIES)}, others are not"
+    if QUIZ in present and not 2 <= page.prose.split(f"## {QUIZ}")[1].count("<details>") <= 3:
+        yield f"the part {QUIZ!r} does not hold two or three questions with folded answers"
+    code = "\n".join(cell.text for cell in page.code)
+    for name in SHOWS.get(number, ()):
+        if name not in code:
+            yield f"{name} is taught here, and stands in no code cell"
+    if not any(re.search(r"show\.figure\(|plots\.|figures\.", cell.text) for cell in page.code):
         yield "no figure is drawn"
 
 

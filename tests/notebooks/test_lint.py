@@ -22,6 +22,7 @@ def good_notebook() -> list[Cell]:
         Cell("markdown", f"## After this you can\n\n{PROSE}"),
         Cell("markdown", f"## Set up\n\n{PROSE}"),
         Cell("code", 'from helpers import show, start\n\nsetup = start("01")'),
+        Cell("code", "slowfs.open_slow(folder)"),
         *[cell for number in (1, 2, 3) for cell in experiment(number)],
         Cell("code", 'show.figure(fig, alt="bars")'),
         Cell("markdown", f"## Exercise\n\n{PROSE * 3}"),
@@ -70,8 +71,8 @@ def test_a_good_notebook_and_a_good_exercise_pass(problems):
         (Cell("markdown", "> [!NOTE]\n> text"), "[!NOTE]"),
         (Cell("markdown", "Well done \U0001f389"), "emoji"),
         (Cell("code", "plt.show()"), "show.figure"),
-        (Cell("code", "\n".join(f"a{i} = {i}" for i in range(16))), "has 16 lines, more than 15"),
-        (Cell("code", "def f():\n" + "    a = 1\n" * 10), "the function f has 11 lines"),
+        (Cell("code", "\n".join(f"a{i} = {i}" for i in range(21))), "has 21 lines, more than 20"),
+        (Cell("code", "def f():\n" + "    a = 1\n" * 20), "the function f has 21 lines"),
         (Cell("code", "%matplotlib inline"), "not plain Python"),
         (Cell("code", " "), "a cell is empty"),
         (Cell("markdown", "[there](02_missing.ipynb)"), "02_missing.ipynb leads nowhere"),
@@ -81,6 +82,24 @@ def test_a_good_notebook_and_a_good_exercise_pass(problems):
 )
 def test_what_the_manner_forbids_is_found(problems, cell, said):
     assert any(said in problem for problem in problems([*good_notebook(), cell]))
+
+
+def asked(answers):
+    cells = good_notebook()
+    return [*cells[:-1], Cell("markdown", f"## Check yourself\n\n{answers}"), cells[-1]]
+
+
+def tagged(number):
+    heading = f"## {number} ·"
+    return [
+        Cell(c.kind, c.text, tags=("core",) if c.text.startswith(heading) else ()) for c in good_notebook()
+    ]
+
+
+def test_questions_with_folded_answers_are_part_of_the_anatomy_and_count_no_words(problems):
+    answer = f"<details>\n<summary>Answer</summary>\n\n{'word ' * 900}\n\n</details>\n"
+    assert problems(asked(answer * 2)) == []
+    assert words(answer) == 0
 
 
 def drop(title):
@@ -96,15 +115,19 @@ def drop(title):
         (drop("from helpers"), 'does not call start("01")'),
         (drop("## 2 ·"), "2 experiments"),
         (drop("show.figure"), "no figure is drawn"),
+        (drop("slowfs"), "open_slow is taught here, and stands in no code cell"),
+        ([*good_notebook(), Cell("markdown", "## Check yourself\n\n1. Why?")], "the parts are"),
+        (asked("<details>\n\nNo.\n\n</details>"), "two or three questions"),
+        (tagged(1), "some experiments are tagged core or optional"),
         ([Cell("markdown", "# 01 · Count"), *good_notebook()[1:]], "does not say **Minutes**"),
         ([*good_notebook(), Cell("markdown", PROSE * 30)], "words, not 900 to 1800"),
         ([*good_notebook(), *[Cell("code", "1")] * 20], "code cells, not 15 to 35"),
-        ([*good_notebook(), *[Cell("code", "1\n" * 6)] * 20], "a median of 6"),
-        (good_notebook()[:6] + good_notebook()[12:], "not 15 to 35"),
+        ([*good_notebook(), *[Cell("code", "1\n" * 9)] * 20], "a median of 9"),
+        (good_notebook()[:7] + good_notebook()[13:], "not 15 to 35"),
     ],
 )
 def test_a_notebook_without_its_anatomy_or_over_its_budget_is_found(problems, cells, said):
-    cells = [Cell(c.kind, c.text) for c in cells]
+    cells = [Cell(c.kind, c.text, tags=c.tags) for c in cells]
     assert any(said in problem for problem in problems(cells))
 
 
