@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import base64
 import html
-import io
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from smallfiles.errors import UsageError
@@ -17,7 +17,6 @@ from smallfiles.errors import UsageError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DPI = 144
 CSS_DPI = 96
 
 
@@ -33,30 +32,52 @@ def say(markdown: str) -> None:
     _show({"text/markdown": markdown, "text/plain": markdown.replace("**", "")})
 
 
-def figure(fig: Figure, *, alt: str) -> None:
-    """Show a figure with a description for those who cannot see it, and close it.
+@dataclass(frozen=True)
+class Drawing:
+    """A figure and its description; the last value of a cell shows itself.
 
     Args:
-        fig: From matplotlib.
-        alt: What the figure shows, the finding first; computed from the measurement.
+        figure: From matplotlib.
+        alt: What it shows, the finding first; computed from the measurement.
 
     Raises:
         UsageError: There is no description.
     """
-    if not alt.strip():
-        raise UsageError(
-            "the figure has an empty description",
-            expected="a sentence or two on what it shows",
-            next_step="Compute it from what was measured: show.figure(fig, alt=f'…')",
-        )
-    target = io.BytesIO()
-    fig.savefig(target, format="png", dpi=DPI, facecolor="white", bbox_inches="tight")
-    _close(fig)
-    data = target.getvalue()
-    width = int.from_bytes(data[16:20], "big") * CSS_DPI // DPI  # a PNG tells its width there
-    source = f"data:image/png;base64,{base64.b64encode(data).decode()}"
-    image = f'<img alt="{html.escape(alt)}" width="{width}" src="{source}">'
-    _show({"text/html": image, "text/plain": f"Figure: {alt}"})
+
+    figure: Figure
+    alt: str
+
+    def __post_init__(self) -> None:
+        if not self.alt.strip():
+            raise UsageError(
+                "the figure has an empty description",
+                expected="a sentence or two on what it shows",
+                next_step="Compute it from what was measured: show.figure(fig, alt=f'…')",
+            )
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        from smallfiles.measure.drawing.canvas import as_page  # `start` looks at the kernel's packages first
+
+        svg = as_page(self.figure)
+        source = f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+        width = round(CSS_DPI * self.figure.get_figwidth())
+        image = f'<img alt="{html.escape(self.alt)}" width="{width}" src="{source}">'
+        return {"text/html": image, "text/plain": f"Figure: {self.alt}"}
+
+
+def figure(drawn: Drawing | Figure, *, alt: str = "") -> None:
+    """Show a figure with a description for those who cannot see it, and close it.
+
+    Args:
+        drawn: A `Drawing`, or a figure from matplotlib.
+        alt: What a figure from matplotlib shows, the finding first; computed from the measurement.
+
+    Raises:
+        UsageError: There is no description.
+    """
+    drawing = drawn if isinstance(drawn, Drawing) else Drawing(drawn, alt)
+    _show(drawing._repr_mimebundle_())
+    _close(drawing.figure)
 
 
 def _close(fig: Figure) -> None:

@@ -1,13 +1,13 @@
 """Figures of the course: bars for medians, a dot for each run, a title that states the finding.
 
-`smallfiles.measure.drawing` holds what all share, each module here the figures of one notebook.
-Titles and alt texts are computed from the measurement. The trap: an axis that does not start at zero
-turns 5 % into a victory.
+`primitives` holds the four that a cell calls: `bars`, `lines`, `histogram`, `timeline`. Titles and alt
+texts are computed from the measurement. The trap: an axis that does not start at zero turns 5 % into a
+victory.
 """
 
-from helpers.figures.general import guessed, levels, lines, spans, stacked
+from helpers.figures.primitives import bars, histogram, lines, timeline
 from smallfiles.measure.drawing.canvas import COLOURS, REFERENCE_COLOUR, as_svg, save
-from smallfiles.measure.drawing.records import alt_text, bars, check_comparable, finding, throughput
+from smallfiles.measure.drawing.records import alt_text, check_comparable, finding, throughput
 
 __all__ = [
     "COLOURS",
@@ -17,11 +17,9 @@ __all__ = [
     "bars",
     "check_comparable",
     "finding",
-    "guessed",
-    "levels",
+    "histogram",
     "lines",
     "save",
-    "spans",
-    "stacked",
     "throughput",
+    "timeline",
 ]

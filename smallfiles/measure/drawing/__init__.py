@@ -5,14 +5,13 @@ from the measurement. The trap: an axis that does not start at zero turns 5 % in
 """
 
 from smallfiles.measure.drawing.canvas import COLOURS, REFERENCE_COLOUR, as_svg, save
-from smallfiles.measure.drawing.records import alt_text, bars, check_comparable, finding, throughput
+from smallfiles.measure.drawing.records import alt_text, check_comparable, finding, throughput
 
 __all__ = [
     "COLOURS",
     "REFERENCE_COLOUR",
     "alt_text",
     "as_svg",
-    "bars",
     "check_comparable",
     "finding",
     "save",

@@ -9,19 +9,25 @@ The trap: an axis that does not start at zero turns 5 % into a victory. Notebook
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from smallfiles.errors import UsageError
-from smallfiles.measure.drawing.canvas import COLOURS, INK, REFERENCE_COLOUR, empty_figure, styled, wrapped
+from smallfiles.measure.drawing.canvas import (
+    COLOURS,
+    INK,
+    REFERENCE_COLOUR,
+    empty_figure,
+    number_text,
+    styled,
+    wrapped,
+)
 from smallfiles.measure.record import Record, Spread, ratio
 from smallfiles.measure.table import reference_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from smallfiles.measure.protocol import Comparison
 
 
 def throughput(*groups: Sequence[Record], reference: str | None = None) -> Figure:
@@ -42,7 +48,7 @@ def throughput(*groups: Sequence[Record], reference: str | None = None) -> Figur
     with styled():
         titles = [wrapped(finding(group, reference)) for group in groups]
         heights = [
-            0.34 * len(group) + 0.85 + 0.2 * title.count("\n")
+            0.42 * len(group) + 0.85 + 0.2 * title.count("\n")
             for group, title in zip(groups, titles, strict=True)
         ]
         figure = empty_figure(sum(heights))
@@ -50,27 +56,10 @@ def throughput(*groups: Sequence[Record], reference: str | None = None) -> Figur
         colours = _colours(groups, reference)
         for group, title, panel in zip(groups, titles, panels, strict=True):
             panel.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
-            label = _axis_label(reference_of(group, reference))
-            _draw(panel.subplots(), {each.name: each.rates_per_s for each in group}, colours, label)
-    return figure
-
-
-def bars(result: Comparison, title: str = "") -> Figure:
-    """Draw what `compare` found: median bars, a dot for each run, the first in grey.
-
-    Args:
-        result: From `smallfiles.measure.compare`.
-        title: Of the figure; the finding if not given.
-    """
-    first, *others = result.runs
-    colours = {first: REFERENCE_COLOUR, **dict(zip(others, COLOURS * len(others), strict=False))}
-    rounds = len(result.runs[first])
-    label = f"{result.unit or 'calls'} per second (bar: median, dots: {rounds} runs)"
-    shown = wrapped(title or result.finding)
-    with styled():
-        figure = empty_figure(0.34 * len(result.runs) + 0.85 + 0.2 * shown.count("\n"))
-        figure.suptitle(shown, x=0.01, ha="left", fontsize=11, fontweight="bold")
-        _draw(figure.subplots(), {name: result.rates_per_s(name) for name in result.runs}, colours, label)
+            axes = panel.subplots()
+            runs = {each.name: each.rates_per_s for each in group}
+            median_bars(axes, runs, [colours[name] for name in runs])
+            axes.set_xlabel(_axis_label(reference_of(group, reference)))
     return figure
 
 
@@ -134,26 +123,41 @@ def _colours(groups: Sequence[Sequence[Record]], reference: str | None) -> dict[
     return {**chosen, **dict.fromkeys(references, REFERENCE_COLOUR)}
 
 
-def _draw(axes: Axes, runs: Mapping[str, Sequence[float]], colours: Mapping[str, str], label: str) -> None:
-    """A bar a name, as long as the median of its runs; the axis starts at zero."""
-    spreads = {name: Spread.of(values) for name, values in runs.items()}
-    medians = [spread.median for spread in spreads.values()]
-    axes.barh(range(len(runs)), medians, height=0.62, color=[colours[name] for name in runs], alpha=0.75)
-    for row, (name, values) in enumerate(runs.items()):
-        offsets = [row + 0.16 * (n % 3 - 1) for n in range(len(values))]
-        axes.plot(values, offsets, "o", ms=3.2, mfc="white", mec=INK, mew=0.7, ls="")
+def median_bars(
+    axes: Axes,
+    runs: Mapping[str, Sequence[float]],
+    colours: Sequence[str],
+    text: Callable[[float], str] = number_text,
+) -> None:
+    """A bar for each name with the median's number at its end, and its runs as dots below it.
+
+    Args:
+        axes: From zero to the slowest run after this.
+        runs: Of each name, from top to bottom.
+        colours: Of the bars.
+        text: How a number is written.
+    """
+    rows = range(len(runs))
+    medians = [Spread.of(values).median for values in runs.values()]
+    axes.barh([row - 0.08 for row in rows], medians, height=0.5, color=colours)
+    for row, values, middle in zip(rows, runs.values(), medians, strict=True):
+        if len(values) > 1:
+            axes.plot([min(values), max(values)], [row + 0.3] * 2, color=REFERENCE_COLOUR, lw=0.8)
+            axes.plot(values, [row + 0.3] * len(values), "o", ms=3.4, mfc="white", mec=INK, mew=0.7, ls="")
         axes.annotate(
-            f"{spreads[name].median:,.0f}",
-            (spreads[name].maximum, row),
-            xytext=(6, 0),
+            text(middle),
+            (middle, row - 0.08),
+            xytext=(5, 0),
             textcoords="offset points",
             va="center",
+            fontweight="bold",
+            zorder=5,
+            bbox={"facecolor": "white", "alpha": 0.8, "pad": 0.5, "edgecolor": "none"},
         )
-    axes.set_yticks(range(len(runs)), list(runs))
-    axes.invert_yaxis()
-    axes.set_xlim(0, max(spread.maximum for spread in spreads.values()) * 1.16)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.set_xlabel(label, fontsize=9)
+    axes.set_yticks([row - 0.08 for row in rows], list(runs))
+    axes.set_ylim(len(runs) - 0.5, -0.5)
+    axes.set_xlim(0, max(max(max(values) for values in runs.values()), 1.14 * max(medians)) * 1.02 or 1)
+    axes.xaxis.set_major_formatter(lambda value, _: text(value))
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
 

@@ -1,0 +1,469 @@
+"""Four figures that a cell can call: bars, lines, histogram, timeline.
+
+    figures.bars(measure.compare({"many files": many, "one file": one}), guess=guess)
+    figures.lines({"warm": {1: [210, 190], 4: [700, 720]}}, title, x="opens in flight", y="files per second")
+
+Each takes what `smallfiles.measure` found, or plain columns: a number for each name, or the single runs,
+whose median is then drawn with a dot for each run. The last line of a figure says where it was measured.
+
+The trap: a figure that is the last value of its cell shows itself; in the middle of a cell nobody sees
+it, unless `show.figure` gets it. Notebook 01 draws the first.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from statistics import median
+from types import EllipsisType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from helpers.show import Drawing
+from smallfiles import machine
+from smallfiles.errors import UsageError
+from smallfiles.measure.drawing.canvas import (
+    COLOURS,
+    FAINT,
+    GUESS_COLOUR,
+    INK,
+    REFERENCE_COLOUR,
+    empty_figure,
+    number_text,
+    styled,
+    wrapped,
+)
+from smallfiles.measure.drawing.records import check_comparable, finding, median_bars
+from smallfiles.measure.protocol import Comparison
+from smallfiles.measure.record import Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+Runs = float | Sequence[float]
+Guess = float | str | EllipsisType | None
+
+_STYLES = (("o", "-"), ("s", "--"), ("^", "-."), ("D", ":"), ("v", "-"), ("P", "--"))
+_HATCHES = ("", "///", "...", "\\\\\\", "xx", "++")
+_MANY_POINTS = 30
+_MOST_TICKS = 8
+_BINS = 48
+_CAPTION_CHARACTERS = 104
+
+
+@styled()
+def bars(
+    found: Comparison | Sequence[Record] | Mapping[str, Runs | Mapping[str, Runs]],
+    title: str = "",
+    *,
+    x: str = "",
+    note: str = "",
+    guess: Guess = None,
+) -> Drawing:
+    """A bar for each name, as long as the median of its runs; the axis starts at zero.
+
+    Args:
+        found: From `measure.compare`, records of one measurement, or a column: a number or runs for each
+            name. Parts of a whole, each with a name of its own, are stacked.
+        title: What was found, in a sentence; needed for a column.
+        x: What the axis counts. A unit in brackets at its end, such as "time (s)", goes to the numbers.
+        note: Under which conditions, such as "warm cache".
+        guess: A place on the axis, or the name of a bar. `None` and `...` draw nothing.
+
+    Raises:
+        UsageError: Nothing to draw, no title, or records of different conditions.
+    """
+    if isinstance(found, Comparison):
+        rows: Mapping[str, Runs | Mapping[str, Runs]] = {name: found.rates_per_s(name) for name in found.runs}
+        title, x = title or found.finding, x or f"{found.unit or 'calls'} per second"
+    elif isinstance(found, Mapping):
+        rows = found
+    else:
+        check_comparable(found)
+        rows = {record.name: record.rates_per_s for record in found}
+        title, x = title or finding(found), x or "samples per second"
+        note = note or f"{found[0].cache} cache, {found[0].filesystem}"
+    title = title[:1].upper() + title[1:]
+    stacked = {name: value for name, value in rows.items() if isinstance(value, Mapping)}
+    totals = {name: _total(value) for name, value in rows.items()}
+    caption = _caption(_how("bar", next(iter(totals.values()), [])), note)
+    figure = _begin(title, 0.42 * len(rows) + 0.55 + 0.25 * bool(stacked), caption, totals)
+    axes = figure.subplots()
+    label, unit = _unit(x)
+    compared = not isinstance(found, Mapping) and len(totals) > 1
+    if stacked:
+        _stack(axes, stacked)
+    colour = "none" if stacked else COLOURS[0]
+    colours = [REFERENCE_COLOUR if compared and not row else colour for row in range(len(totals))]
+    median_bars(axes, totals, colours, lambda value: _amount(value, unit))
+    axes.set_xlabel(label)
+    _draw_guess(axes, guess, unit, list(totals))
+    values = ", ".join(f"{name} {_amount(median(runs), unit)}" for name, runs in totals.items())
+    return _finish(figure, f"Bar chart. {title}. {label}: {values}{_guessed(guess)}.")
+
+
+@styled()
+def lines(
+    series: Mapping[str, Mapping[float, Runs]],
+    title: str,
+    *,
+    x: str,
+    y: str,
+    log: str = "",
+    note: str = "",
+    guess: Guess = None,
+    marks: Mapping[str, float | Sequence[tuple[float, float]]] | None = None,
+    ideal: str = "",
+) -> Drawing:
+    """A line through the medians of each series, a dot for each run.
+
+    Args:
+        series: For each name, the runs (or one number) at each x.
+        title: What was found, in a sentence.
+        x: What the axis counts. A unit in brackets at its end, such as "size (B)", goes to the numbers.
+        y: As `x`.
+        log: The logarithmic axes, "x", "y" or "xy"; others of y start at zero.
+        note: Under which conditions, such as "warm cache".
+        guess: A place on the x axis. `None` and `...` draw nothing.
+        marks: More places on the x axis by name, or stretches from where to where.
+        ideal: Name of the series that was computed, not measured: grey, without marks.
+
+    Raises:
+        UsageError: Nothing to draw, or no title.
+    """
+    runs = _runs(next(iter(next(iter(series.values()), {}).values()), []))
+    caption = _caption(_how("line", runs), note)
+    figure = _begin(title, 3.2, caption, series)
+    axes = figure.subplots()
+    measured = [name for name in series if name != ideal]
+    for name, points in series.items():
+        if name == ideal:
+            middle = [median(_runs(runs)) for runs in points.values()]
+            axes.plot(list(points), middle, ls=(0, (4, 3)), lw=1.4, color=REFERENCE_COLOUR, label=name)
+        else:
+            _line(axes, name, points, measured.index(name))
+    _scale(axes, series, x, y, log)
+    for name, place in (marks or {}).items():
+        _mark(axes, name, place)
+    _draw_guess(axes, guess, _unit(x)[1])
+    if len(axes.get_legend_handles_labels()[0]) > 1:
+        axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=3, borderpad=0)
+    told = "; ".join(_ends(name, points, _unit(x)[1], _unit(y)[1]) for name, points in series.items())
+    x, y = _unit(x)[0], _unit(y)[0]
+    return _finish(figure, f"Line chart. {title}. {y} by {x}: {told}{_guessed(guess)}.")
+
+
+@styled()
+def histogram(
+    values: Mapping[str, Sequence[float]],
+    title: str,
+    *,
+    x: str,
+    log: bool = False,
+    note: str = "",
+    guess: Guess = None,
+) -> Drawing:
+    """How single values spread: a panel for each name on one axis, with the median's number at the median.
+
+    Args:
+        values: For each name, all of its values.
+        title: What was found, in a sentence.
+        x: What the axis counts. A unit in brackets at its end, such as "time (s)", goes to the numbers.
+        log: Whether the axis is logarithmic.
+        note: Under which conditions, such as "warm cache".
+        guess: A place on the axis, or the name of a panel. `None` and `...` draw nothing.
+
+    Raises:
+        UsageError: Nothing to draw, or no title.
+    """
+    caption = _caption("height: percent of the values, line: median", note)
+    figure = _begin(title, 0.95 * len(values) + 0.7, caption, values)
+    panels = figure.subplots(len(values), 1, sharex=True, squeeze=False)[:, 0]
+    low, high = _range(values, log)
+    edges = np.geomspace(low, high, _BINS + 1) if log else np.linspace(low, high, _BINS + 1)
+    for axes, (name, single), colour in zip(panels, values.items(), COLOURS * len(values), strict=False):
+        heights = np.full(len(single), 100 / len(single))
+        axes.hist(np.clip(single, low, high), bins=edges, weights=heights, color=colour)
+        middle = median(single)
+        axes.axvline(middle, color=INK, lw=1.2)
+        _beside(axes, middle, f"median {_amount(middle, _unit(x)[1])}", INK, 0.86)
+        axes.set_title(name, loc="left", fontsize=9, pad=3)
+        _plain(axes)
+    if log:
+        panels[-1].set_xscale("log")
+    _axis(panels[-1].xaxis, x)
+    panels[-1].set_xlabel(_unit(x)[0])
+    if isinstance(guess, str):
+        panels[_place(guess, list(values))].set_title(
+            f"{guess}  ◂ your guess", loc="left", fontsize=9, pad=3, color=GUESS_COLOUR
+        )
+    else:
+        for axes in panels:
+            _draw_guess(axes, guess, _unit(x)[1], words=axes is panels[0])
+    told = ", ".join(f"{name} {_amount(median(v), _unit(x)[1])}" for name, v in values.items())
+    return _finish(figure, f"Histogram. {title}. Median {_unit(x)[0]}: {told}{_guessed(guess)}.")
+
+
+@styled()
+def timeline(
+    rows: Mapping[str, Sequence[tuple[float, float, str]]],
+    title: str,
+    *,
+    x: str = "seconds",
+    note: str = "",
+    guess: Guess = None,
+) -> Drawing:
+    """What each row did from when to when; equal deeds have equal colours and hatches.
+
+    Args:
+        rows: For each name its spans: begin, end, what it did.
+        title: What was found, in a sentence.
+        x: What the axis counts, with its unit.
+        note: Under which conditions, such as "slow storage".
+        guess: A place on the axis. `None` and `...` draw nothing.
+
+    Raises:
+        UsageError: Nothing to draw, or no title.
+    """
+    figure = _begin(title, 0.34 * len(rows) + 0.95, _caption("one run", note), rows)
+    axes = figure.subplots()
+    kinds = list(dict.fromkeys(what for spans in rows.values() for _, _, what in spans))
+    for number, kind in enumerate(kinds):
+        colour, hatch = COLOURS[number % len(COLOURS)], _HATCHES[number % len(_HATCHES)]
+        for row, spans in enumerate(rows.values()):
+            places = [(begin, end - begin) for begin, end, what in spans if what == kind]
+            axes.broken_barh(
+                places, (row - 0.32, 0.64), edgecolor="white", linewidth=0.5, facecolor=colour, hatch=hatch
+            )
+        axes.barh([0], [0], label=kind, edgecolor="white", color=colour, hatch=hatch)
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(0, 1.02 * max((end for spans in rows.values() for _, end, _ in spans), default=1))
+    axes.set_xlabel(x)
+    axes.tick_params(axis="y", length=0)
+    _plain(axes)
+    _draw_guess(axes, guess, _unit(x)[1])
+    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=4, borderpad=0)
+    told = "; ".join(f"{name}: {_spans_text(spans)}" for name, spans in rows.items())
+    return _finish(figure, f"Timeline in {x}. {title}. {told}{_guessed(guess)}.")
+
+
+def _begin(title: str, height_in: float, caption: str, data: Mapping[str, object]) -> Figure:
+    """A canvas with its title above and its caption below."""
+    if not data or not title.strip():
+        raise UsageError(
+            "there is nothing to draw" if title.strip() else "the figure has no title",
+            expected="one name or more, and a title that says what was found",
+            next_step="Measure first, then write the finding as an f-string",
+        )
+    head, foot = wrapped(title), "\n".join(textwrap.wrap(caption, _CAPTION_CHARACTERS))
+    figure = empty_figure(height_in + 0.3 + 0.2 * head.count("\n") + 0.16 * (1 + foot.count("\n")))
+    figure.suptitle(head, x=0.01, ha="left", fontsize=11, fontweight="bold")
+    figure.supxlabel(foot, x=0.01, ha="left", fontsize=8.5, color=FAINT)
+    return figure
+
+
+def _finish(figure: Figure, alt: str) -> Drawing:
+    return Drawing(figure, " ".join(alt.split()))
+
+
+def _caption(how: str, note: str) -> str:
+    """How to read the figure, under which conditions, on which machine."""
+    found = machine.describe()
+    here = f"{found['cpus_usable']} of {found['cpus_present']} CPUs, {found['cpu']}"
+    return " · ".join(filter(None, (how, note, here)))
+
+
+def _how(what: str, runs: Sequence[float]) -> str:
+    return f"{what}: median, dots: {len(runs)} runs" if len(runs) > 1 else ""
+
+
+def _runs(value: Runs) -> list[float]:
+    return [float(value)] if isinstance(value, int | float) else [float(each) for each in value]
+
+
+def _total(value: Runs | Mapping[str, Runs]) -> list[float]:
+    """The runs of a bar; of a stack, what its parts come to in each run."""
+    if not isinstance(value, Mapping):
+        return _runs(value)
+    parts = [_runs(part) for part in value.values()]
+    if len({len(part) for part in parts}) == 1:
+        return [sum(each) for each in zip(*parts, strict=True)]
+    return [sum(median(part) for part in parts)]
+
+
+def _stack(axes: Axes, rows: Mapping[str, Mapping[str, Runs]]) -> None:
+    """Parts in the proportion of their medians, together as long as the median of the whole."""
+    medians = {name: {k: median(_runs(v)) for k, v in parts.items()} for name, parts in rows.items()}
+    whole = {name: median(_total(parts)) / sum(medians[name].values()) for name, parts in rows.items()}
+    ends = dict.fromkeys(rows, 0.0)
+    for number, part in enumerate(dict.fromkeys(part for parts in rows.values() for part in parts)):
+        widths = {name: whole[name] * parts.get(part, 0.0) for name, parts in medians.items()}
+        places = [list(rows).index(name) - 0.08 for name in widths]
+        axes.barh(
+            places,
+            list(widths.values()),
+            0.5,
+            list(ends.values()),
+            color=COLOURS[number % len(COLOURS)],
+            hatch=_HATCHES[number % len(_HATCHES)],
+            edgecolor="white",
+            linewidth=0.5,
+            label=part,
+        )
+        ends = {name: end + widths[name] for name, end in ends.items()}
+    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=5, borderpad=0)
+
+
+def _line(axes: Axes, name: str, points: Mapping[float, Runs], number: int) -> None:
+    marker, style = _STYLES[number % len(_STYLES)]
+    colour = COLOURS[number % len(COLOURS)]
+    runs = {place: _runs(value) for place, value in sorted(points.items())}
+    for place, values in runs.items():
+        if len(values) > 1:
+            axes.plot([place] * len(values), values, ".", ms=4.5, color=colour, alpha=0.5)
+    shown = marker if len(runs) <= _MANY_POINTS else ""
+    middle = [median(values) for values in runs.values()]
+    axes.plot(list(runs), middle, style, marker=shown, ms=5.5, lw=1.7, color=colour, label=name)
+
+
+def _mark(axes: Axes, name: str, place: float | Sequence[tuple[float, float]]) -> None:
+    if isinstance(place, int | float):
+        axes.axvline(place, color=REFERENCE_COLOUR, lw=1.2, ls=(0, (1, 2)), zorder=0)
+        _beside(axes, place, name, FAINT, 0.04)
+        return
+    for number, (begin, end) in enumerate(place):
+        label = None if number else name
+        axes.axvspan(begin, end, color=REFERENCE_COLOUR, alpha=0.25, lw=0, zorder=0, label=label)
+
+
+def _scale(axes: Axes, series: Mapping[str, Mapping[float, Runs]], x: str, y: str, log: str) -> None:
+    places = sorted({place for points in series.values() for place in points})
+    top = max(value for points in series.values() for runs in points.values() for value in _runs(runs))
+    if "x" in log:
+        axes.set_xscale("log")
+    if "y" in log:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(0, 1.1 * top)
+    _axis(axes.xaxis, x)
+    _axis(axes.yaxis, y)
+    if len(places) <= _MOST_TICKS:
+        axes.set_xticks(places, [_amount(place, _unit(x)[1]) for place in places])
+        axes.set_xticks([], minor=True)
+    axes.set_xlabel(_unit(x)[0])
+    axes.set_ylabel(_unit(y)[0])
+    axes.grid(color="#DDDDDD", lw=0.6)
+    axes.set_axisbelow(True)
+    _plain(axes)
+
+
+def _plain(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _axis(axis: Axis, label: str) -> None:
+    unit = _unit(label)[1]
+    axis.set_major_formatter(lambda value, _: _amount(value, unit))
+
+
+def _unit(label: str) -> tuple[str, str]:
+    """`"time (s)"` as `("time", "s")`."""
+    text, bracket, unit = label.removesuffix(")").rpartition(" (")
+    return (text, unit) if bracket and label.endswith(")") else (label, "")
+
+
+def _amount(value: float, unit: str) -> str:
+    """A number as an axis says it: `1,500`, `12 µs`, `100 kB`."""
+    if not unit or not value:
+        return number_text(value)
+    power = min(4, max(-3, int(np.floor(np.log10(abs(value)) / 3 + 1e-9))))
+    if unit == "B":
+        power = max(power, 0)
+    return f"{value / 1000**power:.3g} {['n', 'µ', 'm', '', 'k', 'M', 'G', 'T'][power + 3]}{unit}"
+
+
+def _range(values: Mapping[str, Sequence[float]], log: bool) -> tuple[float, float]:
+    """From the smallest to the largest value; a linear axis starts at zero and leaves the last 1 % out."""
+    single = np.concatenate([np.asarray(each, dtype=float) for each in values.values()])
+    if log:
+        return float(single[single > 0].min()) / 1.1, float(single.max()) * 1.1
+    return min(0.0, float(single.min())), float(np.percentile(single, 99)) * 1.05 or 1.0
+
+
+def _draw_guess(
+    axes: Axes, guess: Guess, unit: str, names: Sequence[str] = (), *, words: bool = True
+) -> None:
+    """A dashed line at what was guessed; at the edge, with an arrow, if it lies far outside."""
+    if guess is None or guess is ...:
+        return
+    if isinstance(guess, str):
+        row = _place(guess, names)
+        axes.set_yticks(axes.get_yticks(), [f"your guess ▸ {n}" if n == guess else n for n in names])
+        axes.get_yticklabels()[row].set_color(GUESS_COLOUR)
+        return
+    (low, high), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    shown = min(max(float(guess), low), high * (10 if axes.get_xscale() == "log" else 2))
+    axes.set_xlim(low, max(high, shown * 1.02))
+    axes.axvline(shown, color=GUESS_COLOUR, lw=1.6, ls=(0, (5, 2)), zorder=3)
+    if axes.get_yscale() == "linear":
+        axes.set_ylim(bottom, top + (0.12 * top if top > bottom else -0.5))  # room for the words
+    if words:
+        outside = " ▸" if guess > shown else " ◂" if guess < shown else ""
+        _beside(axes, shown, f"your guess: {_amount(guess, unit)}{outside}", GUESS_COLOUR, 0.94)
+
+
+def _place(guess: str, names: Sequence[str]) -> int:
+    if guess in names:
+        return names.index(guess)
+    raise UsageError(
+        f"the guess {guess!r} is none of {', '.join(names) or 'the places on this axis'}",
+        expected="a number, or a name as the figure writes it",
+        next_step="Correct the guess in its cell",
+    )
+
+
+def _guessed(guess: Guess) -> str:
+    return "" if guess is None or guess is ... else f"; your guess was {guess}"
+
+
+def _beside(axes: Axes, place: float, text: str, colour: str, height: float) -> None:
+    """A word at a vertical line, on the side with more room."""
+    transform = axes.get_xaxis_transform()
+    left = axes.transData.transform((place, 0))[0]
+    edge = axes.transAxes.transform((0.5, 0))[0]
+    side, shift = ("right", -5) if left > edge else ("left", 5)
+    axes.annotate(
+        text,
+        (place, height),
+        xycoords=transform,
+        xytext=(shift, 0),
+        textcoords="offset points",
+        ha=side,
+        va="center",
+        color=colour,
+        fontsize=9,
+        bbox={"facecolor": "white", "alpha": 0.8, "pad": 1, "edgecolor": "none"},
+    )
+
+
+def _ends(name: str, points: Mapping[float, Runs], x_unit: str, y_unit: str) -> str:
+    first, last = min(points), max(points)
+    told = [
+        f"{_amount(median(_runs(points[place])), y_unit)} at {_amount(place, x_unit)}"
+        for place in (first, last)
+    ]
+    return f"{name} from {told[0]} to {told[1]}"
+
+
+def _spans_text(spans: Sequence[tuple[float, float, str]]) -> str:
+    """The spans in words; of many only how much there was of each kind."""
+    if len(spans) <= 3:
+        return ", ".join(f"{what} {number_text(begin)} to {number_text(end)}" for begin, end, what in spans)
+    sums: dict[str, float] = {}
+    for begin, end, what in spans:
+        sums[what] = sums.get(what, 0.0) + end - begin
+    return ", ".join(f"{what} {number_text(total)} together" for what, total in sums.items())

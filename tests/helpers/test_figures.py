@@ -1,0 +1,166 @@
+"""The four figures that cells call: what stands where, what they say, what they refuse."""
+
+import base64
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from helpers import figures, show
+from smallfiles.errors import UsageError
+from smallfiles.measure.drawing.canvas import GUESS_COLOUR
+
+RUNS = {"many files": [90.0, 100.0, 140.0], "one file": [800.0, 1000.0, 1900.0]}
+
+
+def bars(**options):
+    return figures.bars(RUNS, "One file is quicker", x="files per second", **options)
+
+
+def lines(**options):
+    series = {"here": {1: [9.0, 11.0], 64: [90.0, 110.0]}, "ideal": {1: 10.0, 64: 640.0}}
+    return figures.lines(series, "More help", x="opens in flight", y="files per second", **options)
+
+
+def histogram(**options):
+    values = {"open": [3e-6, 4e-6, 9e-6], "read": [1e-5, 2e-5, 9e-5]}
+    return figures.histogram(values, "Reading takes longer", x="time (s)", **options)
+
+
+def timeline(**options):
+    spans = {"rank 0": [(0.0, 1.0, "copies")], "rank 1": [(0.1, 1.1, "waits"), (1.1, 2.0, "reads")]}
+    return figures.timeline(spans, "One copies", **options)
+
+
+ALL = pytest.mark.parametrize("draw", [bars, lines, histogram, timeline])
+
+
+def texts(axes):
+    return {text.get_text(): text for text in axes.texts}
+
+
+def test_the_number_of_the_median_stands_at_the_end_of_its_bar():
+    axes = bars().figure.axes[0]
+    assert [bar.get_width() for bar in axes.patches] == [100, 1000]
+    assert texts(axes)["100"].xy[0] == 100
+    assert texts(axes)["1,000"].xy[0] == 1000, "not beside the farthest dot, at 1,900"
+
+
+def test_each_run_is_a_dot_and_none_lies_on_its_bar_or_number():
+    axes = bars().figure.axes[0]
+    dots = [line for line in axes.lines if line.get_marker() == "o"]
+    assert sorted(x for line in dots for x in line.get_xdata()) == [90, 100, 140, 800, 1000, 1900]
+    for line, bar in zip(dots, axes.patches, strict=True):
+        assert min(line.get_ydata()) > bar.get_y() + bar.get_height()
+
+
+def test_records_of_a_measurement_also_have_their_number_at_the_median():
+    from tests.helpers.test_plots import FAST, PLAIN
+
+    for figure in (figures.throughput([PLAIN, FAST]), figures.bars([PLAIN, FAST]).figure):
+        axes = figure.findobj(lambda artist: hasattr(artist, "barh"))[0]
+        assert texts(axes)["300"].xy[0] == 300
+
+
+def test_a_stack_is_as_long_as_the_median_of_the_whole():
+    whole = {"slow": {"read": [1.0, 3.0, 2.0], "decode": [9.0, 5.0, 8.0]}}
+    axes = figures.bars(whole, "Decoding", x="ms").figure.axes[0]
+    assert max(bar.get_x() + bar.get_width() for bar in axes.patches) == pytest.approx(10)
+    assert "10" in texts(axes)
+
+
+@ALL
+@pytest.mark.parametrize("guess", [None, ...])
+def test_who_did_not_guess_sees_no_guess(draw, guess):
+    drawn = draw(guess=guess)
+    assert "guess" not in drawn.alt
+    assert GUESS_COLOUR.lower() not in figures.as_svg(drawn.figure).lower()
+
+
+@ALL
+def test_a_guess_is_a_line_at_its_place(draw):
+    value = 0.00005 if draw is histogram else 1.5
+    drawn = draw(guess=value)
+    lines = [line for axes in drawn.figure.axes for line in axes.lines if line.get_color() == GUESS_COLOUR]
+    assert lines and all(line.get_xdata()[0] == value for line in lines)
+    assert f"your guess was {value}" in drawn.alt
+
+
+def test_a_guess_far_outside_is_told_and_leaves_the_figure_readable():
+    axes = bars(guess=1e6).figure.axes[0]
+    assert axes.get_xlim()[1] < 5000
+    assert "your guess: 1,000,000 ▸" in texts(axes)
+
+
+def test_a_guess_by_name_marks_the_bar():
+    axes = bars(guess="one file").figure.axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["many files", "your guess ▸ one file"]
+    assert "◂ your guess" in histogram(guess="read").figure.axes[1].get_title("left")
+    with pytest.raises(UsageError, match="many files, one file"):
+        bars(guess="no such bar")
+
+
+@ALL
+def test_the_caption_tells_the_conditions_and_the_machine(draw):
+    caption = draw(note="warm cache, ext4").figure.get_supxlabel()
+    assert "warm cache, ext4" in caption and "CPUs" in caption
+
+
+@ALL
+def test_a_figure_needs_a_title_that_says_what_was_found(draw):
+    with pytest.raises(UsageError, match="no title"):
+        figures.bars(RUNS, x="files per second")
+    assert draw().alt.count(draw().figure.get_suptitle()) == 1
+
+
+def test_nothing_is_refused():
+    for call in (figures.bars, figures.timeline):
+        with pytest.raises(UsageError, match="nothing to draw"):
+            call({}, "A title")
+
+
+def test_amounts_have_their_units_at_the_ticks():
+    axes = histogram(log=True).figure.axes[-1]
+    assert axes.xaxis.get_major_formatter()(1e-5, 0) == "10 µs"
+    assert axes.get_xlabel() == "time"
+    drawn = figures.lines({"a": {1e3: 5e8, 1e6: 2e9}}, "t", x="size (B)", y="rate (B/s)", log="xy")
+    assert "500 MB/s at 1 kB to 2 GB/s at 1 MB" in drawn.alt
+
+
+def test_rates_start_at_zero_unless_the_axis_is_logarithmic():
+    assert lines().figure.axes[0].get_ylim()[0] == 0
+    assert bars().figure.axes[0].get_xlim()[0] == 0
+    assert lines(log="xy").figure.axes[0].get_ylim()[0] > 0
+
+
+def test_marks_are_places_or_stretches_with_a_name():
+    axes = lines(marks={"CPUs": 2, "storage stands still": [(3, 5), (8, 9)]}).figure.axes[0]
+    assert "CPUs" in texts(axes) and [patch.get_x() for patch in axes.patches] == [3, 8]
+    assert [text.get_text() for text in axes.get_legend().get_texts()].count("storage stands still") == 1
+
+
+@ALL
+def test_no_text_is_smaller_than_eleven_pixels(draw):
+    drawn = draw(guess=1.0, note="warm cache")
+    drawn.figure.draw_without_rendering()
+    sizes = [text.get_fontsize() for text in drawn.figure.findobj(lambda a: hasattr(a, "get_fontsize"))]
+    assert min(sizes) * 96 / 72 > 11
+
+
+def test_a_cell_that_ends_with_a_figure_shows_it_in_the_colours_of_its_page():
+    page = bars(guess=500)._repr_mimebundle_()["text/html"]
+    assert re.search(r'<img alt="Bar chart\. One file is quicker', page)
+    svg = base64.b64decode(page.split("base64,")[1].split('"')[0]).decode()
+    ET.fromstring(svg)
+    assert "prefers-color-scheme:dark" in svg
+    assert not re.findall(r"#ffffff(?!;--|})", svg.split("</style>", 1)[1]), "paper that stays white"
+    assert "#222222" not in svg.split("<defs>", 1)[1]
+
+
+def test_equal_measurements_give_equal_figures():
+    assert figures.as_svg(bars().figure) == figures.as_svg(bars().figure)
+
+
+def test_a_figure_in_the_middle_of_a_cell_is_shown_on_demand(capsys):
+    show.figure(timeline())
+    assert capsys.readouterr().out.startswith("Figure: Timeline in seconds. One copies")
