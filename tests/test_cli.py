@@ -20,8 +20,6 @@ from smallfiles import formats
 from smallfiles.cli import build_parser, main, parse
 from smallfiles.cli.arguments import parse_options
 from smallfiles.cli.failures import guarded, summary
-from smallfiles.cli.synth import SynthConfig
-from smallfiles.cli.synth import config_of as synth_config
 from smallfiles.errors import UsageError
 
 VERBS = {
@@ -30,7 +28,7 @@ VERBS = {
     "figure": ["R.json", "OUT.png", "--reference"],
     "doctor": ["DIR"],
     "demo": ["--data", "--count", "--out"],
-    "synth": ["OUT", "--layout", "--count", "--seed", "--classes", "--odd", "--broken", "--workers"],
+    "synth": ["OUT", "--layout", "--count", "--seed", "--classes", "--odd", "--broken"],
     "manifest": [
         "DIR",
         "-o",
@@ -470,14 +468,6 @@ def test_options_that_make_no_sense_are_refused_by_name(word):
 # --- configurations print their command lines ---------------------------------------------------
 
 
-@pytest.mark.parametrize("config", [SynthConfig(), SynthConfig("kaggle", 7, 3, 2, True, 1, 4)])
-def test_a_synth_configuration_parses_back(config):
-    words = shlex.split(config.to_cli("a folder"))[1:]
-    arguments = build_parser().parse_args(words)
-    assert synth_config(arguments) == config
-    assert arguments.out == Path("a folder")
-
-
 def pack_configs():
     from smallfiles.formats import tar
     from smallfiles.pack import PackConfig
@@ -630,7 +620,7 @@ def test_parts_and_merge_give_the_bytes_of_one_run(data, capsys, packed):
 
 
 def test_synth_makes_what_it_says(capsys, tmp_path):
-    made = as_json(capsys, "synth", tmp_path / "s", "--count", "6", "--classes", "2", "--workers", "1")
+    made = as_json(capsys, "synth", tmp_path / "s", "--count", "6", "--classes", "2")
     assert made["samples"] == 6
     assert len(made["classes"]) == 2
     assert as_json(capsys, "manifest", tmp_path / "s", "-o", tmp_path / "m.json")["samples"] == 6

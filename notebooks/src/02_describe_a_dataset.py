@@ -186,7 +186,7 @@ from smallfiles.sources import imagenet, synthetic
 
 copies = {"prepared": setup.scratch / "prepared", "official": setup.scratch / "official"}
 for layout, folder in copies.items():
-    synthetic.make(folder, layout, count=200, val=160, classes=40, size=(48, 36), workers=1)
+    synthetic.make(folder, layout, count=200, val=160, classes=40, size=(48, 36))
 by_folder, by_kit = (sources.load(folder, split="val").manifest for folder in copies.values())
 devkit = imagenet.load_devkit(copies["official"] / "ILSVRC2012_devkit_t12")
 print("IDs of images 1 to 5:   ", *devkit.ground_truth[:5])

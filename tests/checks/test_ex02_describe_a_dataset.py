@@ -201,7 +201,7 @@ def test_the_known_labels_are_those_of_the_package():
 
 
 def test_a_devkit_on_disk_is_read_in_the_form_of_the_exercise(tmp_path):
-    made = synthetic.make(tmp_path / "o", "official", count=40, classes=9, size=(48, 32), workers=1)
+    made = synthetic.make(tmp_path / "o", "official", count=40, classes=9, size=(48, 32))
     kit = tmp_path / "o/ILSVRC2012_devkit_t12"
     classes = ex02.devkit_classes(kit)
     truth = imagenet.load_devkit(kit).ground_truth.tolist()

@@ -167,7 +167,7 @@ class TestReadCaptions:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("set") / "flickr30k"
-    synthetic.make(path, "flickr30k", count=150, size=(48, 36), show_progress=False)
+    synthetic.make(path, "flickr30k", count=150, size=(48, 36))
     return path
 
 

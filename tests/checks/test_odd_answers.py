@@ -20,7 +20,7 @@ from smallfiles.sources import synthetic
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("set") / "flickr30k"
-    synthetic.make(path, "flickr30k", count=20, size=(48, 36), workers=1, show_progress=False)
+    synthetic.make(path, "flickr30k", count=20, size=(48, 36))
     return path
 
 

@@ -84,7 +84,7 @@ def test_a_layout_that_gives_other_bytes_is_refused(samples, tmp_path):
 
 
 def test_samples_are_loaded_up_to_a_limit(tmp_path):
-    synthetic.make(tmp_path / "data", "folder", count=20, classes=2, workers=1)
+    synthetic.make(tmp_path / "data", "folder", count=20, classes=2)
     source = sources.load(tmp_path / "data")
     everything = bench.load(source)
     assert [sample.key for sample in everything] == source.manifest.paths.to_pylist()

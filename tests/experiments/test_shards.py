@@ -27,7 +27,7 @@ from smallfiles.sources import synthetic
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shards") / "data"
-    synthetic.make(folder, "folder", count=24, classes=4, size=(64, 48), workers=1)
+    synthetic.make(folder, "folder", count=24, classes=4, size=(64, 48))
     return sources.load(folder)
 
 

@@ -184,7 +184,7 @@ class TestOwnData:
     def own(self, tmp_path, monkeypatch):
         from smallfiles.sources import synthetic
 
-        made = synthetic.make(tmp_path / "own", "folder", count=60, show_progress=False)
+        made = synthetic.make(tmp_path / "own", "folder", count=60)
         monkeypatch.setenv("COURSE_DATA", str(made.path))
         return made.path
 

@@ -20,7 +20,7 @@ from smallfiles.sources import synthetic
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("staging") / "data"
-    synthetic.make(folder, "folder", count=30, classes=3, size=(64, 48), workers=1)
+    synthetic.make(folder, "folder", count=30, classes=3, size=(64, 48))
     return folder
 
 

@@ -15,7 +15,7 @@ from smallfiles.sources import synthetic
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
     out = tmp_path_factory.mktemp("slow") / "set"
-    synthetic.make(out, "folder", count=96, classes=3, size=(48, 32), workers=1)
+    synthetic.make(out, "folder", count=96, classes=3, size=(48, 32))
     return out
 
 

@@ -44,7 +44,7 @@ def test_defaults_are_not_spelt_out():
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
     path = tmp_path_factory.mktemp("trees") / "prepared"
-    synthetic.make(path, "prepared", count=30, classes=3, size=(64, 48), workers=1)
+    synthetic.make(path, "prepared", count=30, classes=3, size=(64, 48))
     return path
 
 

@@ -7,14 +7,16 @@
     flickr30k   Flickr30K: nested folders, results.csv with its bad row, tokens, Karpathy's JSON
 
 Equal arguments give equal bytes for one lock of the environment on one platform, whatever the number
-of processes. The trap: another build of the JPEG encoder may give other bytes, so digests of these
+of threads. The trap: another build of the JPEG encoder may give other bytes, so digests of these
 pictures are not constants to write down. All notebooks use it from 01 on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from time import monotonic
 
@@ -23,12 +25,13 @@ from smallfiles.errors import OutputExistsError, UsageError, writing
 from smallfiles.machine import usable_cpus
 from smallfiles.progress import progress
 from smallfiles.samples import Target
-from smallfiles.sources.synthetic import flickr, official, trees, wordnet
-from smallfiles.sources.synthetic.plans import Plan, check, oddities
-from smallfiles.sources.synthetic.pool import WorkerPool
-from smallfiles.sources.synthetic.trees import Draw
+from smallfiles.sources.synthetic import flickr, imagenet, wordnet
+from smallfiles.sources.synthetic.plans import Plan
 
 __all__ = ["LAYOUTS", "Made", "OddFile", "make"]
+
+_AHEAD = 64
+"""Pictures that are drawn before the first of them is written; bounds memory."""
 
 
 @dataclass(frozen=True)
@@ -76,17 +79,17 @@ class Made:
 
 @dataclass(frozen=True)
 class _Layout:
-    paths: Callable[[Plan], list[str]]
-    write: Callable[[Plan, Path, Draw], None]
     splits: tuple[str, ...]  # those that it has
+    paths: Callable[[Plan], list[str]]
+    tables: Callable[[Plan, Path], None] | None = None  # writes what lies beside the pictures
 
 
 LAYOUTS: dict[str, _Layout] = {
-    "folder": _Layout(trees.folder_paths, trees.write_folder, ("train",)),
-    "prepared": _Layout(trees.prepared_paths, trees.write_prepared, ("train", "val")),
-    "kaggle": _Layout(trees.kaggle_paths, trees.write_kaggle, ("train", "val", "test")),
-    "official": _Layout(official.paths, official.write, ("train", "val")),
-    "flickr30k": _Layout(flickr.paths, flickr.write, ("train",)),
+    "folder": _Layout(("train",), imagenet.folder_paths),
+    "prepared": _Layout(("train", "val"), imagenet.prepared_paths),
+    "kaggle": _Layout(("train", "val", "test"), imagenet.kaggle_paths, imagenet.write_kaggle_tables),
+    "official": _Layout(("train", "val"), imagenet.official_paths, imagenet.write_devkit),
+    "flickr30k": _Layout(("train",), flickr.paths, flickr.write_tables),
 }
 
 
@@ -98,12 +101,9 @@ def make(
     seed: int = 0,
     classes: int = 10,
     val: int | None = None,
-    test: int | None = None,
     odd: bool = False,
     broken: int = 0,
-    workers: int | None = None,
     size: tuple[int, int] = (500, 375),
-    show_progress: bool | None = None,
 ) -> Made:
     """Make a small data set in one of the layouts that people have on their disks.
 
@@ -112,16 +112,13 @@ def make(
     Args:
         out: The folder to be; must not exist.
         layout: One of `LAYOUTS`.
-        count: Number of pictures in all splits.
+        count: Number of pictures in all splits; a twentieth of Kaggle's are for testing.
         seed: Another seed gives other pictures.
         classes: Number of classes, at most 1,000.
         val: How many of `count` are for validation; a tenth by default where the layout has them.
-        test: How many of `count` are for testing; a twentieth by default where the layout has them.
         odd: Put a few odd but readable files among the training pictures, as in ImageNet.
         broken: Make this many training files zero bytes long or cut off, in turn.
-        workers: Processes that draw; as many as usable CPUs by default.
         size: Typical width and height in pixels; smaller ones for quick tests.
-        show_progress: As in `smallfiles.progress.progress`.
 
     Returns:
         What was made.
@@ -129,35 +126,34 @@ def make(
     Raises:
         UsageError: The numbers make no sense.
         OutputExistsError: `out` exists.
-        ResourceError: Not enough space, or a process was killed; nothing is left behind.
+        ResourceError: Not enough space; nothing is left behind.
     """
     started = monotonic()
-    kind = _layout(layout)
-    parts = _parts(layout, kind.splits, count, val, test)
-    plan = Plan(seed, *parts, classes, size, odd, broken)
-    check(plan)
-    pool_size = _pool_size(workers, count)
+    plan = Plan(seed, *_parts(layout, count, val), classes, size, odd, broken)
+    plan.check()
     out = Path.cwd() / out
     drawn_bytes = 0
     with (
         drafted(out, "drawing") as draft,
-        WorkerPool(plan, pool_size) as pool,
-        progress(count, "drawing", unit="images", enabled=show_progress) as bar,
+        ThreadPoolExecutor(usable_cpus(), "draw") as pool,
+        progress(count, "drawing", unit="images") as bar,
     ):
-        check_room(out, _estimated_bytes(plan), count + 64)
+        check_room(out, round(count * size[0] * size[1] * 0.62) + (1 << 20), count + 64)
         draft.clear()
 
         def draw(indices: Iterable[int]) -> Iterator[bytes]:
             nonlocal drawn_bytes
-            for data in pool.draw(indices):
-                drawn_bytes += len(data)
-                bar.advance(1, bytes=len(data))
-                yield data
+            waiting = iter(indices)
+            while some := list(islice(waiting, _AHEAD)):
+                for data in pool.map(plan.file_bytes, some):
+                    drawn_bytes += len(data)
+                    bar.advance(1, bytes=len(data))
+                    yield data
 
         with writing(out):
             drawn = draft.partial / out.name  # never used by another run
             drawn.mkdir()
-            kind.write(plan, drawn, draw)
+            _write(plan, layout, drawn, draw)
             draft.finish([out.name], draft.data)
             try:
                 draft.publish(durable=False)  # a seed draws it again
@@ -167,43 +163,41 @@ def make(
     return _made(plan, out, layout, drawn_bytes, monotonic() - started)
 
 
-def _layout(name: str) -> _Layout:
-    if name not in LAYOUTS:
+def _parts(layout: str, count: int, val: int | None) -> tuple[int, int, int]:
+    """Number of training, validation and test pictures."""
+    if layout not in LAYOUTS:
         raise UsageError(
-            f"the layout {name!r} is unknown",
+            f"the layout {layout!r} is unknown",
             expected=f"one of {', '.join(LAYOUTS)}",
             next_step="Choose one of these",
         )
-    return LAYOUTS[name]
-
-
-def _parts(
-    layout: str, has: tuple[str, ...], count: int, val: int | None, test: int | None
-) -> tuple[int, int, int]:
-    """Number of training, validation and test pictures."""
-    for split, asked in (("val", val), ("test", test)):
-        if asked and split not in has:
-            raise UsageError(
-                f"{asked} {split} pictures were asked of the layout {layout}",
-                expected=f"none: it has {' and '.join(has)} only",
-                next_step=f"Leave {split} out, or choose another layout",
-            )
-    val_count = (count // 10 if "val" in has else 0) if val is None else val
-    test_count = (count // 20 if "test" in has else 0) if test is None else test
+    splits = LAYOUTS[layout].splits
+    if val and "val" not in splits:
+        raise UsageError(
+            f"{val} val pictures were asked of the layout {layout}",
+            expected=f"none: it has {' and '.join(splits)} only",
+            next_step="Leave val out, or choose another layout",
+        )
+    val_count = (count // 10 if "val" in splits else 0) if val is None else val
+    test_count = count // 20 if "test" in splits else 0
     return count - val_count - test_count, val_count, test_count
 
 
-def _pool_size(workers: int | None, count: int) -> int:
-    if workers is not None and workers < 1:
-        raise UsageError(
-            f"{workers} workers were asked for", expected="at least 1", next_step="Leave workers out"
-        )
-    few = 1 + count // 40  # a process costs as much as some forty pictures
-    return min(few, usable_cpus()) if workers is None else min(workers, max(1, count))
+def _write(plan: Plan, layout: str, root: Path, draw: imagenet.Draw) -> None:
+    kind = LAYOUTS[layout]
+    if layout == "official":
+        imagenet.write_official_tars(plan, root, draw)
+    else:
+        _write_files(root, kind.paths(plan), draw)
+    if kind.tables:
+        kind.tables(plan, root)
 
 
-def _estimated_bytes(plan: Plan) -> int:
-    return round(plan.count * plan.size[0] * plan.size[1] * 0.62) + (1 << 20)
+def _write_files(root: Path, paths: Sequence[str], draw: imagenet.Draw) -> None:
+    for folder in {str(Path(path).parent) for path in paths}:
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    for path, data in zip(paths, draw(range(len(paths))), strict=True):
+        (root / path).write_bytes(data)
 
 
 def _made(plan: Plan, out: Path, layout: str, drawn_bytes: int, seconds: float) -> Made:
@@ -211,7 +205,7 @@ def _made(plan: Plan, out: Path, layout: str, drawn_bytes: int, seconds: float) 
     targets, classes = _targets(plan, layout)
     return Made(
         *(out, layout, plan.count, drawn_bytes, seconds),
-        odd=tuple(OddFile(files[index], kind) for index, kind in sorted(oddities(plan).items())),
+        odd=tuple(OddFile(files[index], kind) for index, kind in sorted(plan.oddities.items())),
         files=tuple(files),
         targets=tuple(targets),
         splits=("train",) * plan.train + ("val",) * plan.val + ("test",) * plan.test,
@@ -223,5 +217,5 @@ def _targets(plan: Plan, layout: str) -> tuple[Sequence[Target], tuple[str, ...]
     if layout == "flickr30k":
         return flickr.targets(plan), ()
     if layout == "folder":
-        return trees.folder_labels(plan), tuple(sorted(trees.folder_names(plan)))
+        return imagenet.folder_labels(plan), tuple(sorted(imagenet.folder_names(plan)))
     return [plan.label(index) for index in range(plan.count)], wordnet.wnids(plan.classes)

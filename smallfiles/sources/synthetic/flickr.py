@@ -2,7 +2,8 @@
 
 Its traps are kept. `results.csv` is separated by "| " and one row lost its second separator; captions
 hold commas and quotes; the folder of pictures lies in a folder of the same name; Karpathy's JSON knows
-only some of the pictures. Notebook 03 packs it; its exercise repairs the row.
+only some of the pictures. Notebook 03 packs it; its exercise repairs the row. Captions say
+only what is drawn, or a model that learns them learns noise.
 
 Source of the formats: Kaggle's "Flickr Image dataset", `results_20130124.token`, `dataset_flickr30k.json`.
 """
@@ -15,10 +16,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from smallfiles.sources.synthetic import captions
+from smallfiles.sources.synthetic.pictures import Scene, Thing
 from smallfiles.sources.synthetic.plans import Plan
-from smallfiles.sources.synthetic.trees import Draw, write_files
 
+CAPTIONS = 5
 _IMAGES = 31_783  # of the real one, to scale its peculiarities
 _BAD_IMAGE = 3_999
 _NOT_IN_SPLIT = 769
@@ -40,7 +41,7 @@ def paths(plan: Plan) -> list[str]:
 
 def targets(plan: Plan) -> list[list[str]]:
     """Five captions of each picture."""
-    return [captions.describe(plan.scene(i), i, plan.seed) for i in range(plan.count)]
+    return [describe(plan.scene(i), i, plan.seed) for i in range(plan.count)]
 
 
 def bad_image(plan: Plan) -> int:
@@ -48,37 +49,34 @@ def bad_image(plan: Plan) -> int:
     return max(0, plan.count * (_BAD_IMAGE + 1) // _IMAGES - 1)
 
 
-def write(plan: Plan, root: Path, draw: Draw) -> None:
-    """Write pictures, both CSVs, the token file and Karpathy's JSON."""
-    write_files(root, paths(plan), draw)
-    files, told = names(plan), targets(plan)
-    table = _csv(plan, files, told)
+def write_tables(plan: Plan, root: Path) -> None:
+    """Write both CSVs, the token file and Karpathy's JSON."""
+    files, captions = names(plan), targets(plan)
     for folder in (root / _FOLDER, root / _FOLDER / _FOLDER):
-        (folder / "results.csv").write_text(table, encoding="utf-8")
-    tokens = [
-        f"{n}#{k}\t{text}\n" for n, five in zip(files, told, strict=True) for k, text in enumerate(five)
-    ]
+        (folder / "results.csv").write_text(_csv(plan, files, captions), encoding="utf-8")
+    tokens = [f"{n}#{k}\t{t}\n" for n, five in zip(files, captions, strict=True) for k, t in enumerate(five)]
     (root / "results_20130124.token").write_text("".join(tokens), encoding="utf-8")
-    split = json.dumps({"images": _karpathy(plan, files, told), "dataset": "flickr30k"})
+    split = json.dumps({"images": karpathy(plan, files, captions), "dataset": "flickr30k"})
     (root / "dataset_flickr30k.json").write_text(split, encoding="utf-8")
 
 
-def _csv(plan: Plan, files: list[str], told: list[list[str]]) -> str:
+def _csv(plan: Plan, files: list[str], captions: list[list[str]]) -> str:
     bad = bad_image(plan)
     rows = ["image_name| comment_number| comment\n"]
-    for index, (name, five) in enumerate(zip(files, told, strict=True)):
+    for index, (name, five) in enumerate(zip(files, captions, strict=True)):
         for number, text in enumerate(five):
-            spoilt = index == bad and number == captions.CAPTIONS - 1
+            spoilt = index == bad and number == CAPTIONS - 1
             rows.append(f"{name}| {number}{'   ' if spoilt else '| '}{text}\n")
     return "".join(rows)
 
 
-def _karpathy(plan: Plan, files: list[str], told: list[list[str]]) -> list[dict[str, Any]]:
+def karpathy(plan: Plan, files: list[str], captions: list[list[str]]) -> list[dict[str, Any]]:
+    """The entries of Karpathy's JSON, which knows only some of the pictures."""
     missing = max(1, round(plan.count * _NOT_IN_SPLIT / _IMAGES)) if plan.count > 1 else 0
     dice = random.Random(f"split {plan.seed}")
     known = sorted(dice.sample(range(plan.count), plan.count - missing))
     splits = _splits(len(known), dice)
-    return [_entry(imgid, files[index], told[index], splits[imgid]) for imgid, index in enumerate(known)]
+    return [_entry(imgid, files[index], captions[index], splits[imgid]) for imgid, index in enumerate(known)]
 
 
 def _splits(count: int, dice: random.Random) -> list[str]:
@@ -89,9 +87,50 @@ def _splits(count: int, dice: random.Random) -> list[str]:
 
 
 def _entry(imgid: int, name: str, five: list[str], split: str) -> dict[str, Any]:
-    sentids = list(range(imgid * captions.CAPTIONS, (imgid + 1) * captions.CAPTIONS))
+    sentids = list(range(imgid * CAPTIONS, (imgid + 1) * CAPTIONS))
     sentences = [
         {"tokens": re.findall(r"[a-z]+", text.lower()), "raw": text, "imgid": imgid, "sentid": sentid}
         for text, sentid in zip(five, sentids, strict=True)
     ]
     return {"sentids": sentids, "imgid": imgid, "sentences": sentences, "split": split, "filename": name}
+
+
+def describe(scene: Scene, index: int, seed: int) -> list[str]:
+    """Five true captions of a scene, phrased as Flickr30K's are: tokens stand apart, some quote a word.
+
+    Args:
+        scene: From `compose` with the same seed and index.
+        index: Number of the picture.
+        seed: Seed of the data set.
+    """
+    dice = random.Random(f"words {seed} {index}")
+    main, *others = scene.things
+    look = main.look
+    short = f"{look.colour} {look.shape}"
+    quoted = dice.choice((look.shape, look.colour))
+    backdrop = _a(f"{scene.backdrop} background")
+    count = ("one object", "two objects", "three objects")[len(others)]
+    return [
+        f"{_a(str(look)).capitalize()} {dice.choice(('lies', 'rests', 'sits'))} on {backdrop} .",
+        f"{_a(short).capitalize()} , {_place(main, scene)} , {_beside(main, others)} .",
+        f"The core of the large {look.shape} is {look.core} , and all around it is {look.colour} .",
+        f'Someone would call this {short} simply " {quoted} " .',
+        f"The picture shows {count} , {' and '.join(_a(str(thing.look)) for thing in scene.things)} .",
+    ]
+
+
+def _a(words: str) -> str:
+    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
+
+
+def _place(thing: Thing, scene: Scene) -> str:
+    column = ("to the left", "in the middle", "to the right")[min(2, 3 * thing.x // scene.width)]
+    row = ("near the top", "half way up", "near the bottom")[min(2, 3 * thing.y // scene.height)]
+    return f"{column} , {row}"
+
+
+def _beside(main: Thing, others: list[Thing]) -> str:
+    if not others:
+        return "is the only thing to see"
+    side = "right" if others[0].x < main.x else "left"
+    return f"stands to the {side} of {_a(str(others[0].look))}"

@@ -1,27 +1,184 @@
-"""From a scene to pixels: 1/f background, light from one side, textured objects with shadows.
+"""What a picture shows, and its file: coloured shapes before the noise that photographs are made of.
 
-Everything is integer arithmetic on small planes that are doubled late, so that a picture of
-500 x 375 costs a few milliseconds. The trap: an object with the background's own noise looks like
-glass; so it gets that noise upside down. Notebook 02 shows the pictures.
+A scene is drawn from (seed, index) alone, so a caption or a box never needs the picture. The amplitude
+spectrum of photographs falls as 1/f, each octave holding the same energy; with it JPEG files have real
+sizes, also after scaling.
+
+The trap: a class must not be told by its mean colour, or any network looks clever. So a class is a shape
+in two colours, and everything else (background, size, place, turn, a second object of another class) is
+drawn anew for each picture. Notebook 02 shows the pictures.
 """
 
 from __future__ import annotations
 
+import io
+import math
 import random
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageFilter
+import simplejpeg
+from PIL import Image, ImageDraw
 
-from smallfiles.sources.synthetic import noise, textures
-from smallfiles.sources.synthetic.scenes import BACKDROPS, COLOURS, SECOND_COLOURS, Scene, Thing
-from smallfiles.sources.synthetic.shapes import mask_of
+Pixels = npt.NDArray[np.uint8]
 
-Picture = npt.NDArray[np.uint8]
-_SHRINK = 8  # the background's colours are mixed at an eighth of the size
+# 13, 11 and 7 are prime, so that class c -> (c % 13, c % 11, c % 7) never repeats below 1001.
+SHAPES = {  # number of corners, and how far each second one is pulled in
+    "disc": (48, 1.0),
+    "star": (10, 0.42),
+    "square": (4, 1.0),
+    "cross": (8, 0.3),
+    "triangle": (3, 1.0),
+    "flower": (12, 0.6),
+    "pentagon": (5, 1.0),
+    "blade": (4, 0.35),
+    "hexagon": (6, 1.0),
+    "trefoil": (6, 0.35),
+    "gear": (24, 0.75),
+    "sun": (16, 0.5),
+    "octagon": (8, 1.0),
+}
+COLOURS = {
+    "red": (200, 44, 40),
+    "blue": (44, 84, 190),
+    "yellow": (232, 196, 52),
+    "green": (60, 150, 66),
+    "purple": (128, 62, 160),
+    "orange": (232, 126, 34),
+    "white": (238, 236, 228),
+    "pink": (228, 128, 168),
+    "black": (40, 38, 42),
+    "cyan": (60, 190, 200),
+    "maroon": (104, 30, 52),
+}
+_CORES = 7
+BACKDROPS = {
+    "brown": (134, 98, 66),
+    "grey": (128, 130, 134),
+    "olive": (92, 124, 70),
+    "slate": (88, 122, 158),
+    "beige": (190, 172, 140),
+    "dark": (74, 72, 80),
+}
+MAX_CLASSES = 1000
+ODD = ("png", "cmyk", "gray", "exif_rotated", "exif_broken")
+BROKEN = ("empty", "truncated")
+
+_CONTRAST = 0.13  # with the quality of `Scene.quality` about half a byte a pixel
 
 
-def draw(scene: Scene, seed: int, index: int) -> Picture:
+@dataclass(frozen=True)
+class Look:
+    """What the objects of one class have in common."""
+
+    shape: str
+    colour: str
+    core: str
+
+    def __str__(self) -> str:
+        return f"{self.colour} {self.shape} with a {self.core} core"
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One object of a scene; lengths in pixels, `turn` in degrees, `x`, `y` its centre."""
+
+    look: Look
+    x: int
+    y: int
+    radius: int
+    turn: int
+
+    @property
+    def box(self) -> tuple[int, int, int, int]:
+        """Corners x1, y1, x2, y2 of the square around it."""
+        return self.x - self.radius, self.y - self.radius, self.x + self.radius, self.y + self.radius
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Everything that a picture shows.
+
+    Args:
+        width: In pixels.
+        height: In pixels.
+        backdrop: Name of the background's colour.
+        things: The objects; those of the scene's class first.
+        detail: How rich the file is, normally distributed; it decides the noise's strength and the quality.
+    """
+
+    width: int
+    height: int
+    backdrop: str
+    things: tuple[Thing, ...]
+    detail: float
+
+    @property
+    def quality(self) -> int:
+        """Of the JPEG file."""
+        return round(103 - 10 * math.exp(-0.45 * self.detail))
+
+
+def look_of(label: int) -> Look:
+    """The look of a class; all 1,000 differ."""
+    colours = tuple(COLOURS)
+    colour = label % len(colours)
+    core = colours[(colour + 1 + label % _CORES) % len(colours)]
+    return Look(tuple(SHAPES)[label % len(SHAPES)], colours[colour], core)
+
+
+def compose(index: int, label: int, seed: int, size: tuple[int, int]) -> Scene:
+    """Decide what picture `index` shows.
+
+    Args:
+        index: Number of the picture; with `seed` it decides everything but the class.
+        label: The class that the main object shall have.
+        seed: Seed of the whole data set.
+        size: Typical width and height in pixels.
+    """
+    dice = random.Random(f"scene {seed} {index}")
+    width, height = _dimensions(dice, size)
+    detail = max(-2.5, min(2.5, dice.gauss(0.0, 1.0)))
+    backdrop = dice.choice(tuple(BACKDROPS))
+    return Scene(width, height, backdrop, _things(dice, label, width, height), detail)
+
+
+def _dimensions(dice: random.Random, size: tuple[int, int]) -> tuple[int, int]:
+    """Mostly the typical size, one in four upright, a few much larger or smaller, as on the web."""
+    long, short = max(size), min(size)
+    kind = dice.random()
+    if kind >= 0.62:
+        short = round(short * dice.uniform(0.82, 1.12))
+    if kind >= 0.85:
+        scale = math.exp(dice.gauss(0.0, 0.3))
+        long, short = round(long * scale), round(short * scale)
+    long, short = max(long, 24), max(min(short, long), 24)
+    return (short, long) if dice.random() < 0.25 else (long, short)
+
+
+def _things(dice: random.Random, label: int, width: int, height: int) -> tuple[Thing, ...]:
+    things = [_thing(dice, look_of(label), width, height, dice.uniform(0.22, 0.36))]
+    for chance, other in ((0.3, label), (0.45, dice.randrange(MAX_CLASSES))):
+        thing = _thing(dice, look_of(other), width, height, dice.uniform(0.09, 0.14))
+        if dice.random() < chance and all(_apart(thing, one) for one in things):
+            things.append(thing)
+    return tuple(things)
+
+
+def _thing(dice: random.Random, look: Look, width: int, height: int, share: float) -> Thing:
+    radius = round(min(width, height) * share)
+    x, y = (dice.randrange(radius, max(radius + 1, side - radius)) for side in (width, height))
+    return Thing(look, x, y, radius, turn=dice.randrange(-22, 23))
+
+
+def _apart(one: Thing, other: Thing) -> bool:
+    reach = one.radius + other.radius
+    return abs(one.x - other.x) > reach or abs(one.y - other.y) > reach
+
+
+def draw(scene: Scene, seed: int, index: int) -> Pixels:
     """Draw a scene.
 
     Args:
@@ -32,115 +189,90 @@ def draw(scene: Scene, seed: int, index: int) -> Picture:
     Returns:
         RGB pixels, shape (height, width, 3).
     """
-    grain = noise.Grain(seed, index)
-    dice = random.Random(f"paint {seed} {index}")
-    fine = noise.natural(grain, scene.height, scene.width)
-    canvas = _background(scene, grain, dice)
-    canvas += fine * np.int16(dice.randrange(16, 31)) >> 6
+    dice = np.random.default_rng([seed, index])
+    canvas = Image.fromarray(_patches(scene, dice)).resize((scene.width, scene.height))
+    pen = ImageDraw.Draw(canvas)
     for thing in reversed(scene.things):
-        _cast_shadow(canvas, thing, scene.light)
-        _place(canvas, thing, scene.light, fine[::-1, ::-1])
-    np.clip(canvas, 0, 255, out=canvas)
-    return np.ascontiguousarray(canvas.transpose(1, 2, 0).astype(np.uint8))
+        pen.polygon(_corners(thing, 1.0), COLOURS[thing.look.colour])
+        pen.polygon(_corners(thing, 0.5), COLOURS[thing.look.core])
+    grain = natural(dice, scene.height, scene.width) * np.float32(_CONTRAST * math.exp(0.4 * scene.detail))
+    return _as_pixels(np.asarray(canvas) + grain[..., None])
 
 
-def _background(scene: Scene, grain: noise.Grain, dice: random.Random) -> noise.Plane:
-    sizes = [(scene.height, scene.width)]
-    for _ in range(3):
-        sizes.append((noise.half_size(sizes[-1][0]), noise.half_size(sizes[-1][1])))
-    colour = _colour_field(scene, grain, dice, *sizes.pop())
-    while sizes:
-        height, width = sizes.pop()
-        colour = noise.doubled(colour)[:, :height, :width]
-        if len(sizes) == 1:  # a little colour grain at half the size, as from a sensor
-            for channel in (0, 2):
-                colour[channel] += grain.plane(height, width) >> 4
-    return colour
+def _patches(scene: Scene, dice: np.random.Generator) -> Pixels:
+    """The backdrop's colour in many shades, at a sixteenth of the size."""
+    shape = scene.height // 16 + 1, scene.width // 16 + 1, 3
+    shades = dice.integers(-28, 29, shape) + dice.integers(-28, 29, 3) + BACKDROPS[scene.backdrop]
+    return _as_pixels(shades)
 
 
-def _colour_field(
-    scene: Scene, grain: noise.Grain, dice: random.Random, height: int, width: int
-) -> noise.Plane:
-    """Two shades of the backdrop mixed by noise, a sky if there is one, and the light's gradient."""
-    base = np.array(BACKDROPS[scene.backdrop], np.int32)
-    tint = np.array([dice.randrange(-24, 25) for _ in range(3)], np.int32)
-    other = base * dice.randrange(66, 150) // 100 + tint
-    mix = np.clip(noise.natural(grain, height, width).astype(np.int32) + 128, 0, 256)[..., None]
-    field = base + ((other - base) * mix >> 8)
-    rows, columns = np.mgrid[0:height, 0:width].astype(np.int32)
-    if scene.sky:
-        field = np.where(
-            _is_sky(scene, grain, rows)[..., None], _sky(grain, dice, rows, scene.sky // _SHRINK), field
-        )
-    across = (columns * 2 - width) * scene.light[0] * dice.randrange(10, 44) // width
-    along = (rows * 2 - height) * scene.light[1] * dice.randrange(10, 36) // height
-    lit = field + (across + along + scene.exposure)[..., None]
-    planes: noise.Plane = lit.astype(np.int16).transpose(2, 0, 1)
-    return planes
+def _as_pixels(values: npt.NDArray[Any]) -> Pixels:
+    return np.clip(values, 0, 255).astype(np.uint8)  # type: ignore[no-any-return]
 
 
-def _is_sky(scene: Scene, grain: noise.Grain, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-    hills = noise.natural(grain, 8, rows.shape[1])[4].astype(np.int32)
-    above: npt.NDArray[np.bool_] = rows * _SHRINK < scene.sky + (hills * scene.sky >> 9)
-    return above
+def _corners(thing: Thing, part: float) -> list[tuple[int, int]]:
+    count, dent = SHAPES[thing.look.shape]
+    corners = []
+    for k in range(count):
+        angle = math.radians(thing.turn - 90 + 360 * k / count)
+        radius = thing.radius * part * (dent if k % 2 else 1.0)
+        corners.append((round(thing.x + radius * math.cos(angle)), round(thing.y + radius * math.sin(angle))))
+    return corners
 
 
-def _sky(
-    grain: noise.Grain, dice: random.Random, rows: npt.NDArray[np.int32], horizon: int
-) -> npt.NDArray[np.int32]:
-    zenith = np.array(dice.choice(((82, 128, 192), (120, 140, 168), (150, 118, 128))), np.int32)
-    haze = np.array((214, 216, 214), np.int32)
-    part = np.minimum(rows * 256 // max(1, horizon), 256)[..., None]
-    clouds = np.clip(noise.natural(grain, *rows.shape).astype(np.int32) - dice.randrange(0, 120), 0, 140)
-    clear = zenith + ((haze - zenith) * part >> 8)
-    sky: npt.NDArray[np.int32] = clear + ((244 - clear) * clouds[..., None] >> 8)
-    return sky
+def natural(dice: np.random.Generator, height: int, width: int) -> npt.NDArray[np.float32]:
+    """Noise around 0 whose octaves are of equal strength, as in photographs."""
+    fine = dice.integers(-128, 128, (height, width), np.int8).astype(np.float32)
+    if min(height, width) < 6:
+        return fine
+    coarse = Image.fromarray(natural(dice, (height + 1) // 2, (width + 1) // 2))
+    fine += np.asarray(coarse.resize((width, height), Image.Resampling.BILINEAR))
+    return fine
 
 
-def _cast_shadow(canvas: noise.Plane, thing: Thing, light: tuple[int, int]) -> None:
-    blur = max(1, thing.radius // 7)
-    mask = Image.fromarray(mask_of(thing))
-    soft = Image.new("L", (mask.width + 4 * blur, mask.height + 4 * blur))
-    soft.paste(mask, (2 * blur, 2 * blur))
-    shadow = np.asarray(soft.filter(ImageFilter.BoxBlur(blur)))
-    shift = max(1, thing.radius // 8)
-    left = thing.x - thing.radius - 2 * blur - light[0] * shift
-    top = thing.y - thing.radius - 2 * blur - light[1] * shift
-    window, inside = _windows(canvas.shape, left, top, shadow.shape)
-    ground = canvas[window].astype(np.int32)
-    canvas[window] = ground * (512 - shadow[inside].astype(np.int32)) >> 9
+def encode(pixels: Pixels, quality: int, oddity: str | None = None) -> bytes:
+    """The file of a picture: a JPEG, or one of the odd ones that real data sets hold.
+
+    Args:
+        pixels: RGB.
+        quality: Of a JPEG, 1 to 100.
+        oddity: One of `ODD` or `BROKEN`, or None for an ordinary JPEG.
+    """
+    match oddity:
+        case "png":
+            return _by_pillow(Image.fromarray(pixels), "PNG", compress_level=1)
+        case "cmyk":
+            return _by_pillow(Image.fromarray(pixels).convert("CMYK"), "JPEG", quality=85)
+        case "gray":
+            return _by_pillow(Image.fromarray(pixels).convert("L"), "JPEG", quality=90)
+        case "exif_rotated":  # stored lying on its side; orientation 6 says: turn clockwise to view
+            return _with_exif(_jpeg(np.rot90(pixels), quality), b"Exif\0\0MM\0*\0\0\0\x08" + _TURNED)
+        case "exif_broken":
+            return _with_exif(_jpeg(pixels, quality), b"Exif\0\0MM\0*\xff\xff\xff\xf0cut off")
+        case "empty":
+            return b""
+        case "truncated":
+            whole = _jpeg(pixels, quality)
+            return whole[: len(whole) * 2 // 5]
+        case _:
+            return _jpeg(pixels, quality)
 
 
-def _place(canvas: noise.Plane, thing: Thing, light: tuple[int, int], fine: noise.Plane) -> None:
-    mask = mask_of(thing)
-    window, inside = _windows(canvas.shape, thing.x - thing.radius, thing.y - thing.radius, mask.shape)
-    first = np.array(COLOURS[thing.colour], np.int32)[:, None, None]
-    second = np.array(SECOND_COLOURS[thing.second_colour], np.int32)[:, None, None]
-    tone = textures.tone(thing)[inside]
-    relief = _relief(mask, light, max(2, thing.radius // 9))[inside].astype(np.int32)
-    shade = 256 + relief + (fine[window[1:]].astype(np.int32) * 3 >> 4)
-    surface = (first + ((second - first) * tone >> 8)) * shade >> 8
-    alpha = mask[inside].astype(np.int32)
-    ground = canvas[window].astype(np.int32)
-    canvas[window] = ground + ((surface - ground) * alpha >> 8)
+def _jpeg(pixels: Pixels, quality: int) -> bytes:
+    data: bytes = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), quality, colorsubsampling="420")
+    return data
 
 
-def _relief(mask: Picture, light: tuple[int, int], depth: int) -> noise.Plane:
-    """Brighter where the rim faces the light, darker where it turns away."""
-    soft = np.asarray(Image.fromarray(mask).filter(ImageFilter.BoxBlur(depth))).astype(np.int16)
-    further, nearer = (np.roll(soft, (light[1] * way, light[0] * way), (0, 1)) for way in (depth, -depth))
-    relief: noise.Plane = (further - nearer) >> 1
-    return relief
+def _by_pillow(image: Image.Image, format: str, **options: int) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format, **options)
+    return buffer.getvalue()
 
 
-def _windows(
-    canvas: tuple[int, ...], left: int, top: int, patch: tuple[int, ...]
-) -> tuple[tuple[slice, slice, slice], tuple[slice, slice]]:
-    """Where a patch meets the canvas (three planes), and which part of the patch that is."""
-    _, height, width = canvas
-    y1, x1 = max(0, top), max(0, left)
-    y2, x2 = max(y1, min(height, top + patch[0])), max(x1, min(width, left + patch[1]))
-    return (slice(None), slice(y1, y2), slice(x1, x2)), (
-        slice(y1 - top, y2 - top),
-        slice(x1 - left, x2 - left),
-    )
+# One entry: tag 0x0112 (orientation), a 16-bit number, 6; no further directory.
+_TURNED = b"\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"
+
+
+def _with_exif(jpeg: bytes, exif: bytes) -> bytes:
+    """Put an APP1 segment right after the start of the image, where cameras put it."""
+    return jpeg[:2] + b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif + jpeg[2:]

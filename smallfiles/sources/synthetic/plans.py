@@ -8,13 +8,13 @@ Notebook 02 makes one of each.
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import cycle, islice
 
 from smallfiles.errors import UsageError
-from smallfiles.sources.synthetic import scenes
-from smallfiles.sources.synthetic.encoding import BROKEN, ODD, encode
-from smallfiles.sources.synthetic.pictures import draw
+from smallfiles.sources.synthetic.pictures import BROKEN, MAX_CLASSES, ODD, Scene, compose, draw, encode
 
 
 @dataclass(frozen=True)
@@ -61,72 +61,55 @@ class Plan:
         """Indices of the test pictures."""
         return range(self.train + self.val, self.count)
 
+    @cached_property
+    def oddities(self) -> dict[int, str]:
+        """Which training pictures are odd or broken, and how; spread evenly, each kind in turn."""
+        odd = len(ODD) * max(1, self.train // 500) if self.odd else 0
+        kinds = [*islice(cycle(BROKEN), self.broken), *islice(cycle(ODD), odd)]
+        return {(2 * k + 1) * self.train // (2 * len(kinds)): kind for k, kind in enumerate(kinds)}
+
     def label(self, index: int) -> int:
-        """Class of a picture."""
-        return scenes.label_of(index, self.seed, self.classes)
+        """Class of a picture: each run of `classes` pictures holds every class once, shuffled."""
+        return _deck(index // self.classes, self.seed, self.classes)[index % self.classes]
 
-    def scene(self, index: int) -> scenes.Scene:
+    def scene(self, index: int) -> Scene:
         """What a picture shows."""
-        return scenes.compose(index, self.label(index), self.seed, self.size)
+        return compose(index, self.label(index), self.seed, self.size)
+
+    def file_bytes(self, index: int) -> bytes:
+        """The file of one picture; a function of the plan and `index` only."""
+        scene = self.scene(index)
+        return encode(draw(scene, self.seed, index), scene.quality, self.oddities.get(index))
+
+    def check(self) -> None:
+        """Refuse numbers that make no sense.
+
+        Raises:
+            UsageError: Says which.
+        """
+        odd = self.broken + len(ODD) * self.odd
+        pictures = f"{self.train} training pictures"
+        splits = f"{self.count} pictures with {self.val} for validation"
+        rules = (
+            (self.train >= 1 and self.val >= 0, splits, "at least one training picture"),
+            (self.seed >= 0, f"pictures from the seed {self.seed}", "a seed of 0 or more"),
+            (self.broken >= 0, f"{self.broken} broken files", "0 or more of them"),
+            (1 <= self.classes <= MAX_CLASSES, f"{self.classes} classes", f"1 to {MAX_CLASSES:,} classes"),
+            (self.classes <= self.train, f"{self.classes} classes with {pictures}", "a picture for each"),
+            (odd <= self.train, f"{odd} odd or broken files among {pictures}", "a picture for each"),
+            (min(self.size) >= 32 and max(self.size) <= 4096, f"sides of {self.size}", "32 to 4,096 pixels"),
+        )
+        for is_right, got, expected in rules:
+            if not is_right:
+                raise UsageError(
+                    f"{got} were asked for",
+                    expected=expected,
+                    next_step="Correct it; more pictures leave room for more classes and odd files",
+                )
 
 
-def check(plan: Plan) -> None:
-    """Refuse numbers that make no sense.
-
-    Raises:
-        UsageError: Says which.
-    """
-    odd = len(_odd_kinds(plan))
-    pictures = f"{plan.train} training pictures"
-    splits = f"{plan.count} pictures with {plan.val} for validation and {plan.test} for testing"
-    rules = (
-        (plan.train >= 1 and plan.val >= 0 and plan.test >= 0, splits, "at least one training picture"),
-        (plan.seed >= 0, f"pictures from the seed {plan.seed}", "a seed of 0 or more"),
-        (plan.broken >= 0, f"{plan.broken} broken files", "0 or more of them"),
-        (
-            1 <= plan.classes <= scenes.MAX_CLASSES,
-            f"{plan.classes} classes",
-            f"1 to {scenes.MAX_CLASSES:,} classes",
-        ),
-        (
-            plan.classes <= plan.train,
-            f"{plan.classes} classes with {pictures}",
-            "at least one training picture a class",
-        ),
-        (
-            odd <= plan.train,
-            f"{odd} odd or broken files among {pictures}",
-            "at least one training picture for each",
-        ),
-        (
-            all(32 <= side <= 4096 for side in plan.size),
-            f"pictures of {plan.size[0]} x {plan.size[1]} pixels",
-            "sides of 32 to 4,096 pixels",
-        ),
-    )
-    for is_right, got, expected in rules:
-        if not is_right:
-            raise UsageError(
-                f"{got} were asked for",
-                expected=expected,
-                next_step="Correct it; more pictures leave room for more classes and odd files",
-            )
-
-
-def _odd_kinds(plan: Plan) -> list[str]:
-    odd = len(ODD) * max(1, plan.train // 500) if plan.odd else 0
-    return [BROKEN[k % len(BROKEN)] for k in range(plan.broken)] + [ODD[k % len(ODD)] for k in range(odd)]
-
-
-@lru_cache(maxsize=4)
-def oddities(plan: Plan) -> dict[int, str]:
-    """Which training pictures are odd or broken, and how; spread evenly, each kind in turn."""
-    kinds = _odd_kinds(plan)
-    return {(2 * k + 1) * plan.train // (2 * len(kinds)): kind for k, kind in enumerate(kinds)}
-
-
-def file_bytes(plan: Plan, index: int) -> bytes:
-    """The file of one picture; a function of the plan and `index` only."""
-    scene = plan.scene(index)
-    picture = draw(scene, plan.seed, index)
-    return encode(picture, scene.target_bytes, oddities(plan).get(index))
+@lru_cache(maxsize=8)
+def _deck(round_number: int, seed: int, classes: int) -> tuple[int, ...]:
+    deck = list(range(classes))
+    random.Random(f"deck {seed} {round_number}").shuffle(deck)
+    return tuple(deck)

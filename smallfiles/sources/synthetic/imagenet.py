@@ -1,0 +1,198 @@
+"""Layouts with classes: ImageFolder, and ImageNet as prepared, as on Kaggle and as handed out.
+
+The traps are those of the real ones. Kaggle's validation pictures lie flat, their labels in a CSV whose
+rows are unsorted and end in a blank; only some training pictures have a box, so its CSV for training is
+no list of the training set. The ground truth of the devkit counts classes by ILSVRC2012_ID, which is not
+the order of the sorted wnids, and `ID - 1` trains well on labels that mean nothing. Notebook 02 teaches it.
+
+Sources of the formats: the Kaggle competition "ImageNet Object Localization Challenge", `readme.txt` of
+ILSVRC2012_devkit_t12, torchvision.datasets.imagenet.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from smallfiles.sources.synthetic import wordnet
+from smallfiles.sources.synthetic.pictures import look_of
+from smallfiles.sources.synthetic.plans import Plan
+
+Draw = Callable[[Iterable[int]], Iterator[bytes]]
+_KAGGLE = "ILSVRC/Data/CLS-LOC"
+_TRAIN_TAR, _VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
+_DEVKIT = "ILSVRC2012_devkit_t12/data"
+_MTIME_S = 1_340_000_000  # June 2012; never now, for equal plans give equal bytes
+_MAT_TITLE = b"MATLAB 5.0 MAT-file, synsets of ILSVRC2012"
+_FIELDS = (
+    *("ILSVRC2012_ID", "WNID", "words", "gloss"),
+    *("num_children", "children", "wordnet_height", "num_train_images"),
+)
+
+
+def folder_names(plan: Plan) -> list[str]:
+    """Folder of each class, by what it shows: `red_blue_disc`."""
+    looks = map(look_of, range(plan.classes))
+    return [f"{look.colour}_{look.core}_{look.shape}" for look in looks]
+
+
+def folder_labels(plan: Plan) -> list[int]:
+    """ImageFolder's label of each picture: the rank of its folder among the sorted names."""
+    names = folder_names(plan)
+    rank = {name: place for place, name in enumerate(sorted(names))}
+    return [rank[names[plan.label(index)]] for index in range(plan.count)]
+
+
+def folder_paths(plan: Plan) -> list[str]:
+    """`red_blue_disc/red_blue_disc_00012.jpg`."""
+    names = folder_names(plan)
+    labels = [plan.label(index) for index in range(plan.count)]
+    return [f"{names[label]}/{names[label]}_{index:05d}.jpg" for index, label in enumerate(labels)]
+
+
+def prepared_paths(plan: Plan) -> list[str]:
+    """`train/<wnid>/…` and `val/<wnid>/…`, as training code for ImageNet expects."""
+    train = [f"train/{_wnid(plan, i)}/{_train_name(plan, i)}" for i in plan.train_indices]
+    return train + [f"val/{_wnid(plan, i)}/{_val_name(plan, i)}" for i in plan.val_indices]
+
+
+def kaggle_paths(plan: Plan) -> list[str]:
+    """Kaggle's tree: class folders for training, flat validation and test."""
+    train = [f"{_KAGGLE}/train/{_wnid(plan, i)}/{_train_name(plan, i)}" for i in plan.train_indices]
+    val = [f"{_KAGGLE}/val/{_val_name(plan, i)}" for i in plan.val_indices]
+    return train + val + [f"{_KAGGLE}/test/{_test_name(plan, i)}" for i in plan.test_indices]
+
+
+def official_paths(plan: Plan) -> list[str]:
+    """The tar, the tar inside it, the member."""
+    train = [f"{_TRAIN_TAR}/{_wnid(plan, i)}.tar/{_train_name(plan, i)}" for i in plan.train_indices]
+    return train + [f"{_VAL_TAR}/{_val_name(plan, i)}" for i in plan.val_indices]
+
+
+def _wnid(plan: Plan, index: int) -> str:
+    return wordnet.wnids(plan.classes)[plan.label(index)]
+
+
+def _train_name(plan: Plan, index: int) -> str:
+    """`n01440764_12.JPEG`: the number tells the picture, as in ImageNet, and follows no order of classes."""
+    return f"{_wnid(plan, index)}_{index}.JPEG"
+
+
+def _val_name(plan: Plan, index: int) -> str:
+    """`ILSVRC2012_val_00000001.JPEG`: counts from 1 and says nothing of the class."""
+    return f"ILSVRC2012_val_{index - plan.train + 1:08d}.JPEG"
+
+
+def _test_name(plan: Plan, index: int) -> str:
+    return f"ILSVRC2012_test_{index - plan.train - plan.val + 1:08d}.JPEG"
+
+
+def write_kaggle_tables(plan: Plan, root: Path) -> None:
+    """Write Kaggle's lists, class names and boxes."""
+    named = zip(wordnet.wnids(plan.classes), wordnet.words(plan.classes), strict=True)
+    _write_lines(root / "LOC_synset_mapping.txt", [f"{wnid} {words}" for wnid, words in named])
+    boxed = [i for i in plan.train_indices if i % 5 in (0, 3)]  # 42 % of ImageNet's have a box
+    _write_solution(root / "LOC_train_solution.csv", plan, {i: _train_name(plan, i) for i in boxed})
+    val = {i: _val_name(plan, i) for i in plan.val_indices}
+    _write_solution(root / "LOC_val_solution.csv", plan, val)
+    lists = root / "ILSVRC/ImageSets/CLS-LOC"
+    lists.mkdir(parents=True)
+    for name, indices in (("train_cls", plan.train_indices), ("train_loc", boxed)):
+        names = sorted(_train_name(plan, i) for i in indices)
+        _write_list(lists / f"{name}.txt", [f"{name.split('_')[0]}/{name}" for name in names])
+    _write_list(lists / "val.txt", list(val.values()))
+    _write_list(lists / "test.txt", [_test_name(plan, i) for i in plan.test_indices])
+
+
+def _write_list(path: Path, names: Sequence[str]) -> None:
+    """`name line-number`, names without their suffix."""
+    _write_lines(path, [f"{name.removesuffix('.JPEG')} {line}" for line, name in enumerate(names, 1)])
+
+
+def _write_solution(path: Path, plan: Plan, names: dict[int, str]) -> None:
+    rows = [f"{name.removesuffix('.JPEG')},{_boxes(plan, index)}" for index, name in names.items()]
+    random.Random(f"{path.name} {plan.seed}").shuffle(rows)
+    _write_lines(path, ["ImageId,PredictionString", *rows])
+
+
+def _boxes(plan: Plan, index: int) -> str:
+    """`wnid x1 y1 x2 y2 ` for each object of the class, with the blank at the end."""
+    things = plan.scene(index).things
+    boxes = [thing.box for thing in things if thing.look == things[0].look]
+    return "".join(f"{_wnid(plan, index)} {' '.join(map(str, box))} " for box in boxes)
+
+
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def write_official_tars(plan: Plan, root: Path, draw: Draw) -> None:
+    """Write the tar of tars and the flat one."""
+    members: list[list[int]] = [[] for _ in range(plan.classes)]
+    for index in plan.train_indices:
+        members[plan.label(index)].append(index)
+    files = draw(index for indices in members for index in indices)
+    with tarfile.open(root / _TRAIN_TAR, "w", format=tarfile.USTAR_FORMAT) as outer:
+        for wnid, indices in zip(wordnet.wnids(plan.classes), members, strict=True):
+            # A member's header comes before its bytes and holds their number, so each inner tar is
+            # finished before it goes in.
+            with tempfile.TemporaryFile(dir=root) as inner:
+                with tarfile.open(fileobj=inner, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+                    for index in indices:
+                        _add(tar, _train_name(plan, index), next(files))
+                _add(outer, f"{wnid}.tar", inner)
+    with tarfile.open(root / _VAL_TAR, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for index, data in zip(plan.val_indices, draw(plan.val_indices), strict=True):
+            _add(tar, _val_name(plan, index), data)
+
+
+def _add(tar: tarfile.TarFile, name: str, data: bytes | IO[bytes]) -> None:
+    file = io.BytesIO(data) if isinstance(data, bytes) else data
+    member = tarfile.TarInfo(name)
+    member.size, member.mtime, member.mode = file.seek(0, io.SEEK_END), _MTIME_S, 0o644
+    file.seek(0)
+    tar.addfile(member, file)
+
+
+def write_devkit(plan: Plan, root: Path) -> None:
+    """Write `meta.mat` and the ground truth of the validation pictures."""
+    (root / _DEVKIT).mkdir(parents=True)
+    _write_meta(plan, root / _DEVKIT / "meta.mat")
+    ids = wordnet.ilsvrc_ids(plan.classes, plan.seed)
+    truth = [ids[plan.label(index)] for index in plan.val_indices]
+    _write_lines(root / _DEVKIT / "ILSVRC2012_validation_ground_truth.txt", map(str, truth))
+
+
+def _write_meta(plan: Plan, path: Path) -> None:
+    """Write the struct array `synsets`: one row a node, the leaves are the classes."""
+    import scipy.io  # here, for it takes longer to import than a hundred pictures to draw
+
+    counts = np.bincount([plan.label(index) for index in plan.train_indices], minlength=plan.classes)
+    images = dict(zip(wordnet.ilsvrc_ids(plan.classes, plan.seed), counts.tolist(), strict=True))
+    nodes = wordnet.synsets(plan.classes, plan.seed)
+    table = np.zeros((len(nodes), 1), [(field, object) for field in _FIELDS])
+    for row, node in enumerate(nodes):
+        table[row, 0] = _matlab_row(node, images.get(node.ilsvrc_id, 0))
+    scipy.io.savemat(str(path), {"synsets": table})
+    with path.open("r+b") as file:  # the first 116 bytes are free text, where scipy writes the time of day
+        file.write(_MAT_TITLE.ljust(116))
+
+
+def _matlab_row(node: wordnet.Synset, images: int) -> tuple[object, ...]:
+    return (
+        np.uint16(node.ilsvrc_id),
+        node.wnid,
+        node.words,
+        f"a picture of {node.words}",
+        np.uint8(len(node.children)),
+        np.array([node.children], np.uint16).reshape(1, -1),
+        np.uint8(node.height),
+        np.uint32(images),
+    )
