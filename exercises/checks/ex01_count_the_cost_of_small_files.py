@@ -58,13 +58,9 @@ _NAMES = "folders were counted by name, but train/cat and val/cat are two: keep 
 INODE_MISTAKES: tuple[Mistake, ...] = (
     (len, "these are the files alone; each folder takes an inode as well"),
     (lambda p: len(p) + len(folders(p)), _TOP),
-    (lambda p: inodes(p) if p else 0, _TOP),
     (lambda p: len(p) + len({path.rpartition("/")[0] for path in p} - {""}) + 1, _NEXT),
-    (lambda p: len(p) + len({path.rpartition("/")[0] for path in p}), _NEXT),
     (lambda p: len(p) + sum(path.count("/") for path in p) + 1, _ONCE),
-    (lambda p: len(p) + sum(path.count("/") for path in p), _ONCE),
     (lambda p: len(p) + len({name for path in p for name in path.split("/")[:-1]}) + 1, _NAMES),
-    (lambda p: len(p) + len({name for path in p for name in path.split("/")[:-1]}), _NAMES),
 )
 
 
@@ -103,9 +99,6 @@ HOUR_MISTAKES: tuple[Mistake, ...] = (
     (lambda f, w, k, r, j: hours(f, w, k, r, 1), "all jobs share the server: each gets a part of its rate"),
     (waiting, "the server's limit was left out"),
     (answering, "the wait of each open was left out"),
-    (lambda f, w, k, r, j: hours(f, w, k, r, 1 / j), "more jobs make the server slower for each, not faster"),
-    (lambda f, w, k, r, j: hours(f, w * j, k, r, j), "each job waits by itself; only the server is shared"),
-    (lambda *c: float(round(hours(*c))), "the hours were rounded; return them with their fraction"),
 )
 
 
@@ -138,8 +131,6 @@ def _why(
 ) -> str:
     """The mistake that explains what the answer gives in all cases, or else in this one."""
     answers = [_quietly(attempt.answer, other) for other in cases]
-    if len(set(map(str, answers))) == 1:
-        return "your function gives the same whatever it is given; compute with its arguments"
     fitting = [(mistake, text) for mistake, text in mistakes if _close(got, mistake(*case))]
     for mistake, text in fitting:
         if all(_close(answer, mistake(*other)) for answer, other in zip(answers, cases, strict=True)):

@@ -1,26 +1,27 @@
 # %% [markdown] id="top"
 # # 01 · Count the cost of small files
 #
-# **Minutes** 30 · **Machine** any Linux computer, two CPUs do · **Needs** notebook 00 · **Data** 400 synthetic images
+# **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 00 · **Data** 400 synthetic images
 #
-# A data set of a million images is a million files. Each takes an inode and some blocks, and each must be opened before
-# it can be read. On a laptop you hardly notice. On the file system of a cluster the same habits keep a GPU waiting.
+# A data set of a million images is a million files. Each one takes an inode and some disk blocks, and each one must be
+# opened before it can be read. On a laptop you hardly notice. On the file system of a cluster, the same habits keep a
+# GPU waiting.
 #
-# This notebook measures what small files cost here, and on storage that is made as slow as a busy cluster's.
+# This notebook measures what small files cost here, and then on storage that we make as slow as a busy cluster's.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
 # - What do small files take besides their bytes?
-# - How long does one open take, and how long the slowest?
-# - From which size on do a file's bytes cost more than its opening?
+# - How long does one open take, and how long does the slowest one take?
+# - From which size on do a file's bytes cost more than opening it?
 # - When does it help to have many opens in flight?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
 # - count the inodes and blocks of a folder,
-# - time single operations, and read a histogram of times,
+# - time single system calls and read a histogram of times,
 # - measure warm and cold reads, and say what "cold" leaves out,
 # - tell whether latency or the server's rate limits you.
 
@@ -31,249 +32,340 @@
 import sys
 
 sys.path.append("..")
-from helpers import show, start
+from helpers import figures, show, start
 
 setup = start("01")
 
-# %% [markdown] id="count"
+# %% [markdown] id="count" tags=["optional"]
 # ## 1 · Count inodes and blocks
 #
-# An *inode* is the record that a file system keeps for each file and each folder: owner, size, where the bytes are. A
-# quota on a cluster counts inodes as well as bytes. The bytes lie in *blocks* of a fixed size, so the end of the last
-# block stays empty.
+# *Optional, 6 minutes.* An *inode* is the record that a file system keeps for each file and each folder: owner, size,
+# where the bytes are. A quota on a cluster counts inodes as well as bytes. The bytes lie in *allocation units* of a fixed
+# size, so the end of the last unit stays empty.
 #
-# > **Predict.** The demo set is one folder for each of ten classes. How many inodes do its images take? And how many
-# > does the Python environment take that runs this notebook?
+# > **Predict.** The demo set has one folder for each of ten classes. How many inodes do its images take? How many does
+# > the Python environment take that runs this notebook?
 
 # %%
-from helpers.experiments import nb01 as cost
+import itertools
+import os
 
-source = setup.source()
-folder = cost.folder_of(source)
-tree = cost.count_tree(folder)
-tree.files, tree.folders, tree.inodes
+import numpy as np
 
-# %%
-from pathlib import Path
+most = 5_000 if setup.shared else 1_000_000  # on a shared file system, others wait for the same server
 
-environment = cost.count_tree(Path(sys.prefix))
-if not environment.complete:
-    show.say("Others use this file system too, so counting stopped at the cap: there are more.")
-environment.files, environment.folders, environment.inodes
 
-# %% [markdown]
-# The second is often the surprise: an environment of Python packages is a data set of small files too. The next cell
-# compares what the files hold with what the file system set aside for them.
+def walk(root):
+    """Size and allocated bytes of each inode below a folder, and the number of folders."""
+    files, folders = {}, 0
+    for folder, _, names in os.walk(root):
+        folders += 1
+        for name in itertools.islice(names, most - len(files)):
+            about = os.lstat(os.path.join(folder, name))
+            files[about.st_ino] = about.st_size, 512 * about.st_blocks  # a hard link is the same inode
+    return np.array(list(files.values())), folders
+
 
 # %%
 from smallfiles.progress import bytes_text
 
-for name, one in {"demo set": tree, "environment": environment}.items():
-    print(f"{name:12} median file {bytes_text(one.median_bytes)}, holds {bytes_text(one.bytes)},", end=" ")
-    print(f"takes {bytes_text(one.allocated_bytes)} in blocks of {one.block_bytes:,} bytes")
+trees = {"demo set": setup.path(), "environment": sys.prefix}
+sizes = {}
+for name, root in trees.items():
+    files, folders = walk(root)
+    sizes[name] = files[:, 0]
+    held, taken = (bytes_text(total) for total in files.sum(axis=0))
+    print(f"{name:12} {len(files) + folders:6,} inodes, holds {held}, takes {taken} on disk")
 
 # %% [markdown]
-# The closer the last two numbers, the less is wasted. Some storage systems use much larger blocks, to keep many disks
-# busy with one file.
+# The second number of inodes is often the surprise: an environment of Python packages is a data set of small files too.
+# (The count stops at 5,000 files if this file system is shared.)
 #
-# > **Predict.** If every file had to take whole blocks of 1 MiB, how much space would the demo set take: twice its
-# > bytes, five times, ten times?
+# Here the units are small. Large file systems use large *blocks*, of 4 MiB for instance, so that many disks work on one
+# file; but they divide a block into *sub-blocks* for small files: 1/32 of it in Storage Scale 4 (GPFS), 8 KiB since
+# version 5. So look at the unit, not at the block:
 
 # %%
-from helpers.figures import cost as plots
+units = [512 << shift for shift in range(0, 14)]
+real = {"ext4, XFS": 4 << 10, "Storage Scale 4": 128 << 10}  # a sub-block of a block of 4 MiB
 
-trees = {"the demo set": tree, "this environment": environment}
-show.figure(plots.space(trees), alt=plots.space_alt_text(trees))
+
+def taken(file_bytes, unit):
+    return (-(-file_bytes // unit) * unit).sum() / file_bytes.sum()  # rounded up to whole units
+
+
+factors = {name: {unit: taken(file_bytes, unit) for unit in units} for name, file_bytes in sizes.items()}
+worst = ", ".join(f"{line[units[-1]]:.0f} times its bytes ({name})" for name, line in factors.items())
+title = f"In units of {units[-1] >> 20} MiB a tree would take {worst}"
+figures.lines(factors, title, x="allocation unit (B)", y="bytes taken per byte stored", log="xy", marks=real)
 
 # %% [markdown]
-# The large rings are measured, the lines are computed from the sizes of the files. Where the block is smaller than a
-# typical file, the line is flat. Where it is larger, each doubling of the block doubles the space.
+# The lines are computed from the file sizes. Where the unit is smaller than the *mean* file, a line is flat; beyond, each
+# doubling of the unit doubles the space. Find your file system's unit before you worry about space: usually the
+# inodes are the tighter limit.
 
-# %% [markdown] id="operations"
+# %% [markdown] id="operations" tags=["core"]
 # ## 2 · Time a single open
 #
-# To read a file, a program opens it, reads, and closes it. Often it asks for the size before (`stat`). Each of these is
-# a call of the operating system. We time every call by itself, on every image, five times.
+# To read a file, a program opens it, reads, and closes it. Often it asks for the size first (`stat`). Each of these is a
+# call to the operating system. We time every single call, and each kind of call in its own pass over the files.
 #
-# > **Predict.** Which takes longest on this machine: stat, open, read or close? How many microseconds?
+# > **Predict.** Which takes longest on this machine: stat, open, read or close? Write down how many seconds an open takes.
 
 # %%
-paths = source.manifest.paths.to_pylist()
-times = cost.time_operations(folder, paths)
-for note in times.notes:
-    show.say(note)
+guess = ...  # seconds for one open, such as 1e-3; the figure below will show it
 
 # %%
-show.figure(plots.latencies(times), alt=times.alt_text)
+from time import perf_counter_ns
+
+
+def timed(call, items):
+    """Seconds of each call, and what the calls returned."""
+    times, results = [], []
+    for item in items:
+        began = perf_counter_ns()
+        result = call(item)
+        times.append((perf_counter_ns() - began) / 1e9)
+        results.append(result)
+    return times, results
+
 
 # %% [markdown]
-# *Warm* means that the kernel still holds the bytes in memory, in the *page cache*. *Cold* means that it was told to
-# forget them (`posix_fadvise`), so they come from the disk. This is only half of the truth: the names and inodes stay
-# known, and only root can make the kernel forget those. The first open after a reboot must fetch them too, and is not
-# among the times above.
+# One thing spoils such measurements: whoever asks for a name first pays for it. The kernel remembers the answer, so an
+# `open` right after a `stat` of the same file looks cheap. Therefore we use one half of the files for `stat` and the
+# other half for the rest.
+
+# %%
+from pathlib import Path
+
+from smallfiles.measure import cache
+
+source = setup.source()
+folder = source.root
+paths = [str(folder / path) for path in source.manifest.paths.to_pylist()][:400]
+asked, opened = paths[::2], paths[1::2]
+buffer = bytearray(max(map(os.path.getsize, opened)))
+kinds = ["read, cold"] * cache.can_be_cold(folder) + ["read, warm"] * 5
+times = {name: [] for name in ("stat", "open", *kinds, "close")}
+for kind in kinds:
+    if kind == "read, cold":
+        cache.drop(map(Path, opened))  # the kernel forgets the bytes, but not the names
+    seconds, descriptors = timed(lambda path: os.open(path, os.O_RDONLY), opened)
+    times["open"] += seconds
+    times[kind] += timed(lambda descriptor: os.readv(descriptor, [buffer]), descriptors)[0]
+    times["close"] += timed(os.close, descriptors)[0]
+    times["stat"] += timed(os.stat, asked)[0]
+
+# %%
+half, slowest = np.median(times["open"]), max(times["open"])
+title = f"Half of the opens take less than {1e6 * half:.0f} µs"
+if "read, cold" in times:
+    factor = np.median(times["read, cold"]) / np.median(times["read, warm"])
+    title += f"; a cold read takes {factor:.0f} times as long as a warm one"
+show.figure(figures.histogram(times, title, x="time of one call (s)", log=True, guess=guess))
+show.say(f"The slowest open took **{slowest / half:,.0f} times** as long as the median.")
+
+# %% [markdown]
+# *Warm* means that the kernel still holds the bytes in memory, in the *page cache*. *Cold* means that we asked it to
+# forget them (`posix_fadvise`), so they come from the disk; files in memory (tmpfs) cannot be cold. That is half of the
+# truth. Names and inodes stay known, and only root can make the kernel forget those.
 #
 # The time axis is logarithmic. Look at the right ends: a mean hides the few slow calls, and a batch is ready only when
 # its slowest file is.
+#
+# > **Predict.** ImageNet has 1,281,167 training images. How long does it take to open all of them one after the other, at
+# > the speed measured here, and on a busy server that takes 2 ms per request?
 
 # %%
-from helpers.experiments.nb01.operations import micro_text
-
-slowest = max(times.warm["open"])
-show.say(
-    f"Half of the opens took less than **{micro_text(times.median_s('open'))}**; "
-    f"the slowest of {len(times.warm['open']):,} took **{micro_text(slowest)}**, "
-    f"{slowest / times.median_s('open'):,.0f} times as long."
-)
+images, request_s = 1_281_167, 0.002
+here = images * half
+there = images * 2 * request_s  # nobody has asked for these names yet: look up the name, then open
+show.say(f"Known names here: **{here:,.0f} s**. New names there: **{there / 3600:.1f} hours**, before the first byte.")
 
 # %% [markdown]
-# > **Predict.** ImageNet has 1,281,167 training images. How long does it take to open all of them one after the other,
-# > first at the speed measured here, then if each open waits 2 ms for a busy server?
+# Two requests, because our opens found their names in memory, and those of a job on a fresh node do not. The 2 ms are an
+# assumption; your cluster has its own number, and it changes with the hour. The command near the end measures it: one
+# second divided by the rate of plain files is the time per file.
 
-# %%
-from smallfiles.progress import duration_text
-
-images, wait_s = 1_281_167, 0.002
-here, there = (duration_text(images * one_s) for one_s in (times.median_s("open"), wait_s))
-show.say(f"Here: **{here}**. At {1e3 * wait_s:.0f} ms each: **{there}**, in every epoch.")
-
-# %% [markdown]
-# The 2 ms are an assumption. Your cluster has its own number, and it changes with the hour. The command near the end of
-# this notebook tells: one second divided by the rate of plain files is the time that one file takes.
-
-# %% [markdown] id="sizes"
+# %% [markdown] id="sizes" tags=["core"]
 # ## 3 · Trade many files for one
 #
-# Opening costs the same for a small file and for a large one. So the price for a byte depends on the size of the file.
-# The next cell writes the same bytes twice: as many files of one size, and as one large file that is read in pieces of
-# that size. Both are read in random order.
-#
-# > **Predict.** A file of 4 MB holds 4,000 times as many bytes as one of 1 kB. How many times as many bytes per second
-# > does reading it give?
+# Opening costs the same for a small file and for a large one, so the price per byte depends on the size of the file. We
+# write the same bytes twice: as many files of one size, and as one large file that is read in pieces of that size.
+# Both are read in random order.
 
 # %%
-ladder = cost.measure_ladder(setup.scratch / "ladder")
-for note in ladder.notes:
-    show.say(note)
+import random
+
+
+def write_both(size):
+    """The same bytes as many small files and as a large one."""
+    folder = setup.scratch / f"{size}"
+    folder.mkdir(exist_ok=True)
+    count = max(4, min(16 if setup.shared else 128, 16_000_000 // size))
+    pieces = [folder / f"{number}.bin" for number in range(count)]
+    for piece in pieces:
+        piece.write_bytes(os.urandom(size))
+    large = folder / "large"
+    large.write_bytes(b"".join(piece.read_bytes() for piece in pieces))
+    return pieces, large
+
 
 # %%
-show.figure(plots.throughput_by_size(ladder), alt=ladder.alt_text)
+def read_many(pieces):
+    total = 0
+    for piece in random.sample(pieces, len(pieces)):
+        descriptor = os.open(piece, os.O_RDONLY)  # an open for each piece
+        total += os.readv(descriptor, [buffer])
+        os.close(descriptor)
+    return total
 
-# %%
-show.say(f"{ladder.gain_finding}. **{ladder.even_finding}.**")
+
+def read_one(large, size):
+    descriptor, total = os.open(large, os.O_RDONLY), 0  # one open for all of them
+    places = range(0, os.fstat(descriptor).st_size, size)
+    for place in random.sample(places, len(places)):
+        total += os.preadv(descriptor, [memoryview(buffer)[:size]], place)
+    os.close(descriptor)
+    return total
+
 
 # %% [markdown]
-# Compare lines of one style. Where they lie apart, opening is what counts; where they meet, moving the bytes is. At half
-# the speed, both take equally long. Cold, small pieces have one more advantage: several of them share what the disk
-# delivers at once.
+# `measure.compare` calls both in rounds whose order changes, so a disturbance hits both of them. It returns every single
+# run, and the figure shows them as dots.
 #
-# Each point was measured in five rounds, and in each round all points in a new order: so a disturbance hits all of
-# them, not one. The dots show the single runs.
-#
-# Now the demo set itself. We pack it into one file (Arrow, explained in notebook 03) and read single images from both,
-# in random order, with a warm cache.
+# > **Predict.** From which size on does a file cost more for its bytes than for its opening? There, many files reach half
+# > of the speed of one.
 
 # %%
+guess = ...  # bytes, such as 10_000
+
+# %%
+from smallfiles import measure
+
+buffer = bytearray(4_000_000)
+rates = {}
+for size in (1_000, 4_000, 16_000, 64_000, 256_000, 1_000_000, 4_000_000):
+    pieces, large = write_both(size)
+    ways = {"many files": lambda: read_many(pieces), "one file": lambda: read_one(large, size)}
+    results = {"warm": measure.compare(ways, rounds=5, unit="bytes")}
+    if cache.can_be_cold(large):
+        cache.drop([*pieces, large])
+        forget = lambda: cache.drop([*pieces, large], clean=True)
+        results["cold"] = measure.compare(ways, rounds=5, unit="bytes", before=forget)
+    for state, result in results.items():
+        for way in result.runs:
+            rates.setdefault(f"{way}, {state}", {})[size] = result.rates_per_s(way)
+
+# %%
+middle = {name: {size: np.median(runs) for size, runs in line.items()} for name, line in rates.items()}
+many, one = middle["many files, warm"], middle["one file, warm"]
+even = next((size for size in many if 2 * many[size] >= one[size]), None)
+title = f"Warm, pieces of 1 kB come out of one file {one[1000] / many[1000]:.1f} times as fast as out of many; "
+title += f"the two are near from {bytes_text(even)} on" if even else "many files never reach half of that speed"
+figures.lines(rates, title, x="size of a file or piece (B)", y="read per second (B)", log="xy", guess=guess)
+
+# %% [markdown]
+# Compare lines of one kind. Where they are far apart, opening is what counts; where they meet, moving the bytes is.
+#
+# A disk with moving heads adds a price that this machine may not have: a *seek* of 5 to 10 ms to each new place, in
+# which it could have read 1 to 2 MB. The kernel softens this with *read-ahead*: it fetches more than was asked for (128 kB and
+# more) and hopes that it will be wanted. Read in order, small pieces profit; read at random, those bytes are wasted.
+#
+# Now the demo set itself. We pack it into one file (Arrow, explained in notebook 03) and read single images from both,
+# in random order, with a warm cache. Our images are about 100 kB: what does the figure above promise?
+
+# %%
+from smallfiles.measure import BenchConfig, bench_reads
 from smallfiles.pack import PackConfig, pack
 
 files, one_file = setup.scratch / "set.files", setup.scratch / "set.arrow"
 for out in (files, one_file):
     pack(source, out, PackConfig(verify="none"))
-
-# %% [markdown]
-# > **Predict.** The images hold about 100 kB each. Find that size in the figure above. Will one file win clearly?
-
-# %%
-from smallfiles.measure import BenchConfig, bench_reads
-from helpers.figures import alt_text, throughput
-
 config = BenchConfig(repeats=5, count=400, orders=("random",), caches=("warm",))
-records = bench_reads([files, one_file], config).records
-show.figure(throughput(records), alt=alt_text(records))
+figures.bars(bench_reads([files, one_file], config).records)
 
 # %% [markdown]
-# The title claims a difference only if the middle halves of the runs do not overlap. If Arrow wins by more than the
-# figure before promised, this is why: both lines there copy the bytes into the program, but the Arrow file is mapped
-# into memory and nothing is copied. Notebook 03 takes this apart.
+# If Arrow wins by more than the figure before promised, this is why: both ways there copy the bytes into the program,
+# but the Arrow file is mapped into memory and nothing is copied. Notebook 03 takes this apart.
 
-# %% [markdown] id="in-flight"
+# %% [markdown] id="in-flight" tags=["core"]
 # ## 4 · Keep many opens in flight
 #
-# A program that waits for one answer before it asks the next question spends its life waiting. It can ask several
-# questions at once, from several threads: they are *in flight*. First the machine that we have, with a warm cache and
-# a cold one.
-#
-# > **Predict.** How many times as fast are 16 threads as one, warm and cold, on this machine?
+# A program that waits for each answer before it asks the next question spends its life waiting. It can ask several
+# questions at once, from several threads: they are *in flight*.
 
 # %%
-largest = max(map(source.store.size, paths))
-warm = cost.measure_in_flight(source.store, paths, largest, name="warm cache", folder=folder)
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
-# %%
-from smallfiles.measure import cache
+names = random.sample(source.manifest.paths.to_pylist(), 100)
+largest = max(map(source.store.size, names))
 
-measured = [warm]
-if cache.can_be_cold(folder):
-    named = {"name": "cold cache", "folder": folder, "cold": True}
-    measured.append(cost.measure_in_flight(source.store, paths, largest, **named))
+
+def read_all(store, in_flight):
+    with ThreadPoolExecutor(in_flight) as pool:
+        reads = pool.map(lambda name: store.read_into(name, memoryview(bytearray(largest))), names)
+        return len(list(reads))
+
+
+def rates_in_flight(store, before=None):
+    ways = {str(k): partial(read_all, store, k) for k in ((1, 4) if setup.shared else (1, 4, 16, 64))}
+    result = measure.compare(ways, rounds=3, unit="files", before=before)
+    return {int(k): result.rates_per_s(k) for k in result.runs}
+
 
 # %% [markdown]
-# Next slow storage. A laptop has none, so the course brings one: `slowfs` mounts the same folder a second time. There the
-# kernel asks a program for every name and every open, and the program answers 2 ms later. It works on 8 operations at
-# once; further ones queue. This is a parallel file system in small, and its two numbers are ours: change them.
+# First this machine, with a warm and a cold cache. Then slow storage. A laptop has none, so the course brings
+# `slowfs`: it mounts the same folder a second time, where each name and each open is answered 2 ms later. It works on 8
+# requests at once, and further ones queue. It is a small model of a parallel file system; change its two numbers.
 #
-# > **Predict.** To read a file, its name is looked up and it is opened: two operations of 2 ms. How many files per second
-# > does one reader get? And 4, 16, 64 readers?
+# > **Predict.** A read takes two requests, a look-up and an open, of 2 ms each. How many opens in flight does the slow
+# > storage need before more of them gain nothing?
+
+# %%
+guess = ...  # opens in flight, from 1 to 64
 
 # %%
 from smallfiles import slowfs
 
+found = {"warm cache": rates_in_flight(source.store)}
+if cache.can_be_cold(folder):
+    forget = partial(cache.drop, [folder / name for name in names], clean=True)
+    found["cold cache"] = rates_in_flight(source.store, forget)
 storage = slowfs.SlowConfig(latency_s=0.002, servers=8)
 with slowfs.open_slow(folder, storage) as slow:
-    named = {"name": "slow storage", "folder": folder}
-    measured.append(cost.measure_in_flight(slow.store, paths[:200], largest, **named))
-    asked = slow.counts()
+    found["slow storage"] = rates_in_flight(slow.store)
 show.say(slow.summary)
 
 # %%
-show.figure(plots.in_flight(*measured), alt=plots.in_flight_alt_text(*measured))
-
-# %%
-show.say(cost.slow_finding(measured[-1], storage, asked))
+found["promised"] = {k: min(k, storage.servers) / (2 * storage.latency_s) for k in found["slow storage"]}
+rate = {k: np.median(runs) for k, runs in found["slow storage"].items()}
+enough = min(k for k in rate if rate[k] >= 0.9 * max(rate.values()))
+title = f"Slow storage: {enough} opens in flight are {rate[enough] / rate[1]:.1f} times as fast as one"
+axes = {"x": "opens in flight", "y": "files per second"}
+figures.lines(found, title, **axes, log="xy", guess=guess, ideal="promised")
 
 # %% [markdown]
-# There are two limits. While few opens are in flight, waiting rules, and each further one helps. Once
-# the server answers as fast as it can, further ones only queue. With a warm cache nobody waits for a disk: threads can
-# gain what further CPUs give, no more, and they may get into each other's way.
+# The slow storage has two limits. While few opens are in flight, waiting rules, and each further one helps. Once all
+# 8 servers are busy, further ones only queue. With a warm cache nobody waits for a disk: threads can gain what further
+# CPUs give, no more, and they get into each other's way. (The slow line stays below its promise where this
+# machine's CPUs, which play reader and server at once, are the third limit.)
 #
-# So `smallfiles pack` looks where the files lie, and keeps 32 in flight on shared storage.
-#
-# > **Predict.** How many times as fast as a script with one file at a time does it read the slow folder?
+# So `smallfiles pack` looks at where the files lie, and keeps 32 opens in flight on shared storage:
 
 # %%
 from dataclasses import replace
 
 with slowfs.open_slow(folder, storage) as slow:
-    late = replace(source, store=slow.store)
-    report = pack(late, setup.scratch / "slow.arrow", PackConfig(verify="none"))
-rate, alone = report.samples / report.seconds, measured[-1].spread(1).median
-show.say(
-    f"Packed **{rate:,.0f}** images per second with {report.in_flight} in flight; "
-    f"one at a time gave {alone:,.0f}: **{rate / alone:.1f} times** as fast."
-)
+    report = pack(replace(source, store=slow.store), setup.scratch / "slow.arrow", PackConfig(verify="none"))
+packed = report.samples / report.seconds
+show.say(f"Packed {packed:,.0f} images per second, **{packed / rate[1]:.1f} times** as fast as one at a time.")
 
 # %% [markdown]
-# A server is shared. If you take all it can answer, everybody else waits. So this course asks first what it may do:
-
-# %%
-from smallfiles.measure import neighbour
-
-allowed = neighbour.allowance([setup.scratch], samples=3_000, runs=40)
-show.say(allowed.note or f"This {setup.filesystem.kind} is local: nothing was capped.")
-show.say(
-    f"On a shared file system an experiment stops at {neighbour.OPERATIONS:,} operations, "
-    f"with {neighbour.IN_FLIGHT} in flight. "
-    f"Thirty participants without a cap would ask for {30 * 3_000 * 40:,} opens."
-)
+# A server is shared. If you take all it can answer, everybody else waits: thirty participants with 64 opens each would
+# stop a real one. On a shared file system the toolbox's measurements therefore stop at 20,000 operations, with 4 in flight
+# (`smallfiles.measure.neighbour`), and so do the cells above.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -285,7 +377,7 @@ show.say(
 # ## On the cluster
 #
 # The comparison of many files with one file, as a command. Copy both packed files to the file system that your jobs
-# use, and run it in a job of one node. With `--cache both` it measures cold reads too.
+# use, and run it in a job on one node. With `--cache both` it also measures cold reads.
 
 # %%
 show.command(config, "read", [files.name, one_file.name])
@@ -293,10 +385,46 @@ show.command(config, "read", [files.name, one_file.name])
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - A small file takes an inode, at least one block, and an open; its bytes are the least of it.
-# - Opens take microseconds from a warm cache and may take milliseconds from a server; look at the slowest, not the mean.
-# - Below some size, measured above, opening costs more than the bytes; one large file is opened once.
+# - A small file takes an inode, at least one allocation unit, and an open; its bytes are the least of it.
+# - Opens take microseconds from a warm cache and may take milliseconds from a server. Look at the slowest, not the mean.
+# - Below some size, measured above, opening costs more than the bytes. One large file is opened once.
 # - Opens in flight hide waiting until the server's rate is reached; then they only queue.
+
+# %% [markdown] id="quiz"
+# ## Check yourself
+#
+# **1.** Copying a data set fails with "No space left on device", and `df -h` shows 40 % free. What is most likely?
+# (a) The disk is broken. (b) The inodes or a quota of files are used up. (c) Deleted files still take space.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(b)**. The message means bytes *or* inodes; `df -i` and your quota tell. (a) A broken disk reports input/output
+# errors. (c) Deleted files that a program holds open take space, but `df -h` would show them as used.
+#
+# </details>
+#
+# **2.** Reading 100,000 files with 8 threads takes 50 s on the cluster, with 64 threads also 50 s. What helps?
+# (a) 512 threads. (b) A node with more CPUs. (c) Fewer, larger files.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(c)**. The server's rate is reached, about 2,000 files per second; only fewer requests help. (a) More threads queue,
+# and slow down everybody else. (b) The CPUs of your node wait for answers; more of them wait just as long.
+#
+# </details>
+#
+# **3.** You drop the page cache with `posix_fadvise` and measure a "cold" read of many files. On a fresh node the same
+# read is (a) as slow, (b) slower, (c) faster.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(b)**. A fresh node does not know names and inodes either, so each file takes another request. (a) would hold if
+# bytes were all that a cache holds. (c) Nothing is faster on a node that has to ask for everything.
+#
+# </details>
 
 # %% [markdown] id="next"
 # ## Next

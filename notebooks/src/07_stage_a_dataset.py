@@ -224,10 +224,8 @@ show.say(together.traffic)
 # > **Predict.** After how many epochs has staging paid: half an epoch, one, three?
 
 # %%
-from helpers.experiments.nb01 import folder_of
-
 source = setup.source()
-epochs = staged.measure_epochs(source, folder_of(source), packed, place, storage)
+epochs = staged.measure_epochs(source, source.root, packed, place, storage)
 if epochs.note:
     show.say(epochs.note)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter
 
@@ -23,7 +24,6 @@ from smallfiles import machine, slowfs, sources
 from smallfiles.errors import UsageError
 from smallfiles.manifest import Manifest
 from smallfiles.measure.config import BenchConfig
-from smallfiles.measure.in_flight import seconds_to_read
 from smallfiles.measure.methods import REFERENCE, Method, methods
 from smallfiles.measure.neighbour import allowance
 from smallfiles.measure.packing import SLOW_SAMPLES
@@ -31,6 +31,7 @@ from smallfiles.measure.protocol import Case, Outcome, interleaved
 from smallfiles.measure.record import Failed, Record, Result, versions_of
 from smallfiles.measure.scratch import memory_folder
 from smallfiles.pack import PackConfig, pack
+from smallfiles.samples import ByteStore
 from smallfiles.slowfs import SlowConfig, SlowFolder
 
 SERIAL = "serial script"
@@ -128,6 +129,27 @@ class _Work:
             for path in self.scratch.glob("packed*"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         return Outcome(len(manifest), int(_sizes(manifest).sum()), seconds)
+
+
+def seconds_to_read(store: ByteStore, paths: Sequence[str], largest_bytes: int, in_flight: int) -> float:
+    """Seconds of one pass over all files with so many opens in flight.
+
+    Args:
+        store: Where the bytes come from.
+        paths: Files.
+        largest_bytes: Of the largest of them.
+        in_flight: Threads; thread n reads files n, n + in_flight and so on.
+    """
+
+    def work(number: int) -> None:
+        buffer = memoryview(bytearray(max(1, largest_bytes)))
+        for path in paths[number::in_flight]:
+            store.read_into(path, buffer)
+
+    began = perf_counter()
+    with ThreadPoolExecutor(in_flight) as pool:
+        list(pool.map(work, range(in_flight)))
+    return perf_counter() - began
 
 
 def _sizes(manifest: Manifest) -> np.ndarray:

@@ -22,7 +22,6 @@ def near(paths):
 WRONG_INODES = {
     "files only": (len, "files alone"),
     "no top folder": (lambda p: len(p) + len(parents(p) - {"."}), "which holds everything"),
-    "no top folder when empty": (lambda p: len(p) + len(parents(p)), "also in an empty data set"),
     "nearest folder": (lambda p: len(p) + len(near(p) - {"."}) + 1, "those further up take an inode"),
     "once a file": (lambda p: len(p) + sum(x.count("/") for x in p) + 1, "once for each file in them; a set"),
     "by name": (
@@ -30,7 +29,6 @@ WRONG_INODES = {
         "counted by name, but",
     ),
     "a float": (lambda p: float(len(p) + len(parents(p) | {"."})), "as an int"),
-    "first example": (lambda p: 10, "the same whatever"),
     "something else": (lambda p: 2 * len(p) + 7, "read the task again"),
 }
 
@@ -55,16 +53,12 @@ WRONG_HOURS = {
     "one at a time": (lambda f, w, k, r, j: max(f * w, f * j / r) / 3600, "opens wait at the same time"),
     "jobs forgotten": (lambda f, w, k, r, j: hours(f, w, k, r, 1), "share the server"),
     "server forgotten": (lambda *c: both(*c)[0] / 3600, "server's limit was left out"),
-    "server quicker with jobs": (lambda f, w, k, r, j: hours(f, w, k, r, 1 / j), "not faster"),
-    "jobs wait for each other": (lambda f, w, k, r, j: hours(f, w * j, k, r, j), "waits by itself"),
-    "rounded": (lambda *c: round(hours(*c)), "rounded; return"),
     "division by zero": (rate_way, "a wait of zero"),
     "few files": (
         lambda f, w, k, r, j: max(f * w / k, f * j / r) / 3600,
         "3 files cannot have 64 opens in flight",
     ),
     "text": (lambda *c: f"{hours(*c):.2f} h", "as one number"),
-    "first example": (lambda *c: 2.0, "the same whatever"),
 }
 
 

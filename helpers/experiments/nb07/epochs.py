@@ -16,11 +16,11 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from helpers.experiments.nb01 import seconds_to_read
 from smallfiles import formats, slowfs, staging
 from smallfiles.measure.protocol import Case, Outcome, interleaved
 from smallfiles.measure.record import Spread
 from smallfiles.measure.scratch import memory_folder
+from smallfiles.measure.slow import seconds_to_read
 from smallfiles.samples import ByteStore
 from smallfiles.slowfs import SlowConfig, SlowFolder
 from smallfiles.sources import Source
