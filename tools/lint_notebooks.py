@@ -37,6 +37,7 @@ SHOWS: dict[str, tuple[str, ...]] = {
     "03": ("pa.memory_map", "pa.OSFile", "get_batch"),
     "04": ("h5py.File", "vlen_dtype"),
     "05": ("wds.WebDataset",),
+    "08": ("DataLoader(", "num_workers=", "prefetch_factor=", "class Views(Dataset)"),
 }
 """What a notebook teaches: names that a reader must see in its code cells, not behind a call."""
 

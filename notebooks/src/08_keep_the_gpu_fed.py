@@ -1,29 +1,30 @@
 # %% [markdown] id="top"
 # # 08 · Keep the GPU fed
 #
-# **Minutes** 40 · **Machine** any Linux computer, two CPUs do, a GPU is not needed · **Needs** nothing · **Data** 240
+# **Minutes** 40 · **Machine** any Linux computer; two CPUs are enough, no GPU needed · **Needs** nothing · **Data** 240
 # synthetic images
 #
-# Packed files give bytes as fast as memory. A GPU wants batches: decoded, cut, scaled, stacked. Between the two lies
-# most of the work of a training job's CPUs. This notebook follows a batch, finds what it waits for, and removes it.
+# A packed file delivers bytes as fast as memory. A GPU wants batches: decoded, cropped, scaled and stacked. That work is
+# done by the CPUs of your job, and it usually decides how long the GPU waits. This notebook follows one batch, finds what
+# it waits for, and removes it.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
 # - Where does the time of a batch go?
-# - Which order of the work costs least, for the same pixels?
-# - How many workers, and are they processes or threads?
-# - When does a ring of ready batches in memory pay?
+# - Which order of the same work is cheapest?
+# - How many workers does a `DataLoader` need, and should they be processes or threads?
+# - When does a ring of ready batches in memory help?
 # - How do I know that training waits?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - draw a bar of a batch's time and name the stage to mend,
-# - put decoding, cutting and scaling in the cheap order,
-# - choose workers by measurement,
-# - build a ring buffer by hand, use a safe one, and say when neither helps,
-# - read the share of time that training waits.
+# - draw where a batch's time goes, and name the stage to improve,
+# - put decoding, cropping and scaling in the cheap order,
+# - choose a `DataLoader`'s settings by measuring,
+# - build a ring buffer, use a safe one, and say when neither helps,
+# - read the share of time that training spends waiting.
 
 # %% [markdown] id="setup"
 # ## Set up
@@ -32,191 +33,355 @@
 import sys
 
 sys.path.append("..")
-from helpers import show, start
+from helpers import figures, show, start
 
 setup = start("08")
 
 # %%
-from smallfiles import formats
+import io
+import time
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+import torch
+from PIL import Image
+
+# %%
+from smallfiles import formats, images, measure
 from smallfiles.pack import PackConfig, pack
 
-source = setup.source()
 packed = setup.scratch / "train.arrow"
 if not packed.exists():
-    pack(source, packed, PackConfig())
+    pack(setup.source(), packed, PackConfig())
 reader = formats.open(packed)
 
-# %% [markdown] id="follow"
+# %% [markdown] id="follow" tags=["core"]
 # ## 1 · Follow a batch
 #
-# Somebody asked in a forum how to keep a GPU busy. Each picture is scaled until its shorter side has a random length
-# from 256 to 480 pixels, and then 224 x 224 pixels are cut out. Here four programs make the same 16 views:
-#
-# - *floats, scale, cut*: `ToTensor` first, as the loaders of the Jülich course do (notebook 03), then scale all, then cut;
-# - *scale, cut, floats*: what most people write with Pillow and torchvision;
-# - *cut, scale*: cut the part out first, on bytes; send bytes, and leave floats to the GPU;
-# - *only the part*: do not even decode what will be cut off.
-#
-# The first two open a small file for each picture, the others read the packed file.
-#
-# > **Predict.** Which is the longest stage of the first program: read, decode, augment (cut and scale), collate (stack), or
-# > transfer (send to the trainer)? And of the last?
+# Somebody asked in a forum how to keep a GPU busy. The shorter side of each image is scaled to a random length from 256 to
+# 480 pixels, then 224 x 224 pixels are cut out. The view is drawn first, so that four programs can make the same one:
 
 # %%
-from helpers.experiments.nb08 import stages
+from smallfiles.images.crops import Box
 
-followed = stages.follow(source, packed)
 
-# %%
-from helpers.figures import feeding as draw
+def draw_view(index):
+    """Length of the shorter side, pixels of the file per pixel of the view, and the part of the file shown."""
+    rng = np.random.default_rng([0, index])
+    width, height = Image.open(io.BytesIO(reader.read(index))).size
+    short = int(rng.integers(256, 481))
+    k = min(width, height) / short
+    side = min(round(224 * k), width, height)
+    top, left = int(rng.integers(0, height - side + 1)), int(rng.integers(0, width - side + 1))
+    return short, k, Box(top, left, side, side)
 
-show.figure(draw.stages(followed), alt=followed.alt_text)
 
 # %% [markdown]
-# What did each step of the cure save, and in which stage? Negative numbers are a loss, or noise.
+# Each function below yields the name of the stage it has just finished, so that one clock can time all of them. The
+# first two are what most people write. The first converts to floats, then scales, as the loaders of the Jülich course do:
 
 # %%
-show.say(followed.gained)
+from torchvision.transforms.v2 import functional as F
+
+MEAN, STD = list(images.IMAGENET_MEAN), list(images.IMAGENET_STD)
+
+
+def floats_scale_crop(data, short, k, box):
+    picture = Image.open(io.BytesIO(data)).convert("RGB")
+    yield "decode", picture
+    floats = F.to_dtype(F.to_image(picture), torch.float32, scale=True)
+    view = F.crop(F.resize(floats, [short]), round(box.top / k), round(box.left / k), 224, 224)
+    yield "augment", F.normalize(view, MEAN, STD)
+
+
+def scale_crop_floats(data, short, k, box):
+    picture = Image.open(io.BytesIO(data)).convert("RGB")
+    yield "decode", picture
+    view = F.crop(F.resize(picture, [short]), round(box.top / k), round(box.left / k), 224, 224)
+    yield "augment", F.normalize(F.to_dtype(F.to_image(view), torch.float32, scale=True), MEAN, STD)
+
 
 # %% [markdown]
-# Are these really the same views? The place is rounded to whole pixels, once before scaling and once after it.
+# The other two crop before they scale, and leave floats to the GPU. The last does not even decode what it will not show:
 
 # %%
-for way in followed.ways:
-    print(
-        f"{way.way:20} {way.difference:4.1f} of 255 from the first, {way.batch_bytes / 1e6:4.1f} MB to send"
-    )
+from smallfiles.images.picture import open_picture
+
+
+def crop_scale(data, short, k, box):
+    pixels = images.decode(data)
+    yield "decode", pixels
+    view = np.empty((224, 224, 3), np.uint8)
+    images.resize(pixels[box.top : box.top + box.height, box.left : box.left + box.width], view)
+    yield "augment", torch.from_numpy(view)
+
+
+def only_the_part(data, short, k, box):
+    part = open_picture(data).part(box, 224, 224, None)
+    yield "decode", part
+    view = np.empty((224, 224, 3), np.uint8)
+    images.resize(part, view)
+    yield "augment", torch.from_numpy(view)
+
 
 # %% [markdown]
-# Two habits to drop. *Scaling what is thrown away*: cut first. *Floats too early*: four bytes for one in every stage
-# behind it, the transfer included. `images.normalise` makes floats of a whole batch, on the GPU.
+# The clock: after every step, the time since the last one is added to that step's stage.
+
+
+# %%
+def follow(order, indices):
+    """Milliseconds per stage of one batch, and the batch."""
+    spent, views, began = dict.fromkeys(("read", "decode", "augment", "collate"), 0.0), [], perf_counter()
+
+    def lap(stage):
+        nonlocal began
+        now = perf_counter()
+        spent[stage] += 1e3 * (now - began)
+        began = now
+
+    for index in indices:
+        data = bytes(reader.read(index))
+        lap("read")
+        for stage, result in order(data, *drawn[index]):
+            lap(stage)
+        views.append(result)
+    batch = torch.stack(views)
+    lap("collate")
+    return spent, batch
+
+
+# %% [markdown]
+# A worker process also has to *send* its batch to the trainer. A `DataLoader` that does nothing else shows what that costs:
+
+# %%
+from torch.utils.data import DataLoader
+
+
+def send_ms(batch):
+    """Milliseconds until the next copy of this batch has arrived from a worker process."""
+    loader = DataLoader([batch] * 13, batch_size=None, num_workers=1, collate_fn=torch.clone)
+    times, asked = [], perf_counter()
+    for sent in loader:
+        sent.view(-1)[::4096].sum()  # touch every page
+        times.append(1e3 * (perf_counter() - asked))
+        asked = perf_counter()
+    return median(times[1:])
+
+
+# %% [markdown]
+# > **Predict.** How many times as fast as the first program is the last? And which stage is the longest in each? Write the
+# > factor down; it will be drawn into the figure.
+
+# %%
+guess = 1.5  # change me: the last program is so many times as fast as the first
+orders = {
+    "floats, scale, crop": floats_scale_crop,
+    "scale, crop, floats": scale_crop_floats,
+    "crop, scale": crop_scale,
+    "only the part": only_the_part,
+}
+drawn = [draw_view(index) for index in range(len(reader))]
+torch.set_num_threads(1)  # as in every worker of a DataLoader
+runs, first = {name: [] for name in orders}, {}
+for number in range(6):
+    for name, order in orders.items():
+        spent, first[name] = follow(order, range(16 * number, 16 * number + 16))
+        runs[name].append(spent)
+
+# %%
+bars = {}
+for name, each in runs.items():
+    bars[name] = {stage: median(run[stage] for run in each[1:]) for stage in each[0]}
+    bars[name]["send"] = send_ms(first[name])
+total = {name: sum(stages.values()) for name, stages in bars.items()}
+slow, quick = total["floats, scale, crop"], total["only the part"]
+title = f"The same 16 views in {slow:.0f} or {quick:.0f} ms: {slow / quick:.1f} times"
+show.figure(figures.bars(bars, title, x="milliseconds of one worker per batch", guess=slow / guess))
+
+# %% [markdown]
+# Are these really the same views? Their pixels differ a little, since each order rounds and smooths at another place:
+
+# %%
+reference = first["floats, scale, crop"]
+for name, batch in first.items():
+    floats = batch if batch.is_floating_point() else images.normalise(batch)
+    difference = 255 * float((floats - reference).abs().mean()) * np.mean(STD)
+    print(f"{name:20} {difference:4.1f} of 255 from the first, {batch.nbytes / 1e6:4.1f} MB to send")
+
+# %% [markdown]
+# Two habits to drop. *Scaling what you throw away*: crop first. *Floats too early*: four bytes instead of one in every
+# later stage, sending included. `images.normalise` converts a whole batch on the GPU.
 #
-# Files are in this machine's cache, so *read* is small. On a cold parallel file system it may be most of the bar
-# ([notebook 01](01_count_the_cost_of_small_files.ipynb)); then pack and stage first.
+# The file is in this machine's page cache, so *read* is small. On a cold parallel file system it may be most of the bar
+# ([notebook 01](01_count_the_cost_of_small_files.ipynb)): pack and stage first.
 
-# %% [markdown] id="views"
+# %% [markdown] id="views" tags=["optional"]
 # ## 2 · Choose the views
 #
-# Two kinds of random views are usual. `RandomShortSide` is the forum's. `RandomResizedCrop` takes 8 to 100 % of the area,
-# and stretches it. Both may change colours at random too.
+# Two kinds of random views are common. `RandomShortSide` is the forum's. `RandomResizedCrop` takes 8 to 100 % of the area
+# and stretches it a little. Either may change colours too.
+#
+# > **Predict.** Which is the cheapest, and how much does changing colours add?
 
 # %%
-import numpy as np
+from functools import partial
 
-from smallfiles import images
-
-colour = images.ColourJitter()
+jpegs = [bytes(reader.read(index)) for index in range(24)]
 kinds = {
     "RandomShortSide": images.RandomShortSide(),
     "RandomResizedCrop": images.RandomResizedCrop(),
-    "colours changed": images.RandomResizedCrop(jitter=colour),
+    "… and colours": images.RandomResizedCrop(jitter=images.ColourJitter()),
 }
-data = bytes(reader.read(3))
-views = {name: [kind(data, np.random.default_rng(n)) for n in range(5)] for name, kind in kinds.items()}
+
+
+def view_all(transform):
+    return len([transform(data, np.random.default_rng(n)) for n, data in enumerate(jpegs)])
+
+
 
 # %%
-alt = "A picture and five random views of it in each of three rows: " + ", ".join(kinds)
-show.figure(draw.views(views, images.decode(data)), alt=alt)
+speeds = measure.compare({name: partial(view_all, kind) for name, kind in kinds.items()}, unit="images")
+colours = speeds.times("… and colours", "RandomResizedCrop").median
+show.figure(figures.bars(speeds, f"With colours, views come at {colours:.2f} times the speed"))
 
 # %% [markdown]
-# > **Predict.** Which of the three costs least, and how much do colours add?
-
-# %%
-from statistics import median
-
-from helpers.experiments.nb08 import pictures
-
-files = [bytes(reader.read(index)) for index in range(24)]
-costs = pictures.cost_of(kinds, files)
-for name, seconds in costs.items():
-    print(f"{name:18} {1e3 * median(seconds):.2f} ms ({1e3 * min(seconds):.2f} to {1e3 * max(seconds):.2f})")
-
-# %% [markdown]
-# Our colours are one matrix for a finished view. Before cutting, it would be applied to a whole picture, which has 500 x
-# 375 pixels: 3.7 times as many.
+# Colours are changed on the finished view. Before cropping, the same change would touch the whole image of 500 x 375
+# pixels, 3.7 times as many.
 #
-# A JPEG can be decoded at a half, a quarter or an eighth of its size for less. These pictures are too small for that, as
-# half of 375 is less than 224. So here are six that are four times as wide.
+# <details>
+# <summary>Larger photographs: decode them at a reduced size</summary>
 #
-# > **Predict.** Does it help training, which takes parts, as much as validation, which takes the whole picture?
+# A JPEG can be decoded at a half, a quarter or an eighth of its size for less work. Images of 500 x 375 pixels are too
+# small for that, since half of 375 is less than 224. With photographs four times as wide, expect 1.2 to 1.5 times the speed
+# in training, which shows parts, and 1.5 to 2 times in validation, which shows the whole image. Our transforms do it by
+# themselves (`reducing_gap=2.0`). If your images are that large, scale them once while packing: `pack --resize 256`. Every
+# epoch is then cheaper, and the detail is gone for good.
+#
+# </details>
 
-# %%
-large = pictures.enlarged(reader, 6)
-show.say("Training: " + pictures.reduce(large).sentence)
-show.say("Validation: " + pictures.reduce(large, validation=True).sentence)
-
-# %% [markdown]
-# If your pictures are that large, scale them once, while packing: `pack --resize 256`. Each epoch is cheaper then, and
-# detail is gone for good.
-
-# %% [markdown] id="workers"
+# %% [markdown] id="workers" tags=["core"]
 # ## 3 · Add workers
 #
-# `make_loader` gives a PyTorch `DataLoader` over a packed file. Its batches are made by processes, by threads, or by the
-# main thread itself (`workers=0`).
+# This is the loader you know: a `Dataset` that says how to get one sample, and a `DataLoader` that asks for many.
+
+# %%
+from torch.utils.data import Dataset
+
+
+class Views(Dataset):
+    """Views of a packed file. The file is opened by each worker, at its first sample."""
+
+    def __init__(self, path, transform, count):
+        self.path, self.transform, self.count, self.file = path, transform, count, None
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        self.file = self.file or formats.open(self.path)
+        view = self.transform(self.file.read(index), np.random.default_rng())  # new in every epoch
+        return torch.from_numpy(view), self.file.target(index)
+
+
+# %%
+views = Views(packed, images.RandomResizedCrop(), len(reader))
+
+
+def by_processes(workers):
+    return DataLoader(
+        views,
+        batch_size=16,
+        shuffle=True,
+        drop_last=True,
+        num_workers=workers,  # 0: the trainer makes its batches itself
+        prefetch_factor=2 if workers else None,  # batches ready ahead, per worker
+        persistent_workers=workers > 0,  # keep them alive between epochs
+        pin_memory=torch.cuda.is_available(),  # a GPU copies faster from pinned memory
+    )
+
+
+# %% [markdown]
+# `make_loader` returns the same kind of `DataLoader`. It adds what you would have to write yourself: whole batches made in
+# place, an order that is the same on any number of workers, a place to resume from, and *threads* instead of processes.
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
 
-loader = make_loader(packed, LoaderConfig(batch=16, mode="main"), transform=images.RandomResizedCrop())
-batch = next(iter(loader))
-batch["image"].shape, batch["image"].dtype, batch["target"][:4]
+
+def by_threads(workers):
+    settings = LoaderConfig(batch=16, workers=workers, mode="threads", drop_last=True)
+    return make_loader(packed, settings, transform=images.RandomResizedCrop())
+
 
 # %% [markdown]
-# > **Predict.** How many workers are best here? Will threads be slower, since Python runs one thread at a time?
+# > **Predict.** How many workers are best on this machine? And are threads slower, since Python runs one thread at a time?
 
 # %%
-from helpers.experiments.nb08 import workers
-
-speed = workers.measure_workers(packed)
-show.figure(draw.workers(speed), alt=speed.alt_text)
+guess = 4  # change me: the best number of workers here
 
 # %%
-show.say(speed.gain_beyond)
+import warnings
+
+warnings.filterwarnings("ignore", message="This DataLoader will create")  # too many is the experiment
+loaders = {("processes", n): by_processes(n) for n in (0, 1, 2, 4)}
+loaders |= {("threads", n): by_threads(n) for n in (1, 2, 4)}
+
+
+def epoch(loader):
+    """Images in one epoch without any training."""
+    return 16 * sum(1 for _ in loader)
+
+
+tasks = {f"{kind} {n}": partial(epoch, loader) for (kind, n), loader in loaders.items()}
+result = measure.compare(tasks, rounds=3, unit="images")
+
+# %%
+lines = {"processes": {}, "threads": {0: result.rates_per_s("processes 0")}}
+for kind, n in loaders:
+    lines[kind][n] = result.rates_per_s(f"{kind} {n}")
+kind, best = max(loaders, key=lambda case: median(lines[case[0]][case[1]]))
+gain = result.times(f"{kind} {best}", "processes 0").median
+title = f"Best here: {best} {kind}, {gain:.1f} times the loader without workers ({setup.cpus} CPUs)"
+marks = {"CPUs": setup.cpus} if setup.cpus <= 8 else None
+show.figure(figures.lines(lines, title, x="workers", y="images per second", guess=guess, marks=marks))
+loaders.clear(), tasks.clear()  # the worker processes end with their loaders
 
 # %% [markdown]
-# Decoding and scaling happen in C, where Python's lock is released, so threads work at once. A thread leaves its batch in
-# the trainer's memory; a process has to send it. Many threads wait for each other's Python, so `make_loader` takes up
-# to four threads, and processes beyond that. Count the CPUs of your job, not those of the node:
-# [notebook 00](00_start_here.ipynb) shows both.
+# Expect the best number near the number of CPUs, and little or a loss beyond it. Decoding and scaling happen in C, where
+# Python's lock is released, so threads really work at the same time. A thread leaves its batch in the trainer's memory; a
+# process has to send it. But many threads wait for each other's Python, so `make_loader` takes up to four threads, and
+# processes beyond that. Count the CPUs of your job, not those of the node ([notebook 00](00_start_here.ipynb)).
 #
-# Each worker makes batches ahead, and they wait in memory.
+# Workers make batches ahead, and these need memory.
 #
-# > **Predict.** Batches of 256, 8 workers, 2 batches ahead each: how many gigabytes are that as bytes, and as floats?
+# > **Predict.** Batches of 256, 8 workers, 2 batches ahead per worker: how many gigabytes as bytes, and as floats?
 
 # %%
 one = 256 * 224 * 224 * 3
 print(f"{8 * 2 * one / 1e9:.1f} GB as bytes, {4 * 8 * 2 * one / 1e9:.1f} GB as floats")
 
 # %% [markdown]
-# Processes keep them in `/dev/shm`; where that is too small, a worker dies of a *bus error*. `make_loader` counts before it
-# starts. The last stage is the copy to a GPU. It can be quicker from *pinned* memory, which the system never moves:
+# Processes keep them in `/dev/shm`. Where that is too small, a worker dies with a *bus error*; `make_loader` checks first.
 
-# %%
-from helpers.experiments.nb08 import pinning
-
-show.say(pinning.summary(batch["image"]))
-
-# %% [markdown] id="ring"
+# %% [markdown] id="ring" tags=["optional"]
 # ## 4 · Build a ring
 #
-# The idea in the forum: a second program fills a RAM disk with finished batches, training empties it, and files tell
-# both sides how far they are. We build the core of it by hand: memory that two processes share, cut into slots, and two
-# queues of slot numbers. Whoever has nothing to do sleeps at a queue.
+# The idea in the forum: a second program fills a RAM disk with finished batches, and training empties it. The core is
+# memory that two processes share, cut into slots, and two queues of slot numbers. Whoever has nothing to do sleeps at
+# a queue.
 
 # %%
 import mmap
 import multiprocessing
 
 SLOTS, SHAPE = 6, (16, 224, 224, 3)
-size = SLOTS * int(np.prod(SHAPE))
-memory = mmap.mmap(-1, size)  # shared with a forked process, gone with the last of the two
+memory = mmap.mmap(-1, SLOTS * int(np.prod(SHAPE)))  # shared with a forked process
 slots = np.frombuffer(memory, np.uint8).reshape(SLOTS, *SHAPE)
 fork = multiprocessing.get_context("fork")
 free, ready, made = fork.SimpleQueue(), fork.SimpleQueue(), fork.Value("i", 0)
 
 
-# %%
 def fill(transform, batches):
     """The producer: take a free slot, fill it, hand it over."""
     for number, indices in enumerate(batches):
@@ -229,12 +394,10 @@ def fill(transform, batches):
 
 
 # %% [markdown]
-# > **Predict.** The ring has 6 slots and there are 12 batches. Training takes 50 ms a step. What is the largest number of
-# > batches that wait?
+# > **Predict.** The ring has 6 slots and there are 12 batches. Training takes 50 ms per step. How many batches wait in it
+# > at most?
 
 # %%
-import time
-
 for slot in range(SLOTS):
     free.put(slot)
 order = np.random.default_rng(0).permutation(len(reader))[: 12 * 16].reshape(12, 16).tolist()
@@ -250,84 +413,174 @@ producer.join()
 print(f"{len(means)} batches through {SLOTS} slots; at most {max(waiting)} waited during a step")
 
 # %% [markdown]
-# During a step, training holds one slot itself, so no more than 5 can wait. No batch was copied on its way. But a producer
-# that is killed leaves training asleep forever. Nothing remembers where training was. Two producers would mix up the
-# order. `smallfiles.ring` takes care of all that, and gives the same batches as the `DataLoader`.
+# Training holds one slot itself, so at most 5 can wait. No batch was copied. But if the producer is killed, training
+# sleeps forever; nothing remembers where training was; two producers would mix up the order. `smallfiles.ring` takes care
+# of all that, and gives the same batches as the `DataLoader`.
 #
-# Does a ring make training faster? Now the storage is imitated. It needs 13 ms for a batch, but stands still for 0.4 s in
-# every 0.9 s, as a busy file system does. A step takes 30 ms, so on average there is enough. For comparison, a storage
-# without stalls that needs 60 ms. Before each epoch training pauses for 0.4 s, as for an evaluation.
-#
-# > **Predict.** Which of these wait least: 2 batches ahead, 16 batches ahead, or a ring of 16 slots? And with the storage
-# > that is too slow?
+# **Does a ring make training faster?** Here both storage and steps are sleeps, so the answer is the same on any machine.
+# A step takes 20 ms, a batch 9 ms. But the storage stalls for 0.27 s in every 0.6 s, as a busy file system does. Before
+# each epoch training pauses for 0.4 s, as for an evaluation. The two buffers differ in one line: a `DataLoader`
+# starts each epoch with nothing, a ring goes on filling.
 
 # %%
-from helpers.experiments.nb08 import stalls
+import queue
+import threading
 
-stalled = stalls.measure_stalls(packed)
-show.figure(draw.stalls(stalled), alt=stalled.alt_text)
+STEP_S, PERIOD_S, STALL_S, PAUSE_S, EPOCHS, BATCHES = 0.02, 0.6, 0.27, 0.4, 2, 100
+
+
+def storage(make_s, stalls):
+    left_s = PERIOD_S - time.monotonic() % PERIOD_S
+    time.sleep(make_s + (left_s if stalls and left_s < STALL_S else 0))
+
+
+def produce(count, ready, level, *kind):
+    for _ in range(count):
+        storage(*kind)
+        ready.put(None)
+        level[time.monotonic()] = ready.qsize()
+
+
+# %%
+def train(slots, goes_on, make_s=0.009, stalls=True):
+    """Steps that wait for batches: when each asked and got, and how many batches were ready."""
+    ready, done, level = queue.Queue(slots), [], {}
+    rest = ready, level, make_s, stalls
+    if goes_on:  # the ring's producer runs through
+        threading.Thread(target=produce, args=(EPOCHS * BATCHES, *rest), daemon=True).start()
+    for _ in range(EPOCHS):
+        time.sleep(PAUSE_S)
+        if not goes_on:  # a DataLoader begins when it is asked for the first batch
+            threading.Thread(target=produce, args=(BATCHES, *rest), daemon=True).start()
+        for _ in range(BATCHES):
+            asked = time.monotonic()
+            ready.get()
+            done.append((asked, time.monotonic()))
+            level[time.monotonic()] = ready.qsize()
+            time.sleep(STEP_S)
+    return done, level
+
 
 # %% [markdown]
-# A buffer bridges a stall if it is full when the stall begins, and holds more steps than the stall is long. More
-# `prefetch` can do that too. But a `DataLoader` rests between epochs and begins each with nothing, while the ring fills
-# up meanwhile.
-#
-# If the supply is too slow on average, every buffer runs empty. What the ring gains then, it made in the pauses.
-#
-# So a ring pays where batches come in bursts, or training pauses; and where another program shall fill it, so that
-# training can be stopped and begun again without losing what is ready. It never replaces CPUs.
-
-# %% [markdown] id="train"
-# ## 5 · Train, and look at the waiting
-#
-# A small network on small views. The report of each epoch has `waiting_share`: the part of the time in which nothing could
-# be computed because no batch was there. Training gets one CPU here, so that another is free for batches.
-#
-# > **Predict.** Which share waits if the main thread makes the batches? And with one thread beside it?
+# > **Predict.** Which of these waits least: 2 batches ahead, 16 batches ahead, or a ring of 16 slots? And with a storage
+# > that never stalls but needs 30 ms per batch?
 
 # %%
-from helpers.experiments.nb08.clock import one_thread
-from smallfiles.training import TrainConfig, train
+from concurrent.futures import ThreadPoolExecutor
+
+buffers = {"2 ahead": (2, False), "16 ahead": (16, False), "ring of 16": (16, True)}
+began = time.monotonic()
+with ThreadPoolExecutor(6) as pool:  # sleeping needs no CPU, so all six run at once
+    stalled = {name: pool.submit(train, *buffer) for name, buffer in buffers.items()}
+    too_slow = {name: pool.submit(train, *buffer, 0.03, False) for name, buffer in buffers.items()}
+stalled = {name: run.result() for name, run in stalled.items()}
+too_slow = {name: run.result() for name, run in too_slow.items()}
 
 
-def told(name, report):
-    """Say how an epoch went."""
-    last = report.epochs[-1]
-    rate = last.samples / last.seconds
-    show.say(f"*{name}*: {rate:,.0f} images/s, **{last.waiting_share:.0%}** of the time waiting for data")
+# %%
+def share(done):
+    waited = sum(got - asked for asked, got in done)
+    return waited / (waited + len(done) * STEP_S)
 
 
-for name, loader in {
+for name in buffers:
+    print(f"{name:11} waits {share(stalled[name][0]):4.0%} with stalls, {share(too_slow[name][0]):4.0%} if too slow")
+
+# %%
+times = np.arange(began, began + 4, 0.01)  # the level is asked for every 10 ms, not when training asks
+
+
+def sampled(level):
+    at, values = np.array(list(level)), np.array(list(level.values()))
+    return {float(t - began): float(values[max(0, np.searchsorted(at, t) - 1)]) for t in times}
+
+
+levels = {name: sampled(level) for name, (_, level) in stalled.items() if name != "16 ahead"}
+few, ring = share(stalled["2 ahead"][0]), share(stalled["ring of 16"][0])
+title = f"Stalls cost {few:.0%} of the time with 2 batches ahead, {ring:.0%} with a ring of 16"
+show.figure(figures.lines(levels, title, x="seconds", y="batches ready"))
+
+# %% [markdown]
+# A buffer bridges a stall if it is full when the stall begins and holds more steps than the stall lasts. A larger
+# `prefetch_factor` can do that too, except at the start of each epoch. If the supply is too slow on average, every buffer
+# runs empty; what the ring still gains, it made during the pauses.
+#
+# So a ring helps where batches come in bursts, where training pauses, or where a second program fills it and training may
+# be restarted without losing what is ready. It never replaces CPUs. Now the forum's own numbers: 30 GB of RAM disk, 1,000
+# batches, refilled below 800.
+
+# %%
+disk_bytes, batches, refill_below = 30e9, 1000, 800
+views_per_batch = disk_bytes / batches / (224 * 224 * 3)
+print(f"a batch of 30 MB is {views_per_batch / 4:.0f} views as floats, or {views_per_batch:.0f} as bytes")
+for step_s in (0.05, 0.2):
+    bridged = f"{refill_below} batches bridge {refill_below * step_s:.0f} s"
+    print(f"steps of {step_s} s: {bridged}; a stall of 5 s needs {5 / step_s:.0f} batches")
+
+# %% [markdown]
+# The threshold only gives away 200 batches: a producer that sleeps at a queue refills at once, for free. And 1,000 batches
+# bridge stalls that hardly any storage has, with memory that your job pays for. Take bytes, and a few dozen slots.
+
+# %% [markdown] id="train" tags=["core"]
+# ## 5 · Look at the waiting
+#
+# The number that decides is the share of time in which training waits for a batch. It takes four lines in any loop. A GPU
+# leaves the CPUs alone while it computes, so a step is imitated by a sleep of 40 ms.
+
+
+# %%
+def steps(loader, step_s=0.04):
+    """Seconds of an epoch's steps, and seconds of waiting for data."""
+    batches = iter(loader)
+    next(batches)  # the first batch also starts the workers
+    asked, waited, count = perf_counter(), 0.0, 0
+    for _ in batches:
+        waited += perf_counter() - asked
+        time.sleep(step_s)  # forward, backward, optimizer.step(), and torch.cuda.synchronize()
+        asked = perf_counter()
+        count += 1
+    return {"steps": count * step_s, "waiting": waited}
+
+
+# %% [markdown]
+# > **Predict.** What share of the time does training wait if it makes its batches itself? With one thread? With a ring,
+# > filled by another program?
+
+# %%
+found = {}
+for name, settings in {
     "main thread": LoaderConfig(batch=16, mode="main"),
-    "one thread beside it": LoaderConfig(batch=16, workers=1, mode="threads"),
+    "1 thread": LoaderConfig(batch=16, workers=1, mode="threads"),
+    "2 threads": LoaderConfig(batch=16, workers=2, mode="threads"),
 }.items():
-    with one_thread():
-        told(name, train(packed, config=TrainConfig(loader=loader, epochs=1, size=32)))
+    found[name] = steps(make_loader(packed, settings, transform=images.RandomResizedCrop()))
 
 # %% [markdown]
-# Now with a ring, filled by a program of its own. In a terminal you would start it by hand:
+# In a terminal you would start the filler by hand, with this command. Here a helper starts it as a program of its own:
 
 # %%
 import os
 
+from helpers.experiments.nb08 import filling
+from smallfiles import ring
 from smallfiles.ring import RingConfig
 
-ring = RingConfig(name=f"notebook-08-{os.getpid()}", slots=12, producers=1, epochs=1)
-show.command(ring, "train.arrow", "--batch", "16", "--size", "32")
+config = RingConfig(name=f"notebook-08-{os.getpid()}", slots=12, producers=2, epochs=1)
+show.command(config, "train.arrow", "--batch", "16")
+with filling(config, packed, "--batch", "16"), ring.attach(config.name, rank=None) as batches:
+    found["ring"] = steps(batches)
 
 # %%
-from helpers.experiments.nb08.filler import filling
-
-with filling(ring, packed, "--batch", "16", "--size", "32"), one_thread():
-    report = train(packed, config=TrainConfig(ring=ring.name, epochs=1, size=32))
-told("from the ring", report)
+waiting = {name: spent["waiting"] / sum(spent.values()) for name, spent in found.items()}
+best = min(waiting, key=waiting.get)
+title = f"Training waits {waiting['main thread']:.0%} of the time for its own batches, {waiting[best]:.0%} with: {best}"
+show.figure(figures.bars(found, title, x="seconds per epoch"))
 
 # %% [markdown]
-# Training found the ring by its name and waited until the filler was there. `ring status` asks a filler how far both
-# sides are. When one of them is killed, the other waits for its successor, and goes on at the batch that was due.
-#
-# On a CPU, making batches and computing share the same cores, so less waiting need not be more images per second. With a
-# GPU it usually is.
+# Less waiting is more images per second, since the steps need the same time in all four. On a busy or slow machine one
+# worker may not keep up; then no buffer can. `smallfiles train` reports this number as `waiting_share` for every epoch.
+# Training finds a ring by its name and waits until the filler is there. If one of them is killed, the other waits for its
+# successor and goes on at the batch that was due.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -337,9 +590,8 @@ told("from the ring", report)
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Measure before choosing. This compares processes, threads and a ring for several numbers of workers, prints where
-# a batch's time goes, and recommends one. `slurm/submit SITE 08_tune_loader` runs it on a compute node, with as many
-# workers as the job has CPUs, and draws the figure:
+# Measure before you choose. This command compares processes, threads and a ring for several numbers of workers, prints
+# where a batch's time goes, and recommends one. `slurm/submit SITE 08_tune_loader` runs it on a compute node:
 
 # %%
 from smallfiles.measure.loading import LoadBenchConfig
@@ -347,30 +599,62 @@ from smallfiles.measure.loading import LoadBenchConfig
 show.command(LoadBenchConfig(workers=(1, 2, 4, 8), batch=256), ["train.arrow"])
 
 # %% [markdown]
-# Then train with what was best:
+# Then train with what was best, or from a ring. The filler is a second step of the same job, as `slurm/submit SITE
+# 08_ring` starts it. It must be the same job: the ring counts against its memory, and many sites give each job a private
+# `/dev/shm`.
 
 # %%
+from smallfiles.training import TrainConfig
+
 best = LoaderConfig(batch=256, workers=8, mode="processes")
 show.command(TrainConfig(loader=best, model="resnet50", size=224, epochs=90), "train.arrow", "val.arrow")
-
-# %% [markdown]
-# Or with a ring. The filler is a second job step on the same node, as `slurm/submit SITE 08_ring` starts it; the ring
-# counts against the memory of the job:
-
-# %%
 show.command(RingConfig(name="imagenet", slots=64, epochs=90), "train.arrow", "--batch", "256")
-
-# %%
 show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90), "train.arrow")
 
 # %% [markdown] id="key-points"
 # ## Key points
 #
 # - A batch is read, decoded, augmented, collated and sent: measure each before you change one.
-# - Cut first, then scale; stay with bytes, and make floats on the GPU.
-# - Begin with as many workers as the job has CPUs, threads if they are few and processes if many; then measure.
-# - A ring or more prefetching bridges stalls and pauses. It does not help if batches come too slowly on average.
+# - Crop first, then scale; stay with bytes, and make floats on the GPU.
+# - Start with as many workers as the job has CPUs, threads if they are few and processes if they are many; then measure.
+# - A ring, or more prefetching, bridges stalls and pauses. It does not help if batches come too slowly on average.
 # - The share of time spent waiting says whether any of this matters.
+
+# %% [markdown] id="quiz"
+# ## Check yourself
+#
+# **1.** With 8 workers on 8 CPUs, training waits 40 % of the time. Decoding is the longest stage. What helps?
+# (a) `prefetch_factor=16` (b) a ring of 1,000 slots (c) cropping before scaling (d) `pin_memory=True`
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **c**: it is the only one that makes a batch cheaper. (a) and (b) store batches that were made earlier, but here batches
+# come too slowly on average, so any buffer runs empty. (d) speeds up the copy to the GPU, which is not the longest stage.
+#
+# </details>
+#
+# **2.** Your node has 128 CPUs, and your job got 8 of them. How many workers do you start with?
+# (a) 128 (b) `os.cpu_count()` (c) 8 (d) 2, the default of many tutorials
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **c**. (b) is the same as (a): it counts the node. 128 workers take turns on 8 CPUs and keep 256 batches in memory. (d)
+# leaves most of your CPUs idle. `len(os.sched_getaffinity(0))` counts what you may use.
+#
+# </details>
+#
+# **3.** A loader gives 900 images per second and the GPU trains 600 per second. You make the loader twice as fast. Training
+# becomes (a) twice as fast (b) 1.5 times as fast (c) no faster (d) slower
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **c**: the GPU is the limit, and loading is hidden behind it. (a) and (b) would need the loader to be the limit. (d) would
+# need the loader to take something from the GPU. But you can now give CPUs back, or share the node.
+#
+# </details>
 
 # %% [markdown] id="next"
 # ## Next

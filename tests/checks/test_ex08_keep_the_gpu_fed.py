@@ -391,7 +391,7 @@ class TestPractice:
             "collate": ex08.follow(packed, collate=collate_c),
         }
         for stage, stages in found.items():
-            assert max(stages, key=stages.get) == stage, ex08.summary(stages)
+            assert max(stages, key=stages.get) == stage, str(stages)
             assert right(stages, 2, 0.01) == stage
         good = ex08.follow(packed)
         assert ex08.follow(packed, picture=as_given)["augment"] > 2 * good["augment"]

@@ -40,12 +40,13 @@ def pointers():
 
 
 def test_every_room_of_the_table_is_there():
-    assert not [room for room in ABOUT if not (ROOT / room).is_dir()]
+    there = {room for room in ABOUT if (ROOT / room).is_dir() or (ROOT / f"{room}.py").is_file()}
+    assert there == set(ABOUT)
 
 
 @pytest.mark.parametrize(("name", "numbers"), list(pointers()))
 def test_a_docstring_names_the_notebook_about_its_room(name, numbers, repository):
     there = {path.name[:2] for path in (repository / "notebooks" / "src").glob("*.py")}
     assert numbers <= there, "no such notebook"
-    room = next((room for room in ABOUT if name.startswith(f"{room}/")), None)
+    room = next((room for room in ABOUT if name.startswith((f"{room}/", f"{room}.py"))), None)
     assert room is None or numbers <= ABOUT[room], f"{room} is taught in notebook {', '.join(ABOUT[room])}"

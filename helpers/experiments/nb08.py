@@ -2,7 +2,7 @@
 
 The traps: a program that a notebook starts outlives the notebook, and a ring that nobody ends keeps its
 memory, so it is started in a `with`. And a new process needs seconds (on a shared file system more) until
-its imports are there, so the block begins once the ring is seen. Notebook 08 trains from it.
+its imports are there, so the block begins once the ring is seen. Notebook 08 reads from it.
 """
 
 from __future__ import annotations
