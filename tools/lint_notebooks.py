@@ -84,8 +84,8 @@ def lint(path: Path) -> list[str]:
 
 
 def words(prose: str) -> int:
-    """Words that a reader reads: no code blocks, folded parts, HTML tags, link targets."""
-    prose = re.sub(r"```.*?```|<details>.*?</details>", " ", prose, flags=re.DOTALL)
+    """Words that a reader reads: no code blocks, folded parts, alt texts, HTML tags, link targets."""
+    prose = re.sub(r"```.*?```|<details>.*?</details>|!\[[^\]]*\]", " ", prose, flags=re.DOTALL)
     prose = re.sub(r"\]\([^)]*\)|<[^>]+>", " ", prose)
     return len(re.findall(r"\w[\w.,'\u2019/-]*", prose))
 

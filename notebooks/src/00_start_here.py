@@ -7,6 +7,10 @@
 # found, opened and read, and a thousand other jobs ask the same file system. This course measures where the time goes,
 # and shows six ways to stop the waiting.
 #
+# ![An epoch as a bar, for each notebook: the part in which the GPU waits shrinks from file per image to packed, staged and fed.](pictures/course.svg)
+#
+# *The map of the course. The lengths are schematic; you will measure the real ones.*
+#
 # This first notebook looks at the machine under your hands, and at how notebooks, exercises and checks work.
 
 # %% [markdown] id="questions"

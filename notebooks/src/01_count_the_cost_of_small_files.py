@@ -110,6 +110,10 @@ figures.lines(factors, title, x="allocation unit (B)", y="bytes taken per byte s
 # To read a file, a program opens it, reads, and closes it. Often it asks for the size first (`stat`). Each of these is a
 # call to the operating system. We time every single call, and each kind of call in its own pass over the files.
 #
+# ![Two sequences. A file per image: ask the metadata server, wait, read, again and again. One large file: ask once, then read long runs.](pictures/open_and_read.svg)
+#
+# *What a parallel file system does for `open` and `read`. On this machine one kernel plays all the parts.*
+#
 # > **Predict.** Which takes longest on this machine: stat, open, read or close? Write down how many seconds an open takes.
 
 # %%

@@ -66,6 +66,10 @@ rows[0]["captions"][:2]
 # %% [markdown]
 # A *record batch* is a number of rows, stored column by column: all keys, then all captions, then the bytes of all
 # images, one behind the other. A file is a sequence of record batches. Here we write two of three rows each.
+#
+# ![Strips of bytes: in Arrow, HDF5 blob and squashfs images lie back to back; in HDF5 vlen each lies in a heap, in tar behind a header.](pictures/bytes_of_formats.svg)
+#
+# *Where images lie in the formats of this course. Not to scale: images fill nearly all of each file.*
 
 # %%
 small = setup.scratch / "six.arrow"

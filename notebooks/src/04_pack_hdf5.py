@@ -70,6 +70,10 @@ for path in (vlen, blob):
 # `vlen` has a data set `images` with one *variable-length row* an image. `blob` has one long run of bytes, `data`, and
 # the place in it where each image begins, `offsets`. The other names are keys and labels, stored the same way.
 #
+# ![Strips of bytes: in HDF5 vlen, references lead to one heap per image; in HDF5 blob, images lie back to back and offsets follow.](pictures/bytes_of_formats.svg)
+#
+# *Compare the second and third strip. Not to scale: images fill nearly all of each file.*
+#
 # > **Predict.** How many bytes does the data set `images` itself take for one image of about 100 kB?
 
 # %%

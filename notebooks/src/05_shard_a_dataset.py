@@ -249,6 +249,10 @@ show.say(shrinking.verdict(shrunk))
 # shards, so two splits are needed: over the ranks, then over the workers. webdataset does both if told to. We read one
 # epoch with real workers, count the keys, and then forget one split.
 #
+# ![Eight shards are split over two ranks, then over two workers each; every worker has a shuffle buffer that mixes its own two shards.](pictures/shards_to_batches.svg)
+#
+# *From shards to batches: two splits, then a buffer in each worker.*
+#
 # > **Predict.** 2 ranks of 2 workers, no split over the workers: how often does each sample come?
 
 # %%

@@ -248,6 +248,10 @@ show.say(bad.in_words)
 # An open file has an *offset*, and forked workers share it. One worker seeks, the other one seeks too, and then the first
 # reads: bytes of the right file, of the wrong sample. Training goes on, on images that do not belong to their labels.
 #
+# ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
+#
+# *One open file has one offset, however many workers hold it.*
+#
 # `os.pread` takes the position as an argument, so there is nothing to share. The package `PySquashfsImage` of part 2 seeks
 # and then reads, and so do others. Ask that of every reader of one big file.
 

@@ -209,6 +209,10 @@ show.say(together.traffic)
 # whether a finished copy is there. The lock comes before the question "is there room?", or eight ranks would each find
 # room, and fill the memory eight times.
 #
+# ![Two nodes with four ranks each. On each node one rank copies train.arrow from the parallel file system to /dev/shm; the others wait, then all read the copy.](pictures/stage_once_a_node.svg)
+#
+# *One rank per node copies; the others wait for the lock and find the copy finished.*
+#
 # Locks have a second virtue: the kernel takes them back when their holder dies. A lock *file*, which programs create and
 # remove, stays for ever when its owner is killed.
 #

@@ -370,6 +370,10 @@ print(f"{8 * 2 * one / 1e9:.1f} GB as bytes, {4 * 8 * 2 * one / 1e9:.1f} GB as f
 # The idea in the forum: a second program fills a RAM disk with finished batches, and training empties it. The core is
 # memory that two processes share, cut into slots, and two queues of slot numbers. Whoever has nothing to do sleeps at
 # a queue.
+#
+# ![Twelve slots in a ring. Producers fill the next empty slots, training reads the oldest ready one and then frees it.](pictures/ring.svg)
+#
+# *A ring: producers run ahead of training by as many batches as there are slots.*
 
 # %%
 import mmap
