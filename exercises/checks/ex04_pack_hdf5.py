@@ -26,10 +26,7 @@ import numpy as np
 
 from exercises.checks.attempt import Attempt, diagnose
 from exercises.checks.check import check
-from exercises.checks.forked import in_worker
-from helpers.experiments import nb04
-from helpers.experiments.nb04.handles import offsets_of
-from smallfiles.samples import Sample
+from exercises.checks.forked import in_worker, offsets_of
 
 Item: TypeAlias = tuple[bytes, int]  # bytes and label
 
@@ -49,9 +46,21 @@ def _large() -> list[Item]:
     return _items([100_000 + 977 * n for n in range(48)], [(n * 37) % 1000 for n in range(48)])
 
 
-def samples_of(items: Sequence[Item]) -> list[Sample]:
-    """The same as the package's writers take it."""
-    return [Sample(str(n), data, label) for n, (data, label) in enumerate(items)]
+def write_rows(items: Sequence[Item], path: Path) -> None:
+    """The file that task 1 converts."""
+    with h5py.File(path, "w", locking=False) as file:
+        images = file.create_dataset("train/images", len(items), h5py.vlen_dtype(np.uint8))
+        for index, (data, _) in enumerate(items):
+            images[index] = np.frombuffer(data, np.uint8)
+        file["train/targets"] = np.array([label for _, label in items], np.int16)
+
+
+def write_run(items: Sequence[Item], path: Path) -> None:
+    """The file that task 2 reads."""
+    with h5py.File(path, "w", locking=False) as file:
+        file["train/data"] = np.frombuffer(b"".join(data for data, _ in items), np.uint8)
+        file["train/offsets"] = np.cumsum([0, *(len(data) for data, _ in items)], dtype=np.uint64)
+        file["train/labels"] = np.array([label for _, label in items], np.int64)
 
 
 def _peak_of(call: Callable[[], Any]) -> int:
@@ -76,7 +85,7 @@ def _held(path: Path) -> list[Any]:
     return [handle for handle in held if h5py.h5f.get_name(handle) == str(path).encode()]
 
 
-def let_go(path: Path) -> bool:
+def _let_go(path: Path) -> bool:
     """Close what this process holds open of `path` through HDF5; whether there was something.
 
     HDF5 refuses to open a file a second time with other settings of locking than the first.
@@ -125,10 +134,10 @@ def write_blob(attempt: Attempt) -> None:
 def _converted(attempt: Attempt, path: Path, items: Sequence[Item]) -> int:
     """Convert these samples and look at everything in the file; the most memory that it took."""
     out, counts = path.with_name(f"blob_{path.name}"), []
-    nb04.write_vlen(samples_of(items), path)
+    write_rows(items, path)
     shown = f"{path.name} of {len(items)} samples, out"
     peak = _peak_of(lambda: counts.append(attempt(path, out, _shown=shown)))
-    left = [name for name, file in (("vlen_path", path), ("out", out)) if let_go(file)]
+    left = [name for name, file in (("vlen_path", path), ("out", out)) if _let_go(file)]
     because = "a worker that is forked now inherits the handle; use `with h5py.File(…) as file:`"
     attempt.require(not left, f"{' and '.join(left)} still open", "both files closed", because)
     attempt.require(out.is_file(), "no such file", "a file at `out`", "write to the path `out`")
@@ -163,13 +172,9 @@ def _examine(attempt: Attempt, file: h5py.File, items: Sequence[Item]) -> None:
 
 
 def _data(attempt: Attempt, data: h5py.Dataset, total: int) -> None:
-    kind = "bytes are numbers from 0 to 255, so the type is uint8, all of them in one row"
+    kind = "bytes are numbers from 0 to 255: one run of uint8, as np.frombuffer and the rows give them"
     if h5py.check_vlen_dtype(data.dtype) is not None:
         kind = "that is the vlen layout again; put all bytes one after the other into one array of uint8"
-    elif data.dtype.kind in "OSU":
-        kind = "text ends at a zero byte or is changed by an encoding, JPEG bytes are no text; store uint8"
-    elif data.dtype.itemsize > 1:
-        kind = f"each byte takes {data.dtype.itemsize} bytes now; say dtype=np.uint8, or use np.frombuffer"
     right = data.dtype == np.uint8 and data.ndim == 1
     attempt.require(right, f"data of type {data.dtype} and shape {data.shape}", "uint8, one dimension", kind)
     because = "a random read then fetches whole chunks, and JPEG does not compress: no chunks, no maxshape"
@@ -181,21 +186,13 @@ def _data(attempt: Attempt, data: h5py.Dataset, total: int) -> None:
 def _offsets(attempt: Attempt, stored: h5py.Dataset, sizes: list[int]) -> None:
     borders = [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
     got = stored[...].tolist() if stored.ndim == 1 else []
-    are_sizes = "these are the sizes; an offset is where a sample begins, the running sum of the sizes"
     because = diagnose(
         got,
-        (sizes, are_sizes),
-        ([0, *sizes], are_sizes),
+        (sizes, "these are the sizes; an offset is where a sample begins, the running sum of the sizes"),
         (borders[:-1], "the last offset is missing: n samples have n + 1 borders, the last has an end"),
         (borders[1:], "the first offset is missing: sample 0 begins at 0"),
-        ([0, *(b - 1 for b in borders[1:])], "a slice ends before its stop, so the stop is the next start"),
-        otherwise="sample i lies in data[offsets[i]:offsets[i + 1]]",
+        otherwise="sample i is data[offsets[i]:offsets[i + 1]], in the order of the rows, empty ones too",
     )
-    widths = np.diff(got).tolist() if got and because.startswith("sample i") else []
-    if widths and widths == [size for size in sizes if size]:
-        because = "samples of zero bytes were dropped, so all later ones have another number and label"
-    elif sorted(widths) == sorted(sizes):
-        because = "the samples are in another order than in the vlen file; labels belong to it"
     shown = f"{len(got)} offsets for {len(sizes)} samples: {got[:6]} …"
     attempt.require(got == borders, shown, f"{len(borders)} offsets: {borders[:6]} …", because)
     because = "NumPy makes float64 of int64 and uint64 together, and a float is no index; say dtype=np.uint64"
@@ -208,13 +205,9 @@ def _offsets(attempt: Attempt, stored: h5py.Dataset, sizes: list[int]) -> None:
 def _labels(attempt: Attempt, stored: h5py.Dataset, wanted: np.ndarray) -> None:
     got = stored[...]
     same = got.shape == wanted.shape and got.dtype.kind in "iuf" and bool((got == wanted).all())
-    because = "these are not the labels of the vlen file, one a sample; take them from `targets` as they are"
+    because = "these are not the labels of the vlen file, one per sample and in its order; take `targets`"
     if same or any(np.array_equal(got, wanted.astype(kind)) for kind in (np.int8, np.uint8, np.uint16)):
         because = "classes go to 999 and -1 means unknown, so labels are signed and wide; say np.int64"
-    elif np.array_equal(np.sort(got, axis=None), np.sort(wanted)):
-        because = "the labels are in another order than the samples"
-    elif len(set(got.ravel().tolist())) <= 1:
-        because = "the labels are lost"
     found = f"labels of type {got.dtype}: {got.ravel()[:6].tolist()} …"
     right = same and got.dtype.kind == "i"
     attempt.require(right, found, f"labels of type int64: {wanted[:6].tolist()} …", because)
@@ -234,8 +227,8 @@ def read_sample(attempt: Attempt) -> None:
     """`read_sample(path, index)` is the bytes and the label of one sample."""
     with tempfile.TemporaryDirectory(prefix="exercise-04-", ignore_cleanup_errors=True) as name:
         many, few, items = Path(name) / "train.h5", Path(name) / "val.h5", _large()
-        nb04.write_blob(samples_of(items), many)
-        nb04.write_blob(samples_of(SMALL), few)
+        write_run(items, many)
+        write_run(SMALL, few)
         _right(attempt, many, items, range(3))
         _right(attempt, few, SMALL, range(len(SMALL)), items)
         _right(attempt, many, items, range(len(items) - 4, len(items)), SMALL)
@@ -272,15 +265,13 @@ def _why_data(data: bytes, items: Sequence[Item], index: int, others: Sequence[I
         return "this sample is from another file: the handle that you keep must belong to its path"
     if data in (wanted[:-1], wanted[1:]) or wanted in (data[:-1], data[1:]):
         return "one byte off: a slice ends before its stop, so the stop is offsets[i + 1] as it is"
-    if any(data == other for n, (other, _) in enumerate(items) if n != index):
-        return "this is another sample of the file: sample i begins at offsets[i], and offsets[0] is 0"
-    return "sample i is data[offsets[i]:offsets[i + 1]]"
+    return "these bytes are others: sample i is data[offsets[i]:offsets[i + 1]], and offsets[0] is 0"
 
 
 def _frugal(attempt: Attempt, path: Path, items: Sequence[Item]) -> None:
     """Neither the first read of a new path nor a later one takes the memory of all samples."""
     total, fresh = sum(len(data) for data, _ in items), path.with_name("again.h5")
-    nb04.write_blob(samples_of(items), fresh)
+    write_run(items, fresh)
     because = "you load the whole data set: data[...] and data[:] read all of it, in every worker; slice the "
     because += "HDF5 data set itself, data[start:stop]"
     for which in (fresh, path):

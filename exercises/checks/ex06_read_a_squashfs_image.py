@@ -22,8 +22,7 @@ from typing import Any
 
 from exercises.checks.attempt import Attempt
 from exercises.checks.check import check
-from exercises.checks.forked import in_worker
-from helpers.experiments.nb04.handles import offsets_of
+from exercises.checks.forked import in_worker, offsets_of
 from helpers.experiments.nb06.sharing import count_wrong
 
 COUNT, _READS, _SECONDS = 24, 60, 0.4

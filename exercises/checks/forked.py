@@ -16,6 +16,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 _LIMIT_S = 8.0
@@ -105,6 +106,17 @@ def in_worker(work: Callable[[], Any], limit_s: float = 5.0) -> Any:
     """What `work` returns in a child, `{"error": …}` if it raised, None if it died or took longer."""
     with child(work) as one:
         return one.report(limit_s)
+
+
+def offsets_of(path: Path) -> dict[str, int]:
+    """Where the offset of each descriptor of a file is in this process; `pread` does not move it."""
+    found, wanted = {}, str(path.resolve())
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself is gone by now
+            if str(link.readlink()) == wanted:
+                lines = Path(f"/proc/self/fdinfo/{link.name}").read_text(encoding="ascii").splitlines()
+                found[link.name] = int(lines[0].split()[1])
+    return found
 
 
 def _work_and_leave(work: Callable[[], Any], sender: int) -> None:

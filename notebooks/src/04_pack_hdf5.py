@@ -1,7 +1,7 @@
 # %% [markdown] id="top"
 # # 04 · Pack samples into HDF5
 #
-# **Minutes** 30 · **Machine** any Linux computer, two CPUs do · **Needs** nothing · **Data** 400 synthetic images
+# **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
 # HDF5 is the format that every cluster, every language and every simulation code knows. It can hold a million images in
 # one file. It can also be far slower than it needs to be, and hand wrong images to a training job without a word. Both
@@ -20,9 +20,9 @@
 # ## After this you can
 #
 # - look into any HDF5 file, and tell rows of variable length from one run of bytes with offsets,
-# - write bytes without making a Python integer of each,
+# - write bytes without making a Python integer of each one,
 # - choose between contiguous, chunked and compressed storage by what a random read costs,
-# - open a file so that forked workers read the right samples,
+# - write a `Dataset` whose workers read the right samples,
 # - get past a file lock, and know when not to.
 
 # %% [markdown] id="setup"
@@ -32,89 +32,97 @@
 import sys
 
 sys.path.append("..")
-from helpers import show, start
+from helpers import figures, show, start
 
 setup = start("04")
 
-# %% [markdown] id="inside"
+# %% [markdown] id="inside" tags=["core"]
 # ## 1 · Look inside a file
 #
 # An HDF5 file is a small file system: *groups* are its folders, *data sets* are its files, and each data set is an array
-# with a type and a shape. Images have different sizes, so they fit no rectangular array. There are two ways out. Pack the
-# images in both.
-
-# %%
-from smallfiles.formats import hdf5
-from smallfiles.pack import PackConfig, pack
-from smallfiles.progress import bytes_text
-
-source = setup.source()
-vlen, blob = setup.scratch / "vlen.h5", setup.scratch / "blob.h5"
-config = PackConfig(options=hdf5.Options(layout="blob"))
-pack(source, blob, config)
-report = pack(source, vlen, PackConfig(options=hdf5.Options(layout="vlen")))
-show.say(
-    f"{report.samples:,} images in each of the two files, {bytes_text(report.payload_bytes)} together."
-)
+# with a type and a shape. Images have different sizes, so they fit no rectangular array. There are two ways out. The
+# first is a data set of *variable-length rows*, one per image:
 
 # %%
 import h5py
+import numpy as np
 
-for path in (vlen, blob):
-    with h5py.File(path, "r") as file:
-        print(path.name)
-        for name, item in file[source.manifest.split].items():
-            print(f"    {name:12} {item.shape!s:14} {item.dtype}")
+from smallfiles import formats
+from smallfiles.pack import PackConfig, pack
+
+source = setup.source()
+pack(source, setup.scratch / "all.arrow", PackConfig(verify="none"))
+samples = list(formats.open(setup.scratch / "all.arrow"))  # key, bytes and label of each image, in memory
+
+
+def write_vlen(samples, path):
+    with h5py.File(path, "w") as file:
+        images = file.create_dataset("train/images", len(samples), h5py.vlen_dtype(np.uint8))
+        for index, sample in enumerate(samples):
+            images[index] = np.frombuffer(sample.data, np.uint8)
+        file["train/targets"] = np.array([sample.target for sample in samples], np.int16)
+
 
 # %% [markdown]
-# `vlen` has a data set `images` with one *variable-length row* an image. `blob` has one long run of bytes, `data`, and
-# the place in it where each image begins, `offsets`. The other names are keys and labels, stored the same way.
-#
+# The second way puts all images one behind the other into one run of bytes, a *blob*, and notes in `offsets` where each
+# of them begins:
+
+
+# %%
+def write_blob(samples, path, **storage):
+    sizes = [len(sample.data) for sample in samples]
+    offsets = np.cumsum([0, *sizes])
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset("train/data", int(offsets[-1]), np.uint8, **storage)
+        for sample, start, stop in zip(samples, offsets, offsets[1:]):
+            data[start:stop] = np.frombuffer(sample.data, np.uint8)
+        file["train/offsets"] = offsets
+        file["train/labels"] = np.array([sample.target for sample in samples], np.int64)
+
+
+# %%
+vlen, blob = setup.scratch / "vlen.h5", setup.scratch / "blob.h5"
+write_vlen(samples, vlen)
+write_blob(samples, blob)
+for path in (vlen, blob):
+    with h5py.File(path) as file:
+        print(path.name, *(f"  {name} {item.shape} {item.dtype}" for name, item in file["train"].items()))
+
+# %% [markdown]
+# > **Predict.** How many bytes does the data set `images` itself take for one image of about 100 kB?
+
+# %%
+with h5py.File(vlen) as file:
+    images = file["train/images"]
+    print(images.id.get_storage_size() / len(images), "bytes per row; the image has", images[7].nbytes)
+    image = images[7].tobytes()
+with h5py.File(blob) as file:
+    start, stop = file["train/offsets"][7:9]
+    print(start, stop, file["train/data"][start:stop].tobytes() == image)
+
+# %% [markdown]
 # ![Strips of bytes: in HDF5 vlen, references lead to one heap per image; in HDF5 blob, images lie back to back and offsets follow.](pictures/bytes_of_formats.svg)
 #
 # *Compare the second and third strip. Not to scale: images fill nearly all of each file.*
 #
-# > **Predict.** How many bytes does the data set `images` itself take for one image of about 100 kB?
-
-# %%
-with h5py.File(vlen, "r") as file:
-    images = file[source.manifest.split]["images"]
-    row_bytes = images.id.get_storage_size() / len(images)
-    image = images[7]
-row_bytes, image.nbytes
-
-# %% [markdown]
 # A row holds a length and an address, nothing else. The image lies elsewhere, in a *heap*, and the library follows the
-# address for each read. The Jülich course's loaders read this layout. In the other one a sample is a slice:
-
-# %%
-with h5py.File(blob, "r") as file:
-    group = file[source.manifest.split]
-    start, stop = map(int, group["offsets"][7:9])
-    same = group["data"][start:stop].tobytes() == image.tobytes()
-start, stop, same
-
-# %% [markdown]
-# Two neighbours in `offsets` are start and stop, so n images have n + 1 offsets. That one more is forgotten by everybody
-# once.
+# address at each read. The Jülich course's loaders read this layout. In the blob a sample is a slice: two neighbours in
+# `offsets` are its start and its stop, so n images have n + 1 offsets. Everybody forgets that last one once.
 #
-# A last look inside: what does a file look like whose job was killed after ten of twenty images?
+# What does a file look like whose job was killed after ten of twenty images?
 
 # %%
-import numpy as np
-
 killed = setup.scratch / "killed.h5"
 with h5py.File(killed, "w") as file:
-    rows = file.create_dataset("train/images", (20,), h5py.vlen_dtype(np.uint8))
     file["train/targets"] = np.zeros(20, np.int16)
+    rows = file.create_dataset("train/images", 20, h5py.vlen_dtype(np.uint8))
     for index in range(10):
-        rows[index] = image
+        rows[index] = np.frombuffer(image, np.uint8)
 
 # %%
-from smallfiles import formats
 from smallfiles.errors import SmallfilesError
 
-with h5py.File(killed, "r") as file:
+with h5py.File(killed) as file:
     print("h5py: image 15 has", len(file["train/images"][15]), "bytes, and no error")
 try:
     len(formats.open(killed))
@@ -124,131 +132,253 @@ except SmallfilesError as error:
 # %% [markdown]
 # The file opens, and it has the full shape. So `pack` writes under another name, and publishes only a complete file.
 
-# %% [markdown] id="writing"
+# %% [markdown] id="writing" tags=["optional"]
 # ## 2 · Write bytes, not a list of them
 #
-# Many scripts turn the bytes of a file into an array by `np.array(list(data))`. NumPy has `np.frombuffer` for that.
+# *Optional, 5 minutes.* Many scripts turn the bytes of a file into an array with `np.array(list(data))`. NumPy has
+# `np.frombuffer` for that.
 #
-# > **Predict.** How many times as long does the first one take for one image: 2 times, 100 times, or more than 1,000 times?
+# > **Predict.** How many times as fast is the second one for one image: 2 times, 100 times, or more than 1,000 times?
 
 # %%
-from timeit import repeat
+from smallfiles import measure
 
-from helpers.experiments import nb04 as bench
-
-samples = bench.load(source)
 data = samples[7].data
-list_s = min(repeat(lambda: bench.by_list(data), number=1, repeat=5))
-buffer_s = min(repeat(lambda: bench.by_buffer(data), number=100, repeat=5)) / 100
-
-# %%
-show.say(
-    f"For {len(data):,} bytes: through a list {list_s * 1e3:.1f} ms, from the buffer {buffer_s * 1e6:.1f} µs, "
-    f"**{list_s / buffer_s:,.0f} times** as fast."
-)
+ways = {
+    "np.array(list(data))": lambda: np.array(list(data), dtype=np.uint8),
+    "np.frombuffer(data)": lambda: np.frombuffer(data, np.uint8),
+}
+print(measure.compare(ways, rounds=5))
 
 # %% [markdown]
-# `list(data)` makes a list entry of each byte, 8 bytes for one. `np.frombuffer` looks at the bytes where they are. Now
-# write whole files: images from memory, all layouts in turn, in five rounds whose order changes.
+# `list(data)` makes a list entry of 8 bytes for each byte. `np.frombuffer` looks at the bytes where they are. Now whole
+# files, and our writer, which lays out the file with HDF5 and then writes the bytes past the library:
 
 # %%
-writes = bench.bench_writes(samples, setup.scratch)
+from smallfiles.formats import hdf5
+from smallfiles.samples import Schema
 
-# %%
-from helpers import figures as plots
+few, out = samples[:60], setup.scratch / "write.h5"
+sizes = [len(sample.data) for sample in few]
+schema = Schema(len(few), sum(sizes), max(sizes))
 
-slowest = "vlen from np.array(list(…))"
-show.figure(plots.throughput(writes, reference=slowest), alt=plots.alt_text(writes, reference=slowest))
+
+def write_ours():
+    out.unlink(missing_ok=True)
+    hdf5.write(few, out, schema=schema, digest=False)
+    return len(few)
+
+
+ways = {
+    "vlen": lambda: write_vlen(few, out) or len(few),
+    "blob": lambda: write_blob(few, out) or len(few),
+    "blob in gzip chunks": lambda: write_blob(few, out, chunks=(1 << 20,), compression="gzip") or len(few),
+    "blob by our writer": write_ours,
+}
+figures.bars(measure.compare(ways, rounds=5, unit="images written"))
 
 # %% [markdown]
-# Bars are medians, dots are single runs. A row of variable length needs a place in a heap; a blob needs none. Our writer
-# is told the sizes beforehand: it lets HDF5 lay out the file, and then writes the bytes past the library. The last two
-# bars cut the blob into chunks. The next part asks what those, and the time for compression, buy.
+# A row of variable length needs a place in a heap; a blob needs none. The last bar but one cuts the blob into *chunks*
+# and compresses them. The next part asks what that buys.
 
-# %% [markdown] id="reading"
+# %% [markdown] id="reading" tags=["core"]
 # ## 3 · Read one sample at random
 #
 # Training reads samples in random order. HDF5 can store a data set *contiguous*, as one run, or in *chunks*, which can be
 # compressed. A chunk is fetched and unpacked as a whole, even for one byte of it.
 #
-# > **Predict.** Images have about 100 kB and chunks 1 MiB. How many bytes are read for each byte of an image? Does gzip
-# > reduce that?
+# > **Predict.** Images have about 100 kB and chunks 1 MiB. How many bytes are read per byte of an image that is
+# > delivered? Does gzip reduce that?
 
 # %%
-reads = bench.bench_random_reads(samples, setup.scratch)
+guess = ...  # bytes read per byte delivered, from 1 MiB chunks
 
 # %%
-show.figure(plots.throughput(reads, reference="vlen"), alt=plots.alt_text(reads, reference="vlen"))
+layouts = {"vlen": vlen, "blob": blob}
+for name, compression in {"1 MiB chunks": None, "gzip chunks": "gzip"}.items():
+    layouts[name] = setup.scratch / f"{name}.h5"
+    write_blob(samples, layouts[name], chunks=(1 << 20,), compression=compression)
 
-# %%
-costs = {record.name: record.extra["read_per_delivered"] for record in reads}
-for name, cost in costs.items():
-    print(f"{name:26} {cost:5.1f} bytes read for each byte delivered")
 
-# %%
-chunks, packed_chunks = costs["blob in 1 MiB chunks"], costs["blob in gzip chunks"]
-show.say(
-    f"Contiguous storage reads {costs['blob']:.1f} bytes for each byte delivered, chunks read {chunks:.1f}. "
-    f"gzip saves {1 - packed_chunks / chunks:.0%} of that."
-)
+def reader_of(opened):
+    """A function that reads one sample of an open file."""
+    group = opened["train"]
+    if "images" in group:
+        return group["images"].__getitem__
+    data, offsets = group["data"], group["offsets"][...]
+    return lambda index: data[offsets[index] : offsets[index + 1]]
+
 
 # %% [markdown]
-# A JPEG is compressed already. The rates are those of a warm page cache, where vain bytes are cheap. On a parallel file system they come over the
-# network. Chunks are made for slices of large arrays; for samples that are read whole, use contiguous storage. (HDF5 keeps
-# the last chunks in a cache. A real data set is larger than any cache, so it was set to 1 MiB here.)
-#
-# Our reader asks HDF5 only *where* the bytes lie, closes the file, and reads them itself. `mmap` maps the file into
-# memory, `pread` asks for each sample with one call. Which is faster depends on the machine; the reader takes `pread`
-# on parallel file systems. How much of the time was the library's?
+# h5py also reads from a Python file object. So a file that counts shows what the library fetches:
+
 
 # %%
-from smallfiles.measure import ratio
+import io
 
-by_name = {record.name: record for record in reads}
-for name, other in (("vlen by our reader", "vlen"), ("blob by our pread", "blob"), ("blob", "vlen")):
-    factor = ratio(by_name[name], by_name[other]).median
-    print(f"{name:20} {factor:5.1f} times as fast as {other}")
 
-# %% [markdown] id="fork"
+class CountingFile(io.FileIO):
+    count = 0
+
+    def readinto(self, buffer):
+        got = super().readinto(buffer)
+        self.count += got
+        return got
+
+
+read_per_byte = {}
+order = np.random.default_rng(0).permutation(len(samples))[:60]
+for name, path in layouts.items():
+    with CountingFile(path) as file, h5py.File(file, rdcc_nbytes=1 << 20) as opened:
+        read, before = reader_of(opened), file.count
+        delivered = sum(len(read(index)) for index in order)
+        read_per_byte[name] = (file.count - before) / delivered
+title = f"Chunks cost {read_per_byte['1 MiB chunks']:.0f} bytes read per byte delivered, a blob {read_per_byte['blob']:.1f}"
+figures.bars(read_per_byte, title, x="bytes read per byte delivered", guess=guess)
+
+# %% [markdown]
+# A JPEG is compressed already, so gzip saves next to nothing. (HDF5 keeps the last chunks in a cache, of 1 MiB here. A
+# real data set is larger than any cache.) And the speed? We hash every byte, so that nobody can win by not reading.
+# The last two are our reader: it asks HDF5 only *where* the bytes lie, closes the file, and reads them itself.
+
+# %%
+from functools import partial
+
+import xxhash
+
+
+def read_all(read):
+    for index in order:
+        xxhash.xxh3_64_intdigest(read(index))
+    return len(order)
+
+
+opened = {name: h5py.File(path, rdcc_nbytes=1 << 20) for name, path in layouts.items()}
+ways = {name: partial(read_all, reader_of(file)) for name, file in opened.items()}
+for access in ("pread", "mmap"):
+    ways[f"our reader of blob, {access}"] = partial(read_all, hdf5.open(blob, access=access).read)
+figures.bars(measure.compare(ways, rounds=5, unit="images"))
+
+# %% [markdown]
+# These rates are those of a warm page cache, where bytes that are read in vain are cheap. On a parallel file system they
+# come over the network. Chunks are made for slices of large arrays; samples that are read whole belong in contiguous
+# storage. `mmap` maps the file into memory, `pread` asks for each sample with one call; our reader takes `pread` on
+# parallel file systems.
+
+# %%
+for file in opened.values():
+    file.close()
+
+# %% [markdown] id="fork" tags=["core"]
 # ## 4 · Open the file in the worker
 #
 # A DataLoader forks its workers: each is a copy of the parent, with the same open files. An open file has an *offset*,
-# the place where the next read begins, and the copies share it. If one worker seeks and another one reads, it reads the
-# wrong place.
-#
-# People meet this as wrong data, or as odd errors from inside HDF5: see
-# [pytorch#11887](https://github.com/pytorch/pytorch/issues/11887) and
-# [pytorch#3415](https://github.com/pytorch/pytorch/issues/3415).
-#
-# Five ways to open one file, each in a process of its own with a time limit. Four forked workers read for a second and
-# compare every sample with the truth.
-#
-# > **Predict.** Which of the five give wrong samples? Will there be an error?
+# the place where the next read begins, and all copies share it. If one worker seeks and another one reads, it reads at
+# the wrong place. Here are the eight lines that many people write first:
+
 
 # %%
-one_file = setup.scratch / "fork.h5"
-bench.write_blob(samples, one_file)
-trials = bench.fork_trials(one_file)
+import torch
 
-# %%
-for trial in trials:
-    moved = "moves the offset" if trial.moves_offset else "leaves the offset"
-    print(f"{trial.way:34} {moved:18} {trial.reads:8,} reads {trial.wrong:7,} wrong {trial.errors:3} errors")
 
-# %%
-from helpers.experiments.nb04.forktrap import in_words
+class OpenedInInit(torch.utils.data.Dataset):  # do not copy this
+    def __init__(self, file):
+        self.group = h5py.File(file, "r")["train"]
+        self.offsets = self.group["offsets"][...]
 
-show.say(in_words(trials))
+    def __len__(self):
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index):
+        start, stop = self.offsets[index : index + 2]
+        return index, self.group["data"][start:stop].tobytes()
+
 
 # %% [markdown]
-# The second column is the cause. Before the fork, the experiment looked whether one read moved the file's offset. HDF5's
-# default driver can be built in two ways. With `pread` it names the place in each read and needs no offset; without, it
-# seeks and reads. The `stdio` driver and a Python file object, as it is used for remote files, always seek.
+# We read three epochs with two workers and compare each sample with what was packed. h5py gets the file once by its
+# path, and once as a Python file object, as people do for remote files.
+
+# %%
+from torch.utils.data import DataLoader
+
+truth = [xxhash.xxh3_64_intdigest(sample.data) for sample in samples]
+
+
+def hashed(batch):  # runs in the worker
+    return [(index, xxhash.xxh3_64_intdigest(data)) for index, data in batch]
+
+
+def count_wrong(dataset, workers=2, epochs=3):
+    settings = {"multiprocessing_context": "fork", "timeout": 60} if workers else {}
+    loader = DataLoader(dataset, 16, shuffle=True, num_workers=workers, collate_fn=hashed, **settings)
+    read = [pair for _ in range(epochs) for batch in loader for pair in batch]
+    wrong = sum(digest != truth[index] for index, digest in read)
+    return f"{wrong:4} of {len(read)} samples are wrong"
+
+
+# %% [markdown]
+# > **Predict.** Which of these four runs give wrong samples? Will there be an error?
+
+# %%
+for name, file in {"by path": blob, "file object": blob.open("rb")}.items():
+    dataset = OpenedInInit(file)
+    for workers in (0, 2):
+        print(f"{name:12} {workers} workers: {count_wrong(dataset, workers)}")
+    dataset.group.file.close()
+
+# %% [markdown]
+# With a file object and two workers some samples are wrong, without any error. (How many is chance; if there are none, run
+# the cell again.) Whether they are wrong *by path* depends on how
+# HDF5 was built: with `pread`, it names the place in each read and needs no offset; otherwise it seeks and reads. So the
+# same program is right on one machine and wrong on the next. People meet this as wrong data or as odd errors from inside
+# HDF5 ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887),
+# [pytorch#3415](https://github.com/pytorch/pytorch/issues/3415)).
 #
-# So the same program can be right on one machine and wrong on the next. Do not rely on the driver: open the file in the
-# process that reads it, at its first read. This also cures a second trouble. From Python 3.14 on, workers on Linux are
-# not simply forked any more ([pytorch#138957](https://github.com/pytorch/pytorch/issues/138957)), and all that the parent
-# gives them is pickled:
+# Do not rely on the driver. Open the file at the first read, in the process that reads:
+
+
+# %%
+import os
+
+
+class OpenedInWorker(torch.utils.data.Dataset):
+    def __init__(self, path, split="train"):
+        self.path, self.split, self.process = path, split, None
+        with h5py.File(path, "r") as file:  # closed again before anybody forks
+            self.count = len(file[split]["offsets"]) - 1
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        if self.process != os.getpid():  # the first read of this process
+            group = h5py.File(self.path, "r")[self.split]
+            self.data, self.offsets, self.process = group["data"], group["offsets"][...], os.getpid()
+        start, stop = self.offsets[index : index + 2]
+        return index, self.data[start:stop].tobytes()
+
+
+# %%
+class ByOurReader(torch.utils.data.Dataset):
+    def __init__(self, path):
+        self.reader = formats.open(path)  # opens its handle at the first read, in each process
+
+    def __len__(self):
+        return len(self.reader)
+
+    def __getitem__(self, index):
+        return index, bytes(self.reader.read(index))
+
+
+for dataset in (OpenedInWorker(blob), ByOurReader(blob)):
+    dataset[0]  # the parent reads, and then forks
+    print(f"{type(dataset).__name__:15} {count_wrong(dataset)}")
+
+# %% [markdown]
+# A second trouble has the same cure. From Python 3.14 on, workers on Linux are not simply forked any more
+# ([pytorch#138957](https://github.com/pytorch/pytorch/issues/138957)), and all that the parent gives them is pickled. An
+# open file cannot be pickled, a path can. (Your class must then be in a module: a worker cannot import it from a
+# notebook. That is why the cells above ask for `"fork"`.)
 
 # %%
 import pickle
@@ -258,42 +388,45 @@ with h5py.File(blob, "r") as file:
         pickle.dumps(file)
     except TypeError as error:
         print("h5py.File:", error)
-reader = formats.open(blob)
-bytes(reader.read(0))[:2], f"our reader after a read: {len(pickle.dumps(reader))} bytes"
+print("our reader, after a read:", len(pickle.dumps(dataset.reader)), "bytes")
 
-# %% [markdown]
-# The reader leaves its handle behind when it is pickled, and it remembers in which process it opened. The exercise asks
-# you to do the same in a few lines.
-
-# %% [markdown] id="locks"
+# %% [markdown] id="locks" tags=["optional"]
 # ## 5 · Meet the file lock
 #
-# HDF5 locks the whole file at each opening, so that nobody reads what somebody else is writing.
+# *Optional, 5 minutes.* HDF5 locks the whole file at each opening, so that nobody reads what somebody else is writing. In
+# the next cell this kernel holds a file open, and a second process asks for it.
 #
-# > **Predict.** One process has the file open for reading. May another one read it? Write to it? And if the first one
+# > **Predict.** This kernel has the file open for reading. May another process read it? Write to it? And if this kernel
 # > has it open for writing?
 
 # %%
-attempts = bench.lock_attempts(one_file)
-for attempt in attempts:
-    result = "opened" if attempt.opened else "refused"
-    print(f"held for {attempt.held_for}   {attempt.opener:42} {result}")
+import subprocess
 
-# %%
-refused = [attempt for attempt in attempts if not attempt.opened]
-show.say(f"{len(refused)} of {len(attempts)} attempts were refused.")
-for message in {attempt.message for attempt in refused}:
-    print(message)
+ASK = "import h5py, sys; h5py.File(sys.argv[1], sys.argv[2])"
+LATE = "import os; import h5py; os.environ['HDF5_USE_FILE_LOCKING'] = 'FALSE'; h5py.File(sys.argv[1], sys.argv[2])"
+
+
+def ask(mode, code=ASK, **variables):
+    """What another process gets that opens the file."""
+    command = [sys.executable, "-c", f"import sys; {code}", str(blob), mode]
+    end = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True)
+    return "opened" if end.returncode == 0 else end.stderr.strip().splitlines()[-1][:75]
+
+
+for held in ("r", "r+"):
+    with h5py.File(blob, held):
+        print(f"held for {held}:  read {ask('r')}")
+        print(f"             write {ask('r+')}")
+        print(f"             read, variable set before import: {ask('r', HDF5_USE_FILE_LOCKING='FALSE')}")
+        print(f"             read, variable set after import: {ask('r', LATE)}")
 
 # %% [markdown]
-# A notebook that somebody forgot to close is enough to stop a job that appends. Some parallel file systems have no locks at all;
-# then even reading fails, with "No locks available"
-# ([h5py#1101](https://github.com/h5py/h5py/issues/1101)). For files that nobody changes any more, switch locks off: by
-# `h5py.File(path, locking=False)`, or by the variable `HDF5_USE_FILE_LOCKING=FALSE`. Compare the two lines above that
-# differ only in *when* the variable was set.
+# A notebook that somebody forgot to close is enough to stop a job that appends. Some parallel file systems have no locks
+# at all; then even reading fails, with "No locks available"
+# ([h5py#1101](https://github.com/h5py/h5py/issues/1101)). For files that nobody changes any more, switch locks off: with
+# `h5py.File(path, locking=False)`, or with the variable `HDF5_USE_FILE_LOCKING=FALSE`, set before HDF5 is imported.
 #
-# Our reader takes no lock. Files of ours carry a mark, written last, that they are complete; without it they are refused.
-# Never switch locks off for a file that is still being written.
+# Do not switch them off for a file that somebody is writing. The lock is then right.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -304,10 +437,10 @@ for message in {attempt.message for attempt in refused}:
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# The same packing as one line of a job. Choose `-O layout=vlen` instead if Jülich's loaders shall read the file.
+# The same packing as one line of a job. Choose `-O layout=vlen` instead if Jülich's loaders are to read the file.
 
 # %%
-show.command(config, "DATA_FOLDER", "train.h5")
+show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "train.h5")
 
 # %% [markdown] id="key-points"
 # ## Key points
@@ -316,8 +449,44 @@ show.command(config, "DATA_FOLDER", "train.h5")
 # - `np.array(list(data))` makes an object of each byte; `np.frombuffer` looks at them where they are.
 # - Chunks are read whole, and JPEG does not shrink: store samples contiguous.
 # - Workers share the offset of a file that was opened before them: open it in the process that reads.
-# - "Unable to lock file" means that somebody has it open, or that there are no locks; switch them off only for files that
+# - "Unable to lock file" means that somebody has it open, or that there are no locks. Switch them off only for files that
 #   are complete.
+
+# %% [markdown] id="quiz"
+# ## Check yourself
+#
+# **1.** A colleague's training works with `num_workers=0`, and its loss does not fall with 4 workers. There is no error.
+# Where do you look first? (a) At the learning rate. (b) At where the file is opened. (c) At the number of CPUs.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(b)**. Workers that share an offset return other images than their labels say. (a) The learning rate did not change
+# with the workers. (c) Too few CPUs make loading slow, not wrong.
+#
+# </details>
+#
+# **2.** Your JPEG files are to be stored with `chunks=True, compression="gzip"`, "to save space". What happens?
+# (a) The file becomes much smaller. (b) Random reads fetch and unpack many times the bytes. (c) Writing gets faster.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(b)**. A chunk is read whole, for one image of it. (a) JPEG is compressed already; gzip saves a percent or two. (c)
+# Compressing takes time for every byte, as the second figure shows.
+#
+# </details>
+#
+# **3.** Reading on scratch fails with "unable to lock file", and nobody writes to this file any more. What do you do?
+# (a) Copy the file. (b) Set `os.environ["HDF5_USE_FILE_LOCKING"]` after the imports. (c) Open it with `locking=False`.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(c)**. The file is complete, so no lock is needed. (a) A copy on the same file system meets the same lock. (b) HDF5
+# reads the variable when it is loaded; after the import it is too late, as section 5 showed.
+#
+# </details>
 
 # %% [markdown] id="next"
 # ## Next

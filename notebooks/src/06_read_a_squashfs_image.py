@@ -91,9 +91,8 @@ reader.key(7), reader.target(7), reader.classes[reader.target(7)], reader.span(7
 # %%
 from helpers.experiments import nb06 as squashfs
 from smallfiles.measure import BenchConfig
-from helpers.experiments.nb04 import load
 
-samples = load(source, 12 << 20)
+samples = list(reader)[:120]
 quick = BenchConfig(repeats=3, count=60)
 measured = squashfs.bench_settings(samples, setup.scratch, config=quick)
 
