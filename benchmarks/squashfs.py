@@ -19,56 +19,41 @@ from pysquashfs import pack
 from pysquashfs.info import RECOMMENDED
 from pysquashfs.writer.folder import folder_items
 from smallfiles.errors import PackError
-from smallfiles.measure.config import BenchConfig
-from smallfiles.measure.protocol import Case, Outcome, interleaved
-from smallfiles.measure.record import Failed, Record
+from smallfiles.measure.bench import Bench
+from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.scratch import memory_folder
-from smallfiles.measure.squashfs.ways import record_of
 
 _SPARE_BYTES = 64 << 20
-_PACKING = "packing an image"
 _LIMIT_S = 600
 
 
-def packing(
-    folder: Path, files: int, size: int, config: BenchConfig, notes: list[str], failed: list[Failed]
-) -> list[Record]:
+def packing(bench: Bench, folder: Path, files: int, size: int) -> None:
     """The same tree to memory, raw and without fragments, by us and by mksquashfs.
 
     Args:
+        bench: Gets the records.
         folder: The tree.
         files: How many are in it.
         size: Their bytes.
-        config: Repeats and seed.
-        notes: Gets what cannot be measured.
-        failed: Gets what fails.
     """
     if not shutil.which("mksquashfs"):
-        notes.append("packing was not measured: mksquashfs is not installed")
-        return []
+        bench.notes.append("packing was not measured: mksquashfs is not installed")
+        return
     with memory_folder(int(2.2 * size) + _SPARE_BYTES) as place:
         for path in folder.rglob("*"):  # both read it from memory
             if path.is_file():
                 path.read_bytes()
         cases = [
-            Case("pysquashfs", partial(_timed, _by_us, folder, place / "ours.sqfs", files, size)),
-            Case("mksquashfs", partial(_timed, _by_mksquashfs, folder, place / "theirs.sqfs", files, size)),
+            Case(name, partial(_timed, work, folder, place / "x.sqfs", files, size), format="squashfs")
+            for name, work in {"pysquashfs": _by_us, "mksquashfs": _by_mksquashfs}.items()
         ]
-        reasons: dict[str, str] = {}
-        outcomes = interleaved(cases, config.repeats, config.seed, _PACKING, reasons)
-        failed += [Failed(_PACKING, name, why) for name, why in reasons.items()]
-        return [
-            record_of(
-                _PACKING,
-                name,
-                found,
-                place=place,
-                samples=files,
-                seed=config.seed,
-                touched="every byte read and written",
-            )
-            for name, found in outcomes.items()
-        ]
+        bench.measure(
+            "packing an image",
+            cases,
+            place=place,
+            whole=(files, size),
+            touched="every byte read and written",
+        )
 
 
 def _timed(work: Callable[[Path, Path], None], folder: Path, out: Path, files: int, size: int) -> Outcome:

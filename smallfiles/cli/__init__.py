@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -153,19 +153,18 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any, 
 _python_shows = warnings.showwarning
 
 
-def main(argv: Sequence[str] | None = None, *, others: Mapping[str, str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line.
 
     Args:
         argv: The words after the program's name; None takes them from the process.
-        others: For each topic of `bench` the module with what others do.
 
     Returns:
         The exit code: 0 done, 1 failed with a sentence, 2 nonsensical, 3 nothing to verify with,
         130 interrupted.
     """
     lenient(sys.stdout, sys.stderr)
-    arguments = argparse.Namespace(others=others or {})
+    arguments = argparse.Namespace()
 
     def run(_: argparse.Namespace) -> int:
         try:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -15,8 +16,7 @@ from smallfiles import options
 from smallfiles.cli.arguments import Parser, Verbs, add_verb
 from smallfiles.cli.output import print_json, say
 from smallfiles.errors import OutputExistsError, ResourceError, UsageError
-from smallfiles.measure.config import FIELDS, BenchConfig
-from smallfiles.measure.loading.config import LoadBenchConfig
+from smallfiles.measure.config import FIELDS, BenchConfig, LoadBenchConfig
 
 if TYPE_CHECKING:
     from smallfiles.measure import Result
@@ -28,90 +28,115 @@ but itself. On a shared file system the number of operations is capped, and said
 smallfiles bench TOPIC --help. In a clone of the course `python -m benchmarks TOPIC` measures the software
 of others beside ours."""
 
-_EXAMPLES = {
-    "read": [
-        "smallfiles bench read train.arrow train.h5 train.tars",
-        "smallfiles bench read train.arrow --cache cold --save results/read.json",
-    ],
-    "pack": ["smallfiles bench pack data"],
-    "slow": ["smallfiles bench slow data --latency-ms 2 --repeats 5"],
-    "stage": ["smallfiles bench stage data --count 20000"],
-    "squashfs": ["smallfiles bench squashfs data --count 20000"],
-    "decode": ["smallfiles bench decode train.arrow --repeats 5"],
-    "load": ["smallfiles bench load train.arrow train.h5 train.tars --workers 2,4"],
-}
-_TOPICS = {
-    "read": (
+
+@dataclass(frozen=True)
+class Topic:
+    """Something to measure.
+
+    Args:
+        why: One line for the list of topics.
+        more: What one should know before using it.
+        examples: Complete command lines.
+        measure: The function, as `module:name`; takes what is measured and a configuration.
+        fields: Fields of the configuration that it makes use of; none given means all.
+        config: Its configuration.
+        several: Whether it takes several packed files, or one data set.
+        others: The module with what others do; for functions that take one.
+    """
+
+    why: str
+    more: str
+    examples: tuple[str, ...]
+    measure: str
+    fields: tuple[str, ...] = ()
+    config: type[BenchConfig] | type[LoadBenchConfig] = BenchConfig
+    several: bool = False
+    others: str = ""
+
+
+TOPICS = {
+    "read": Topic(
         "random and sequential reads of packed files",
         "Warm and cold, all files interleaved round by round; every byte is touched.",
+        (
+            "smallfiles bench read train.arrow train.h5 train.tars",
+            "smallfiles bench read train.arrow --cache cold --save results/read.json",
+        ),
+        "smallfiles.measure.reading:bench_reads",
+        FIELDS["read"],
+        several=True,
     ),
-    "pack": (
+    "pack": Topic(
         "packing warm data to memory",
         "Against plain concatenation, with peak memory.",
+        ("smallfiles bench pack data",),
+        "smallfiles.measure.packing:bench_packing",
+        FIELDS["pack"],
     ),
-    "slow": (
-        "packing a folder whose look-ups and opens take milliseconds",
-        "Against a script that reads one file after the other and against bare readers. It needs FUSE.",
-    ),
-    "stage": (
+    "stage": Topic(
         "copying a packed file to memory with every block checked",
         "Against dd and against cp -r of the same samples as small files: from memory, from a cold disk,\n"
         "and from a slow folder.",
+        ("smallfiles bench stage data --count 20000",),
+        "smallfiles.measure.staging:bench_staging",
+        FIELDS["stage"],
     ),
-    "squashfs": (
+    "squashfs": Topic(
         "one raw image of a folder",
         "Random reads by pysquashfs, by PySquashfsImage and through the mounts that this machine allows;\n"
         "cold reads by threads.",
+        ("smallfiles bench squashfs data --count 20000",),
+        "smallfiles.measure.squashfs:bench_squashfs",
+        FIELDS["squashfs"],
     ),
-    "decode": (
+    "decode": Topic(
         "turning JPEGs in memory into pixels and crops",
         "Random crops of 224 x 224, with one and two at work, and decoding alone by each decoder.",
+        ("smallfiles bench decode train.arrow --repeats 5",),
+        "smallfiles.measure.decoding:bench_decoding",
+        FIELDS["decode"],
     ),
-    "load": (
+    "load": Topic(
         "whole epochs of training crops",
         "By processes, threads and through a ring; where the time of a batch goes.",
+        ("smallfiles bench load train.arrow train.h5 train.tars --workers 2,4",),
+        "smallfiles.measure.loading:bench_loading",
+        config=LoadBenchConfig,
+        several=True,
     ),
 }
-_SEVERAL = ("read", "load")
 
 
 def add(verbs: Verbs) -> None:
     """Add the verb."""
-    examples = [line for lines in _EXAMPLES.values() for line in lines]
+    examples = [line for topic in TOPICS.values() for line in topic.examples]
     parser = add_verb(verbs, "bench", "measure reading, packing and loading, with spread", _MORE, examples)
     topics = parser.add_subparsers(title="topics", dest="what", metavar="TOPIC")
-    for name, (why, more) in _TOPICS.items():
-        _add_topic(add_verb(topics, name, why, more, _EXAMPLES[name]), name)
+    for name, topic in TOPICS.items():
+        _add_topic(add_verb(topics, name, topic.why, topic.more, topic.examples), name, topic)
 
 
-def _add_topic(parser: Parser, name: str) -> None:
-    what = "packed files" if name in _SEVERAL else "a data set" + ", or a packed file" * (name == "decode")
-    metavar = "OUT" if name in _SEVERAL else "DIR"
+def _add_topic(parser: Parser, name: str, topic: Topic) -> None:
+    what = "packed files" if topic.several else "a data set" + ", or a packed file" * (name == "decode")
+    metavar = "OUT" if topic.several else "DIR"
     parser.add_argument("paths", nargs="*", type=Path, metavar=metavar, help=what)
-    options.add_flags(parser, _config_type(name), FIELDS.get(name, ()))
-    if name == "slow":
-        parser.add_argument(
-            "--latency-ms", type=float, default=2.0, metavar="T", help="milliseconds of an operation"
-        )
+    options.add_flags(parser, topic.config, topic.fields)
     parser.add_argument("--save", type=Path, metavar="R.json", help="write the records here")
-    parser.set_defaults(run=run)
-
-
-def _config_type(topic: str) -> type[BenchConfig] | type[LoadBenchConfig]:
-    return LoadBenchConfig if topic == "load" else BenchConfig
+    parser.set_defaults(run=run, topic=topic)
 
 
 def config_of(arguments: argparse.Namespace) -> Any:
     """The configuration that a parsed command line means."""
-    return options.from_args(_config_type(arguments.what), arguments)
+    return options.from_args(arguments.topic.config, arguments)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, show, keep."""
+    from smallfiles.measure.record import save
+
     config = config_of(arguments)
     if arguments.save is not None:
         _check_place(arguments.save)
-    _warn(arguments, config)
     began = perf_counter()
     result = _measured(arguments, config)
     for note in result.notes:
@@ -124,24 +149,8 @@ def run(arguments: argparse.Namespace) -> int:
             next_step="Try it by itself, or measure others",
         )
     if arguments.save is not None:
-        from smallfiles.measure import save
-
         save(result.records, arguments.save, result.failed)
     return 0
-
-
-def _warn(arguments: argparse.Namespace, config: Any) -> None:
-    """Say so if this is a login node and the work, as far as one can tell beforehand, is heavy."""
-    from smallfiles.machine import warn_on_login_node
-    from smallfiles.measure.example import PACKED, SAMPLE_BYTES
-    from smallfiles.measure.methods import methods
-    from smallfiles.measure.packing import FORMATS
-
-    runs = config.repeats * (2 * len(FORMATS) + len(methods(arguments.others.get("pack", ""))))
-    if arguments.what == "read":
-        conditions = len(config.orders) * len(config.caches)
-        runs = config.repeats * conditions * (len(arguments.paths) or len(PACKED))
-    warn_on_login_node("measuring", size_bytes=runs * config.count * SAMPLE_BYTES)
 
 
 def _check_place(save: Path) -> None:
@@ -163,61 +172,29 @@ def _check_place(save: Path) -> None:
 
 def _measured(arguments: argparse.Namespace, config: Any) -> Result:
     """Measure what was given, or a synthetic data set, which is gone afterwards."""
-    from smallfiles.measure.example import example, packed_example
+    from smallfiles.machine import warn_on_login_node
+    from smallfiles.measure.scratch import PACKED, SAMPLE_BYTES, example, packed_example
 
-    several = arguments.what in _SEVERAL
-    if not several and len(arguments.paths) > 1:
+    topic: Topic = arguments.topic
+    if not topic.several and len(arguments.paths) > 1:
         raise UsageError(
             f"{len(arguments.paths)} data sets were given",
             expected="one, or none to make one",
             next_step="Measure them one after the other",
         )
-    measure = _measures(arguments)
-    others = arguments.others.get(arguments.what)
-    if others is not None:
-        measure = partial(measure, others=others)
+    candidates = len(arguments.paths) or len(PACKED)  # as far as one can tell beforehand
+    warn_on_login_node("measuring", size_bytes=config.repeats * candidates * config.count * SAMPLE_BYTES)
+    module, _, name = topic.measure.partition(":")
+    measure: Callable[..., Result] = getattr(importlib.import_module(module), name)
+    if topic.others:
+        measure = partial(measure, others=topic.others)
     if arguments.paths:
-        return measure(arguments.paths if several else arguments.paths[0], config)
-    made: Callable[[int, int], AbstractContextManager[Any]] = packed_example if several else example
-    with made(config.count, config.seed) as found:
+        return measure(arguments.paths if topic.several else arguments.paths[0], config)
+    with (packed_example if topic.several else example)(config.count, config.seed) as found:
         return measure(found, config)
 
 
-def _measures(arguments: argparse.Namespace) -> Callable[..., Result]:
-    """The function that measures a topic; imported when it is needed."""
-    if arguments.what == "read":
-        from smallfiles.measure import bench_reads
-
-        return bench_reads
-    if arguments.what == "pack":
-        from smallfiles.measure import bench_packing
-
-        return bench_packing
-    if arguments.what == "slow":
-        from smallfiles.measure.slow import bench_slow
-        from smallfiles.slowfs import SlowConfig
-
-        return partial(bench_slow, slow=SlowConfig(latency_s=arguments.latency_ms / 1e3))
-    if arguments.what == "stage":
-        from smallfiles.measure.staging import bench_staging
-
-        return bench_staging
-    if arguments.what == "squashfs":
-        from smallfiles.measure.squashfs import bench_squashfs
-
-        return bench_squashfs
-    if arguments.what == "decode":
-        from smallfiles.measure.decoding import bench_decoding
-
-        return bench_decoding
-    from smallfiles.measure.loading import bench_loading
-
-    return bench_loading
-
-
 def _show(arguments: argparse.Namespace, result: Result, seconds: float) -> None:
-    from dataclasses import asdict
-
     from smallfiles.measure.loading.shown import tables
     from smallfiles.measure.table import summary
 

@@ -8,19 +8,21 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from smallfiles import options
 from smallfiles.options import option
 
 Cache: TypeAlias = Literal["warm", "cold"]
 Order: TypeAlias = Literal["random", "sequential"]
+Mode: TypeAlias = Literal["processes", "threads", "ring"]
+Filter: TypeAlias = Literal["antialias", "linear"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 _ALL = ("repeats", "count", "reference", "seed")
 FIELDS = {
     "read": (*_ALL, "orders", "caches", "cap"),
     "pack": (*_ALL, "cap"),
-    "slow": (*_ALL, "cap"),
     "stage": (*_ALL, "caches", "cap"),
     "squashfs": (*_ALL, "caches", "cap"),
     "decode": _ALL,
@@ -49,3 +51,28 @@ class BenchConfig:
         """The command that does the same run."""
         own = options.words(self, FIELDS[what])
         return shlex.join(["smallfiles", "bench", what, *targets, *own])
+
+
+@dataclass(frozen=True)
+class LoadBenchConfig:
+    """How to measure loaders; its fields are the flags of `bench load`."""
+
+    repeats: int = option(5, "rounds", least=1)
+    count: int = option(3000, "samples of an epoch at most, the first of each file, or to make", least=1)
+    workers: tuple[int, ...] = option((2,), "processes or threads to measure with", least=1, metavar="N,N")
+    modes: tuple[Mode, ...] = option(MODES, "where batches are made", flag="mode", metavar="M,M")
+    only: tuple[str, ...] = option((), "only what has this name; repeatable", metavar="NAME", many=True)
+    batch: int = option(64, "samples in a batch", least=1)
+    prefetch: int = option(2, "batches that each worker makes ahead", least=1)
+    size: int = option(224, "of the training crops", least=1, metavar="PIXELS")
+    filter: Filter = option("antialias", "how pixels are scaled; loaders of others say theirs by name")
+    reference: str | None = option(None, "ratios against this one; the first if not given", metavar="NAME")
+    seed: int = option(0, "of orders, crops and rounds", least=0, metavar="S")
+    cap: bool = option(True, "no limit on a shared file system; ask your site first")
+
+    def __post_init__(self) -> None:
+        options.check(self)
+
+    def to_cli(self, targets: Sequence[str] = ()) -> str:
+        """The command that does the same run."""
+        return shlex.join(["smallfiles", "bench", "load", *targets, *options.words(self)])

@@ -11,7 +11,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from smallfiles.sources import Source
 
 Method: TypeAlias = Callable[[Sequence[str], Sequence[int], Path], None]
 
@@ -47,3 +50,10 @@ def imported(name: str, others: str) -> Method:
     if name in modules:
         importlib.import_module(modules[name])
     return methods(others)[name]
+
+
+def listed(source: Source) -> tuple[list[str], list[int]]:
+    """Paths and labels of a data set of plain files, as such scripts take them; captions are 0."""
+    paths = [f"{source.store.root}/{path}" for path in source.manifest.paths.to_pylist()]  # type: ignore[attr-defined]
+    targets = source.manifest.targets.to_pylist()
+    return paths, [max(target, 0) if isinstance(target, int) else 0 for target in targets]

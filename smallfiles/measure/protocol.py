@@ -16,6 +16,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -55,11 +56,17 @@ class Case:
         name: Unique in its run.
         run: Does it once and times itself, so that preparation stays outside.
         warm_up: Whether one run before the first round is thrown away.
+        format: For its record: of the packed file; the name if not given.
+        place: For its record: something on its file system; the topic's if not given.
+        workers: For its record: processes or threads at work.
     """
 
     name: str
     run: Callable[[], Outcome]
     warm_up: bool = True
+    format: str = ""
+    place: Path | None = None
+    workers: int = 1
 
 
 def interleaved(
@@ -118,6 +125,29 @@ def attempt(name: str, run: Callable[[], _Result], failed: dict[str, str] | None
         return None
 
 
+def long_enough(run: Callable[[], Outcome], least_s: float = 0.2, most: int = 20) -> Callable[[], Outcome]:
+    """Run something so often at a time that the clock can see it.
+
+    The first call, which is for warming up, runs it once; the quickest so far tells how often the next do.
+
+    Args:
+        run: Times itself.
+        least_s: What a call should take at least.
+        most: How often it is run at a time at most.
+    """
+    quickest_s = math.inf
+
+    def several() -> Outcome:
+        nonlocal quickest_s
+        runs = [run() for _ in range(min(most, max(1, math.ceil(least_s / quickest_s))))]
+        seconds = sum(each.seconds for each in runs)
+        quickest_s = min(quickest_s, max(seconds / len(runs), 1e-9))
+        samples, size = sum(each.samples for each in runs), sum(each.bytes for each in runs)
+        return Outcome(samples, size, seconds, runs[0].extra)
+
+    return several
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Functions that were timed side by side.
@@ -144,7 +174,7 @@ class Comparison:
 
     def seconds(self, name: str) -> float:
         """Median duration of one call."""
-        return Spread.of([run.seconds / run.extra["calls"] for run in self.runs[name]]).median
+        return Spread.of([(run.extra["units"] or 1) / run.rate_per_s for run in self.runs[name]]).median
 
     def times(self, name: str, reference: str = "") -> Spread:
         """How many times as fast a function is as another, paired round by round.
@@ -221,13 +251,13 @@ def compare(
         >>> sorted(result.runs)
         ['len', 'sum']
     """
-    failed: dict[str, str] = {}
-    cases = []
+    cases, failed = [], dict[str, str]()
     for name, function in functions.items():
-        calls = attempt(name, partial(_calls_of_a_run, function), failed) if before is None else 1
-        if calls:
-            cases.append(Case(name, partial(_timed, function, calls, before), warm_up=False))
-    found = interleaved(cases, rounds, seed, " and ".join(functions), failed) if cases else {}
+        run = partial(_timed, function, before)
+        cases.append(
+            Case(name, run if before else long_enough(run, _RUN_S, _MOST_CALLS), warm_up=before is None)
+        )
+    found = interleaved(cases, rounds, seed, " and ".join(functions), failed)
     if not found:
         told = "; ".join(f"{name}: {why}" for name, why in failed.items()) or "there is none"
         raise UsageError(
@@ -236,25 +266,16 @@ def compare(
             next_step="Call it alone to see where it stops",
         )
     runs = {name: tuple(found[name]) for name in functions if name in found}
-    counted = all(run.extra["counted"] for each in runs.values() for run in each)
+    counted = all(run.extra["units"] is not None for each in runs.values() for run in each)
     return Comparison(runs, unit if counted else "", failed, machine.describe())
 
 
-def _calls_of_a_run(function: Callable[[], object]) -> int:
-    """How many calls make a run that the clock can see; the first call of all says little about it."""
-    seconds = _timed(function, 1, None).seconds
-    if seconds < _RUN_S:
-        seconds = _timed(function, 1, None).seconds
-    return min(_MOST_CALLS, math.ceil(_RUN_S / max(seconds, 1e-9)))
-
-
-def _timed(function: Callable[[], object], calls: int, before: Callable[[], object] | None) -> Outcome:
+def _timed(function: Callable[[], object], before: Callable[[], object] | None) -> Outcome:
     if before is not None:
         before()
     began = perf_counter()
-    for _ in range(calls):
-        answer = function()
+    answer = function()
     seconds = perf_counter() - began
-    counted = isinstance(answer, int) and not isinstance(answer, bool)
-    count = answer if isinstance(answer, int) and counted else 1
-    return Outcome(calls * count, 0, seconds, {"calls": calls, "counted": counted})
+    if isinstance(answer, int) and not isinstance(answer, bool):
+        return Outcome(answer, 0, seconds, {"units": answer})
+    return Outcome(1, 0, seconds, {"units": None})

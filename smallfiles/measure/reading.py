@@ -13,29 +13,26 @@ sample. So the cache is emptied and filled by reading before anything warm is me
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from math import ceil
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 import xxhash
 
-from smallfiles import formats, machine
+from smallfiles import formats
 from smallfiles.errors import ResourceError, UsageError
 from smallfiles.measure import cache as page_cache
+from smallfiles.measure.bench import Bench
 from smallfiles.measure.config import BenchConfig, Cache, Order
-from smallfiles.measure.neighbour import allowance
-from smallfiles.measure.protocol import Case, Outcome, attempt, interleaved
-from smallfiles.measure.record import Failed, Record, Result, versions_of
+from smallfiles.measure.protocol import Case, Outcome, long_enough
+from smallfiles.measure.record import Result
 from smallfiles.samples import Reader
 
 TOUCHED = "every byte hashed (xxh3_64)"
-_RUN_S = 0.2
-_MOST_PASSES = 20
 _NAMES = {"files": "plain files"}
 _PACKAGES = ("smallfiles", "numpy", "pyarrow", "h5py", "xxhash")
 
@@ -66,20 +63,27 @@ def bench_reads(paths: Sequence[Path], config: BenchConfig | None = None) -> Res
         ResourceError: Only cold reads were asked for, and the cache cannot be dropped here.
     """
     config = config or BenchConfig()
-    targets = _targets(paths)
-    caches, notes = _possible_caches(paths, config.caches)
+    bench, targets = Bench(config, _PACKAGES), _targets(paths)
+    first = targets[0]
+    caches = _possible_caches(paths, config.caches, bench.notes)
     runs = len(targets) * len(config.orders) * len(caches) * (config.repeats + 1)
-    allowed = allowance(paths, min(config.count, targets[0].samples), runs, cap=config.cap)
-    notes += [allowed.note] if allowed.note else []
-    records: list[Record] = []
-    failed: list[Failed] = []
+    allowed = bench.allowed(paths, min(config.count, first.samples), runs)
     for state in caches:
         for order in config.orders:
-            reasons: dict[str, str] = {}
-            capped = bool(allowed.note)
-            records += _one_condition(targets, config, order, state, allowed.samples, capped, reasons)
-            failed += [Failed(f"{order} reads", name, why, state) for name, why in reasons.items()]
-    return Result(tuple(records), tuple(notes), tuple(failed))
+            indices = _indices(first.samples, allowed.samples, order, config.seed)
+            sums: dict[str, int] = {}
+            cases = []
+            for target in targets:
+                read = partial(_read_all, target, indices, sums)
+                run: Callable[[], Outcome] = partial(_cold, target, indices, read, sums)
+                if state == "warm":
+                    run = _warm(target, indices, read, capped=bool(allowed.note))
+                cases.append(Case(target.name, run, state == "warm", target.format, target.path))
+            whole = (first.samples, first.bytes)
+            what = f"{order} reads"
+            bench.measure(what, cases, place=first.path, whole=whole, touched=TOUCHED, cache=state)
+            _same_bytes(sums, targets, order)
+    return bench.result()
 
 
 def _targets(paths: Sequence[Path]) -> list[Target]:
@@ -118,47 +122,14 @@ def _distinct(targets: list[Target]) -> list[Target]:
     return [replace(target, name=name) for target, name in zip(targets, names, strict=True)]
 
 
-def _possible_caches(paths: Sequence[Path], wanted: Sequence[Cache]) -> tuple[list[Cache], list[str]]:
+def _possible_caches(paths: Sequence[Path], wanted: Sequence[Cache], notes: list[str]) -> Sequence[Cache]:
     if "cold" not in wanted or all(page_cache.can_be_cold(path) for path in paths):
-        return list(wanted), []
+        return wanted
     note = "cold reads cannot be measured here: these files lie in memory (tmpfs), which has no other copy"
     if "warm" not in wanted:
         raise ResourceError(note, expected="files on a disk or server", next_step="Use --cache warm")
-    return ["warm"], [note]
-
-
-def _one_condition(
-    targets: list[Target],
-    config: BenchConfig,
-    order: Order,
-    state: Cache,
-    samples: int,
-    capped: bool,
-    failed: dict[str, str],
-) -> list[Record]:
-    sums: dict[str, int] = {}
-    cases = []
-    for target in targets:
-        indices = _indices(target.samples, samples, order, config.seed)
-        run: Callable[[], Outcome] = functools.partial(_run_cold, target, indices, sums)
-        if state == "warm":
-            passes = attempt(target.name, functools.partial(_warmed, target, indices, capped), failed)
-            if passes is None:
-                continue
-            run = functools.partial(_run_warm, target, indices, passes, sums)
-        cases.append(Case(target.name, run, warm_up=False))
-    outcomes = interleaved(cases, config.repeats, config.seed, f"{order} reads, {state}", failed)
-    measured = [target for target in targets if target.name in outcomes]
-    _same_bytes({target.name: sums[target.name] for target in measured}, measured, order)
-    return [_record(target, outcomes[target.name], order, state, config.seed) for target in measured]
-
-
-def _warmed(target: Target, indices: list[int], capped: bool) -> int:
-    """Fill the cache, and learn how many passes make a run."""
-    if capped:
-        return 1
-    _fill_by_reading(target, indices)
-    return _calibrated(target, indices)
+    notes.append(note)
+    return ("warm",)
 
 
 def _indices(total: int, samples: int, order: Order, seed: int) -> list[int]:
@@ -168,12 +139,30 @@ def _indices(total: int, samples: int, order: Order, seed: int) -> list[int]:
     return chosen
 
 
-def _fill_by_reading(target: Target, indices: list[int]) -> None:
-    """Warm the cache in the same way for all formats, however they were written."""
-    if page_cache.can_be_cold(target.path):
-        with contextlib.suppress(ResourceError):  # where the cache cannot be emptied, warm is what is there
-            page_cache.drop(_files(target, indices))
-    _read_all(target, sorted(indices))
+def _warm(
+    target: Target, indices: list[int], read: Callable[[], Outcome], *, capped: bool
+) -> Callable[[], Outcome]:
+    """Runs with a full cache; the first, which is thrown away, fills it in the same way for all formats."""
+    run, filled = long_enough(read, most=1 if capped else 20), capped
+
+    def warm() -> Outcome:
+        nonlocal filled
+        if not filled:
+            with contextlib.suppress(
+                ResourceError
+            ):  # where the cache cannot be emptied, warm is what is there
+                if page_cache.can_be_cold(target.path):
+                    page_cache.drop(_files(target, indices))
+            _read_all(target, sorted(indices), {})
+            filled = True
+        return run()
+
+    return warm
+
+
+def _cold(target: Target, indices: list[int], read: Callable[[], Outcome], sums: dict[str, int]) -> Outcome:
+    page_cache.drop(_files(target, indices), clean=target.name in sums)
+    return read()
 
 
 def _files(target: Target, indices: list[int]) -> list[Path]:
@@ -185,40 +174,15 @@ def _files(target: Target, indices: list[int]) -> list[Path]:
     return [span[0] for span in spans if span is not None]
 
 
-def _calibrated(target: Target, indices: list[int]) -> int:
-    """Read once, to learn how many passes make a run long enough to time."""
-    seconds = _read_all(target, indices).seconds
-    return min(_MOST_PASSES, max(1, ceil(_RUN_S / max(seconds, 1e-6))))
-
-
-def _run_warm(target: Target, indices: list[int], passes: int, sums: dict[str, int]) -> Outcome:
-    runs = [_read_all(target, indices) for _ in range(passes)]
-    sums[target.name] = int(runs[0].extra["sum"])
-    return Outcome(
-        sum(run.samples for run in runs),
-        sum(run.bytes for run in runs),
-        sum(run.seconds for run in runs),
-        {"open_s": runs[0].extra["open_s"]},
-    )
-
-
-def _run_cold(target: Target, indices: list[int], sums: dict[str, int]) -> Outcome:
-    page_cache.drop(_files(target, indices), clean=target.name in sums)
-    run = _read_all(target, indices)
-    sums[target.name] = int(run.extra["sum"])
-    return Outcome(run.samples, run.bytes, run.seconds, {"open_s": run.extra["open_s"]})
-
-
-def _read_all(target: Target, indices: list[int]) -> Outcome:
-    """One pass with a reader of its own; opening is timed apart."""
+def _read_all(target: Target, indices: list[int], sums: dict[str, int]) -> Outcome:
+    """One pass with a reader of its own; opening is timed apart, and what came is summed up."""
     began = perf_counter()
     with closing(formats.open(target.path, target.format)) as reader:
         reader.size(indices[0])  # opens, since readers open late
         opened = perf_counter()
-        read_bytes, total = _touch(reader, indices)
+        read_bytes, sums[target.name] = _touch(reader, indices)
         ended = perf_counter()
-    extra = {"open_s": opened - began, "sum": total}
-    return Outcome(len(indices), read_bytes, ended - opened, extra)
+    return Outcome(len(indices), read_bytes, ended - opened, {"open_s": opened - began})
 
 
 def _touch(reader: Reader, indices: list[int]) -> tuple[int, int]:
@@ -239,26 +203,3 @@ def _same_bytes(sums: dict[str, int], targets: list[Target], order: Order) -> No
             expected="files packed from one data set in one order",
             next_step="Run verify on each, and pack them with equal --shuffle",
         )
-
-
-def _record(target: Target, outcomes: list[Outcome], order: Order, state: Cache, seed: int) -> Record:
-    seconds = sorted(outcome.seconds for outcome in outcomes)
-    opened = sorted(float(outcome.extra["open_s"]) for outcome in outcomes)
-    return Record(
-        what=f"{order} reads",
-        name=target.name,
-        format=target.format,
-        rates_per_s=tuple(outcome.rate_per_s for outcome in outcomes),
-        samples=outcomes[0].samples,
-        bytes=outcomes[0].bytes,
-        seconds=seconds[len(seconds) // 2],
-        filesystem=machine.filesystem(target.path).kind,
-        cache=state,
-        touched=TOUCHED,
-        set_samples=target.samples,
-        set_bytes=target.bytes,
-        seed=seed,
-        extra={"open_s": opened[len(opened) // 2]},
-        machine=machine.describe(),
-        versions=versions_of(_PACKAGES),
-    )

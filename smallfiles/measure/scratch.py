@@ -1,4 +1,4 @@
-"""A private folder in memory for the time of a measurement, always emptied.
+"""A private folder for the time of a measurement, always emptied; synthetic data sets in it.
 
 `/dev/shm` is memory that looks like a folder: whatever stays there takes it from every later job on
 the node. So the folder is ours alone (0700), goes at the end, on Ctrl-C and on SIGTERM, and what a
@@ -9,7 +9,6 @@ and a job that exceeds it is killed without a word. Notebook 07 teaches it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import signal
@@ -20,10 +19,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from smallfiles import machine
+from smallfiles import locks, machine
 from smallfiles.errors import ResourceError
 
 MEMORY = Path("/dev/shm")
+SAMPLE_BYTES = 110_000
+PACKED = ("set.files", "set.arrow", "set.h5", "set.tars", "set.sqfs")
 _PREFIX = "smallfiles-bench-"
 _LOCK = "lock"
 _SPARE_BYTES = 256 << 20
@@ -43,11 +44,14 @@ def memory_folder(need_bytes: int, parent: Path = MEMORY) -> Iterator[Path]:
     _check_room(need_bytes, parent)
     _sweep(parent)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))  # mode 0700
+    lock = locks.try_lock(folder / _LOCK, shared=False)  # let go when we die, so that a sweep knows the dead
     try:
-        with _locked(folder), _terminated_as_exit():
+        with _terminated_as_exit():
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
 
 
 def _check_room(need_bytes: int, parent: Path) -> None:
@@ -66,14 +70,6 @@ def _check_room(need_bytes: int, parent: Path) -> None:
         )
 
 
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold a lock that the kernel lets go when we die, so that a sweep knows the dead."""
-    with (folder / _LOCK).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-
-
 def _sweep(parent: Path) -> None:
     """Remove folders of our runs that were killed before they could."""
     for folder in parent.glob(f"{_PREFIX}*"):
@@ -83,12 +79,10 @@ def _sweep(parent: Path) -> None:
 
 
 def _is_abandoned(lock_file: Path) -> bool:
-    try:
-        with lock_file.open("r") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-    except BlockingIOError:
-        return False
+    lock = locks.try_lock(lock_file, shared=False, create=False)
+    if lock is not None:
+        os.close(lock)
+    return lock is not None
 
 
 @contextlib.contextmanager
@@ -106,3 +100,31 @@ def _terminated_as_exit() -> Iterator[None]:
 
 def _leave(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
+
+
+@contextlib.contextmanager
+def example(count: int, seed: int) -> Iterator[Path]:
+    """A folder of `count` images in memory, so that no disk is in the way; gone when the block ends."""
+    with memory_folder(count * SAMPLE_BYTES) as folder:
+        yield _made(folder / "data", count, seed)
+
+
+@contextlib.contextmanager
+def packed_example(count: int, seed: int) -> Iterator[list[Path]]:
+    """The same in every format, on the storage of temporary files: cold reads are possible on a disk."""
+    from smallfiles import sources
+    from smallfiles.pack import PackConfig, pack
+
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as name:
+        source = sources.load(_made(Path(name) / "data", count, seed))
+        paths = [Path(name) / packed for packed in PACKED]
+        for path in paths:
+            pack(source, path, PackConfig(verify="none"))
+        yield paths
+
+
+def _made(out: Path, count: int, seed: int) -> Path:
+    from smallfiles.sources import synthetic
+
+    synthetic.make(out, "folder", count=count, seed=seed, classes=min(10, count))
+    return out

@@ -22,14 +22,14 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 
-from smallfiles import machine, slowfs, sources, staging
+from smallfiles import slowfs, sources, staging
 from smallfiles.errors import MissingPackageError, ResourceError
 from smallfiles.formats.output import writing
 from smallfiles.measure import cache as page_cache
+from smallfiles.measure.bench import Bench
 from smallfiles.measure.config import BenchConfig, Cache
-from smallfiles.measure.neighbour import allowance
-from smallfiles.measure.protocol import Case, Outcome, interleaved
-from smallfiles.measure.record import Failed, Record, Result, versions_of
+from smallfiles.measure.protocol import Case, Outcome
+from smallfiles.measure.record import Result
 from smallfiles.measure.scratch import memory_folder
 from smallfiles.pack import PackConfig, pack
 from smallfiles.slowfs import SlowConfig
@@ -37,7 +37,6 @@ from smallfiles.slowfs import SlowConfig
 DD = "dd bs=4M"
 STAGE = "stage, digest checked"
 CP = "cp -r of small files"
-_FORMATS = {DD: "arrow", STAGE: "arrow", CP: "files"}
 SLOW_SAMPLES = 600
 _SLOW = SlowConfig()
 _LIMIT_S = 600
@@ -45,18 +44,13 @@ _SPARE_BYTES = 64 << 20
 
 
 def bench_staging(
-    source: Path,
-    config: BenchConfig | None = None,
-    *,
-    root: Path | None = None,
-    slow: SlowConfig | None = _SLOW,
+    source: Path, config: BenchConfig | None = None, *, slow: SlowConfig | None = _SLOW
 ) -> Result:
     """Measure how fast a packed file comes to memory, beside `dd` and beside its small files.
 
     Args:
         source: A folder, an archive or a manifest.
         config: Repeats, samples at most, seed; `cold` among its caches adds copies from a cold disk.
-        root: Where the files of a manifest are, if it does not say.
         slow: The storage that the slow folder imitates; None leaves that out.
 
     Returns:
@@ -67,23 +61,20 @@ def bench_staging(
         ResourceError: Memory has no room for two sets and a copy, or a command failed.
     """
     config = config or BenchConfig()
-    found = sources.load(source, root=root)
-    allowed = allowance([source], min(config.count, len(found.manifest)), 2, cap=config.cap)
-    chosen = replace(found, manifest=found.manifest.select(range(min(allowed.samples, len(found.manifest)))))
-    notes = [allowed.note] if allowed.note else []
-    failed: list[Failed] = []
+    bench = Bench(config, ("smallfiles", "xxhash", "numpy"))
+    found = sources.load(source)
+    allowed = bench.allowed([source], min(config.count, len(found.manifest)), 2)
+    chosen = _first(found, allowed.samples)
     with memory_folder(4 * _size(chosen) + _SPARE_BYTES) as memory:
-        records = _warm(_packed(chosen, memory, allowed.in_flight), memory / "to", config, failed)
-    with memory_folder(_size(chosen) + _SPARE_BYTES) as memory, _on_disk() as disk:
-        if "cold" in config.caches and not page_cache.can_be_cold(disk):
-            notes.append(f"cold copies were not measured: {disk.parent} lies in memory")
-        elif "cold" in config.caches:
-            records += _cold(_packed(chosen, disk, allowed.in_flight), memory / "to", config, failed)
-    try:
-        records += _slow(chosen, config, slow, failed) if slow is not None else []
-    except ResourceError as error:
-        notes.append(f"a slow folder was not measured: {error.got}")
-    return Result(tuple(records), tuple(notes), tuple(failed))
+        _measure(bench, "staging to memory", _packed(chosen, memory, allowed.in_flight), memory / "to")
+    if "cold" in config.caches:
+        _measure_cold(bench, chosen, allowed.in_flight)
+    if slow is not None:
+        try:
+            _measure_slow(bench, chosen, slow)
+        except ResourceError as error:
+            bench.notes.append(f"a slow folder was not measured: {error.got}")
+    return bench.result()
 
 
 @dataclass(frozen=True)
@@ -96,8 +87,12 @@ class _Packed:
     bytes: int
 
 
+def _first(source: sources.Source, samples: int) -> sources.Source:
+    return replace(source, manifest=source.manifest.select(range(min(samples, len(source.manifest)))))
+
+
 def _size(source: sources.Source) -> int:
-    return sum(source.store.size(path) for path in source.manifest.paths.to_pylist())
+    return sum(map(source.store.size, source.manifest.paths.to_pylist()))
 
 
 def _packed(source: sources.Source, folder: Path, in_flight: int | None = None) -> _Packed:
@@ -107,103 +102,87 @@ def _packed(source: sources.Source, folder: Path, in_flight: int | None = None) 
     return packed
 
 
-@contextmanager
-def _on_disk() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="smallfiles-bench-") as folder:
-        yield Path(folder)
+def _measure_cold(bench: Bench, source: sources.Source, in_flight: int | None) -> None:
+    """From a disk whose cache forgets all that is copied before each run; names and inodes stay known."""
+    with (
+        memory_folder(_size(source) + _SPARE_BYTES) as memory,
+        tempfile.TemporaryDirectory(prefix="smallfiles-bench-") as disk,
+    ):
+        if not page_cache.can_be_cold(Path(disk)):
+            bench.notes.append(f"cold copies were not measured: {Path(disk).parent} lies in memory")
+            return
+        packed = _packed(source, Path(disk), in_flight)
+        files = [packed.file, *page_cache.files_of(packed.tree)]
+        page_cache.drop(files)
+        forget = partial(page_cache.drop, files, clean=True)
+        _measure(bench, "staging to memory", packed, memory / "to", "cold", forget)
 
 
-def _warm(packed: _Packed, to: Path, config: BenchConfig, failed: list[Failed]) -> list[Record]:
-    return _measured("staging to memory", "warm", packed, to, config, failed)
-
-
-def _cold(packed: _Packed, to: Path, config: BenchConfig, failed: list[Failed]) -> list[Record]:
-    """The cache forgets all that is copied before each run; names and inodes stay known."""
-    files = [packed.file, *page_cache.files_of(packed.tree)]
-    page_cache.drop(files)
-    forget = partial(page_cache.drop, files, clean=True)
-    return _measured("staging to memory", "cold", packed, to, config, failed, before=forget)
-
-
-def _slow(
-    source: sources.Source, config: BenchConfig, slow: SlowConfig, failed: list[Failed]
-) -> list[Record]:
+def _measure_slow(bench: Bench, source: sources.Source, slow: SlowConfig) -> None:
     """Fewer samples, since `cp -r` waits for each; the rate does not depend on how many."""
-    few = replace(source, manifest=source.manifest.select(range(min(SLOW_SAMPLES, len(source.manifest)))))
+    few = _first(source, SLOW_SAMPLES)
     with memory_folder(3 * _size(few) + _SPARE_BYTES) as memory:
         real = memory / "storage"
         real.mkdir()
         packed = _packed(few, real)
         with slowfs.mounted(real, slow) as shown:
             seen = replace(packed, file=shown.path / packed.file.name, tree=shown.path / packed.tree.name)
-            return _measured(f"staging at {slow.summary()}", "warm", seen, memory / "to", config, failed)
+            _measure(bench, f"staging at {slow.summary()}", seen, memory / "to")
 
 
-def _measured(
+def _measure(
+    bench: Bench,
     what: str,
-    cache: Cache,
     packed: _Packed,
     to: Path,
-    config: BenchConfig,
-    failed: list[Failed],
+    cache: Cache = "warm",
     before: Callable[[], object] = lambda: None,
-) -> list[Record]:
-    runs = _runs(packed.file, packed.tree, to, packed.samples, packed.bytes)
+) -> None:
+    dd = ["dd", f"if={packed.file}", f"of={to / packed.file.name}", "bs=4M", "status=none"]
+    cp = ["cp", "-r", str(packed.tree), str(to)]
 
-    def run(name: str) -> Outcome:
+    def run(copy: Callable[[], float]) -> Outcome:
         before()
-        return runs[name]()
+        with _emptied(to):
+            return Outcome(packed.samples, packed.bytes, copy())
 
-    cases = [Case(name, partial(run, name)) for name in runs]
-    reasons: dict[str, str] = {}
-    outcomes = interleaved(cases, config.repeats, config.seed, f"{what}, {cache}", reasons)
-    failed += [Failed(what, name, why, cache) for name, why in reasons.items()]
-    kind = machine.filesystem(packed.file).kind
-    return [_record(what, name, found, kind, cache, packed, config.seed) for name, found in outcomes.items()]
-
-
-def _runs(
-    packed: Path, tree: Path, to: Path, samples: int, set_bytes: int
-) -> dict[str, Callable[[], Outcome]]:
-    dd = ["dd", f"if={packed}", f"of={to / packed.name}", "bs=4M", "status=none"]
-    cp = ["cp", "-r", str(tree), str(to)]
-
-    def stage() -> Outcome:
-        with _emptied(to), staging.staged(packed, to, config=staging.StageConfig(leave_bytes=0)) as copy:
-            return Outcome(samples, set_bytes, copy.seconds)
-
-    return {
-        DD: lambda: _command(dd, to, samples, set_bytes),
-        STAGE: stage,
-        CP: lambda: _command(cp, to, samples, set_bytes),
-    }
+    cases = [
+        Case(DD, partial(run, partial(_command, dd)), format="arrow"),
+        Case(STAGE, partial(run, partial(_staged, packed.file, to)), format="arrow"),
+        Case(CP, partial(run, partial(_command, cp)), format="files"),
+    ]
+    whole = (packed.samples, packed.bytes)
+    bench.measure(
+        what, cases, place=packed.file, whole=whole, touched="every byte read and written", cache=cache
+    )
 
 
-def _command(words: list[str], to: Path, samples: int, set_bytes: int) -> Outcome:
+def _staged(file: Path, to: Path) -> float:
+    with staging.staged(file, to, config=staging.StageConfig(leave_bytes=0)) as copy:
+        return copy.seconds
+
+
+def _command(words: list[str]) -> float:
+    """Seconds that a command takes."""
     if shutil.which(words[0]) is None:
         raise MissingPackageError(
             f"the command {words[0]} is not here",
             expected="it, to compare with",
             next_step="Measure on a machine that has the usual commands",
         )
-    with _emptied(to):
-        began = perf_counter()
-        try:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
-        except subprocess.TimeoutExpired:
-            raise ResourceError(
-                f"{words[0]} did not finish in {_LIMIT_S} s",
-                expected="it to copy the samples",
-                next_step="Measure fewer samples with --count",
-            ) from None
-        seconds = perf_counter() - began
-    if done.returncode:
+    began = perf_counter()
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+        why = f"failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}" if done.returncode else ""
+    except subprocess.TimeoutExpired:
+        why = f"did not finish in {_LIMIT_S} s"
+    if why:
         raise ResourceError(
-            f"{words[0]} failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}",
+            f"{words[0]} {why}",
             expected="it to copy the samples",
             next_step="Measure fewer samples with --count",
         )
-    return Outcome(samples, set_bytes, seconds)
+    return perf_counter() - began
 
 
 @contextmanager
@@ -215,25 +194,3 @@ def _emptied(to: Path) -> Iterator[None]:
         yield
     finally:
         shutil.rmtree(to, ignore_errors=True)
-
-
-def _record(
-    what: str, name: str, outcomes: list[Outcome], kind: str, cache: Cache, packed: _Packed, seed: int
-) -> Record:
-    return Record(
-        what=what,
-        name=name,
-        format=_FORMATS[name],
-        rates_per_s=tuple(outcome.rate_per_s for outcome in outcomes),
-        samples=outcomes[0].samples,
-        bytes=outcomes[0].bytes,
-        seconds=sorted(outcome.seconds for outcome in outcomes)[len(outcomes) // 2],
-        filesystem=kind,
-        cache=cache,
-        touched="every byte read and written",
-        set_samples=packed.samples,
-        set_bytes=packed.bytes,
-        seed=seed,
-        machine=machine.describe(),
-        versions=versions_of(("smallfiles", "xxhash", "numpy")),
-    )

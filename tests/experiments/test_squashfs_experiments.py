@@ -12,7 +12,7 @@ from pysquashfs import pack
 from smallfiles.cli import main
 from smallfiles.errors import ResourceError, UsageError
 from smallfiles.measure import BenchConfig
-from smallfiles.measure.squashfs import ways
+from smallfiles.measure import squashfs as ways
 from smallfiles.samples import Sample
 
 SAMPLES = [  # a little smaller when compressed, as photographs are

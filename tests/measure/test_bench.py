@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.__main__ import OTHERS
 from smallfiles import machine, sources
-from smallfiles.errors import FormatError, PackError, ResourceError, SmallfilesError, UsageError
+from smallfiles.errors import FormatError, ResourceError, SmallfilesError, UsageError
 from smallfiles.measure import (
     BenchConfig,
     Failed,
@@ -33,10 +33,9 @@ from smallfiles.measure import (
     workers,
 )
 from smallfiles.measure import cache as page_cache
-from smallfiles.measure.child import Task
-from smallfiles.measure.example import PACKED
 from smallfiles.measure.methods import methods
 from smallfiles.measure.protocol import Case, Outcome, interleaved
+from smallfiles.measure.scratch import PACKED
 from smallfiles.measure.table import aligned, summary, times
 from smallfiles.pack import PackConfig, pack
 
@@ -154,8 +153,8 @@ def test_what_failed_is_kept_with_the_records(tmp_path):
 
 def test_a_peer_that_cannot_be_imported_is_a_line_of_the_packing_table(tiny_folder, tmp_path, monkeypatch):
     (tmp_path / "webdataset.py").write_text("raise ImportError('libmagic is missing')\n")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    monkeypatch.setattr(packing, "FORMATS", ())
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(packing, "FORMATS", {})
     result = bench_packing(tiny_folder, BenchConfig(repeats=1, count=5), others=OTHERS["pack"])
     assert [each.name for each in result.records] == ["concatenation", "Jülich HDF5", "Jülich Arrow"]
     assert [(each.what, each.name) for each in result.failed] == [("packing", "webdataset")]
@@ -172,11 +171,11 @@ def test_a_file_that_cannot_be_read_is_a_line_and_the_others_are_measured(packed
         bench_reads([packed[0], cut], config)
     original, seen = reading._read_all, []
 
-    def fails(target, indices):
+    def fails(target, indices, sums):
         if target.format == "tar":
             seen.append(1)
             raise OSError(5, "Input/output error")
-        return original(target, indices)
+        return original(target, indices, sums)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "_read_all", fails)
@@ -497,7 +496,7 @@ def check_packing(folder, names, others=""):
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm")
 def test_packing_is_measured_in_processes_of_its_own_and_leaves_nothing_in_memory(tiny_folder, monkeypatch):
-    monkeypatch.setattr(packing, "FORMATS", ("tar",))
+    monkeypatch.setattr(packing, "FORMATS", {"tar": "x.tars"})
     check_packing(tiny_folder, ["concatenation", "tar, bare", "tar, hashed and verified"])
 
 
@@ -508,23 +507,20 @@ def test_packing_is_measured_beside_all_peers(tiny_folder):
     check_packing(tiny_folder, [*METHODS, *ours], OTHERS["pack"])
 
 
-def test_methods_that_pack_fewer_samples_are_named():
-    few = dataclasses.replace(record("Jülich HDF5"), samples=300)
-    most = dataclasses.replace(record("tar"), samples=3000)
-    assert packing._fewer([most, few]).endswith("it is slow: Jülich HDF5 (300)")
-    assert packing._fewer([most, most]) == ""
+def test_methods_that_pack_fewer_samples_are_named(tiny_folder, monkeypatch):
+    monkeypatch.setattr(packing, "SLOW_SAMPLES", 5)
+    monkeypatch.setattr(packing, "FORMATS", {"tar": "x.tars"})
+    result = bench_packing(tiny_folder, BenchConfig(repeats=1, count=20), others=OTHERS["pack"])
+    assert result.notes[-1].endswith("it is slow: Jülich HDF5 (5)")
 
 
-def test_memory_is_touched_once_and_let_go(tmp_path):
-    packing._touch_memory(tmp_path / "touched", (5 << 20) + 1)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_method_that_fails_is_named_with_its_last_words(tmp_path):
-    task = Task("tar", True, False, str(tmp_path / "no_such"), None, "out.tars", 1)
-    with pytest.raises(PackError, match=r"tar, bare failed.*no_such"):
-        packing._Runner(task, tmp_path)()
-    assert list(tmp_path.iterdir()) == []
+def test_a_format_that_fails_is_named_and_leaves_nothing(tiny_folder, monkeypatch):
+    monkeypatch.setattr(packing, "FORMATS", {"no such format": "x.tars"})
+    before = ours_in_memory()
+    result = bench_packing(tiny_folder, BenchConfig(repeats=1, count=5))
+    assert [each.name for each in result.records] == ["concatenation"]
+    assert [each.name.partition(", ")[2] for each in result.failed] == ["bare", "hashed and verified"]
+    assert all("no such format" in each.why for each in result.failed) and ours_in_memory() <= before
 
 
 @pytest.fixture

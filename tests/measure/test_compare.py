@@ -36,8 +36,7 @@ def test_functions_that_count_nothing_are_compared_by_calls():
 def test_what_takes_no_time_is_called_several_times_a_run():
     called = []
     result = measure.compare({"quick": lambda: called.append(1)}, rounds=2)
-    assert result.runs["quick"][0].extra["calls"] > 100
-    assert result.seconds("quick") < 0.001
+    assert len(called) > 100 and result.seconds("quick") < 0.001
 
 
 def test_before_each_run_something_is_done_that_is_not_timed():

@@ -15,6 +15,7 @@ from PIL import Image
 
 import benchmarks.loaders
 from benchmarks.__main__ import OTHERS
+from benchmarks.__main__ import main as with_others
 from benchmarks.loaders import PEERS, material
 from smallfiles import formats, sources
 from smallfiles.cli import main, parse
@@ -255,7 +256,7 @@ def test_a_peer_that_fails_is_one_line_and_costs_the_others_nothing(
     request.addfinalizer(lambda: sys.modules.pop("spdl", None))  # the parent is imported to find its parts
     words = [*("bench", "load", str(folder / "x.arrow"), "--repeats", "2", "--workers", "1,2"), "--json"]
     words += [*("--batch", "8", "--size", "32", "--only", "arrow, threads", "--only", "SPDL, antialias")]
-    assert main(words, others=OTHERS) == 0
+    assert with_others(words[1:]) == 0
     out, errors = capfd.readouterr()
     told = json.loads(out)
     assert [each["name"] for each in told["records"]] == ["arrow, threads"] * 2 + ["arrow, JPEG"]

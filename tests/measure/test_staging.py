@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -9,10 +10,8 @@ import pytest
 
 from helpers.figures import check_comparable
 from smallfiles import slowfs
-from smallfiles.errors import ResourceError
 from smallfiles.machine import nodelocal
 from smallfiles.measure import BenchConfig, Record, ratio, staging
-from smallfiles.measure.protocol import Outcome
 from smallfiles.slowfs import SlowConfig
 from smallfiles.sources import synthetic
 
@@ -81,18 +80,22 @@ def test_ours_is_timed_with_its_digest_checked(data: Path, monkeypatch: pytest.M
     assert len(seen) == 2  # once to warm up
 
 
-def test_a_command_that_fails_or_is_missing_is_a_sentence(
-    data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    with pytest.raises(ResourceError, match=r"cp failed: .*nothing"):
-        staging._command(["cp", str(tmp_path / "nothing"), "x"], tmp_path / "to", 1, 1)
-    assert not (tmp_path / "to").exists()
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(staging.MissingPackageError, match="dd is not here"):
-        staging._command(["dd"], tmp_path / "to", 1, 1)
+def test_a_command_that_fails_or_is_missing_is_a_line(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = left()
+    monkeypatch.setenv("PATH", os.pathsep.join([str(_failing(data.parent, "cp")), os.environ["PATH"]]))
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "dd" else name)
+    result = staging.bench_staging(data, BenchConfig(repeats=1, count=5, caches=("warm",)), slow=None)
+    assert [each.name for each in result.records] == [staging.STAGE]
+    assert {each.name: each.why for each in result.failed} == {
+        staging.DD: "the command dd is not here",
+        staging.CP: "cp failed: nothing there",
+    }
+    assert set(left()) <= set(before)
 
 
-def test_a_run_leaves_its_folder_empty(tmp_path: Path) -> None:
-    outcome = staging._command(["true"], tmp_path / "to", 3, 7)
-    assert isinstance(outcome, Outcome) and (outcome.samples, outcome.bytes) == (3, 7)
-    assert list(tmp_path.iterdir()) == []
+def _failing(folder: Path, name: str) -> Path:
+    command = folder / "bin" / name
+    command.parent.mkdir()
+    command.write_text("#!/bin/sh\necho nothing there >&2\nexit 1\n")
+    command.chmod(0o755)
+    return command.parent

@@ -24,9 +24,10 @@ import numpy as np
 from pysquashfs import SquashFS, libsquashfs, pack
 from pysquashfs.backend import Name as Backend
 from smallfiles.errors import UsageError
+from smallfiles.measure.bench import Bench
 from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.record import Record, Spread
-from smallfiles.measure.squashfs.ways import by_library, measured
+from smallfiles.measure.squashfs import PACKAGES, by_library, measure_reads
 from smallfiles.samples import Sample
 
 _REPEATS = 5
@@ -163,8 +164,9 @@ def bench_settings(
                 for name, image in images.items()
                 for backend in used
             }
-            records = measured(reads, len(picked), config, what="random reads", place=folder)
-        by_name = {record.name: record for record in records}
+            bench = Bench(config, PACKAGES)
+            measure_reads(bench, reads, len(picked), folder)
+        by_name = {record.name: record for record in bench.records}
         return [
             _described(name, image, {b: by_name[f"{name}/{b}"] for b in used})
             for name, image in images.items()

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from smallfiles.measure.loading.config import LoadBenchConfig
+from smallfiles.measure.config import LoadBenchConfig
 
 if TYPE_CHECKING:
     from smallfiles.measure.loading.run import bench_loading

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from smallfiles.measure.loading.config import MODES
+from smallfiles.measure.config import MODES
 from smallfiles.measure.record import Record
 
 _FEWEST_PARTS = ("threads", "processes", "ring")

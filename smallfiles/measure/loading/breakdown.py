@@ -22,7 +22,7 @@ from smallfiles.images import RandomResizedCrop
 from smallfiles.images.picture import open_picture
 from smallfiles.loading.batches import Array, Batch, Indices, Layout, SampleRngs
 from smallfiles.loading.makers import ImageBatches
-from smallfiles.measure.loading.config import LoadBenchConfig
+from smallfiles.measure.config import LoadBenchConfig
 from smallfiles.measure.loading.ours import first_of, transform_of
 from smallfiles.samples import Buffer, Reader
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from smallfiles import formats
 from smallfiles.images import RandomResizedCrop
-from smallfiles.measure.loading.config import LoadBenchConfig, Mode
+from smallfiles.measure.config import LoadBenchConfig, Mode
 from smallfiles.measure.loading.passes import Pass, taken
 from smallfiles.samples import Reader, Sample
 

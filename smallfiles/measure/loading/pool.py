@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from smallfiles.measure.config import LoadBenchConfig
 from smallfiles.measure.loading.breakdown import stages_of
-from smallfiles.measure.loading.config import LoadBenchConfig
 from smallfiles.measure.loading.ours import Ours, run_ours
 from smallfiles.measure.loading.passes import Pass
 from smallfiles.measure.loading.peer import Setting, peers_of

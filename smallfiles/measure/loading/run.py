@@ -18,7 +18,7 @@ import numpy as np
 
 from smallfiles import formats, machine
 from smallfiles.errors import UsageError
-from smallfiles.measure.loading.config import LoadBenchConfig
+from smallfiles.measure.config import LoadBenchConfig
 from smallfiles.measure.loading.ours import Ours, first_of
 from smallfiles.measure.loading.passes import Pass
 from smallfiles.measure.loading.peer import Maker, Peer, Setting, peers_of

@@ -1,44 +1,54 @@
-"""One image, read by our library, by another library, and through mounts, beside the folder it was made of.
+"""One raw image, read by our library, by another, and through mounts, beside the folder it is made of.
+
+    bench_ways(image, folder)            library, peers and mounts on one squashfs file
+    bench_squashfs(folder)               that, and cold reads by threads
 
 Every way opens and looks names up first, and then gives a function from a number to bytes, as a data set
 has it; so what is timed is reading alone. The order is random, one for all, and all bytes are compared
-outside of the clock.
+outside of the clock. Notebook 06 measures with it.
 
 The trap: a mount is quick in the second epoch, when the kernel has all names and pages in memory, and
-that is what a warm measurement shows. Notebook 06 says so.
+that is what a warm measurement shows. A few hundred photographs fit into caches that a real data set does
+not fit into.
 """
 
 from __future__ import annotations
 
+import importlib
 import io
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import xxhash
 
-from pysquashfs import SquashFS, SquashFSError, libsquashfs, mount
+from pysquashfs import SquashFS, SquashFSError, libsquashfs, mount, pack
 from pysquashfs.backend import Name as Backend
 from pysquashfs.mounting import how_to_mount
-from smallfiles import machine
+from pysquashfs.writer.folder import folder_items
 from smallfiles.errors import UsageError
-from smallfiles.measure.config import BenchConfig, Cache
-from smallfiles.measure.protocol import Case, Outcome, attempt, interleaved
-from smallfiles.measure.record import Failed, Record, versions_of
+from smallfiles.measure import cache as page_cache
+from smallfiles.measure.bench import Bench
+from smallfiles.measure.config import BenchConfig
+from smallfiles.measure.protocol import Case, Outcome, attempt, long_enough
+from smallfiles.measure.record import Failed, Record, Result
 
 Read: TypeAlias = Callable[[int], bytes | memoryview]
 Way: TypeAlias = Callable[[Path, Sequence[str]], AbstractContextManager[Read]]
 PLAIN = "plain files"
-TOUCHED = "every byte copied into memory"
-_PACKAGES = ("smallfiles", "numpy", "PySquashfsImage", "zstandard")
-_RUN_S = 0.15
-_MOST_PASSES = 20
+PACKAGES = ("smallfiles", "numpy", "PySquashfsImage", "zstandard")
+_TOUCHED = "every byte copied into memory"
 _RANDOM = "random reads"
+_THREADS = {"read_at, one after the other": 0, "read_many, 1 thread": 1, "read_many, 8 threads": 8}
+_BATCH = 64
 
 
 @contextmanager
@@ -138,21 +148,44 @@ def _refusal(image: Path, name: str) -> str:
         return error.got
 
 
+def bench_squashfs(folder: Path, config: BenchConfig | None = None, *, others: str = "") -> Result:
+    """Measure a raw image of a folder of files.
+
+    Args:
+        folder: The tree.
+        config: Repeats, files at most, seed; `cold` among its caches adds cold reads.
+        others: The module whose `packing` measures packing beside the tools of others.
+    """
+    config = config or BenchConfig()
+    bench = Bench(config, PACKAGES)
+    with tempfile.TemporaryDirectory(prefix="smallfiles-bench-") as place:
+        image = Path(place) / "image.sqfs"
+        packed = pack(image, folder_items(folder))
+        usable, notes = usable_ways(image)
+        bench.notes += notes
+        allowed = bench.allowed([folder], min(config.count, packed.files), config.repeats * (len(usable) + 2))
+        config = replace(config, count=allowed.samples)
+        _measure_ways(bench, image, folder, config, usable)
+        if "cold" in config.caches:
+            _measure_cold(bench, image, config)
+    if others:
+        importlib.import_module(others).packing(bench, folder, packed.files, packed.bytes)
+    return bench.result()
+
+
 def bench_ways(
     image: Path,
     folder: Path | None,
     config: BenchConfig | None = None,
     ways: Sequence[str] | None = None,
-    failed: list[Failed] | None = None,
 ) -> list[Record]:
-    """Random whole-file reads of one image, warm, in every way at hand.
+    """Random whole-file reads of one image, warm, in every way at hand; one that fails is left out and said.
 
     Args:
         image: A squashfs image.
         folder: The tree it was made of, to be measured beside; None leaves that out.
         config: Repeats, files at most, seed.
         ways: Some of `WAYS`; None takes all that can be gone here.
-        failed: Gets the ways that fail; None lets a failure end the measurement.
 
     Returns:
         One record a way; plain files first.
@@ -161,116 +194,98 @@ def bench_ways(
         UsageError: A way gave other bytes than the first.
     """
     config = config or BenchConfig()
-    chosen = usable_ways(image)[0] if ways is None else list(ways)
+    bench = Bench(config, PACKAGES)
+    _measure_ways(bench, image, folder, config, usable_ways(image)[0] if ways is None else ways)
+    for each in bench.failed:
+        warnings.warn(f"{each.name} failed: {each.why}", stacklevel=2)
+    return bench.records
+
+
+def _measure_ways(
+    bench: Bench, image: Path, folder: Path | None, config: BenchConfig, ways: Sequence[str]
+) -> None:
     with SquashFS(image, cache=False) as opened:
         names = [name for name in opened.paths if not name.startswith(".")]
     order = np.random.default_rng(config.seed).permutation(len(names))[: config.count]
     picked = [names[index] for index in order]
+    reasons: dict[str, str] = {}
     with ExitStack() as stack:
         reads = {} if folder is None else {PLAIN: stack.enter_context(plain_files(folder, picked))}
-        reasons: dict[str, str] | None = None if failed is None else {}
-        for way in chosen:
+        for way in ways:
             read = attempt(way, partial(stack.enter_context, WAYS[way](image, picked)), reasons)
             reads |= {} if read is None else {way: read}
-        for way in _same_bytes(reads, len(picked), reasons):
-            del reads[way]
-        records = measured(reads, len(picked), config, what=_RANDOM, place=image, failed=reasons)
-    if failed is not None and reasons:
-        failed += [Failed(_RANDOM, name, why) for name, why in reasons.items()]
-    return records
+        same = _same_bytes(reads, len(picked), reasons)
+        measure_reads(bench, {way: reads[way] for way in same}, len(picked), image)
+    bench.failed += [Failed(_RANDOM, name, why) for name, why in reasons.items()]
 
 
-def measured(
-    reads: dict[str, Read],
-    count: int,
-    config: BenchConfig,
-    *,
-    what: str,
-    place: Path,
-    failed: dict[str, str] | None = None,
-) -> list[Record]:
-    """Records of the same files read in several ways, interleaved.
+def measure_reads(bench: Bench, reads: Mapping[str, Read], count: int, place: Path) -> None:
+    """Read the same files in several ways, interleaved.
 
     Args:
+        bench: Gets the records.
         reads: By name of the way; open.
-        count: Of them.
-        config: Repeats and seed.
-        what: The operation.
+        count: Of the files.
         place: Something on the file system that is measured.
-        failed: Gets the reason of ways that fail; None lets a failure end the measurement.
     """
-    passes = {way: _passes(read, count) for way, read in reads.items()}
+    sizes = sum(len(read(number)) for read in [*reads.values()][:1] for number in range(count))
     cases = [
-        Case(way, partial(_pass, read, count, passes[way]), warm_up=False) for way, read in reads.items()
-    ]
-    outcomes = interleaved(cases, config.repeats, config.seed, what, failed)
-    return [
-        record_of(what, way, found, place=place, samples=count, seed=config.seed)
-        for way, found in outcomes.items()
-    ]
-
-
-def record_of(
-    what: str,
-    name: str,
-    outcomes: Sequence[Outcome],
-    *,
-    place: Path,
-    samples: int,
-    seed: int,
-    cache: Cache = "warm",
-    touched: str = TOUCHED,
-    extra: dict[str, Any] | None = None,
-) -> Record:
-    """A record with the conditions that all of these experiments share."""
-    seconds = sorted(outcome.seconds for outcome in outcomes)
-    return Record(
-        what=what,
-        name=name,
-        format="files" if name == PLAIN else "squashfs",
-        rates_per_s=tuple(outcome.rate_per_s for outcome in outcomes),
-        samples=outcomes[0].samples,
-        bytes=outcomes[0].bytes,
-        seconds=seconds[len(seconds) // 2],
-        filesystem=machine.filesystem(place).kind,
-        cache=cache,
-        touched=touched,
-        set_samples=samples,
-        set_bytes=outcomes[0].bytes * samples // max(1, outcomes[0].samples),
-        seed=seed,
-        extra=extra or {},
-        machine=machine.describe(),
-        versions=versions_of(_PACKAGES),
-    )
-
-
-def _passes(read: Read, count: int) -> int:
-    """Read once, which warms, and learn how many passes make a run long enough to time."""
-    seconds = _pass(read, count, 1).seconds
-    return min(_MOST_PASSES, max(1, round(_RUN_S / max(seconds, 1e-6))))
-
-
-def _pass(read: Read, count: int, passes: int) -> Outcome:
-    total, began = 0, perf_counter()
-    for _ in range(passes):
-        for number in range(count):
-            total += len(read(number))
-    return Outcome(passes * count, total, perf_counter() - began)
-
-
-def _same_bytes(reads: dict[str, Read], count: int, failed: dict[str, str] | None = None) -> list[str]:
-    """Refuse ways that give other bytes; names of those that fail to give any."""
-    sums = {
-        way: attempt(way, lambda read=read: [xxhash.xxh3_64_intdigest(read(n)) for n in range(count)], failed)  # type: ignore[misc]
+        Case(
+            way,
+            long_enough(partial(_pass, read, count), 0.15),
+            format="files" if way == PLAIN else "squashfs",
+        )
         for way, read in reads.items()
-    }
-    found = {way: told for way, told in sums.items() if told is not None}
+    ]
+    bench.measure(_RANDOM, cases, place=place, whole=(count, sizes), touched=_TOUCHED)
+
+
+def _pass(read: Read, count: int) -> Outcome:
+    began = perf_counter()
+    total = sum(len(read(number)) for number in range(count))
+    return Outcome(count, total, perf_counter() - began)
+
+
+def _same_bytes(reads: Mapping[str, Read], count: int, failed: dict[str, str]) -> list[str]:
+    """Names of the ways that give bytes; ways that give other bytes are refused."""
+
+    def hashes(read: Read) -> list[int]:
+        return [xxhash.xxh3_64_intdigest(read(number)) for number in range(count)]
+
+    tried = {way: attempt(way, partial(hashes, read), failed) for way, read in reads.items()}
+    found = {way: sums for way, sums in tried.items() if sums is not None}
     first = next(iter(found), "")
-    for way, told in found.items():
-        if told != found[first]:
+    for way, sums in found.items():
+        if sums != found[first]:
             raise UsageError(
                 f"{way} gave other bytes than {first}",
                 expected="the same files in all ways",
                 next_step="Make the image again from this folder",
             )
-    return [way for way in sums if way not in found]
+    return list(found)
+
+
+def _measure_cold(bench: Bench, image: Path, config: BenchConfig) -> None:
+    """Files in random order after the cache was emptied: one read at a time, and in announced batches."""
+    if not page_cache.can_be_cold(image):
+        bench.notes.append("cold reads were not measured: the image lies in memory")
+        return
+    with SquashFS(image, cache=False) as opened:
+        rows = np.random.default_rng(config.seed).permutation(len(opened))[: config.count].tolist()
+        size = sum(len(opened.view_at(row)) for row in rows)
+    cases = [
+        Case(name, partial(_read_cold, image, rows, threads), warm_up=False, format="squashfs")
+        for name, threads in _THREADS.items()
+    ]
+    bench.measure(_RANDOM, cases, place=image, whole=(len(rows), size), touched=_TOUCHED, cache="cold")
+
+
+def _read_cold(image: Path, rows: Sequence[int], threads: int) -> Outcome:
+    with SquashFS(image, "pure", cache=False) as opened:
+        page_cache.drop([image])
+        total, began = 0, perf_counter()
+        if not threads:
+            total = sum(len(opened.read_at(row)) for row in rows)
+        for first in range(0, len(rows) if threads else 0, _BATCH):
+            total += sum(map(len, opened.read_many(rows[first : first + _BATCH], threads=threads)))
+        return Outcome(len(rows), total, perf_counter() - began)
