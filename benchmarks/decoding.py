@@ -28,7 +28,7 @@ from PIL import Image
 from benchmarks.pipelines import METHODS
 from smallfiles.images.crops import random_resized
 from smallfiles.images.header import read_header
-from smallfiles.measure.decoding_methods import RATIO, SCALE, SIZE, Epoch, Peer
+from smallfiles.measure.decoding import RATIO, SCALE, SIZE, Epoch, Peer
 
 BATCH = 64
 _QUALITIES = (95, 92, 90, 87, 85, 80, 75, 70, 60, 50)

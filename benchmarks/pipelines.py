@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from smallfiles.images.crops import random_resized
-from smallfiles.measure.decoding_methods import RATIO, SCALE, SIZE, Method, One, Scale, plain
+from smallfiles.measure.decoding import RATIO, SCALE, SIZE, Method, One, Scale, plain
 
 
 def _by_opencv(filter: str) -> Callable[[], Scale]:

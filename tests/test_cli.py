@@ -53,7 +53,7 @@ VERBS = {
     "unstage": ["PATH", "--where", "--force"],
     "staged": ["--where", "--sweep"],
     "bench": [
-        *("read", "pack", "slow", "stage", "squashfs", "decode", "load"),
+        *("read", "pack", "stage", "squashfs", "decode", "load"),
     ],
     "ring": ["fill", "status", "clean"],
     "slowfs": ["DIR", "MOUNTPOINT", "--latency-ms", "--servers", "--bandwidth-mb", "--jitter", "--seed"],
@@ -64,7 +64,6 @@ TOPICS = {
     "bench": {
         "read": _MEASURING | {"--order", "--cache", "--no-cap"},
         "pack": _MEASURING | {"--no-cap"},
-        "slow": _MEASURING | {"--no-cap", "--latency-ms"},
         "stage": _MEASURING | {"--cache", "--no-cap"},
         "squashfs": _MEASURING | {"--cache", "--no-cap"},
         "decode": _MEASURING,

@@ -13,11 +13,31 @@ is; all of these are antialiased but the ones that say `linear`. Notebook 08 mea
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 from benchmarks.loaders import dataloaders, engines, juelich
 from benchmarks.loaders.material import MATERIAL
-from smallfiles.measure.loading.peer import Peer
+from benchmarks.loaders.peer import Peer, measured_beside
+from smallfiles.measure.bench import Bench
+from smallfiles.measure.config import LoadBenchConfig
+from smallfiles.measure.loading.run import Candidate, Target
 
 PEERS: dict[str, Peer] = {peer.name: peer for peer in (*juelich.PEERS, *dataloaders.PEERS, *engines.PEERS)}
 """By the name that the records carry."""
 
-__all__ = ["MATERIAL", "PEERS"]
+PACKAGES = (
+    "torchvision",
+    "pillow",
+    "webdataset",
+    "nvidia-dali-cuda120",
+    "spdl-io",
+    "spdl-core",
+    "ffcv",
+    "numba",
+)
+"""Whose versions records tell."""
+
+
+def beside(target: Target, config: LoadBenchConfig, bench: Bench) -> AbstractContextManager[list[Candidate]]:
+    """The loaders of others that can load these pictures here, for as long as the block lasts."""
+    return measured_beside(target, config, bench, PEERS, MATERIAL)

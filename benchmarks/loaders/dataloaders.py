@@ -15,8 +15,8 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from benchmarks.loaders.material import FILES
-from smallfiles.measure.loading.passes import Epoch, taken
-from smallfiles.measure.loading.peer import Peer, Setting
+from benchmarks.loaders.peer import Peer, Setting
+from smallfiles.measure.loading.ours import Epoch, taken
 
 _BUFFER = 1000
 
@@ -70,7 +70,6 @@ PEERS = (
         FILES,
         _torchvision,
         ("torchvision",),
-        packages=("torchvision", "pillow"),
     ),
-    Peer("webdataset + Pillow, antialias", "shards", _webdataset, ("webdataset",), packages=("webdataset",)),
+    Peer("webdataset + Pillow, antialias", "shards", _webdataset, ("webdataset",)),
 )

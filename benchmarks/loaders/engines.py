@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.loaders.material import FILES, listed
+from benchmarks.loaders.peer import FFCV, Peer, Setting, Start, module
 from smallfiles.images.crops import random_resized
 from smallfiles.images.header import read_header
-from smallfiles.measure.decoding_methods import RATIO, SCALE
-from smallfiles.measure.loading.passes import Epoch, Pass, Start, taken
-from smallfiles.measure.loading.peer import FFCV, Peer, Setting, module
+from smallfiles.measure.decoding import RATIO, SCALE
+from smallfiles.measure.loading.ours import Epoch, Pass, taken
 
 
 def _dali(antialias: bool) -> Start:
@@ -116,9 +116,9 @@ _OF_DALI = ("nvidia.dali", "nvidia.dali.fn")
 _OF_FFCV = ("ffcv", "ffcv._libffcv", "numba")
 
 PEERS = (
-    Peer("DALI, antialias", FILES, _dali(True), _OF_DALI, packages=("nvidia-dali-cuda120",)),
-    Peer("DALI, linear", FILES, _dali(False), _OF_DALI, packages=("nvidia-dali-cuda120",)),
-    Peer("SPDL, antialias", FILES, _spdl, ("spdl.io", "spdl.pipeline"), packages=("spdl-io", "spdl-core")),
-    Peer("FFCV, area", "jpeg.beton", _ffcv(False), _OF_FFCV, FFCV, packages=("ffcv", "numba")),
-    Peer("FFCV raw, area", "raw.beton", _ffcv(True), _OF_FFCV, FFCV, "raw", packages=("ffcv", "numba")),
+    Peer("DALI, antialias", FILES, _dali(True), _OF_DALI),
+    Peer("DALI, linear", FILES, _dali(False), _OF_DALI),
+    Peer("SPDL, antialias", FILES, _spdl, ("spdl.io", "spdl.pipeline")),
+    Peer("FFCV, area", "jpeg.beton", _ffcv(False), _OF_FFCV, FFCV),
+    Peer("FFCV raw, area", "raw.beton", _ffcv(True), _OF_FFCV, FFCV, "raw"),
 )

@@ -19,8 +19,8 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.loaders.material import FILES, listed
-from smallfiles.measure.loading.passes import Epoch, taken
-from smallfiles.measure.loading.peer import Peer, Setting
+from benchmarks.loaders.peer import Peer, Setting
+from smallfiles.measure.loading.ours import Epoch, taken
 
 SIDE = 256
 Open = Callable[[Path], "JuelichSet"]
@@ -123,7 +123,7 @@ def _start(dataset: Open) -> Callable[[Setting], contextlib.AbstractContextManag
 
 
 PEERS = (
-    Peer("Jülich, files", FILES, _start(OfFiles), ("torchvision",), packages=("torchvision", "pillow")),
-    Peer("Jülich, Arrow", "juelich.arrow", _start(OfArrow), ("torchvision",), packages=("pyarrow",)),
-    Peer("Jülich, HDF5", "juelich.h5", _start(OfHDF5), ("torchvision",), packages=("h5py",)),
+    Peer("Jülich, files", FILES, _start(OfFiles), ("torchvision",)),
+    Peer("Jülich, Arrow", "juelich.arrow", _start(OfArrow), ("torchvision",)),
+    Peer("Jülich, HDF5", "juelich.h5", _start(OfHDF5), ("torchvision",)),
 )

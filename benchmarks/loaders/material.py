@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.decoding import quality_of
+from benchmarks.loaders.peer import Maker, module
 from benchmarks.packing import juelich_arrow
 from smallfiles.images import decode
-from smallfiles.measure.loading.peer import Maker, module
 from smallfiles.samples import Reader
 
 FILES = "files"

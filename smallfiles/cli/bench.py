@@ -195,7 +195,7 @@ def _measured(arguments: argparse.Namespace, config: Any) -> Result:
 
 
 def _show(arguments: argparse.Namespace, result: Result, seconds: float) -> None:
-    from smallfiles.measure.loading.shown import tables
+    from smallfiles.measure.loading.advice import tables
     from smallfiles.measure.table import summary
 
     records = result.records

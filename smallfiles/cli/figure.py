@@ -60,8 +60,7 @@ def _drawn(records: Sequence[Record], reference: str | None) -> tuple[Figure, st
     """Bars a condition; for loaders with several numbers of workers, lines over these."""
     from smallfiles.measure import drawing as plots
     from smallfiles.measure.drawing import loaders
-    from smallfiles.measure.loading.advice import advice
-    from smallfiles.measure.loading.run import STAGES
+    from smallfiles.measure.loading.advice import STAGES, advice
 
     epochs = [record for record in records if record.what != STAGES]
     if advice(records) and len({record.workers for record in epochs}) > 1:

@@ -53,7 +53,7 @@ class Bench:
         what: str,
         cases: Sequence[Case],
         *,
-        place: Path,
+        place: Path | None,
         whole: tuple[int, int],
         touched: str,
         cache: Cache = "warm",
@@ -65,7 +65,7 @@ class Bench:
         Args:
             what: The operation.
             cases: What to compare.
-            place: Something on the file system that is measured.
+            place: Something on the file system that is measured; None is memory.
             whole: Samples and bytes of the data set.
             touched: How it is made sure that bytes really arrive.
             cache: State of the page cache.
@@ -75,21 +75,21 @@ class Bench:
         reasons: dict[str, str] = {}
         config, told = self._config, f"{what}, {cache}" if cache == "cold" else what
         outcomes = interleaved(cases, config.repeats, config.seed, told, reasons) if cases else {}
-        self.failed += [Failed(what, name, why, cache) for name, why in reasons.items()]
         for case in cases:
             if case.name not in outcomes:
+                self.failed.append(Failed(case.what or what, case.shown, reasons[case.name], cache))
                 continue
-            runs = outcomes[case.name]
+            runs, where = outcomes[case.name], case.place or place
             self.records.append(
                 Record(
-                    what=what,
-                    name=case.name,
-                    format=case.format or case.name,
+                    what=case.what or what,
+                    name=case.shown,
+                    format=case.format or case.shown,
                     rates_per_s=tuple(run.rate_per_s for run in runs),
                     samples=runs[0].samples,
                     bytes=runs[0].bytes,
                     seconds=median(run.seconds for run in runs),
-                    filesystem=machine.filesystem(case.place or place).kind,
+                    filesystem="memory" if where is None else machine.filesystem(where).kind,
                     cache=cache,
                     touched=touched,
                     set_samples=whole[0],

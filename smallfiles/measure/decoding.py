@@ -4,52 +4,169 @@ Reading is taken out of the question: the encoded pictures lie in the memory of 
 What remains is what a training job's CPUs do all day. Processor time is told beside the rate, since on a
 shared machine it is what stays the same. Notebook 08 uses its records.
 
+A method is a function from bytes to 224 x 224 x 3 uint8, a random resized crop, mirrored half of the time;
+or to the whole picture where only decoding is measured. The filter is in the name: a picture scaled with
+another filter is another picture, and rates are compared within one filter (`area` is antialiased too). A
+module of others holds `METHODS`, which run in our processes, and `PEERS`, which bring their own threads.
+
 The trap: pictures differ. Rates hold for files of this size and these dimensions, which records carry;
 a method that decodes parts gains more on large pictures than on small ones.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
-from contextlib import closing
+import importlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any, Literal, TypeAlias
 
-from smallfiles import formats, machine, sources
+import numpy as np
+
+from smallfiles import formats, sources
 from smallfiles.errors import UsageError
-from smallfiles.images import turbo
+from smallfiles.images import DECODERS, RandomResizedCrop, resize, turbo
+from smallfiles.images.crops import random_resized
+from smallfiles.images.decoding import Pixels
 from smallfiles.images.header import read_header
+from smallfiles.images.resizing import Filter
+from smallfiles.measure.bench import Bench, medians
 from smallfiles.measure.config import BenchConfig
-from smallfiles.measure.decoding_methods import Kind, Method, Peer, candidates
-from smallfiles.measure.decoding_pool import WorkerPool, worker_pool
-from smallfiles.measure.protocol import Case, Outcome, attempt, interleaved
-from smallfiles.measure.record import Failed, Record, Result, versions_of
+from smallfiles.measure.protocol import Case, Outcome
+from smallfiles.measure.record import Result
+from smallfiles.measure.workers import Place, WorkerPool, WorkFailed, last_words
 
+Kind: TypeAlias = Literal["decode", "augment"]
+One: TypeAlias = Callable[[bytes, np.random.Generator], Any]
+Epoch: TypeAlias = Callable[[], int]
+"""Runs through all pictures once; returns how many."""
+Scale: TypeAlias = Callable[[Any, bool], Any]
+"""Scales a part of a picture to the square, mirrored or not."""
+
+SIZE = 224
+SCALE = (0.08, 1.0)
+RATIO = (3 / 4, 4 / 3)
 MOST_PICTURES = 400
 WORKERS = (1, 2)
 _PACKAGES = (
     *("smallfiles", "numpy", "pillow", "simplejpeg", "torch", "torchvision", "turbojpeg"),
     *("opencv-python-headless", "nvidia-dali-cuda120", "ffcv", "spdl-io"),
 )
-_WHAT = {"decode": "decoding", "augment": "decoding and augmenting"}
+_KINDS: dict[Kind, tuple[str, str]] = {
+    "decode": ("decoding", "every picture decoded"),
+    "augment": ("decoding and augmenting", "every crop scaled to 224 x 224"),
+}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to measure, in our processes.
+
+    Args:
+        name: In records; says the filter.
+        kind: What it does.
+        make: Gives the function; called once in each process that works.
+        modules: What it imports, to know whether it can run here.
+    """
+
+    name: str
+    kind: Kind
+    make: Callable[[], One]
+    modules: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A loader of others that decodes in threads of its own.
+
+    Args:
+        name: In records; says the filter.
+        modules: What it imports.
+        start: Gives its epoch for as long as the block lasts.
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    start: Callable[[Sequence[bytes], int], AbstractContextManager[Epoch]]
+
+
+def installed(candidate: Method | Peer) -> bool:
+    """Whether it can run here."""
+    if candidate.name == "turbojpeg" and turbo.library() is None:
+        return False
+    try:
+        return all(find_spec(module) is not None for module in candidate.modules)
+    except ModuleNotFoundError:  # the parent of a dotted name is missing
+        return False
+
+
+def candidates(others: str) -> dict[str, Method | Peer]:
+    """Methods and peers by name.
+
+    Args:
+        others: Name of the module with the tables of others; "" has ours only.
+    """
+    more = importlib.import_module(others) if others else None
+    return dict(METHODS) if more is None else {**more.METHODS, **METHODS, **more.PEERS}
+
+
+def plain(decoder: str, scale: Callable[[], Scale]) -> Callable[[], One]:
+    """A method of a decoder and something that scales: decode all, cut out, scale."""
+
+    def make() -> One:
+        decode: Callable[[Any], Pixels] = DECODERS[decoder].decode
+        scaled = scale()
+
+        def one(data: bytes, rng: np.random.Generator) -> Any:
+            pixels = decode(data)
+            box = random_resized(pixels.shape[1], pixels.shape[0], rng, SCALE, RATIO)
+            part = pixels[box.top : box.top + box.height, box.left : box.left + box.width]
+            return scaled(part, rng.random() < 0.5)
+
+        return one
+
+    return make
+
+
+def _by_us(filter: Filter) -> Callable[[], Scale]:
+    def scaled(part: Any, flip: bool) -> Any:
+        out = np.empty((SIZE, SIZE, 3), np.uint8)
+        resize(part, out, filter, flip=flip)
+        return out
+
+    return lambda: scaled
+
+
+def _only(decoder: str) -> Method:
+    found = DECODERS[decoder]
+    modules = {"opencv": ("cv2",), "torchvision": ("torchvision",)}.get(decoder, ())
+    return Method(decoder, "decode", lambda: lambda data, rng: found.decode(data), modules)
+
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method("ours without TurboJPEG 3, antialias", "augment", plain("simplejpeg", _by_us("antialias"))),
+        Method("ours, antialias", "augment", lambda: RandomResizedCrop(SIZE, filter="antialias")),
+        Method("ours, linear", "augment", lambda: RandomResizedCrop(SIZE, filter="linear")),
+        *(_only(name) for name in ("pillow", "torchvision", "opencv", "simplejpeg", "turbojpeg")),
+    )
+}
+"""By the name that the records carry."""
 
 
 def bench_decoding(
-    source: Path,
-    config: BenchConfig | None = None,
-    *,
-    workers: Sequence[int] = WORKERS,
-    kinds: Sequence[Kind] = ("decode", "augment"),
-    only: Sequence[str] = (),
-    others: str = "",
+    source: Path, config: BenchConfig | None = None, *, only: Sequence[str] = (), others: str = ""
 ) -> Result:
-    """Measure decoding and augmenting of a data set's pictures.
+    """Measure decoding and augmenting of a data set's pictures, with one and two at work.
 
     Args:
         source: A packed file, or a data set.
         config: Repeats, seed, number of pictures (at most `MOST_PICTURES`).
-        workers: Numbers of processes (threads, for the loaders of others) to measure with.
-        kinds: Decoding alone, decoding with a random resized crop, or both.
         only: Names of methods and peers; none given means all that are installed.
         others: The module with the methods of others.
 
@@ -57,39 +174,32 @@ def bench_decoding(
         One record for each method, kind and number of workers, processor time in `extra`.
 
     Raises:
-        UsageError: There are no JPEGs, or no such method.
+        UsageError: There are no JPEGs.
     """
     config = config or BenchConfig()
+    bench, known = Bench(config, _PACKAGES), candidates(others)
     files = jpegs(source, min(config.count, MOST_PICTURES))
-    records: list[Record] = []
-    failed: list[Failed] = []
-    for count in workers:
-        with worker_pool(files, count, config.seed, others) as hands:
-            for kind in kinds:
-                records += _measured(hands, names_of(kind, only, others), kind, count, config, failed)
-    return Result(tuple(records), tuple(_missing(only, others)), tuple(failed))
-
-
-def names_of(kind: Kind, only: Sequence[str] = (), others: str = "") -> list[str]:
-    """Names of the methods of a kind that can run here.
-
-    Raises:
-        UsageError: One of `only` does not exist or is not installed.
-    """
-    methods, peers = candidates(others)
-    found = [method.name for method in methods.values() if method.kind == kind and method.installed()]
-    if turbo.library() is None:
-        found = [name for name in found if name != "turbojpeg"]
-    if kind == "augment":
-        found += [peer.name for peer in peers.values() if peer.installed()]
-    unknown = [name for name in only if name not in methods and name not in peers]
-    if unknown:
-        raise UsageError(
-            f"there is no method {unknown[0]!r}",
-            expected=f"one of {', '.join([*methods, *peers])}",
-            next_step="Leave it out to measure all that are installed",
-        )
-    return [name for name in found if not only or name in only]
+    bench.notes += [] if only else _missing(known)
+    here = [each for each in known.values() if installed(each) and (not only or each.name in only)]
+    broken: dict[str, str] = {}
+    preload = ("smallfiles.measure.decoding", "torchvision")
+    for count in WORKERS:
+        with WorkerPool("forkserver", preload, partial(_hold, files)) as pool:
+            for kind, (what, touched) in _KINDS.items():
+                cases = [
+                    Case(
+                        each.name,
+                        partial(_run, pool, each, files, count, (config.seed, others), broken),
+                        format="jpeg",
+                        workers=count,
+                    )
+                    for each in here
+                    if kind == (each.kind if isinstance(each, Method) else "augment")
+                ]
+                whole = (len(files), sum(map(len, files)))
+                told = f"{what}, {count} at work"
+                bench.measure(told, cases, place=None, whole=whole, touched=touched, extra=_facts)
+    return bench.result()
 
 
 def jpegs(source: Path, most: int) -> list[bytes]:
@@ -122,60 +232,74 @@ def _read(data_set: sources.Source, path: str) -> bytes:
     return bytes(buffer[: data_set.store.read_into(path, memoryview(buffer))])
 
 
-def _measured(
-    hands: WorkerPool,
-    names: Sequence[str],
-    kind: Kind,
+def _run(
+    pool: WorkerPool,
+    each: Method | Peer,
+    files: Sequence[bytes],
     workers: int,
-    config: BenchConfig,
-    failed: list[Failed],
-) -> list[Record]:
-    what, reasons = f"{_WHAT[kind]}, {workers} at work", {each.name: each.why for each in failed}
-    known = set(reasons)  # what failed once is not waited for again
-    runs = {name: functools.partial(hands.run, name) for name in names}
-    warm = [name for name in names if name not in known and attempt(name, runs[name], reasons) is not None]
-    cases = [Case(name, runs[name], warm_up=False) for name in warm]
-    outcomes = interleaved(cases, config.repeats, config.seed, what, reasons) if cases else {}
-    failed += [Failed(what, name, reasons[name]) for name in names if name in reasons]
-    return [_record(hands, name, found, kind, workers, config.seed) for name, found in outcomes.items()]
+    told: tuple[int, str],
+    broken: dict[str, str],
+) -> Outcome:
+    """All pictures once: by so many processes, or by as many threads of one process."""
+    if each.name in broken:  # what failed once is not waited for again
+        raise WorkFailed(broken[each.name])
+    if isinstance(each, Peer):
+        jobs: dict[object, Any] = {
+            each.name: partial(_epoch, name=each.name, others=told[1], threads=workers)
+        }
+    else:
+        parts = [slice(number, None, workers) for number in range(workers)]
+        jobs = {part.start: partial(_decoded, name=each.name, told=told, part=part) for part in parts}
+    pool.start(*jobs)
+    began = perf_counter()
+    try:
+        cpu_s = sum(pool.run(jobs, len(files)))
+    except WorkFailed as error:
+        broken[each.name] = str(error)
+        raise
+    seconds = perf_counter() - began
+    return Outcome(len(files), sum(map(len, files)), seconds, {"cpu_s": cpu_s})
 
 
-def _record(
-    hands: WorkerPool, name: str, outcomes: list[Outcome], kind: Kind, workers: int, seed: int
-) -> Record:
-    middle = len(outcomes) // 2
+def _hold(files: list[bytes], place: Place) -> None:
+    """In a worker: keep the pictures, and use one thread."""
+    import torch
+
+    torch.set_num_threads(1)
+    place.kept["files"] = files
+
+
+def _decoded(place: Place, name: str, told: tuple[int, str], part: slice) -> float:
+    """In a worker: processor time of a method for its part of the pictures."""
+    seed, others = told
+    method: Any = candidates(others)[name]
+    one: One = place.keep(name, method.make)
+    rng = place.keep("rng", lambda: np.random.default_rng((seed, part.start)))
+    began = process_time()
+    for data in place.kept["files"][part]:
+        one(data, rng)
+    return process_time() - began
+
+
+def _epoch(place: Place, name: str, others: str, threads: int) -> float:
+    """In a worker: processor time of an epoch of a loader of others."""
+    peer: Any = candidates(others)[name]
+    files = place.kept["files"]
+    epoch: Epoch = place.keep(name, lambda: place.stack.enter_context(peer.start(files, threads)))
+    began, done = process_time(), epoch()
+    if done != len(files):
+        raise WorkFailed(f"{done:,} of {len(files):,} pictures came{last_words()}")
+    return process_time() - began
+
+
+def _facts(runs: Sequence[Outcome]) -> dict[str, Any]:
     library = turbo.library()
-    return Record(
-        what=f"{_WHAT[kind]}, {workers} at work",
-        name=name,
-        format="jpeg",
-        rates_per_s=tuple(outcome.rate_per_s for outcome in outcomes),
-        samples=hands.samples,
-        bytes=hands.bytes,
-        seconds=sorted(outcome.seconds for outcome in outcomes)[middle],
-        filesystem="memory",
-        cache="warm",
-        touched="every picture decoded" if kind == "decode" else "every crop scaled to 224 x 224",
-        set_samples=hands.samples,
-        set_bytes=hands.bytes,
-        workers=workers,
-        seed=seed,
-        extra={
-            "cpu_s": sorted(outcome.extra["cpu_s"] for outcome in outcomes)[middle],
-            "turbojpeg": library.origin if library is not None else None,
-        },
-        machine=machine.describe(),
-        versions=versions_of(_PACKAGES),
-    )
+    return medians(runs) | {"turbojpeg": library.origin if library is not None else None}
 
 
-def _missing(only: Sequence[str], others: str) -> list[str]:
+def _missing(known: dict[str, Method | Peer]) -> list[str]:
     """What is to be said of what is not installed."""
-    if only:
-        return []
-    methods, peers = candidates(others)
-    every: list[Method | Peer] = [*methods.values(), *peers.values()]
-    missing = [each.name for each in every if not each.installed()]
+    missing = [each.name for each in known.values() if not installed(each) and each.name != "turbojpeg"]
     notes = [f"not installed here, so not measured: {', '.join(missing)}"] if missing else []
     if turbo.library() is None:
         notes.append("no TurboJPEG 3 here, so whole pictures are decoded: python -m pip install pylibjxl")

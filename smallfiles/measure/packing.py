@@ -12,24 +12,27 @@ on a few hundred samples; its rate does not depend on how many.
 
 from __future__ import annotations
 
-import multiprocessing
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from time import perf_counter, process_time
 from typing import Any
 
-from smallfiles import sources
+import pyarrow as pa
+
+from smallfiles import formats, sources
 from smallfiles.errors import UsageError
 from smallfiles.formats.output import writing
-from smallfiles.measure import child
 from smallfiles.measure.bench import Bench, medians
 from smallfiles.measure.config import BenchConfig
-from smallfiles.measure.methods import methods
+from smallfiles.measure.methods import imported, listed, methods
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Record, Result
 from smallfiles.measure.scratch import memory_folder
-from smallfiles.measure.workers import Worker
+from smallfiles.measure.workers import Place, WorkerPool, status_bytes
+from smallfiles.pack import PackConfig, pack
 
 FORMATS = {"arrow": "x.arrow", "hdf5": "x.h5", "tar": "x.tars", "squashfs": "x.sqfs", "files": "x.files"}
 SLOW_SAMPLES = 300
@@ -38,6 +41,27 @@ _PACKAGES = ("smallfiles", "numpy", "pyarrow", "h5py", "webdataset", "xxhash")
 _SERIAL = "all methods open one file at a time, as concatenation does (pack would choose by file system)"
 _SPARE_BYTES = 64 << 20
 _PIECE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run.
+
+    Args:
+        name: One of `methods(others)`, or a format of ours.
+        careful: Whether ours hashes while writing and verifies a sample; None for a method.
+        source: Data set.
+        out: What to write.
+        samples: Samples to pack at most, from the start.
+        others: The module with the methods of others.
+    """
+
+    name: str
+    careful: bool | None
+    source: Path
+    out: Path
+    samples: int
+    others: str
 
 
 def bench_packing(source: Path, config: BenchConfig | None = None, *, others: str = "") -> Result:
@@ -69,7 +93,7 @@ def bench_packing(source: Path, config: BenchConfig | None = None, *, others: st
 
         def case(name: str, format: str, out: str, careful: bool | None) -> Case:
             samples = min(allowed, SLOW_SAMPLES) if name in _SLOW else allowed
-            task = child.Task(format, careful, source.absolute(), place / out, samples, others)
+            task = Task(format, careful, source.absolute(), place / out, samples, others)
             return Case(name, partial(_run, task, place), warm_up=False, format=format)
 
         cases = [case(name, name, "x", None) for name in methods(others)]
@@ -117,16 +141,64 @@ def _measure(path: Path) -> tuple[int, int]:
     return len(paths), sum(map(source.store.size, paths))
 
 
-def _run(task: child.Task, place: Path) -> Outcome:
+def _run(task: Task, place: Path) -> Outcome:
     """One task in a new process and a new folder, both gone afterwards."""
     place.mkdir()
-    worker = Worker(multiprocessing.get_context("spawn"), child.serve)
     try:
-        worker.send(task)
-        return Outcome(**worker.answer(task.samples))
+        with WorkerPool() as pool:
+            found: Outcome = pool.run({"packing": partial(_packed, task)}, task.samples)[0]
+            return found
     finally:
-        worker.end()
         shutil.rmtree(place, ignore_errors=True)
+
+
+def _packed(task: Task, place: Place) -> Outcome:
+    """In a new process: pack warm data, and tell seconds and memory."""
+    source = sources.load(task.source)
+    source = replace(source, manifest=source.manifest.select(range(min(task.samples, len(source.manifest)))))
+    total_bytes = _warm(source)
+    work = _by_method(task, source) if task.careful is None else _by_us(task, source, task.careful)
+    pa.array([0])  # imports pandas where it is installed: a second that no method shall be charged for
+    ready_bytes = status_bytes("VmRSS")
+    began, cpu_began = perf_counter(), process_time()
+    work()
+    seconds, cpu_s, peak_bytes = perf_counter() - began, process_time() - cpu_began, status_bytes("VmHWM")
+    costs = {
+        "cpu_s": cpu_s,
+        "peak_above_interpreter_bytes": peak_bytes - place.began_bytes,
+        "peak_above_imports_bytes": peak_bytes - ready_bytes,
+    }
+    return Outcome(len(source.manifest), total_bytes, seconds, costs)
+
+
+def _warm(source: sources.Source) -> int:
+    """Read all samples once, into one small buffer, so that this does not count as memory; their bytes."""
+    buffer = memoryview(bytearray(1 << 20))
+    total = 0
+    for path in source.manifest.paths.to_pylist():
+        size = source.store.read_into(path, buffer)
+        while size > len(buffer):
+            buffer = memoryview(bytearray(2 * len(buffer)))
+            size = source.store.read_into(path, buffer)
+        total += size
+    return total
+
+
+def _by_us(task: Task, source: sources.Source, careful: bool) -> Callable[[], object]:
+    formats.get(task.name)
+    config = PackConfig(
+        format=task.name,
+        in_flight=1,
+        verify="sample" if careful else "none",
+        check="header" if careful else "none",
+        digest=careful,
+    )
+    return lambda: pack(source, task.out, config)
+
+
+def _by_method(task: Task, source: sources.Source) -> Callable[[], object]:
+    method, (paths, labels) = imported(task.name, task.others), listed(source)
+    return lambda: method(paths, labels, task.out)
 
 
 def _costs(runs: Sequence[Outcome]) -> Mapping[str, Any]:

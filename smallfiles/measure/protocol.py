@@ -59,6 +59,7 @@ class Case:
         format: For its record: of the packed file; the name if not given.
         place: For its record: something on its file system; the topic's if not given.
         workers: For its record: processes or threads at work.
+        what: For its record: the operation, if it is not the topic's; then it is a part of the name too.
     """
 
     name: str
@@ -67,6 +68,12 @@ class Case:
     format: str = ""
     place: Path | None = None
     workers: int = 1
+    what: str = ""
+
+    @property
+    def shown(self) -> str:
+        """Its name in records."""
+        return self.name.removesuffix(f" ({self.what})")
 
 
 def interleaved(

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -187,53 +188,48 @@ def test_a_file_that_cannot_be_read_is_a_line_and_the_others_are_measured(packed
 # --- processes of their own -------------------------------------------------------------------
 
 
-def misbehaving(pipe, folder):
-    def carry_out(order):
-        if order == "raise":
-            raise RuntimeError("no FFmpeg\nat line 3")
-        if order == "print":
-            os.write(2, b"Traceback\n" * 1000 + b"OSError: no libavcodec")
-            return workers.last_words()
-        if order in ("abort", "hang"):
-            child = subprocess.Popen(["sleep", "100"], close_fds=False)  # holds the pipe open
-            (folder / "child").write_text(str(child.pid))
-            os.abort() if order == "abort" else child.wait()
-        return order
-
-    workers.serve(pipe, carry_out)
+def misbehave(how, folder, place):
+    if how == "raise":
+        raise RuntimeError("no FFmpeg\nat line 3")
+    if how == "print":
+        os.write(2, b"Traceback\n" * 1000 + b"OSError: no libavcodec")
+        return workers.last_words()
+    if how in ("abort", "hang"):
+        child = subprocess.Popen(["sleep", "100"], close_fds=False)  # holds the pipe open
+        (folder / "child").write_text(str(child.pid))
+        os.abort() if how == "abort" else child.wait()
+    return place.keep("first", lambda: how)
 
 
 @pytest.fixture
-def worker(tmp_path):
-    import multiprocessing
-
-    found = workers.Worker(multiprocessing.get_context("fork"), misbehaving, tmp_path)
-    yield found
-    found.end()
+def pool(tmp_path):
+    with workers.WorkerPool("fork") as found:
+        yield lambda how, key="a": found.run({key: partial(misbehave, how, tmp_path)}, 0)[0]
 
 
-def test_a_worker_that_raises_says_why_and_goes_on(worker, capfd):
-    worker.send("raise")
+def test_a_worker_that_raises_says_why_and_goes_on(pool, capfd):
+    assert pool("x") == "x"
     with pytest.raises(workers.WorkFailed, match=r"^RuntimeError: no FFmpeg$"):
-        worker.answer(0)
-    worker.send("print")
-    assert worker.answer(0) == "; it said: OSError: no libavcodec"
-    worker.send("x")
-    assert worker.answer(0) == "x" and not worker.ended
-    worker.end()
+        pool("raise")
+    assert pool("print") == "; it said: OSError: no libavcodec"
+    assert pool("y") == "x" and pool("y", key="b") == "y"  # what it keeps is its own
     assert capfd.readouterr() == ("", "")
 
 
+def test_all_answers_are_taken_though_one_is_a_failure(tmp_path):
+    with workers.WorkerPool("fork") as pool:
+        with pytest.raises(workers.WorkFailed):
+            pool.run({n: partial(misbehave, how, tmp_path) for n, how in enumerate(("raise", "x"))}, 0)
+        assert pool.run({n: partial(misbehave, "y", tmp_path) for n in range(2)}, 0) == ["y", "x"]
+
+
 @pytest.mark.parametrize(("order", "why"), [("abort", "was killed by SIGABRT"), ("hang", "no answer in 2 s")])
-def test_a_worker_that_dies_or_hangs_is_not_waited_for_and_leaves_nothing(
-    worker, order, why, tmp_path, monkeypatch
-):
+def test_a_worker_that_dies_or_hangs_is_replaced_and_leaves_nothing(pool, order, why, tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "PATIENCE_S", 2.0)
     began = time.monotonic()
-    worker.send(order)
     with pytest.raises(workers.WorkFailed, match=why):
-        worker.answer(0)
-    assert worker.ended and time.monotonic() - began < 6
+        pool(order)
+    assert time.monotonic() - began < 6 and pool("x") == "x"
     child = int((tmp_path / "child").read_text())
     until = time.monotonic() + 5
     while Path(f"/proc/{child}/stat").exists() and " Z " not in Path(f"/proc/{child}/stat").read_text():

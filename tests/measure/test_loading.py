@@ -17,19 +17,16 @@ import benchmarks.loaders
 from benchmarks.__main__ import OTHERS
 from benchmarks.__main__ import main as with_others
 from benchmarks.loaders import PEERS, material
+from benchmarks.loaders.peer import Peer, Setting
 from smallfiles import formats, sources
 from smallfiles.cli import main, parse
 from smallfiles.cli.bench import config_of
 from smallfiles.errors import UsageError
 from smallfiles.measure import load, ratio
-from smallfiles.measure.loading import LoadBenchConfig, bench_loading, run
+from smallfiles.measure.loading import LoadBenchConfig, bench_loading
+from smallfiles.measure.loading.advice import STAGES, tables
 from smallfiles.measure.loading.breakdown import Stages
-from smallfiles.measure.loading.ours import First, Ours, first_of, run_ours
-from smallfiles.measure.loading.passes import Pass, taken
-from smallfiles.measure.loading.peer import Peer, Setting
-from smallfiles.measure.loading.pool import WorkerPool
-from smallfiles.measure.loading.shown import tables
-from smallfiles.measure.workers import WorkFailed
+from smallfiles.measure.loading.ours import First, Ours, Pass, first_of, run_ours, taken
 from smallfiles.pack import PackConfig, pack
 
 COUNT = 20
@@ -105,7 +102,7 @@ def test_what_makes_no_sense_is_refused(wrong):
 
 
 def test_each_kind_of_pictures_is_measured_in_each_mode(result):
-    epochs = [record for record in result.records if record.what != run.STAGES]
+    epochs = [record for record in result.records if record.what != STAGES]
     assert [(record.what, record.name) for record in epochs] == [
         (f"epoch of {kind}, 1 workers", f"arrow, {mode}")
         for kind in ("JPEG", "raw scaled to 48 ahead")
@@ -121,7 +118,7 @@ def test_each_kind_of_pictures_is_measured_in_each_mode(result):
 
 
 def test_the_stages_of_a_batch_are_told_for_each_file(result):
-    stages = [record for record in result.records if record.what == run.STAGES]
+    stages = [record for record in result.records if record.what == STAGES]
     assert [record.name for record in stages] == ["arrow, JPEG", "arrow, raw scaled to 48 ahead"]
     for record in stages:
         assert all(record.extra[f"{name}_s"] >= 0 for name in ("read", "augment", "collate", "device"))
@@ -148,7 +145,7 @@ def test_nothing_is_left_running_or_lying_about(result, folder):
 
 @pytest.mark.parametrize("mode", ["processes", "threads"])
 def test_an_epoch_of_ours_has_every_sample(folder, mode):
-    case = Ours("x", folder / "x.arrow", "arrow", mode, 2, 13)
+    case = Ours(folder / "x.arrow", "arrow", mode, 2, 13)
     found = run_ours(case, SMALL)
     assert found.samples == 13 and len(found.waits_s) == 2 and found.first_s is not None
 
@@ -186,7 +183,7 @@ def test_engines_of_others_give_every_sample(folder, name, package):
     kind = "raw.arrow" if PEERS[name].stored == "raw" else "x.arrow"
     config = dataclasses.replace(SMALL, only=(name,))
     result = bench_loading([folder / kind], config, others=OTHERS["load"])
-    (record,) = [r for r in result.records if r.what != run.STAGES]
+    (record,) = [r for r in result.records if r.what != STAGES]
     assert record.name == name and record.samples >= COUNT
     assert not [path for path in folder.iterdir() if "bench" in path.name]
 
@@ -264,14 +261,6 @@ def test_a_peer_that_fails_is_one_line_and_costs_the_others_nothing(
     first = ("epoch of JPEG, 1 workers", "SPDL, antialias")
     assert failed[first] == why and set(failed) == {first, ("epoch of JPEG, 2 workers", "SPDL, antialias")}
     assert "Traceback" not in errors and not multiprocessing.active_children()
-
-
-def test_a_case_that_fails_says_why(folder, tmp_path):
-    hands = WorkerPool(SMALL)
-    with pytest.raises(WorkFailed, match=r"gone\.arrow"):
-        hands.run(Ours("gone, threads", tmp_path / "gone.arrow", "arrow", "threads", 1, 5))
-    assert hands.run(Ours("x", folder / "x.arrow", "arrow", "threads", 1, 5)).samples == 5
-    hands.close()
 
 
 def test_names_that_nothing_has_are_refused(folder):

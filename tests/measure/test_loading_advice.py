@@ -8,8 +8,7 @@ from smallfiles.cli import main
 from smallfiles.errors import UsageError
 from smallfiles.measure import Record, save
 from smallfiles.measure.drawing import loaders
-from smallfiles.measure.loading.advice import advice
-from smallfiles.measure.loading.run import STAGES
+from smallfiles.measure.loading.advice import STAGES, advice
 
 
 def epoch(mode, workers, *rates, kind="JPEG", file="arrow"):

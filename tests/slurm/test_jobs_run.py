@@ -18,8 +18,7 @@ import pytest
 from smallfiles import formats, pack, sources
 from smallfiles import measure as bench
 from smallfiles.measure import ranks
-from smallfiles.measure.loading.advice import advice
-from smallfiles.measure.loading.run import STAGES
+from smallfiles.measure.loading.advice import STAGES, advice
 from smallfiles.training import checkpoint
 
 

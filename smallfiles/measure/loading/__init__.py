@@ -1,12 +1,9 @@
 """Whole epochs through a loader: how fast, how long for the first batch, and where the time goes.
 
-    config      what is asked for; prints its own command line
     run         every case in interleaved rounds, each in a process that does nothing else
     ours        our loader by processes, by threads, and through a ring
     breakdown   what one worker does for one batch: read, decode, augment, collate, transfer
-    pool        the processes that measure
-    shown       records as tables
-    advice      which mode and how many workers to take
+    advice      records as tables; which mode and how many workers to take
 
 The loaders of others are in `benchmarks.loaders`. Notebook 08 measures with it.
 

@@ -1,4 +1,4 @@
-"""Which mode and how many workers to train with, from what was measured.
+"""Records of loaders as tables, and which mode and how many workers to train with.
 
 Of the settings that are not clearly slower than the fastest (quartiles overlap), the one with the fewest
 workers is taken: each worker is a CPU and memory that training could have, and the fastest of a dozen medians
@@ -6,6 +6,8 @@ is partly luck. Among equally many, threads come before processes, and a ring la
 can break.
 
 The trap: a recommendation holds for the CPUs it was measured on. A job with more of them measures again.
+The stages of a batch are seconds of one worker, transfer those of a process beside it: divide what is made by
+the number of workers before comparing it with a step of training.
 Notebook 08 teaches it, `slurm/jobs/08_tune_loader.sbatch` ends with it.
 """
 
@@ -15,8 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from smallfiles.measure.config import MODES
-from smallfiles.measure.record import Record
+from smallfiles.measure.record import Failed, Record
+from smallfiles.measure.table import aligned, summary
 
+STAGES = "where a batch's time goes"
+_STAGES = ("read", "decode", "augment", "collate", "transfer", "device")
 _FEWEST_PARTS = ("threads", "processes", "ring")
 
 
@@ -109,3 +114,42 @@ def _advice(what: str, group: Sequence[Record]) -> Advice:
 
 def _are(number: int) -> str:
     return "is" if number == 1 else "are"
+
+
+def tables(records: Sequence[Record], reference: str | None = None, failed: Sequence[Failed] = ()) -> str:
+    """All that was measured, as text.
+
+    Args:
+        records: Of one run.
+        reference: Ratios are against the record of this name; None takes the first of each table.
+        failed: What could not be measured: a line each.
+    """
+    parts = []
+    for what in dict.fromkeys([*(each.what for each in records), *(each.what for each in failed)]):
+        group = [record for record in records if record.what == what]
+        lost = [each for each in failed if each.what == what]
+        if what != STAGES:
+            parts += [summary(group, reference, lost)] + [_waits(group)] * bool(group)
+        else:
+            parts += [_breakdown(group)] * bool(group) + [summary((), None, lost)] * bool(lost)
+    parts += [found.sentence for found in advice(records)]
+    return "\n\n".join(parts)
+
+
+def _waits(records: Sequence[Record]) -> str:
+    rows = [
+        [record.name, *(_ms(record.extra[key]) for key in ("first_batch_s", "wait_p50_s", "wait_p99_s"))]
+        for record in records
+    ]
+    header = ("ms", "first batch\nof a new loader", "wait for a batch\nmedian", "99 of 100\nbelow")
+    return aligned(header, rows)
+
+
+def _breakdown(records: Sequence[Record]) -> str:
+    used = [name for name in _STAGES if any(record.extra[f"{name}_s"] for record in records)]
+    rows = [[record.name, *(_ms(record.extra[f"{name}_s"]) for name in used)] for record in records]
+    return f"{STAGES}, batches of {records[0].batch}\n{aligned(('ms a batch', *used), rows)}"
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:,.1f}"

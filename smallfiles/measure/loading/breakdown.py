@@ -24,6 +24,7 @@ from smallfiles.loading.batches import Array, Batch, Indices, Layout, SampleRngs
 from smallfiles.loading.makers import ImageBatches
 from smallfiles.measure.config import LoadBenchConfig
 from smallfiles.measure.loading.ours import first_of, transform_of
+from smallfiles.measure.workers import Place
 from smallfiles.samples import Buffer, Reader
 
 BATCHES = 4
@@ -96,7 +97,9 @@ class Constant:
         return Batch(arrays)
 
 
-def stages_of(path: Path, format: str, samples: int, config: LoadBenchConfig) -> Stages:
+def stages_of(
+    path: Path, format: str, samples: int, config: LoadBenchConfig, place: Place | None = None
+) -> Stages:
     """Follow a few batches of an epoch.
 
     Args:
@@ -104,6 +107,7 @@ def stages_of(path: Path, format: str, samples: int, config: LoadBenchConfig) ->
         format: Its format.
         samples: Of an epoch.
         config: Batch size, transform and seed.
+        place: Of the worker that does it; nothing is kept there.
     """
     reader = first_of(path, format, samples)
     transform = transform_of(config)

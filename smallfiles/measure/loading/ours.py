@@ -11,17 +11,17 @@ the time to the first batch. Notebook 08 measures with it.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from smallfiles import formats
 from smallfiles.images import RandomResizedCrop
 from smallfiles.measure.config import LoadBenchConfig, Mode
-from smallfiles.measure.loading.passes import Pass, taken
+from smallfiles.measure.workers import Place
 from smallfiles.samples import Reader, Sample
 
 if TYPE_CHECKING:
@@ -30,11 +30,48 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Pass:
+    """One epoch, as the trainer saw it; a mean would hide the batch for which it waited a second.
+
+    Args:
+        samples: That came.
+        seconds: From asking for the first batch to the end.
+        waits_s: Seconds that each batch was waited for.
+        first_s: Seconds from making the loader to its first batch of all; None if it was made before.
+    """
+
+    samples: int
+    seconds: float
+    waits_s: tuple[float, ...]
+    first_s: float | None = None
+
+
+Epoch: TypeAlias = Callable[[], Pass]
+"""Runs one epoch."""
+
+
+def taken(batches: Iterable[Any], count: Callable[[Any], int]) -> Pass:
+    """Take all batches as fast as they come, as a trainer without work would.
+
+    Args:
+        batches: Of one epoch.
+        count: How many samples a batch has.
+    """
+    began = clock = perf_counter()
+    samples, waits = 0, []
+    for batch in batches:
+        now = perf_counter()
+        waits.append(now - clock)
+        samples += count(batch)
+        clock = perf_counter()
+    return Pass(samples, perf_counter() - began, tuple(waits))
+
+
+@dataclass(frozen=True)
 class Ours:
     """A case of ours.
 
     Args:
-        name: In records.
         path: The packed file.
         format: Its format.
         mode: Where batches are made.
@@ -42,7 +79,6 @@ class Ours:
         samples: Of an epoch.
     """
 
-    name: str
     path: Path
     format: str
     mode: Mode
@@ -84,8 +120,14 @@ def transform_of(config: LoadBenchConfig) -> RandomResizedCrop:
     return RandomResizedCrop(config.size, filter=config.filter)
 
 
-def run_ours(case: Ours, config: LoadBenchConfig) -> Pass:
-    """One epoch with a new loader that has warmed up."""
+def run_ours(case: Ours, config: LoadBenchConfig, place: Place | None = None) -> Pass:
+    """One epoch with a new loader that has warmed up.
+
+    Args:
+        case: The loader.
+        config: How batches are made.
+        place: Of the worker that does it; nothing is kept there.
+    """
     began = perf_counter()
     if case.mode == "ring":
         ring = _ring(case, config)
@@ -105,12 +147,7 @@ def _epoch(loader: Loader | RingLoader, began: float) -> Pass:
     first_s = perf_counter() - began
     for _ in warming:
         pass
-    return replace(taken(loader, size_of), first_s=first_s)
-
-
-def size_of(batch: Any) -> int:
-    """Samples of a batch of ours."""
-    return len(batch["index"])
+    return replace(taken(loader, lambda batch: len(batch["index"])), first_s=first_s)
 
 
 def _loader(case: Ours, config: LoadBenchConfig) -> Loader:
