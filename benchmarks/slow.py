@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,6 @@ from smallfiles import slowfs, sources
 from smallfiles.errors import UsageError
 from smallfiles.measure.bench import Bench
 from smallfiles.measure.config import BenchConfig
-from smallfiles.measure.in_flight import seconds_to_read
 from smallfiles.measure.methods import REFERENCE, listed, methods
 from smallfiles.measure.packing import SLOW_SAMPLES
 from smallfiles.measure.protocol import Case, Outcome
@@ -33,6 +33,7 @@ from smallfiles.measure.record import Result
 from smallfiles.measure.scratch import memory_folder
 from smallfiles.options import option
 from smallfiles.pack import PackConfig, pack
+from smallfiles.samples import ByteStore
 from smallfiles.slowfs import SlowConfig
 
 SERIAL = "serial script"
@@ -102,6 +103,27 @@ def bench_slow(folder: Path, config: SlowBenchConfig | None = None, *, others: s
                 extra=lambda runs: runs[0].extra,
             )
     return bench.result()
+
+
+def seconds_to_read(store: ByteStore, paths: Sequence[str], largest_bytes: int, in_flight: int) -> float:
+    """Seconds of one pass over all files with so many opens in flight.
+
+    Args:
+        store: Where the bytes come from.
+        paths: Files.
+        largest_bytes: Of the largest of them.
+        in_flight: Threads; thread n reads files n, n + in_flight and so on.
+    """
+
+    def work(number: int) -> None:
+        buffer = memoryview(bytearray(max(1, largest_bytes)))
+        for path in paths[number::in_flight]:
+            store.read_into(path, buffer)
+
+    began = perf_counter()
+    with ThreadPoolExecutor(in_flight) as pool:
+        list(pool.map(work, range(in_flight)))
+    return perf_counter() - began
 
 
 def _first(source: sources.Source, samples: int) -> sources.Source:

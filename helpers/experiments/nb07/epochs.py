@@ -20,7 +20,6 @@ from smallfiles import formats, slowfs, staging
 from smallfiles.measure.protocol import Case, Outcome, interleaved
 from smallfiles.measure.record import Spread
 from smallfiles.measure.scratch import memory_folder
-from smallfiles.measure.slow import seconds_to_read
 from smallfiles.samples import ByteStore
 from smallfiles.slowfs import SlowConfig, SlowFolder
 from smallfiles.sources import Source
@@ -129,7 +128,7 @@ def measure_epochs(
     ):
         largest = max(map(source.store.size, paths))
         runs: dict[str, Callable[[], float]] = {
-            FILES: lambda: seconds_to_read(slow_files.store, paths, largest, 1),
+            FILES: lambda: _files(slow_files.store, paths, largest),
             PACKED: lambda: _slow_epoch(slow_packed, packed),
             STAGED: lambda: _epoch(copy.path),
             COPY: lambda: _copy(slow_packed, packed, here / "new"),
@@ -177,6 +176,15 @@ def _epoch(path: Path) -> float:
 def _slow_epoch(slow: SlowFolder, packed: Path) -> float:
     """The same through the slow storage; where it is not mounted, its bytes from end to end."""
     return _epoch(slow / packed.name) if slow.how == "fuse" else _through(slow.store, packed)
+
+
+def _files(store: ByteStore, paths: Sequence[str], largest: int) -> float:
+    """Seconds to read small files one after the other."""
+    buffer = memoryview(bytearray(largest))
+    began = perf_counter()
+    for path in paths:
+        store.read_into(path, buffer)
+    return perf_counter() - began
 
 
 def _through(store: ByteStore, packed: Path) -> float:
