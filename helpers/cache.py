@@ -1,6 +1,6 @@
 """Where synthetic data sets are kept between notebooks, and how two kernels share them.
 
-Each data set is made once, under a lock, and appears under its name when it is complete; a second
+Each data set is made once and appears under its name when it is complete (`smallfiles.atomic`); a second
 kernel waits and then finds it. The trap: a folder that exists and a folder that is complete are not
 the same thing, which is why nothing is ever written under the final name.
 """
@@ -10,21 +10,20 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
-import fcntl
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from helpers.kernel import CHECKOUT
 from helpers.plans import CLASSES, Wanted
-from smallfiles.errors import OutputExistsError, ResourceError
+from smallfiles import locks
+from smallfiles.errors import BusyError, OutputExistsError, ResourceError
 
 LOCK_WAIT_S = 900.0
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_LOCK = ".lock"
 
 
 def cache_folder() -> Path:
@@ -62,16 +61,31 @@ def find_or_make(wanted: Wanted, count: int, folder: Path) -> tuple[Path, float]
     for place in _places(path):
         if place.is_dir():  # needs no lock and no right to write: a teacher may have prepared it
             return place, 0.0
-    with _writable(folder), _locked(folder / f".{path.name}.lock"):
-        if path.is_dir():
-            return path, 0.0
-        from smallfiles.sources import synthetic
+    with _writable(folder):
+        return _made(wanted, count, path)
 
+
+def _made(wanted: Wanted, count: int, path: Path) -> tuple[Path, float]:
+    """Make it, or wait for another kernel that is at it already."""
+    from smallfiles.sources import synthetic
+
+    give_up = time.monotonic() + LOCK_WAIT_S
+    while not path.is_dir():
         try:
-            made = synthetic.make(path, wanted.layout, count=count, classes=CLASSES, odd=wanted.odd)
-        except OutputExistsError:  # where locks do not work, another kernel may have been faster
-            return path, 0.0
-        return path, made.seconds
+            return path, synthetic.make(
+                path, wanted.layout, count=count, classes=CLASSES, odd=wanted.odd
+            ).seconds
+        except OutputExistsError:
+            break
+        except BusyError as error:
+            if time.monotonic() > give_up:
+                raise ResourceError(
+                    f"another program has been making {path} for {LOCK_WAIT_S / 60:.0f} minutes",
+                    expected="it to finish",
+                    next_step="Choose Kernel > Shut Down All Kernels, then run this cell again",
+                ) from error
+            time.sleep(0.2)
+    return path, 0.0
 
 
 def _places(path: Path) -> tuple[Path, ...]:
@@ -96,33 +110,6 @@ def _writable(folder: Path) -> Iterator[None]:
         ) from error
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock that the kernel lets go if we die; none where the file system has no locks."""
-    with path.open("a") as file:
-        give_up = time.monotonic() + LOCK_WAIT_S
-        while not _try_lock(file):
-            if time.monotonic() > give_up:
-                raise ResourceError(
-                    f"another program has held {path} for {LOCK_WAIT_S / 60:.0f} minutes",
-                    expected="it to finish making the data set",
-                    next_step="Choose Kernel > Shut Down All Kernels, then run this cell again",
-                )
-            time.sleep(0.2)
-        yield
-
-
-def _try_lock(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-    return True
-
-
 def scratch_folder(folder: Path, notebook: str) -> Path:
     """A new folder for what a notebook writes, gone when its kernel ends.
 
@@ -141,21 +128,24 @@ def scratch_folder(folder: Path, notebook: str) -> Path:
     with _writable(place):
         _sweep(place)
         made = Path(tempfile.mkdtemp(prefix=f"{notebook}-", dir=place))
-        holder = (made / ".lock").open("w")  # open as long as this kernel lives
-        _try_lock(holder)
-    atexit.register(_remove, made, os.getpid(), holder)
+        with contextlib.suppress(
+            ResourceError
+        ):  # where there are no locks, what a killed kernel leaves stays
+            locks.try_lock(made / _LOCK, shared=False)  # held as long as this kernel lives
+    atexit.register(_remove, made, os.getpid())
     return made
 
 
-def _remove(folder: Path, owner: int, holder: IO[str]) -> None:
+def _remove(folder: Path, owner: int) -> None:
     if os.getpid() == owner:  # a forked worker that ends must not take its parent's files with it
-        holder.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sweep(place: Path) -> None:
     """Remove what killed kernels left behind."""
-    for lock in place.glob("*/.lock"):
-        with contextlib.suppress(OSError), lock.open("r") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while its kernel lives
-            shutil.rmtree(lock.parent, ignore_errors=True)
+    for path in place.glob(f"*/{_LOCK}"):
+        with contextlib.suppress(ResourceError):
+            descriptor = locks.try_lock(path, shared=False, create=False)  # none while its kernel lives
+            if descriptor is not None:
+                shutil.rmtree(path.parent, ignore_errors=True)
+                os.close(descriptor)

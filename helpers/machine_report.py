@@ -12,19 +12,15 @@ import shlex
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from helpers import figures
+from helpers.show import Drawing
 from smallfiles import machine
 from smallfiles.errors import SmallfilesError
 from smallfiles.machine import FileSystem
 from smallfiles.progress import bytes_text
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 SHARED_MEMORY = Path("/dev/shm")
-BYTES_COLOUR, INODES_COLOUR, PART_COLOUR = "#0072B2", "#E69F00", "#009E73"
 
 
 @dataclass(frozen=True)
@@ -135,55 +131,29 @@ def _count_text(count: int) -> str:
     return f"{count / 1e6:,.1f} million" if count >= 1_000_000 else f"{count:,}"
 
 
-def draw(picture: MachineReport) -> Figure:
-    """Two panels: our part of the node, and what is free on each file system."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+def draw(picture: MachineReport) -> Drawing:
+    """Our part of the node, and what is free on each file system, in percent.
 
-    rows = 2 * len(picture.places)
-    figure = Figure(figsize=(7.2, 1.9 + 0.36 * rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    above, below = figure.subplots(2, 1, gridspec_kw={"height_ratios": [2.4, rows + 0.8]})
-    _draw_parts(above, picture)
-    _draw_places(below, picture.places)
-    figure.suptitle(picture.finding, x=0.01, ha="left", fontsize=11, fontweight="bold")
-    return figure
-
-
-def _draw_parts(axes: Axes, picture: MachineReport) -> None:
-    cpus = picture.cpus_usable / picture.cpus_present
-    memory = picture.memory_limit_bytes / picture.memory_present_bytes
-    texts = [
-        f"{picture.cpus_usable} of {picture.cpus_present}",
-        f"{bytes_text(picture.memory_limit_bytes)} of {bytes_text(picture.memory_present_bytes)}",
-    ]
-    _bars(axes, ["CPUs", "memory"], [cpus, memory], texts, [PART_COLOUR] * 2)
-    axes.set_xlabel("what this kernel may use, percent of the node", fontsize=9)
-
-
-def _draw_places(axes: Axes, places: tuple[Place, ...]) -> None:
-    labels, shares, texts = [], [], []
-    for place in places:
+    Args:
+        picture: From `describe`.
+    """
+    memory = f"{bytes_text(picture.memory_limit_bytes)} of {bytes_text(picture.memory_present_bytes)}"
+    rows = {
+        f"CPUs: {picture.cpus_usable} of {picture.cpus_present}": picture.cpus_usable / picture.cpus_present,
+        f"memory: {memory}": picture.memory_limit_bytes / picture.memory_present_bytes,
+    }
+    for place in picture.places:
         found = place.filesystem
-        labels += [f"{place.role}\n{found.kind}: bytes", "inodes"]
-        shares.append(found.free_bytes / found.total_bytes if found.total_bytes else 0.0)
-        shares.append((found.inodes_free or 0) / (found.inodes_total or 1))
-        inodes = "not counted here" if found.inodes_free is None else _count_text(found.inodes_free)
-        texts += [bytes_text(found.free_bytes), inodes]
-    _bars(axes, labels, shares, texts, [BYTES_COLOUR, INODES_COLOUR] * len(places))
-    axes.set_xlabel("free on each file system, percent of its bytes and of its inodes", fontsize=9)
-
-
-def _bars(axes: Axes, labels: list[str], shares: list[float], texts: list[str], colours: list[str]) -> None:
-    rows = range(len(labels))
-    axes.barh(rows, [100 * share for share in shares], height=0.7, color=colours)
-    for row, share, text in zip(rows, shares, texts, strict=True):
-        axes.annotate(
-            text, (100 * share, row), xytext=(5, 0), textcoords="offset points", va="center", fontsize=9
-        )
-    axes.set_yticks(rows, labels, fontsize=9)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 138)
-    axes.set_xticks([0, 25, 50, 75, 100])
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.tick_params(axis="y", length=0)
+        name = f"{place.role} ({found.kind})"
+        rows[f"{name}\n{bytes_text(found.free_bytes)} free"] = found.free_bytes / (found.total_bytes or 1)
+        if found.inodes_free is None:
+            rows[f"{name}\ninodes are not counted"] = 0.0
+        else:
+            inodes = f"{_count_text(found.inodes_free)} inodes free"
+            rows[f"{name}\n{inodes}"] = found.inodes_free / (found.inodes_total or 1)
+    drawn = figures.bars(
+        {name: 100 * share for name, share in rows.items()},
+        picture.finding,
+        x="may be used, or is free (%)",
+    )
+    return Drawing(drawn.figure, picture.alt_text)

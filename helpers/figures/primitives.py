@@ -48,6 +48,7 @@ Guess = float | str | EllipsisType | None
 
 _STYLES = (("o", "-"), ("s", "--"), ("^", "-."), ("D", ":"), ("v", "-"), ("P", "--"))
 _HATCHES = ("", "///", "...", "\\\\\\", "xx", "++")
+_SCALED = ("B", "B/s", "s", "bit/s")  # what is said in thousands and thousandths
 _MANY_POINTS = 30
 _MOST_TICKS = 8
 _BINS = 48
@@ -378,10 +379,10 @@ def _unit(label: str) -> tuple[str, str]:
 
 def _amount(value: float, unit: str) -> str:
     """A number as an axis says it: `1,500`, `12 µs`, `100 kB`."""
-    if not unit or not value:
-        return number_text(value)
+    if unit not in _SCALED or not value:
+        return f"{number_text(value)} {unit}".rstrip()
     power = min(4, max(-3, int(np.floor(np.log10(abs(value)) / 3 + 1e-9))))
-    if unit == "B":
+    if unit != "s":
         power = max(power, 0)
     return f"{value / 1000**power:.3g} {['n', 'µ', 'm', '', 'k', 'M', 'G', 'T'][power + 3]}{unit}"
 

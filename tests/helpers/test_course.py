@@ -98,10 +98,14 @@ def test_a_full_disk_is_a_sentence(monkeypatch):
 def test_a_lock_that_is_never_let_go_is_a_sentence(course_folder, monkeypatch):
     monkeypatch.setattr(cache, "LOCK_WAIT_S", 0.1)
     course_folder.mkdir()
-    with (course_folder / ".folder-20.lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    code = "import sys; from pathlib import Path; from smallfiles.atomic import drafted\n"
+    code += "with drafted(Path(sys.argv[1]), 'drawing'): print(flush=True); sys.stdin.read()"
+    words = [sys.executable, "-c", code, str(course_folder / "folder-20")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
         with pytest.raises(ResourceError, match="Shut Down All Kernels"):
             cache.find_or_make(plans.FOLDER, 20, course_folder)
+        other.stdin.close()
 
 
 def test_a_file_system_without_locks_still_gets_its_data(course_folder, monkeypatch):
@@ -151,9 +155,10 @@ def test_scratch_goes_with_its_kernel_and_what_a_killed_one_left_goes_with_the_n
 
 def test_a_forked_worker_that_ends_leaves_the_scratch_folder(course_folder):
     scratch = cache.scratch_folder(course_folder, "01")
-    with (scratch / "held").open("w") as holder:
-        cache._remove(scratch, os.getpid() + 1, holder)
-        assert scratch.is_dir() and not holder.closed
+    cache._remove(scratch, os.getpid() + 1)
+    assert scratch.is_dir()
+    cache._remove(scratch, os.getpid())
+    assert not scratch.exists()
 
 
 def test_a_shared_file_system_is_told_with_its_cap(tmp_path):

@@ -34,7 +34,7 @@ def test_the_finding_is_computed():
 def test_a_file_system_that_counts_no_inodes_is_said():
     found = picture(Place("data", disk("btrfs", inodes_free=None, inodes_total=None)))
     assert found.finding.endswith("the btrfs of the data counts no inodes")
-    assert "not counted here" in text_of(draw(found))
+    assert "inodes are not counted" in text_of(draw(found).figure)
 
 
 def test_a_disk_without_a_free_inode_draws_and_speaks():
@@ -64,17 +64,18 @@ def test_a_folder_that_cannot_be_looked_at_is_left_out(monkeypatch):
 
 
 def text_of(figure):
-    texts = [text.get_text() for axes in figure.axes for text in axes.texts]
-    return "\n".join([*texts, figure._suptitle.get_text()])
+    (axes,) = figure.axes
+    texts = [text.get_text() for text in (*axes.texts, *axes.get_yticklabels())]
+    return " ".join(" ".join([*texts, figure.get_suptitle()]).split())
 
 
 def test_the_figure_shows_the_finding_as_its_title_and_each_number():
-    shown = text_of(draw(picture()))
+    shown = text_of(draw(picture()).figure)
     assert picture().finding in shown and "4 of 128" in shown and "10.0 GB of 100 GB" in shown
 
 
 def test_bars_start_at_zero():
-    assert all(axes.get_xlim()[0] == 0 for axes in draw(picture()).axes)
+    assert all(axes.get_xlim()[0] == 0 for axes in draw(picture()).figure.axes)
 
 
 @pytest.mark.parametrize("folders", [(), ("/scratch/my data", "b")])

@@ -1,4 +1,4 @@
-"""The pictures of mechanisms: readable, described, legible on light and dark pages, and shown by a notebook."""
+"""The pictures of mechanisms: described, legible on light and dark pages, and shown by a notebook."""
 
 import re
 import xml.etree.ElementTree as ET
