@@ -6,8 +6,8 @@
     decoding      bytes to RGB; what is no picture is an `ImageError` (faults)
     crops         which part to take: random numbers only
     resizing      pixels to another size; colour: random changes of colour
+    decoders      decoders of whole pictures, to be compared
     downscaling   pictures scaled down before packing, and samples of them, in order
-    decoders      which decoders are installed, and which one is used
 
 The trap: each step done in the obvious order (decode all, make floats, scale all, crop) costs three
 times what decoding does. Notebook 08 teaches it.
@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from smallfiles.images.colour import ColourJitter
-    from smallfiles.images.decoders import DECODERS, best_decoder
-    from smallfiles.images.decoding import LARGEST_PIXELS, decode, recovered
-    from smallfiles.images.downscaling import ResizeReport, resize_ahead, resized
+    from smallfiles.images.decoding import decode, recovered
+    from smallfiles.images.downscaling import resize_ahead, resized
     from smallfiles.images.faults import DamagedImageError, ImageError
     from smallfiles.images.normalising import IMAGENET_MEAN, IMAGENET_STD, normalise
     from smallfiles.images.resizing import Filter, resize
@@ -35,10 +34,9 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "downscaling": ("ResizeReport", "resize_ahead", "resized"),
+    "downscaling": ("resize_ahead", "resized"),
     "colour": ("ColourJitter",),
-    "decoders": ("DECODERS", "best_decoder"),
-    "decoding": ("LARGEST_PIXELS", "decode", "recovered"),
+    "decoding": ("decode", "recovered"),
     "faults": ("DamagedImageError", "ImageError"),
     "normalising": ("IMAGENET_MEAN", "IMAGENET_STD", "normalise"),
     "resizing": ("Filter", "resize"),
@@ -46,10 +44,8 @@ _HOMES = {
 }
 
 __all__ = [
-    "DECODERS",
     "IMAGENET_MEAN",
     "IMAGENET_STD",
-    "LARGEST_PIXELS",
     "CentreCrop",
     "ColourJitter",
     "DamagedImageError",
@@ -58,9 +54,7 @@ __all__ = [
     "Normalised",
     "RandomResizedCrop",
     "RandomShortSide",
-    "ResizeReport",
     "Transform",
-    "best_decoder",
     "decode",
     "normalise",
     "recovered",

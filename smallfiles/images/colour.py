@@ -1,9 +1,8 @@
-"""Random changes of brightness, contrast, saturation and hue, as one matrix for all of them.
+"""Random changes of brightness, contrast and saturation, as one matrix for all of them.
 
 Each is an affine map of (red, green, blue); so they are multiplied first, and the picture is touched
-once. The order is drawn at random, as torchvision's ColorJitter does. Two differences to it: values are
-cut to 0 to 255 once at the end and not between the steps, and hue is turned in YIQ rather than in HSV
-(as DALI does), which costs a tenth.
+once. The order is drawn at random, as torchvision's ColorJitter does. One difference to it: values are
+cut to 0 to 255 once at the end and not between the steps.
 
 The trap: jitter of whole pictures before cropping costs four times as much, for pixels that are thrown
 away. Notebook 08 teaches it.
@@ -11,7 +10,6 @@ away. Notebook 08 teaches it.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +20,6 @@ from smallfiles.errors import UsageError
 from smallfiles.images.decoding import Pixels
 
 _GREY = np.array([0.299, 0.587, 0.114])
-_TO_YIQ = np.array([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
-_FROM_YIQ = np.linalg.inv(_TO_YIQ)
 _AFFINE = npt.NDArray[np.float64]
 
 
@@ -35,19 +31,17 @@ class ColourJitter:
         brightness: Factor is drawn from 1 - b to 1 + b (never below 0).
         contrast: Likewise, around the mean grey of the picture.
         saturation: Likewise, around the grey of each pixel.
-        hue: Turned by -h to h of a full circle; at most 0.5.
     """
 
     brightness: float = 0.4
     contrast: float = 0.4
     saturation: float = 0.4
-    hue: float = 0.0
 
     def __post_init__(self) -> None:
-        if min(self.brightness, self.contrast, self.saturation) < 0 or not 0 <= self.hue <= 0.5:
+        if min(self.brightness, self.contrast, self.saturation) < 0:
             raise UsageError(
                 f"{self} is asked for",
-                expected="strengths of 0 or more, and a hue of at most 0.5",
+                expected="strengths of 0 or more",
                 next_step="Start with ColourJitter()",
             )
 
@@ -66,7 +60,7 @@ class ColourJitter:
             mean: Mean red, green and blue of the picture.
         """
         matrix, shift = np.eye(3), np.zeros(3)
-        steps = (self._brightness, self._contrast, self._saturation, self._hue)
+        steps = (self._brightness, self._contrast, self._saturation)
         for step in rng.permutation(len(steps)):
             turned, moved = steps[step](rng, matrix @ mean + shift)
             matrix, shift = turned @ matrix, turned @ shift + moved
@@ -82,14 +76,6 @@ class ColourJitter:
     def _saturation(self, rng: np.random.Generator, mean: _AFFINE) -> tuple[_AFFINE, _AFFINE]:
         factor = _factor(self.saturation, rng)
         return np.eye(3) * factor + (1 - factor) * _GREY, np.zeros(3)
-
-    def _hue(self, rng: np.random.Generator, mean: _AFFINE) -> tuple[_AFFINE, _AFFINE]:
-        if not self.hue:
-            return np.eye(3), np.zeros(3)
-        angle = 2 * math.pi * rng.uniform(-self.hue, self.hue)
-        cosine, sine = math.cos(angle), math.sin(angle)
-        turn = np.array([[1, 0, 0], [0, cosine, -sine], [0, sine, cosine]])
-        return _FROM_YIQ @ turn @ _TO_YIQ, np.zeros(3)
 
 
 def _factor(strength: float, rng: np.random.Generator) -> float:

@@ -1,7 +1,7 @@
-"""Which decoders are installed, and which one is used.
+"""Decoders of whole pictures, to be compared.
 
-Two are ours: `turbojpeg` makes pixels of the wanted part alone, `simplejpeg` of whole pictures. The
-others are for comparison, and for Pillow to take what no other takes. The choice follows measurement:
+Two are ours: `turbojpeg`, which makes pixels of a part alone too, and `simplejpeg`, without it. Pillow
+takes what no other takes. The choice follows measurement:
 `smallfiles bench decode` makes the record again on any machine. TorchCodec, which torchvision names in
 place of its own `decode_jpeg`, took 0.97 to 1.01 of that one's time: no gain, so it is left out.
 
@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -27,25 +25,6 @@ from smallfiles.images.decoding import Pixels, decode_reduced
 from smallfiles.images.faults import not_a_picture
 from smallfiles.images.header import Header, read_header
 from smallfiles.samples import Buffer
-
-
-@dataclass(frozen=True)
-class Decoder:
-    """A way from a JPEG to RGB pixels.
-
-    Args:
-        name: As in records.
-        decode: A whole picture; uint8, rows x columns x 3. Whatever it raises comes from its library.
-        installed: Whether it can be called here.
-        parts: Whether it can make a part alone.
-        note: What is special about it.
-    """
-
-    name: str
-    decode: Callable[[Buffer], Pixels]
-    installed: Callable[[], bool]
-    parts: bool
-    note: str
 
 
 def _turbojpeg(data: Buffer) -> Pixels:
@@ -93,23 +72,11 @@ def _header(data: Buffer) -> Header:
     return header
 
 
-def _package(name: str) -> Callable[[], bool]:
-    return lambda: find_spec(name) is not None
-
-
-DECODERS: dict[str, Decoder] = {
-    decoder.name: decoder
-    for decoder in (
-        Decoder("turbojpeg", _turbojpeg, lambda: turbo.library() is not None, True, "TurboJPEG 3, by parts"),
-        Decoder("simplejpeg", _simplejpeg, lambda: True, False, "with a libjpeg-turbo of its own"),
-        Decoder("torchvision", _torchvision, _package("torchvision"), False, "gives tensors"),
-        Decoder("opencv", _opencv, _package("cv2"), False, "of the extra `compare`"),
-        Decoder("pillow", _pillow, lambda: True, False, "for everything that others refuse"),
-    )
+DECODERS: dict[str, Callable[[Buffer], Pixels]] = {
+    "pillow": _pillow,
+    "torchvision": _torchvision,
+    "opencv": _opencv,
+    "simplejpeg": _simplejpeg,
+    "turbojpeg": _turbojpeg,
 }
-"""By name, the one that is used first on top."""
-
-
-def best_decoder() -> Decoder:
-    """The decoder that the transforms use here."""
-    return next(decoder for decoder in DECODERS.values() if decoder.installed())
+"""From a JPEG to RGB pixels, by the name in records; what one raises comes from its library."""

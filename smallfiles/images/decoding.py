@@ -2,7 +2,7 @@
 
 Pillow decides what is a picture: what the fast decoder refuses goes there (PNG, CMYK, files with
 garbage between the parts of their header), and what Pillow refuses is refused. The orientation that a
-camera noted in EXIF is ignored unless asked for, as torchvision's ImageFolder and `decode_image` do:
+camera noted in EXIF is ignored, as torchvision's ImageFolder and `decode_image` do:
 networks were trained that way.
 
 The trap: a JPEG that was cut off, or in which bytes were changed, decodes "successfully" in many programs,
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import io
 import re
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,47 +27,33 @@ from smallfiles.images.header import Header, is_jpeg, read_header, tidied
 from smallfiles.samples import Buffer
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
-Mode: TypeAlias = Literal["RGB", "L"]
 
 LARGEST_PIXELS = 100_000_000
 """Of a picture, 300 MB as RGB; the largest of ImageNet has about 60 million."""
 
-_COLOURS: dict[Mode, str] = {"RGB": "RGB", "L": "GRAY"}
 _ORIENTATION = 0x0112
 _OF_THE_PICTURE = ("Corrupt JPEG data", "Premature end of JPEG")
 """How libjpeg's warnings begin that mean wrong pixels; others are of notes in the header."""
 
 
-def decode(data: Buffer, *, mode: Mode = "RGB", exif: bool = False) -> Pixels:
+def decode(data: Buffer) -> Pixels:
     """Decode a whole picture.
 
     Args:
         data: A JPEG, PNG, PPM or another file that Pillow opens.
-        mode: `RGB`, or `L` for grey.
-        exif: Turn the picture as its EXIF orientation says; else that is ignored.
 
     Returns:
-        uint8, rows x columns x channels (3, or 1 for grey), owned by the caller.
+        uint8, rows x columns x 3, owned by the caller.
 
     Raises:
         ImageError: No complete picture, a damaged one (`DamagedImageError`), or more than
             `LARGEST_PIXELS`.
     """
-    pixels = _decoded(data, mode)
-    return np.ascontiguousarray(turned(pixels, orientation(data))) if exif else pixels
-
-
-def _decoded(data: Buffer, mode: Mode) -> Pixels:
     header = read_header(data)
-    if header is not None:
-        check_size(header.width, header.height)
-        try:
-            found: Pixels = simplejpeg.decode_jpeg(data, _COLOURS[mode])
-        except ValueError:  # also for a mere warning: others shall judge
-            pass
-        else:
-            return found
-    return decode_by_pillow(data, mode)
+    if header is None:
+        return decode_by_pillow(data)
+    check_size(header.width, header.height)
+    return decode_reduced(data, header, 1)
 
 
 def recovered(data: Buffer) -> bytes:
@@ -76,7 +62,7 @@ def recovered(data: Buffer) -> bytes:
     Raises:
         ImageError: Nothing.
     """
-    return to_ppm(_by_pillow(data, "RGB"))
+    return to_ppm(_by_pillow(data))
 
 
 def to_ppm(pixels: Pixels) -> bytes:
@@ -107,7 +93,7 @@ def decode_reduced(data: Buffer, header: Header, denominator: int) -> Pixels:
             data, "RGB", min_height=least_height, min_width=least_width, min_factor=denominator
         )
     except ValueError:  # also for a mere warning: others shall judge
-        return decode_by_pillow(data, "RGB")
+        return decode_by_pillow(data)
     return found
 
 
@@ -121,29 +107,29 @@ def check_size(width: int, height: int) -> None:
         raise too_large(f"{width:,} x {height:,} pixels", LARGEST_PIXELS)
 
 
-def decode_by_pillow(data: Buffer, mode: Mode) -> Pixels:
+def decode_by_pillow(data: Buffer) -> Pixels:
     """A whole picture of any kind that Pillow knows, for what the fast decoder does not take.
 
     Raises:
         ImageError: No complete picture, a damaged one, or more than `LARGEST_PIXELS`.
     """
-    pixels = _by_pillow(data, mode)
+    pixels = _by_pillow(data)
     warning = _warning(data) if is_jpeg(data) else None
     if warning is not None:
         raise damaged(warning)
     return pixels
 
 
-def _by_pillow(data: Buffer, mode: Mode) -> Pixels:
+def _by_pillow(data: Buffer) -> Pixels:
     try:
         with Image.open(io.BytesIO(data)) as picture:
             check_size(*picture.size)
-            pixels = np.array(_eight_bits(picture).convert(mode))
+            pixels = np.array(_eight_bits(picture).convert("RGB"))
     except Image.DecompressionBombError as error:
         raise too_large(" ".join(re.findall(r"\d+ pixels", str(error))[:1]), LARGEST_PIXELS) from error
     except (OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, TypeError) as error:
         raise not_a_picture(_reason(data, error)) from error
-    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+    return pixels
 
 
 def _warning(data: Buffer) -> str | None:

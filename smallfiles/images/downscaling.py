@@ -20,7 +20,6 @@ import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -43,25 +42,7 @@ _GAP = 2.0
 _IN_FLIGHT_EACH = 4
 
 
-@dataclass(frozen=True)
-class Resized:
-    """One picture that was scaled ahead.
-
-    Args:
-        data: The new file.
-        kept: True if these are the old bytes.
-        error: Mean absolute difference to the scaled pixels before they were encoded, of 255;
-            None unless it was asked for.
-    """
-
-    data: bytes
-    kept: bool
-    error: float | None = None
-
-
-def resize_ahead(
-    data: Buffer, short_side: int = 256, store: Store = "jpeg", quality: int = QUALITY, *, exif: bool = False
-) -> bytes:
+def resize_ahead(data: Buffer, short_side: int = 256, store: Store = "jpeg", quality: int = QUALITY) -> bytes:
     """Scale a picture down until its shorter side has `short_side` pixels.
 
     Args:
@@ -69,7 +50,6 @@ def resize_ahead(
         short_side: In pixels; a picture that is smaller stays as it is.
         store: `jpeg` or `raw` (PPM).
         quality: Of the JPEG, 1 to 100.
-        exif: Turn the picture as its EXIF orientation says; that note is lost in any case.
 
     Returns:
         The new file.
@@ -78,31 +58,24 @@ def resize_ahead(
         ImageError: No complete picture.
         UsageError: An option makes no sense.
     """
-    return resize_one(data, short_side, store, quality, exif=exif).data
+    return _resized(data, short_side, store, quality, turn=1)
 
 
-def resize_one(
-    data: Buffer, short: int | None, store: Store, quality: int, *, exif: bool = False, measure: bool = False
-) -> Resized:
-    """What `resize_ahead` does, with what it did; `measure` decodes the result again for its error.
-
-    No shorter side keeps the bytes of every picture that needs no turn, without a look at its pixels.
-    """
+def _resized(data: Buffer, short: int | None, store: Store, quality: int, *, turn: int) -> bytes:
+    """The new file. No shorter side keeps every picture that needs no turn, without a look at its pixels."""
     check_options(short, store, quality)
-    turn = orientation(data) if exif else 1
     if short is None and turn == 1:
-        return Resized(bytes(data), kept=True)
+        return bytes(data)
     picture = open_picture(data)
     small = short is None or min(picture.width, picture.height) <= short
     if small and turn == 1 and store == "jpeg" and picture.header is not None:
         decode(data)  # a damaged file shall be found now rather than in each epoch
-        return Resized(bytes(data), kept=True, error=0.0 if measure else None)
+        return bytes(data)
     pixels = np.ascontiguousarray(turned(_scaled(picture, short), turn))
     if store == "raw":
-        return Resized(to_ppm(pixels), kept=False, error=0.0 if measure else None)
+        return to_ppm(pixels)
     encoded: bytes = simplejpeg.encode_jpeg(pixels, quality, "RGB", "420")
-    error = float(np.abs(decode(encoded) - pixels.astype(np.int16)).mean()) if measure else None
-    return Resized(encoded, kept=False, error=error)
+    return encoded
 
 
 def check_options(short: int | None, store: str, quality: int) -> None:
@@ -130,64 +103,24 @@ def _scaled(picture: Picture, short: int | None) -> Pixels:
     return scaled
 
 
-@dataclass
-class ResizeReport:
-    """What scaling ahead did, filled while samples pass.
-
-    Args:
-        samples: Handed on.
-        kept: Of them those that were small enough already and kept their bytes.
-        bytes_before: Encoded bytes that came in.
-        bytes_after: Encoded bytes that went out.
-        error: Mean absolute difference, of 255, between scaled pixels and what is decoded from the new
-            files, over every `measure_every`-th sample; scaling itself is not counted.
-        measured: Number of samples behind `error`.
-    """
-
-    samples: int = 0
-    kept: int = 0
-    bytes_before: int = 0
-    bytes_after: int = 0
-    error: float = 0.0
-    measured: int = 0
-
-    def add(self, before: int, done: Resized) -> None:
-        """Count one sample."""
-        self.samples += 1
-        self.kept += done.kept
-        self.bytes_before += before
-        self.bytes_after += len(done.data)
-        if done.error is not None:
-            self.measured += 1
-            self.error += (done.error - self.error) / self.measured
-
-
 def resized(
     samples: Iterable[Sample],
     short_side: int | None = 256,
     store: Store = "jpeg",
     quality: int = QUALITY,
     *,
-    exif: bool = False,
-    threads: int | None = None,
-    report: ResizeReport | None = None,
-    measure_every: int = 100,
     on_fault: Callable[[str, ImageError], None] | None = None,
 ) -> Iterator[Sample]:
-    """Scale the pictures of samples ahead, in the order in which they come.
+    """Scale the pictures of samples ahead, in the order in which they come, turned as their EXIF says.
 
     Keys stay as they are, also where a file called `.JPEG` then holds a PPM: they are names, and
     programs that open pictures look at the bytes.
 
     Args:
         samples: Each is copied before the next is drawn.
-        short_side: See `resize_ahead`, as for the next three; None only turns pictures.
+        short_side: See `resize_ahead`, as for the next two; None only turns pictures.
         store: `jpeg` or `raw`.
         quality: Of a JPEG.
-        exif: Turn pictures as their EXIF orientation says.
-        threads: At work; None takes the usable CPUs.
-        report: Filled while samples pass.
-        measure_every: Of which samples the loss by encoding is measured.
         on_fault: Called with key and error of a sample that cannot be decoded, which is left out then;
             None stops with the error, key included.
 
@@ -199,34 +132,30 @@ def resized(
         UsageError: An option makes no sense.
     """
     check_options(short_side, store, quality)
-    report = ResizeReport() if report is None else report
-    workers = threads or machine.usable_cpus()
+    threads = machine.usable_cpus()
 
-    def work(number: int, sample: Sample) -> Resized:
-        return resize_one(
-            sample.data, short_side, store, quality, exif=exif, measure=number % measure_every == 0
-        )
+    def work(data: Buffer) -> bytes:
+        return _resized(data, short_side, store, quality, turn=orientation(data))
 
-    under_way: deque[tuple[Sample, Future[Resized]]] = deque()
+    under_way: deque[tuple[Sample, Future[bytes]]] = deque()
 
     def first() -> Iterator[Sample]:
         sample, future = under_way.popleft()
         try:
-            done = future.result()
+            data = future.result()
         except ImageError as error:
             if on_fault is None:
                 raise _named(sample.key, error) from error
             on_fault(sample.key, error)
-            return
-        report.add(len(sample.data), done)
-        yield dataclasses.replace(sample, data=done.data)
+        else:
+            yield dataclasses.replace(sample, data=data)
 
-    with ThreadPoolExecutor(workers, thread_name_prefix="resize") as pool:
+    with ThreadPoolExecutor(threads, thread_name_prefix="resize") as pool:
         try:
-            for number, sample in enumerate(samples):
+            for sample in samples:
                 own = dataclasses.replace(sample, data=bytes(sample.data))
-                under_way.append((own, pool.submit(work, number, own)))
-                if len(under_way) > workers * _IN_FLIGHT_EACH:
+                under_way.append((own, pool.submit(work, own.data)))
+                if len(under_way) > threads * _IN_FLIGHT_EACH:
                     yield from first()
             while under_way:
                 yield from first()

@@ -96,7 +96,7 @@ def open_picture(data: Buffer) -> Picture:
         return Picture(data, header.width, header.height, header, None)
     pixels = raw_pixels(data)
     if pixels is None:
-        pixels = decode_by_pillow(data, "RGB")
+        pixels = decode_by_pillow(data)
     return Picture(data, pixels.shape[1], pixels.shape[0], None, pixels)
 
 

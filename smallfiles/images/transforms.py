@@ -14,7 +14,6 @@ pixels that are thrown away. Notebook 08 measures it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -24,7 +23,7 @@ import numpy.typing as npt
 from smallfiles.errors import UsageError
 from smallfiles.images.colour import ColourJitter
 from smallfiles.images.crops import Box, centred, random_resized, random_square, short_side
-from smallfiles.images.normalising import IMAGENET_MEAN, IMAGENET_STD, normalise
+from smallfiles.images.normalising import normalise
 from smallfiles.images.picture import Gap, check_gap, open_picture
 from smallfiles.images.resizing import Filter, check_filter, resize
 from smallfiles.samples import Buffer
@@ -219,13 +218,9 @@ class Normalised(_Made):
 
     Args:
         transform: Makes uint8 pictures.
-        mean: Of each channel, on a scale of 0 to 1.
-        std: Likewise.
     """
 
     transform: Transform
-    mean: Sequence[float] = IMAGENET_MEAN
-    std: Sequence[float] = IMAGENET_STD
 
     dtype = _FLOAT32
 
@@ -237,7 +232,7 @@ class Normalised(_Made):
 
     def into(self, data: Buffer, rng: np.random.Generator, out: Array) -> None:
         """The picture, written into `out`."""
-        normalise(self.transform(data, rng)[None], self.mean, self.std, out=out[None])
+        normalise(self.transform(data, rng)[None], out=out[None])
 
 
 def _check(size: int, flip: float, filter: str, gap: Gap) -> None:

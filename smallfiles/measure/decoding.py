@@ -29,9 +29,9 @@ import numpy as np
 
 from smallfiles import formats, sources
 from smallfiles.errors import UsageError
-from smallfiles.images import DECODERS, RandomResizedCrop, resize, turbo
+from smallfiles.images import RandomResizedCrop, resize, turbo
 from smallfiles.images.crops import random_resized
-from smallfiles.images.decoding import Pixels
+from smallfiles.images.decoders import DECODERS
 from smallfiles.images.header import read_header
 from smallfiles.images.resizing import Filter
 from smallfiles.measure.bench import Bench, medians
@@ -118,7 +118,7 @@ def plain(decoder: str, scale: Callable[[], Scale]) -> Callable[[], One]:
     """A method of a decoder and something that scales: decode all, cut out, scale."""
 
     def make() -> One:
-        decode: Callable[[Any], Pixels] = DECODERS[decoder].decode
+        decode = DECODERS[decoder]
         scaled = scale()
 
         def one(data: bytes, rng: np.random.Generator) -> Any:
@@ -142,9 +142,9 @@ def _by_us(filter: Filter) -> Callable[[], Scale]:
 
 
 def _only(decoder: str) -> Method:
-    found = DECODERS[decoder]
+    decode = DECODERS[decoder]
     modules = {"opencv": ("cv2",), "torchvision": ("torchvision",)}.get(decoder, ())
-    return Method(decoder, "decode", lambda: lambda data, rng: found.decode(data), modules)
+    return Method(decoder, "decode", lambda: lambda data, rng: decode(data), modules)
 
 
 METHODS: dict[str, Method] = {

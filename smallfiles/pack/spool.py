@@ -25,7 +25,6 @@ from smallfiles.pack.scaling import Scaling
 from smallfiles.samples import Buffer, Sample
 
 _BUFFER_BYTES = 1 << 20
-_MEASURE_NONE = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ def scale_into(
     from smallfiles.images import resized  # PyTorch with it, which other packing does without
 
     options = (scaling.short_side, scaling.store, scaling.quality)
-    for sample in resized(samples, *options, exif=True, measure_every=_MEASURE_NONE, on_fault=on_fault):
+    for sample in resized(samples, *options, on_fault=on_fault):
         assert isinstance(sample, Placed)
         kept.add(sample.position, sample.data)
         yield sample

@@ -17,7 +17,7 @@ from smallfiles.images import crops
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 ALL = [
     images.RandomResizedCrop(64),
-    images.RandomResizedCrop(64, filter="linear", jitter=images.ColourJitter(hue=0.1)),
+    images.RandomResizedCrop(64, filter="linear", jitter=images.ColourJitter()),
     images.RandomShortSide((70, 100), 64),
     images.RandomShortSide((70, 100), 64, jitter=images.ColourJitter()),
     images.CentreCrop(70, 64),
@@ -198,32 +198,15 @@ def test_each_change_of_colour_equals_torchvision(kind):
     found = mild.copy()
     jitter.apply(found, np.random.default_rng(5))
     rng = np.random.default_rng(5)
-    rng.permutation(4)
+    rng.permutation(3)
     factor = rng.uniform(0.8, 1.2)
     expected = getattr(F, f"adjust_{kind}")(_tensor(mild), factor)
     assert difference(found, _array(expected)) <= (1.0, 2)
 
 
-def test_a_hue_of_a_full_circle_changes_nothing_and_grey_has_no_hue():
-    class Full:
-        def permutation(self, count):
-            return range(count)
-
-        def uniform(self, low, high):
-            return 1.0
-
-    found = pixels(30, 20).copy()
-    images.ColourJitter(0, 0, 0, hue=0.5).apply(found, Full())
-    assert difference(found, pixels(30, 20)) <= (0.1, 1)
-    grey = np.repeat(pixels(30, 20)[:, :, :1], 3, 2)
-    turned = grey.copy()
-    images.ColourJitter(0, 0, 0, hue=0.5).apply(turned, np.random.default_rng(0))
-    assert difference(turned, grey) <= (0.5, 1)
-
-
 def test_no_jitter_leaves_every_pixel():
     found = pixels(31, 17).copy()
-    images.ColourJitter(0, 0, 0, 0).apply(found, np.random.default_rng(0))
+    images.ColourJitter(0, 0, 0).apply(found, np.random.default_rng(0))
     assert (found == pixels(31, 17)).all()
 
 
