@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from smallfiles.cli import build_parser, main
-from smallfiles.demo import DemoConfig, run
+from smallfiles.demo import DemoConfig
+from smallfiles.demo.steps import run
 from smallfiles.errors import OutputExistsError, SourceError, UsageError
+from smallfiles.options import from_args
 
 
 def tree_digest(folder):
@@ -87,9 +89,7 @@ def test_the_page_says_how_to_run_it_on_ones_own_data(done):
     text = result.report.read_text(encoding="utf-8")
     assert "smallfiles demo --data DIR" in text
     words = shlex.split(config.to_cli())[1:]
-    from smallfiles.cli.demo import config_of
-
-    assert config_of(build_parser().parse_args(words)) == config
+    assert from_args(DemoConfig, build_parser().parse_args(words)) == config
 
 
 def test_a_second_run_uses_the_data_again_and_replaces_the_rest(done):
@@ -105,7 +105,7 @@ def test_a_second_run_uses_the_data_again_and_replaces_the_rest(done):
 @pytest.fixture
 def captions(tmp_path):
     folder = tmp_path / "flickr"
-    assert main(["synth", str(folder), "--layout", "flickr30k", "--count", "12", "--workers", "1"]) == 0
+    assert main(["synth", str(folder), "--layout", "flickr30k", "--count", "12"]) == 0
     return folder
 
 

@@ -1,13 +1,34 @@
 """The whole road once: data, manifest, every format, measurement, one page.
 
-    result = run(DemoConfig(count=500), print)
+    result = steps.run(DemoConfig(count=500), print)
 
 Everything is done by the same functions as the single verbs; the demo only puts them in a row. The
 trap: numbers of a demo on a laptop say nothing about a parallel file system. Run it there, on your
 own data, before you decide. Notebook 00 points here.
 """
 
-from smallfiles.demo.config import DemoConfig
-from smallfiles.demo.steps import DemoResult, run
+from __future__ import annotations
 
-__all__ = ["DemoConfig", "DemoResult", "run"]
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from smallfiles.options import check, option, words
+
+
+@dataclass(frozen=True)
+class DemoConfig:
+    """How to run the demo. Nothing else is imported here: the command line asks for it at each start."""
+
+    data: Path | None = option(None, "your own data set; it is only read", metavar="DIR")
+    count: int = option(3000, "samples to make, or to take from --data at most", least=1)
+    out: Path = option(Path("demo_output"), "where everything goes", metavar="DIR")
+    repeats: int = option(5, "rounds of measurement", least=1)
+    seed: int = option(0, "of the images and the order of reads", least=0, metavar="S")
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def to_cli(self) -> str:
+        """The command that does the same run."""
+        return shlex.join(["smallfiles", "demo", *words(self)])

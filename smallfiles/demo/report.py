@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import html
-import re
 import shutil
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
@@ -16,7 +15,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from smallfiles.demo.config import DemoConfig
+from smallfiles.demo import DemoConfig
 from smallfiles.demo.rows import LEGEND, Row, cells, header
 from smallfiles.measure import Record, Result, save
 from smallfiles.measure import drawing as plots
@@ -69,7 +68,6 @@ def figure_groups(records: Sequence[Record]) -> list[list[Record]]:
 
 def _page(rows: Sequence[Row], reads: Result, config: DemoConfig, source: str, svg: str) -> str:
     groups = figure_groups(reads.records)
-    width, height = _size(svg)
     text = {
         "title": _TITLE,
         "lead": f"{source}, packed into {len(rows)} formats, each read back and compared byte by byte.",
@@ -85,18 +83,7 @@ def _page(rows: Sequence[Row], reads: Result, config: DemoConfig, source: str, s
         method=_items(_method(reads)),
         machine=_pairs(reads.records[0].machine),
         figure=base64.b64encode(svg.encode()).decode(),
-        width=str(width),
-        height=str(height),
     )
-
-
-def _size(svg: str) -> tuple[int, int]:
-    """Width and height in CSS pixels, so that the page does not jump while it loads."""
-    found = re.search(r'width="([\d.]+)pt" height="([\d.]+)pt"|height="([\d.]+)pt".*?width="([\d.]+)pt"', svg)
-    if found is None:
-        return 690, 440
-    width, height = (found[1], found[2]) if found[1] else (found[4], found[3])
-    return round(float(width) * 4 / 3), round(float(height) * 4 / 3)
 
 
 def _line(row: Row) -> str:

@@ -7,7 +7,6 @@ files and the report of the first and nobody else's. A data set that was made on
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,14 +16,14 @@ from time import perf_counter
 import numpy as np
 
 from smallfiles import sources
-from smallfiles.demo.config import DemoConfig
+from smallfiles.demo import DemoConfig
 from smallfiles.demo.report import publish
 from smallfiles.demo.rows import Row, rows_of
 from smallfiles.errors import OutputExistsError, UsageError
 from smallfiles.measure import BenchConfig, Result, bench_reads
 from smallfiles.pack import PackConfig, PackReport, pack
 from smallfiles.progress import bytes_text
-from smallfiles.sources import Source, synthetic
+from smallfiles.sources import ManifestConfig, Source, synthetic
 
 PACKED = ("set.files", "set.arrow", "set.h5", "set.tars", "set.sqfs")
 MEASURED = 1000
@@ -119,7 +118,7 @@ def _load(config: DemoConfig, say: Say) -> Source:
     for note in source.notes:
         say(f"note: {note}")
     source = _at_most(source, config.count, say)
-    _save_manifest(source, config.out / "manifest.json")
+    ManifestConfig().save(source, config.out / "manifest.json")
     say(f"manifest: {len(source.manifest):,} samples of {data} in {config.out / 'manifest.json'}")
     return source
 
@@ -146,11 +145,6 @@ def _at_most(source: Source, count: int, say: Say) -> Source:
     say(f"note: {count:,} of {total:,} samples are taken, evenly spread; --count takes more")
     chosen = np.unique(np.linspace(0, total - 1, count).astype(np.int64))
     return dataclasses.replace(source, manifest=source.manifest.select(chosen))
-
-
-def _save_manifest(source: Source, path: Path) -> None:
-    hint = "" if source.root is None else os.path.relpath(source.root.resolve(), path.parent.resolve())
-    dataclasses.replace(source.manifest, root_hint=hint).save(path)
 
 
 def _pack_all(source: Source, config: DemoConfig, say: Say) -> list[PackReport]:
