@@ -1,9 +1,6 @@
-"""What names of files and folders mean: which files are images, which folders are splits, which are classes.
+"""What names of files and folders mean, and how a source may be asked for.
 
-The first folder is the class, as in ImageFolder; splits, and folders that only wrap the classes, lie above.
-
-The trap: a class that is missing in one split would shift the labels behind it, so classes are counted over
-all splits. `valid`, `validation` and `val` are one split, and a folder called `test` may be a class. So all
+The trap: `valid`, `validation` and `val` are one split, and a folder called `test` may be a class. So all
 of this is known in one place, for sources and for files of others alike. Notebook 02 shows the layouts.
 """
 
@@ -11,17 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import Literal, TypeAlias
 
 from smallfiles.errors import SourceError
-from smallfiles.manifest.arrays import as_mask, from_numpy
-from smallfiles.progress import plural
-from smallfiles.samples import UNLABELLED
+from smallfiles.options import check, option
 
+LabelOrder: TypeAlias = Literal["sorted", "devkit"]
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".webp", ".tif", ".tiff", ".gif")
 
 _SPLITS = {
@@ -77,113 +69,44 @@ def choose_split(found: list[str], wanted: str | None, where: object) -> tuple[s
 
 
 @dataclass(frozen=True)
-class ByFolder:
-    """What folders say of samples.
+class SourceOptions:
+    """How a source is read; every field has a default that suits the usual case, and most are flags.
 
     Args:
-        keep: Which files are samples of the split.
-        labels: A label for each of these.
-        classes: Names of the classes, those of other splits too; none for unlabelled samples.
-        split: Canonical name of the split.
-        notes: What was chosen and left aside.
+        kind: One of `KINDS`, or `auto`.
+        split: `train`, `val`, `test` or a name the source uses; None takes the only one, or train.
+        root: For a manifest: the folder or tar that its paths are relative to.
+        labels: Where labels are, if not beside the data: devkit, LOC csv, caption file or split file.
+        label_order: ImageNet only: rank of the sorted wnid, or the order of the devkit's ids.
+        unlabelled: Give every sample the label -1 instead of asking for class folders.
+        strict: Refuse what would otherwise be left out with a note.
+        suffixes: Which files are samples; compared without regard to case.
+        follow_links: Also follow folder links that leave the root.
+        allow_truncated: Take the whole members of a tar file that was cut off.
+        sizes: Also learn every file's size: one metadata operation a file, many at once.
     """
 
-    keep: npt.NDArray[np.bool_]
-    labels: npt.NDArray[np.int32]
-    classes: tuple[str, ...]
-    split: str
-    notes: tuple[str, ...]
+    kind: Literal["auto", "folder", "imagenet", "flickr30k", "tarball"] = option(
+        "auto", "what kind of data set it is; auto looks", flag="source"
+    )
+    split: str | None = option(None, "which split to take (train, val, test)")
+    root: Path | None = option(None, "where the files of a manifest are, if it does not say", metavar="DIR")
+    labels: Path | None = option(None, "where labels or captions are, if not beside the data")
+    label_order: LabelOrder = option("sorted", "ImageNet: order of the labels")
+    unlabelled: bool = option(False, "label -1 for all, instead of class folders")
+    strict: bool = option(False, "refuse what would otherwise be left out with a note")
+    suffixes: tuple[str, ...] = option(
+        IMAGE_SUFFIXES,
+        "what samples end in, if not images; repeatable",
+        flag="suffix",
+        metavar=".X",
+        many=True,
+    )
+    follow_links: bool = option(False, "follow folder links that leave the tree")
+    allow_truncated: bool = option(False, "take the whole members of a tar that was cut off")
+    sizes: bool = True
 
-
-def by_folder(
-    names: pa.StringArray, path: Path, split: str | None = None, *, unlabelled: bool = False
-) -> ByFolder:
-    """Label samples by their class folders; the label is -1 where there are none.
-
-    Args:
-        names: Relative names of the samples.
-        path: Where they lie, for messages.
-        split: The split that is wanted; None takes the only one, or train.
-        unlabelled: Look for splits only.
-
-    Raises:
-        SourceError: The split is not there, or must be chosen.
-    """
-    place = _above_classes(names, path, split)
-    own = names if place.keep.all() else names.take(from_numpy(np.flatnonzero(place.keep)))
-    rest = _behind(place.prefix, own)
-    inside = as_mask(pc.match_substring(rest, "/"))
-    if unlabelled or not inside.any() or (place.split == "test" and len(_first_folder(rest).unique()) == 1):
-        note = f"{plural(len(rest), 'image')} without a class: label {UNLABELLED}"
-        return ByFolder(place.keep, np.full(len(rest), UNLABELLED, np.int32), (), place.split, (note,))
-    folders = _first_folder(rest).dictionary_encode()
-    tops = folders.dictionary.to_pylist()
-    codes = np.frombuffer(folders.indices.buffers()[1], np.int32, len(rest))
-    used = {tops[code] for code in np.unique(codes[inside])} | _classes_beside(names, place)
-    classes = sorted(used, key=str.encode)
-    rank = {name: label for label, name in enumerate(classes)}
-    labels = np.array([rank.get(name, UNLABELLED) for name in tops], np.int32)[codes]
-    loose = int((~inside).sum())
-    notes = (f"{plural(loose, 'image')} outside of any class folder left aside",) if loose else ()
-    keep = place.keep.copy()
-    keep[place.keep] = inside
-    return ByFolder(keep, labels[inside], tuple(classes), place.split, place.notes + notes)
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where the class folders are.
-
-    Args:
-        keep: Which samples belong to the split.
-        prefix: The folders above the class folders.
-        beside: The folder of the splits, if the last one above is a split.
-        split: Its canonical name.
-        notes: How it was chosen.
-    """
-
-    keep: npt.NDArray[np.bool_]
-    prefix: str
-    beside: str | None
-    split: str
-    notes: tuple[str, ...]
-
-
-def _above_classes(names: pa.StringArray, path: Path, wanted: str | None) -> _Place:
-    """Pass over folders that only wrap the classes (`train/cat/1.jpg`), and choose among splits."""
-    keep, prefix, beside, split = np.ones(len(names), bool), "", None, wanted or "train"
-    notes: tuple[str, ...] = ()
-    while True:
-        rest = _behind(prefix, names if keep.all() else names.filter(pc.starts_with(names, prefix)))
-        tops = sorted(_first_folder(rest).unique().to_pylist())
-        shallowest = pc.min(pc.count_substring(rest, "/")).as_py() or 0
-        splits = bool(tops) and all(canonical_split(top) for top in tops)
-        if shallowest < 1 or (len(tops) > 1 and not splits) or (len(tops) == 1 and shallowest < 2):
-            if len(tops) == 1 and splits and shallowest == 1 and canonical_split(tops[0]) == "test":
-                split = "test"
-            return _Place(keep, prefix, beside, split, notes)
-        beside = prefix if splits else None
-        top, notes = choose_split(tops, wanted, path) if splits else (tops[0], notes)
-        split = canonical_split(top) or split
-        prefix = f"{prefix}{top}/"
-        keep = as_mask(pc.starts_with(names, prefix))
-
-
-def _classes_beside(names: pa.StringArray, place: _Place) -> set[str]:
-    """The class folders of the other splits; those of test splits are no classes."""
-    if place.beside is None:
-        return set()
-    rest = _behind(place.beside, names.filter(pc.starts_with(names, place.beside)))
-    deep = rest.filter(pc.match_substring_regex(rest, r"(?s)^[^/]+/[^/]+/"))
-    pairs = pc.replace_substring_regex(deep, r"(?s)^([^/]+/[^/]+)/.*$", r"\1").unique().to_pylist()
-    return {
-        name for top, _, name in (pair.partition("/") for pair in pairs) if canonical_split(top) != "test"
-    }
-
-
-def _behind(prefix: str, names: pa.StringArray) -> pa.StringArray:
-    return pc.utf8_slice_codeunits(names, len(prefix)) if prefix else names
-
-
-def _first_folder(names: pa.StringArray) -> pa.StringArray:
-    return pc.replace_substring_regex(names, r"(?s)/.*$", "")
+    def __post_init__(self) -> None:
+        check(self)
+        dotted = (f".{suffix.lower().removeprefix('.')}" for suffix in self.suffixes)
+        object.__setattr__(self, "suffixes", tuple(dotted) or IMAGE_SUFFIXES)

@@ -13,14 +13,14 @@ import sys
 import types
 import typing
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from smallfiles.errors import UsageError
+from smallfiles.folders import SourceOptions
+from smallfiles.options import add_flags
 
 Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
 
-SOURCE_KINDS = ("auto", "folder", "tarball", "imagenet", "flickr30k")
 FORMATS = "files, arrow, hdf5, tar, squashfs"
 SUFFIXES = (
     "x.arrow, x.h5, x.tar (one shard), x.tars (a folder of shards), x.sqfs (an image that can be mounted),\n"
@@ -79,22 +79,7 @@ def add_common_flags(parser: argparse.ArgumentParser) -> None:
 
 def add_source_flags(parser: argparse.ArgumentParser) -> None:
     """Flags that say how a folder, tar or manifest is to be understood."""
-    add = parser.add_argument_group("how the source is understood").add_argument
-    add("--source", choices=SOURCE_KINDS, default="auto", help="what kind of data set it is; auto looks")
-    add("--split", metavar="NAME", help="which split to take (train, val, test)")
-    add("--root", type=Path, metavar="DIR", help="where the files of a manifest are, if it does not say")
-    add("--labels", type=Path, metavar="PATH", help="where labels or captions are, if not beside the data")
-    add("--label-order", choices=("sorted", "devkit"), default="sorted", help="ImageNet: order of the labels")
-    add("--unlabelled", action="store_true", help="label -1 for all, instead of class folders")
-    add("--strict", action="store_true", help="refuse what would otherwise be left out with a note")
-    add(
-        "--suffix",
-        action="append",
-        metavar=".X",
-        help="what samples end in, if not images; repeatable",
-    )
-    add("--follow-links", action="store_true", help="follow folder links that leave the tree")
-    add("--allow-truncated", action="store_true", help="take the whole members of a tar that was cut off")
+    add_flags(parser.add_argument_group("how the source is understood"), SourceOptions)
 
 
 def parse_options(options_type: type[Any], pairs: Sequence[str]) -> Any:

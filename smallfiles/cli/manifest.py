@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from smallfiles.cli.arguments import Verbs, add_source_flags, add_verb
 from smallfiles.cli.output import in_seconds, print_json, say
 from smallfiles.errors import OutputExistsError, first_few
+from smallfiles.options import from_args
 from smallfiles.progress import bytes_text
 
 if TYPE_CHECKING:
-    from smallfiles.sources import ManifestConfig, Source
+    from smallfiles.sources import Source
 
 _MORE = """\
 A walk over a million files is expensive on a parallel file system: do it once, keep the manifest,
@@ -49,25 +50,6 @@ def add(verbs: Verbs) -> None:
     parser.set_defaults(run=run)
 
 
-def config_of(arguments: argparse.Namespace) -> ManifestConfig:
-    """The configuration that a parsed command line means."""
-    from smallfiles.sources import IMAGE_SUFFIXES, ManifestConfig
-
-    return ManifestConfig(
-        kind=arguments.source,
-        split=arguments.split,
-        root=arguments.root,
-        labels=arguments.labels,
-        label_order=arguments.label_order,
-        unlabelled=arguments.unlabelled,
-        suffixes=tuple(arguments.suffix or IMAGE_SUFFIXES),
-        strict=arguments.strict,
-        follow_links=arguments.follow_links,
-        allow_truncated=arguments.allow_truncated,
-        flat=arguments.flat,
-    )
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Walk, check, write."""
     began = perf_counter()
@@ -78,7 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
             expected="a name that is free",
             next_step="Choose another with -o, or remove it yourself if it is not needed",
         )
-    config = config_of(arguments)
+    from smallfiles.sources import ManifestConfig
+
+    config = from_args(ManifestConfig, arguments)
     source = config.load(arguments.dir)
     for note in source.notes:
         say(f"note: {note}")

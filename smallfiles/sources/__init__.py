@@ -10,9 +10,9 @@ The trap: guessing is convenient and sometimes wrong, so `kind` and `notes` say 
 Notebook 02 teaches it.
 """
 
-from smallfiles.folders import IMAGE_SUFFIXES
+from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions
 from smallfiles.sources.config import ManifestConfig
-from smallfiles.sources.detection import KINDS, load
-from smallfiles.sources.record import Options, Source
+from smallfiles.sources.detection import load, read
+from smallfiles.sources.record import Source
 
-__all__ = ["IMAGE_SUFFIXES", "KINDS", "ManifestConfig", "Options", "Source", "load"]
+__all__ = ["IMAGE_SUFFIXES", "ManifestConfig", "Source", "SourceOptions", "load", "read"]

@@ -10,9 +10,10 @@ import os
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from smallfiles.errors import SourceError, UsageError
-from smallfiles.folders import IMAGE_SUFFIXES
+from smallfiles.errors import SourceError
+from smallfiles.folders import SourceOptions
 from smallfiles.formats.files.reading import MANIFEST
 from smallfiles.formats.tar import sides
 from smallfiles.formats.tar.streams import compression_of
@@ -20,44 +21,19 @@ from smallfiles.manifest import Manifest
 from smallfiles.samples import ByteStore
 from smallfiles.sources import flickr30k, folder, imagenet, packed, tarball
 from smallfiles.sources.imagenet import official
-from smallfiles.sources.record import LabelOrder, Options, Source
+from smallfiles.sources.record import Source
 from smallfiles.sources.scanning import unlistable
 
-KINDS = ("folder", "imagenet", "flickr30k", "tarball")
 
-
-def load(
-    path: Path,
-    kind: str = "auto",
-    *,
-    split: str | None = None,
-    root: Path | None = None,
-    labels: Path | None = None,
-    label_order: LabelOrder = "sorted",
-    unlabelled: bool = False,
-    suffixes: tuple[str, ...] = IMAGE_SUFFIXES,
-    follow_links: bool = False,
-    sizes: bool = True,
-    strict: bool = False,
-    allow_truncated: bool = False,
-) -> Source:
+def load(path: Path, kind: str = "auto", **options: Any) -> Source:
     """Read a data set: which samples it has, and where their bytes are.
 
     Metadata operations run many at a time, since each waits for a parallel file system.
 
     Args:
         path: A folder, a tar file (also compressed, or a tar of tars), a packed output or a manifest (.json).
-        kind: One of `KINDS`, or `auto`.
-        split: Which split; None takes the only one, or train.
-        root: For a manifest: the folder or tar that its paths are relative to.
-        labels: Where labels are if not beside the data (devkit, LOC csv, captions, split file).
-        label_order: ImageNet: `sorted` (torchvision's) or `devkit`.
-        unlabelled: Give every sample the label -1 instead of asking for class folders.
-        suffixes: Which files are samples.
-        follow_links: Also follow folder links that leave the root.
-        sizes: Also learn every file's size (one metadata operation each).
-        strict: Refuse what would otherwise be left out with a note.
-        allow_truncated: Take the whole members of a tar that was cut off.
+        kind: `folder`, `imagenet`, `flickr30k`, `tarball` or `auto`.
+        options: Fields of `SourceOptions`, such as `split`.
 
     Returns:
         The source, with what it was recognised as and what was odd.
@@ -65,33 +41,20 @@ def load(
     Raises:
         SourceError: It is no data set; the sentence says what was found.
         ManifestError: The manifest is wrong.
-        UsageError: An unknown kind.
+        UsageError: An option makes no sense.
     """
-    options = Options(
-        split=split,
-        labels=None if labels is None else Path(labels),
-        label_order=label_order,
-        unlabelled=unlabelled,
-        suffixes=suffixes,
-        follow_links=follow_links,
-        sizes=sizes,
-        strict=strict,
-        allow_truncated=allow_truncated,
-    )
-    path = Path(path)
-    if kind not in ("auto", *KINDS):
-        raise UsageError(
-            f"the kind of source {kind!r} is unknown",
-            expected=f"auto or one of {', '.join(KINDS)}",
-            next_step="Choose one of these",
-        )
+    return read(Path(path), SourceOptions(kind=kind, **options))  # type: ignore[arg-type] # checked there
+
+
+def read(path: Path, options: SourceOptions) -> Source:
+    """What `load` does, its options as one record."""
     try:
-        return _load(path, kind, None if root is None else Path(root), options)
+        return _load(path, options)
     except OSError as error:  # what no reader foresaw, such as a file system that went away
         raise unlistable(error, error.filename or path) from error
 
 
-def _load(path: Path, kind: str, root: Path | None, options: Options) -> Source:
+def _load(path: Path, options: SourceOptions) -> Source:
     if not path.exists():
         nearest = next((parent for parent in path.absolute().parents if parent.exists()), Path("/"))
         raise SourceError(
@@ -100,21 +63,21 @@ def _load(path: Path, kind: str, root: Path | None, options: Options) -> Source:
             next_step="Check the path, and whether this file system is mounted on this node",
         )
     if path.suffix == ".json" and path.is_file():
-        return _from_manifest(path, root, options)
-    if kind == "auto" and (format := packed.format_of(path)):
+        return _from_manifest(path, options.root, options)
+    if options.kind == "auto" and (format := packed.format_of(path)):
         return _from_packed(path, format, options)
     if path.is_dir():
-        return _from_folder(path, kind, options)
+        return _from_folder(path, options)
     if not path.is_file():
         raise SourceError(
             f"{path} is neither a file nor a folder",
             expected="a folder, a tar file or a manifest",
             next_step="Check the path",
         )
-    return _from_tar(path, kind, options)
+    return _from_tar(path, options)
 
 
-def _from_packed(path: Path, format: str, options: Options) -> Source:
+def _from_packed(path: Path, format: str, options: SourceOptions) -> Source:
     if format != "files":
         _refuse_other_targets(path, options)
         return packed.load(path, format, options)
@@ -122,7 +85,7 @@ def _from_packed(path: Path, format: str, options: Options) -> Source:
     return replace(source, kind="packed files", resize=packed.resize_beside(path))
 
 
-def _refuse_other_targets(path: Path, options: Options) -> None:
+def _refuse_other_targets(path: Path, options: SourceOptions) -> None:
     if options.unlabelled or options.labels is not None:
         raise SourceError(
             f"{path} holds its own targets, and others were asked for",
@@ -131,7 +94,8 @@ def _refuse_other_targets(path: Path, options: Options) -> None:
         )
 
 
-def _from_folder(path: Path, kind: str, options: Options) -> Source:
+def _from_folder(path: Path, options: SourceOptions) -> Source:
+    kind = options.kind
     if kind == "tarball":
         raise SourceError(f"{path} is a folder", expected="a tar file", next_step="Give the file in it")
     if kind == "auto":
@@ -144,7 +108,8 @@ def _from_folder(path: Path, kind: str, options: Options) -> Source:
     return reader(path, options)
 
 
-def _from_tar(path: Path, kind: str, options: Options) -> Source:
+def _from_tar(path: Path, options: SourceOptions) -> Source:
+    kind = options.kind
     if kind in ("folder", "flickr30k"):
         raise SourceError(
             f"{path} is a file", expected=f"a folder of kind {kind}", next_step="Check the path"
@@ -172,7 +137,7 @@ def _begins_as_tar(path: Path) -> bool:
     return True
 
 
-def _from_manifest(path: Path, root: Path | None, options: Options) -> Source:
+def _from_manifest(path: Path, root: Path | None, options: SourceOptions) -> Source:
     """Read a manifest and find its bytes: in `root`, where its hint says below it, or beside it."""
     _refuse_other_targets(path, options)
     manifest = Manifest.load(path)
@@ -204,7 +169,7 @@ def _hinted(path: Path, hint: str) -> Path:
     return path.absolute().parent / hint
 
 
-def _store_at(place: Path, options: Options) -> tuple[ByteStore, tuple[str, ...]]:
+def _store_at(place: Path, options: SourceOptions) -> tuple[ByteStore, tuple[str, ...]]:
     if format := packed.format_of(place):
         return packed.open_store(place, format), ()
     if place.is_dir():

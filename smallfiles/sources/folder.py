@@ -19,12 +19,12 @@ import numpy as np
 import pyarrow as pa
 
 from smallfiles.errors import SourceError, first_few
-from smallfiles.folders import canonical_split, choose_split
+from smallfiles.folders import SourceOptions, canonical_split, choose_split
 from smallfiles.manifest import Manifest
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
 from smallfiles.sources import annotated
-from smallfiles.sources.record import Options, Source
+from smallfiles.sources.record import Source
 from smallfiles.sources.scanning import Tree, list_folder, sizes_of, walk
 
 # Without O_NONBLOCK a named pipe in the tree would stop the run for ever.
@@ -105,14 +105,14 @@ class FolderStore:
         )
 
 
-def load(path: Path, options: Options | None = None) -> Source:
+def load(path: Path, options: SourceOptions | None = None) -> Source:
     """Read a tree of class folders.
 
     The folders of one level are listed, and files sized, with many operations in flight.
 
     Args:
         path: The root; class folders, or split folders with class folders in them.
-        options: See `Options`.
+        options: See `SourceOptions`.
 
     Returns:
         Samples in ImageFolder's order, with what was left aside in `notes`.
@@ -120,13 +120,11 @@ def load(path: Path, options: Options | None = None) -> Source:
     Raises:
         SourceError: It is no such tree; the sentence says what was found.
     """
-    options = options or Options()
-    below, split, notes = _find_split(path, options)
-    tree = walk(
-        path, options.suffixes, below=below, follow_links=options.follow_links, threads=options.threads
-    )
+    options = options or SourceOptions()
+    below, split, notes = find_split(path, options)
+    tree = walk(path, options.suffixes, below=below, follow_links=options.follow_links)
     if not len(tree):
-        raise _no_images(tree, options)
+        raise no_images(tree, options)
     if options.strict and tree.notes():
         raise SourceError(
             f"{path} holds more than samples ({'; '.join(tree.notes())})",
@@ -146,7 +144,7 @@ def load(path: Path, options: Options | None = None) -> Source:
         name=path.absolute().name or "dataset",
         split=split,
         classes=tuple(classes),
-        sizes=sizes_of(path, paths, options.threads) if options.sizes else None,
+        sizes=sizes_of(path, paths) if options.sizes else None,
     )
     return Source(manifest, FolderStore(path), "folder", notes + more + tree.notes(), path)
 
@@ -160,7 +158,7 @@ def split_folders(path: Path) -> list[str]:
     return names if len(names) > 1 or list_folder(path / names[0]).folders else []
 
 
-def _find_split(path: Path, options: Options) -> tuple[str, str, tuple[str, ...]]:
+def find_split(path: Path, options: SourceOptions) -> tuple[str, str, tuple[str, ...]]:
     """Folder of the split (or none), its canonical name, and notes."""
     found = split_folders(path)
     if found:
@@ -232,7 +230,7 @@ def _agreed_classes(path: Path, own: list[str], below: str) -> tuple[list[str], 
 
 
 def _without_folders(
-    tree: Tree, options: Options, split: str
+    tree: Tree, options: SourceOptions, split: str
 ) -> tuple[Tree, np.ndarray | pa.Array, list[str], tuple[str, ...]]:
     """Label a tree without class folders: by an annotations file, or not at all."""
     if not options.unlabelled:
@@ -252,7 +250,8 @@ def _flat(tree: Tree) -> SourceError:
     )
 
 
-def _no_images(tree: Tree, options: Options) -> SourceError:
+def no_images(tree: Tree, options: SourceOptions) -> SourceError:
+    """The sentence for a tree without a single sample."""
     left = [name for folder in tree.folders for name in folder.left]
     more = f" (not followed: {first_few(left, len(left))})" if left else ""
     return SourceError(

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from smallfiles import formats
 from smallfiles.errors import SourceError, UsageError
+from smallfiles.folders import SourceOptions
 from smallfiles.formats.files.reading import MANIFEST
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.arrays import column, integers
@@ -25,7 +26,7 @@ from smallfiles.manifest.faults import summary_of
 from smallfiles.manifest.writing import FORMAT
 from smallfiles.samples import UNLABELLED, ByteStore, Reader
 from smallfiles.sources.folder import FolderStore
-from smallfiles.sources.record import Options, Source
+from smallfiles.sources.record import Source
 from smallfiles.sources.tarball.store import Lookup
 
 _HEAD_BYTES = 1024
@@ -114,7 +115,7 @@ def open_store(path: Path, format: str) -> ByteStore:
     return FolderStore(path) if format == "files" else PackedStore(formats.open(path, format))
 
 
-def load(path: Path, format: str, options: Options) -> Source:
+def load(path: Path, format: str, options: SourceOptions) -> Source:
     """A packed file as a source, with its targets, classes, captions and JSON objects.
 
     Args:

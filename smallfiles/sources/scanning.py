@@ -25,6 +25,7 @@ from smallfiles.errors import SourceError, first_few
 from smallfiles.manifest.arrays import column
 from smallfiles.progress import plural
 
+_IN_FLIGHT = 32
 _STATS_AT_ONCE = 512
 _FINDER_FOLDER = "__MACOSX"  # what macOS puts beside the data into each zip: no class
 _HOPS_INSIDE = 1
@@ -103,17 +104,14 @@ class Tree:
         return tuple(notes)
 
 
-def walk(
-    root: Path, suffixes: Sequence[str], *, below: str = "", follow_links: bool = False, threads: int = 32
-) -> Tree:
-    """List a tree with up to `threads` listings in flight; the result does not depend on timing.
+def walk(root: Path, suffixes: Sequence[str], *, below: str = "", follow_links: bool = False) -> Tree:
+    """List a tree with many listings in flight; the result does not depend on timing.
 
     Args:
         root: A folder.
         suffixes: Which files are samples, lower case with the dot.
         below: Begin at this folder; paths stay relative to it.
         follow_links: Also follow folder links that leave the root.
-        threads: Listings in flight.
 
     Raises:
         SourceError: A folder cannot be listed, or a name cannot travel (not UTF-8, a line break).
@@ -121,7 +119,7 @@ def walk(
     start = root / below if below else root
     lister = _Lister(start, os.path.realpath(root), tuple(suffixes), follow_links)
     found: list[Folder] = []
-    with ThreadPoolExecutor(threads, thread_name_prefix="walk") as pool:
+    with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="walk") as pool:
         level = [("", 0)]
         while level:
             listed = list(pool.map(lister.list, level))
@@ -140,13 +138,12 @@ def list_folder(path: Path) -> Folder:
     return _Lister(path, os.path.realpath(path), ("",), True).list(("", 0))
 
 
-def sizes_of(root: Path, paths: pa.StringArray, threads: int = 32) -> np.ndarray:
+def sizes_of(root: Path, paths: pa.StringArray) -> np.ndarray:
     """Sizes of many files, many `stat` calls in flight, since each waits for the metadata server.
 
     Args:
         root: What the paths are relative to.
         paths: Paths of the files.
-        threads: Calls in flight.
 
     Returns:
         Bytes of each, int64.
@@ -162,7 +159,7 @@ def sizes_of(root: Path, paths: pa.StringArray, threads: int = 32) -> np.ndarray
         except OSError as error:
             raise unlistable(error, error.filename) from error
 
-    with ThreadPoolExecutor(threads, thread_name_prefix="stat") as pool:
+    with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="stat") as pool:
         chunks = pool.map(of_chunk, range(0, len(paths), _STATS_AT_ONCE))
         return np.fromiter(chain.from_iterable(chunks), np.int64, len(paths))
 

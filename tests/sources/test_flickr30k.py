@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smallfiles.errors import SourceError
-from smallfiles.sources import Options, flickr30k
+from smallfiles.sources import SourceOptions, flickr30k
 
 HEADER = "image_name| comment_number| comment"
 IMAGES = ("1000092795.jpg", "10002456.jpg", "2199200615.jpg")
@@ -67,7 +67,7 @@ def rows(source) -> dict[str, list[str]]:
 
 def refused(path: Path, **options) -> str:
     with pytest.raises(SourceError) as caught:
-        flickr30k.load(path, Options(**options))
+        flickr30k.load(path, SourceOptions(**options))
     return str(caught.value)
 
 
@@ -94,7 +94,9 @@ def test_token_csv_and_karpathy_say_the_same(tmp_path):
     ):
         plant(tmp_path / name.partition(".")[0], *IMAGES)
         (tmp_path / name.partition(".")[0] / name).write_text(text)
-        digests.add(flickr30k.load(tmp_path / name.partition(".")[0], Options(split="all")).manifest.digest)
+        digests.add(
+            flickr30k.load(tmp_path / name.partition(".")[0], SourceOptions(split="all")).manifest.digest
+        )
     assert len(digests) == 1
 
 
@@ -177,8 +179,8 @@ def test_karpathys_splits_are_joined_though_images_are_missing_on_either_side(ka
     told = " ".join(source.notes)
     assert "train was taken" in told and f"1 image in no split: {IMAGES[2]}" in told
     assert "1 image of split train missing: 77.jpg" in told
-    assert list(rows(flickr30k.load(kaggle, Options(split="val")))) == [IMAGES[1]]
-    assert len(flickr30k.load(kaggle, Options(split="all")).manifest) == 3
+    assert list(rows(flickr30k.load(kaggle, SourceOptions(split="val")))) == [IMAGES[1]]
+    assert len(flickr30k.load(kaggle, SourceOptions(split="all")).manifest) == 3
     assert "train, val" in refused(kaggle, split="test")
 
 
@@ -209,7 +211,7 @@ def test_captions_may_be_elsewhere(tmp_path):
     plant(tmp_path / "pictures", *IMAGES)
     assert "has images" in refused(tmp_path / "pictures")
     (tmp_path / "my_captions.txt").write_text(token_text())
-    source = flickr30k.load(tmp_path / "pictures", Options(labels=tmp_path / "my_captions.txt"))
+    source = flickr30k.load(tmp_path / "pictures", SourceOptions(labels=tmp_path / "my_captions.txt"))
     assert rows(source) == CAPTIONS
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from smallfiles.errors import SourceError
 from smallfiles.keys import printable
-from smallfiles.sources import Options, folder
+from smallfiles.sources import SourceOptions, folder
 from smallfiles.sources.folder import FolderStore
 
 
@@ -31,7 +31,7 @@ def rows(source) -> dict[str, int]:
 
 def refused(path: Path, **options) -> SourceError:
     with pytest.raises(SourceError) as caught:
-        folder.load(path, Options(**options))
+        folder.load(path, SourceOptions(**options))
     return caught.value
 
 
@@ -69,7 +69,7 @@ def test_a_tree_reads_as_torchvision_reads_it(tmp_path_factory, files):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
     theirs = ImageFolder(str(root))
-    ours = folder.load(root, Options(threads=2))
+    ours = folder.load(root, SourceOptions())
     assert list(ours.manifest.classes) == theirs.classes
     expected = [(os.path.relpath(path, root), label) for path, label in theirs.samples]
     assert list(rows(ours).items()) == expected
@@ -79,7 +79,7 @@ def test_sizes_come_with_the_scan_unless_not_wanted(tmp_path):
     plant(tmp_path, "a/1.jpg", data=b"123")
     plant(tmp_path, "b/2.jpg", data=b"")
     assert folder.load(tmp_path).manifest.sizes.tolist() == [3, 0]
-    assert folder.load(tmp_path, Options(sizes=False)).manifest.sizes is None
+    assert folder.load(tmp_path, SourceOptions(sizes=False)).manifest.sizes is None
 
 
 def test_splits_are_no_classes(tmp_path):
@@ -92,7 +92,7 @@ def test_splits_are_no_classes(tmp_path):
 
 def test_a_class_missing_in_val_does_not_shift_the_labels(tmp_path):
     plant(tmp_path, "train/cat/1.jpg", "train/dog/2.jpg", "val/dog/3.jpg")
-    source = folder.load(tmp_path, Options(split="val"))
+    source = folder.load(tmp_path, SourceOptions(split="val"))
     assert rows(source) == {"val/dog/3.jpg": 1}
     assert source.manifest.classes == ("cat", "dog")
 
@@ -100,7 +100,7 @@ def test_a_class_missing_in_val_does_not_shift_the_labels(tmp_path):
 @pytest.mark.parametrize("asked", ["val", "validation", "valid"])
 def test_a_split_may_be_asked_for_by_its_usual_names(tmp_path, asked):
     plant(tmp_path, "Train/cat/1.jpg", "validation/cat/2.jpg")
-    source = folder.load(tmp_path, Options(split=asked))
+    source = folder.load(tmp_path, SourceOptions(split=asked))
     assert rows(source) == {"validation/cat/2.jpg": 0} and source.manifest.split == "val"
 
 
@@ -117,12 +117,12 @@ def test_a_path_that_is_a_split_is_not_taken_for_another(tmp_path):
 
 def test_an_unlabelled_test_split_gets_the_label_for_unknown(tmp_path):
     plant(tmp_path, "train/cat/1.jpg", "test/9.jpg")
-    assert rows(folder.load(tmp_path, Options(split="test"))) == {"test/9.jpg": -1}
+    assert rows(folder.load(tmp_path, SourceOptions(split="test"))) == {"test/9.jpg": -1}
 
 
 def test_a_split_asked_of_a_tree_without_splits_only_names_it(tmp_path):
     plant(tmp_path, "cat/1.jpg")
-    source = folder.load(tmp_path, Options(split="val"))
+    source = folder.load(tmp_path, SourceOptions(split="val"))
     assert rows(source) == {"cat/1.jpg": 0} and source.manifest.split == "val"
     assert "no split folders found" in source.notes[0]
 
@@ -140,7 +140,7 @@ def test_tiny_imagenet_val_does_not_become_one_class(tmp_path):
     (tmp_path / "val/val_annotations.txt").write_text(
         "val_0.JPEG\tn02\t0\t0\t62\t57\nval_1.JPEG\tn01\t0\t0\t9\t9\nval_7.JPEG\tn01\t0\t0\t9\t9\n"
     )
-    for source in (folder.load(tmp_path, Options(split="val")), folder.load(tmp_path / "val")):
+    for source in (folder.load(tmp_path, SourceOptions(split="val")), folder.load(tmp_path / "val")):
         labels = {path.rpartition("/")[2]: label for path, label in rows(source).items()}
         assert labels == {"val_0.JPEG": 1, "val_1.JPEG": 0}
         assert source.manifest.classes == ("n01", "n02")
@@ -151,7 +151,7 @@ def test_tiny_imagenet_val_does_not_become_one_class(tmp_path):
 def test_a_flat_folder_is_refused_and_can_be_read_unlabelled(tmp_path):
     plant(tmp_path, "1.jpg", "2.jpg")
     assert "2 images outside of any class folder" in str(refused(tmp_path))
-    source = folder.load(tmp_path, Options(unlabelled=True))
+    source = folder.load(tmp_path, SourceOptions(unlabelled=True))
     assert rows(source) == {"1.jpg": -1, "2.jpg": -1}
 
 
@@ -177,7 +177,7 @@ def test_a_folder_that_is_no_data_set_says_what_it_holds(tmp_path):
 
 def test_other_suffixes_are_samples_when_asked_for(tmp_path):
     plant(tmp_path, "a/1.npy", "a/2.jpg")
-    assert list(rows(folder.load(tmp_path, Options(suffixes=("npy",))))) == ["a/1.npy"]
+    assert list(rows(folder.load(tmp_path, SourceOptions(suffixes=("npy",))))) == ["a/1.npy"]
 
 
 def test_hidden_names_are_left_aside_and_counted(tmp_path):
@@ -200,7 +200,7 @@ def test_a_link_to_its_own_parent_ends(tmp_path):
     (tmp_path / "cat/again").symlink_to(tmp_path)
     (tmp_path / "cat/self").symlink_to(".")
     for follow in (False, True):
-        source = folder.load(tmp_path, Options(follow_links=follow))
+        source = folder.load(tmp_path, SourceOptions(follow_links=follow))
         assert list(rows(source)) == ["cat/1.jpg"]
         assert any("cat/again (a link to a folder that it is in)" in note for note in source.notes)
 
@@ -210,7 +210,7 @@ def test_folders_that_link_to_each_other_end(tmp_path):
     (tmp_path / "a/b").symlink_to(tmp_path / "b")
     (tmp_path / "b/a").symlink_to(tmp_path / "a")
     assert list(rows(folder.load(tmp_path))) == ["a/1.jpg", "a/b/2.jpg", "b/2.jpg", "b/a/1.jpg"]
-    assert len(folder.load(tmp_path, Options(follow_links=True)).manifest) < 50
+    assert len(folder.load(tmp_path, SourceOptions(follow_links=True)).manifest) < 50
 
 
 def test_a_folder_link_that_leaves_the_tree_is_followed_only_when_asked(tmp_path):
@@ -219,7 +219,7 @@ def test_a_folder_link_that_leaves_the_tree_is_followed_only_when_asked(tmp_path
     (tree / "dog").symlink_to(elsewhere)
     source = folder.load(tree)
     assert source.manifest.classes == ("cat",) and "leaves the tree" in " ".join(source.notes)
-    assert rows(folder.load(tree, Options(follow_links=True))) == {"cat/2.jpg": 0, "dog/1.jpg": 1}
+    assert rows(folder.load(tree, SourceOptions(follow_links=True))) == {"cat/2.jpg": 0, "dog/1.jpg": 1}
 
 
 def test_a_tree_of_links_only_says_why_it_is_empty(tmp_path):
@@ -239,12 +239,6 @@ def test_linked_files_are_samples_and_broken_links_are_named(tmp_path):
     assert list(rows(source)) == ["cat/1.jpg"]
     told = " ".join(source.notes)
     assert "cat/2.jpg (a broken link)" in told and "cat/3.jpg (neither a file nor a folder)" in told
-
-
-def test_the_result_does_not_depend_on_the_number_of_threads(tmp_path):
-    plant(tmp_path, *(f"{k % 7}/{k % 3}/{k}.jpg" for k in range(100)))
-    one, many = (folder.load(tmp_path, Options(threads=n)).manifest for n in (1, 32))
-    assert one.table.equals(many.table)
 
 
 def test_a_store_reads_whole_files_and_survives_pickling(tmp_path):
@@ -337,7 +331,7 @@ def test_links_that_lead_to_themselves_are_named_and_left(tmp_path):
 
 def test_strict_refuses_what_would_be_left_aside(tmp_path):
     plant(tmp_path, "cat/1.jpg")
-    assert len(folder.load(tmp_path, Options(strict=True)).manifest) == 1
+    assert len(folder.load(tmp_path, SourceOptions(strict=True)).manifest) == 1
     os.mkfifo(tmp_path / "cat" / "pipe.jpg")
     plant(tmp_path, "cat/notes.txt")
     sentence = str(refused(tmp_path, strict=True))

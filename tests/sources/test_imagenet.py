@@ -10,7 +10,7 @@ from scipy.io import savemat
 
 from smallfiles.errors import SourceError
 from smallfiles.manifest import Manifest
-from smallfiles.sources import Options, imagenet
+from smallfiles.sources import SourceOptions, imagenet
 
 # Ids that do not follow the sorted wnids, as in the real development kit.
 IDS = {3: "n01440764", 1: "n01751748", 4: "n02105855", 2: "n03146219"}
@@ -86,7 +86,7 @@ def rows(source) -> dict[str, int]:
 
 def refused(path: Path, **options) -> str:
     with pytest.raises(SourceError) as caught:
-        imagenet.load(path, Options(**options))
+        imagenet.load(path, SourceOptions(**options))
     return str(caught.value)
 
 
@@ -112,7 +112,7 @@ def test_kaggles_tree_has_the_same_keys_at_every_level(kaggle, level):
 def test_kaggles_validation_labels_come_from_the_solution_file(kaggle):
     expected = {f"ILSVRC/Data/CLS-LOC/val/{name}": label for name, label in VAL_LABELS.items()}
     for source in (
-        imagenet.load(kaggle, Options(split="val")),
+        imagenet.load(kaggle, SourceOptions(split="val")),
         imagenet.load(kaggle / "ILSVRC/Data/CLS-LOC/val"),
     ):
         assert rows(source) == expected
@@ -120,7 +120,7 @@ def test_kaggles_validation_labels_come_from_the_solution_file(kaggle):
 
 
 def test_kaggles_test_split_is_unlabelled(kaggle):
-    source = imagenet.load(kaggle, Options(split="test"))
+    source = imagenet.load(kaggle, SourceOptions(split="test"))
     assert rows(source) == {"ILSVRC/Data/CLS-LOC/test/ILSVRC2012_test_00000001.JPEG": -1}
 
 
@@ -146,7 +146,7 @@ def test_a_folder_that_is_no_class_is_refused_by_name(kaggle):
 
 def test_images_missing_in_the_solution_file_are_told_or_refused(kaggle):
     plant(kaggle, f"ILSVRC/Data/CLS-LOC/val/{val(77)}")
-    source = imagenet.load(kaggle, Options(split="val"))
+    source = imagenet.load(kaggle, SourceOptions(split="val"))
     assert len(source.manifest) == 5
     assert any(f"1 image not in LOC_val_solution.csv left aside: {val(77)}" in note for note in source.notes)
     assert val(77) in refused(kaggle, split="val", strict=True)
@@ -157,14 +157,14 @@ def test_a_validation_set_without_any_labels_says_what_is_missing(kaggle):
     message = refused(kaggle, split="val")
     assert "LOC_val_solution.csv" in message and "ILSVRC2012_devkit_t12" in message
     devkit = make_devkit(kaggle / "elsewhere")
-    source = imagenet.load(kaggle, Options(split="val", labels=devkit))
+    source = imagenet.load(kaggle, SourceOptions(split="val", labels=devkit))
     assert {path.rpartition("/")[2]: label for path, label in rows(source).items()} == VAL_LABELS
 
 
 def test_the_devkits_label_order_comes_only_when_asked_for(kaggle):
     assert "there is no devkit" in refused(kaggle, label_order="devkit")
     make_devkit(kaggle)
-    source = imagenet.load(kaggle, Options(split="val", label_order="devkit"))
+    source = imagenet.load(kaggle, SourceOptions(split="val", label_order="devkit"))
     assert source.manifest.classes == tuple(IDS[i] for i in (1, 2, 3, 4))
     assert list(rows(source).values()) == [i - 1 for i in TRUTH]
     by_class = [source.manifest.classes[label] for label in rows(source).values()]
@@ -177,7 +177,7 @@ def test_a_prepared_tree_reads_as_torchvision_reads_it(tmp_path):
     plant(tmp_path, *(f"train/{wnid}/{wnid}_{k}.JPEG" for wnid in SORTED for k in (1, 2)))
     plant(tmp_path, *(f"val/{IDS[i]}/{val(k)}" for k, i in enumerate(TRUTH, 1)))
     for split in ("train", "val"):
-        source = imagenet.load(tmp_path, Options(split=split))
+        source = imagenet.load(tmp_path, SourceOptions(split=split))
         theirs = ImageFolder(str(tmp_path / split))
         assert [str(tmp_path / path) for path in rows(source)] == [path for path, _ in theirs.samples]
         assert (
@@ -193,7 +193,7 @@ def test_a_prepared_tree_with_a_flat_val_folder_uses_the_devkit(tmp_path):
     )
     make_devkit(tmp_path)
     for path in (tmp_path, tmp_path / "val"):
-        source = imagenet.load(path, Options(split="val"))
+        source = imagenet.load(path, SourceOptions(split="val"))
         assert list(rows(source).values()) == list(VAL_LABELS.values())
         assert "labels read from the devkit" in source.notes
 
@@ -216,7 +216,7 @@ def test_the_official_val_tar_gets_its_labels_from_the_devkit(official, packed):
         with tarfile.open(official / "ILSVRC2012_devkit_t12.tar.gz", "w:gz") as archive:
             archive.add(kit, "ILSVRC2012_devkit_t12")
         kit.rename(official / "away")
-    source = imagenet.load(official, Options(split="val"))
+    source = imagenet.load(official, SourceOptions(split="val"))
     assert rows(source) == VAL_LABELS and source.manifest.classes == tuple(SORTED)
     assert "is the val split" in refused(official / "ILSVRC2012_img_val.tar", split="train")
 
@@ -224,14 +224,14 @@ def test_the_official_val_tar_gets_its_labels_from_the_devkit(official, packed):
 def test_the_official_test_tar_is_unlabelled(official):
     data = tar_of({"test/ILSVRC2012_test_00000001.JPEG": b"x"})
     (official / "ILSVRC2012_img_test_v10102019.tar").write_bytes(data)
-    source = imagenet.load(official, Options(split="test"))
+    source = imagenet.load(official, SourceOptions(split="test"))
     assert rows(source) == {"test/ILSVRC2012_test_00000001.JPEG": -1}
 
 
 def test_a_val_tar_without_a_devkit_says_what_is_missing(official):
     (official / "ILSVRC2012_devkit_t12").rename(official / "away")
     assert "ILSVRC2012_devkit_t12" in refused(official, split="val")
-    rows(imagenet.load(official, Options(split="val", labels=official / "away")))
+    rows(imagenet.load(official, SourceOptions(split="val", labels=official / "away")))
 
 
 def test_a_devkit_is_read_as_ids_and_classes(tmp_path):
@@ -332,7 +332,7 @@ def test_the_real_classes_with_labels_of_another_order_are_refused(tmp_path, rea
         table.write_text("ImageId,PredictionString\n" + rows)
 
     solve(SORTED_VAL)
-    source = imagenet.load(tmp_path, Options(split="val"))
+    source = imagenet.load(tmp_path, SourceOptions(split="val"))
     assert list(rows(source).values()) == list(SORTED_VAL.values())
     solve({**SORTED_VAL, **{k: n - 1 for k, n in DEVKIT_VAL.items()}})
     assert "are in the order 'devkit'; expected the order 'sorted'" in refused(tmp_path, split="val")
@@ -344,7 +344,7 @@ def test_tiny_imagenet_is_read_through_its_annotations(tmp_path):
     (tmp_path / "val/val_annotations.txt").write_text(f"val_0.JPEG\t{SORTED[2]}\t0\t0\t1\t1\n")
     for path in (tmp_path, tmp_path / "val"):
         assert imagenet.recognises(path)
-        source = imagenet.load(path, Options(split="val"))
+        source = imagenet.load(path, SourceOptions(split="val"))
         assert list(rows(source).values()) == [2] and source.manifest.classes == tuple(SORTED)
 
 

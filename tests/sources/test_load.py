@@ -148,7 +148,7 @@ def test_what_is_no_data_set_gets_one_sentence(tmp_path):
 
 
 def test_options_that_make_no_sense_are_refused(tmp_path):
-    with pytest.raises(SmallfilesError, match="label_order"):
+    with pytest.raises(SmallfilesError, match="--label-order is torch"):
         sources.load(tmp_path, label_order="torch")
 
 

@@ -7,16 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smallfiles.cli import build_parser, manifest
+from smallfiles import options
+from smallfiles.cli import build_parser
 from smallfiles.errors import SourceError
-from smallfiles.sources import IMAGE_SUFFIXES, KINDS, ManifestConfig, load, synthetic
+from smallfiles.sources import IMAGE_SUFFIXES, ManifestConfig, load, synthetic
 
 text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=12)
 word = text.filter(lambda value: not value.startswith("-"))
 paths = st.none() | word.map(Path)
 configs = st.builds(
     ManifestConfig,
-    kind=st.sampled_from(("auto", *KINDS)),
+    kind=st.sampled_from(("auto", "folder", "imagenet", "flickr30k", "tarball")),
     split=st.none() | word,
     root=paths,
     labels=paths,
@@ -33,7 +34,7 @@ configs = st.builds(
 @given(configs, word, word)
 def test_the_command_line_means_the_same_record(config, source, out):
     arguments = build_parser().parse_args(shlex.split(config.to_cli(source, out))[1:])
-    assert manifest.config_of(arguments) == config
+    assert options.from_args(ManifestConfig, arguments) == config
     assert (arguments.dir, arguments.output) == (Path(source), Path(out))
 
 

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smallfiles.errors import SourceError
-from smallfiles.sources import Options, tarball
+from smallfiles.sources import SourceOptions, tarball
 from smallfiles.sources.tarball.store import Lookup
 
 
@@ -63,7 +63,7 @@ def contents(source) -> dict[str, bytes]:
 
 def refused(path: Path, **options) -> str:
     with pytest.raises(SourceError) as caught:
-        tarball.load(path, Options(**options))
+        tarball.load(path, SourceOptions(**options))
     return str(caught.value)
 
 
@@ -99,7 +99,7 @@ def test_what_tarfile_writes_is_read_back(tmp_path_factory, members, format):
         expected = [(member.name, member.offset_data, member.size) for member in theirs]
     found = zip(archive.names.to_pylist(), archive.offsets.tolist(), archive.sizes.tolist(), strict=True)
     assert list(found) == expected
-    assert contents(tarball.load(path, Options(unlabelled=True))) == members
+    assert contents(tarball.load(path, SourceOptions(unlabelled=True))) == members
 
 
 @pytest.mark.parametrize("format", ["v7", "oldgnu", "gnu", "ustar", "posix"])
@@ -141,7 +141,7 @@ def test_splits_in_a_tar_are_no_classes(tmp_path):
     path = put(tmp_path / "t.tar", tar_bytes(dict.fromkeys(names, b"x")))
     source = tarball.load(path)
     assert rows(source) == {names[0]: 0, names[1]: 1} and "train was taken" in " ".join(source.notes)
-    assert rows(tarball.load(path, Options(split="val"))) == {names[2]: 0}
+    assert rows(tarball.load(path, SourceOptions(split="val"))) == {names[2]: 0}
     assert "train, val" in refused(path, split="test")
 
 
@@ -178,7 +178,7 @@ def test_a_compressed_tar_is_a_stream_in_its_own_order(tmp_path, compress):
 def test_a_class_that_is_missing_in_one_split_shifts_no_label(tmp_path):
     tree = {"train/cat/1.jpg": b"a", "train/dog/2.jpg": b"b", "val/dog/3.jpg": b"c", "test/elk/4.jpg": b"d"}
     path = put(tmp_path / "t.tar", tar_bytes(tree))
-    found = tarball.load(path, Options(split="val")).manifest
+    found = tarball.load(path, SourceOptions(split="val")).manifest
     assert (found.classes, found.targets.to_pylist()) == (("cat", "dog"), [1])
 
 
@@ -205,12 +205,12 @@ def test_a_tar_that_was_cut_is_refused_even_at_a_block_border(tmp_path, drop):
         assert len(tarball.load(path).manifest) == 2
         return
     assert "is cut off" in refused(path)
-    kept = tarball.load(path, Options(allow_truncated=True))
+    kept = tarball.load(path, SourceOptions(allow_truncated=True))
     assert list(rows(kept)) == (["a/1.jpg", "a/2.jpg"] if drop <= 1024 + 324 else ["a/1.jpg"])
     assert "cut off at byte" in " ".join(kept.notes)
     zipped = put(tmp_path / "t.tar.gz", gzip.compress(whole[:-drop]))
     assert "is cut off" in refused(zipped)
-    assert rows(tarball.load(zipped, Options(allow_truncated=True))) == rows(kept)
+    assert rows(tarball.load(zipped, SourceOptions(allow_truncated=True))) == rows(kept)
 
 
 def test_a_cut_inner_tar_is_refused_by_its_name(tmp_path):
@@ -304,7 +304,7 @@ def test_bytes_after_the_end_mark_are_refused_or_told(tmp_path):
     one = tar_bytes({"cat/1.jpg": b"a"})
     path = put(tmp_path / "t.tar", one + tar_bytes({"cat/2.jpg": b"b"}))
     assert "data behind the end" in refused(path)
-    source = tarball.load(path, Options(allow_truncated=True))
+    source = tarball.load(path, SourceOptions(allow_truncated=True))
     assert "bytes after the archive's end mark" in " ".join(source.notes)
 
 
@@ -345,7 +345,7 @@ def test_a_webdataset_side_file_that_makes_no_sense_is_named(tmp_path):
 def test_a_flat_tar_is_refused_and_can_be_read_unlabelled(tmp_path):
     path = put(tmp_path / "t.tar", tar_bytes({"1.jpg": b"a", "2.jpg": b"b"}))
     assert "2 images outside of any class folder" in refused(path)
-    assert rows(tarball.load(path, Options(unlabelled=True))) == {"1.jpg": -1, "2.jpg": -1}
+    assert rows(tarball.load(path, SourceOptions(unlabelled=True))) == {"1.jpg": -1, "2.jpg": -1}
 
 
 def test_a_tar_without_images_says_what_it_holds(tmp_path):

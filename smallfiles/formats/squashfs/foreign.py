@@ -17,10 +17,11 @@ import pyarrow as pa
 
 from pysquashfs.names import Names
 from smallfiles.errors import FormatError, SourceError
-from smallfiles.folders import IMAGE_SUFFIXES, by_folder
+from smallfiles.folders import IMAGE_SUFFIXES
 from smallfiles.formats.squashfs.member import Samples
 from smallfiles.keys import key_problem
 from smallfiles.manifest.arrays import column, from_numpy
+from smallfiles.manifest.class_folders import by_folder
 
 
 @dataclass(frozen=True)

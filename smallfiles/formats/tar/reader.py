@@ -24,13 +24,13 @@ from typing import Any
 import pyarrow as pa
 
 from smallfiles.errors import DamagedFileError, FormatError, SourceError, first_few
-from smallfiles.folders import by_folder
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile
 from smallfiles.formats.placed import PlacedReader, Store
 from smallfiles.formats.tar import archive, index, sides
 from smallfiles.formats.tar.options import NAME, SUFFIXES
 from smallfiles.formats.tar.streams import StreamedStore, cannot_read, compression_of
+from smallfiles.manifest.class_folders import by_folder
 from smallfiles.progress import plural
 from smallfiles.samples import Meta, Target, TargetKind
 

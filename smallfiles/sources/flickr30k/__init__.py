@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from smallfiles.errors import SourceError, first_few
-from smallfiles.folders import choose_split
+from smallfiles.folders import SourceOptions, choose_split
 from smallfiles.manifest import Manifest
 from smallfiles.progress import plural
 from smallfiles.sources.flickr30k.captions import CSV, KARPATHY, TOKEN, Captions, read
 from smallfiles.sources.folder import FolderStore
-from smallfiles.sources.record import Options, Source
+from smallfiles.sources.record import Source
 from smallfiles.sources.scanning import Tree, list_folder, sizes_of, walk
 
 __all__ = ["Captions", "load", "read", "recognises"]
@@ -50,7 +50,7 @@ def recognises(path: Path) -> bool:
     return bool(_find(path, (CSV, TOKEN, KARPATHY)))
 
 
-def load(path: Path, options: Options | None = None) -> Source:
+def load(path: Path, options: SourceOptions | None = None) -> Source:
     """Read Flickr30K.
 
     Args:
@@ -64,7 +64,7 @@ def load(path: Path, options: Options | None = None) -> Source:
     Raises:
         SourceError: No images, no caption file, or one that cannot be read.
     """
-    options = options or Options()
+    options = options or SourceOptions()
     images, notes = _image_folder(path, options)
     files = _caption_files(path, images.root, options)
     captions = read(files.captions)
@@ -81,14 +81,14 @@ def load(path: Path, options: Options | None = None) -> Source:
         split=split,
     )
     if options.sizes:
-        manifest = manifest.with_sizes(sizes_of(images.root, manifest.paths, options.threads))
+        manifest = manifest.with_sizes(sizes_of(images.root, manifest.paths))
     notes += files.notes + tuple(captions.all_notes()) + more + joined
     return Source(manifest, FolderStore(images.root), "flickr30k", notes, images.root)
 
 
-def _image_folder(path: Path, options: Options) -> tuple[Tree, tuple[str, ...]]:
+def _image_folder(path: Path, options: SourceOptions) -> tuple[Tree, tuple[str, ...]]:
     """The folder with most images; among equals the least deep, then the first by name."""
-    tree = walk(path, options.suffixes, follow_links=options.follow_links, threads=options.threads)
+    tree = walk(path, options.suffixes, follow_links=options.follow_links)
     holding = [folder for folder in tree.folders if folder.files]
     if not holding:
         raise SourceError(
@@ -120,7 +120,7 @@ def _find(path: Path, names: tuple[str, ...]) -> list[Path]:
     return found
 
 
-def _caption_files(path: Path, images: Path, options: Options) -> _Files:
+def _caption_files(path: Path, images: Path, options: SourceOptions) -> _Files:
     if options.labels is not None and options.labels.is_file():
         is_split = options.labels.name == KARPATHY
         given, found = [options.labels], _find(path, (TOKEN, CSV, KARPATHY)) if is_split else []
@@ -150,7 +150,7 @@ def _differs(other: Path, chosen: Path) -> bool:
 
 
 def _of_split(
-    names: list[str], files: _Files, captions: Captions, path: Path, options: Options
+    names: list[str], files: _Files, captions: Captions, path: Path, options: SourceOptions
 ) -> tuple[list[str], str, tuple[str, ...]]:
     """The images of the split that was asked for; all of them where nothing says who is in which."""
     if files.splits is None:
@@ -177,7 +177,7 @@ def _of_split(
     return [name for name in names if split_of.get(name) == split], split, more + notes
 
 
-def _joined(names: list[str], captions: Captions, split: str, options: Options) -> tuple[str, ...]:
+def _joined(names: list[str], captions: Captions, split: str, options: SourceOptions) -> tuple[str, ...]:
     """What a join of images and captions leaves over, on either side."""
     bare = [name for name in names if not captions.ordered(name)]
     orphans = sorted(captions.of.keys() - set(names)) if split == ALL else []

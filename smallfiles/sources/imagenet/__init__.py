@@ -13,14 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from smallfiles.errors import SourceError
-from smallfiles.folders import canonical_split
+from smallfiles.folders import SourceOptions, canonical_split
 from smallfiles.sources import folder
 from smallfiles.sources.imagenet import official, trees
 from smallfiles.sources.imagenet.devkit import Devkit, is_devkit
 from smallfiles.sources.imagenet.devkit import load as load_devkit
+from smallfiles.sources.imagenet.labels import WNID, read_mapping, read_solution
 from smallfiles.sources.imagenet.order import check_label_order
-from smallfiles.sources.imagenet.truth import WNID, read_mapping, read_solution
-from smallfiles.sources.record import Options, Source
+from smallfiles.sources.record import Source
 from smallfiles.sources.scanning import list_folder
 from smallfiles.sources.tarball import open_archive
 
@@ -36,26 +36,25 @@ __all__ = [
 ]
 
 
-def load(path: Path, options: Options | None = None) -> Source:
+def load(path: Path, options: SourceOptions | None = None) -> Source:
     """Read ImageNet from a tree at any of its levels, a folder with the official tars, or one of them.
 
     Args:
         path: The tree, folder or tar.
-        options: See `Options`.
+        options: See `SourceOptions`.
 
     Raises:
         SourceError: It is not ImageNet, lacks the split or its labels, or labels are in another order.
     """
-    options = options or Options()
+    options = options or SourceOptions()
     if path.is_file():
         return official.from_archive(open_archive(path, options), options)
     if official.find_tars(path):
         tar, notes = official.choose_tar(path, options)
         return official.from_archive(open_archive(tar, options), options, notes)
-    place = trees.find_kaggle(path)
-    if place is None and _is_tiny(path):
+    if not trees.find_kaggle(path) and _is_tiny(path):
         return replace(folder.load(path, options), kind="tiny-imagenet")
-    return trees.load_tree(place or trees.find_prepared(path), options)
+    return trees.load_tree(path, options)
 
 
 def recognises(path: Path) -> bool:

@@ -15,14 +15,15 @@ from itertools import compress
 from pathlib import Path
 
 from smallfiles.errors import SourceError, first_few
-from smallfiles.folders import by_folder
+from smallfiles.folders import SourceOptions
 from smallfiles.formats import provenance
 from smallfiles.formats.tar import sides
 from smallfiles.formats.tar.archive import Archive, index
 from smallfiles.manifest import Manifest
+from smallfiles.manifest.class_folders import by_folder
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
-from smallfiles.sources.record import Options, Source
+from smallfiles.sources.record import Source
 from smallfiles.sources.tarball.store import StreamStore, TarStore, as_source, open_store
 
 __all__ = [
@@ -38,12 +39,12 @@ __all__ = [
 ]
 
 
-def load(path: Path, options: Options | None = None) -> Source:
+def load(path: Path, options: SourceOptions | None = None) -> Source:
     """Read a tar file as a source.
 
     Args:
         path: A tar, tar.gz (bz2, xz, zst) or tar of tars.
-        options: See `Options`.
+        options: See `SourceOptions`.
 
     Returns:
         Samples in the archive's order, since that is the order in which its bytes lie.
@@ -51,17 +52,17 @@ def load(path: Path, options: Options | None = None) -> Source:
     Raises:
         SourceError: Not a tar, damaged, or nothing in it that could be a sample.
     """
-    options = options or Options()
+    options = options or SourceOptions()
     return from_archive(open_archive(path, options), options)
 
 
-def open_archive(path: Path, options: Options) -> Archive:
+def open_archive(path: Path, options: SourceOptions) -> Archive:
     """Index a tar."""
     with as_source():
-        return index(path, threads=options.threads, allow_truncated=options.allow_truncated)
+        return index(path, allow_truncated=options.allow_truncated)
 
 
-def samples_of(archive: Archive, options: Options) -> Archive:
+def samples_of(archive: Archive, options: SourceOptions) -> Archive:
     """The files of an archive that are samples.
 
     Raises:
@@ -77,7 +78,7 @@ def samples_of(archive: Archive, options: Options) -> Archive:
     return samples
 
 
-def from_archive(archive: Archive, options: Options) -> Source:
+def from_archive(archive: Archive, options: SourceOptions) -> Source:
     """The source that an indexed archive is: labelled by side files, or else by class folders."""
     if archive.is_ours:
         return _sided(sides.read(archive), options)
@@ -105,7 +106,7 @@ def from_archive(archive: Archive, options: Options) -> Source:
     return Source(manifest, open_store(samples), "tarball", notes + found.notes, archive.path)
 
 
-def _sided(annotated: sides.Annotated, options: Options) -> Source:
+def _sided(annotated: sides.Annotated, options: SourceOptions) -> Source:
     """The source whose targets stand beside its samples, as webdataset and `pack` store them."""
     data = annotated.data
     with as_source():

@@ -1,10 +1,12 @@
-"""What stands beside ImageNet's pictures: class lists, solution files, the development kit.
+"""The class of each picture of ImageNet: by its name, or by the files that stand beside the pictures.
 
     LOC_synset_mapping.txt   n01440764 tench, Tinca tinca        (first blank splits)
     LOC_val_solution.csv     ILSVRC2012_val_00048981,n03995372 85 1 499 272   (boxes; first word is it)
 
 The trap: class names are no keys ("crane" and "maillot" occur twice), wnids are. The rows of the
-solution file are not sorted. Notebook 02 reads all three.
+solution file are not sorted. Validation pictures that lie flat tell nothing by their names; their classes
+come from the solution file or the devkit, whose ids are not the labels of PyTorch models (see `order`).
+Notebook 02 reads all three.
 """
 
 from __future__ import annotations
@@ -15,15 +17,26 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from smallfiles.errors import SourceError, first_few
+from smallfiles.folders import LabelOrder, SourceOptions
+from smallfiles.manifest import Manifest
+from smallfiles.manifest.arrays import as_mask, column, to_numpy
+from smallfiles.progress import plural
+from smallfiles.samples import UNLABELLED
 from smallfiles.sources.imagenet.devkit import Devkit, is_devkit
 from smallfiles.sources.imagenet.devkit import load as load_devkit
-from smallfiles.sources.record import LabelOrder
+from smallfiles.sources.imagenet.order import refuse_other_order
 
 MAPPING = "LOC_synset_mapping.txt"
 VAL_SOLUTION = "LOC_val_solution.csv"
 DEVKIT = "ILSVRC2012_devkit_t12"
 WNID = re.compile(r"n\d{8}")
+_IN_NAME = r"^(?:.*?/)?(?P<wnid>n\d{8})[_/]"  # the folder tells the class, before the file's own name
 _VAL_NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
 
 
@@ -72,6 +85,87 @@ class Beside:
             expected=f"{VAL_SOLUTION} (Kaggle) or the folder {DEVKIT} (official) beside the images",
             next_step="Put it there, or say where it is with labels (--labels PATH)",
         )
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """What is known of the pictures of one split.
+
+    Args:
+        keep: Which of them have a label; all of a split that has none.
+        labels: Of those that are kept.
+        classes: wnids in label order.
+        notes: Where labels came from, and what was left aside.
+    """
+
+    keep: npt.NDArray[np.bool_]
+    labels: npt.NDArray[np.int32]
+    classes: list[str]
+    notes: tuple[str, ...] = ()
+
+    def manifest(self, names: pa.StringArray, split: str, options: SourceOptions, sizes: object) -> Manifest:
+        """The manifest of the pictures that are kept, unless the real classes came out in another order."""
+        manifest = Manifest.from_columns(
+            names, self.labels, name="imagenet", split=split, classes=tuple(self.classes), sizes=sizes
+        )
+        refuse_other_order(manifest, options.label_order)
+        return manifest
+
+
+def label(
+    names: pa.StringArray, split: str, beside: Beside, options: SourceOptions, more: Iterable[str] = ()
+) -> Labelled:
+    """Find the class of each picture.
+
+    Args:
+        names: Paths of the pictures.
+        split: Canonical name; pictures of `test` may have no class.
+        beside: The label files.
+        options: `label_order`, `unlabelled` and `strict` count here.
+        more: Classes that occur in other splits.
+
+    Raises:
+        SourceError: Nothing tells the classes, or an image has one that no class list names.
+    """
+    wnids: pa.Array = pc.struct_field(pc.extract_regex(names, _IN_NAME), 0)
+    notes: tuple[str, ...] = ()
+    origin = "a class folder"
+    if options.unlabelled or (split == "test" and wnids.null_count == len(wnids)):
+        classes = in_order(beside.classes() or more, options.label_order, beside)
+        note = f"{plural(len(names), 'image')} without a class: label {UNLABELLED}"
+        return Labelled(
+            np.ones(len(names), bool), np.full(len(names), UNLABELLED, np.int32), classes, (note,)
+        )
+    if wnids.null_count == len(wnids):
+        found, origin = beside.wnids_of_val(names.to_pylist())
+        wnids, notes = column(found, pa.string()), (f"labels read from {origin}",)
+    occurring = {wnid for wnid in wnids.unique().to_pylist() if wnid is not None}
+    classes = in_order(beside.classes() or occurring.union(more), options.label_order, beside)
+    if unlisted := sorted(occurring - set(classes)):
+        raise SourceError(
+            f"there are images of classes that no class list names: {first_few(unlisted, len(unlisted))}",
+            expected="classes of ILSVRC2012, and label files that belong to these images",
+            next_step="Move them away, or read the tree as a plain folder (kind folder)",
+        )
+    labels = pc.index_in(wnids, column(classes, pa.string()))
+    keep = as_mask(labels.is_valid())
+    notes += _left_aside(names.filter(labels.is_null()).to_pylist(), len(names), origin, options)
+    if empty := [wnid for wnid in classes if wnid not in occurring]:
+        notes += (f"{plural(len(empty), 'class', 'classes')} without images: {first_few(empty, len(empty))}",)
+    return Labelled(keep, to_numpy(labels.drop_null()), classes, notes)
+
+
+def _left_aside(names: list[str], total: int, origin: str, options: SourceOptions) -> tuple[str, ...]:
+    if not names:
+        return ()
+    told = first_few((name.rpartition("/")[2] for name in names), len(names))
+    if options.strict or len(names) == total:
+        raise SourceError(
+            f"{plural(len(names), 'image')} not in {origin}: {told}",
+            expected="a label for each image",
+            next_step="Check that the label files belong to these images (ILSVRC2012)",
+        )
+    return (f"{plural(len(names), 'image')} not in {origin} left aside: {told}",)
 
 
 def look_beside(places: Iterable[Path], labels: Path | None) -> Beside:
