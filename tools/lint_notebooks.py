@@ -38,6 +38,7 @@ SHOWS: dict[str, tuple[str, ...]] = {
     "04": ("h5py.File", "vlen_dtype", "torch.utils.data.Dataset", "DataLoader(", "multiprocessing_context"),
     "05": ("wds.WebDataset",),
     "08": ("DataLoader(", "num_workers=", "prefetch_factor=", "class Views(Dataset)"),
+    "10": ('init_process_group("gloo"', "DDP(", "loss.backward()", "signal.signal("),
 }
 """What a notebook teaches: names that a reader must see in its code cells, not behind a call."""
 

@@ -29,7 +29,7 @@ from typing import Any, Literal
 
 from exercises.checks.attempt import Attempt, NotStarted, diagnose
 from exercises.checks.check import check
-from helpers.experiments.nb10 import environments
+from helpers.experiments.nb10 import players as environments
 from helpers.jobs import script as scripts
 
 PLAYER = Path(__file__).with_name("ex10_player.py")
@@ -48,11 +48,11 @@ def script(folder: str) -> Path:
 WHERE = {
     "text": "environment variables are text: make numbers of them with int()",
     "laptop": "on a laptop nobody sets these variables: the process is alone, which is rank 0 of 1",
-    "script": "this is the job script: it sees SLURM_NTASKS, but is one process, without SLURM_STEP_ID",
-    "first task": "task 0 of a step is not alone; SLURM_STEP_ID tells. Read `env`, not os.environ",
+    "script": "the job script sees SLURM_NTASKS, but is one process; only a step has SLURM_STEP_NUM_TASKS",
+    "salloc": "the shell of salloc is a step of one task: its SLURM_STEP_NUM_TASKS is 1, not SLURM_NTASKS",
+    "first task": "task 0 of a step is not alone; SLURM_STEP_NUM_TASKS tells. Read `env`, not os.environ",
     "local for rank": "this number counts from 0 on each node; the rank is SLURM_PROCID, under torchrun RANK",
-    "node": "SLURM_NODEID is the number of the node; the rank is SLURM_PROCID",
-    "nodes": "SLURM_NNODES counts nodes; ranks are tasks: SLURM_NTASKS",
+    "nodes": "SLURM_NNODES counts nodes and SLURM_NODEID numbers them; ranks are tasks",
     "computed": "nodes may have unequally many tasks: do not compute the local rank, take SLURM_LOCALID",
     "torchrun": "torchrun tells RANK, WORLD_SIZE and LOCAL_RANK; what srun told is for its parent",
 }
@@ -67,15 +67,17 @@ def _environments() -> list[Environment]:
     for rank, node, local in ((3, 1, 0), (2, 0, 2), (0, 0, 0), (1, 0, 1)):  # even nodes hide wrong formulas
         env = {"SLURM_NODEID": str(node), "SLURM_LOCALID": str(local), "SLURM_STEP_TASKS_PER_NODE": "3,1"}
         wrong = {(rank, 4, rank % 3): "computed", (rank, 4, rank % 2): "computed", (rank, 2, local): "nodes"}
-        wrong |= {(node, 4, local): "node", (local, 4, local): "local for rank", (0, 1, 0): "first task"}
+        wrong |= {(node, 4, local): "nodes", (local, 4, local): "local for rank", (0, 1, 0): "first task"}
         what = f"srun, task {rank} of 4, on node {node}"
         cases.append((what, {**srun(rank), **env, "SLURM_TASKS_PER_NODE": "3,1"}, (rank, 4, local), wrong))
     wrong = {(0, 4, 0): "script", (0, 2, 0): "script"}
     cases.append(("the job script of two nodes with two tasks each", environments.script(), (0, 1, 0), wrong))
+    cases.append(("the shell of salloc", environments.salloc(), (0, 1, 0), {(0, 4, 0): "salloc"}))
     for rank in (0, 3):
         wrong = {(0, 1, 0): "torchrun", (rank % 2, 4, rank % 2): "local for rank"}
         cases.append((f"torchrun, process {rank} of 4", torchrun(rank), (rank, 4, rank % 2), wrong))
-    below, wrong = {**srun(1, per_node=1), **torchrun(3)}, {(1, 2, 0): "torchrun", (0, 1, 0): "torchrun"}
+    below = torchrun(3, inside_srun=True)
+    wrong = {(1, 2, 0): "torchrun", (0, 1, 0): "torchrun"}
     return [*cases, ("srun, which started torchrun on each node", below, (3, 4, 1), wrong)]
 
 

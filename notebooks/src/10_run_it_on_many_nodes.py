@@ -1,31 +1,31 @@
 # %% [markdown] id="top"
 # # 10 · Run it on many nodes
 #
-# **Minutes** 35 · **Machine** any Linux computer, two CPUs do · **Needs** nothing; a Slurm is used if there is one · **Data**
-# 400 synthetic images
+# **Minutes** 35 · **Machine** any Linux computer, two CPUs are enough · **Needs** nothing; uses Slurm if it is here ·
+# **Data** 400 synthetic images
 #
-# The program that reads on a laptop shall read on two nodes, and on two hundred, without a changed line. For that, each
-# process must know which of how many it is, and the job script must hand on what it was given.
+# A program that reads on your laptop should read on two nodes, and on two hundred, without a changed line. For that, each
+# process must know which of how many it is, and the job script must pass on what it was given.
 #
-# This notebook plays two nodes on this machine: processes that get the environment variables which real ones would get.
-# Where Slurm is there, it submits the same reading as a real job at the end.
+# This notebook plays two nodes on this machine: its processes get the environment variables that real ones would get.
+# Where Slurm is available, it submits the same reading as a real job at the end.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
 # - How does a process know which of how many it is?
 # - Does each sample come exactly once, and how would I notice if not?
-# - What becomes of the speed when nodes are added?
+# - What happens to the speed when I add nodes?
 # - What happens at the time limit?
-# - What has to stand in a job script?
+# - What belongs in a job script?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - tell rank, local rank and node from what `srun` or `torchrun` says,
+# - read rank, local rank and node from what `srun` or `torchrun` set,
 # - count over all ranks that an epoch was read exactly once,
-# - find out by weak scaling whether the storage is the limit,
-# - stop a training before its time limit and go on,
+# - train with DDP, and measure by weak scaling whether the storage is the limit,
+# - stop a training before its time limit and continue,
 # - read, write and submit a job script.
 
 # %% [markdown] id="setup"
@@ -35,46 +35,62 @@
 import sys
 
 sys.path.append("..")
-from helpers import show, start
+from helpers import figures, show, start
 
 setup = start("10")
 
 # %%
-from helpers.experiments.nb05.place import fresh_folder
+import os
+import time
+
+import torch
+
+from smallfiles import images, measure
+from smallfiles.loading import LoaderConfig, make_loader
 from smallfiles.pack import PackConfig, pack
 
 source = setup.source()
-packed = pack(source, fresh_folder(setup.scratch) / "train.arrow", PackConfig(verify="none")).path
+packed = setup.scratch / "train.arrow"
+if not packed.exists():
+    pack(source, packed, PackConfig(verify="none"))
 samples = len(source.manifest)
 
-# %% [markdown] id="place"
+# %% [markdown] id="place" tags=["core"]
 # ## 1 · Find your place
 #
 # `sbatch` puts a script into the queue. When its turn comes, the script runs **once**, on the first node. In it, `srun`
-# starts the *tasks*: on two nodes with two tasks each, four processes. The number of a task among all is its *rank*, the
-# number on its node its *local rank*. `torchrun` does the same with other words.
+# starts the *tasks*: on two nodes with two tasks each, four processes. The number of a task among all tasks is its *rank*;
+# its number on its node is its *local rank*. `torchrun` does the same with other names.
 #
-# Look at four processes: the job script itself, a task of `srun`, a process of `torchrun`, and one on a laptop.
+# Six processes of such a job: the script itself; the shell that `salloc` gives you, on sites where it opens on a compute
+# node; a task of `srun`; a process of `torchrun`, alone and started inside `srun`; and one on a laptop.
 #
 # > **Predict.** Which of them should believe that they are one of four?
 
 # %%
-from helpers.experiments.nb10 import environments
+from helpers.experiments import nb10 as nodes
 
 launched = {
-    "job script": environments.script(),
-    "srun, task 3": environments.srun(3),
-    "torchrun, process 3": environments.torchrun(3),
+    "job script": nodes.script(),
+    "salloc shell": nodes.salloc(),
+    "srun, task 3": nodes.srun(3),
+    "torchrun": nodes.torchrun(3),
+    "torchrun in srun": nodes.torchrun(3, inside_srun=True),
     "laptop": {},
 }
-print(environments.table(launched))
+print(nodes.table(launched))
 
 # %% [markdown]
-# The lower half is what `smallfiles.machine.ranks` answers, for all of them by one code path. Look at the first column: the
-# script sees `SLURM_NTASKS=4` too, although it is one process. A program that believes this reads a quarter of the data,
-# or waits for three others that never come. Only what `srun` starts has `SLURM_STEP_ID`.
+# The lower half is what `smallfiles.machine.ranks` answers, for all of them. It believes torchrun first, because inside
+# `srun` both have spoken and torchrun spoke last. Then it asks for a *step*, which is what `srun` starts, and counts the
+# tasks **of that step**.
 #
-# Where do ranks meet? Slurm tells a list of nodes, and all ranks take the first name:
+# Both the script and the salloc shell see `SLURM_NTASKS=4`, although each is one process. A program that believes this
+# reads a quarter of the data, or waits forever for three others. The script has no `SLURM_STEP_ID`. The salloc shell does
+# have one, since Slurm runs it as a special step, but that step has one task: so `SLURM_STEP_NUM_TASKS` is the number to
+# trust.
+#
+# Where do ranks meet? Slurm names the nodes, and all ranks take the first name:
 
 # %%
 from smallfiles.machine.rendezvous import rendezvous
@@ -82,63 +98,89 @@ from smallfiles.machine.rendezvous import rendezvous
 rendezvous({"SLURM_JOB_NODELIST": "n[07-12],gpu3", "SLURM_JOB_ID": "4711"})
 
 # %% [markdown]
-# The port comes from the job number, so that two jobs on a node do not meet. `MASTER_ADDR=localhost` is right on a
+# The port is computed from the job number, so that two jobs on a node do not collide. `MASTER_ADDR=localhost` works on a
 # laptop; in a job it sends the ranks of each node to themselves.
 #
-# Now four processes that will play ranks. They are started once, and get a new place for each experiment.
-
-# %%
-from helpers.experiments import nb10 as nodes
-
-pool = nodes.WorkerPool(4)
-
-# %% [markdown]
-# A rank also has to get its CPUs. The script asks for them with `--cpus-per-task=2`. But from Slurm 22.05 on, `srun` does
-# not take that over ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)): where a cluster binds
-# tasks to CPUs, each gets one. `SLURM_CPUS_PER_TASK` still says 2, so a program that believes it starts two workers.
+# A rank also needs its CPUs. The script asks for them with `--cpus-per-task=2`. But since Slurm 22.05, `srun` does not take
+# that over ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)): where a cluster binds tasks to
+# CPUs, each gets one. `SLURM_CPUS_PER_TASK` still says 2, so a program that believes it starts two workers.
 #
-# > **Predict.** A rank decodes with two workers, bound to two CPUs or to one. How much longer does it take?
+# > **Predict.** A rank decodes with two workers, bound to two CPUs or to one. How many images per second does it lose?
 
 # %%
-cost = nodes.cost_of_one_cpu(pool, packed)
-show.say(cost.finding)
+from functools import partial
+from itertools import islice
 
-# %%
-for cpus, workers in cost.workers.items():
-    print(f"CPUs: {cpus}, workers that make_loader takes: {workers}")
+
+def decode(cpus):
+    """Images decoded by two workers in one rank that may use so many CPUs."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cpus])
+    loader = make_loader(packed, LoaderConfig(batch=20, workers=2, mode="threads"), transform=view)
+    return sum(len(batch["index"]) for batch in islice(loader, 8))
+
+
+view = images.RandomResizedCrop(64)
+one_rank = [nodes.srun(0, nodes=1, per_node=1)]
+ways = {f"bound to {n}": lambda n=n: nodes.play(partial(decode, n), one_rank)[0] for n in (2, 1)}
+cost = measure.compare(ways, rounds=4, unit="images")
+show.figure(figures.bars(cost, note="two workers, CPUs as named"))
 
 # %% [markdown]
-# Whatever it costs, no error and no warning tells of it. Say it again, and it is right in all versions:
-# `srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`. And count CPUs by what the process may use, as `make_loader`
-# does.
+# Whatever it costs, no error and no warning mentions it. Say it again, and it is right in all versions:
+# `srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`. And count CPUs with `os.sched_getaffinity`, as `make_loader` does.
 
-# %% [markdown] id="once"
+# %% [markdown] id="once" tags=["core"]
 # ## 2 · Read each sample once
 #
-# An epoch on two nodes with two ranks each, and two workers a rank. It is read three times: by tasks of `srun`; by a
-# program that takes the local rank for the rank; and by a script that forgot `srun` and starts python on each
-# node by itself.
-#
+# An epoch on two nodes with two ranks each, read three times: by tasks of `srun`; by a program that takes the local rank
+# for the rank; and by a script that forgot `srun` and starts python four times.
+
+
+# %%
+def read(rank=None, world_size=None):
+    """Numbers of the samples that this process reads in an epoch."""
+    settings = LoaderConfig(batch=10, workers=2, mode="threads", rank=rank, world_size=world_size)
+    return [int(index) for batch in make_loader(packed, settings) for index in batch["index"]]
+
+
+def read_by_local_rank():
+    return read(int(os.environ["SLURM_LOCALID"]), int(os.environ["SLURM_NTASKS"]))
+
+
+# %% [markdown]
 # > **Predict.** How often does each sample come, in each of the three?
 
 # %%
-found = nodes.compare_ways(pool, packed, samples)
+tasks = [nodes.srun(rank) for rank in range(4)]
+came = {
+    "srun": nodes.play(read, tasks),
+    "local rank as rank": nodes.play(read_by_local_rank, tasks),
+    "python without srun": nodes.play(read, [nodes.script()] * 4),
+}
 
 # %%
-from helpers.experiments.nb10 import reading
-from helpers.figures import nodes as draw
+from collections import Counter
 
-show.figure(draw.readings(found), alt=reading.alt_text(found))
+words = {0: "never", 1: "once", 2: "twice", 4: "four times"}
+often = {}
+for way, shares in came.items():
+    times = Counter(index for share in shares for index in share)
+    counts = Counter(words[times[index]] for index in range(samples))
+    often[way] = {word: counts[word] for word in words.values() if counts[word]}
+    print(f"{way:20} {dict(often[way])}, ranks read {[len(share) for share in shares]}")
+right = [way for way, counts in often.items() if list(counts) == ["once"]]
+title = f"Each of {samples} samples came exactly once with: {', '.join(right) or 'none of them'}"
+show.figure(figures.bars(often, title, x="samples of the epoch, by how often they came"))
 
 # %% [markdown]
-# Nothing failed in the wrong runs. The loss falls in both; one simply trains on less data, and the other does the
-# same work on each rank. A rank cannot notice, since it sees each of its samples once. So count once over all ranks, as the
+# Nothing failed in the wrong runs. The loss falls in both; one simply trains on half of the data, and the other does the
+# same work four times. A rank cannot notice, since it sees each of its samples once. So count once over all ranks, as the
 # job below does, before you train for days.
 #
-# What if the samples cannot be divided evenly? PyTorch's `DistributedSampler` repeats some, so that all ranks take
-# equally many steps.
+# What if the samples cannot be divided evenly?
 #
-# > **Predict.** 10 samples, 4 ranks: how many are read by PyTorch's sampler, and how many by ours?
+# > **Predict.** 10 samples, 4 ranks: how many does PyTorch's sampler read, and how many do we? And for one rank and two
+# > epochs, which of the printed orders are equal?
 
 # %%
 from torch.utils.data import DistributedSampler
@@ -147,137 +189,242 @@ from smallfiles.loading import EpochPlan
 
 theirs = [len(list(DistributedSampler(range(10), 4, rank))) for rank in range(4)]
 ours = [sum(map(len, EpochPlan(10, rank=rank, world_size=4).batches(0))) for rank in range(4)]
-print("PyTorch:", theirs, "ours:", ours)
-
-# %% [markdown]
-# In validation a repeated sample is a wrong accuracy. Unequal shares have a danger of their own: a rank that takes a
-# step more waits for the others, in the sum of the gradients, until a timeout ends the job. `smallfiles.training` lets a
-# rank without samples take part with a weight of zero.
-#
-# The second trap of that sampler: it must be told the epoch.
-#
-# > **Predict.** Which of the four lines are equal?
-
-# %%
-sampler = DistributedSampler(range(samples), 4, 0)
-for call in ("first", "second"):
-    print(f"PyTorch, {call} epoch:", list(sampler)[:8])
-plan = EpochPlan(samples, world_size=4)
+print("samples per rank: PyTorch", theirs, "ours", ours)
+sampler, plan = DistributedSampler(range(samples), 4, 0), EpochPlan(samples, world_size=4)
 for epoch in (0, 1):
-    print(f"ours,    {('first', 'second')[epoch]} epoch:", plan.batches(epoch)[0][:8].tolist())
-
-# %%
+    print(f"epoch {epoch}: PyTorch", list(sampler)[:6], "ours", plan.batches(epoch)[0][:6].tolist())
 sampler.set_epoch(1)
-print("after set_epoch(1):   ", list(sampler)[:8])
+print("PyTorch after set_epoch(1):", list(sampler)[:6])
 
 # %% [markdown]
-# Without `sampler.set_epoch(epoch)` each epoch has the same order
-# ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)). `make_loader` counts epochs by itself.
+# PyTorch repeats two samples so that all ranks take equally many steps. In validation that is a wrong accuracy. And without
+# `sampler.set_epoch(epoch)`, every epoch has the same order
+# ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)); `make_loader` counts epochs by itself. Unequal shares
+# have a danger of their own: a rank with one step more waits for the others' gradients until a timeout ends the job.
+# `smallfiles.training` lets a rank without samples take part with a weight of zero.
 
-# %% [markdown] id="scale"
-# ## 3 · Add nodes
+# %% [markdown] id="scale" tags=["core"]
+# ## 3 · Train on all of them
 #
-# *Weak scaling*: as many samples for each rank, and more and more ranks. Ideally twice the ranks read twice as much in
-# the same time. Here each rank plays a node. A training step is imitated by waiting 30 ms, so that the ranks do not
-# fight for this machine's CPUs. Data comes from one slow storage of 50 MB per second, and then from copies, as after staging.
-#
-# > **Predict.** How many ranks is the storage good for? An image has about 100 KB, and a step takes 10 of them.
+# Now the ranks talk. `init_process_group` lets them meet; `DistributedDataParallel` (DDP) averages their gradients in each
+# `backward()`. With GPUs you write `"nccl"` for `"gloo"`, and choose the GPU by the local rank.
 
 # %%
-scaled = nodes.measure_scaling(pool, packed)
-show.figure(draw.scaling(scaled), alt=scaled.alt_text)
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from smallfiles.machine.ranks import ranks
+
+
+def meet():
+    """A model, its optimizer and the loader of this rank."""
+    here = ranks()
+    dist.init_process_group("gloo", rank=here.rank, world_size=here.world_size)
+    torch.manual_seed(0)  # the same first weights in all ranks
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.005)
+    settings = LoaderConfig(batch=8, workers=1, mode="threads")
+    return model, optimizer, make_loader(packed, settings, transform=images.RandomResizedCrop(32))
+
 
 # %%
-for ranks in (2, 4):
-    show.say(scaled.summary(ranks) + ".")
+def step(model, optimizer, batch):
+    optimizer.zero_grad()
+    floats = images.normalise(batch["image"].permute(0, 2, 3, 1))  # on the GPU, if there is one
+    loss = cross_entropy(model(floats), batch["target"])
+    loss.backward()  # DDP: the gradients of all ranks are averaged here
+    optimizer.step()
+    return loss.item()
+
+
+def one_step(wrap):
+    model, optimizer, loader = meet()
+    loss = step(wrap(model), optimizer, next(iter(loader)))
+    dist.destroy_process_group()
+    return loss, model[1].weight.abs().sum().item()
+
 
 # %% [markdown]
-# Where a line bends, more nodes buy little. The bend moves to the right if each node reads less from the shared storage
-# ([notebook 07](07_stage_a_dataset.ipynb)), or reads it better. On a cluster the others use the same storage, so
-# repeat this at another hour.
+# > **Predict.** After one step: are the losses of two ranks equal? And their weights, without DDP and with it?
 
-# %% [markdown] id="limit"
+# %%
+two = [nodes.srun(rank, nodes=2, per_node=1) for rank in range(2)]
+for name, wrap in {"without DDP": lambda model: model, "with DDP": DDP}.items():
+    for rank, (loss, weights) in enumerate(nodes.play(partial(one_step, wrap), two)):
+        print(f"{name:12} rank {rank}: loss {loss:.4f}, sum of |weights| {weights:.6f}")
+
+# %% [markdown]
+# Each rank has its own batch, so its own loss. Without DDP the models drift apart and nobody is told. With DDP they stay
+# equal; two ranks with batches of 8 do what one does with batches of 16.
+#
+# *Weak scaling*: as many samples per rank, and more and more ranks. Ideally twice the ranks read twice as much in the same
+# time. Here each rank plays a node and takes ten steps. A step is imitated by a sleep of 30 ms, so that the ranks do not
+# fight for this machine's CPUs. The data comes from one slow storage of 50 MB per second, then from copies, as after
+# staging.
+#
+# > **Predict.** An image has about 100 KB, and a step takes 10 of them. For how many ranks is the storage fast enough?
+
+# %%
+guess = 2  # change me: the storage is fast enough for so many ranks
+
+
+def ten_steps(path):
+    """Samples per second of this rank."""
+    loader = make_loader(path, LoaderConfig(batch=10, workers=1, mode="threads", drop_last=True))
+    began, steps = time.perf_counter(), 0
+    for _ in islice(loader, 10):
+        time.sleep(0.03)  # a training step, imitated
+        steps += 1
+    return 10 * steps / (time.perf_counter() - began)
+
+
+# %%
+from smallfiles.slowfs import SlowConfig, open_slow
+
+scaled = {"one slow storage": {}, "copies": {}}
+with open_slow(packed.parent, SlowConfig(latency_s=0.002, bandwidth_bytes_s=50e6)) as slow:
+    if slow.how != "fuse":
+        show.say(f"Both lines read this disk. {slow.summary}")
+    for where, path in zip(scaled, (slow / packed.name if slow.how == "fuse" else packed, packed), strict=True):
+        for count in (1, 2, 4):
+            places = [nodes.srun(rank, nodes=count, per_node=1) for rank in range(count)]
+            scaled[where][count] = [sum(nodes.play(partial(ten_steps, path), places)) for _ in range(3)]
+
+# %%
+from statistics import median
+
+one, four = ({where: median(line[n]) for where, line in scaled.items()} for n in (1, 4))
+worth = {where: four[where] / one[where] for where in scaled}
+title = f"4 ranks are worth {worth['one slow storage']:.1f} on one storage and {worth['copies']:.1f} with copies"
+lines = {**scaled, "ideal": {count: count * one["copies"] for count in (1, 2, 4)}}
+axes = {"x": "ranks, one per node", "y": "samples per second, all ranks"}
+show.figure(figures.lines(lines, title, **axes, ideal="ideal", guess=guess))
+
+# %% [markdown]
+# Where a line bends, more nodes gain little. The bend moves to the right if each node reads less from the shared storage
+# ([notebook 07](07_stage_a_dataset.ipynb)). On a cluster, others use the same storage: repeat this at another hour.
+
+# %% [markdown] id="limit" tags=["core"]
 # ## 4 · Outlive the time limit
 #
-# Every job has a time limit, and at the limit it is killed. With `--signal=USR1@90` Slurm tells the ranks 90 seconds before.
-# `smallfiles train` then writes a checkpoint, with its place in the epoch, and exits with code 75. The script asks to be queued
-# again, under its number, and the next run goes on.
-#
-# Two ranks train now, and are sent the signal in the second epoch. Then the same call again; and once more
-# without a stop, for comparison.
-#
-# > **Predict.** Will the last loss of the interrupted training be the same, almost the same, or clearly another one?
+# Every job has a time limit, and is killed when it reaches it. With `--signal=USR1@90`, Slurm sends all ranks a signal 90
+# seconds before. A handler must do next to nothing, so it only takes a note; the loop looks at the note after each
+# step. The ranks must stop at the *same* step, or one waits for the others' gradients: so they add up their notes.
 
 # %%
-stopped = nodes.measure_stop(pool, packed, fresh_folder(setup.scratch))
-for sentence in stopped.summary:
-    show.say(sentence)
+import signal
+
+
+def train(folder, epochs=3):
+    """Train to the end, or until the signal; continue from a checkpoint if there is one."""
+    notes, state, saved = [], {}, folder / "checkpoint.pt"
+    signal.signal(signal.SIGUSR1, lambda number, frame: notes.append(number))
+    model, optimizer, loader = meet()
+    if saved.exists():
+        state = torch.load(saved)
+        model.load_state_dict(state["model"])
+        loader.load_state_dict(state["loader"])
+    parallel = DDP(model)
+    for epoch in range(state.get("loader", {}).get("epoch", 0), epochs):
+        for batch in loader:
+            loss = step(parallel, optimizer, batch)
+            stop = torch.tensor(len(notes))
+            dist.all_reduce(stop)
+            if stop:
+                return leave(folder, {"model": model.state_dict(), "loader": loader.state_dict()})
+        (folder / f"epoch {epoch} done").touch()
+    return f"done, last loss {loss:.6f}"
+
 
 # %%
-pool.close()
+def leave(folder, state):
+    """Save aside, then rename: a kill in between leaves the last good checkpoint."""
+    if ranks().rank == 0:
+        torch.save(state, folder / "part")
+        os.replace(folder / "part", folder / "checkpoint.pt")
+    dist.barrier()
+    return f"stopped in epoch {state['loader']['epoch']} after {state['loader']['batch']} batches: exit code 75"
+
+
+def slurm_sends_usr1(pids):
+    while not (cut / "epoch 0 done").exists():
+        time.sleep(0.005)
+    for pid in pids:
+        os.kill(pid, signal.SIGUSR1)
+
 
 # %% [markdown]
-# A checkpoint at the end of each epoch only would lose up to an epoch at each limit. And a run that starts its epoch
-# anew sees the first samples twice. Both are avoided because the loader's order is a function of seed and
-# epoch: the place in it is one number.
+# Two ranks train, and get the signal in the second epoch. Then the same call again; and once more without a stop.
+#
+# > **Predict.** Will the last loss of the interrupted training be the same, almost the same, or clearly different?
 
-# %% [markdown] id="script"
+# %%
+import tempfile
+from pathlib import Path
+
+cut, whole = (Path(tempfile.mkdtemp(dir=setup.scratch)) for _ in range(2))
+print("first run: ", nodes.play(partial(train, cut), two, meanwhile=slurm_sends_usr1)[0])
+print("second run:", nodes.play(partial(train, cut), two)[0])
+print("in one go: ", nodes.play(partial(train, whole), two)[0])
+
+# %% [markdown]
+# The losses are equal, because the loader's order is a function of seed and epoch: the place in it is one number, and no
+# sample comes twice or never. (With momentum or Adam, save the optimizer's state too.) A checkpoint only at the end of each
+# epoch would lose up to an epoch per limit. `smallfiles train` does all this, exits with code 75, and the script asks to be
+# queued again under its number.
+
+# %% [markdown] id="script" tags=["core"]
 # ## 5 · Read a job script, and submit it
 #
-# This is the whole script of the reading above, as `slurm/jobs` has it:
+# This is the whole script of a reading like that of part 2, from `slurm/jobs`:
 
 # %%
 from helpers import jobs
 
-job = jobs.find(nodes.ROOT, "10_read")
-print(job.path.read_text())
+root = Path(jobs.__file__).parents[2]
+print(jobs.find(root, "10_read").path.read_text())
 
 # %% [markdown]
-# Lines with `#SBATCH` are read by Slurm, up to the first command; later ones are ignored without a word. `--ntasks-per-node`
-# says how many ranks, `%x-%j` is the name of the log, whose folder must exist. `set -eo pipefail` ends the job at the
-# first command that fails. `task` comes from `lib.sh`: it is `srun --cpus-per-task="$cpus"`. No account and no partition: they belong
-# to the site's file, so that the script runs everywhere. Nor a GPU, since reading needs none.
+# Slurm reads the `#SBATCH` lines up to the first command, and ignores later ones without a word. `--ntasks-per-node` says
+# how many ranks. `%x-%j` names the log, whose folder must exist. `set -eo pipefail` ends the job at the first command that
+# fails. `task` comes from `lib.sh`: it is `srun --cpus-per-task="$cpus"`. There is no account and no partition: they belong
+# to the site's file, so that the script runs everywhere.
 #
-# Packing needs no ranks that talk to each other, so it is a *job array*: independent jobs, each with a number.
+# Packing needs no ranks that talk, so it is a *job array*: independent jobs, each with a number.
 #
 # > **Predict.** What does task 3 of 4 pack, if the array is `--array=1-4`?
 
 # %%
-array = jobs.find(nodes.ROOT, "05_pack_tar")
+array = jobs.find(root, "05_pack_tar")
 print(*[word for word in array.directives if "array" in word])
 print(array.path.read_text().splitlines()[-1])
 print("then:", array.then)
 
 # %% [markdown]
-# Part `3/4`, cut at borders of shards that all tasks compute alike. The job named behind *then* is sent with a
-# *dependency*: it starts when all parts ended well, and joins them to the bytes of a single run.
+# Part `3/4`, cut at the same borders of shards by all tasks. The job named after *then* is sent with a *dependency*: it
+# starts when all parts have ended well, and joins them to the bytes of a single run.
 #
-# Now the real thing. `submit` looks first for mistakes that would show only after an hour in the queue. The job is sent
-# to the local cluster, if `slurm/local/up` has started one; or to your site, if `COURSE_SITE` names it.
+# Now the real thing. `submit` first looks for mistakes that would otherwise show after an hour in the queue. The job goes to
+# the local cluster, if `slurm/local/up` has started one, or to your site, if `COURSE_SITE` names it.
 
 # %%
-sent = nodes.read_on_cluster(packed)
-show.say(f"```bash\n{sent.command}\n```")
-show.say(sent.summary)
-
-# %%
-print("\n\n".join(filter(None, [sent.queue, sent.log])) or "No job, no log.")
+sent = nodes.submit("10_read", packed, "seen")
+show.say(f"```bash\n{sent.command}\n```\n\n{sent.summary}")
+print(sent.log or "No job, no log.")
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# In [Exercise 10](../exercises/10_run_it_on_many_nodes.ipynb) you compute a process's place, and write a job script that
-# trains on two nodes and outlives its time limit.
+# In [Exercise 10](../exercises/10_run_it_on_many_nodes.ipynb) you compute the place of a process, and write a job script
+# that trains on two nodes and outlives its time limit.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# This trains, on each rank of `10_train`; stopped, the same line goes on:
+# This trains on each rank of `10_train`; after a stop, the same line continues:
 
 # %%
-from pathlib import Path
-
-from smallfiles.loading import LoaderConfig
 from smallfiles.training import TrainConfig
 
 config = TrainConfig(loader=LoaderConfig(workers=2), checkpoint=Path("checkpoints"))
@@ -286,23 +433,59 @@ show.command(config, "train.arrow")
 # %% [markdown]
 # ```bash
 # slurm/submit SITE 10_read -- train.arrow seen       # check, show, send
-# slurm/submit SITE 10_train --sbatch=--nodes=8       # options of sbatch win over those of the script
-# squeue --me                                         # does it wait or run, and why
+# slurm/submit SITE 10_train --sbatch=--nodes=8       # options of sbatch override those of the script
+# squeue --me                                         # is it waiting or running, and why
 # scancel NUMBER                                      # end it
 # ```
 
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - A process is what its launcher says: under `srun` rank and local rank, under `torchrun` too, else alone. The job script
-#   itself is alone.
+# - Believe torchrun first, then the step of `srun` with its own number of tasks. A job script, an salloc shell and a laptop
+#   are alone.
 # - Only a count over all ranks shows that each sample came exactly once.
-# - When more nodes do not read faster, the storage gives no more: stage, or stay with fewer.
+# - When more nodes do not read faster, the storage is exhausted: stage, or use fewer.
 # - Ask for a signal before the time limit, write a checkpoint, exit with a code of its own, and be queued again.
-# - A job script asks for nodes, tasks, CPUs and time, hands the CPUs on to `srun`, and names nothing of a site.
+# - A job script asks for nodes, tasks, CPUs and time, passes the CPUs on to `srun`, and names nothing of a site.
+
+# %% [markdown] id="quiz"
+# ## Check yourself
+#
+# **1.** In your job script you write `python train.py` without `srun`, with `--ntasks=8`. What happens?
+# (a) Slurm starts it eight times (b) it starts once (c) an error
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **b**: the script is one process on the first node, and so is what it starts. (a) is what `srun python train.py` does. There
+# is no error (c): the other seven places stay idle, or a program that believes `SLURM_NTASKS` waits for them.
+#
+# </details>
+#
+# **2.** Each of 4 ranks reports "epoch done, 320,292 samples" for a set of 1,281,167. Was each sample read once?
+# (a) yes, the sum is right (b) not necessarily (c) no, the sum must be exactly 1,281,167
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **b**: counts per rank say nothing about *which* samples; all four may have read the same quarter. (a) is the mistake of
+# part 2. (c): PyTorch's sampler repeats one sample here, which is harmless in training.
+#
+# </details>
+#
+# **3.** On 8 nodes your job reads 1.1 times as much as on 4. What do you try first?
+# (a) 16 nodes (b) more workers per rank (c) staging to node-local storage (d) larger batches
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **c**: the shared storage is exhausted, and a copy takes it out of the loop. (a) and (b) ask the same storage for more. (d)
+# reads as many bytes per sample as before.
+#
+# </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# That is the road: described, packed, staged, fed, on many nodes. Take it to your own data: `slurm/submit`
+# That is the whole road: described, packed, staged, fed, on many nodes. Take it to your own data: `slurm/submit`
 # without arguments lists the sites and the jobs.

@@ -4,8 +4,8 @@
 # ★★★ · 40 minutes · after [notebook 10](../notebooks/10_run_it_on_many_nodes.ipynb)
 #
 # A program on many nodes has to know which of how many it is, and its job has to end before the scheduler ends it. You
-# write both: a function, and a job script. The check runs your script with a played Slurm; where a real one is, it is
-# submitted at the end.
+# write both: a function and a job script. The check runs your script with an imitated Slurm. Where a real one is
+# available, the script is submitted at the end.
 
 # %% id="start"
 import sys
@@ -18,9 +18,9 @@ setup = start("ex10")
 # %% [markdown] id="task-place"
 # ## Task 1: your place
 #
-# Given the environment variables of a process, tell its rank, the number of ranks and its local rank. Under torchrun
-# believe torchrun, else a task of srun its `SLURM_PROCID`, `SLURM_NTASKS`, `SLURM_LOCALID`. A job script or a laptop is
-# alone:
+# Given the environment variables of a process, return its rank, the number of ranks and its local rank. Believe torchrun
+# first. A step of srun has `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` and `SLURM_LOCALID`. A job script, an salloc shell or a
+# laptop is alone:
 #
 # `place(env: dict[str, str]) -> tuple[int, int, int]`
 
@@ -31,8 +31,8 @@ def place(env: dict[str, str]) -> tuple[int, int, int]:
     # --8<-- solution
     if "RANK" in env and "WORLD_SIZE" in env:
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    elif "SLURM_STEP_ID" in env:  # a job script has SLURM_NTASKS too, but is no step
-        names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+    elif "SLURM_STEP_NUM_TASKS" in env:  # a job script has SLURM_NTASKS too, but is no step
+        names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
     else:
         return 0, 1, 0
     return int(env[names[0]]), int(env[names[1]]), int(env[names[2]])
@@ -68,8 +68,9 @@ verdict
 # <details>
 # <summary>Hint 1: who is what</summary>
 #
-# What `srun` starts has `SLURM_STEP_ID`; the job script has not. Local ranks count from 0 on each node. Nodes may have
-# unequally many tasks, so compute nothing: take what you are told, and make numbers of it with `int`.
+# What `srun` starts has `SLURM_STEP_NUM_TASKS`; the job script has not. The shell of `salloc` has it too, and it is 1.
+# Local ranks count from 0 on each node. Nodes may have unequal numbers of tasks, so compute nothing: take what is set, and
+# convert it with `int`.
 #
 # </details>
 #
@@ -93,7 +94,7 @@ verdict
 # %% [markdown] id="use"
 # ## With your script
 #
-# Where Slurm is there, your script now trains on two nodes. Otherwise the cell shows the command for later.
+# Where Slurm is available, your script now trains on two nodes. Otherwise the cell shows the command for later.
 
 # %% id="submit"
 from helpers.experiments.nb10 import training_on_cluster

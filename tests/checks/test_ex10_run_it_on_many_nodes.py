@@ -19,12 +19,12 @@ IF_75 = 'if ((code == 75)); then exec scontrol requeue "$SLURM_JOB_ID"; fi\nexit
 def right(env):
     if "RANK" in env and "WORLD_SIZE" in env:
         return int(env["RANK"]), int(env["WORLD_SIZE"]), int(env["LOCAL_RANK"])
-    if "SLURM_STEP_ID" in env:
-        return int(env["SLURM_PROCID"]), int(env["SLURM_NTASKS"]), int(env["SLURM_LOCALID"])
+    if "SLURM_STEP_NUM_TASKS" in env:
+        return int(env["SLURM_PROCID"]), int(env["SLURM_STEP_NUM_TASKS"]), int(env["SLURM_LOCALID"])
     return 0, 1, 0
 
 
-def slurm_only(rank="SLURM_PROCID", size="SLURM_NTASKS", local="SLURM_LOCALID", step="SLURM_STEP_ID"):
+def slurm_only(rank="SLURM_PROCID", size="SLURM_STEP_NUM_TASKS", local="SLURM_LOCALID", step="SLURM_STEP_ID"):
     """The right answer with one variable changed."""
 
     def place(env):
@@ -75,10 +75,11 @@ WRONG_PLACES = {
     "os.environ": (from_the_process, ex10.WHERE["first task"]),
     "task 0 is alone": (zero_is_alone, ex10.WHERE["first task"]),
     "local rank": (slurm_only(rank="SLURM_LOCALID"), ex10.WHERE["local for rank"]),
-    "node": (slurm_only(rank="SLURM_NODEID"), ex10.WHERE["node"]),
+    "node": (slurm_only(rank="SLURM_NODEID"), ex10.WHERE["nodes"]),
     "nodes": (slurm_only(size="SLURM_NNODES"), ex10.WHERE["nodes"]),
     "computed": (computed_local, ex10.WHERE["computed"]),
-    "script": (slurm_only(step="SLURM_PROCID"), ex10.WHERE["script"]),
+    "script": (slurm_only(size="SLURM_NTASKS", step="SLURM_PROCID"), ex10.WHERE["script"]),
+    "salloc": (slurm_only(size="SLURM_NTASKS"), ex10.WHERE["salloc"]),
     "no torchrun": (no_torchrun, ex10.WHERE["torchrun"]),
     "torchrun last": (torchrun_last, ex10.WHERE["torchrun"]),
     "local of torchrun": (torchrun_local, ex10.WHERE["local for rank"]),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers import jobs
-from helpers.experiments.nb10 import environments
+from helpers.experiments.nb10 import players as environments
 from smallfiles.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]

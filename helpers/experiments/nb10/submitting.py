@@ -1,4 +1,4 @@
-"""The same reading as a real job, where Slurm is; where it is not, why not.
+"""A job of the notebook, where Slurm is; where it is not, why not.
 
 The trap: a notebook that submits without being asked takes somebody's node hours. So it submits to the local
 cluster when that is up, and to another site only when `COURSE_SITE` names it. Notebook 10 submits.
@@ -19,17 +19,13 @@ from pathlib import Path
 
 from helpers import jobs
 from helpers.jobs import Submission
+from helpers.kernel import CHECKOUT as ROOT
 from smallfiles.errors import SmallfilesError
-from smallfiles.measure import ranks
 from smallfiles.pack import PackConfig, pack
-from smallfiles.progress import progress
 from smallfiles.sources import Source
 
-ROOT = Path(__file__).resolve().parents[3]
-JOB = "10_read"
 WAITED_S = 180.0
-_POLL_S = 0.5
-_ASK_LIMIT_S = 30
+_POLL_S, _ASK_LIMIT_S = 0.5, 30
 _GOING_ON = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "REQUEUED", "SUSPENDED")
 
 
@@ -55,59 +51,27 @@ class Submitted:
 
     Args:
         command: What was typed, or would be.
-        why_not: Why nothing was submitted; empty otherwise.
-        number: Of the job.
-        state: Its last state.
-        queue: What `squeue` said while it was there.
-        log: What it printed.
-        count: What its ranks read, if it did read; empty otherwise.
+        summary: What came of it, in a sentence.
+        log: What the job printed.
     """
 
     command: str
-    why_not: str = ""
-    number: str = ""
-    state: str = ""
-    queue: str = ""
+    summary: str
     log: str = ""
-    count: str = ""
-
-    @property
-    def summary(self) -> str:
-        """What came out, in a sentence."""
-        if self.why_not:
-            return f"Nothing was submitted here: {self.why_not}."
-        if self.state in _GOING_ON:
-            return f"Job {self.number} was still {self.state} after {WAITED_S:.0f} s, so it was cancelled."
-        if self.state != "COMPLETED":
-            return f"Job {self.number} ended as {self.state}; its log says why."
-        return f"Job {self.number} ended well{f': {self.count}' if self.count else ''}."
 
 
-def read_on_cluster(packed: Path) -> Submitted:
-    """Submit `10_read` with a packed file and wait for it, if there is a site.
+def submit(job: str, packed: Path, *words: str) -> Submitted:
+    """Submit a job with a packed file and wait for it, if there is a site.
 
     Args:
+        job: The name of one of `slurm/jobs`, or the path of a script.
         packed: The file; a copy goes where the site's jobs work.
+        *words: A folder beside it for what the job writes, and further words for the job.
     """
-    return _somewhere(JOB, packed, ("seen",))
-
-
-def training_on_cluster(script: Path, source: Source) -> Submitted:
-    """Submit a training script and wait for it, if there is a site.
-
-    Args:
-        script: Takes a packed file and a folder for checkpoints.
-        source: To pack and train on.
-    """
-    with tempfile.TemporaryDirectory(prefix="smallfiles-") as folder:
-        packed = pack(source, Path(folder) / "train.arrow", PackConfig(verify="none")).path
-        return _somewhere(str(script), packed, ("checkpoints", "--epochs", "2", "--size", "32"))
-
-
-def _somewhere(job: str, packed: Path, words: Sequence[str]) -> Submitted:
     site, why_not = site_here()
     if not site:
-        return Submitted(_command("SITE", job, [packed.name, *words]), why_not)
+        command = _command("SITE", job, [packed.name, *words])
+        return Submitted(command, f"Nothing was submitted here: {why_not}.")
     try:
         work = jobs.load(ROOT, site).work or packed.parent
         with _folder_there(work) as folder:
@@ -115,9 +79,21 @@ def _somewhere(job: str, packed: Path, words: Sequence[str]) -> Submitted:
             shutil.copyfile(packed, data)  # the scratch of a notebook may be on this machine alone
             given = [str(data), str(folder / words[0]), *words[1:]]
             chain = jobs.plan(ROOT, site, job, given)
-            return _waited(_command(site, job, given), chain[0], jobs.send(chain)[0], folder / words[0])
+            return _waited(_command(site, job, given), chain[0], jobs.send(chain)[0])
     except (SmallfilesError, OSError) as error:
-        return Submitted(_command(site, job, words), str(error).rstrip("."))
+        return Submitted(_command(site, job, words), f"Nothing was submitted here: {str(error).rstrip('.')}.")
+
+
+def training_on_cluster(job: Path, source: Source) -> Submitted:
+    """Submit a training script and wait for it, if there is a site.
+
+    Args:
+        job: Takes a packed file and a folder for checkpoints.
+        source: To pack and train on.
+    """
+    with tempfile.TemporaryDirectory(prefix="smallfiles-") as folder:
+        packed = pack(source, Path(folder) / "train.arrow", PackConfig(verify="none")).path
+        return submit(str(job), packed, "checkpoints", "--epochs", "2", "--size", "32")
 
 
 def _command(site: str, job: str, words: Sequence[str]) -> str:
@@ -138,37 +114,30 @@ def _folder_there(work: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _waited(command: str, submission: Submission, number: str, out: Path) -> Submitted:
-    environment = submission.environment
-    queue = _asked(environment, "squeue", "--jobs", number)
-    state = wait_for(number, environment)
+def _waited(command: str, submission: Submission, number: str) -> Submitted:
+    end, state = time.monotonic() + WAITED_S, "PENDING"
+    while state in _GOING_ON and time.monotonic() < end:
+        time.sleep(_POLL_S)
+        state = _state(number, submission.environment)
     if state in _GOING_ON:
-        _asked(environment, "scancel", number)
-    log = submission.work / "logs" / f"{submission.job.name}-{number}.out"
+        _asked(submission.environment, "scancel", number)
+    log = submission.log(number)
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    read = state == "COMPLETED" and submission.job.name == JOB
-    return Submitted(command, "", number, state, queue, text, ranks.count(out).sentence() if read else "")
+    return Submitted(command, outcome(number, state), text)
 
 
-def wait_for(number: str, environment: Mapping[str, str], limit_s: float = WAITED_S) -> str:
-    """Wait for the end of a job, with a bar; its last state.
+def outcome(number: str, state: str) -> str:
+    """What the last state of a job means.
 
     Args:
         number: Of the job.
-        environment: What Slurm's commands are started with.
-        limit_s: Seconds to wait at most.
+        state: In Slurm's word.
     """
-    end, state, stages = time.monotonic() + limit_s, "PENDING", 0
-    with progress(2, f"job {number}", unit="stages") as shown:  # it has begun, it has ended
-        while time.monotonic() < end:
-            state = _state(number, environment)
-            reached = 2 if state not in _GOING_ON else int(state not in ("PENDING", "CONFIGURING"))
-            shown.advance(max(0, reached - stages))
-            stages = max(stages, reached)
-            if reached == 2:
-                break
-            time.sleep(_POLL_S)
-    return state
+    if state in _GOING_ON:
+        return f"Job {number} was still {state} after {WAITED_S:.0f} s, so it was cancelled."
+    if state != "COMPLETED":
+        return f"Job {number} ended as {state}; its log says why."
+    return f"Job {number} ended well."
 
 
 def _state(number: str, environment: Mapping[str, str]) -> str:
