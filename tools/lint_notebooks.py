@@ -34,7 +34,7 @@ SHOWS: dict[str, tuple[str, ...]] = {
     "00": ("usable_cpus", "NotImplementedError"),
     "01": ("perf_counter_ns", "os.open", "os.readv", "measure.compare", "ThreadPoolExecutor", "open_slow"),
     "02": ("Manifest.load",),
-    "03": ("pa.memory_map", "pa.OSFile", "get_batch"),
+    "03": ("pa.ipc.new_file", "pa.memory_map", "pa.OSFile", "get_batch", "(Dataset)", "DataLoader("),
     "04": ("h5py.File", "vlen_dtype", "torch.utils.data.Dataset", "DataLoader(", "multiprocessing_context"),
     "05": ("wds.WebDataset",),
     "08": ("DataLoader(", "num_workers=", "prefetch_factor=", "class Views(Dataset)"),

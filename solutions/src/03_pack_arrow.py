@@ -40,7 +40,7 @@ lines[:4]
 # ## Task 1: read the captions
 #
 # Return the captions of each image in the order of their numbers, without blanks around them. Repair the broken row,
-# wherever it stands. A caption may hold a `|` itself. Six to ten lines:
+# wherever it is. A caption may hold a `|` itself. Six to ten lines:
 #
 # `read_captions(csv_file: Path) -> dict[str, list[str]]`
 
@@ -95,8 +95,8 @@ read
 # %% [markdown] id="task-file"
 # ## Task 2: write the file
 #
-# Write one row an image, sorted by name: `key: string` (the file name), `captions: list<string>`, `data: binary` (the
-# bytes of the file as they are). Use 16 to 128 rows a record batch. Images and table lie a few folders deep. Return the
+# Write one row per image, sorted by name: `key: string` (the file name), `captions: list<string>`, `data: binary` (the
+# bytes of the file as they are). Use at most 128 rows per record batch. Images and table lie a few folders deep. Return the
 # number of images. Eight to ten lines:
 #
 # `write_flickr30k(folder: Path, out: Path) -> int`
@@ -108,13 +108,13 @@ import pyarrow as pa
 def write_flickr30k(folder: Path, out: Path) -> int:
     """Pack a Flickr30K folder; returns the number of images."""
     # --8<-- solution
-    told = read_captions(next(folder.rglob("results.csv")))
+    texts = read_captions(next(folder.rglob("results.csv")))
     images = sorted(folder.rglob("*.jpg"), key=lambda path: path.name)
     schema = pa.schema({"key": pa.string(), "captions": pa.list_(pa.string()), "data": pa.binary()})
     with pa.OSFile(str(out), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         for start in range(0, len(images), 64):
             part = images[start : start + 64]
-            rows = [{"key": p.name, "captions": told[p.name], "data": p.read_bytes()} for p in part]
+            rows = [{"key": p.name, "captions": texts[p.name], "data": p.read_bytes()} for p in part]
             writer.write(pa.RecordBatch.from_pylist(rows, schema=schema))
     return len(images)
     # --8<-- stub

@@ -146,7 +146,7 @@ WRONG_CAPTIONS = {
     "header as image": (lambda path: {"image_name": [" comment"], **read_captions(path)}, "the header"),
     "one list": (lambda path: list(read_captions(path).values()), "has to be a dict"),
     "mixed up": (mixed_up, "another image"),
-    "lower case": (changed(lambda texts: [text.lower() for text in texts]), "was changed"),
+    "lower case": (changed(lambda texts: [text.lower() for text in texts]), "as in the table"),
     "names as bytes": (
         lambda path: {n.encode(): t for n, t in read_captions(path).items()},
         "names are text",
@@ -249,9 +249,9 @@ WRONG_FILES = {
     "nothing written": (lambda folder, out: 6, "nothing was written there"),
     "one row a caption": (per_caption, "every image five times"),
     "one row a caption, as lists": (per_caption_in_lists, "every image five times"),
-    "no rows": (partial(write, change=lambda rows: [], returns=6), "no row was written"),
+    "no rows": (partial(write, change=lambda rows: [], returns=6), "the last batch is not full"),
     "the last batch": (last_batch_lost, "the last batch is not full"),
-    "sorted as numbers": (partial(write, change=by_number), "sorted as numbers"),
+    "sorted as numbers": (partial(write, change=by_number), "sort by the text"),
     "order of the folder": (
         partial(
             write, change=lambda rows: [rows[i] for i in np.random.default_rng(0).permutation(len(rows))]
@@ -259,7 +259,7 @@ WRONG_FILES = {
         "an order of its own",
     ),
     "paths as keys": (column(0, lambda name: f"flickr30k_images/{name}"), "bare file name"),
-    "both tables": (both_tables, "results.csv twice"),
+    "both tables": (both_tables, "all of them and once"),
     "captions out of step": (partial(write, change=captions_out_of_step), "out of step"),
     "captions of bytes": (
         typed(1, pa.list_(pa.binary()), lambda five: [text.encode() for text in five]),
@@ -276,11 +276,10 @@ WRONG_FILES = {
         ),
         "no column is called key",
     ),
-    "encoded again": (column(2, encoded_again), "loses quality"),
+    "encoded again": (column(2, encoded_again), "what read_bytes() gives"),
     "str of bytes": (column(2, lambda data: str(data).encode()), "what read_bytes() gives"),
-    "cut short": (column(2, lambda data: data[:100]), "cut short"),
+    "cut short": (column(2, lambda data: data[:100]), "what read_bytes() gives"),
     "images out of step": (partial(write, change=images_out_of_step), "another image"),
-    "one row a batch": (partial(write, rows=1), "has a header"),
     "one batch for all": (partial(write, rows=10_000), "reads its whole batch"),
     "compressed": (partial(write, options=pa.ipc.IpcWriteOptions(compression="zstd")), "JPEGs do not shrink"),
     "parquet": (parquet, "this is Parquet"),
@@ -416,7 +415,7 @@ WRONG_COLUMNS = {
         "whole file was read",
     ),
     "an Arrow column": (lambda path: open_mapped(path).read_all()["captions"], "to_pylist"),
-    "flat": (lambda path: [text for five in right_columns(path) for text in five], "one list an image"),
+    "flat": (lambda path: [text for five in right_columns(path) for text in five], "one list per image"),
     "first batch": (
         lambda path: open_mapped(path).get_batch(0)["captions"].to_pylist(),
         "only the first record batch",
@@ -482,7 +481,7 @@ WRONG_LOADERS = {
     "shuffled": (partial(loader_of, shuffle=True), "stored order"),
     "first captions only": (
         partial(loader_of, vocabulary=partial(vocabulary_of, use=lambda five: five[:1])),
-        "all five count",
+        "from all captions",
     ),
     "words of bytes": (partial(loader_of, vocabulary=bytes_vocabulary), "str() of bytes"),
     "another minimum": (
