@@ -241,3 +241,23 @@ def test_errors_of_a_lost_folder_say_that_it_was_lost(tmp_path: Path) -> None:
         raise SmallfilesError("a folder is gone", expected="it", next_step="Look")
     assert (tmp_path / ".x.bin.packing" / "owner.json").exists()  # it is theirs
     assert issubclass(BusyError, PackError)
+
+
+def test_who_comes_while_the_last_owner_leaves_keeps_what_is_his(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock is given back last: a sign removed after it would be that of the next owner."""
+    folder, came = tmp_path / "owned", list[locks.Claim]()
+    folder.mkdir()
+    leaving, unlink = locks.Claim(folder, BusyError), Path.unlink
+
+    def unlink_and_come(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok)
+        if path.name == "lock" and not came:
+            came.append(locks.Claim(folder, BusyError))
+
+    monkeypatch.setattr(Path, "unlink", unlink_and_come)
+    leaving.release()
+    assert came[0].is_ours()
+    came[0].release()
+    assert not folder.exists()

@@ -30,7 +30,7 @@ from smallfiles import atomic, formats, machine
 from smallfiles.atomic import bytes_and_files_of
 from smallfiles.errors import PackError, SmallfilesError, UsageError, first_few
 from smallfiles.manifest import Manifest
-from smallfiles.manifest.arrays import from_numpy
+from smallfiles.manifest.arrays import from_numpy, give_back_memory
 from smallfiles.pack.config import PackConfig, Plan, Skipped, format_and_options
 from smallfiles.pack.scaling import Rescaled, Scaling, Trial, expected_sizes, try_out
 from smallfiles.samples import ByteStore, Schema
@@ -207,6 +207,7 @@ def prepare(source: Source, out: Path, config: PackConfig) -> Job:
         trial = try_out(config.scaling, manifest, source.store)
         planned = expected_sizes(config.scaling, trial, sizes)
         schema = dataclasses.replace(schema, resize=config.scaling.record())
+    give_back_memory()
     return Job(source, out, config, name, options, order, sizes, schema, in_flight, skipped, planned, trial)
 
 

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -28,6 +29,7 @@ from smallfiles.digests import SIDECAR_SUFFIX, ContentDigest
 from smallfiles.errors import DamagedFileError, PackError
 from smallfiles.pack.job import Job, part_folder
 from smallfiles.pack.writing import Written, exact, hashes_beside, write_format
+from smallfiles.progress import plural
 from smallfiles.samples import Sample
 
 PART_FILE = "part.json"
@@ -75,9 +77,13 @@ def join_parts(job: Job, draft: Draft, finished: Path) -> list[Written]:
         DamagedFileError: A part's bytes changed after it was written.
     """
     parts = _all_parts(job)
-    for folder, facts in parts:
-        for name in facts["files"]:
-            _check_content(job, folder, name)
+    unchecked = [name for folder, facts in parts for name in facts["files"] if not _check(job, folder, name)]
+    if unchecked:
+        warnings.warn(
+            f"{plural(len(unchecked), 'file')} of parts packed with --no-digest and --verify none "
+            "joined as they are: nothing says what their bytes were",
+            stacklevel=2,
+        )
     if job.sharded:
         return [record for folder, facts in parts for record in _link_shards(folder, facts, finished)]
     records = [_record(folder, job.out.name) for folder, _ in parts]
@@ -147,27 +153,34 @@ def _listed(folder: Path) -> list[Path]:
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
-def _check_content(job: Job, folder: Path, name: str) -> None:
+def _check(job: Job, folder: Path, name: str) -> bool:
+    """Whether a file of a part could be compared with what was packed; one that differs is refused."""
     path = folder / name
     sidecar = path.with_name(path.name + SIDECAR_SUFFIX)
     if sidecar.exists():
         damaged = ContentDigest.load(sidecar).damaged_blocks(path)
         where = f"block {damaged[0]}" if damaged else None
+    elif not (expected := _expected(folder, name)).any():
+        return False
     else:
-        where = _changed_sample(_record(folder, name), path, job.format)
+        where = _changed_sample(expected, path, job.format)
     if where is not None:
         raise DamagedFileError(
             f"{path} changed after it was written ({where})",
             expected="the bytes that were packed",
             next_step="Remove this part and pack it again",
         )
+    return True
 
 
-def _changed_sample(record: Written, path: Path, format: str) -> str | None:
+def _expected(folder: Path, name: str) -> np.ndarray:
+    record = _record(folder, name)
+    checksums: np.ndarray = record.checksums[record.kept]
+    return checksums
+
+
+def _changed_sample(expected: np.ndarray, path: Path, format: str) -> str | None:
     """The first sample that is not what was read from the source, for a part without a digest."""
-    expected = record.checksums[record.kept]
-    if not expected.any():
-        return None  # nothing was to be verified
     with closing(formats.open(path, format)) as reader:
         if len(reader) != len(expected):
             return f"{len(reader):,} of {len(expected):,} samples"

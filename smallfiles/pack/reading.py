@@ -63,12 +63,10 @@ def chunk_borders(sizes: np.ndarray) -> Iterator[tuple[int, int]]:
     Yields:
         Half-open ranges that cover all samples; a larger sample is a chunk of its own.
     """
-    ends = np.cumsum(sizes)
     start = 0
     while start < len(sizes):
-        room = CHUNK_BYTES + (int(ends[start - 1]) if start else 0)
-        fitting = int(np.searchsorted(ends[start : start + CHUNK_SAMPLES], room, side="right"))
-        stop = start + max(1, fitting)
+        ends = np.cumsum(sizes[start : start + CHUNK_SAMPLES])
+        stop = start + max(1, int(np.searchsorted(ends, CHUNK_BYTES, side="right")))
         yield start, stop
         start = stop
 

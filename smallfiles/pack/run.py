@@ -16,6 +16,7 @@ from typing import Any
 from smallfiles.atomic import Draft, drafted, refuse_existing, sweep, write_json
 from smallfiles.errors import ResourceError
 from smallfiles.formats.output import writing
+from smallfiles.manifest.arrays import give_back_memory
 from smallfiles.pack.compare import compare
 from smallfiles.pack.config import PackConfig, PackReport, Plan, Skipped
 from smallfiles.pack.job import Job, check_room, part_folder, prepare, unpackable
@@ -192,6 +193,7 @@ def _resume_or_clear(job: Job, draft: Draft) -> None:
 def _verify(job: Job, records: Sequence[Written], finished: Path, since: float) -> int:
     if job.config.verify == "none" or not records:
         return 0
+    give_back_memory()  # what writing needed; else the peak is that of both
     path = finished if job.sharded else finished / job.out.name
     return compare(path, job.format, expected_of(job, records), full=job.config.verify == "full", since=since)
 

@@ -151,11 +151,19 @@ def write_pieces(
 def expected_of(job: Job, records: Sequence[Written]) -> Expected:
     """What the data files of these records must give back."""
     return Expected(
-        rows=np.concatenate([job.order[record.start : record.stop][record.kept] for record in records]),
-        checksums=np.concatenate([record.checksums[record.kept] for record in records]),
+        rows=_joined([job.order[record.start : record.stop] for record in records], records),
+        checksums=_joined([record.checksums for record in records], records),
         manifest=job.source.manifest,
         scaled=job.scaling is not None,
     )
+
+
+def _joined(values: list[np.ndarray], records: Sequence[Written]) -> np.ndarray:
+    """Those of the samples that are inside; nothing is copied where there is one file with all of them."""
+    kept = [
+        some if record.kept.all() else some[record.kept] for some, record in zip(values, records, strict=True)
+    ]
+    return kept[0] if len(kept) == 1 else np.concatenate(kept)
 
 
 def _is_intact(job: Job, record: Written, path: Path) -> bool:

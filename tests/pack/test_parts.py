@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -108,3 +109,11 @@ def test_a_skipped_sample_is_skipped_in_parts_too(tree: Path, tmp_path: Path) ->
     report = pack(source, tmp_path / "merged.arrow", PackConfig(merge=True, **config))
     assert report.samples == 37 and len(report.skipped) == 3
     assert (tmp_path / "merged.arrow").read_bytes() == (tmp_path / "single.arrow").read_bytes()
+
+
+def test_a_merge_of_parts_that_nothing_vouches_for_says_so(source: Source, tmp_path: Path) -> None:
+    out, trusting = tmp_path / "out.arrow", PackConfig(digest=False, verify="none")
+    for k in (1, 2):
+        pack(source, out, replace(trusting, part=(k, 2)))
+    with pytest.warns(UserWarning, match="2 files of parts packed with --no-digest and --verify none"):
+        pack(source, out, replace(trusting, merge=True))

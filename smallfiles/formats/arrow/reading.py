@@ -73,6 +73,7 @@ class ArrowReader(PlacedReader[Opened]):
         elif labels is not None:
             for values in opened.values(labels, start, stop):
                 found += [UNLABELLED if value is None else value for value in values]
+        opened.file.forget()
         return found or super().targets(start, stop)
 
     def meta(self, index: int) -> Meta | None:
