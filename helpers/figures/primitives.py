@@ -147,11 +147,11 @@ def lines(
         else:
             _line(axes, name, points, measured.index(name))
     _scale(axes, series, x, y, log)
-    for name, place in (marks or {}).items():
-        _mark(axes, name, place)
     _draw_guess(axes, guess, _unit(x)[1])
+    for number, (name, place) in enumerate((marks or {}).items()):
+        _mark(axes, name, place, 0.85 - 0.08 * number)
     if len(axes.get_legend_handles_labels()[0]) > 1:
-        axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=3, borderpad=0)
+        axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=4, borderpad=0)
     told = "; ".join(_ends(name, points, _unit(x)[1], _unit(y)[1]) for name, points in series.items())
     x, y = _unit(x)[0], _unit(y)[0]
     return _finish(figure, f"Line chart. {title}. {y} by {x}: {told}{_guessed(guess)}.")
@@ -331,10 +331,10 @@ def _line(axes: Axes, name: str, points: Mapping[float, Runs], number: int) -> N
     axes.plot(list(runs), middle, style, marker=shown, ms=5.5, lw=1.7, color=colour, label=name)
 
 
-def _mark(axes: Axes, name: str, place: float | Sequence[tuple[float, float]]) -> None:
+def _mark(axes: Axes, name: str, place: float | Sequence[tuple[float, float]], height: float) -> None:
     if isinstance(place, int | float):
         axes.axvline(place, color=REFERENCE_COLOUR, lw=1.2, ls=(0, (1, 2)), zorder=0)
-        _beside(axes, place, name, FAINT, 0.04)
+        _beside(axes, place, name, FAINT, height)
         return
     for number, (begin, end) in enumerate(place):
         label = None if number else name

@@ -25,6 +25,18 @@ def test_notebook_00_runs_and_shows_its_figure_and_a_progress_bar(lab, pictures)
     lab.screenshot(pictures / "notebook_00_progress.png")
 
 
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_a_picture_of_a_mechanism_is_shown_as_large_as_it_was_drawn(lab, pictures, colours):
+    lab.page.emulate_media(color_scheme=colours)
+    lab.open("notebooks/05_shard_a_dataset.ipynb")
+    image = lab.page.locator(".jp-Notebook img[alt^='Eight shards']")
+    lab.select("deal")
+    image.wait_for(state="visible", timeout=20_000)
+    lab.screenshot(pictures / f"picture_{colours}.png")
+    assert image.evaluate("element => element.naturalWidth") == 700
+    assert image.bounding_box()["width"] == pytest.approx(700, abs=1), "text would be smaller than drawn"
+
+
 def test_notebook_03_runs_and_shows_its_figure(lab, pictures):
     lab.open("notebooks/03_pack_arrow.ipynb")
     cells = lab.run_all()
