@@ -11,8 +11,7 @@ Notebook 02 teaches it.
 """
 
 from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions
-from smallfiles.sources.config import ManifestConfig
-from smallfiles.sources.detection import load, read
+from smallfiles.sources.detection import ManifestConfig, load, read
 from smallfiles.sources.record import Source
 
 __all__ = ["IMAGE_SUFFIXES", "ManifestConfig", "Source", "SourceOptions", "load", "read"]

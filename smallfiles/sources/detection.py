@@ -7,8 +7,9 @@ The trap: a wrong guess that is not said aloud costs a training run. What was re
 from __future__ import annotations
 
 import os
+import shlex
 import tarfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from smallfiles.formats.files.reading import MANIFEST
 from smallfiles.formats.tar import sides
 from smallfiles.formats.tar.streams import compression_of
 from smallfiles.manifest import Manifest
+from smallfiles.options import option, words
 from smallfiles.samples import ByteStore
 from smallfiles.sources import flickr30k, folder, imagenet, packed, tarball
 from smallfiles.sources.imagenet import official
@@ -52,6 +54,45 @@ def read(path: Path, options: SourceOptions) -> Source:
         return _load(path, options)
     except OSError as error:  # what no reader foresaw, such as a file system that went away
         raise unlistable(error, error.filename or path) from error
+
+
+@dataclass(frozen=True)
+class ManifestConfig(SourceOptions):
+    """How a data set is understood, and which JSON shape its manifest gets.
+
+    Args:
+        flat: Write `{path: target}` instead of header and columns.
+    """
+
+    flat: bool = option(False, "write the flat form {path: label}")
+
+    def load(self, path: Path) -> Source:
+        """Walk the data set, with many metadata operations in flight.
+
+        Raises:
+            SmallfilesError: It is no such data set.
+        """
+        return read(path, self)
+
+    def save(self, source: Source, out: Path) -> None:
+        """Write the manifest, with a hint from its own folder to the data.
+
+        Args:
+            source: From `load`.
+            out: The JSON file; replaced if it exists.
+
+        Raises:
+            ManifestError: It cannot be written.
+        """
+        if self.flat:
+            source.manifest.save_flat(out)
+            return
+        hint = "" if source.root is None else os.path.relpath(source.root.resolve(), out.parent.resolve())
+        replace(source.manifest, root_hint=hint).save(out)
+
+    def to_cli(self, source: str, out: str) -> str:
+        """The command that does the same, to be pasted into a job script."""
+        return shlex.join(["smallfiles", "manifest", source, "-o", out, *words(self)])
 
 
 def _load(path: Path, options: SourceOptions) -> Source:

@@ -26,8 +26,7 @@ from smallfiles.manifest.faults import summary_of
 from smallfiles.manifest.writing import FORMAT
 from smallfiles.samples import UNLABELLED, ByteStore, Reader
 from smallfiles.sources.folder import FolderStore
-from smallfiles.sources.record import Source
-from smallfiles.sources.tarball.store import Lookup
+from smallfiles.sources.record import NamedStore, Source
 
 _HEAD_BYTES = 1024
 _ROWS_AT_ONCE = 4096
@@ -61,19 +60,22 @@ def _head(path: Path) -> bytes:
         return file.read(_HEAD_BYTES)
 
 
-class PackedStore:
+class PackedStore(NamedStore):
     """Reads the samples of a packed output by their keys, at random.
 
     Args:
         reader: What `smallfiles.formats.open` returned.
     """
 
+    kind = "packed file"
     sequential = False
 
     def __init__(self, reader: Reader) -> None:
-        self.path = reader.path.absolute()
+        super().__init__(reader.path)
         self._reader = reader
-        self._lookup: Lookup | None = None
+
+    def _names(self) -> pa.StringArray:
+        return self._reader.keys()
 
     def size(self, path: str) -> int:
         """Bytes of one sample."""
@@ -85,29 +87,6 @@ class PackedStore:
         if len(data) <= len(buffer):
             buffer[: len(data)] = data
         return len(data)
-
-    def describe(self) -> str:
-        """`packed file /data/train.arrow`."""
-        return f"packed file {self.path}"
-
-    def _row(self, path: str) -> int:
-        lookup = self._lookup
-        if lookup is None:
-            lookup = self._lookup = Lookup(self._reader.keys())
-        row = lookup.row(path)
-        if row < 0:
-            raise SourceError(
-                f"{path} is missing in {self.describe()}",
-                expected="every sample that the manifest names",
-                next_step="Make the manifest again from this file",
-            )
-        return row
-
-    def __repr__(self) -> str:
-        return f"PackedStore({str(self.path)!r})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lookup": None}
 
 
 def open_store(path: Path, format: str) -> ByteStore:

@@ -6,11 +6,18 @@ an image without a caption, folders left aside) stands in `Source.notes`. Notebo
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from smallfiles.digests import name_hashes
+from smallfiles.errors import SourceError
 from smallfiles.manifest import Manifest
 from smallfiles.samples import ByteStore
 
@@ -34,3 +41,69 @@ class Source:
     notes: tuple[str, ...] = ()
     root: Path | None = None
     resize: Mapping[str, Any] | None = None
+
+
+class NamedStore:
+    """What stores that lie in one file share: the row of a name, and messages.
+
+    Args:
+        path: The file.
+    """
+
+    kind = "file"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self._lookup: Lookup | None = None
+
+    def _names(self) -> pa.StringArray:
+        raise NotImplementedError
+
+    def _row(self, path: str) -> int:
+        lookup = self._lookup
+        if lookup is None:
+            lookup = self._lookup = Lookup(self._names())
+        row = lookup.row(path)
+        if row < 0:
+            raise SourceError(
+                f"{path} is missing in {self.describe()}",
+                expected="every sample that the manifest names",
+                next_step="Make the manifest again from this file",
+            )
+        return row
+
+    def describe(self) -> str:
+        """`tar /data/train.tar`."""
+        return f"{self.kind} {self.path}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.path)!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lookup": None}
+
+
+class Lookup:
+    """Row of a name among millions, without a dict: sorted 64-bit hashes, then the name itself.
+
+    Args:
+        names: Unique names.
+    """
+
+    def __init__(self, names: pa.StringArray) -> None:
+        self._names = names
+        hashes = name_hashes(names)
+        order = np.argsort(hashes, kind="stable")
+        self._hashes = hashes[order].data
+        self._rows = order.data
+
+    def row(self, name: str) -> int:
+        """Row of a name; -1 if there is none."""
+        wanted = xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogatepass"))
+        place = bisect_left(self._hashes, wanted)
+        while place < len(self._hashes) and self._hashes[place] == wanted:
+            row: int = self._rows[place]
+            if self._names[row].as_py() == name:
+                return row
+            place += 1
+        return -1

@@ -127,7 +127,7 @@ def test_captions_come_back_whatever_characters_they_hold(tmp_path_factory, capt
         (folder / name).write_bytes(text.encode())
         found = flickr30k.read(folder / name)
         assert {image: found.ordered(image) for image in captions} == captions
-        assert found.all_notes() == []
+        assert found.notes == []
 
 
 @given(st.dictionaries(st.sampled_from(IMAGES), st.permutations(range(5)), min_size=1))
@@ -144,7 +144,7 @@ def test_empty_nan_and_repeated_captions_are_named(tmp_path):
     path.write_text(f"{HEADER}\na.jpg| 0|\na.jpg| 1| nan\na.jpg| 2| ok\na.jpg| 2| again\n")
     found = flickr30k.read(path)
     assert found.ordered("a.jpg") == ["ok"]
-    told = " ".join(found.all_notes())
+    told = " ".join(found.notes)
     assert "2 empty captions: a.jpg#0, a.jpg#1" in told and "a.jpg#2" in told
 
 

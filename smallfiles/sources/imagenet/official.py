@@ -15,9 +15,10 @@ import numpy as np
 
 from smallfiles.errors import SourceError
 from smallfiles.folders import SourceOptions, canonical_split, choose_split
+from smallfiles.formats.tar.archive import Archive
 from smallfiles.sources.imagenet.labels import label, look_beside
 from smallfiles.sources.record import Source
-from smallfiles.sources.tarball import Archive, open_store, samples_of
+from smallfiles.sources.tarball import open_store, samples_of
 
 TARS = {
     "train": "ILSVRC2012_img_train.tar",

@@ -4,39 +4,33 @@ Labels come from class folders (as in ImageFolder), from webdataset's side files
 of tars is indexed inside; a tar.gz is read in its own order.
 
 The trap: unpacking 1.28 million files onto a parallel file system costs hours and a quota of inodes,
-and the tar that was downloaded can be read at random as it is. Notebook 05 does it.
+and the tar that was downloaded can be read at random as it is. Every read names its position (`preadv`), so a
+descriptor may be inherited over `fork` and used by many threads. Notebook 05 compares this with unpacking.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import compress
 from pathlib import Path
+from typing import Any
 
-from smallfiles.errors import SourceError, first_few
+import pyarrow as pa
+
+from smallfiles.errors import FormatError, SourceError, first_few
 from smallfiles.folders import SourceOptions
 from smallfiles.formats import provenance
 from smallfiles.formats.tar import sides
 from smallfiles.formats.tar.archive import Archive, index
+from smallfiles.formats.tar.streams import ForwardFile, PlainFile
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.class_folders import by_folder
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
-from smallfiles.sources.record import Source
-from smallfiles.sources.tarball.store import StreamStore, TarStore, as_source, open_store
-
-__all__ = [
-    "Archive",
-    "StreamStore",
-    "TarStore",
-    "from_archive",
-    "index",
-    "load",
-    "open_archive",
-    "open_store",
-    "samples_of",
-]
+from smallfiles.sources.record import NamedStore, Source
 
 
 def load(path: Path, options: SourceOptions | None = None) -> Source:
@@ -138,3 +132,128 @@ def _manifest(
     return Manifest.from_columns(
         samples.names, targets, name=name, split=split, classes=classes, sizes=samples.sizes, metas=objects
     )
+
+
+@contextmanager
+def as_source() -> Iterator[None]:
+    """Tell what is wrong with a tar that is read as a source as a SourceError."""
+    try:
+        yield
+    except FormatError as error:
+        raise SourceError(error.got, expected=error.expected, next_step=error.next_step) from error
+
+
+class _ArchiveStore(NamedStore):
+    """What both stores share: the index, and what is said of a file that ends too early."""
+
+    kind = "tar"
+
+    def __init__(self, archive: Archive) -> None:
+        super().__init__(archive.path)
+        self._archive = archive
+
+    def _names(self) -> pa.StringArray:
+        return self._archive.names
+
+    def size(self, path: str) -> int:
+        """Bytes of one sample, from the index."""
+        return int(self._archive.sizes[self._row(path)])
+
+    def _cut(self, path: str, got: int, size: int) -> SourceError:
+        return SourceError(
+            f"{path} in {self.describe()} ends after {got:,} of {size:,} bytes",
+            expected="a whole archive",
+            next_step="Copy or download it again",
+        )
+
+
+class TarStore(_ArchiveStore):
+    """Random access to the files of a plain tar, from threads and forked workers alike.
+
+    Args:
+        archive: The index; must not be compressed.
+    """
+
+    sequential = False
+
+    def __init__(self, archive: Archive) -> None:
+        super().__init__(archive)
+        self._file: PlainFile | None = None
+
+    def read_into(self, path: str, buffer: memoryview) -> int:
+        """Read one file into the start of `buffer`; see `ByteStore.read_into`."""
+        row = self._row(path)
+        size = int(self._archive.sizes[row])
+        if size > len(buffer):
+            return size
+        file = self._file
+        if file is None:
+            with as_source():
+                file = self._file = PlainFile(self.path, self._archive.file_bytes)
+        try:
+            got = file.read_into(buffer[:size], int(self._archive.offsets[row]))
+        except OSError as error:
+            raise self._cut(path, 0, size) from error
+        if got != size:
+            raise self._cut(path, got, size)
+        return size
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_file": None}
+
+
+class StreamStore(_ArchiveStore):
+    """The files of a compressed tar, in the archive's order only; a new pass starts at the first again.
+
+    Args:
+        archive: The index of a compressed tar.
+    """
+
+    sequential = True
+
+    def __init__(self, archive: Archive) -> None:
+        super().__init__(archive)
+        self._lock = threading.Lock()
+        self._stream: ForwardFile | None = None
+        self._first_row = -1
+
+    def read_into(self, path: str, buffer: memoryview) -> int:
+        """Read the next file into the start of `buffer`; files in between are passed over."""
+        row = self._row(path)
+        size, offset = int(self._archive.sizes[row]), int(self._archive.offsets[row])
+        if size > len(buffer):
+            return size  # the stream stays where it is, for the call with a larger buffer
+        with self._lock, as_source():
+            data = self._stream_at(row, offset, path).read(offset, size)
+        if len(data) != size:
+            raise self._cut(path, len(data), size)
+        buffer[:size] = data
+        return size
+
+    def _stream_at(self, row: int, offset: int, path: str) -> ForwardFile:
+        stream = self._stream
+        if stream is not None and stream.position <= offset:
+            return stream
+        if stream is not None and row != self._first_row:
+            raise SourceError(
+                f"{path} was asked of {self.describe()} after a later file; it is compressed",
+                expected="files in the archive's order, since a compressed stream has no way back",
+                next_step=f"Decompress it once: gunzip -k {self.path.name}",
+            )
+        if stream is not None:
+            stream.close()
+        self._first_row = row
+        self._stream = ForwardFile(self.path, self._archive.compression or "")
+        return self._stream
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_stream": None, "_lock": None, "_first_row": -1}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
+
+def open_store(archive: Archive) -> TarStore | StreamStore:
+    """The store that fits an archive."""
+    return StreamStore(archive) if archive.compression else TarStore(archive)

@@ -1,0 +1,315 @@
+"""Flickr30K: 31,783 photographs with five captions each, one sample an image.
+
+    results.csv              image_name| comment_number| comment      delimiter "| ", no quoting
+    results_20130124.token   1000092795.jpg#0<TAB>Two young guys …
+    dataset_flickr30k.json   {"images": [{"filename", "split", "sentences": [{"raw"}, …]}, …]}, Karpathy's
+
+The images' folder is found however deep it is nested (archives unpack to
+`flickr30k_images/flickr30k_images/`, sometimes twice). Keys are the bare file names, so that the set
+has one digest whatever the nesting.
+
+The traps: one row a *caption* stores every image five times; here a sample is one image with the list of
+its captions. And captions hold commas and quotes, and line 20001 of results.csv lost its second delimiter,
+so that a csv reader makes that caption NaN; here rows are split by hand, and the bad one is mended and
+named. Notebook 03 packs it, and its exercise makes the five usual mistakes visible.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from smallfiles.errors import SourceError, first_few
+from smallfiles.folders import SourceOptions, choose_split
+from smallfiles.manifest import Manifest
+from smallfiles.progress import plural
+from smallfiles.sources.folder import FolderStore
+from smallfiles.sources.record import Source
+from smallfiles.sources.scanning import Tree, list_folder, sizes_of, walk
+
+CAPTIONS_EACH = 5
+ALL = "all"
+CSV = "results.csv"
+TOKEN = "results_20130124.token"
+KARPATHY = "dataset_flickr30k.json"
+_FILES = (TOKEN, CSV, KARPATHY)
+_HEADER = "image_name| comment_number| comment"
+_LOST_DELIMITER = re.compile(r"(?P<image>[^|]+)\|\s*(?P<number>\d+)\s+(?P<comment>\S.*)")
+_TOKEN_LINE = re.compile(r"[^\t|]+#\d+\t")
+_NO_CAPTION = frozenset({"", "nan"})
+_DEPTH = 3
+_MANY = 8
+
+_Row: TypeAlias = tuple[str, int, str]  # image, number of the caption, caption
+
+
+def recognises(path: Path) -> bool:
+    """Whether one of the caption files stands in a folder or a few levels below it."""
+    return bool(_find(path))
+
+
+def load(path: Path, options: SourceOptions | None = None) -> Source:
+    """Read Flickr30K.
+
+    Args:
+        path: A folder that holds the images and a caption file, at any depth.
+        options: `split` may be `all`; with Karpathy's file also `train`, `val`, `test`. `labels` says
+            where a caption or split file is, `strict` refuses images without captions and the reverse.
+
+    Returns:
+        One sample an image, captions in the order of their numbers, images sorted by name.
+
+    Raises:
+        SourceError: No images, no caption file, or one that cannot be read.
+    """
+    options = options or SourceOptions()
+    images, notes = _image_folder(path, options)
+    file, splits, chosen = _caption_files(path, images.root, options)
+    captions = read(file)
+    split_of = None if splits is None else (captions if splits == file else read(splits)).split_of
+    names = sorted(name for folder in images.folders for name in folder.files)
+    names, split, more = _of_split(names, split_of, path, options)
+    more += _left_over(names, captions, split, options)
+    kept = [name for name in names if captions.ordered(name)]
+    if not kept:
+        raise SourceError(
+            f"none of the {plural(len(images), 'image')} in {images.root} is named in {file}",
+            expected="captions of these images",
+            next_step="Check that both are of Flickr30K, and the split",
+        )
+    found = [captions.ordered(name) for name in kept]
+    manifest = Manifest.from_columns(kept, found, name="flickr30k", split=split)
+    if options.sizes:
+        manifest = manifest.with_sizes(sizes_of(images.root, manifest.paths))
+    notes += chosen + tuple(captions.notes) + more
+    return Source(manifest, FolderStore(images.root), "flickr30k", notes, images.root)
+
+
+def _image_folder(path: Path, options: SourceOptions) -> tuple[Tree, tuple[str, ...]]:
+    """The folder with most images; among equals the least deep, then the first by name."""
+    tree = walk(path, options.suffixes, follow_links=options.follow_links)
+    holding = [folder for folder in tree.folders if folder.files]
+    if not holding:
+        raise SourceError(
+            f"{path} is no Flickr30K: it holds {tree.contents()}",
+            expected="a folder of JPEG files somewhere in it",
+            next_step="Check the path, and whether the archive was unpacked",
+        )
+    holding.sort(key=lambda f: (-len(f.files), f.path.count("/") + bool(f.path), f.path))
+    best, *others = holding
+    chosen = Tree(path / best.path, (type(best)("", best.files),))
+    notes = [f"images are in {chosen.root}"] if best.path else []
+    if others:
+        aside = (f"{folder.path or '.'} ({len(folder.files):,})" for folder in others)
+        notes.append(f"other folders with images left aside: {first_few(aside, len(others))}")
+    return chosen, tuple(notes)
+
+
+def _find(path: Path) -> list[Path]:
+    """Caption files in a folder and below it, least deep first; class trees are not searched."""
+    found: list[Path] = []
+    level = [path]
+    for _ in range(_DEPTH + 1):
+        deeper = []
+        for folder in level:
+            listed = list_folder(folder)
+            found += [folder / name for name in _FILES if name in listed.files]
+            deeper += [folder / name for name in listed.folders] if len(listed.folders) <= _MANY else []
+        level = deeper
+    return found
+
+
+def _caption_files(
+    path: Path, images: Path, options: SourceOptions
+) -> tuple[Path, Path | None, tuple[str, ...]]:
+    """The file with the captions (Karpathy's split when there is no other), the split file, and notes."""
+    place = options.labels or path
+    found = [place] if place.is_file() else _find(place)
+    if place.name == KARPATHY:
+        found += _find(path)
+    if options.labels is None:
+        above = path.absolute().parents[:2]
+        found += [folder / name for folder in above for name in _FILES if (folder / name).is_file()]
+    splits = next((file for file in found if file.name == KARPATHY), None)
+    texts = sorted((file for file in found if file.name != KARPATHY), key=lambda file: file.name != TOKEN)
+    captions = texts[0] if texts else splits
+    if captions is None:
+        raise SourceError(
+            f"{path} has images (in {images}) and no captions",
+            expected=f"{TOKEN}, {CSV} or {KARPATHY}",
+            next_step="Put one of them beside the images, or say where it is with labels (--labels PATH)",
+        )
+    same = [file for file in texts if file.name == captions.name]
+    others = [file for file in same if file.read_bytes() != captions.read_bytes()]
+    notes = [f"{file} says something else and was left aside" for file in others]
+    return captions, splits, (f"captions read from {captions.name}", *notes)
+
+
+def _of_split(
+    names: list[str], split_of: dict[str, str] | None, path: Path, options: SourceOptions
+) -> tuple[list[str], str, tuple[str, ...]]:
+    """The images of the split that was asked for; all of them where nothing says who is in which."""
+    if split_of is None:
+        if options.split not in (None, ALL):
+            raise SourceError(
+                f"split {options.split!r} was asked for, and {path} has no file that says what is in it",
+                expected=KARPATHY,
+                next_step=f"Put it there, say where it is (--labels PATH), or ask for all (--split {ALL})",
+            )
+        return names, ALL, ()
+    notes = _listed([name for name in names if name not in split_of], "in no split")
+    if options.split == ALL:
+        return names, ALL, notes
+    split, more = choose_split(list(dict.fromkeys(split_of.values())), options.split, path)
+    absent = {name for name, its in split_of.items() if its == split} - set(names)
+    notes += _listed(sorted(absent), f"of split {split} missing")
+    return [name for name in names if split_of.get(name) == split], split, more + notes
+
+
+def _left_over(names: list[str], captions: Captions, split: str, options: SourceOptions) -> tuple[str, ...]:
+    """What a join of images and captions leaves over, on either side."""
+    counts = {name: len(captions.of.get(name, ())) for name in names}
+    notes = _listed([name for name in names if not counts[name]], "without captions left aside")
+    if split == ALL:
+        notes += _listed(sorted(captions.of.keys() - counts), "with captions missing")
+    uneven = [name for name in names if counts[name] not in (0, CAPTIONS_EACH)]
+    notes += _listed(uneven, f"with another number of captions than {CAPTIONS_EACH}")
+    if options.strict and notes:
+        raise SourceError(
+            "; ".join(notes),
+            expected=f"{CAPTIONS_EACH} captions for each image and an image for each caption",
+            next_step="Fetch what is missing, or leave out strict",
+        )
+    return notes
+
+
+def _listed(names: list[str], what: str) -> tuple[str, ...]:
+    return (f"{plural(len(names), 'image')} {what}: {first_few(names, len(names))}",) if names else ()
+
+
+@dataclass
+class Captions:
+    """Captions of each image by their number, and what was odd.
+
+    Args:
+        of: Image name to number to caption.
+        split_of: Image name to split, where a file says so.
+        notes: What was mended or is missing.
+    """
+
+    of: dict[str, dict[int, str]] = field(default_factory=dict)
+    split_of: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def ordered(self, image: str) -> list[str]:
+        """Captions of one image in the order of their numbers."""
+        return [text for _, text in sorted(self.of.get(image, {}).items())]
+
+
+def read(path: Path) -> Captions:
+    """Read a caption file of any of the three kinds, told apart by its content.
+
+    Raises:
+        SourceError: It is none of them; the line that is wrong is named.
+    """
+    text = _text(path)
+    found = Captions()
+    first = text.partition("\n")[0].rstrip("\r")
+    if text.lstrip().startswith("{"):
+        rows = _karpathy_rows(path, text, found.split_of)
+    elif "|" in first and not _TOKEN_LINE.match(first):  # captions of a token file hold pipes too
+        rows = _csv_rows(path, text, found.notes)
+    else:
+        rows = _token_rows(path, text)
+    empty, repeated = [], []
+    for image, number, caption in rows:
+        there = found.of.setdefault(image, {})
+        if caption.strip().lower() in _NO_CAPTION:
+            empty.append(f"{image}#{number}")
+        elif number in there:
+            repeated.append(f"{image}#{number}")
+        else:
+            there[number] = caption.strip()
+    for names, what in ((empty, "empty caption"), (repeated, "caption number given twice")):
+        if names:
+            found.notes.append(f"{plural(len(names), what)}: {first_few(names, len(names))}")
+    return found
+
+
+def _csv_rows(path: Path, text: str, notes: list[str]) -> Iterator[_Row]:
+    mended = []
+    for line_number, line in _lines(text):
+        if line_number == 1:
+            if line != _HEADER:
+                raise _bad_line(path, line_number, line, f"the header {_HEADER!r}")
+            continue
+        image, _, rest = line.partition("|")
+        number, delimiter, caption = rest.partition("|")
+        if image and delimiter and number.strip().isdecimal():
+            yield image.strip(), int(number), caption
+        elif match := _LOST_DELIMITER.fullmatch(line):
+            mended.append(line_number)
+            yield match["image"].strip(), int(match["number"]), match["comment"]
+        else:
+            raise _bad_line(path, line_number, line, "a row such as: 1000092795.jpg| 0| Two young guys …")
+    if mended:
+        rows = f"{plural(len(mended), 'row')} (line {first_few(mended, len(mended))})"
+        notes.append(f"{path.name}: lost delimiter mended in {rows}")
+
+
+def _token_rows(path: Path, text: str) -> Iterator[_Row]:
+    for line_number, line in _lines(text):
+        head, tab, caption = line.partition("\t")
+        image, _, number = head.rpartition("#")
+        if not tab or not image or not number.isdecimal():
+            raise _bad_line(path, line_number, line, "a line such as: 1000092795.jpg#0<TAB>Two young guys …")
+        yield image, int(number), caption
+
+
+def _karpathy_rows(path: Path, text: str, split_of: dict[str, str]) -> Iterator[_Row]:
+    try:
+        for image in json.loads(text)["images"]:
+            name = str(image["filename"])
+            split_of[name] = str(image["split"])
+            for number, sentence in enumerate(image["sentences"]):
+                yield name, number, str(sentence["raw"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise SourceError(
+            f"{path} cannot be read as Karpathy's split ({type(error).__name__}: {error})",
+            expected='{"images": [{"filename": …, "split": …, "sentences": [{"raw": …}]}]}',
+            next_step=f"Download {KARPATHY} again",
+        ) from error
+
+
+def _lines(text: str) -> list[tuple[int, str]]:
+    # Not splitlines(): captions may hold characters that it takes for line ends.
+    rows = ((number, line.rstrip("\r")) for number, line in enumerate(text.split("\n"), 1))
+    return [(number, line) for number, line in rows if line.strip()]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise SourceError(
+            f"{path} cannot be read ({error.strerror or error})",
+            expected="a caption file",
+            next_step="Check the path and its permissions",
+        ) from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise SourceError(
+            f"line {line} of {path} is not UTF-8", expected="text in UTF-8", next_step="Download it again"
+        ) from error
+
+
+def _bad_line(path: Path, number: int, line: str, expected: str) -> SourceError:
+    return SourceError(
+        f"line {number} of {path} is {line[:80]!r}",
+        expected=expected,
+        next_step="Correct it or download it again",
+    )
