@@ -84,7 +84,7 @@ def _opened(path: Path, create: bool) -> int | None:
         except FileNotFoundError:
             if not create:
                 return None
-            private_folder(path.parent.parent)  # the last one out removed the empty folder
+            _make_private(path.parent)  # the last one out removed the empty folder
         except OSError as error:
             raise cannot_write(path, error) from error
 
@@ -314,24 +314,28 @@ def _name_of(sign: _Sign | None) -> str:
     return "another process" if owner is None else f"{owner.text} on {owner.host or 'an unknown machine'}"
 
 
-def folder_name() -> str:
+def folder_name(kind: str = "") -> str:
     """Name of our folder in any place; it tells the administrator whose memory it is."""
-    return f"{PREFIX}{os.geteuid()}"
+    return f"{PREFIX}{kind}{os.geteuid()}"
 
 
-def private_folder(place: Path) -> Path:
+def private_folder(place: Path, kind: str = "") -> Path:
     """Our own folder in `place`, made if it is not there.
 
     Args:
         place: A directory that others may share.
+        kind: What is kept there, if not staged copies.
 
     Raises:
         ResourceError: Something else has its name, others could tamper with it, or it cannot be made.
     """
-    with writing(place):
-        around = place.stat()
-    _refuse_open_place(place, around)
-    folder = place / folder_name()
+    return _make_private(place / folder_name(kind))
+
+
+def _make_private(folder: Path) -> Path:
+    with writing(folder.parent):
+        around = folder.parent.stat()
+    _refuse_open_place(folder.parent, around)
     with writing(folder):
         while True:
             with contextlib.suppress(FileExistsError):

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from helpers.kernel import CHECKOUT
-from smallfiles.ring import RingConfig, RingError
-from smallfiles.ring.folder import lives, path_of
+from smallfiles.ring import RingConfig, RingError, lives
 
 _PATIENCE_S = 20.0
 _START_S, _KNOCK_EACH_S = 300.0, 0.05
@@ -47,7 +46,7 @@ def filling(config: RingConfig, data: Path, *more: str) -> Iterator[subprocess.P
             stderr=said,
         )
         try:
-            _wait(program, path_of(config.where, str(config.name)), said)
+            _wait(program, config, said)
             yield program
         finally:
             program.terminate()  # it frees its ring; one that has ended by itself does not mind
@@ -58,14 +57,14 @@ def filling(config: RingConfig, data: Path, *more: str) -> Iterator[subprocess.P
                 program.wait()
 
 
-def _wait(program: subprocess.Popen[bytes], ring: Path, said: IO[bytes]) -> None:
+def _wait(program: subprocess.Popen[bytes], config: RingConfig, said: IO[bytes]) -> None:
     until = time.monotonic() + _START_S
-    while not lives(ring):
+    while not lives(str(config.name), config.where):
         ended = program.poll() is not None
         if ended or time.monotonic() > until:
             said.seek(0)
             raise RingError(
-                f"the filler of ring {ring.name} {'ended' if ended else 'gave no sign'} before it began",
+                f"the filler of ring {config.name} {'ended' if ended else 'gave no sign'} before it began",
                 expected="a program that fills the ring",
                 next_step=f"Read what it said: {said.read().decode(errors='replace').strip() or 'nothing'}",
             )

@@ -15,6 +15,7 @@ from smallfiles.cli.failures import FAILED
 from smallfiles.cli.output import in_seconds, print_json, say
 from smallfiles.loading.config import LoaderConfig
 from smallfiles.loading.config import add_flags as add_loader_flags
+from smallfiles.machine.nodelocal import SHARED_MEMORY
 from smallfiles.progress import bytes_text, progress
 
 if TYPE_CHECKING:
@@ -57,7 +58,6 @@ _NOT_OF_A_RING = (
     "start_method",
     "pin_memory",
 )
-_SHARED_MEMORY = Path("/dev/shm")
 
 
 def add(verbs: Verbs) -> None:
@@ -78,7 +78,7 @@ def add(verbs: Verbs) -> None:
         else:
             parser.add_argument("paths", nargs="*", type=Path, metavar="NAME", help="a ring")
         parser.add_argument(
-            "--where", type=Path, default=_SHARED_MEMORY, metavar="DIR", help="a folder in memory"
+            "--where", type=Path, default=SHARED_MEMORY, metavar="DIR", help="a folder in memory"
         )
         parser.set_defaults(run=run)
 
@@ -86,10 +86,8 @@ def add(verbs: Verbs) -> None:
 def _add_ring_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("how the ring is filled").add_argument
     add("--slots", type=int, metavar="N", help="batches that it holds; a quarter of free memory if not given")
-    add("--bytes", type=int, metavar="B", help="or its size in bytes")
     add("--producers", type=int, metavar="N", help="how many make batches; one a CPU if not given")
     add("--epochs", type=int, metavar="N", help="end after so many; no end if not given")
-    add("--fresh", action="store_true", help="begin anew, though a killed ring of this name got further")
 
 
 def _add_transform_flags(parser: argparse.ArgumentParser) -> None:
@@ -106,10 +104,8 @@ def config_of(arguments: argparse.Namespace) -> RingConfig:
     return RingConfig(
         name=arguments.name,
         slots=arguments.slots,
-        size_bytes=arguments.bytes,
         producers=arguments.producers,
         epochs=arguments.epochs,
-        resume=not arguments.fresh,
         where=arguments.where,
     )
 
@@ -170,7 +166,7 @@ def _tell(arguments: argparse.Namespace, filler: Filler, batch: int) -> None:
     last = filler.status()
     if arguments.json:
         totals = {"samples": last.consumed * batch, "bytes": last.consumed * last.slot_bytes}
-        print_json({**totals, **last.as_json()})
+        print_json({**totals, **asdict(last)})
         return
     print(
         f"made {last.made:,} batches in {in_seconds(last.seconds)}, {last.consumed:,} of them trained; "
@@ -200,7 +196,7 @@ def _clean(arguments: argparse.Namespace) -> int:
     from smallfiles import ring
 
     names = [str(name) for name in arguments.paths] or ring.names(arguments.where)
-    removed = [name for name in names if ring.remove_leftover(arguments.where, name)]
+    removed = [name for name in names if ring.remove_leftover(name, arguments.where)]
     alive = [name for name in names if name not in removed]
     if arguments.json:
         print_json({"samples": 0, "bytes": 0, "seconds": 0.0, "removed": removed, "alive": alive})

@@ -25,7 +25,6 @@ import torch
 from torch.utils.data import DataLoader
 
 from smallfiles import machine
-from smallfiles.errors import UsageError
 from smallfiles.loading.batches import BatchMaker, Fault, nbytes
 from smallfiles.loading.config import LoaderConfig, Mode, default_workers, place, wants_pinning
 from smallfiles.loading.dataset import (
@@ -66,7 +65,6 @@ class Loader(DataLoader[Any]):
         super().__init__(*args, **kwargs)
         self.fault_count = 0
         self.faults: list[Fault] = []
-        self._at: tuple[int, int] | None = None
 
     @property
     def schedule(self) -> Schedule:
@@ -83,14 +81,10 @@ class Loader(DataLoader[Any]):
     def set_epoch(self, epoch: int) -> None:
         """The next pass is this epoch; without a call it is the one after the last."""
         self.schedule.set_epoch(epoch)
-        self._at = None
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is: epoch, batches handed out in it, and what these numbers depend on."""
-        epoch, batch = self._at or (self.schedule.epoch, self.schedule.start)
-        if batch and batch >= self.plan.length(epoch):
-            epoch, batch = epoch + 1, 0
-        return {"epoch": epoch, "batch": batch, "plan": self.plan.depends_on()}
+        return self.schedule.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The next pass goes on where the loader was that gave this state.
@@ -98,17 +92,7 @@ class Loader(DataLoader[Any]):
         Raises:
             UsageError: That loader had another data set, batch size, seed or number of ranks.
         """
-        now, then = self.plan.depends_on(), state.get("plan")
-        if then != now:
-            names = [name for name in now if not isinstance(then, dict) or then.get(name) != now[name]]
-            before = {name: then.get(name) for name in names} if isinstance(then, dict) else "unknown"
-            raise UsageError(
-                f"the state is of a loader with {before}",
-                expected=f"{ ({name: now[name] for name in names}) }, as this one has",
-                next_step="Resume with the data set and the settings of the run that was stopped",
-            )
-        self.schedule.start_at(int(state["epoch"]), int(state["batch"]))
-        self._at = None
+        self.schedule.load_state_dict(state)
 
     def __iter__(self) -> Iterator[LoadedBatch]:  # type: ignore[override]  # torch names a class of its own
         if self._iterator is None:  # else the workers are there, and hold what they need
@@ -117,7 +101,7 @@ class Loader(DataLoader[Any]):
             epoch, start = self.dataset.begin()
         else:
             epoch, start = self.schedule.epoch, self.schedule.start
-        self._at = epoch, start
+        self.schedule.at = epoch, start
         try:
             with explained(self.memory):
                 batches = self._begin(epoch, start)
@@ -148,9 +132,9 @@ class Loader(DataLoader[Any]):
             self.fault_count += len(batch.faults)
             self.faults += batch.faults[: max(0, KEPT_FAULTS - len(self.faults))]
             number += 1
-            self._at = epoch, number
+            self.schedule.at = epoch, number
             yield batch
-        self._at = None
+        self.schedule.at = None
 
     def _dismiss(self, error: BaseException) -> None:
         """End the workers that are left, or torch raises for the dead one again wherever the trainer is."""

@@ -8,6 +8,7 @@ never hears of either, so each number that is sent to one carries its epoch. Not
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from torch.utils.data import Sampler
@@ -24,15 +25,22 @@ class Schedule:
 
     Args:
         plan: What each epoch is.
+
+    Attributes:
+        epoch: Of the next pass.
+        start: The batch that it begins at.
+        at: Epoch, and batches handed out in it, of the pass that is on; None between two.
     """
 
     def __init__(self, plan: EpochPlan) -> None:
         self.plan = plan
         self.epoch = 0
         self.start = 0
+        self.at: tuple[int, int] | None = None
 
     def set_epoch(self, epoch: int) -> None:
         """The next pass is this epoch; from its first batch, unless it was to begin elsewhere anyway."""
+        self.at = None
         if epoch != self.epoch:
             self.start_at(epoch, 0)
 
@@ -49,13 +57,37 @@ class Schedule:
                 expected=f"an epoch of 0 or more and a batch from 0 to {length}",
                 next_step="Resume with the batch size and number of ranks of the run that was stopped",
             )
-        self.epoch, self.start = epoch, batch
+        self.epoch, self.start, self.at = epoch, batch, None
 
     def take(self) -> tuple[int, int]:
         """Epoch and first batch of the pass that begins now; the next pass is the next epoch."""
         taken = self.epoch, self.start
         self.epoch, self.start = self.epoch + 1, 0
         return taken
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where training is: epoch, batches handed out in it, and what these numbers depend on."""
+        epoch, batch = self.at or (self.epoch, self.start)
+        if batch and batch >= self.plan.length(epoch):
+            epoch, batch = epoch + 1, 0
+        return {"epoch": epoch, "batch": batch, "plan": self.plan.depends_on()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The next pass goes on where the schedule was that gave this state.
+
+        Raises:
+            UsageError: It was of another data set, batch size, seed or number of ranks.
+        """
+        now, then = self.plan.depends_on(), state.get("plan")
+        if then != now:
+            names = [name for name in now if not isinstance(then, dict) or then.get(name) != now[name]]
+            before = {name: then.get(name) for name in names} if isinstance(then, dict) else "unknown"
+            raise UsageError(
+                f"the state is of a loader with {before}",
+                expected=f"{ ({name: now[name] for name in names}) }, as this one has",
+                next_step="Resume with the data set and the settings of the run that was stopped",
+            )
+        self.start_at(int(state["epoch"]), int(state["batch"]))
 
 
 class EpochBatches(Sampler[list[int]]):

@@ -15,18 +15,17 @@ helps. The trap: it is memory of the job. Notebook 08 teaches it.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from smallfiles.ring.channel import RingError
+from smallfiles.ring.config import RingConfig
+from smallfiles.ring.filler import Filler
+from smallfiles.ring.folder import lives, names, remove_leftover, ring_name
+from smallfiles.ring.report import RingStatus, status
+
 if TYPE_CHECKING:
-    from smallfiles.ring.config import RingConfig
-    from smallfiles.ring.faults import RingError
-    from smallfiles.ring.filler import Filler
-    from smallfiles.ring.folder import names, remove_leftover
     from smallfiles.ring.link import RingWarning
-    from smallfiles.ring.loader import FillSample, RingLoader
-    from smallfiles.ring.opening import attach, open_ring, ring_name
-    from smallfiles.ring.report import RingStatus, status
+    from smallfiles.ring.loader import FillSample, RingLoader, attach, open_ring
 
 __all__ = [
     "FillSample",
@@ -37,6 +36,7 @@ __all__ = [
     "RingStatus",
     "RingWarning",
     "attach",
+    "lives",
     "names",
     "open_ring",
     "remove_leftover",
@@ -44,25 +44,11 @@ __all__ = [
     "status",
 ]
 
-# Imported when asked for: a producer, or `ring status`, does without PyTorch.
-_MODULES = {
-    "FillSample": "loader",
-    "Filler": "filler",
-    "RingConfig": "config",
-    "RingError": "faults",
-    "RingLoader": "loader",
-    "RingStatus": "report",
-    "RingWarning": "link",
-    "attach": "opening",
-    "names": "folder",
-    "open_ring": "opening",
-    "remove_leftover": "folder",
-    "ring_name": "opening",
-    "status": "report",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(importlib.import_module(f"smallfiles.ring.{_MODULES[name]}"), name)
+    """Import PyTorch for a trainer only; a producer, or `ring status`, does without."""
+    if name in __all__:
+        from smallfiles.ring import loader
+
+        return getattr(loader, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

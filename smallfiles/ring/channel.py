@@ -1,35 +1,75 @@
 """Short messages between filler, producers and trainer, over Unix sockets that tell of a death.
 
-Each message is one packet holding one JSON object; nothing that arrives is ever executed. When a process
-is killed, however, the kernel closes its end and the other side reads an end of file at once: no
-semaphore stays taken, nobody polls.
+Each message is one packet holding one JSON object; nothing that arrives is ever executed. An error crosses
+as its sentence. When a process is killed, the kernel closes its end and the other side reads an end of
+file at once: no semaphore stays taken, nobody polls.
 
-The trap: a named socket's path ends at 107 bytes; it is addressed through its open folder instead.
-Notebook 08 teaches the ring.
+The trap: a socket tells that its other side has died only when *every* copy of that side is closed. A
+DataLoader worker forked at the wrong moment inherits a copy, and the death of its parent goes unseen. So
+each forked child closes them first of all. Notebook 08 teaches the ring.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
 import socket
-import struct
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Sequence
+from io import FileIO
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from smallfiles.ring.folder import check_private
-from smallfiles.ring.forksafe import close_in_children
+from smallfiles.errors import SmallfilesError
+
+if TYPE_CHECKING:
+    from smallfiles.ring.folder import RingFiles
 
 Message: TypeAlias = dict[str, Any]
 
 LIMIT_BYTES = 1 << 16
 """No message is longer: the default buffer of a Unix socket holds three of these."""
 
-_SOCKET = "socket"
-_CREDENTIALS = struct.Struct("3i")
+_LONGEST_SENTENCE = 2000
+_Closable = TypeVar("_Closable", socket.socket, FileIO)
+_open: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def close_in_children(thing: _Closable) -> _Closable:
+    """Have every child that is forked from now on close a socket or lock before it does anything else."""
+    _open.add(thing)
+    return thing
+
+
+def _close_all() -> None:
+    for thing in list(_open):
+        thing.close()
+
+
+os.register_at_fork(after_in_child=_close_all)
+
+
+class RingError(SmallfilesError):
+    """A ring cannot be filled, or not be read."""
+
+
+def as_message(error: SmallfilesError) -> Message:
+    """The parts of an error as JSON can hold them."""
+    parts = {"got": error.got, "expected": error.expected, "next_step": error.next_step}
+    return {"kind": type(error).__name__, **{name: part[:_LONGEST_SENTENCE] for name, part in parts.items()}}
+
+
+def from_message(message: Message) -> SmallfilesError:
+    """The error that `as_message` took apart; a `RingError` if its kind is not known here."""
+    kind = next((kind for kind in _kinds(SmallfilesError) if kind.__name__ == message["kind"]), RingError)
+    return kind(message["got"], expected=message["expected"], next_step=message["next_step"])
+
+
+def _kinds(kind: type[SmallfilesError]) -> Iterator[type[SmallfilesError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from _kinds(child)
 
 
 class Channel:
@@ -40,8 +80,7 @@ class Channel:
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        self.socket = sock
-        close_in_children(self)
+        self.socket = close_in_children(sock)
 
     def fileno(self) -> int:
         """The descriptor, for a selector."""
@@ -61,10 +100,7 @@ class Channel:
         data = json.dumps(message, separators=(",", ":")).encode()
         flags = socket.MSG_NOSIGNAL | (0 if wait else socket.MSG_DONTWAIT)
         try:
-            if fds:
-                socket.send_fds(self.socket, [data], list(fds), flags)
-            else:
-                self.socket.send(data, flags)
+            socket.send_fds(self.socket, [data], list(fds), flags)
         except OSError:
             return False
         return True
@@ -78,54 +114,36 @@ class Channel:
         Raises:
             TimeoutError: Nothing came in time.
         """
-        message, fds = self.receive_fds(wait_s)
+        if wait_s is not None and not self._events(select.POLLIN, wait_s):
+            raise TimeoutError
+        message, fds = self.receive_fds()
         for fd in fds:
             os.close(fd)
         return message
 
-    def receive_fds(self, wait_s: float | None = None) -> tuple[Message | None, list[int]]:
+    def receive_fds(self) -> tuple[Message | None, list[int]]:
         """The next message with the file descriptors that came with it."""
-        if wait_s is not None and not self._ready(wait_s):
-            raise TimeoutError
         try:
             data, fds, _, _ = socket.recv_fds(self.socket, LIMIT_BYTES, 4)
+            message = json.loads(data)
         except OSError:
             return None, []
-        message = _parsed(data)
-        return message, list(fds)
+        except ValueError:
+            return None, list(fds)  # the end, or a stranger, who is treated like somebody who left
+        return message if isinstance(message, dict) else None, list(fds)
 
     def peer_is_gone(self) -> bool:
         """Whether the other side has died, even if messages of it are still unread."""
-        poller = select.poll()
-        poller.register(self.socket, 0)
-        return any(
-            events & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, events in poller.poll(0)
-        )
-
-    def peer_pid(self) -> int:
-        """Process number of the other side when it connected; 0 if it lies in another namespace."""
-        record = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        pid: int = _CREDENTIALS.unpack(record)[0]
-        return pid
+        return bool(self._events(0, 0) & (select.POLLHUP | select.POLLERR | select.POLLNVAL))
 
     def close(self) -> None:
         """Close this end; the other side reads an end of file."""
         self.socket.close()
 
-    def _ready(self, wait_s: float) -> bool:
+    def _events(self, wanted: int, wait_s: float) -> int:
         poller = select.poll()
-        poller.register(self.socket, select.POLLIN)
-        return bool(poller.poll(wait_s * 1000))
-
-
-def _parsed(data: bytes) -> Message | None:
-    if not data:
-        return None
-    try:
-        message = json.loads(data)
-    except ValueError:
-        return None  # a stranger; treated like somebody who left
-    return message if isinstance(message, dict) else None
+        poller.register(self.socket, wanted)
+        return next((events for _, events in poller.poll(wait_s * 1000)), 0)
 
 
 def pair() -> tuple[Channel, Channel]:
@@ -135,19 +153,18 @@ def pair() -> tuple[Channel, Channel]:
 
 
 class Door:
-    """Where others connect: a named socket in the ring's folder.
+    """Where others connect: the named socket of a ring.
 
     Args:
-        folder_fd: The open folder.
+        files: Of the ring; its lock must be ours.
     """
 
-    def __init__(self, folder_fd: int) -> None:
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(_SOCKET, dir_fd=folder_fd)
-        self.socket.bind(f"/proc/self/fd/{folder_fd}/{_SOCKET}")
+    def __init__(self, files: RingFiles) -> None:
+        self.socket = close_in_children(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        with files.socket() as address:
+            Path(address).unlink(missing_ok=True)
+            self.socket.bind(address)
         self.socket.listen(16)
-        close_in_children(self)
 
     def fileno(self) -> int:
         """The descriptor, for a selector."""
@@ -162,24 +179,20 @@ class Door:
         self.socket.close()
 
 
-def connect(folder: Path) -> Channel | None:
-    """A channel to whoever serves in `folder`; None if nobody does.
+def connect(files: RingFiles) -> Channel | None:
+    """A channel to whoever fills a ring; None if nobody does.
 
     Raises:
         ResourceError: Somebody else could serve there.
     """
-    if folder.parent.is_dir():
-        check_private(folder.parent)
-    try:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        return None
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        sock.connect(f"/proc/self/fd/{fd}/{_SOCKET}")
+        with files.socket() as address:
+            sock.connect(address)
     except OSError:
         sock.close()
         return None
-    finally:
-        os.close(fd)
+    except BaseException:
+        sock.close()
+        raise
     return Channel(sock)

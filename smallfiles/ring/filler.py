@@ -9,12 +9,14 @@ a forked child still has it. Notebook 08 teaches the ring.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import selectors
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from smallfiles.errors import SmallfilesError
@@ -22,15 +24,13 @@ from smallfiles.loading.batches import BatchMaker, nbytes
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.ring import memory
 from smallfiles.ring.book import END, Book, Position
-from smallfiles.ring.channel import pair
+from smallfiles.ring.channel import as_message, pair
 from smallfiles.ring.config import RingConfig
-from smallfiles.ring.faults import as_message
-from smallfiles.ring.folder import RingFolder, description_of, position_of
+from smallfiles.ring.folder import RingFiles
 from smallfiles.ring.memory import Memory
 from smallfiles.ring.order import BatchOrder, description
 from smallfiles.ring.pool import ProducerPool
 from smallfiles.ring.report import RingStatus, State, epoch_and_batch
-from smallfiles.ring.starting import ProducerStarter
 from smallfiles.ring.trainers import TrainerSide
 
 _NOTES_KEPT = 20
@@ -41,11 +41,12 @@ _unnamed = itertools.count(1)
 class Filler:
     """Fills a ring until all epochs are done with or it is stopped.
 
+    It begins at the first batch, or where the trainer of a killed ring of this name was.
+
     Args:
         maker: Makes batches.
         plan: This rank's share of each epoch.
         config: Size, producers and name.
-        start: First batch; None begins at the first, or where a killed ring was.
         on_note: Gets each sentence about what happened.
         on_made: Is called for each batch made.
 
@@ -60,76 +61,62 @@ class Filler:
         plan: EpochPlan,
         config: RingConfig,
         *,
-        start: Position | None = None,
-        on_note: Callable[[str], None] | None = None,
-        on_made: Callable[[], None] | None = None,
+        on_note: Callable[[str], None] = lambda _: None,
+        on_made: Callable[[], None] = lambda: None,
     ) -> None:
-        self.name = f"p{os.getpid()}-{next(_unnamed)}" if config.name is None else config.name
-        self._config, self._on_note, self._on_made = config, on_note, on_made
+        name = f"p{os.getpid()}-{next(_unnamed)}" if config.name is None else config.name
+        self._files = RingFiles.of(name, config.where)
+        self._config, self._on_note = config, on_note
         self._order = BatchOrder(plan, config.epochs)
         self._notes: deque[str] = deque(maxlen=_NOTES_KEPT)
         self._began = time.monotonic()
         self._stopping = False
-        self._folder = RingFolder.claim(config.where, self.name)
-        self._selector = selectors.PollSelector()
         self._wake, self._woken = pair()
-        self._trainers: TrainerSide | None = None
-        self._pool: ProducerPool | None = None
-        self._memory: Memory | None = None
-        try:
-            self._prepare(maker, plan, start)
-        except BaseException:
-            self.close()
-            raise
+        with contextlib.ExitStack() as leaving:
+            leaving.callback(self._wake.close)
+            leaving.callback(self._woken.close)
+            leaving.callback(self._files.remove, self._files.claim())
+            self._prepare(maker, plan, on_made, leaving)
+            self._leaving = leaving.pop_all()
 
-    def _prepare(self, maker: BatchMaker, plan: EpochPlan, start: Position | None) -> None:
-        config, order = self._config, self._order
+    def _prepare(
+        self, maker: BatchMaker, plan: EpochPlan, on_made: Callable[[], None], leaving: contextlib.ExitStack
+    ) -> None:
+        config, order, files = self._config, self._order, self._files
         layout = maker.layout(min(plan.batch, max(plan.samples, 1)))
         one_bytes = memory.slot_bytes(nbytes(layout))
-        most = order.total(_MOST_SLOTS)
-        slots = memory.choose_slots(
-            one_bytes, config.where, slots=config.slots, size_bytes=config.size_bytes, most=most
-        )
+        slots = memory.choose_slots(one_bytes, config.where, config.slots, order.total(_MOST_SLOTS))
         record = description(plan, layout, config.epochs)
-        begin = start or self._left_at(record) or order.first()
-        self._memory = Memory.create(self._folder.path, slots, one_bytes)
-        self._book = Book(slots, begin, order.after)
-        self._trainers = TrainerSide(
-            self._folder,
-            self._book,
-            self._memory,
-            self._selector,
-            self._note,
-            lambda: self.status().as_json(),
+        self._book = Book(slots, self._left_at(record) or order.first(), order.after)
+        self._memory = leaving.enter_context(
+            contextlib.closing(Memory.create(files.folder, slots, one_bytes))
         )
-        self._pool = ProducerPool(
-            ProducerStarter(maker, plan),
-            self._book,
-            order,
-            self._memory,
-            self._selector,
-            self._note,
-            self._on_made or (lambda: None),
-        )
-        self._folder.describe({**record, "slots": slots, "slot_bytes": one_bytes})
+        self._selector = leaving.enter_context(contextlib.closing(selectors.PollSelector()))
+        hub = (self._book, self._memory, self._selector, self._note)
+        self._trainers = TrainerSide(files, *hub, lambda: asdict(self.status()))
+        leaving.callback(self._trainers.close)
+        self._pool = ProducerPool(maker, order, *hub, on_made)
+        leaving.callback(self._pool.close)
+        files.describe(record)
 
     def _left_at(self, record: dict[str, Any]) -> Position | None:
         """Where the trainer of a killed ring was, if that was the same ring."""
-        left = description_of(self._folder.path)
-        position = position_of(self._folder.path)
+        left, position = self._files.description(), self._files.position()
         same = left is not None and left.get("identity") == record["identity"]
-        if not (self._config.resume and same) or position in (None, END, self._order.first()):
+        if not same or position is None or position in (END, self._order.first()):
             return None
-        assert position is not None
         if self._config.epochs is not None and position.epoch >= self._config.epochs:
             return None
-        self._note(f"going on at batch {position.batch:,} of epoch {position.epoch}, where a killed ring was")
+        again = f"to begin anew, stop this and use: smallfiles ring clean {self.name}"
+        where = f"batch {position.batch:,} of epoch {position.epoch}"
+        self._notes.append(f"going on at {where}, where a killed ring was; {again}")
+        self._on_note(self._notes[-1])
         return position
 
     @property
-    def slots(self) -> int:
-        """How many batches the ring holds."""
-        return self._book.slots
+    def name(self) -> str:
+        """Of the ring."""
+        return self._files.name
 
     def run(self) -> None:
         """Fill until done or stopped; leaves no process and no file behind.
@@ -137,9 +124,8 @@ class Filler:
         Raises:
             RingError: Producers die again and again.
         """
-        assert self._trainers is not None and self._pool is not None and self._memory is not None
         try:
-            self._selector.register(self._woken, selectors.EVENT_READ, self._heed)
+            self._selector.register(self._woken, selectors.EVENT_READ, self._woken.receive)
             self._trainers.open()
             for _ in range(self._config.producer_count):
                 self._pool.hire()
@@ -164,24 +150,15 @@ class Filler:
 
     def close(self) -> None:
         """Leave nothing behind; `run` does so itself."""
-        for thing in (self._pool, self._trainers, self._memory, self._selector, self._wake, self._woken):
-            if thing is not None:
-                thing.close()
-        self._folder.remove()
-
-    def _heed(self) -> None:
-        self._woken.receive()
+        self._leaving.close()
 
     def _note(self, sentence: str) -> None:
         self._notes.append(sentence)
-        if self._trainers is not None:
-            self._trainers.tell({"note": sentence})
-        if self._on_note is not None:
-            self._on_note(sentence)
+        self._trainers.tell({"note": sentence})
+        self._on_note(sentence)
 
     def status(self) -> RingStatus:
         """Both sides at this moment."""
-        assert self._trainers is not None and self._pool is not None and self._memory is not None
         book, trainers, pool = self._book, self._trainers, self._pool
         full = not book.making and book.ready >= book.slots
         state: State = "filling" if not full else "full" if trainers.trainer_pid else "waiting for a trainer"

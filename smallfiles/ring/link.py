@@ -7,21 +7,19 @@ look like one that computes. So every wait that takes long is told. Notebook 08 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from smallfiles.errors import SmallfilesError
-from smallfiles.ring.book import Position
-from smallfiles.ring.channel import Channel, Message, connect
-from smallfiles.ring.faults import RingError, from_message
-from smallfiles.ring.folder import description_of, keep_position
+from smallfiles.ring.book import Position, Ready
+from smallfiles.ring.channel import Channel, Message, RingError, connect, from_message
+from smallfiles.ring.folder import RingFiles
 from smallfiles.ring.memory import Memory
-from smallfiles.ring.order import PROTOCOL, BatchOrder, plan_of
+from smallfiles.ring.order import BatchOrder, plan_of
 
 _TELL_AFTER_S = 30.0
 _KNOCK_EACH_S = 0.1
@@ -31,44 +29,23 @@ class RingWarning(UserWarning):
     """Something happened to a ring that cost time, and no batch."""
 
 
-@dataclass(frozen=True)
-class Taken:
-    """A batch in its slot.
-
-    Args:
-        position: Which batch.
-        slot: Where it lies.
-        payload: What its producer said about it.
-    """
-
-    position: Position
-    slot: int
-    payload: Message
-
-
 class Link:
     """A trainer's side of a ring.
 
     Args:
-        path: Folder of the ring.
+        files: Of the ring.
         wait_s: How long to wait for a filler to come, or to come back.
-        identity: What the ring must hold; None takes what is there.
         own_filler: Set if the filler is a thread of this process: why it ended, if it failed.
 
     Raises:
-        RingError: Nobody fills this ring, it feeds another trainer, or it holds something else.
+        RingError: Nobody fills this ring, or it feeds another trainer.
     """
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        wait_s: float,
-        identity: str | None = None,
-        own_filler: Callable[[], SmallfilesError | None] | None = None,
+        self, files: RingFiles, wait_s: float, own_filler: Callable[[], SmallfilesError | None] | None = None
     ) -> None:
-        self.path, self._wait_s, self._identity, self._own_filler = path, wait_s, identity, own_filler
-        self._epochs: int | None = None
+        self.files, self._wait_s, self._own_filler = files, wait_s, own_filler
+        self._identity: str | None = None
         self.finished = False
         self.next = self._attach(None)
         self._holds = False
@@ -88,7 +65,7 @@ class Link:
         else:
             self._reattach()
 
-    def take(self) -> Taken:
+    def take(self) -> Ready:
         """The next batch.
 
         Raises:
@@ -102,7 +79,7 @@ class Link:
                 if "fault" in message:
                     self._holds = True  # coming back to this batch has it made again
                     raise from_message(message["fault"])
-                taken = Taken(Position(*message["ready"]), message["slot"], message)
+                taken = Ready(Position(*message["ready"]), message["slot"], message)
                 if taken.position == self.next:
                     self._holds = True
                     return taken
@@ -111,7 +88,7 @@ class Link:
 
     def done(self, waited_s: float, after: Position) -> None:
         """Give the batch that was taken back; `after` comes next."""
-        keep_position(self.path, after)
+        self.files.keep(after)
         # If the filler is gone, the next one is told what is wanted, which says the same.
         self._channel.send({"done": self.next, "waited_s": round(waited_s, 6)})
         self.next, self._holds = after, False
@@ -136,7 +113,7 @@ class Link:
             epoch, batch = self.next
             warnings.warn(
                 f"training has waited {_TELL_AFTER_S:.0f} s for batch {batch:,} of epoch {epoch}; "
-                f"see: smallfiles ring status {self.path.name}",
+                f"see: smallfiles ring status {self.files.name}",
                 RingWarning,
                 stacklevel=4,
             )
@@ -152,19 +129,21 @@ class Link:
 
     def _reattach(self) -> None:
         if self._own_filler is not None or self.finished:
-            raise (self._own_filler and self._own_filler()) or self._over()
+            raise (self._own_filler and self._own_filler()) or self.over()
         self.close()
+        name, wait = self.files.name, f"{self._wait_s:.0f} s"
         warnings.warn(
-            f"the filler of ring {self.path.name} is gone; waiting up to {self._wait_s:.0f} s for a new one: "
-            f"start it again with the same command",
+            f"the filler of ring {name} is gone; waiting up to {wait} for a new one: "
+            "start it again with the same command",
             RingWarning,
             stacklevel=5,
         )
         self._attach(self.next)
 
-    def _over(self) -> RingError:
+    def over(self) -> RingError:
+        """The error for who wants more epochs than the ring has."""
         return RingError(
-            f"the filler of ring {self.path.name} has ended",
+            f"the filler of ring {self.files.name} has ended",
             expected="a filler for as many epochs as the training has",
             next_step="Ask for more epochs (--epochs), or train fewer",
         )
@@ -172,7 +151,7 @@ class Link:
     def _attach(self, want: Position | None) -> Position:
         until = time.monotonic() + self._wait_s
         while True:
-            channel = connect(self.path)
+            channel = connect(self.files)
             if channel is not None and (position := self._greet(channel, want)) is not None:
                 return position
             error = self._own_filler() if self._own_filler is not None else None
@@ -180,43 +159,40 @@ class Link:
                 raise error
             if time.monotonic() >= until:
                 raise RingError(
-                    f"nobody fills ring {self.path.name} in {self.path.parent} (waited {self._wait_s:.0f} s)",
+                    f"nobody fills ring {self.files.name} in {self.files.folder.parent} "
+                    f"(waited {self._wait_s:.0f} s)",
                     expected="a filler beside the training",
-                    next_step=f"Start it: smallfiles ring fill DATA --name {self.path.name}",
+                    next_step=f"Start it: smallfiles ring fill DATA --name {self.files.name}",
                 )
             time.sleep(_KNOCK_EACH_S)
 
     def _greet(self, channel: Channel, want: Position | None) -> Position | None:
         """Say hello; None if the filler died before it answered."""
-        channel.send({"hello": "trainer", "protocol": PROTOCOL, "want": want})
+        channel.send({"hello": "trainer", "pid": os.getpid(), "want": want})
         welcome, fds = channel.receive_fds()
-        record = description_of(self.path)
-        if welcome is None or record is None or ("refused" not in welcome and not fds):
-            channel.close()
+        record = self.files.description()
+        with contextlib.ExitStack() as unless_greeted:
+            unless_greeted.callback(channel.close)
             for fd in fds:
-                os.close(fd)
-            return None
-        try:
-            if "refused" in welcome:
+                unless_greeted.callback(os.close, fd)
+            if welcome is not None and "refused" in welcome:
                 raise from_message(welcome["refused"])
+            if welcome is None or record is None or not fds:
+                return None
             self._check(record)
-        except BaseException:
-            channel.close()
-            for fd in fds:
-                os.close(fd)
-            raise
+            unless_greeted.pop_all()
         self._channel = channel
         self.memory = Memory(fds[0], welcome["slots"], welcome["slot_bytes"])
         self.order = BatchOrder(plan_of(record), record["epochs"])
         return Position(*welcome["position"])
 
     def _check(self, record: dict[str, Any]) -> None:
-        """Refuse a ring that holds something else than what is wanted, or than before."""
+        """Refuse a ring that holds something else than before."""
         if self._identity is None:
             self._identity = record["identity"]
         if record["identity"] != self._identity:
             raise RingError(
-                f"ring {self.path.name} holds other batches: {_in_words(record)}",
+                f"ring {self.files.name} holds other batches: {_in_words(record)}",
                 expected="the same data set, batch size, seed, ranks and arrays as the trainer's",
                 next_step="Start filler and trainer with the same settings",
             )

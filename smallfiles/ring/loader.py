@@ -8,30 +8,38 @@ the ring.
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from time import perf_counter
 from types import TracebackType
 from typing import Any
 
 import numpy as np
-import torch
 
-from smallfiles.errors import UsageError
-from smallfiles.loading.batches import Array, Fault
+from smallfiles import signals
+from smallfiles.errors import SmallfilesError
+from smallfiles.loading.batches import BatchMaker, Fault
+from smallfiles.loading.dataset import name_of_data
 from smallfiles.loading.loader import KEPT_FAULTS
 from smallfiles.loading.packets import LoadedBatch, to_tensors
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.loading.schedule import Schedule
-from smallfiles.ring.at_signal import at_sigterm
-from smallfiles.ring.config import Copy
-from smallfiles.ring.faults import RingError
-from smallfiles.ring.link import Link, Taken
-from smallfiles.ring.own import OwnFiller
-from smallfiles.ring.report import RingStatus, status
+from smallfiles.machine.nodelocal import SHARED_MEMORY
+from smallfiles.machine.ranks import ranks
+from smallfiles.ring.book import Position, Ready
+from smallfiles.ring.channel import RingError
+from smallfiles.ring.config import RingConfig
+from smallfiles.ring.filler import Filler
+from smallfiles.ring.folder import RingFiles, ring_name
+from smallfiles.ring.link import Link, RingWarning
 
+__all__ = ["FillSample", "RingLoader", "RingWarning", "attach", "open_ring"]
+
+_WAIT_S = 300.0
 _HISTORY = 1 << 16
 
 
@@ -54,6 +62,48 @@ class FillSample:
     waited_s: float
 
 
+class OwnFiller:
+    """A filler as a thread of the trainer, from now on.
+
+    A thread that dies of an error dies silently, and the training would wait for ever; so the error is kept,
+    and raised where the next batch would have been.
+
+    Args:
+        filler: Runs until `end`, the end of its epochs, or the end of this process.
+
+    Attributes:
+        error: Why it ended, if it failed.
+    """
+
+    def __init__(self, filler: Filler) -> None:
+        self.filler, self._pid = filler, os.getpid()
+        self.error: SmallfilesError | None = None
+        self._thread = threading.Thread(target=self._run, name="ring filler", daemon=True)
+        self._thread.start()
+        signals.add(self.end)
+
+    def _run(self) -> None:
+        try:
+            self.filler.run()
+        except SmallfilesError as error:
+            self.error = error
+        except Exception as error:
+            self.error = RingError(
+                f"the filler failed: {type(error).__name__}: {error}",
+                expected="a filler that runs until it is stopped",
+                next_step="Report this as a bug of the package",
+            )
+
+    def end(self) -> None:
+        """Stop it and wait until nothing of it is left."""
+        if os.getpid() != self._pid:
+            return  # a forked child has no part in it
+        signals.remove(self.end)
+        self.filler.stop()
+        if threading.current_thread() is not self._thread:  # whose turn it may be to collect garbage
+            self._thread.join()
+
+
 class RingLoader:
     """The batches of a ring, epoch after epoch, as a `DataLoader` would give them.
 
@@ -62,28 +112,18 @@ class RingLoader:
 
     Args:
         link: To the filler.
-        copy: Views of the slots, copies, or copies in pinned memory.
         own: The filler, if it is a thread of this process.
     """
 
-    def __init__(self, link: Link, copy: Copy = "none", own: OwnFiller | None = None) -> None:
-        if copy == "pinned" and not torch.cuda.is_available():
-            raise UsageError(
-                "copies in pinned memory were asked for and there is no GPU",
-                expected="a GPU that CUDA can use",
-                next_step="Use views or plain copies of the slots",
-            )
-        self._link, self._copy, self._own = link, copy, own
+    def __init__(self, link: Link, own: OwnFiller | None = None) -> None:
+        self._link = link
         self.schedule = Schedule(link.order.plan)
         self.schedule.start_at(*link.next)
         self.faults: list[Fault] = []
         self.fault_count = 0
-        self._at: tuple[int, int] | None = None
         self._began = perf_counter()
         self._history: deque[FillSample] = deque(maxlen=_HISTORY)
         self._end = weakref.finalize(self, _end, os.getpid(), link, own)
-        if own is not None:
-            at_sigterm(self._end)
 
     def __len__(self) -> int:
         return self._link.order.length(self.schedule.epoch)
@@ -91,17 +131,12 @@ class RingLoader:
     @property
     def name(self) -> str:
         """Of the ring."""
-        return self._link.path.name
+        return self._link.files.name
 
     @property
     def plan(self) -> EpochPlan:
         """What each epoch is."""
         return self._link.order.plan
-
-    @property
-    def position(self) -> tuple[int, int]:
-        """Epoch and number of the first batch that training is not done with."""
-        return self._link.next.epoch, self._link.next.batch
 
     @property
     def fill_history(self) -> list[FillSample]:
@@ -111,19 +146,10 @@ class RingLoader:
     def set_epoch(self, epoch: int) -> None:
         """The next pass is this epoch: from where training was if it was in this one, else from its start."""
         self.schedule.set_epoch(epoch)
-        self._at = None
-
-    def start_at(self, epoch: int, batch: int) -> None:
-        """The next pass is this epoch from this batch on."""
-        self.schedule.start_at(epoch, batch)
-        self._at = None
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps: the batch after the one in training. A `Loader` can go on from it too."""
-        epoch, batch = self._at or (self.schedule.epoch, self.schedule.start)
-        if batch and batch >= self.plan.length(epoch):
-            epoch, batch = epoch + 1, 0
-        return {"epoch": epoch, "batch": batch, "plan": self.plan.depends_on()}
+        return self.schedule.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The next pass goes on where the loader was that gave this state.
@@ -131,17 +157,7 @@ class RingLoader:
         Raises:
             UsageError: That loader had another data set, batch size, seed or number of ranks.
         """
-        if state.get("plan") != self.plan.depends_on():
-            raise UsageError(
-                f"the state is of a loader with the plan {state.get('plan')}",
-                expected=f"{self.plan.depends_on()}, as this one has",
-                next_step="Resume with the data set and the settings of the run that was stopped",
-            )
-        self.start_at(int(state["epoch"]), int(state["batch"]))
-
-    def status(self) -> RingStatus:
-        """How far both sides are."""
-        return status(self.name, self._link.path.parent.parent)
+        self.schedule.load_state_dict(state)
 
     def __iter__(self) -> Iterator[LoadedBatch]:
         """The batches of the next epoch.
@@ -154,18 +170,20 @@ class RingLoader:
         order = self._link.order
         if start >= order.length(epoch):
             return
-        self._link.go_to(order.at(epoch, start))
-        self._at = epoch, start
+        if order.epochs is not None and epoch >= order.epochs:
+            raise self._link.over()
+        self._link.go_to(Position(epoch, start))
+        self.schedule.at = epoch, start
         for number in range(start, order.length(epoch)):
             self._check_open()
             began, ready = perf_counter(), self._link.fill_level
             taken = self._link.take()
             waited_s = perf_counter() - began
             self._history.append(FillSample(began - self._began, epoch, number, ready, waited_s))
-            self._at = epoch, number + 1
+            self.schedule.at = epoch, number + 1
             yield self._tensors(taken)
             self._link.done(waited_s, order.after(taken.position))
-        self._at = None
+        self.schedule.at = None
 
     def _check_open(self) -> None:
         if not self._end.alive:
@@ -175,25 +193,17 @@ class RingLoader:
                 next_step="Open the ring again",
             )
 
-    def _tensors(self, taken: Taken) -> LoadedBatch:
+    def _tensors(self, taken: Ready) -> LoadedBatch:
         block = self._link.memory.block(taken.slot)
         arrays = {}
         for name, (shape, dtype, start) in taken.payload["arrays"].items():
             kind = np.dtype(dtype)
             stop = start + int(np.prod(shape)) * kind.itemsize
-            arrays[name] = self._copied(block[start:stop].view(kind).reshape(shape))
+            arrays[name] = block[start:stop].view(kind).reshape(shape)
         faults = tuple(Fault(*fault) for fault in taken.payload["faults"])
         self.faults += faults[: max(0, KEPT_FAULTS - len(self.faults))]
         self.fault_count += taken.payload["fault_count"]
         return to_tensors(arrays, faults)
-
-    def _copied(self, array: Array) -> Array:
-        if self._copy == "none":
-            return array
-        if self._copy == "copy":
-            return array.copy()
-        pinned: Array = torch.from_numpy(array).pin_memory().numpy()
-        return pinned
 
     def close(self) -> None:
         """Leave the ring; a filler of this process ends and leaves nothing behind."""
@@ -214,3 +224,51 @@ def _end(pid: int, link: Link, own: OwnFiller | None) -> None:
     if own is not None:
         own.end()  # first, so that nobody fills the slot that training still looks at
     link.close()
+
+
+def open_ring(maker: BatchMaker, plan: EpochPlan, config: RingConfig | None = None) -> RingLoader:
+    """A ring that this process fills itself, by processes of its own.
+
+    The batches are those that a `DataLoader` over the same maker and plan gives, so many of them ahead
+    that a slow read or an evaluation does not stop the GPU.
+
+    Args:
+        maker: Makes batches.
+        plan: This rank's share of each epoch.
+        config: Size, producers and name; None takes the defaults.
+
+    Raises:
+        OutputExistsError: A ring of this name lives.
+        ResourceError: The ring does not fit in memory.
+        RingError: Its producers cannot be started.
+    """
+    config = config or RingConfig()
+    if config.name is not None:
+        config = replace(config, name=ring_name(config.name, plan.rank, plan.world_size))
+    if not plan.data:
+        plan = replace(plan, data=name_of_data(maker.reader))
+    own = OwnFiller(Filler(maker, plan, config))
+    try:
+        link = Link(RingFiles.of(own.filler.name, config.where), _WAIT_S, lambda: own.error)
+        return RingLoader(link, own)
+    except BaseException:
+        own.end()
+        raise
+
+
+def attach(name: str, *, where: Path = SHARED_MEMORY, wait_s: float = _WAIT_S) -> RingLoader:
+    """A ring that another program fills: it may have begun before, or begin later, or be replaced.
+
+    Training goes on at the first batch that no trainer of this ring was done with. Ranks have rings of their
+    own (`train.0`, `train.1`); filler and trainer both ask torchrun or SLURM which one is theirs.
+
+    Args:
+        name: Of the ring, as the filler was given it.
+        where: The folder in memory that the filler uses.
+        wait_s: How long to wait for a filler to come, or to come back.
+
+    Raises:
+        RingError: Nobody fills this ring, or it feeds another trainer.
+    """
+    place = ranks()
+    return RingLoader(Link(RingFiles.of(ring_name(name, place.rank, place.world_size), where), wait_s))

@@ -40,14 +40,13 @@ def slot_bytes(layout_bytes: int) -> int:
     return max(1, -(-layout_bytes // PAGE_BYTES)) * PAGE_BYTES
 
 
-def choose_slots(one_bytes: int, where: Path, *, slots: int | None, size_bytes: int | None, most: int) -> int:
+def choose_slots(one_bytes: int, where: Path, asked: int | None, most: int) -> int:
     """How many slots a ring gets.
 
     Args:
         one_bytes: Bytes of a slot.
         where: A directory in memory, usually /dev/shm.
-        slots: How many are asked for; None if not.
-        size_bytes: How many bytes are asked for; None if not.
+        asked: How many are asked for; None if not.
         most: More than this would never be used.
 
     Raises:
@@ -55,29 +54,17 @@ def choose_slots(one_bytes: int, where: Path, *, slots: int | None, size_bytes: 
     """
     free = node_local(where).free_bytes
     fits = int(free * _MARGIN) // one_bytes
-    asked = slots if slots is not None else None if size_bytes is None else size_bytes // one_bytes
-    wanted = asked if asked is not None else max(free // _SHARE_TAKEN // one_bytes, FEWEST_SLOTS)
-    wanted = max(FEWEST_SLOTS, min(wanted, most)) if asked is None else wanted
-    if wanted < FEWEST_SLOTS:
-        raise ResourceError(
-            f"a ring of {bytes_text(size_bytes or 0)} has {wanted} slots of {bytes_text(one_bytes)}",
-            expected=f"at least {FEWEST_SLOTS} slots: one to read while another is filled",
-            next_step=f"Ask for {bytes_text(FEWEST_SLOTS * one_bytes)} or more, or lower the batch size",
-        )
+    wanted = asked or max(FEWEST_SLOTS, min(free // _SHARE_TAKEN // one_bytes, most))
     if wanted > fits:
         raise ResourceError(
             f"a ring of {wanted:,} slots of {bytes_text(one_bytes)} takes {bytes_text(wanted * one_bytes)} "
             f"of {where}, where {bytes_text(free)} are free for this job",
             expected=f"at most {fits:,} slots, which leaves a margin",
-            next_step=_advice(fits),
+            next_step=f"Ask for {fits:,} slots or fewer (--slots), or for more memory for the job"
+            if fits >= FEWEST_SLOTS
+            else "Lower the batch size, ask for more memory for the job, or clear what lies there",
         )
     return wanted
-
-
-def _advice(fits: int) -> str:
-    if fits >= FEWEST_SLOTS:
-        return f"Ask for {fits:,} slots or fewer (--slots), or for more memory for the job"
-    return "Lower the batch size, ask for more memory for the job, or clear what lies there"
 
 
 class Memory:

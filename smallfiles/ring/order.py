@@ -17,9 +17,6 @@ from smallfiles.loading.batches import Layout
 from smallfiles.loading.plan import EpochPlan, Order
 from smallfiles.ring.book import END, Position
 
-PROTOCOL = 1
-"""Version of what filler and trainer say to each other."""
-
 _EMPTY_EPOCHS = 1000
 
 
@@ -57,22 +54,6 @@ class BatchOrder:
             return Position(position.epoch, position.batch + 1)
         return self.first(position.epoch + 1)
 
-    def at(self, epoch: int, batch: int) -> Position:
-        """A batch that was asked for by number; one behind the last of its epoch is the next epoch's first.
-
-        Raises:
-            UsageError: There is no such batch.
-        """
-        ends = self.epochs is not None and epoch >= self.epochs and (epoch, batch) != (self.epochs, 0)
-        if epoch < 0 or batch < 0 or ends or batch > self.length(epoch):
-            last = "" if self.epochs is None else f" 0 to {self.epochs - 1}"
-            raise UsageError(
-                f"batch {batch} of epoch {epoch} was asked for",
-                expected=f"epochs{last} of up to {self.length(max(epoch, 0)):,} batches",
-                next_step="Take both numbers from the same run, with the same data set and batch size",
-            )
-        return Position(epoch, batch) if batch < self.length(epoch) else self.first(epoch + (batch > 0))
-
     def indices(self, position: Position) -> Order:
         """The samples of a batch."""
         return self._batches(position.epoch)[position.batch]
@@ -91,7 +72,7 @@ class BatchOrder:
 def description(plan: EpochPlan, layout: Layout, epochs: int | None) -> dict[str, Any]:
     """What a ring holds, as JSON can keep it, with an identity that only an equal ring has."""
     shapes = {name: [list(shape), dtype.str] for name, (shape, dtype) in layout.items()}
-    content = {"protocol": PROTOCOL, "plan": asdict(plan), "layout": shapes}
+    content = {"plan": asdict(plan), "layout": shapes}
     text = json.dumps(content, sort_keys=True)
     return {**content, "epochs": epochs, "identity": hashlib.sha256(text.encode()).hexdigest()}
 

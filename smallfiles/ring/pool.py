@@ -1,33 +1,78 @@
-"""The producers at work: who makes which batch, and what happens when one dies.
+"""The producers of a ring: start them, hand out batches, see them die, end them.
 
-The trap: a filler that replaces whoever dies does so for ever when a sample kills each decoder; after
-five deaths at one batch it stops and names the batch. Notebook 08 teaches the ring.
+The traps: `multiprocessing` can start a process by forking, quick and dangerous in a program with threads
+(a lock that another thread held stays locked in the child for ever). So a server that has no threads forks
+them (`forkserver`). And a filler that replaces whoever dies does so for ever when a sample kills each
+decoder; after five deaths at one batch it stops and names the batch. Notebook 08 teaches the ring.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import pickle
 import selectors
-from collections import Counter
+import signal
+import time
+from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from typing import Any
 
+from smallfiles.errors import ResourceError
+from smallfiles.loading.batches import BatchMaker
 from smallfiles.ring.book import Book, Position
-from smallfiles.ring.channel import Message
-from smallfiles.ring.faults import RingError
+from smallfiles.ring.channel import Channel, Message, RingError, pair
 from smallfiles.ring.memory import Memory
 from smallfiles.ring.order import BatchOrder
-from smallfiles.ring.starting import Producer, ProducerStarter, end
+from smallfiles.ring.producer import run_process
+
+_PATIENCE_S = 10.0
+"""A producer in the middle of a batch may finish it before it is ended by force."""
 
 _DEATHS_BEFORE_BEGINNING = 3
 _DEATHS_AT_ONE_BATCH = 5
+_BY_SIGNAL: dict[int, str] = {
+    signal.SIGKILL: "was killed by signal 9, which the system sends when memory runs out",
+    signal.SIGBUS: "was killed by a bus error (signal 7): shared memory or a mapped file is no longer there",
+    signal.SIGSEGV: "crashed (signal 11) inside a library",
+}
+
+
+@dataclass(eq=False)
+class _Producer:
+    """One that makes batches.
+
+    Args:
+        number: Which one, counted over all that were ever started.
+        channel: To it.
+        process: It.
+        began: Whether it has said hello.
+        claims: Batches that it was given and has not made yet, the one that it is at first.
+    """
+
+    number: int
+    channel: Channel
+    process: BaseProcess
+    began: bool = False
+    claims: deque[Position] = field(default_factory=deque)
+
+    def how_it_ended(self) -> str:
+        """Why it is gone, in words that follow its name."""
+        self.process.join(_PATIENCE_S)
+        code = self.process.exitcode
+        if code is None or code >= 0:
+            return "ended" if code is None else f"ended with exit code {code}"
+        return _BY_SIGNAL.get(-code) or f"was killed by signal {-code}"
 
 
 class ProducerPool:
     """All producers of a ring.
 
     Args:
-        starter: Starts producers.
-        book: Says what is to be made.
+        maker: Makes batches.
         order: Says which samples are in a batch.
+        book: Says what is to be made.
         memory: The slots.
         selector: Where the loop waits; each registered object has a function that hears it.
         note: Gets each sentence about what happened.
@@ -36,17 +81,21 @@ class ProducerPool:
 
     def __init__(
         self,
-        starter: ProducerStarter,
-        book: Book,
+        maker: BatchMaker,
         order: BatchOrder,
+        book: Book,
         memory: Memory,
         selector: selectors.BaseSelector,
         note: Callable[[str], None],
         on_made: Callable[[], None],
     ) -> None:
-        self._starter, self._book, self._order, self._memory = starter, book, order, memory
+        self._maker, self._book, self._order, self._memory = maker, book, order, memory
         self._selector, self._note, self._on_made = selector, note, on_made
-        self._producers: dict[int, Producer] = {}
+        self._context: Any = multiprocessing.get_context("forkserver")
+        # Imported once for all producers, and for those that replace them.
+        self._context.set_forkserver_preload(["__main__", "smallfiles.ring.producer", type(maker).__module__])
+        self._producers: list[_Producer] = []
+        self._started = 0
         self._deaths: Counter[Position | None] = Counter()
         self.restarts = self.made = 0
 
@@ -55,15 +104,26 @@ class ProducerPool:
 
     def hire(self) -> None:
         """Start one more producer."""
-        producer = self._starter.start()
-        self._producers[producer.number] = producer
-        self._selector.register(producer.channel, selectors.EVENT_READ, lambda: self._hear(producer))
+        ours, theirs = pair()
+        arguments = (theirs.socket, self._maker, self._order.plan)
+        process = self._context.Process(target=run_process, args=arguments, daemon=True)
+        try:
+            process.start()
+        except BaseException as error:
+            ours.close()
+            raise _explained(error) from error
+        finally:
+            theirs.close()
+        self._started += 1
+        producer = _Producer(self._started, ours, process)
+        self._producers.append(producer)
+        self._selector.register(ours, selectors.EVENT_READ, lambda: self._hear(producer))
 
     def hand_out(self) -> None:
         """Give each producer a batch, then a second one to begin as soon as it has made the first."""
         depth = 2 if self._book.slots >= 3 * len(self._producers) else 1
         for held in range(depth):
-            for producer in [p for p in self._producers.values() if p.began and len(p.claims) == held]:
+            for producer in [p for p in self._producers if p.began and len(p.claims) == held]:
                 claim = self._book.claim(producer.number)
                 if claim is None:
                     return
@@ -72,11 +132,19 @@ class ProducerPool:
                 producer.channel.send({"make": claim[0], "slot": claim[1]}, wait=False)
 
     def close(self) -> None:
-        """End all of them."""
-        end(list(self._producers.values()))
+        """Let all of them go, by force those that do not leave."""
+        for producer in self._producers:
+            producer.channel.close()
+        until = time.monotonic() + _PATIENCE_S
+        for producer in self._producers:
+            producer.process.join(max(0.0, until - time.monotonic()))
+        for producer in self._producers:
+            if producer.process.is_alive():
+                producer.process.kill()
+                producer.process.join(_PATIENCE_S)
         self._producers.clear()
 
-    def _hear(self, producer: Producer) -> None:
+    def _hear(self, producer: _Producer) -> None:
         message = producer.channel.receive()
         if message is None:
             self._bury(producer)
@@ -87,7 +155,7 @@ class ProducerPool:
         else:
             self._take(producer, message)
 
-    def _take(self, producer: Producer, message: Message) -> None:
+    def _take(self, producer: _Producer, message: Message) -> None:
         producer.claims.popleft()
         self.made += 1
         position = self._book.made(producer.number, message["slot"], message["payload"])
@@ -95,11 +163,11 @@ class ProducerPool:
             self._deaths.pop(position, None)
         self._on_made()
 
-    def _bury(self, producer: Producer) -> None:
+    def _bury(self, producer: _Producer) -> None:
         """A producer is dead: say so, give its batches to others, start another."""
         self._selector.unregister(producer.channel)
         producer.channel.close()
-        del self._producers[producer.number]
+        self._producers.remove(producer)
         self._book.lost(producer.number)
         at = producer.claims[0] if producer.claims else None
         self._deaths[at if producer.began else None] += 1
@@ -110,7 +178,7 @@ class ProducerPool:
         self._note(f"producer {producer.number} {how} {doing}; another one was started, and nothing is lost")
         self.hire()
 
-    def _check_deaths(self, producer: Producer, at: Position | None, how: str) -> None:
+    def _check_deaths(self, producer: _Producer, at: Position | None, how: str) -> None:
         if not producer.began and self._deaths[None] >= _DEATHS_BEFORE_BEGINNING:
             raise RingError(
                 f"{_DEATHS_BEFORE_BEGINNING} producers in a row ended before they began; the last one {how}",
@@ -125,3 +193,20 @@ class ProducerPool:
                 expected="producers that survive every batch",
                 next_step="Ask for more memory or fewer producers; if that does not help, see these samples",
             )
+
+
+def _explained(error: BaseException) -> BaseException:
+    """Why a process cannot be started."""
+    if isinstance(error, pickle.PicklingError | AttributeError | TypeError):
+        return RingError(
+            f"the batch maker cannot be sent to a process ({error})",
+            expected="a maker that can be pickled: of a class in a module, without open files",
+            next_step="Define its class in a module",
+        )
+    if isinstance(error, OSError | RuntimeError | EOFError):  # EOF: the fork server was ended
+        return ResourceError(
+            f"no producer can be started ({' '.join(str(error).split())[:200]})",
+            expected="room for one more process",
+            next_step='Start the program under `if __name__ == "__main__":`, and check ulimit -u and -n',
+        )
+    return error

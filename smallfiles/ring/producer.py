@@ -17,8 +17,7 @@ from smallfiles.errors import SmallfilesError
 from smallfiles.loading.batches import Array, Batch, BatchMaker, views
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.ring.book import Position
-from smallfiles.ring.channel import Channel, Message
-from smallfiles.ring.faults import RingError, as_message
+from smallfiles.ring.channel import Channel, Message, RingError, as_message
 from smallfiles.ring.memory import Block, Memory
 from smallfiles.ring.order import BatchOrder
 
@@ -69,7 +68,7 @@ def _done(task: Message, maker: BatchMaker, order: BatchOrder, memory: Memory) -
     except SmallfilesError as error:
         return {"slot": slot, "payload": {"fault": as_message(error)}}
     except Exception as error:  # a maker may be anybody's code
-        return {"slot": slot, "payload": {"fault": as_message(_summary(error, maker, order, position))}}
+        return {"slot": slot, "payload": {"fault": as_message(_summary(error, order, position))}}
 
 
 def _payload(batch: Batch, block: Block) -> Message:
@@ -91,27 +90,13 @@ def _placed(name: str, array: Array, block: Block) -> list[Any]:
     return [list(array.shape), array.dtype.str, start if array.size else 0]
 
 
-def _summary(error: Exception, maker: BatchMaker, order: BatchOrder, position: Position) -> RingError:
-    """A failure of foreign code, with the sample that it fails at when made alone."""
-    where = f"batch {position.batch} of epoch {position.epoch}"
-    culprit = _culprit(maker, order, position)
+def _summary(error: Exception, order: BatchOrder, position: Position) -> RingError:
+    """A failure of foreign code, with what a maker of ours has noted about the sample."""
+    noted = " ".join(getattr(error, "__notes__", ()))
+    samples = ", ".join(str(index) for index in order.indices(position)[:5])
     return RingError(
-        f"{where} cannot be made: {type(error).__name__}: {error}{culprit}",
+        f"batch {position.batch} of epoch {position.epoch} (samples {samples} …) cannot be made: "
+        f"{type(error).__name__}: {error} {noted}".rstrip(),
         expected="a maker that makes every batch, or says which sample is at fault",
-        next_step="Look at that sample, or have the maker leave such samples out",
+        next_step="Look at these samples, or have the maker leave such samples out",
     )
-
-
-def _culprit(maker: BatchMaker, order: BatchOrder, position: Position) -> str:
-    try:
-        indices = order.indices(position)
-    except Exception:
-        return ""
-    for index in indices:
-        try:
-            maker.make([int(index)], position.epoch)
-        except SmallfilesError as error:
-            return f" ({error.got})"
-        except Exception as error:
-            return f" (sample {int(index)} alone: {type(error).__name__}: {error})"
-    return f" (samples {', '.join(str(index) for index in indices[:5])} …; each alone is well)"

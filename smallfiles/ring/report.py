@@ -6,14 +6,15 @@ only for a dead one the last position is read from its folder. Notebook 08 teach
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from smallfiles.errors import UsageError
-from smallfiles.ring import folder
+from smallfiles.machine.nodelocal import SHARED_MEMORY
 from smallfiles.ring.book import END, Position
 from smallfiles.ring.channel import connect
+from smallfiles.ring.folder import RingFiles, names
 
 State = Literal["starting", "filling", "full", "waiting for a trainer", "gone"]
 
@@ -68,10 +69,6 @@ class RingStatus:
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
 
-    def as_json(self) -> dict[str, Any]:
-        """The same for `--json`."""
-        return asdict(self)
-
     def sentence(self) -> str:
         """The same in one line."""
         if self.state == "gone":
@@ -92,7 +89,7 @@ class RingStatus:
         )
 
 
-def status(name: str, where: Path = folder.SHARED_MEMORY) -> RingStatus:
+def status(name: str, where: Path = SHARED_MEMORY) -> RingStatus:
     """Ask how far a ring is.
 
     Args:
@@ -102,27 +99,26 @@ def status(name: str, where: Path = folder.SHARED_MEMORY) -> RingStatus:
     Raises:
         UsageError: There is no such ring.
     """
-    path = folder.path_of(where, name)
-    answer = _asked(path)
+    files = RingFiles.of(name, where)
+    answer = _asked(files)
     if answer is not None:
         return answer
-    alive, record = folder.lives(path), folder.description_of(path)
-    if record is None and not alive:
-        others = [other for other in folder.names(where) if other != name]
+    alive = files.lives()
+    if files.description() is None and not alive:
+        others = [other for other in names(where) if other != name]
         raise UsageError(
             f"there is no ring called {name} in {where}",
             expected=f"one of {', '.join(others)}" if others else "a ring, and none is there",
             next_step="Start one: smallfiles ring fill --help",
         )
-    position = folder.position_of(path) or Position(0, 0)
-    epoch, batch = epoch_and_batch(position)
-    pid = int((record or {}).get("pid", 0))
-    return RingStatus(name, "starting" if alive else "gone", pid, trainer_epoch=epoch, trainer_batch=batch)
+    epoch, batch = epoch_and_batch(files.position() or Position(0, 0))
+    state: State = "starting" if alive else "gone"
+    return RingStatus(name, state, files.pid(), trainer_epoch=epoch, trainer_batch=batch)
 
 
-def _asked(path: Path) -> RingStatus | None:
+def _asked(files: RingFiles) -> RingStatus | None:
     """What a live filler says; None if there is none, or if it is too busy."""
-    channel = connect(path)
+    channel = connect(files)
     if channel is None:
         return None
     try:
@@ -132,11 +128,7 @@ def _asked(path: Path) -> RingStatus | None:
         return None
     finally:
         channel.close()
-    return _of_message(answer["status"]) if answer is not None and "status" in answer else None
-
-
-def _of_message(message: dict[str, Any]) -> RingStatus:
-    return RingStatus(**{**message, "notes": tuple(message["notes"])})
+    return RingStatus(**{**answer, "notes": tuple(answer["notes"])}) if answer else None
 
 
 def epoch_and_batch(position: Position) -> tuple[int, int]:

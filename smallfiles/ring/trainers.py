@@ -11,11 +11,9 @@ import selectors
 from collections.abc import Callable
 
 from smallfiles.ring.book import Book, Position
-from smallfiles.ring.channel import Channel, Door, Message
-from smallfiles.ring.faults import RingError, as_message
-from smallfiles.ring.folder import RingFolder
+from smallfiles.ring.channel import Channel, Door, Message, RingError, as_message
+from smallfiles.ring.folder import RingFiles
 from smallfiles.ring.memory import Memory
-from smallfiles.ring.order import PROTOCOL
 
 _PASSED_AHEAD = 4
 """Batches that the trainer knows of at once: enough to hide the way of a message."""
@@ -25,7 +23,7 @@ class TrainerSide:
     """The trainer's side of a filler.
 
     Args:
-        folder: Of the ring; where the trainer begins is kept there.
+        files: Of the ring; where the trainer begins is kept there.
         book: Says what is ready.
         memory: The slots.
         selector: Where the loop waits; each registered object has a function that hears it.
@@ -35,22 +33,22 @@ class TrainerSide:
 
     def __init__(
         self,
-        folder: RingFolder,
+        files: RingFiles,
         book: Book,
         memory: Memory,
         selector: selectors.BaseSelector,
         note: Callable[[str], None],
         status: Callable[[], Message],
     ) -> None:
-        self._folder, self._book, self._memory = folder, book, memory
+        self._files, self._book, self._memory = files, book, memory
         self._selector, self._note, self._status = selector, note, status
-        self._door = Door(folder.fd)
+        self._door = Door(files)
         self._guests: list[Channel] = []  # the trainer among them
         self._trainer: Channel | None = None
         self.trainer_pid: int | None = None
         self.consumed = 0
         self.waited_s = 0.0
-        folder.keep(book.position)
+        files.keep(book.position, create=True)
 
     def open(self) -> None:
         """Let trainers in."""
@@ -96,41 +94,25 @@ class TrainerSide:
     def _hear_guest(self, guest: Channel, message: Message) -> bool:
         """Whether the guest stays."""
         if message.get("hello") == "status":
-            guest.send({"status": self._status()}, wait=False)
+            guest.send(self._status(), wait=False)
         return message.get("hello") == "trainer" and self._accept(guest, message)
 
     def _accept(self, guest: Channel, message: Message) -> bool:
         while self._trainer is not None and self._trainer.peer_is_gone():
             self._hear_trainer(self._trainer.receive())  # its last words, then the end
-        refusal = self._refusal(message)
-        if refusal is not None:
-            guest.send({"refused": as_message(refusal)}, wait=False)
-            return False
-        self._trainer, self.trainer_pid = guest, guest.peer_pid()
-        if message.get("want") is not None:
-            self._seek(Position(*message["want"]))
-        self.tell_welcome(guest)
-        return True
-
-    def tell_welcome(self, guest: Channel) -> None:
-        """The first answer to a trainer, with the memory."""
-        welcome = {"position": self._book.position, **self._memory.sizes()}
-        guest.send(welcome, [self._memory.fd], wait=False)
-
-    def _refusal(self, message: Message) -> RingError | None:
-        if message.get("protocol") != PROTOCOL:
-            return RingError(
-                f"the trainer speaks version {message.get('protocol')} of the ring's language",
-                expected=f"version {PROTOCOL}, as its filler does",
-                next_step="Run filler and trainer from the same version of this package",
-            )
         if self._trainer is not None:
-            return RingError(
-                f"ring {self._folder.path.name} feeds process {self.trainer_pid} already",
+            refusal = RingError(
+                f"ring {self._files.name} feeds process {self.trainer_pid} already",
                 expected="one trainer a ring",
                 next_step="Give each rank a ring of its own, or end the other process",
             )
-        return None
+            guest.send({"refused": as_message(refusal)}, wait=False)
+            return False
+        self._trainer, self.trainer_pid = guest, message.get("pid")
+        if message.get("want") is not None:
+            self._seek(Position(*message["want"]))
+        guest.send({"position": self._book.position, **self._memory.sizes()}, [self._memory.fd], wait=False)
+        return True
 
     def _hear_trainer(self, message: Message | None) -> None:
         if message is None:
@@ -148,7 +130,7 @@ class TrainerSide:
 
     def _seek(self, position: Position) -> None:
         self._book.seek(position)
-        self._folder.keep(position)
+        self._files.keep(position)
 
     def _lose_trainer(self) -> None:
         if self._trainer is None:

@@ -175,15 +175,14 @@ def _loader(reader: Reader, config: TrainConfig, group: Group) -> Any:
 def _attached(name: str, wait_s: float, group: Group) -> Any:
     """The ring; a name that nobody fills is told within seconds, while a filler that died is waited for."""
     from smallfiles import ring
-    from smallfiles.ring.folder import SHARED_MEMORY, lives, path_of
 
-    path = path_of(SHARED_MEMORY, ring.ring_name(name, group.where.rank, group.where.world_size))
+    wanted = ring.ring_name(name, group.where.rank, group.where.world_size)
     until = monotonic() + wait_s
-    while not lives(path):
+    while not ring.lives(wanted):
         if monotonic() >= until:
-            there = [each for each in ring.names(SHARED_MEMORY) if lives(path_of(SHARED_MEMORY, each))]
+            there = [each for each in ring.names() if ring.lives(each)]
             raise ring.RingError(
-                f"nobody fills ring {path.name} (waited {wait_s:g} s)",
+                f"nobody fills ring {wanted} (waited {wait_s:g} s)",
                 expected=f"one of those that are filled: {first_few(there, len(there)) or 'there is none'}",
                 next_step=f"Start it: smallfiles ring fill DATA --name {name}; "
                 "if it is to come later, add --wait 300",

@@ -8,7 +8,6 @@ from helpers.experiments.nb08 import filling
 from smallfiles import ring
 from smallfiles.pack import PackConfig, pack
 from smallfiles.ring import RingConfig
-from smallfiles.ring.config import SHARED_MEMORY
 from smallfiles.sources import load, synthetic
 
 
@@ -25,17 +24,17 @@ def test_a_filler_beside_the_notebook_ends_with_its_block(packed):
     config = RingConfig(name=name, slots=2, producers=1, epochs=1)
     with (
         filling(config, packed, "--batch", "8", "--size", "32") as program,
-        ring.attach(name, rank=None, wait_s=60) as batches,
+        ring.attach(name, wait_s=60) as batches,
     ):
         assert sum(len(batch["index"]) for batch in batches) == 24
     assert program.poll() is not None
-    assert name not in ring.names(SHARED_MEMORY)
+    assert name not in ring.names()
 
 
 def test_the_block_begins_when_the_ring_is_there_and_says_what_a_filler_said(packed, tmp_path):
     config = RingConfig(name=f"waited-{os.getpid()}", slots=2, producers=1, epochs=1)
     with filling(config, packed, "--batch", "8", "--size", "32"):
-        assert config.name in ring.names(SHARED_MEMORY)
+        assert config.name in ring.names()
     with (
         pytest.raises(ring.RingError, match=r"ended before it began[^$]*missing\.arrow"),
         filling(config, tmp_path / "missing.arrow"),

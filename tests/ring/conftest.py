@@ -36,7 +36,7 @@ def config(where):
     """Small; its fork server starts once for all tests."""
 
     def make(**more):
-        return RingConfig(**{"slots": 5, "producers": 2, "where": where, "wait_s": 20, **more})
+        return RingConfig(**{"slots": 5, "producers": 2, "where": where, **more})
 
     return make
 

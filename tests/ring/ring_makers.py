@@ -69,7 +69,9 @@ class Raising(Numbers):
 
     def sample(self, index, epoch):
         if (index, epoch) == (self.bad, self.bad_epoch):
-            raise ValueError("the colours are wrong")
+            error = ValueError("the colours are wrong")
+            error.add_note(f"This was sample {index}.")
+            raise error
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,13 @@ def digest(batch):
 def main(how, where, name, log, epochs, pause_s):
     """A trainer that attaches to a ring, or opens its own."""
     if how == "attach":
-        loader = ring.attach(name, where=Path(where), wait_s=60, rank=None)
+        loader = ring.attach(name, where=Path(where), wait_s=60)
     else:
         config = ring.RingConfig(
             name=name,
             slots=6,
             producers=2,
             where=Path(where),
-            wait_s=60,
         )
         loader = ring.open_ring(Numbers(), PLAN, config)
     with loader, Path(log).open("a") as file:

@@ -90,7 +90,7 @@ def test_a_filler_that_is_told_to_end_leaves_nothing(number, packed, where, caps
         assert main(["ring", "clean", "--where", str(where)]) == 0
         assert "in use and stays" in capsys.readouterr().out
         assert main(["ring", "fill", str(packed), "--where", str(where)]) == 1
-        assert f"train is there already, owned by process {program.pid}" in capsys.readouterr().err
+        assert f"train is there already, filled by process {program.pid}" in capsys.readouterr().err
         program.send_signal(number)
         out, errors = program.communicate(timeout=30)
     finally:
@@ -120,8 +120,8 @@ def test_what_a_killed_filler_left_is_shown_and_cleaned(packed, where, capsys):
     "config",
     [
         RingConfig(name="train"),
-        RingConfig(name="val", slots=9, producers=3, epochs=4, resume=False),
-        RingConfig(name="x", size_bytes=10**9, where=Path("/tmp/a b")),
+        RingConfig(name="val", slots=9, producers=3, epochs=4),
+        RingConfig(name="x", where=Path("/tmp/a b")),
     ],
 )
 def test_a_configuration_prints_its_own_command_line(config):

@@ -16,8 +16,7 @@ from ring_trainer import PLAN, digest, run
 from smallfiles import ring
 from smallfiles.ring import RingError, RingWarning
 from smallfiles.ring.channel import connect
-from smallfiles.ring.folder import path_of
-from smallfiles.ring.order import PROTOCOL
+from smallfiles.ring.folder import RingFiles
 
 
 class Program:
@@ -62,7 +61,7 @@ def programs(where, tmp_path):
             program.kill()
         program.process.close()
     for name in ring.names(where):
-        ring.remove_leftover(where, name)
+        ring.remove_leftover(name, where)
 
 
 def wait_for(condition, limit_s=60.0):
@@ -108,14 +107,14 @@ def kill_producers(count, seed, config, same, delay_s=0.002):
                     same(batch, Numbers(), PLAN, epoch, number)
                     seen += 1
                     if rng.random() < 0.3 and len(victims) < count:
-                        producers = loader._own.filler._pool._producers.values()
+                        producers = loader._own.filler._pool._producers
                         pids = [producer.process.pid for producer in list(producers)]
                         alive = [pid for pid in pids if pid not in victims]
                         time.sleep(rng.random() * delay_s)
                         if alive:
                             victims.append(rng.choice(alive))
                             os.kill(victims[-1], signal.SIGKILL)
-            wait_for(lambda: loader.status().restarts == len(victims))
+            wait_for(lambda: ring.status(loader.name, config().where).restarts == len(victims))
             epoch = loader.schedule.epoch
             for number, batch in enumerate(loader):
                 same(batch, Numbers(), PLAN, epoch, number)
@@ -272,8 +271,8 @@ def test_a_successor_that_knocks_before_the_last_words_were_heard_goes_on_behind
     os.kill(filler.pid, signal.SIGSTOP)
     last = quiet(log)[-1]
     trainer.kill()
-    successor = connect(path_of(where, "train"))
-    successor.send({"hello": "trainer", "protocol": PROTOCOL, "want": None})
+    successor = connect(RingFiles.of("train", where))
+    successor.send({"hello": "trainer", "want": None})
     os.kill(filler.pid, signal.SIGCONT)
     position = tuple(successor.receive(60)["position"])
     successor.close()
@@ -295,7 +294,7 @@ def test_a_signal_leaves_nothing(number, how, programs, where, tmp_path):
     if how == "fill":
         trainer.kill()
         if number == signal.SIGTERM:
-            ring.remove_leftover(where, "train")  # the command line of `ring fill` handles this one
+            ring.remove_leftover("train", where)  # the command line of `ring fill` handles this one
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
     assert list(where.iterdir()) == []
 

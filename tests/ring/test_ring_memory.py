@@ -34,8 +34,8 @@ def free(monkeypatch):
     return make
 
 
-def chosen(slots=None, size_bytes=None, most=1000):
-    return choose_slots(MB, Path("/dev/shm"), slots=slots, size_bytes=size_bytes, most=most)
+def chosen(slots=None, most=1000):
+    return choose_slots(MB, Path("/dev/shm"), slots, most)
 
 
 def test_what_is_not_asked_for_is_a_quarter_of_what_is_free(free):
@@ -49,13 +49,13 @@ def test_what_is_not_asked_for_is_a_quarter_of_what_is_free(free):
 
 def test_what_is_asked_for_leaves_a_margin(free):
     free(100 * MB)
-    assert chosen(slots=90) == chosen(size_bytes=90 * MB + 5) == 90
+    assert chosen(slots=90) == 90
     with pytest.raises(
         ResourceError, match=r"91 slots of 1.0 MB takes 95.4 MB of /dev/shm, where 105 MB are free"
     ):
         chosen(slots=91)
     with pytest.raises(ResourceError, match=r"at most 90 slots.* Ask for 90 slots or fewer \(--slots\)"):
-        chosen(size_bytes=95 * MB)
+        chosen(slots=95)
     free(2 * MB)
     with pytest.raises(ResourceError, match="Lower the batch size"):
         chosen()

@@ -178,12 +178,10 @@ def _ring(case: Ours, config: LoadBenchConfig) -> RingLoader:
     from smallfiles.ring import RingConfig, open_ring
 
     plan = EpochPlan(case.samples, config.batch, config.seed)
-    settings = RingConfig(
-        slots=case.workers * config.prefetch + 1, producers=case.workers, epochs=2, wait_s=60.0
-    )
-    return open_ring(
-        _maker(case, config), plan, settings, start=(0, _last_batches(plan.length(0), case.workers))
-    )
+    settings = RingConfig(slots=case.workers * config.prefetch + 1, producers=case.workers, epochs=2)
+    loader = open_ring(_maker(case, config), plan, settings)
+    loader.schedule.start_at(0, _last_batches(plan.length(0), case.workers))
+    return loader
 
 
 def _last_batches(length: int, workers: int) -> int:
