@@ -67,7 +67,6 @@ def build_parser() -> argparse.ArgumentParser:
     add("folder", type=Path, metavar="FOLDER", help="a name that is free")
     add("members", nargs="*", metavar="PATH", help="files and folders to unpack; all if there is none")
     add("--links", action="store_true", help="make symlinks too, where they stay in the folder")
-    add("--max-bytes", type=int, metavar="N", help="refuse to unpack more than this")
     _add_pack(verb("pack", "pack a folder into one image", _pack))
     add = verb("mount", "show an image as a folder until Ctrl-C, without root where FUSE is there", _mount)
     add("folder", type=Path, nargs="?", metavar="FOLDER", help="where; a temporary folder if not given")
@@ -83,12 +82,6 @@ def _add_pack(add: Callable[..., Any]) -> None:
     add("--block-bytes", type=int, default=131072, metavar="N", help="4096 to 1048576, a power of two")
     add("--fragments", action="store_true", help="put ends of files together: smaller, slow at random")
     add("--deduplicate", action="store_true", help="store equal files once")
-    add(
-        "--tool",
-        choices=("python", "mksquashfs", "gensquashfs", "libsquashfs"),
-        default="python",
-        help="who writes",
-    )
     add("--in-flight", type=int, metavar="N", help="files read at a time; found out if not given")
     add("--threads", type=int, metavar="N", help="that compress")
     add("--overwrite", action="store_true", help="replace an image of that name")
@@ -210,7 +203,6 @@ def _extract(arguments: argparse.Namespace) -> int:
         arguments.folder,
         arguments.members or None,
         symlinks=arguments.links,
-        max_bytes=arguments.max_bytes,
     )
     _report(arguments, vars(found), began, f"unpacked {found.files:,} files into {found.folder}")
     if found.long_names:
@@ -225,7 +217,7 @@ def _pack(arguments: argparse.Namespace) -> int:
     from pysquashfs.writer.folder import folder_items
 
     began = perf_counter()
-    names = ("compression", "level", "block_bytes", "fragments", "deduplicate", "tool", "in_flight")
+    names = ("compression", "level", "block_bytes", "fragments", "deduplicate", "in_flight")
     chosen = {name: getattr(arguments, name) for name in (*names, "threads", "overwrite")}
     found = pack(arguments.out, folder_items(arguments.source), **chosen)
     _report(arguments, vars(found), began, f"packed {found.files:,} files into {found.path}")

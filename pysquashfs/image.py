@@ -20,7 +20,7 @@ from pysquashfs.info import describe
 from pysquashfs.names import Names
 from pysquashfs.open_image import OpenImage
 from pysquashfs.pure import PureBackend
-from pysquashfs.reading import Order, read_many
+from pysquashfs.reading import read_many
 from pysquashfs.verify import Report, verify
 
 
@@ -144,7 +144,7 @@ class SquashFS(OpenImage):
         return self._backend().view(index)
 
     def read_many(
-        self, items: Iterable[str | os.PathLike[str] | int], *, threads: int = 1, order: Order = "disk"
+        self, items: Iterable[str | os.PathLike[str] | int], *, threads: int = 1
     ) -> builtins.list[bytes]:
         """Several files, in the order asked for.
 
@@ -154,10 +154,9 @@ class SquashFS(OpenImage):
         Args:
             items: Paths, or numbers as in `read_at`.
             threads: How many read at a time; worth it for cold or compressed data.
-            order: How they are fetched: "disk" (as stored) or "given".
         """
         rows = [self.row(item) if isinstance(item, _PATH) else self._checked(item) for item in items]
-        return read_many(self, rows, threads, order)
+        return read_many(self, rows, threads)
 
     def chunks(self, path: str | os.PathLike[str]) -> Iterator[bytes]:
         """The bytes of a file, at most a block (1 MiB) at a time: for files larger than memory."""

@@ -3,6 +3,10 @@
 The trap: what one process opened, another may not use. Every process and thread gets a back end of its
 own at its first read; the index is shared; pickling carries the path alone. Notebook 06 hands one
 object to the workers of a DataLoader.
+
+Two back ends fetch the bytes of a file: pure Python, or with libsquashfs. Both get the same `Index`, so they
+agree on what is in an image. The pure one was the faster wherever files are stored raw, and it needs nothing
+installed, so it is what `auto` stands for.
 """
 
 from __future__ import annotations
@@ -12,23 +16,32 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, TypeAlias
 
-from pysquashfs import backend as backends
 from pysquashfs import index_file
 from pysquashfs.errors import ClosedError, SquashFSError
 from pysquashfs.image_file import ImageFile
 from pysquashfs.index import Index
+from pysquashfs.pure import PureBackend
+
+Backend: TypeAlias = Literal["auto", "pure", "libsquashfs"]
+BACKENDS = ("auto", "pure", "libsquashfs")
 
 
 class OpenImage:
     """Life cycle of an image; `SquashFS` adds what one asks of it."""
 
     def __init__(
-        self, path: str | os.PathLike[str], backend: backends.Name = "auto", *, cache: bool = True
+        self, path: str | os.PathLike[str], backend: Backend = "auto", *, cache: bool = True
     ) -> None:
         self.path = Path(path)
-        self.backend = backends.choose(backend)
+        if backend not in BACKENDS:
+            raise SquashFSError(
+                f"the back end {backend!r} is not known",
+                expected=f"one of {', '.join(BACKENDS)}",
+                next_step='Use backend="auto"',
+            )
+        self.backend = "pure" if backend == "auto" else backend
         self._cache = cache
         self._closed = False
         self._forget()
@@ -63,15 +76,22 @@ class OpenImage:
             self._index = index
         return index
 
-    def _backend(self) -> backends.Backend:
+    def _backend(self) -> PureBackend:
         """The back end of this process and thread."""
         local = self._local
         if getattr(local, "pid", 0) == os.getpid():
-            found: backends.Backend = local.backend
+            found: PureBackend = local.backend
             return found
-        local.backend = backends.open_backend(self.backend, self.path, self.index)
+        local.backend = self._open_backend()
         local.pid = os.getpid()
         return self._backend()
+
+    def _open_backend(self) -> PureBackend:
+        if self.backend == "pure":
+            return PureBackend(self.path, self.index)
+        from pysquashfs.libsquashfs import LibraryBackend
+
+        return LibraryBackend(self.path, self.index)
 
     def _threads(self, count: int) -> ThreadPoolExecutor:
         """Threads of this process; they stay, since each has a back end."""

@@ -82,10 +82,6 @@ class PureBackend:
         start = self._start[row]
         return self._mapped[start : start + self._size[row]]
 
-    def close(self) -> None:
-        """Forget fragments; the file closes with the last reference to it."""
-        self._fragments.clear()
-
     def pieces(self, row: int) -> Iterator[bytes]:
         """The bytes of a file, at most one block at a time: for files larger than memory."""
         if self._flags[row] & RAW:
@@ -174,8 +170,3 @@ def _runs(sizes: list[int]) -> Iterator[range]:
         total += size
     if low < len(sizes):
         yield range(low, len(sizes))
-
-
-def open_backend(path: Path, index: Index) -> PureBackend:
-    """A back end for this process and thread."""
-    return PureBackend(path, index)

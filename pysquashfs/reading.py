@@ -8,7 +8,7 @@ a cold epoch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,29 +22,27 @@ if TYPE_CHECKING:
     from pysquashfs.open_image import OpenImage
 
 Array = npt.NDArray[Any]
-Order: TypeAlias = Literal["disk", "given"]
 MAX_THREADS = 256
 _GROUP = 64  # files that a thread reads at a time
 _NEAR_BYTES = 32 << 10  # ranges with smaller gaps are announced as one
 
 
-def read_many(image: OpenImage, rows: Sequence[int], threads: int, order: Order) -> list[bytes]:
+def read_many(image: OpenImage, rows: Sequence[int], threads: int) -> list[bytes]:
     """The files of these rows, in the order of `rows`. See `SquashFS.read_many`.
 
     Raises:
         SquashFSError: A file is damaged, or the arguments make no sense.
     """
-    if order not in ("disk", "given") or not 1 <= threads <= MAX_THREADS:
+    if not 1 <= threads <= MAX_THREADS:
         raise SquashFSError(
-            f"read_many was asked for threads={threads!r} and order={order!r}",
-            expected=f'1 to {MAX_THREADS} threads, and "disk" or "given"',
+            f"read_many was asked for {threads!r} threads",
+            expected=f"1 to {MAX_THREADS}",
             next_step="Correct the call",
         )
     wanted = np.array(list(dict.fromkeys(rows)), np.int64)
     starts, sizes = spans(image.index, wanted)
-    if order == "disk":
-        by_place = np.argsort(starts, kind="stable")
-        wanted, starts, sizes = wanted[by_place], starts[by_place], sizes[by_place]
+    by_place = np.argsort(starts, kind="stable")
+    wanted, starts, sizes = wanted[by_place], starts[by_place], sizes[by_place]
     size = min(_GROUP, -(-len(wanted) // (2 * threads))) or 1
     groups = [slice(low, low + size) for low in range(0, len(wanted), size)]
     file = ImageFile(image.path)

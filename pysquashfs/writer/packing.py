@@ -1,21 +1,16 @@
-"""Pack items into an image: the pure writer, or a tool where that is asked for."""
+"""Pack items into an image, in order."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 from pysquashfs.writer.image import ImageWriter
-from pysquashfs.writer.output import Output, aside, sync, written
+from pysquashfs.writer.output import Output, aside
 from pysquashfs.writer.settings import DEFAULT_BLOCK_BYTES, Settings, refused
 from pysquashfs.writer.sources import Item, digest_of, pieces, read_ahead
-
-Tool: TypeAlias = Literal["python", "mksquashfs", "gensquashfs", "libsquashfs"]
-TOOLS = ("python", "mksquashfs", "gensquashfs", "libsquashfs")
 
 
 @dataclass(frozen=True)
@@ -46,7 +41,6 @@ def pack(
     deduplicate: bool = False,
     threads: int | None = None,
     in_flight: int | None = None,
-    tool: Tool = "python",
     overwrite: bool = False,
 ) -> PackedImage:
     """Pack many small files into one image, in the order of `items`.
@@ -69,9 +63,6 @@ def pack(
         threads: That compress; None for all CPUs this process may use.
         in_flight: Files that are opened and read at a time. None for 8 where reading waits, and for one,
             without threads, where files are in memory.
-        tool: "python" for the writer of this package. "mksquashfs" and "gensquashfs" are run where asked,
-            with equal settings; given paths, both choose the order of the data themselves.
-            "libsquashfs" is that library (1.2 or newer, not lz4), in the order of the items.
         overwrite: Whether an image of that name may be replaced.
 
     Returns:
@@ -86,28 +77,9 @@ def pack(
         PackedImage(path=PosixPath('x.sqfs'), files=2, bytes=48213, image_bytes=53248)
     """
     settings = Settings(compression, level, block_bytes, fragments, deduplicate, threads)
-    if tool not in TOOLS:
-        raise refused(f"the tool is {tool!r}", f"one of {', '.join(TOOLS)}")
     if in_flight is not None and in_flight < 1:
         raise refused(f"the number of files in flight is {in_flight!r}", "1 or more")
     out = Path(out)
-    if tool == "python":
-        return _pack(out, items, settings, in_flight, overwrite)
-    with aside(out, overwrite=overwrite) as (_, path):
-        if tool == "libsquashfs":
-            library = import_module("pysquashfs.libsquashfs.writing")
-            files, size = library.pack_with_library(path, items, settings, in_flight)
-        else:
-            files, size = import_module("pysquashfs.tools").run(tool, path, items, settings)
-        with written(out):
-            sync(path)
-            image_bytes = path.stat().st_size
-    return PackedImage(out, files, size, image_bytes)
-
-
-def _pack(
-    out: Path, items: Iterable[Item], settings: Settings, in_flight: int | None, overwrite: bool
-) -> PackedImage:
     with aside(out, overwrite=overwrite) as (descriptor, _):
         output = Output(descriptor, out)
         with _writer(output, settings) as writer, contextlib.closing(read_ahead(items, in_flight)) as found:

@@ -31,8 +31,8 @@ import numpy as np
 import xxhash
 
 from pysquashfs import SquashFS, SquashFSError, libsquashfs, mount, pack
-from pysquashfs.backend import Name as Backend
 from pysquashfs.mounting import how_to_mount
+from pysquashfs.open_image import Backend
 from pysquashfs.writer.folder import folder_items
 from smallfiles.errors import UsageError
 from smallfiles.measure import cache as page_cache

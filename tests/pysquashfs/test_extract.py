@@ -14,8 +14,7 @@ from squashfs_peers import folder_bytes
 from squashfs_trees import content, run
 
 from pysquashfs import SquashFS, SquashFSError, layout, pack
-from pysquashfs.extract import Extracted, extract
-from pysquashfs.extract.chosen import stays_inside
+from pysquashfs.extract import Extracted, extract, stays_inside
 
 ITEMS = {
     "a/1": b"one",

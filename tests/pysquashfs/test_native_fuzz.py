@@ -3,8 +3,8 @@
 Two fuzzes. One damages the file, so that most cases end at our own checks, as for a user. The other
 damages the index behind those checks, so that the library itself meets absurd sizes and positions.
 
-Where the two back ends may differ: the library refuses blocks of zstd and xz with bytes behind their
-end, and files of a damaged index that reach beyond the image. It never gives what the other refuses.
+Where the two back ends may differ: the library refuses blocks of zstd and xz with bytes behind their end.
+It never gives what the other refuses.
 """
 
 import json

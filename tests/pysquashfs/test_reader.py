@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from squashfs_trees import LONG, RECOMMENDED, content, files_of, run
 
-from pysquashfs import SquashFS, SquashFSError, filesystem, image_file, pack
+from pysquashfs import SquashFS, SquashFSError, image_file, pack
 from pysquashfs.errors import ClosedError, ImageIndexError, MissingToolError, NotFoundError
 
 KIB = 1024
@@ -144,7 +144,7 @@ def test_a_folder_of_100_000_files_is_read(mksquashfs, tmp_path):
 
 def test_an_image_is_mapped_on_a_local_disk_only(tmp_path, monkeypatch):
     mounts = tmp_path / "mounts"
-    monkeypatch.setattr(filesystem, "_MOUNTS", mounts)
+    monkeypatch.setattr(image_file, "_MOUNTS", mounts)
     with (tmp_path / "x").open("wb") as opened:
         device = os.fstat(opened.fileno()).st_dev
         for kind, expected in (("ext4", True), ("lustre", False), ("fuse.sshfs", False), ("nfs4", False)):
@@ -152,12 +152,12 @@ def test_an_image_is_mapped_on_a_local_disk_only(tmp_path, monkeypatch):
             mounts.write_text(
                 f"1 2 0:999 / /other rw - tmpfs x rw\n36 35 {number} / /m rw shared:1 - {kind} x rw\n"
             )
-            filesystem._kind.cache_clear()
-            assert filesystem.is_local(opened.fileno()) is expected
+            image_file._kind.cache_clear()
+            assert image_file.is_local(opened.fileno()) is expected
         mounts.unlink()
-        filesystem._kind.cache_clear()
-        assert not filesystem.is_local(opened.fileno())
-    filesystem._kind.cache_clear()
+        image_file._kind.cache_clear()
+        assert not image_file.is_local(opened.fileno())
+    image_file._kind.cache_clear()
 
 
 def test_names_sort_as_bytes_and_are_found(trees, mksquashfs, tmp_path):

@@ -107,8 +107,7 @@ def kill_producers(count, seed, config, same, delay_s=0.002):
                     same(batch, Numbers(), PLAN, epoch, number)
                     seen += 1
                     if rng.random() < 0.3 and len(victims) < count:
-                        producers = loader._own.filler._pool._producers
-                        pids = [producer.process.pid for producer in list(producers)]
+                        pids = [producer.pid for producer in multiprocessing.active_children()]
                         alive = [pid for pid in pids if pid not in victims]
                         time.sleep(rng.random() * delay_s)
                         if alive:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from pysquashfs import SquashFS, libsquashfs, pack
-from pysquashfs.backend import Name as Backend
+from pysquashfs.open_image import Backend
 from smallfiles.errors import UsageError
 from smallfiles.measure.bench import Bench
 from smallfiles.measure.config import BenchConfig

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pysquashfs.backend import Name as Backend
 from pysquashfs.errors import MissingToolError, SquashFSError
+from pysquashfs.open_image import Backend
 from pysquashfs.writer.settings import DEFAULT_BLOCK_BYTES, Settings
 from smallfiles.errors import UsageError
 from smallfiles.formats.bytefile import Access

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from pysquashfs import SquashFS, layout, superblock
-from pysquashfs.backend import Name as Backend
 from pysquashfs.image_file import ImageFile
 from pysquashfs.index import RAW, Index
+from pysquashfs.open_image import Backend
 from pysquashfs.reading import spans
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.reader import BaseReader
