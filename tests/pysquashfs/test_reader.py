@@ -223,11 +223,10 @@ def test_read_many_keeps_order_and_repeats(trees, mksquashfs, tmp_path):
         asked = [*range(len(image)), *reversed(range(len(image))), image.paths[3], 0, 0]
         wanted = [image.read(item) if isinstance(item, str) else image.read_at(item) for item in asked]
         for threads in (1, 2, 8):
-            for order in ("disk", "given"):
-                assert image.read_many(asked, threads=threads, order=order) == wanted
+            assert image.read_many(asked, threads=threads) == wanted
         assert image.read_many(np.arange(4)) == wanted[:4]
         assert image.read_many([]) == []
-        for wrong in ({"threads": 0}, {"threads": 10_000}, {"order": "random"}):
+        for wrong in ({"threads": 0}, {"threads": 10_000}):
             with pytest.raises(SquashFSError, match="read_many was asked for"):
                 image.read_many([0], **wrong)
 
