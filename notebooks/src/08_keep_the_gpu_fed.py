@@ -571,7 +571,7 @@ from smallfiles.ring import RingConfig
 
 config = RingConfig(name=f"notebook-08-{os.getpid()}", slots=12, producers=2, epochs=1)
 show.command(config, "train.arrow", "--batch", "16")
-with filling(config, packed, "--batch", "16"), ring.attach(config.name, rank=None) as batches:
+with filling(config, packed, "--batch", "16"), ring.attach(config.name) as batches:
     found["ring"] = steps(batches)
 
 # %%
