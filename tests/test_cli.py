@@ -48,9 +48,9 @@ VERBS = {
     "verify": ["OUT", "--against", "--format"],
     "inspect": ["OUT", "--format"],
     "stage": [
-        *("OUT", "--to", "--where", "--keep", "--leave-bytes", "--readers", "--shards", "--rank", "--wait-s"),
+        *("OUT", "--to", "--where", "--keep", "--leave-bytes", "--shards"),
     ],
-    "unstage": ["PATH", "--where", "--force"],
+    "unstage": ["PATH", "--where"],
     "staged": ["--where", "--sweep"],
     "bench": [
         *("read", "pack", "stage", "squashfs", "decode", "load"),
@@ -72,8 +72,8 @@ TOPICS = {
         | {"--no-cap"},
     },
     "ring": {
-        "fill": {"--name", "--where", "--slots", "--bytes", "--producers"}
-        | {"--epochs", "--fresh", "--transform", "--size", "--colour", "--batch", "--seed", "--shuffle"}
+        "fill": {"--name", "--where", "--slots", "--producers"}
+        | {"--epochs", "--transform", "--size", "--colour", "--batch", "--seed", "--shuffle"}
         | {"--drop-last", "--pad", "--on-error", "--rank", "--world-size"},
         "status": {"--where"},
         "clean": {"--where"},
