@@ -76,6 +76,15 @@ def try_lock(path: Path, *, shared: bool, create: bool = True) -> int | None:
         os.close(descriptor)  # its last owner removed it: try again with a new one
 
 
+def is_held(path: Path, *, shared: bool) -> bool:
+    """Whether somebody holds a lock that excludes ours; nothing is made."""
+    descriptor = try_lock(path, shared=shared, create=False)
+    if descriptor is None:
+        return path.exists()
+    os.close(descriptor)
+    return False
+
+
 def _opened(path: Path, create: bool) -> int | None:
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0)
     while True:
@@ -347,9 +356,9 @@ def _make_private(folder: Path) -> Path:
             return folder
 
 
-def existing_folder(place: Path) -> Path | None:
+def existing_folder(place: Path, kind: str = "") -> Path | None:
     """Our own folder in `place` if it is there and safe; nothing is made or changed."""
-    folder = place / folder_name()
+    folder = place / folder_name(kind)
     try:
         _refuse_open_place(place, place.stat())
         check(folder)

@@ -58,11 +58,6 @@ class Owner:
         return f"{self.kind} {self.name.partition('=')[2] or self.name}"
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Whether it is on another machine, as storage that both see tells: its processes are not seen."""
-        return bool(self.host) and self.host != socket.gethostname() and self.boot != boot()
-
-    @property
     def _job(self) -> tuple[str, str]:
         variable, _, number = self.name.partition("=")
         return variable, number
@@ -71,8 +66,6 @@ class Owner:
         """Whether it may still need its copy; in doubt it may."""
         if self.kind == "nobody":
             return True
-        if self.is_elsewhere:
-            return self.kind != "job" or _ask_scheduler(*self._job) is not False
         if self.boot != boot():
             return False
         if self.kind == "job":

@@ -48,10 +48,7 @@ def add(verbs: Verbs) -> None:
     add("--where", default="auto", metavar="DIR", help="node-local directory; auto chooses and says why")
     add("--keep", action="store_true", help="keep the copy beyond the job, until unstage")
     add("--leave-bytes", type=int, metavar="N", help="room to leave for workers and their batches")
-    add("--readers", type=int, metavar="N", help="blocks copied at once; chosen by file system if not given")
     add("--shards", choices=("all", "rank"), default="all", help="all shards, or those of this rank")
-    add("--rank", metavar="K/N", help="rank k of n, from 0; asked from torchrun or SLURM if not given")
-    add("--wait-s", type=float, default=3600.0, metavar="S", help="how long to wait for another copier")
     parser.set_defaults(run=run)
 
 
@@ -59,24 +56,7 @@ def config_of(arguments: argparse.Namespace) -> StageConfig:
     """The configuration that a parsed command line means."""
     from smallfiles.staging import StageConfig
 
-    rank, world_size = (None, None) if arguments.rank is None else _rank(arguments.rank)
-    return StageConfig(
-        leave_bytes=arguments.leave_bytes,
-        readers=arguments.readers,
-        shards=arguments.shards,
-        rank=rank,
-        world_size=world_size,
-        wait_s=arguments.wait_s,
-    )
-
-
-def _rank(text: str) -> tuple[int, int]:
-    rank, slash, world_size = text.partition("/")
-    if not (slash and rank.isascii() and rank.isdigit() and world_size.isascii() and world_size.isdigit()):
-        raise UsageError(
-            f"the rank is {text!r}", expected="two numbers, as 0/8", next_step="Give --rank K/N, from 0"
-        )
-    return int(rank), int(world_size)
+    return StageConfig(leave_bytes=arguments.leave_bytes, shards=arguments.shards)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -35,7 +35,6 @@ def add(verbs: Verbs) -> None:
     parser.add_argument(
         "--where", type=Path, action="append", default=[], metavar="DIR", help="also look there"
     )
-    parser.add_argument("--force", action="store_true", help="forget what other jobs claim too")
     parser.set_defaults(run=run)
 
 
@@ -45,9 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.paths:
         meant = [copy for path in arguments.paths for copy in staging.copies_of(path, arguments.where)]
-        done = [staging.unstage(copy, force=arguments.force) for copy in meant]
+        done = [staging.unstage(copy) for copy in meant]
     else:
-        done = staging.unstage_all(arguments.where, force=arguments.force)
+        done = staging.unstage_all(arguments.where)
     if arguments.json:
         copies = [{"path": str(one.path), "removed": one.removed, "note": one.note} for one in done]
         print_json({"copies": copies})

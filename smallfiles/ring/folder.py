@@ -152,11 +152,7 @@ class RingFiles:
 
     def lives(self) -> bool:
         """Whether a process owns the ring."""
-        lock = locks.try_lock(self._path(_LOCK), shared=True, create=False)
-        if lock is None:
-            return self._path(_LOCK).exists()
-        os.close(lock)
-        return False
+        return locks.is_held(self._path(_LOCK), shared=True)
 
     def describe(self, description: dict[str, Any]) -> None:
         """Write what this ring is, whole or not at all."""

@@ -13,11 +13,10 @@ The trap: put that `trap` inside `$(…)` and it fires at the end of that subshe
 used. Notebook 07 teaches all of it.
 """
 
-from smallfiles.staging.config import StageConfig, Staged
+from smallfiles.staging.config import StageConfig, Staged, break_even
 from smallfiles.staging.listing import Copy, Unstaged, copies_of, listing, sweep_all, unstage, unstage_all
 from smallfiles.staging.run import stage, stage_for_job, staged
 from smallfiles.staging.transfer import stage_to
-from smallfiles.staging.worth import break_even, break_even_of_rates, break_even_text
 
 __all__ = [
     "Copy",
@@ -25,8 +24,6 @@ __all__ = [
     "Staged",
     "Unstaged",
     "break_even",
-    "break_even_of_rates",
-    "break_even_text",
     "copies_of",
     "listing",
     "stage",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,36 +20,22 @@ class StageConfig:
     Args:
         leave_bytes: Room that must stay free behind the copy, for workers and their batches; None
             leaves 1 GiB and half a GiB a CPU in memory (a quarter of the limit at most), little on disk.
-        readers: Blocks copied at once; None takes more where each read waits for a server.
         shards: All shards of a folder, or every n-th, as this rank reads them.
-        rank: This rank; None asks torchrun or SLURM.
-        world_size: Number of ranks; None asks likewise.
-        wait_s: How long to wait for another process that copies the same.
     """
 
     leave_bytes: int | None = None
-    readers: int | None = None
     shards: Shards = "all"
-    rank: int | None = None
-    world_size: int | None = None
-    wait_s: float = 3600.0
 
     def __post_init__(self) -> None:
-        if (self.leave_bytes or 0) < 0 or (self.readers is not None and self.readers < 1) or self.wait_s < 0:
+        if (self.leave_bytes or 0) < 0:
             raise UsageError(
-                f"{self.leave_bytes} bytes to leave, {self.readers} readers, {self.wait_s} s to wait",
-                expected="no negative number, and at least one reader",
-                next_step="Correct the numbers, or leave them out",
+                f"{self.leave_bytes} bytes to leave were asked for",
+                expected="0 or more",
+                next_step="Correct the number, or leave it out",
             )
         if self.shards not in ("all", "rank"):
             raise UsageError(
                 f"the shards {self.shards!r} were asked for", expected="all or rank", next_step="Choose one"
-            )
-        if (self.rank is None) != (self.world_size is None):
-            raise UsageError(
-                f"rank {self.rank} of {self.world_size} was given",
-                expected="both numbers, or none",
-                next_step="Give rank and world_size",
             )
 
     def to_cli(self, src: Path, where: str = "auto", to: Path | None = None) -> str:
@@ -57,11 +44,7 @@ class StageConfig:
         words += ["--to", str(to)] if to is not None else []
         words += ["--where", where] if where != "auto" else []
         words += ["--leave-bytes", str(self.leave_bytes)] if self.leave_bytes is not None else []
-        words += ["--readers", str(self.readers)] if self.readers is not None else []
         words += ["--shards", self.shards] if self.shards != "all" else []
-        if self.rank is not None and self.world_size is not None:
-            words += ["--rank", f"{self.rank}/{self.world_size}"]
-        words += ["--wait-s", f"{self.wait_s:g}"] if self.wait_s != StageConfig.wait_s else []
         return shlex.join(words)
 
 
@@ -101,3 +84,36 @@ class Staged:
             "bytes_per_s": round(self.rate),
             "notes": list(self.notes),
         }
+
+
+def break_even(copy_s: float, epoch_slow_s: float, epoch_staged_s: float) -> float:
+    """After how many epochs staging has paid.
+
+    An epoch that is bound by decoding is no faster from memory, and then no number of epochs pays for the
+    copy: so measure an epoch, not a raw read.
+
+    Args:
+        copy_s: Seconds of staging.
+        epoch_slow_s: Seconds of an epoch from where the data lies.
+        epoch_staged_s: Seconds of an epoch from the copy.
+
+    Returns:
+        Epochs, with a fraction; infinite if the staged epoch is not shorter.
+
+    Raises:
+        UsageError: A duration is negative or no number.
+
+    Example:
+        >>> break_even(30.0, 20.0, 5.0)
+        2.0
+    """
+    if not all(math.isfinite(seconds) and seconds >= 0 for seconds in (copy_s, epoch_slow_s, epoch_staged_s)):
+        raise UsageError(
+            f"durations of {copy_s}, {epoch_slow_s} and {epoch_staged_s} s were given",
+            expected="three finite durations, none negative",
+            next_step="Measure them again",
+        )
+    saved_s = epoch_slow_s - epoch_staged_s
+    if copy_s == 0:
+        return 0.0
+    return copy_s / saved_s if saved_s > 0 else math.inf

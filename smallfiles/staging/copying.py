@@ -67,7 +67,6 @@ class Copier:
     Args:
         output: What to copy.
         folder: Where their names are relative to; must exist.
-        readers: Blocks in flight.
         bar: Shown progress, a block at a time.
         mode: Permissions of the copies, before the umask.
         known: The hash of a block that the target holds already, or None.
@@ -78,14 +77,14 @@ class Copier:
         self,
         output: Output,
         folder: Path,
-        *,
-        readers: int,
         bar: Progress,
+        *,
         mode: int = 0o600,
         known: Known | None = None,
         note: Note | None = None,
     ) -> None:
-        self._members, self._folder, self._readers, self._bar = output.members, folder, readers, bar
+        self._members, self._folder, self._bar = output.members, folder, bar
+        self._readers = readers_for(output)
         self._mode, self._known, self._note = mode, known, note
         self._piece_bytes = _PIECE_OF_SERVERS if output.shared else PIECE_BYTES
         self._stop = threading.Event()

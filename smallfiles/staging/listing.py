@@ -7,7 +7,6 @@ the own claim and removes the copy only when nobody else has one. Notebook 07.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -15,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from smallfiles import locks
+from smallfiles import locks, machine
 from smallfiles.errors import UsageError
 from smallfiles.locks import check, existing_folder, folder_name
 from smallfiles.machine import nodelocal
 from smallfiles.owners import Owner, nobody, this_job
 from smallfiles.staging import run
+from smallfiles.staging.places import folder_kind, host_kind
 from smallfiles.staging.slots import Slot, slots, sweep
 
 State = Literal["finished", "being copied", "leftover"]
@@ -108,7 +108,7 @@ def copies_of(name: Path | str, places: Sequence[Path] = ()) -> list[Path]:
         UsageError: Nothing of that name is staged here.
     """
     path = Path(os.path.normpath(Path(name).absolute()))
-    if folder_name() in path.parent.parts:
+    if _own_folders() & set(path.parent.parts):
         return [path]
     facts = [(slot, slot.facts()) for folder in _folders(places) for slot in slots(folder)]
     known = [(slot.data / str(fact["name"]), str(fact.get("source"))) for slot, fact in facts if fact]
@@ -124,12 +124,11 @@ def copies_of(name: Path | str, places: Sequence[Path] = ()) -> list[Path]:
     return found
 
 
-def unstage(path: Path | str, *, force: bool = False) -> Unstaged:
+def unstage(path: Path | str) -> Unstaged:
     """Give back a copy; it is removed when nobody else uses it.
 
     Args:
         path: What `stage` returned.
-        force: Forget what other jobs claim too; a process that uses it now keeps it all the same.
 
     Raises:
         UsageError: The path is no staged copy of ours.
@@ -138,49 +137,51 @@ def unstage(path: Path | str, *, force: bool = False) -> Unstaged:
     slot = _slot_of(path)
     if run.give_back(path):
         return _outcome(slot, path)
-    _unhold(slot, force)
-    return _try_remove(slot, path, force)
+    _unhold(slot)
+    return _try_remove(slot, path)
 
 
-def unstage_all(places: Sequence[Path] = (), *, force: bool = False) -> list[Unstaged]:
+def unstage_all(places: Sequence[Path] = ()) -> list[Unstaged]:
     """Give back all that this job holds, and remove what the dead left.
 
     Args:
         places: More directories to look in than those that variables name.
-        force: Forget what other jobs claim too.
     """
     done = []
     for folder in _folders(places):
         for slot in slots(folder):
             facts = slot.facts()
             path = slot.data / str(facts["name"]) if facts else slot.home
-            _unhold(slot, force)
-            done.append(_try_remove(slot, path, force))
+            _unhold(slot)
+            done.append(_try_remove(slot, path))
     return done
 
 
-def _unhold(slot: Slot, force: bool) -> None:
-    for owner in (this_job(), nobody(), *(slot.holders() if force else ())):
+def _unhold(slot: Slot) -> None:
+    for owner in (this_job(), nobody()):
         slot.unhold(owner)
 
 
 def _folders(places: Sequence[Path]) -> Iterator[Path]:
     seen = set()
     for place in [*(path for _, path in nodelocal.named_directories()), *places]:
-        real = os.path.realpath(place)
-        folder = existing_folder(Path(real))
+        real = Path(os.path.realpath(place))
+        folder = existing_folder(real, folder_kind(machine.filesystem(real))) if real.is_dir() else None
         if real not in seen and folder is not None:
             yield folder
         seen.add(real)
 
 
+def _own_folders() -> set[str]:
+    return {folder_name(), folder_name(host_kind())}
+
+
 def _slot_of(path: Path) -> Slot:
     for parent in path.parents:
-        if parent.name == folder_name():
-            key = path.relative_to(parent).parts[0]
+        if parent.name in _own_folders():
             if os.path.lexists(parent):
                 check(parent)
-            return Slot(parent, key)
+            return Slot(parent, path.relative_to(parent).parts[0])
     raise UsageError(
         f"{path} is no staged copy",
         expected=f"a path that `stage` returned, in a folder {folder_name()}",
@@ -188,9 +189,9 @@ def _slot_of(path: Path) -> Slot:
     )
 
 
-def _try_remove(slot: Slot, path: Path, force: bool) -> Unstaged:
+def _try_remove(slot: Slot, path: Path) -> Unstaged:
     descriptor = locks.try_lock(slot.lock, shared=False, create=slot.home.exists())
-    if descriptor is not None and not slot.holders() and (force or not slot.is_elsewhere()):
+    if descriptor is not None and not slot.holders():
         slot.remove(descriptor)
     elif descriptor is not None:
         os.close(descriptor)
@@ -203,19 +204,16 @@ def _outcome(slot: Slot, path: Path) -> Unstaged:
     claims = ", ".join(owner.text for owner in slot.holders())
     if claims:
         return Unstaged(path, False, f"stays, since it is kept for {claims}")
-    owner = slot.owner()
-    if owner is not None and owner.is_elsewhere:
-        return Unstaged(path, False, f"stays, since {owner.host} made it; unstage it there, or with --force")
     return Unstaged(path, False, "stays until the last process that uses it has ended")
 
 
 def _described(slot: Slot) -> Copy:
     facts, owner, holders = slot.facts(), slot.owner(), slot.holders()
-    in_use, elsewhere = _is_locked(slot.lock), slot.is_elsewhere()
+    in_use = locks.is_held(slot.lock, shared=False)
     state: State = "leftover"
-    if facts is not None and (in_use or holders or elsewhere):
+    if facts is not None and (in_use or holders):
         state = "finished"
-    elif facts is None and (in_use or elsewhere):
+    elif facts is None and in_use:
         state = "being copied"
     since = float(facts["time_s"]) if facts else owner.since_s if owner else time.time()
     return Copy(
@@ -232,8 +230,6 @@ def _described(slot: Slot) -> Copy:
 def _summary(owner: Owner | None) -> str:
     if owner is None:
         return "unknown"
-    if owner.is_elsewhere:
-        return f"{owner.text} on {owner.host}"
     return f"{owner.text} ({'alive' if owner.is_alive() else 'ended'})"
 
 
@@ -245,17 +241,3 @@ def _size(folder: Path) -> int:
         except OSError:
             continue
     return total
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return False
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)

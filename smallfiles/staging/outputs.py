@@ -228,18 +228,14 @@ def _is_beside(name: str, names: set[str]) -> bool:
 def _of_rank(folder: Path, data: list[Path], config: StageConfig) -> list[Path]:
     if config.shards == "all":
         return data
-    if config.rank is None or config.world_size is None:
-        here = ranks()
-        rank, world_size = here.rank, here.world_size
-    else:
-        rank, world_size = config.rank, config.world_size
-    if not 0 <= rank < world_size <= len(data):
+    here = ranks()
+    if here.world_size > len(data):
         raise UsageError(
-            f"{folder} has {len(data):,} shards for rank {rank} of {world_size}",
+            f"{folder} has {len(data):,} shards for {here.world_size} ranks",
             expected="a shard for each rank",
             next_step="Stage all shards (--shards all), or pack smaller shards (-O max_bytes=…)",
         )
-    return data[rank::world_size]
+    return data[here.rank :: here.world_size]
 
 
 def _status(path: Path) -> os.stat_result | None:

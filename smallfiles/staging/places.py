@@ -8,12 +8,15 @@ Notebook 07.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import socket
 from pathlib import Path
 
 from smallfiles import machine
 from smallfiles.errors import ResourceError, UsageError
 from smallfiles.machine import nodelocal
+from smallfiles.machine.filesystems import FileSystem
 from smallfiles.machine.nodelocal import NodeLocal
 from smallfiles.progress import bytes_text
 from smallfiles.staging.config import StageConfig
@@ -67,6 +70,16 @@ def _asked_for(path: Path) -> NodeLocal:
             next_step="Choose another place with --where, or leave it out",
         )
     return nodelocal.node_local(path)
+
+
+def host_kind() -> str:
+    """What distinguishes this machine's folder on storage that others see too."""
+    return f"{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]}-"
+
+
+def folder_kind(found: FileSystem) -> str:
+    """Where machines share the storage, each has its own folder: none sees the others' processes."""
+    return host_kind() if found.shared else ""
 
 
 def _rank(place: NodeLocal) -> int:

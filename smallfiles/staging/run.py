@@ -1,23 +1,27 @@
 """Stage: one process of a node copies, verifies and publishes; all others wait and use it.
 
 The trap: eight ranks that each look for room, find it, and copy at once fill the memory eight times.
-So the lock comes first: only who holds it looks for room. Notebook 07.
+So the lock comes first: only who holds it looks for room.
+
+Copies go when the process that uses them goes: at exit and on signals. A handler that is there already (a
+training that saves its state on SIGTERM and reads on) stays in charge, and the exit that follows cleans up.
+What a `kill -9` leaves, the next job removes. Notebook 07.
 """
 
 from __future__ import annotations
 
-import hashlib
+import atexit
+import contextlib
 import os
 import random
-import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from smallfiles import locks
+from smallfiles import locks, signals
 from smallfiles.digests import ContentDigest, sidecar
 from smallfiles.errors import ResourceError
 from smallfiles.formats.output import writing
@@ -25,13 +29,14 @@ from smallfiles.locks import private_folder
 from smallfiles.machine.nodelocal import NodeLocal
 from smallfiles.owners import nobody, this_job
 from smallfiles.progress import progress
-from smallfiles.staging import lifetime, outputs, places
+from smallfiles.staging import outputs, places
 from smallfiles.staging.config import StageConfig, Staged
-from smallfiles.staging.copying import Copier, blocks_of, readers_for
+from smallfiles.staging.copying import Copier, blocks_of
 from smallfiles.staging.outputs import Output
 from smallfiles.staging.slots import Slot, sweep
 
 _SHORTEST_S, _LONGEST_S = 0.005, 0.1
+_MOST_WAIT_S = 3600.0
 _MIB = 1 << 20
 UNVERIFIED = "not verified against a digest, since none lies beside the source; computed while copying"
 
@@ -58,7 +63,7 @@ def stage(src: Path | str, where: str | Path = "auto", *, config: StageConfig | 
     Args:
         src: A packed file or a folder of shards.
         where: `auto`, or a directory of this node.
-        config: Room to leave, readers, whose shards.
+        config: Room to leave, whose shards.
 
     Returns:
         The copy; give its `path` to `smallfiles.formats.open`. It goes with the last process that uses
@@ -126,7 +131,7 @@ def _give_back(path: Path, use: _Use) -> None:
         remaining.remove(use)
         if not remaining:
             _uses.pop(path, None)
-        if lifetime.leave(use.descriptor):
+        if _leave(use.descriptor):
             use.slot.leave(use.descriptor)
 
 
@@ -156,26 +161,19 @@ def _stage(src: Path, where: str | Path, config: StageConfig) -> tuple[Staged, _
 
 
 def _stage_at(place: NodeLocal, output: Output, config: StageConfig) -> _Use:
-    folder = private_folder(place.path)
-    slot = Slot(folder, _key(place, output))
+    folder = private_folder(place.path, places.folder_kind(place.filesystem))
+    slot = Slot(folder, output.key)
     sweep(folder, spare=slot.key)
-    until = time.monotonic() + config.wait_s
+    until = time.monotonic() + _MOST_WAIT_S
     while True:
         descriptor, finished = _acquire(slot, output, until)
         copy_s = 0.0 if finished else _copy(slot, descriptor, place, output, config)
-        lifetime.enter(descriptor, partial(slot.leave, descriptor), inherited=True)
+        _enter(descriptor, partial(slot.leave, descriptor), inherited=True)
         locks.share(descriptor)
         if locks.names(slot.lock, descriptor) and slot.facts() is not None:
             return _Use(slot, descriptor, finished, copy_s)
-        lifetime.leave(descriptor)
+        _leave(descriptor)
         os.close(descriptor)  # somebody swept it in the moment between two locks
-
-
-def _key(place: NodeLocal, output: Output) -> str:
-    """Name of the copy; where machines share the storage, each has its own, as it would on its own."""
-    if not place.filesystem.shared:
-        return output.key
-    return f"{output.key}-{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]}"
 
 
 def _acquire(slot: Slot, output: Output, until: float) -> tuple[int, bool]:
@@ -193,7 +191,7 @@ def _acquire(slot: Slot, output: Output, until: float) -> tuple[int, bool]:
                 raise ResourceError(
                     f"{who} has been copying {output.name} to {slot.folder} for too long",
                     expected="it to finish in the time that this one waits",
-                    next_step="See what it does with: smallfiles staged; or wait longer (--wait-s)",
+                    next_step="See what it does with: smallfiles staged",
                 )
             time.sleep(random.uniform(pause_s / 2, pause_s))
             pause_s = min(pause_s * 1.5, _LONGEST_S)
@@ -234,15 +232,14 @@ def _copy(slot: Slot, descriptor: int, place: NodeLocal, output: Output, config:
             copier.stop()
         slot.remove(descriptor)
 
-    lifetime.enter(descriptor, abandon, inherited=False)
+    _enter(descriptor, abandon, inherited=False)
     try:
         slot.begin()  # clears half copies first: they take room
         places.check_room(place, output, config)
         started = time.perf_counter()
-        readers = config.readers or readers_for(output)
         count = len(blocks_of(output.members))
         with progress(count, f"stage {output.name}", unit="blocks") as bar:
-            copier = Copier(output, slot.copying, readers=readers, bar=bar)
+            copier = Copier(output, slot.copying, bar)
             stoppers.append(copier)
             copier.run()
         names = [member.name for member in output.members] + computed_digests(copier, output, slot.copying)
@@ -250,7 +247,7 @@ def _copy(slot: Slot, descriptor: int, place: NodeLocal, output: Output, config:
         facts = {"name": output.name, "source": str(output.source)}
         slot.publish(names, {**facts, "bytes": output.bytes, "verified": output.has_digests})
     except BaseException:
-        if lifetime.leave(descriptor):
+        if _leave(descriptor):
             abandon()
         raise
     return copy_s
@@ -266,3 +263,56 @@ def computed_digests(copier: Copier, output: Output, folder: Path) -> list[str]:
                 ContentDigest(member.bytes, tuple(hashes[n] for n in range(len(hashes)))).save(beside)
             written.append(str(beside.relative_to(folder)))
     return written
+
+
+_held: dict[int, tuple[int, bool, Callable[[], object]]] = {}
+"""By descriptor of the lock: who took it, whether forked children keep it, how it is given back."""
+
+_ready = False
+
+
+def _enter(descriptor: int, give_back: Callable[[], object], *, inherited: bool) -> None:
+    """Have `give_back` called when this process ends, unless `_leave` is called before.
+
+    Args:
+        descriptor: The open lock, which names the entry.
+        give_back: Must not wait for long, and not fail.
+        inherited: Whether forked children keep the lock: they use a finished copy, but they do not
+            make one.
+    """
+    global _ready
+    if not _ready:
+        atexit.register(give_back_all)
+        os.register_at_fork(after_in_child=_in_child)
+        _ready = True
+    _held[descriptor] = (os.getpid(), inherited, give_back)
+    signals.add(give_back_all)
+
+
+def _leave(descriptor: int) -> bool:
+    """Forget an entry; whether it was there (False in a forked child, which owns nothing)."""
+    found = _held.pop(descriptor, None)
+    if not _held:
+        signals.remove(give_back_all)
+    return found is not None and found[0] == os.getpid()
+
+
+def give_back_all() -> None:
+    """Give back everything that this process took."""
+    while _held:
+        _, (pid, _, give_back) = _held.popitem()
+        if pid == os.getpid():
+            with contextlib.suppress(Exception):  # the next one must still be given back
+                give_back()
+
+
+def _in_child() -> None:
+    """A forked worker reads what its parent staged and must not remove it when it ends.
+
+    The descriptor of a shared lock stays open: the copy is in use while a worker lives. That of an
+    exclusive one is closed, or a worker would keep others waiting after its parent was killed.
+    """
+    while _held:
+        descriptor, (_, inherited, _) = _held.popitem()
+        if not inherited:
+            os.close(descriptor)

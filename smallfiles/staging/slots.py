@@ -107,7 +107,7 @@ class Slot:
         """What the marker says, if the copy is finished and its files are as they were then."""
         try:
             record = json.loads(self.marker.read_text(encoding="utf-8"))
-            if record["boot"] != this_process().boot and not self.is_elsewhere():
+            if record["boot"] != this_process().boot:
                 return None  # never synced: a power cut may have emptied it
             for name, (size, mtime_ns) in record["files"].items():
                 found = (self.data / name).lstat()
@@ -120,11 +120,6 @@ class Slot:
     def owner(self) -> Owner | None:
         """Who makes or made the copy, as far as it is written."""
         return _owner(self.home / "owner.json")
-
-    def is_elsewhere(self) -> bool:
-        """Whether another machine made it, on storage that both see: it is not ours to take away."""
-        owner = self.owner()
-        return owner is not None and owner.is_elsewhere
 
     def hold(self, owner: Owner) -> None:
         """Keep the copy for a job; the lock must be shared by us, so that nobody removes it now."""
@@ -216,7 +211,7 @@ def sweep(folder: Path, spare: str = "") -> list[str]:
         descriptor = locks.try_lock(slot.lock, shared=False)
         if descriptor is None:
             continue
-        if slot.holders() or slot.is_elsewhere():
+        if slot.holders():
             os.close(descriptor)
         else:
             slot.remove(descriptor)

@@ -16,14 +16,14 @@ import time
 from pathlib import Path
 
 from smallfiles import machine
-from smallfiles.atomic import Draft, bytes_and_files_of, drafted, sweep
+from smallfiles.atomic import Draft, bytes_and_files_of, check_room, drafted, sweep
 from smallfiles.digests import ContentDigest, sidecar
-from smallfiles.errors import OutputExistsError, ResourceError, UsageError
+from smallfiles.errors import OutputExistsError, UsageError
 from smallfiles.formats.output import writing
 from smallfiles.progress import bytes_text, progress
 from smallfiles.staging import outputs
 from smallfiles.staging.config import StageConfig, Staged
-from smallfiles.staging.copying import Block, Copier, blocks_of, readers_for
+from smallfiles.staging.copying import Block, Copier, blocks_of
 from smallfiles.staging.outputs import Member, Output
 from smallfiles.staging.run import UNVERIFIED, computed_digests
 
@@ -37,7 +37,7 @@ def stage_to(src: Path | str, folder: Path | str, *, config: StageConfig | None 
     Args:
         src: A packed file or a folder of shards.
         folder: Where to put it, on scratch; made if it is not there.
-        config: Readers, and whose shards.
+        config: Whose shards.
 
     Returns:
         The copy, `reused` if it was there already.
@@ -59,10 +59,10 @@ def stage_to(src: Path | str, folder: Path | str, *, config: StageConfig | None 
         return _reused(output, out, started)
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-    _check_room(output, out)
+    check_room(out, output.bytes - bytes_and_files_of(out)[0], len(output.members) + _INODES_TO_LEAVE)
     try:
         with drafted(out, "staging") as draft, writing(out):
-            kept = _copy(output, draft, config)
+            kept = _copy(output, draft)
             draft.publish()
     except OutputExistsError:
         if _is_there(output, out):  # another run has just finished it
@@ -114,25 +114,7 @@ def _same_digest(member: Member, copy: Path) -> bool:
     return beside.is_file() and ContentDigest.load(beside) == member.digest
 
 
-def _check_room(output: Output, out: Path) -> None:
-    found = machine.filesystem(out.parent)
-    inodes = len(output.members) + _INODES_TO_LEAVE
-    if found.inodes_free is not None and found.inodes_free < inodes:
-        raise ResourceError(
-            f"{out.parent} has room for {found.inodes_free:,} more files",
-            expected=f"{inodes:,}",
-            next_step="Remove what is not needed there (df -i, or your site's quota command, tells)",
-        )
-    grown, _ = bytes_and_files_of(out)
-    if found.free_bytes + grown < output.bytes:
-        raise ResourceError(
-            f"{out.parent} has {bytes_text(found.free_bytes)} free",
-            expected=f"{bytes_text(output.bytes)} for {output.name}",
-            next_step="Free some (df -h, or your site's quota command, tells), or choose another folder",
-        )
-
-
-def _copy(output: Output, draft: Draft, config: StageConfig) -> int:
+def _copy(output: Output, draft: Draft) -> int:
     """Copy into the folder aside; bytes that an earlier run had copied."""
     journal = draft.records / "journal"
     held = _resumable(journal, output.key)
@@ -150,9 +132,8 @@ def _copy(output: Output, draft: Draft, config: StageConfig) -> int:
             return held.get((block.member, block.number))
 
         count = len(blocks_of(output.members))
-        readers = config.readers or readers_for(output)
         with progress(count, f"stage {output.name}", unit="blocks") as bar:
-            copier = Copier(output, draft.data, readers=readers, bar=bar, mode=0o666, known=known, note=note)
+            copier = Copier(output, draft.data, bar, mode=0o666, known=known, note=note)
             copier.run()
     for member in output.members:  # as rsync does: equal size and time then mean equal bytes
         os.utime(copier.target(member), ns=(member.seen[3], member.seen[3]))

@@ -12,7 +12,7 @@ from staging_tools import names, packed
 from smallfiles import locks
 from smallfiles.cli import main
 from smallfiles.machine import nodelocal
-from smallfiles.staging import lifetime
+from smallfiles.staging import run
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 def nothing_in_shared_memory() -> Iterator[None]:
     before = {path.name for path in Path("/dev/shm").glob(f"{locks.PREFIX}*")}
     yield
-    lifetime.give_back_all()
+    run.give_back_all()
     mine = Path("/dev/shm") / locks.folder_name()
     assert mine.name in before or not mine.exists()
 
@@ -35,7 +35,7 @@ def node(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "node"
     place.mkdir()
     yield place
-    lifetime.give_back_all()
+    run.give_back_all()
     assert names(place) == []
 
 

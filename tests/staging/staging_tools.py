@@ -67,9 +67,9 @@ def forked(work: Callable[[], int | None]) -> int:
     code = 99
     try:
         code = work() or 0
-        from smallfiles.staging import lifetime
+        from smallfiles.staging import run
 
-        lifetime.give_back_all()  # what atexit does in a process of its own
+        run.give_back_all()  # what atexit does in a process of its own
     except BaseException as error:
         print(f"child: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
     finally:

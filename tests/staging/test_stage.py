@@ -17,7 +17,7 @@ from smallfiles.cli.stage import config_of
 from smallfiles.errors import DamagedFileError, FormatError, SourceError, UsageError
 from smallfiles.slowfs import SlowConfig
 from smallfiles.slowfs.delays import CHARGED
-from smallfiles.staging import StageConfig, lifetime, outputs
+from smallfiles.staging import StageConfig, outputs, run
 
 
 def test_a_copy_is_equal_private_and_goes_with_its_block(source: Path, node: Path) -> None:
@@ -133,35 +133,32 @@ def test_a_copy_that_somebody_changed_is_not_reused(source: Path, node: Path) ->
     copy = staging.stage(source, node, config=ROOMY)
     copy.path.chmod(0o600)
     copy.path.write_bytes(b"scribble")
-    lifetime.give_back_all()
+    run.give_back_all()
     with staging.staged(source, node, config=ROOMY) as again:
         assert not again.reused and again.path.read_bytes() == source.read_bytes()
 
 
-def test_all_shards_or_those_of_a_rank(tmp_path: Path, node: Path) -> None:
+def test_a_folder_of_shards_is_copied_with_what_lies_beside_it(tmp_path: Path, node: Path) -> None:
     folder = shards(tmp_path / "train.tars")
     (tmp_path / "train.tars.faults.json").write_text("{}")
     with staging.staged(folder, node, config=ROOMY) as copy:
         assert names(copy.path) == names(folder)
         assert (copy.path.parent / "train.tars.faults.json").exists()
+
+
+def test_a_rank_copies_its_own_shards_as_its_launcher_counts_them(
+    tmp_path: Path, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shards(tmp_path / "train.tars")
+    monkeypatch.setenv("WORLD_SIZE", "3")
     for rank in (0, 1, 2):
-        config = StageConfig(leave_bytes=0, shards="rank", rank=rank, world_size=3)
-        with staging.staged(folder, node, config=config) as copy:
+        monkeypatch.setenv("RANK", str(rank))
+        with staging.staged(folder, node, config=StageConfig(leave_bytes=0, shards="rank")) as copy:
             found = {name for name in names(copy.path) if name.endswith(".tar")}
             assert found == {f"shard-{n:06d}.tar" for n in range(rank, 4, 3)}
             assert len(names(copy.path)) == 3 * len(found)
-
-
-def test_the_rank_is_asked_from_the_launcher(
-    tmp_path: Path, node: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = shards(tmp_path / "train.tars", 3)
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with staging.staged(folder, node, config=StageConfig(leave_bytes=0, shards="rank")) as copy:
-        assert [n for n in names(copy.path) if n.endswith(".tar")] == ["shard-000001.tar"]
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(UsageError, match="3 shards for rank 1 of 4"):
+    monkeypatch.setenv("WORLD_SIZE", "5")
+    with pytest.raises(UsageError, match="4 shards for 5 ranks"):
         staging.stage(folder, node, config=StageConfig(leave_bytes=0, shards="rank"))
 
 
@@ -249,7 +246,7 @@ def test_a_forked_worker_that_ends_takes_nothing_away(source: Path, node: Path) 
 
 
 def test_the_configuration_prints_its_command_line(tmp_path: Path) -> None:
-    config = StageConfig(5, 3, "rank", 1, 4, 60.0)
+    config = StageConfig(5, "rank")
     words = shlex.split(config.to_cli(tmp_path / "a b.arrow", "/dev/shm"))[1:]
     arguments = parse(words)
     assert config_of(arguments) == config
@@ -257,9 +254,7 @@ def test_the_configuration_prints_its_command_line(tmp_path: Path) -> None:
     assert config_of(parse(shlex.split(StageConfig().to_cli(Path("x.h5")))[1:])) == StageConfig()
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"leave_bytes": -1}, {"readers": 0}, {"shards": "some"}, {"rank": 1}, {"wait_s": -1.0}]
-)
+@pytest.mark.parametrize("wrong", [{"leave_bytes": -1}, {"shards": "some"}])
 def test_a_configuration_that_makes_no_sense_is_refused(wrong: dict) -> None:
     with pytest.raises(UsageError):
         StageConfig(**wrong)

@@ -78,7 +78,7 @@ def test_too_little_room_is_told_before_the_first_byte(
 @needs_mount
 def test_a_full_scratch_keeps_what_was_copied_for_the_next_run(source: Path, tmp_path: Path) -> None:
     program = (
-        "import sys, smallfiles.staging.transfer as t; t._check_room = lambda *words: None\n"
+        "import sys, smallfiles.staging.transfer as t; t.check_room = lambda *words: None\n"
         "from smallfiles.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     done = on_small_disk(tmp_path, "size=6m", program, "stage", source, "--to", tmp_path / "small")

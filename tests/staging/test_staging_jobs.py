@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from staging_tools import ROOMY, cli, exit_code, forked, names, packed
+from staging_tools import ROOMY, exit_code, forked, names, packed
 
 from smallfiles import owners, staging
 from smallfiles.cli import main
@@ -160,22 +160,6 @@ def test_keep_outlives_everybody_until_it_is_unstaged(source: Path, node: Path, 
     assert "removed" in command("unstage", path).stderr and names(node) == []
 
 
-def test_force_forgets_other_jobs_but_not_a_process_that_reads(
-    source: Path, node: Path, command: Command
-) -> None:
-    sleeper = subprocess.Popen(["sleep", "60"], env=in_job("903"))
-    try:
-        command("stage", source, "--where", node, "--leave-bytes", 0, job="903")
-        with staging.staged(source, node, config=ROOMY) as copy:
-            assert "stays, since it is kept for job 903" in cli("unstage", copy.path).stderr
-            assert "until the last process" in cli("unstage", "--force", copy.path).stderr
-            assert copy.path.exists()
-        assert names(node) == []
-    finally:
-        sleeper.kill()
-        sleeper.wait()
-
-
 def test_unstage_as_json_and_a_wrong_path(source: Path, node: Path, command: Command) -> None:
     path = command("stage", source, "--where", node, "--leave-bytes", 0).stdout.strip()
     record = json.loads(command("unstage", path, "--json").stdout)
@@ -206,7 +190,6 @@ def test_a_heavy_copy_on_a_login_node_is_warned_of(
 
 def test_flags_that_contradict_are_a_sentence(source: Path, tmp_path: Path) -> None:
     assert main(["stage", str(source), "--to", str(tmp_path / "x"), "--keep"]) == 2
-    assert main(["stage", str(source), "--rank", "3"]) == 2
 
 
 def test_several_outputs_are_staged_beside_each_other(source: Path, node: Path, tmp_path: Path) -> None:

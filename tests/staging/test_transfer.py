@@ -172,7 +172,7 @@ def test_too_little_room_is_told_before_the_first_byte(
     import dataclasses
 
     real = machine.filesystem
-    for lack, word in (({"free_bytes": MIB}, "1.0 MB free"), ({"inodes_free": 5}, "5 more files")):
+    for lack, word in (({"free_bytes": MIB}, "1.0 MB free"), ({"inodes_free": 5}, "5 inodes free")):
         monkeypatch.setattr(
             machine, "filesystem", lambda path, lack=lack: dataclasses.replace(real(path), **lack)
         )
