@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from helpers.kernel import CHECKOUT
-from helpers.plans import CLASSES, Wanted
+from helpers.plans import CLASSES
 from smallfiles import locks
 from smallfiles.errors import BusyError, OutputExistsError, ResourceError
 
@@ -43,11 +43,11 @@ def _own_folder() -> Path:
     return Path(work).expanduser().absolute() / "course_data"
 
 
-def find_or_make(wanted: Wanted, count: int, folder: Path) -> tuple[Path, float]:
+def find_or_make(layout: str, count: int, folder: Path) -> tuple[Path, float]:
     """The data set in the cache, made now if it is not there yet.
 
     Args:
-        wanted: Which one.
+        layout: What it looks like on disk.
         count: How many images.
         folder: The cache.
 
@@ -57,24 +57,22 @@ def find_or_make(wanted: Wanted, count: int, folder: Path) -> tuple[Path, float]
     Raises:
         ResourceError: The cache cannot be written to, or there is no room.
     """
-    path = folder / wanted.folder_name(count)
+    path = folder / f"{layout}-{count}"
     for place in _places(path):
         if place.is_dir():  # needs no lock and no right to write: a teacher may have prepared it
             return place, 0.0
     with _writable(folder):
-        return _made(wanted, count, path)
+        return _made(layout, count, path)
 
 
-def _made(wanted: Wanted, count: int, path: Path) -> tuple[Path, float]:
+def _made(layout: str, count: int, path: Path) -> tuple[Path, float]:
     """Make it, or wait for another kernel that is at it already."""
     from smallfiles.sources import synthetic
 
     give_up = time.monotonic() + LOCK_WAIT_S
     while not path.is_dir():
         try:
-            return path, synthetic.make(
-                path, wanted.layout, count=count, classes=CLASSES, odd=wanted.odd
-            ).seconds
+            return path, synthetic.make(path, layout, count=count, classes=CLASSES).seconds
         except OutputExistsError:
             break
         except BusyError as error:

@@ -41,7 +41,6 @@ class MachineReport:
         memory_limit_bytes: Memory that this process and its siblings may use.
         memory_present_bytes: Memory of the node.
         places: The file systems at hand, the one of the data first.
-        folder: Where the data lie.
     """
 
     cpus_usable: int
@@ -49,7 +48,6 @@ class MachineReport:
     memory_limit_bytes: int
     memory_present_bytes: int
     places: tuple[Place, ...]
-    folder: Path
 
     def to_cli(self, *folders: str) -> str:
         """The command that looks at the same things in a job."""
@@ -96,7 +94,6 @@ def describe(folder: Path) -> MachineReport:
                 (str(SHARED_MEMORY), SHARED_MEMORY),
             ]
         ),
-        folder=folder,
     )
 
 

@@ -20,28 +20,6 @@ CLASSES = 10
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A data set that a notebook reads.
-
-    Args:
-        layout: One of `smallfiles.sources.synthetic.LAYOUTS`.
-        odd: Whether odd but readable files shall be among the images.
-    """
-
-    layout: str
-    odd: bool = False
-
-    @property
-    def captions(self) -> bool:
-        """Whether its targets are captions."""
-        return self.layout == "flickr30k"
-
-    def folder_name(self, count: int) -> str:
-        """The name of its folder in the cache."""
-        return f"{self.layout}-{'odd-' if self.odd else ''}{count}"
-
-
-@dataclass(frozen=True)
 class Plan:
     """What a notebook takes.
 
@@ -49,41 +27,42 @@ class Plan:
         title: As in its first heading.
         minutes: To read and run it.
         seconds: Of computing at the small size on two cores, data not counted.
-        wants: Its data sets, the most important first.
+        wants: The layouts of its data sets (`smallfiles.sources.synthetic.LAYOUTS`), the main one first.
         small: Images in each data set at the small size.
     """
 
     title: str
     minutes: int
     seconds: int
-    wants: tuple[Wanted, ...] = ()
+    wants: tuple[str, ...] = ()
     small: int = COUNTS["small"]
 
-
-FOLDER, PREPARED, FLICKR = Wanted("folder"), Wanted("prepared"), Wanted("flickr30k")
-KAGGLE, OFFICIAL = Wanted("kaggle"), Wanted("official")
 
 PLANS: dict[str, Plan] = {
     "00": Plan("Start here", minutes=15, seconds=10),
     "ex00": Plan("Exercise 00", minutes=5, seconds=1),
-    "01": Plan("Count the cost of small files", minutes=30, seconds=40, wants=(FOLDER,)),
-    "ex01": Plan("Exercise 01", minutes=20, seconds=10, wants=(FOLDER,)),
-    "02": Plan("Describe a dataset with a JSON manifest", 30, 8, (PREPARED, KAGGLE, OFFICIAL, FLICKR)),
-    "ex02": Plan("Exercise 02", minutes=20, seconds=2, wants=(OFFICIAL,)),
-    "03": Plan("Pack samples into Arrow", minutes=30, seconds=20, wants=(FOLDER, FLICKR)),
-    "ex03": Plan("Exercise 03", minutes=40, seconds=8, wants=(FLICKR,)),
-    "04": Plan("Pack samples into HDF5", minutes=30, seconds=30, wants=(FOLDER,)),
-    "ex04": Plan("Exercise 04", minutes=30, seconds=5, wants=(FOLDER,)),
-    "05": Plan("Shard a dataset into tar files", minutes=40, seconds=35, wants=(FOLDER, OFFICIAL, FLICKR)),
-    "ex05": Plan("Exercise 05", minutes=30, seconds=10, wants=(FOLDER,)),
-    "06": Plan("Read a squashfs image without mounting it", minutes=35, seconds=45, wants=(FOLDER,)),
-    "ex06": Plan("Exercise 06", minutes=30, seconds=10, wants=(FOLDER,)),
-    "07": Plan("Stage data to /dev/shm", minutes=35, seconds=45, wants=(FOLDER,)),
-    "ex07": Plan("Exercise 07", minutes=40, seconds=5, wants=(FOLDER,)),
-    "08": Plan("Keep the GPU fed", minutes=40, seconds=50, wants=(FOLDER,), small=240),
-    "ex08": Plan("Exercise 08", minutes=40, seconds=12, wants=(FOLDER,), small=240),
-    "10": Plan("Run it on many nodes", minutes=35, seconds=35, wants=(FOLDER,)),
-    "ex10": Plan("Exercise 10", minutes=40, seconds=8, wants=(FOLDER,)),
+    "01": Plan("Count the cost of small files", minutes=30, seconds=40, wants=("folder",)),
+    "ex01": Plan("Exercise 01", minutes=20, seconds=10, wants=("folder",)),
+    "02": Plan(
+        "Describe a dataset with a JSON manifest", 30, 8, ("prepared", "kaggle", "official", "flickr30k")
+    ),
+    "ex02": Plan("Exercise 02", minutes=20, seconds=2, wants=("official",)),
+    "03": Plan("Pack samples into Arrow", minutes=30, seconds=20, wants=("folder", "flickr30k")),
+    "ex03": Plan("Exercise 03", minutes=40, seconds=8, wants=("flickr30k",)),
+    "04": Plan("Pack samples into HDF5", minutes=30, seconds=30, wants=("folder",)),
+    "ex04": Plan("Exercise 04", minutes=30, seconds=5, wants=("folder",)),
+    "05": Plan(
+        "Shard a dataset into tar files", minutes=40, seconds=35, wants=("folder", "official", "flickr30k")
+    ),
+    "ex05": Plan("Exercise 05", minutes=30, seconds=10, wants=("folder",)),
+    "06": Plan("Read a squashfs image without mounting it", minutes=35, seconds=45, wants=("folder",)),
+    "ex06": Plan("Exercise 06", minutes=30, seconds=10, wants=("folder",)),
+    "07": Plan("Stage data to /dev/shm", minutes=35, seconds=45, wants=("folder",)),
+    "ex07": Plan("Exercise 07", minutes=40, seconds=5, wants=("folder",)),
+    "08": Plan("Keep the GPU fed", minutes=40, seconds=50, wants=("folder",), small=240),
+    "ex08": Plan("Exercise 08", minutes=40, seconds=12, wants=("folder",), small=240),
+    "10": Plan("Run it on many nodes", minutes=35, seconds=35, wants=("folder",)),
+    "ex10": Plan("Exercise 10", minutes=40, seconds=8, wants=("folder",)),
 }
 
 

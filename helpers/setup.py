@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from helpers import cache
-from helpers.plans import Plan, Wanted, count_of, plan_of
+from helpers.plans import Plan, count_of, plan_of
 from smallfiles.errors import UsageError
 
 if TYPE_CHECKING:
@@ -154,45 +153,26 @@ def _data(plan: Plan, count: int, folder: Path) -> dict[str, DataSet]:
     """Synthetic sets, and the participant's own in place of those that it can stand for."""
     own = os.environ.get("COURSE_DATA")
     if not own or not plan.wants:
-        return {wanted.layout: _synthetic(wanted, count, folder) for wanted in plan.wants}
-    real = _Real(Path(own).expanduser().absolute(), count)
-    chosen = {w.layout: real.data if real.stands_for(w) else _synthetic(w, count, folder) for w in plan.wants}
-    if real.data not in chosen.values():
+        return {layout: _synthetic(layout, count, folder) for layout in plan.wants}
+    from smallfiles import sources
+
+    path = Path(own).expanduser().absolute()
+    manifest = sources.load(path).manifest
+    kind = manifest.target_kind
+    real = DataSet("real", path, min(count, len(manifest)))
+    fits = {layout: (kind == "captions") == (layout == "flickr30k") for layout in plan.wants}
+    if not any(fits.values()):
         raise UsageError(
-            f"COURSE_DATA={own} has {'captions' if real.captions else 'labels'}",
-            expected=f"{'labels' if real.captions else 'captions'}, which this notebook is about",
+            f"COURSE_DATA={own} has {kind}" + "s" * (kind == "label"),
+            expected=f"{'labels' if kind == 'captions' else 'captions'}, which this notebook is about",
             next_step="Name another data set, or unset it (%env COURSE_DATA=) to use a synthetic one",
         )
-    return chosen
+    return {layout: real if fits[layout] else _synthetic(layout, count, folder) for layout in plan.wants}
 
 
-def _synthetic(wanted: Wanted, count: int, folder: Path) -> DataSet:
-    path, made_s = cache.find_or_make(wanted, count, folder)
-    return DataSet(wanted.layout, path, count, made_s)
-
-
-class _Real:
-    """A participant's own data set, looked at once."""
-
-    def __init__(self, path: Path, count: int) -> None:
-        self.path, self._count = path, count
-
-    @cached_property
-    def _source(self) -> Source:
-        from smallfiles import sources
-
-        return sources.load(self.path)
-
-    @property
-    def captions(self) -> bool:
-        return self._source.manifest.target_kind == "captions"
-
-    @cached_property
-    def data(self) -> DataSet:
-        return DataSet("real", self.path, min(self._count, len(self._source.manifest)))
-
-    def stands_for(self, wanted: Wanted) -> bool:
-        return wanted.captions == self.captions
+def _synthetic(layout: str, count: int, folder: Path) -> DataSet:
+    path, made_s = cache.find_or_make(layout, count, folder)
+    return DataSet(layout, path, count, made_s)
 
 
 def sampled(source: Source, count: int) -> Source:

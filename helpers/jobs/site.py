@@ -44,13 +44,11 @@ class Site:
 
     Args:
         name: Of its file.
-        values: What the file, the personal file and the environment say.
         environment: Everything that bash had after reading the files: what `sbatch` is started with.
         personal: Where the personal values belong.
     """
 
     name: str
-    values: Mapping[str, str]
     environment: Mapping[str, str]
     personal: Path
 
@@ -121,7 +119,7 @@ def load(root: Path, name: str, environment: Mapping[str, str] | None = None) ->
     after = _sourced(path, personal, before)
     changed = {key: text for key, text in after.items() if before.get(key) != text}
     _refuse_unknown(path, changed)
-    return Site(name, {key: after[key] for key in _KNOWN if key in after}, after, personal)
+    return Site(name, after, personal)
 
 
 def _sourced(path: Path, personal: Path, before: Mapping[str, str]) -> dict[str, str]:

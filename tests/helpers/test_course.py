@@ -65,9 +65,9 @@ def test_two_kernels_that_start_at_once_make_the_data_once(course_folder):
 
 
 def test_data_that_a_teacher_prepared_is_found_in_a_folder_that_cannot_be_written(course_folder, monkeypatch):
-    made, _ = cache.find_or_make(plans.FOLDER, 20, course_folder)
+    made, _ = cache.find_or_make("folder", 20, course_folder)
     monkeypatch.setattr(cache, "_writable", lambda folder: pytest.fail("wrote to it"))
-    assert cache.find_or_make(plans.FOLDER, 20, course_folder) == (made, 0.0)
+    assert cache.find_or_make("folder", 20, course_folder) == (made, 0.0)
 
 
 def test_a_cache_that_cannot_be_written_is_a_sentence_with_the_line_to_run(tmp_path, monkeypatch):
@@ -92,7 +92,7 @@ def test_a_full_disk_is_a_sentence(monkeypatch):
 
     monkeypatch.setattr(os, "statvfs", full)
     with pytest.raises(ResourceError, match="free"):
-        cache.find_or_make(plans.FOLDER, 20, cache.cache_folder())
+        cache.find_or_make("folder", 20, cache.cache_folder())
 
 
 def test_a_lock_that_is_never_let_go_is_a_sentence(course_folder, monkeypatch):
@@ -104,7 +104,7 @@ def test_a_lock_that_is_never_let_go_is_a_sentence(course_folder, monkeypatch):
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         other.stdout.readline()
         with pytest.raises(ResourceError, match="Shut Down All Kernels"):
-            cache.find_or_make(plans.FOLDER, 20, course_folder)
+            cache.find_or_make("folder", 20, course_folder)
         other.stdin.close()
 
 
@@ -113,7 +113,7 @@ def test_a_file_system_without_locks_still_gets_its_data(course_folder, monkeypa
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    made, seconds = cache.find_or_make(plans.FOLDER, 20, course_folder)
+    made, seconds = cache.find_or_make("folder", 20, course_folder)
     assert made.is_dir() and seconds > 0
 
 
@@ -178,7 +178,7 @@ def test_a_larger_size_is_told_to_take_longer(tmp_path):
 def test_every_plan_names_layouts_that_exist():
     from smallfiles.sources import synthetic
 
-    wanted = {w.layout for plan in plans.PLANS.values() for w in plan.wants}
+    wanted = {layout for plan in plans.PLANS.values() for layout in plan.wants}
     assert wanted <= set(synthetic.LAYOUTS)
 
 

@@ -16,7 +16,7 @@ def disk(kind="lustre", free=10**12, inodes_free=2_000_000, inodes_total=4_000_0
 
 
 def picture(*places, cpus=(4, 128)):
-    return MachineReport(*cpus, 10**10, 10**11, places or (Place("data", disk()),), Path())
+    return MachineReport(*cpus, 10**10, 10**11, places or (Place("data", disk()),))
 
 
 def test_this_machine_is_drawn_with_its_own_numbers(tmp_path):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from helpers import cache, plans
+from helpers import cache
 
 
 @pytest.fixture
@@ -84,9 +84,9 @@ def test_in_a_course_of_others_one_writes_to_ones_work_folder_or_home(read_only,
 
 def test_data_prepared_in_a_course_of_others_is_found(read_only, tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "CHECKOUT", tmp_path / "shared")
-    prepared = tmp_path / "shared" / "course_data" / plans.FOLDER.folder_name(20)
+    prepared = tmp_path / "shared" / "course_data" / "folder-20"
     prepared.mkdir(parents=True)
-    assert cache.find_or_make(plans.FOLDER, 20, tmp_path / "mine") == (prepared, 0.0)
+    assert cache.find_or_make("folder", 20, tmp_path / "mine") == (prepared, 0.0)
 
 
 def test_scratch_is_one_s_own_where_the_data_of_a_teacher_can_only_be_read(read_only, tmp_path, monkeypatch):
