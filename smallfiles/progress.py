@@ -182,4 +182,6 @@ def _in_notebook() -> bool:
     """Whether a Jupyter kernel runs us, without importing IPython for the question."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
-    return shell is not None and hasattr(shell, "kernel")
+    forks = sys.modules.get("multiprocessing")  # a forked child cannot reach the page
+    child = forks is not None and forks.parent_process() is not None
+    return shell is not None and hasattr(shell, "kernel") and not child

@@ -168,3 +168,24 @@ def test_bytes_are_told_as_people_say_them(count, text):
 )
 def test_durations_are_told_as_people_say_them(seconds, text):
     assert duration_text(seconds) == text
+
+
+def test_a_forked_child_of_a_kernel_shows_no_widget(monkeypatch, capfd):
+    """It cannot reach the page, and its attempt to would be a warning for each step."""
+    import multiprocessing
+    import sys
+    import types
+
+    def show():
+        with progress(2, "copying") as shown:
+            shown.advance()
+
+    asked = []
+    shell = types.SimpleNamespace(kernel=True)
+    fake = types.SimpleNamespace(get_ipython=lambda: shell)
+    monkeypatch.setitem(sys.modules, "IPython", fake)
+    monkeypatch.setattr("smallfiles.progress._Bar", lambda *_: asked.append(1) or pytest.fail("a widget"))
+    child = multiprocessing.get_context("fork").Process(target=show)
+    child.start()
+    child.join(20)
+    assert child.exitcode == 0, capfd.readouterr().err

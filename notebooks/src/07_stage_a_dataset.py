@@ -1,13 +1,13 @@
 # %% [markdown] id="top"
 # # 07 · Stage data to /dev/shm
 #
-# **Minutes** 35 · **Machine** any Linux computer, two CPUs do · **Needs** nothing · **Data** 400 synthetic images
+# **Minutes** 35 · **Machine** any Linux computer, two CPUs are enough · **Needs** nothing · **Data** 400 synthetic images
 #
 # A packed file on a parallel file system is read again in every epoch, by every rank, while others read theirs. A node
 # has storage of its own: a disk, or memory that looks like a folder. To *stage* is to copy the file there first.
 #
-# It is a cheap gain, and a place where jobs easily break each other. A laptop's disk is too fast to feel the gain, so
-# this notebook reads through `slowfs`, a folder whose slowness is ours to choose. It says so where it does.
+# It is an easy gain, and a place where jobs easily break each other. A laptop's disk is too fast to feel the gain, so
+# this notebook reads through `slowfs`, a folder whose slowness we choose.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -21,9 +21,9 @@
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - find node-local storage, and say what the job may fill,
-# - stage a file once a node, verified, from Python and from a job script,
-# - compute the number of epochs from which staging pays, and say when it never does,
+# - find node-local storage, and say how much your job may fill,
+# - stage a file once per node, verified, from Python and from a job script,
+# - compute the number of epochs after which staging pays, and say when it never does,
 # - leave nothing behind, and remove what a killed job left.
 
 # %% [markdown] id="setup"
@@ -32,275 +32,451 @@
 # %% id="start"
 import sys
 
-sys.path.append("..")  # finds the course's package, whatever the kernel
-from helpers import show, start
+sys.path.append("..")
+from helpers import figures, show, start
 
 setup = start("07")
 
-# %% [markdown] id="place"
+# %%
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from smallfiles import formats, measure, staging
+from smallfiles.pack import PackConfig, pack
+from smallfiles.progress import bytes_text
+
+# %%
+source = setup.source()
+packed = setup.scratch / "train.arrow"
+if not packed.exists():
+    pack(source, packed, PackConfig(verify="none"))
+size = packed.stat().st_size
+
+# %% [markdown] id="place" tags=["core"]
 # ## 1 · Find the place
 #
-# Sites give node-local storage many names. A variable may be missing, or lead to a folder that all nodes share.
-# `SMALLFILES_NODE_LOCAL` is ours: set it where your site has yet another name. `/dev/shm` is on nearly every Linux
+# Sites give node-local storage many names. A variable may be unset, or lead to a folder that all nodes share.
+# `SMALLFILES_NODE_LOCAL` is ours: set it where your site uses yet another name. `/dev/shm` exists on nearly every Linux
 # machine: a folder whose files live in memory.
 #
 # > **Predict.** Which of these are set here? And how much of `/dev/shm` may you fill: all that `df` calls free?
 
 # %%
-from helpers.experiments import nb07 as staged
+from smallfiles.machine import nodelocal
 
-print(staged.named_table())
+for variable, path in nodelocal.named_directories():
+    problem = nodelocal.problem_of(path)
+    place = nodelocal.node_local(path) if not problem else None
+    free, mine = (bytes_text(n) for n in (place.filesystem.free_bytes, place.free_bytes)) if place else "--"
+    print(f"{variable or path}: {problem or f'{place.filesystem.kind}, {free} free, this job may fill {mine}'}")
+print("not set:", *(name for name in nodelocal.VARIABLES if name not in os.environ))
 
 # %% [markdown]
 # The last number is the smaller of two: what is free in the folder, and what the memory limit of your job leaves. On most
-# clusters a file in `/dev/shm` counts as memory of the job that wrote it. Let us see that: a file of 268 MB (256 MiB) is
-# written there for a moment, five times.
-#
-# > **Predict.** Does the kernel count the file as memory? And for whom: for this job, or for the machine only?
+# clusters a file in `/dev/shm` counts as memory of the job that wrote it. Let us see that with a file of 256 MiB.
 
 # %%
-price = staged.price_of_memory()
-show.say(price.finding if price else "There is no memory to write to here, or too little.")
+from smallfiles.machine.nodelocal import memory_headroom_bytes
+
+
+def memory_of_files():
+    """Memory that holds files, as the kernel counts it for this machine."""
+    line = next(line for line in open("/proc/meminfo") if line.startswith("Shmem:"))
+    return 1024 * int(line.split()[1])
+
+
+# %%
+shm = nodelocal.node_local(nodelocal.SHARED_MEMORY)
+count = min(256, shm.free_bytes // (4 << 20))  # MiB
+before = memory_of_files(), memory_headroom_bytes()
+trial = Path(shm.path, f"smallfiles-trial-{os.getpid()}")
+trial.write_bytes(bytes(1 << 20) * count)
+after = memory_of_files(), memory_headroom_bytes()
+trial.unlink()
+print(f"a file of {count} MiB: files take {(after[0] - before[0]) >> 20} MiB more memory,")
+print(f"and this job may fill {(before[1] - after[1]) >> 20} MiB less (others use memory too)")
 
 # %% [markdown]
-# So the copy competes with the loader: its workers need memory for images and batches, and they send each other batches
+# So the copy competes with the loader: its workers need memory for images and batches, and send each other batches
 # through `/dev/shm` too. When it is full, a worker dies with a *bus error*
-# ([pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)). `stage` therefore asks how much must stay free.
+# ([pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)). `stage` therefore keeps some room free.
 #
-# Now stage something. We pack the images into one file, since staging a million small ones would cost a million opens.
+# Some sites give each job a *private* `/dev/shm` (in Slurm: `job_container/tmpfs`). Then two jobs on a node cannot share a
+# copy, a shell that you open on the node by `ssh` does not see it, and all of it vanishes with the job. Others share it, and
+# what a job leaves stays until somebody removes it.
+#
+# Now stage the packed file. (A million small files would cost a million opens: pack first.)
 
 # %%
-from helpers.experiments.nb05.place import fresh_folder
-from smallfiles.pack import PackConfig, pack
+import atexit
+import tempfile
 
-packed = pack(setup.source(), fresh_folder(setup.scratch) / "train.arrow", PackConfig(verify="none")).path
-place, note = staged.place_for(packed, 8 * packed.stat().st_size, setup.scratch)
-if note:
-    show.say(note)
+from smallfiles.staging import places
+
+candidates, _ = places.candidates(places.AUTO, packed)
+roomy = [place.path for place in candidates if place.free_bytes > 8 * size + (512 << 20)]
+here = Path(tempfile.mkdtemp(prefix="smallfiles-notebook-", dir=roomy[0] if roomy else setup.scratch))
+_ = atexit.register(shutil.rmtree, here, ignore_errors=True)
 
 # %%
-from smallfiles import staging
-
 config = staging.StageConfig(leave_bytes=256 << 20)  # room for workers; left out, it is chosen for you
-with staging.staged(packed, place, config=config) as copy:
-    show.say(f"`{copy.path}`")
-    for sentence in copy.notes:
-        show.say(f"`stage`: {sentence}.")
+with staging.staged(packed, here, config=config) as copy:
+    print(copy.path.relative_to(here))
+    print(*copy.notes, sep="\n")
 
 # %% [markdown]
-# The folder is named after your user number, and only you may enter it: `/dev/shm` is shared by all users of the node.
-# The long name in the path stands for the content. The same file under two paths is one copy, and a file that was packed
-# again is another.
+# Only you may enter the folder, since `/dev/shm` is shared by all users of the node. The long name in the path stands for
+# the content: the same file under two paths is one copy.
 
-# %% [markdown] id="rates"
+# %% [markdown] id="rates" tags=["optional"]
 # ## 2 · Measure the copy
 #
-# Three ways bring the same images to memory: `dd` with the packed file, our `stage`, and `cp -r` with the images as
-# small files. `stage` also hashes each block, and compares it with the digest that was taken while packing. First all
-# from a warm cache, then from a `slowfs` that takes 2 ms for each look-up and open.
+# Three ways bring the same images to memory: `dd` with the packed file, `stage`, and `cp -r` with the small files.
+# `stage` also hashes each block and compares it with the digest taken while packing. First from a warm page cache, then
+# from a `slowfs` that takes 2 ms for each look-up, open and read request.
 #
-# > **Predict.** Order the three by speed, with a warm cache and from slow storage. What does the hashing cost?
+# > **Predict.** Order the three by speed, warm and from slow storage. How many times as fast is `stage` as `cp -r` from slow
+# > storage?
 
 # %%
-from smallfiles.measure import BenchConfig
-from smallfiles.measure.staging import bench_staging
-from smallfiles.errors import SmallfilesError
+guess = 3  # change me: from slow storage, stage is so many times as fast as cp -r
 
-config_of_runs = BenchConfig(repeats=4, count=setup.count, caches=("warm",))
-copies, from_slow = (), ()
-try:
-    measured = bench_staging(setup.path(), config_of_runs)
-    copies, from_slow = measured.records[:3], measured.records[3:]
-    print(*measured.notes, sep="\n", end="")
-except SmallfilesError as error:
-    show.say(f"Not measured here: *{error}*")
 
 # %%
-from helpers.figures import alt_text, throughput
+def by_dd(file):
+    subprocess.run(["dd", f"if={file}", f"of={here / 'dd'}", "bs=4M", "status=none"], check=True)
+    return size >> 20
 
-if copies:
-    show.figure(throughput(copies), alt=alt_text(copies))
+
+def by_stage(file):
+    with staging.staged(file, here, config=config):
+        return size >> 20
+
+
+def by_cp(folder):
+    subprocess.run(["cp", "-r", folder, here / "files"], check=True)
+    return size >> 20
+
 
 # %%
-from smallfiles.measure import ratio
+def clean():
+    shutil.rmtree(here / "files", ignore_errors=True)
+    (here / "dd").unlink(missing_ok=True)
 
 
-def compare(records):
-    for other in records[::2]:
-        speed = ratio(records[1], other)
-        told = f"**{speed.median:.2f}** times the speed of `{other.name}` (middle half of the runs"
-        show.say(f"`stage` reaches {told}: {speed.lower:.2f} to {speed.upper:.2f}).")
+# %%
+from functools import partial
 
 
-compare(copies)
+def compare(file, folder):
+    ways = {"cp -r, small files": partial(by_cp, folder)}
+    ways |= {"dd, one file": partial(by_dd, file), "stage, one file": partial(by_stage, file)}
+    found = measure.compare(ways, rounds=4, unit="MiB", before=clean)
+    clean()
+    return found
+
+
+warm = compare(packed, source.root)
+title = f"Warm: stage has {warm.times('stage, one file', 'dd, one file').median:.2f} times the speed of dd"
+show.figure(figures.bars(warm, title, note="warm page cache"))
 
 # %% [markdown]
-# `dd` reads and writes with one thread, and checks nothing. `stage` has several readers, and each hashes a piece while it
-# is still in the processor's cache. A file of some megabytes also shows what `stage` does once: looking for room, taking
-# a lock, publishing. With gigabytes this no longer counts. And `cp -r` has it easy: it opens files that are in memory.
-# No job finds a million of them there. The same from the slow storage:
+# `dd` reads and writes with one thread and checks nothing. `stage` has several readers, and each hashes a piece while it
+# is still in the processor's cache. And `cp -r` has it easy here: no job finds a million files in memory. The same
+# from slow storage:
 
 # %%
-if from_slow:
-    show.figure(throughput(from_slow), alt=alt_text(from_slow))
-compare(from_slow)
+from smallfiles.slowfs import SlowConfig, open_slow
+
+latency = SlowConfig(latency_s=0.002)
+with open_slow(packed.parent, latency) as slow_packed, open_slow(source.root, latency) as slow_files:
+    if slow_packed.how == "fuse":
+        slow = compare(slow_packed / packed.name, slow_files.path)
+        gain = slow.times("stage, one file", "cp -r, small files").median
+        title = f"From slow storage, one packed file is copied {gain:.0f} times as fast as small files"
+        small = slow.spread("cp -r, small files").median
+        show.figure(figures.bars(slow, title, note="2 ms per operation", guess=guess * small))
+    else:
+        show.say(slow_packed.summary)
 
 # %% [markdown]
-# Now each small file costs a look-up and an open, and the packed file costs a few. That is what packing buys, before
-# anything is staged.
+# Each small file costs a look-up and an open; the packed file costs a few. That is what packing buys before anything is
+# staged. `stage` may be slower than `dd` here: it also reads the digest beside the file, which is one more look-up and open,
+# and it asks for size and time before and after. With 40 MB these few operations of 2 ms are a good part of the time; with
+# gigabytes they are not, and its parallel readers win.
 #
-# Why check at all? Copies fail rarely, but a job does not notice. We flip one bit in the middle of the source, as a
+# Why check at all? Copies rarely fail, but nobody notices when they do. We flip one bit in the middle of the source, as a
 # failing disk would.
 #
 # > **Predict.** Which of the two will notice, `cp` or `stage`?
 
 # %%
-import shutil
-import subprocess
-
 from smallfiles import digests
+from smallfiles.errors import SmallfilesError
 
-broken = fresh_folder(setup.scratch) / "train.arrow"
+# %%
+broken = Path(tempfile.mkdtemp(dir=setup.scratch)) / packed.name
 for path in (packed, digests.sidecar(packed)):
     shutil.copyfile(path, broken.with_name(path.name))
 with broken.open("r+b") as file:
-    file.seek(broken.stat().st_size // 2)
+    file.seek(size // 2)
     byte = file.read(1)[0]
-    file.seek(-1, 1)
+    file.seek(-1, os.SEEK_CUR)
     file.write(bytes([byte ^ 1]))
-
 # %%
-done = subprocess.run(["cp", broken, broken.with_name("copied")], check=False)
-show.say(f"`cp` ended with code **{done.returncode}**.")
+print("cp ends with code", subprocess.run(["cp", broken, broken.with_name("copied")], check=False).returncode)
 try:
-    with staging.staged(broken, place, config=config):
-        show.say("`stage` noticed nothing.")
+    by_stage(broken)
 except SmallfilesError as error:
-    show.say(f"`stage`: *{error}*")
+    print(f"stage: {error.got}")
+
+# %% [markdown] id="once" tags=["core"]
+# ## 3 · Copy once per node
+#
+# A node with eight GPUs runs eight ranks, and all start with the same line: stage, then train. What if each simply copies?
+# Below, *lock, look, copy aside, rename*:
+
+
+# %%
+import fcntl
+
+
+def each_for_itself(source, rank):
+    shutil.copyfile(source, here / f"copy {rank} of train.arrow")
+    return "copies"
+
+
+# %%
+def once_per_node(source, rank):
+    target, part = here / "train.arrow", here / "train.arrow.part"
+    with open(here / "train.arrow.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # lock: sleeps until nobody else holds it
+        if target.exists():  # look: somebody was here before
+            return "waits"
+        shutil.copyfile(source, part)  # copy aside, under another name
+        os.replace(part, target)  # rename: there in full, or not at all
+        return "copies"
+
 
 # %% [markdown]
-# Nothing was published: a copy appears under its name when its last block is verified, by a rename. Before that, no other
-# process can mistake it for a copy.
-
-# %% [markdown] id="once"
-# ## 3 · Copy once a node
+# Four processes call one of these at the same moment. The storage delivers 100 MB per second.
 #
-# A node with eight GPUs runs eight ranks, and all start with the same line: stage, then train. Here four processes call
-# `stage` at the same moment. The source is seen through `slowfs`: 100 MB per second, 2 ms for each open.
-#
-# > **Predict.** How many of the four copy? How long do the others take?
+# > **Predict.** When does the last rank have its copy, with the first function and with the second? How much memory do the
+# > copies take?
 
 # %%
-from smallfiles import slowfs
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 
-storage = slowfs.SlowConfig(latency_s=0.002, servers=8, bandwidth_bytes_s=100e6)
-together = staged.measure_together(packed, place, storage)
+fork = multiprocessing.get_context("fork")
+
+
+def timed(work, source, rank):
+    began = time.monotonic()
+    did = work(source, rank)
+    return began, time.monotonic(), did
+
 
 # %%
-from helpers.figures import staging as draw
-
-show.figure(draw.timeline(together), alt=together.alt_text)
+storage = SlowConfig(latency_s=0.002, servers=8, bandwidth_bytes_s=100e6)
+rows, last, memory = {}, {}, {}
+with open_slow(packed.parent, storage) as slow, ProcessPoolExecutor(4, mp_context=fork) as pool:
+    file = slow / packed.name if slow.how == "fuse" else packed
+    for name, work in {"each": each_for_itself, "once": once_per_node}.items():
+        first = time.monotonic()
+        ranks = [pool.submit(timed, work, file, rank) for rank in range(4)]
+        for rank, (began, ended, did) in enumerate(run.result() for run in ranks):
+            rows[f"{name}, rank {rank}"] = [(began - first, ended - first, did)]
+        last[name] = time.monotonic() - first
+        memory[name] = sum(path.stat().st_size for path in here.glob("*train.arrow"))
+        for path in here.glob("*train.arrow"):
+            path.unlink()
 
 # %%
-show.say(together.traffic)
+each, once = (f"{bytes_text(memory[name])} after {last[name]:.1f} s" for name in ("each", "once"))
+title = f"Four copies take {each}, one copy for all {once}"
+show.figure(figures.timeline(rows, title, note="storage of 100 MB per second"))
 
 # %% [markdown]
-# A *lock* does this: the kernel gives it to one process, and the others sleep until it is free. Who gets it looks first
-# whether a finished copy is there. The lock comes before the question "is there room?", or eight ranks would each find
-# room, and fill the memory eight times.
+# The times may be alike: ranks of one node that read the same file at once often share the kernel's cache, so the storage
+# delivers it about once. The memory is not shared. On four nodes, or later in time, the storage delivers it each time.
+#
+# The kernel gives the lock to one process, and the others sleep until it is free. Then they look, and find the copy. The
+# lock also comes before the question "is there room?", or eight ranks would each find room, and fill the memory eight times.
 #
 # ![Two nodes with four ranks each. On each node one rank copies train.arrow from the parallel file system to /dev/shm; the others wait, then all read the copy.](pictures/stage_once_a_node.svg)
 #
 # *One rank per node copies; the others wait for the lock and find the copy finished.*
 #
 # Locks have a second virtue: the kernel takes them back when their holder dies. A lock *file*, which programs create and
-# remove, stays for ever when its owner is killed.
+# remove, stays forever when its owner is killed. And a file copied under its final name looks complete while it is not.
 #
-# With large sets, each rank can stage its own shards only: `--shards rank`.
+# `stage` does these four steps, verifies, and keeps the copy as long as anybody uses it. With large sets, each rank can
+# stage its own shards only: `--shards rank`.
 
-# %% [markdown] id="epochs"
+# %% [markdown] id="epochs" tags=["core"]
 # ## 4 · Count the epochs
 #
-# The copy takes time before the first image arrives. It pays when the epochs have saved that time. So we measure four
-# things, in five rounds, with one reader: an epoch from small files, an epoch from the packed file, both on the slow
-# storage; staging; and an epoch from the copy. Each epoch reads all images in random order.
-#
-# > **Predict.** After how many epochs has staging paid: half an epoch, one, three?
+# The copy takes time before the first image arrives. It pays when the epochs have saved that time. So measure four
+# things with one reader: an epoch from small files, an epoch from the packed file, both on the slow storage; staging; and
+# an epoch from the copy. Each epoch reads all images in random order.
 
 # %%
-source = setup.source()
-epochs = staged.measure_epochs(source, source.root, packed, place, storage)
-if epochs.note:
-    show.say(epochs.note)
+import numpy as np
+
+order = np.random.default_rng(0).permutation(len(source.manifest))
+paths = source.manifest.paths.to_pylist()
+
 
 # %%
-show.figure(draw.totals(epochs), alt=epochs.alt_text)
+def epoch(path):
+    reader = formats.open(path)
+    for index in order:
+        bytes(reader.read(index))
+    reader.close()
+
+
+def epoch_of_files(folder):
+    for index in order:
+        (folder / paths[index]).read_bytes()
+
+
+# %%
+def copy_and_give_back(path, to):
+    with staging.staged(path, to, config=config):
+        pass
+
+
+# %% [markdown]
+# > **Predict.** After how many epochs has staging paid, compared with reading the packed file there: half an epoch, one, three?
+
+# %%
+guess = 3  # change me: staging has paid after so many epochs
+with (
+    open_slow(source.root, storage) as slow_files,
+    open_slow(packed.parent, storage) as slow_packed,
+    staging.staged(packed, here, config=config) as copy,
+):
+    mounted = slow_packed.how == "fuse"
+    file, folder = (slow_packed / packed.name, slow_files.path) if mounted else (packed, source.root)
+    elsewhere = Path(tempfile.mkdtemp(dir=here))
+    parts = {"small files": lambda: epoch_of_files(folder), "packed file": lambda: epoch(file)}
+    parts |= {"staged copy": lambda: epoch(copy.path)}
+    parts |= {"copying": lambda: copy_and_give_back(file, elsewhere)}
+    found = measure.compare(parts, rounds=3)
+seconds = {name: found.seconds(name) for name in parts}
+print({name: f"{value:.2f} s" for name, value in seconds.items()}, "" if mounted else slow_packed.summary)
+
+# %%
+saved = seconds["packed file"] - seconds["staged copy"]
+paid = seconds["copying"] / saved if saved > 0 else float("inf")
+shown = range(min(20, max(4, int(2 * min(paid, 20)))) + 1)
+lines = {
+    "packed file, read there": {n: n * seconds["packed file"] for n in shown},
+    "staged first": {n: seconds["copying"] + n * seconds["staged copy"] for n in shown},
+}
+# %%
+title = f"Staging has paid after {paid:.2f} epochs" if saved > 0 else "Here the copy never pays: it is not faster"
+marks = {"has paid": paid} if paid < shown[-1] else None
+axes = {"x": "epochs read", "y": "seconds since the start"}
+show.figure(figures.lines(lines, title, **axes, guess=guess, marks=marks, note="slopes: medians"))
 
 # %% [markdown]
 # The staged line begins with the copy; its slope is an epoch from this node. A copy reads each byte once, as an epoch
-# does, so one would expect the lines to meet near one epoch, whatever the bandwidth. They meet earlier if the copy reads
-# in a better order than the epoch, or with more readers; later if an epoch from this node is not quick either. And the
-# small files?
+# does, so expect the lines to meet near one epoch, whatever the bandwidth. They meet earlier if the copy reads
+# with more readers than the epoch; later if an epoch from this node is not fast either. And the small files?
 
 # %%
-against_files = epochs.crossing("small files")
-if against_files is None:
-    show.say("Against small files the copy never paid here.")
-else:
-    show.say(f"Against small files it has paid after **{against_files.median:.2f} epochs**.")
+saved = seconds["small files"] - seconds["staged copy"]
+print(f"compared with small files: after {seconds['copying'] / saved:.2f} epochs" if saved > 0 else "never")
 
 # %% [markdown]
 # Not so fast: an epoch that is read is not an epoch that is trained. While the GPU computes, the loader reads ahead. If
-# training needs longer than reading, the storage is hidden behind it.
+# training takes longer than reading, the storage is hidden behind it.
 #
 # > **Predict.** Training alone takes as long as reading from the slow storage. When has staging paid?
 
 # %%
-print(staged.bound_table(epochs))
+for share in (0.0, 0.5, 0.9, 1.0):
+    training = share * seconds["packed file"]  # an epoch cannot be shorter than this
+    saved = max(training, seconds["packed file"]) - max(training, seconds["staged copy"])
+    when = f"after {seconds['copying'] / saved:.1f} epochs" if saved > 0 else "never"
+    print(f"training needs {training:.2f} s per epoch: staging has paid {when}")
 
 # %% [markdown]
-# So measure an epoch of your training, not a raw read. Two more reasons can decide. The kernel keeps files that were read
-# in free memory, the *page cache*: a set that fits may come from there in the second epoch, without any staging, until
-# somebody needs the memory. And with staging your job loads the shared storage once, not in every epoch. That helps the
-# others on the cluster even if it does not help you.
+# So measure an epoch of your training, not a raw read. Two more reasons can decide. A set that fits into the *page cache*
+# may come from there in the second epoch, without any staging, until somebody needs the memory. And with staging your job
+# loads the shared storage once, not in every epoch, which helps the others on the cluster.
 
-# %% [markdown] id="clean"
+# %% [markdown] id="clean" tags=["core"]
 # ## 5 · Clean up, also when killed
 #
 # Memory that a job leaves in `/dev/shm` is missing for every later job on the node. So a copy goes with the last process
-# that uses it. Three things can come in between: the program ends early; the scheduler sends SIGTERM, as before a time
-# limit; or SIGKILL, on which no program can act.
-#
-# Next, child processes that copy, or use a copy, are ended by both signals. Then another process stages the same file.
-#
-# > **Predict.** In which cases is something left? What does the next `stage` do with it?
+# that uses it. Two signals can come in between: SIGTERM, as before a time
+# limit, and SIGKILL, which no program can catch. Here a process that copies, and one that uses a copy, are ended by both.
 
 # %%
-ended = staged.measure_killed(packed, place, storage)
-for one in ended:
-    print(one.summary)
+import signal
+
+
+def stage_and_use(file, ready):
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # forget what Jupyter does at SIGTERM
+    staging.stage(file, victims, config=config)
+    ready.set()
+    time.sleep(60)
+
+
+def left_behind():
+    return [one for one in staging.listing([victims]) if one.bytes and victims in one.path.parents]
+
 
 # %%
-left = sorted({one.signal for one in ended if one.left_bytes})
-show.say(f"Something was left by: **{', '.join(left) or 'none of them'}**.")
-stayed = sum(one.after_bytes for one in ended)
-show.say(f"After the next `stage` had given back its copy, **{stayed:,} bytes** were left.")
+def end(file, moment, number):
+    """What one process leaves when this signal meets it, and what the next one finds."""
+    ready = fork.Event()
+    process = fork.Process(target=stage_and_use, args=(file, ready))
+    process.start()
+    while not (ready.is_set() if moment == "using" else ready.is_set() or any(one.bytes > 1 << 20 for one in left_behind())):
+        time.sleep(0.002)
+    os.kill(process.pid, number)
+    process.join()
+    left = ", ".join(f"{bytes_text(one.bytes)} ({one.state})" for one in left_behind()) or "nothing"
+    with staging.staged(packed, victims, config=config) as copy:
+        found = "was used" if copy.reused else "was not used"
+    return f"left {left}, which {found} by the next"
+
+
+# %% [markdown]
+# > **Predict.** In which of the four cases is something left? What does the next `stage` do with it?
+
+# %%
+victims = Path(tempfile.mkdtemp(dir=here))
+with open_slow(packed.parent, storage) as slow:
+    file = slow / packed.name if slow.how == "fuse" else packed
+    for moment in ("copying", "using"):
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            told = end(file if moment == "copying" else packed, moment, number)
+            print(f"{number.name} while {moment}: {told}")
+print(f"in the end: {sum(one.bytes for one in left_behind())} bytes")
 
 # %% [markdown]
 # On SIGTERM a handler removes the copy, and then lets the signal do its work. After SIGKILL the lock is free and
 # the files are there: that is how the next process knows that their owner is dead. It removes half a copy, and uses a
-# whole one.
-#
-# What lies on this node now, from you?
+# whole one. What else is on this node from you?
 
 # %%
-found = staging.listing()
-for one in found:
-    print(one.path.name, one.state, one.owner)
-show.say(f"**{len(found)}** staged copies of yours are on this node.")
+shutil.rmtree(here)
+print(*(f"{one.path.name} {one.state} {one.owner}" for one in staging.listing()), sep="\n")
+print(f"{len(staging.listing())} staged copies of yours are on this node.")
 
 # %% [markdown] id="tiers"
 # ## Storage of a centre, tier by tier
+#
+# <details>
+# <summary>Optional: from the archive to scratch, before the job</summary>
 #
 # A centre has several storages, and data moves between them before a job starts:
 #
@@ -310,20 +486,17 @@ show.say(f"**{len(found)}** staged copies of yours are on this node.")
 # - *Node-local* storage is yours for the time of the job.
 #
 # So there is a staging before staging: from the archive to scratch, on a node that sees both. It takes long and is
-# interrupted often, so `stage --to` notes each block that it copied, and goes on where it ended. On Lustre it spreads a
-# large file over several servers (*striping*), so that many nodes read it at full speed; small files are better off on one.
-
-# %%
-target = fresh_folder(setup.scratch)
-for _ in range(2):
-    there = staging.stage_to(packed, target)
-    show.say(f"{'Was there already' if there.reused else 'Copied'}, {there.seconds:.2f} s.")
+# interrupted often, so `smallfiles stage --to` notes each block that it copied, and continues where it stopped. On Lustre it
+# spreads a large file over several servers (*striping*), so that many nodes read it at full speed; small files are better
+# off on one.
+#
+# </details>
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# In [Exercise 07](../exercises/07_stage_a_dataset.ipynb) you write a staging function that survives two jobs at once,
-# a full disk, and SIGTERM. The check tries all of them.
+# In [Exercise 07](../exercises/07_stage_a_dataset.ipynb) you write a staging function that survives two jobs at once, and,
+# as a second part, a full disk and SIGTERM. The check tries all of them.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
@@ -339,7 +512,7 @@ show.command(staging.StageConfig(), "archive/train.tars", "auto", "scratch/data"
 show.command(staging.StageConfig(), "scratch/data/train.tars")
 
 # %% [markdown]
-# In the script, and mind where the `trap` stands: inside `$(…)` it would remove the copy before it was used.
+# In the script, mind the place of the `trap`: inside `$(…)` it would remove the copy before it is used.
 #
 # ```bash
 # staged=$(smallfiles stage scratch/data/train.tars)
@@ -347,7 +520,7 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # smallfiles bench read "$staged"
 # ```
 #
-# Both are ready as jobs. `SITE` is your cluster's file in `slurm/sites`; the second job follows by itself and
+# Both are prepared as jobs. `SITE` is your cluster's file in `slurm/sites`; the second job follows by itself and
 # compares reading the copy with reading the original. No cluster at hand? `slurm/local/up` starts a small one on this
 # machine where Slurm is installed; its site is `local`.
 #
@@ -361,11 +534,47 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # - Node-local storage has many names; in `/dev/shm` a file is memory of the job, so the limit counts, not `df`.
 # - Pack first: a copy is then one long read, and each block is verified on its way.
 # - Lock, look, copy aside, verify, rename: one rank copies, all use the copy.
-# - Staging pays after the copy's time divided by what it saves an epoch; if training is slower than reading, never.
+# - Staging pays after the time of the copy divided by what it saves per epoch; if training is slower than reading, never.
 # - Clean up at exit and on SIGTERM; what SIGKILL leaves, the next job removes, since the lock is free.
+
+# %% [markdown] id="quiz"
+# ## Check yourself
+#
+# **1.** Your job has 64 GB of memory, `df` shows 250 GB free in `/dev/shm`, and your packed set has 60 GB. You stage it.
+# (a) It fits, `df` says so (b) the job is killed while it copies or trains (c) the rest is swapped to disk
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **b**: on most clusters the file counts as memory of your job, and 4 GB are not enough for training. (a) `df` shows the
+# limit of the folder, which is that of the node. (c) compute nodes usually have no swap, and the limit of a job includes it.
+#
+# </details>
+#
+# **2.** All ranks run `if not copy.exists(): shutil.copyfile(source, copy)`. What can go wrong?
+# (a) nothing, the later ranks find the copy (b) a rank reads half a copy (c) it copies several times
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **b and c**. Ranks that look at the same moment all see no copy and all write to it. A rank that looks a little later sees a
+# name, although the bytes are still coming. (a) is true only if the first has finished before the second looks.
+#
+# </details>
+#
+# **3.** An epoch takes 10 minutes to read, 12 minutes to train, and the copy 8 minutes. When has staging paid in your time?
+# (a) in the first epoch (b) after 0.8 epochs (c) never
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **c**: reading is hidden behind training already, so nothing is saved. (a) and (b) divide by what reading saves, but an
+# epoch still takes 12 minutes. Others on the cluster gain, though: you read the storage once.
+#
+# </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# The data is now as near as it can be. If the GPU still waits, reading is not what keeps it waiting: decoding, augmenting
-# and sending batches are next to be measured: [08 · Keep the GPU fed](08_keep_the_gpu_fed.ipynb).
+# The data is now as near as it can be. If the GPU still waits, reading is not what keeps it waiting. Decoding, augmenting
+# and sending batches are next: [08 · Keep the GPU fed](08_keep_the_gpu_fed.ipynb).

@@ -159,13 +159,16 @@ check.stage_safely(stage_safely)
 # reads an image from the copy, and takes everything away again.
 
 # %% id="place"
-from helpers.experiments import nb07 as staged
-from helpers.experiments.nb05.place import fresh_folder
 from smallfiles.pack import PackConfig, pack
+from smallfiles.staging import places
 
-packed = pack(setup.source(), fresh_folder(setup.scratch) / "train.arrow", PackConfig(verify="none")).path
-place, note = staged.place_for(packed, 2 * packed.stat().st_size, setup.scratch)
-show.say(note or f"Node-local storage: `{place}`.")
+packed = setup.scratch / "train.arrow"
+if not packed.exists():
+    pack(setup.source(), packed, PackConfig(verify="none"))
+candidates, _ = places.candidates(places.AUTO, packed)
+roomy = [one.path for one in candidates if one.free_bytes > 2 * packed.stat().st_size + (512 << 20)]
+place = roomy[0] if roomy else setup.scratch
+show.say(f"Staged to: `{place}`.")
 
 # %% id="read"
 from time import perf_counter
