@@ -2,7 +2,7 @@
 
 A rate without its conditions is no result: "Arrow is twice as fast" is true warm and false cold, or
 the other way round. So a record carries everything that two numbers must share before they may be
-compared, and `helpers.figures` refuses to draw records that do not.
+compared, and `drawing` refuses to draw records that do not.
 
 The trap: medians of different runs on a shared machine differ by a third for no reason. Compare only
 records of one run, and look at the spread. Notebook 01 teaches it.

@@ -8,6 +8,7 @@ import pytest
 
 from helpers import figures, show
 from smallfiles.errors import UsageError
+from smallfiles.measure import drawing
 from smallfiles.measure.drawing.canvas import GUESS_COLOUR
 
 RUNS = {"many files": [90.0, 100.0, 140.0], "one file": [800.0, 1000.0, 1900.0]}
@@ -55,9 +56,9 @@ def test_each_run_is_a_dot_and_none_lies_on_its_bar_or_number():
 
 
 def test_records_of_a_measurement_also_have_their_number_at_the_median():
-    from tests.helpers.test_plots import FAST, PLAIN
+    from tests.measure.test_drawing import FAST, PLAIN
 
-    for figure in (figures.throughput([PLAIN, FAST]), figures.bars([PLAIN, FAST]).figure):
+    for figure in (drawing.throughput([PLAIN, FAST]), figures.bars([PLAIN, FAST]).figure):
         axes = figure.findobj(lambda artist: hasattr(artist, "barh"))[0]
         assert texts(axes)["300"].xy[0] == 300
 
@@ -74,7 +75,7 @@ def test_a_stack_is_as_long_as_the_median_of_the_whole():
 def test_who_did_not_guess_sees_no_guess(draw, guess):
     drawn = draw(guess=guess)
     assert "guess" not in drawn.alt
-    assert GUESS_COLOUR.lower() not in figures.as_svg(drawn.figure).lower()
+    assert GUESS_COLOUR.lower() not in drawing.as_svg(drawn.figure).lower()
 
 
 @ALL
@@ -158,7 +159,7 @@ def test_a_cell_that_ends_with_a_figure_shows_it_in_the_colours_of_its_page():
 
 
 def test_equal_measurements_give_equal_figures():
-    assert figures.as_svg(bars().figure) == figures.as_svg(bars().figure)
+    assert drawing.as_svg(bars().figure) == drawing.as_svg(bars().figure)
 
 
 def test_a_figure_in_the_middle_of_a_cell_is_shown_on_demand(capsys):

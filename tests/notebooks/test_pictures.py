@@ -17,6 +17,10 @@ DARK = "@media (prefers-color-scheme: dark)"
 every_picture = pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.name)
 
 
+def style(path):
+    return path.read_text(encoding="utf-8").split("<style>")[1].split("</style>")[0]
+
+
 def root(path):
     return ET.fromstring(path.read_text(encoding="utf-8"))
 
@@ -89,7 +93,11 @@ def test_every_colour_and_every_reference_is_defined_in_the_picture_itself(path)
 def test_every_class_is_defined(path):
     text = path.read_text(encoding="utf-8")
     used = {name for names in re.findall(r'class="([^"]+)"', text) for name in names.split()}
-    assert used <= set(re.findall(r"\.([a-z]+)", text.split("<style>")[1].split("</style>")[0]))
+    assert used <= set(re.findall(r"\.([a-z]+)", style(path)))
+
+
+def test_all_pictures_have_one_style():
+    assert len({style(path) for path in PICTURES}) == 1
 
 
 @every_picture

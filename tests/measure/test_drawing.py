@@ -5,8 +5,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from helpers import figures as plots
 from smallfiles.errors import UsageError
+from smallfiles.measure import drawing as plots
 from smallfiles.measure.record import Record
 
 
