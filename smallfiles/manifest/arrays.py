@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from smallfiles.errors import ManifestError, first_few
-from smallfiles.manifest.faults import counted, fault, is_utf8, short
+from smallfiles.manifest.faults import NEXT_STEP, counted, fault, is_utf8, short
 from smallfiles.samples import Buffer
 
 Namer = Callable[[int], str]
@@ -223,51 +223,55 @@ def one_chunk(values: pa.Array | pa.ChunkedArray) -> pa.Array:
     return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
 
 
-def strings(values: Any, what: str, name: Namer) -> pa.StringArray:
-    """Strings in UTF-8, none missing.
+def strings(values: Any, what: str, name: Namer, *, nullable: bool = False) -> pa.StringArray:
+    """Strings in UTF-8.
 
     Args:
         values: Strings, or an Arrow column of them.
         what: What one entry is, in the singular, for messages.
         name: Tells where a row is.
+        nullable: Whether None is allowed, for unknown.
     """
     if is_arrow(values):
-        return _checked_strings(one_chunk(values), what, nullable=False)
+        return _checked_strings(one_chunk(values), what, nullable)
     values = values if isinstance(values, list | tuple) else list(values)
-    _refuse_other_types(values, (str,), what, name)
-    column = GrowingStrings()
+    kinds = (str, type(None)) if nullable else (str,)
+    if not set(map(type, values)) <= set(kinds):
+        bad = [row for row, value in enumerate(values) if not isinstance(value, kinds)]
+        _refuse(bad, what, "not of string type", values, name, "strings")
     try:
+        if nullable and None in values:
+            return column(values, pa.string())
+        grown = GrowingStrings()
         for start in range(0, len(values), SLICE_ROWS):
-            column.add(values[start : start + SLICE_ROWS])
+            grown.add(values[start : start + SLICE_ROWS])
     except UnicodeEncodeError:
-        raise _not_utf8(values, what, name) from None
-    return column.finish()
+        bad = [row for row, value in enumerate(values) if isinstance(value, str) and not is_utf8(value)]
+        raise fault_of(bad, what, "not valid UTF-8", values, name, "text in UTF-8") from None
+    return grown.finish()
 
 
-def optional_strings(values: Any, what: str, name: Namer) -> pa.StringArray:
-    """Strings in UTF-8, null where unknown."""
-    if is_arrow(values):
-        return _checked_strings(one_chunk(values), what, nullable=True)
-    values = list(values)
-    if None not in values:
-        return strings(values, what, name)
-    _refuse_other_types(values, (str, type(None)), what, name)
-    try:
-        return column(values, pa.string())
-    except UnicodeEncodeError:
-        raise _not_utf8(values, what, name) from None
+def fault_of(
+    rows: Sequence[int],
+    what: str,
+    problem: str,
+    values: Any,
+    name: Namer,
+    expected: str,
+    next_step: str = NEXT_STEP,
+) -> ManifestError:
+    """The error that counts the rows with a problem and shows the first few entries."""
+    found = ((values[row].as_py() if is_arrow(values) else values[row], row) for row in rows)
+    shown = first_few((f"{short(value)} ({name(row)})" for value, row in found), len(rows))
+    return fault(f"{counted(rows, what)} {problem}: {shown}", expected, next_step)
 
 
-def _not_utf8(values: Sequence[Any], what: str, name: Namer) -> ManifestError:
-    bad = [row for row, value in enumerate(values) if isinstance(value, str) and not is_utf8(value)]
-    return fault(f"{counted(bad, what)} not valid UTF-8: {_examples(values, bad, name)}", "text in UTF-8")
+def _refuse(rows: Sequence[int], what: str, problem: str, values: Any, name: Namer, expected: str) -> None:
+    if rows:
+        raise fault_of(rows, what, problem, values, name, expected)
 
 
-def _examples(values: Sequence[Any], rows: Sequence[int], name: Namer) -> str:
-    return first_few((f"{short(values[row])} ({name(row)})" for row in rows), len(rows))
-
-
-def _checked_strings(column: pa.Array, what: str, *, nullable: bool) -> pa.StringArray:
+def _checked_strings(column: pa.Array, what: str, nullable: bool) -> pa.StringArray:
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         raise fault(f"the column of each {what} has the Arrow type {column.type}", "strings")
     try:
@@ -284,14 +288,6 @@ def _refuse_nulls(column: pa.Array, what: str, nullable: bool) -> None:
         missing = [row for row, null in enumerate(column.is_null().to_pylist()) if null]
         rows = first_few((f"row {row}" for row in missing), len(missing))
         raise fault(f"{counted(missing, what)} missing: {rows}", f"one {what} a sample")
-
-
-def _refuse_other_types(values: Sequence[Any], types: tuple[type, ...], what: str, name: Namer) -> None:
-    if set(map(type, values)) <= set(types):
-        return
-    bad = [row for row, value in enumerate(values) if not isinstance(value, types)]
-    if bad:
-        raise fault(f"{counted(bad, what)} not of string type: {_examples(values, bad, name)}", "strings")
 
 
 def integers(values: Any, what: str, name: Namer, *, nullable: bool = False) -> pa.Array:
@@ -318,9 +314,7 @@ def integers(values: Any, what: str, name: Namer, *, nullable: bool = False) -> 
     except (OverflowError, pa.ArrowException):
         numbers = column.to_pylist() if is_arrow(column) else column
         huge = [row for row, value in enumerate(numbers) if value is not None and not _fits(value)]
-        raise fault(
-            f"{counted(huge, what)} too large: {_examples(numbers, huge, name)}", "whole numbers of 64 bits"
-        ) from None
+        raise fault_of(huge, what, "too large", numbers, name, "whole numbers of 64 bits") from None
 
 
 def _integer_array(values: list[int | None]) -> pa.Array:
@@ -337,16 +331,10 @@ def _refuse_odd_numbers(values: list[Any], what: str, name: Namer, nullable: boo
     allowed: set[type] = {int, type(None)} if nullable else {int}
     if set(map(type, values)) <= allowed:
         return
-    bad = [
-        row
-        for row, value in enumerate(values)
-        if not isinstance(value, np.integer) and type(value) not in allowed
-    ]
-    if bad:
-        raise fault(
-            f"{counted(bad, what)} not of integer type: {_examples(values, bad, name)}",
-            "whole numbers" + (" or null" if nullable else ""),
-        )
+    numbers = enumerate(values)
+    bad = [row for row, value in numbers if not isinstance(value, np.integer) and type(value) not in allowed]
+    expected = "whole numbers" + (" or null" if nullable else "")
+    _refuse(bad, what, "not of integer type", values, name, expected)
 
 
 def as_mask(found: pa.BooleanArray) -> npt.NDArray[np.bool_]:

@@ -21,11 +21,11 @@ from smallfiles.errors import ManifestError, first_few
 from smallfiles.keys import key_problem
 from smallfiles.manifest.arrays import (
     Namer,
+    fault_of,
     from_numpy,
     integers,
     is_arrow,
     one_chunk,
-    optional_strings,
     strings,
 )
 from smallfiles.manifest.arrays import column as arrow_column
@@ -134,8 +134,12 @@ def label_column(labels: Any, class_count: int, name: Namer = by_row) -> pa.Arra
     lowest, highest = (UNLABELLED, class_count - 1) if class_count else (int(int32.min), int(int32.max))
     if outside := _outside(column, lowest, highest):
         what = "outside the class list" if class_count else "outside the range of 32 bits"
-        raise fault(
-            _summary(column, outside, "label", what, name),
+        raise fault_of(
+            outside,
+            "label",
+            what,
+            column,
+            name,
             f"labels from 0 to {highest}, or {UNLABELLED} for unknown",
             "Compare order and length of the class list with the labels (ids that count from 1 are one off)",
         )
@@ -150,22 +154,14 @@ def _outside(column: pa.Array, lowest: int, highest: int) -> list[int]:
     return [row for row, value in numbers if value is not None and not lowest <= value <= highest]
 
 
-def _summary(column: pa.Array, rows: list[int], entry: str, what: str, name: Namer) -> str:
-    examples = (f"{short(column[row].as_py())} ({name(row)})" for row in rows)
-    return f"{counted(rows, entry)} {what}: {first_few(examples, len(rows))}"
-
-
 def caption_column(captions: Any, name: Namer = by_row) -> pa.Array:
     """Captions as lists of strings."""
     if is_arrow(captions):
         return _checked_captions(one_chunk(captions))
     bad = [row for row, entry in enumerate(captions) if not _is_captions(entry)]
     if bad:
-        examples = (f"{short(captions[row])} ({name(row)})" for row in bad)
-        raise fault(
-            f"{counted(bad, 'sample')} without a list of captions: {first_few(examples, len(bad))}",
-            "a list of strings in UTF-8 for each sample",
-        )
+        expected = "a list of strings in UTF-8 for each sample"
+        raise fault_of(bad, "sample", "without a list of captions", captions, name, expected)
     return arrow_column(captions, pa.list_(pa.string()))
 
 
@@ -191,7 +187,7 @@ def size_column(sizes: Any, name: Namer = by_row) -> pa.Array:
     """Sizes in bytes as int64, null where unknown."""
     column = integers(sizes, "size", name, nullable=True)
     if negative := _outside(column, 0, _LARGEST_SIZE):
-        raise fault(_summary(column, negative, "size", "negative", name), "bytes from 0 on, or null")
+        raise fault_of(negative, "size", "negative", column, name, "bytes from 0 on, or null")
     # Sums of 64 bits would wrap around to nothing, and pass any check of free space.
     if (pc.max(column).as_py() or 0) * len(column) > _LARGEST_SIZE:
         total = sum(size or 0 for size in column.to_pylist())
@@ -202,13 +198,12 @@ def size_column(sizes: Any, name: Namer = by_row) -> pa.Array:
 
 def sha256_column(hexes: Any, name: Namer = by_row) -> pa.StringArray:
     """SHA-256 as lower-case hexadecimal, null where unknown."""
-    column = optional_strings(hexes, "sha256", name)
+    column = strings(hexes, "sha256", name, nullable=True)
     good = pc.match_substring_regex(column, r"^[0-9a-f]{64}$")
     if not pc.all(good, min_count=0).as_py():
         bad = [row for row, fits in enumerate(good.to_pylist()) if fits is False]
-        raise fault(
-            _summary(column, bad, "sha256", "malformed", name), "64 hexadecimal digits in lower case, or null"
-        )
+        expected = "64 hexadecimal digits in lower case, or null"
+        raise fault_of(bad, "sha256", "malformed", column, name, expected)
     return column
 
 
@@ -219,11 +214,8 @@ def meta_column(metas: Sequence[Meta | None] | pa.Array, name: Namer = by_row) -
     texts = [None if meta is None else _as_text(meta) for meta in metas]
     bad = [row for row, text in enumerate(texts) if text == ""]
     if bad:
-        examples = (f"{short(metas[row])} ({name(row)})" for row in bad)
-        raise fault(
-            f"{counted(bad, 'meta entry')} not a JSON object: {first_few(examples, len(bad))}",
-            "objects with string keys that JSON can hold, or null",
-        )
+        expected = "objects with string keys that JSON can hold, or null"
+        raise fault_of(bad, "meta entry", "not a JSON object", metas, name, expected)
     return arrow_column(texts, pa.string())
 
 

@@ -7,13 +7,20 @@ million lines. Both are cut here. Notebook 02 shows the messages.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sized
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from smallfiles.errors import ManifestError, first_few
+import pyarrow as pa
+
+from smallfiles.errors import ManifestError, SmallfilesError, first_few
+from smallfiles.samples import ByteStore
 
 NEXT_STEP = "Correct the entries, or make the manifest again: smallfiles manifest"
 _LONGEST = 120  # characters of one entry in a message
+_IN_FLIGHT = 16
+_SLICE = 4096  # futures that exist at once; a million would cost a gigabyte
+_NAMED = 5
 
 
 def fault(got: str, expected: str, next_step: str = NEXT_STEP) -> ManifestError:
@@ -59,3 +66,47 @@ def is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def check_files(paths: pa.StringArray, store: ByteStore) -> None:
+    """Open every file and name those that are missing, unreadable or empty, before hours of packing.
+
+    Each look costs a parallel file system a round trip, so many are in flight.
+
+    Args:
+        paths: Paths in the store.
+        store: Where the bytes are.
+
+    Raises:
+        ManifestError: There are such files; says how many and the first few.
+    """
+    count, examples = 0, []
+    for problem in _problems(paths, store):
+        count += 1
+        if count <= _NAMED:
+            examples.append(problem)
+    if count:
+        raise ManifestError(
+            f"{count:,} of {len(paths):,} files in {store.describe()} cannot be used: "
+            f"{first_few(examples, count, _NAMED)}",
+            expected="a readable file with at least one byte for each path",
+            next_step="Check the root folder, restore the files, or leave them out of the manifest",
+        )
+
+
+def _problems(paths: pa.StringArray, store: ByteStore) -> Iterator[str]:
+    with ThreadPoolExecutor(1 if store.sequential else _IN_FLIGHT) as pool:
+        for start in range(0, len(paths), _SLICE):
+            names = paths.slice(start, _SLICE).to_pylist()
+            yield from filter(None, pool.map(lambda name: _problem(name, store), names))
+
+
+def _problem(path: str, store: ByteStore) -> str | None:
+    try:
+        # Reading into one byte opens the file, which a look at its size would not.
+        size = store.size(path) if store.sequential else store.read_into(path, memoryview(bytearray(1)))
+    except SmallfilesError as error:
+        return error.got
+    except OSError as error:
+        return f"{path} cannot be read ({error.strerror or error})"
+    return None if size > 0 else f"{path} is empty"

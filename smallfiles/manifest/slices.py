@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from smallfiles.errors import ManifestError
-from smallfiles.manifest.arrays import GrowingNumbers, GrowingStrings, integers, one_chunk, optional_strings
+from smallfiles.manifest.arrays import GrowingNumbers, GrowingStrings, integers, one_chunk, strings
 from smallfiles.manifest.columns import by_row, caption_column, meta_column, target_kind_of
 from smallfiles.samples import TargetKind
 
@@ -110,7 +110,7 @@ class _Columns:
             case "captions":
                 pieces.append(caption_column(values))
             case "sha256":
-                pieces.append(optional_strings(values, name, by_row))
+                pieces.append(strings(values, name, by_row, nullable=True))
             case _:
                 pieces.append(meta_column(values))
 

@@ -23,8 +23,7 @@ from smallfiles.errors import ManifestError
 from smallfiles.manifest import columns as checks
 from smallfiles.manifest import picking
 from smallfiles.manifest.arrays import from_numpy, give_back_memory, one_chunk, plain_allocator, to_numpy
-from smallfiles.manifest.faults import summary_of
-from smallfiles.manifest.files import check_files
+from smallfiles.manifest.faults import check_files, summary_of
 from smallfiles.manifest.reading import read_document
 from smallfiles.manifest.writing import write_columns, write_flat
 from smallfiles.samples import ByteStore, Meta, Schema, Target, TargetKind
@@ -213,15 +212,9 @@ class Manifest:
 
     def with_sizes(self, sizes: Any) -> Manifest:
         """The same manifest with the bytes of each sample filled in."""
-        return self._with("bytes", checks.size_column(sizes, checks.by_path(self.paths)))
-
-    def with_sha256(self, hexes: Any) -> Manifest:
-        """The same manifest with the SHA-256 of each sample filled in."""
-        return self._with("sha256", checks.sha256_column(hexes, checks.by_path(self.paths)))
-
-    def _with(self, name: str, column: pa.Array) -> Manifest:
-        checks.check_lengths([("path", self.paths), (name, column)])
-        columns = {old: self.table.column(old) for old in self.table.column_names} | {name: column}
+        checks.check_lengths([("path", self.paths), ("bytes", sizes)])
+        column = checks.size_column(sizes, checks.by_path(self.paths))
+        columns = {old: self.table.column(old) for old in self.table.column_names} | {"bytes": column}
         table = pa.table({known: columns[known] for known in checks.COLUMNS if known in columns})
         filled = replace(self, table=table)
         filled.__dict__["digest"] = self.digest  # keys and targets are the same
@@ -239,24 +232,22 @@ class Manifest:
         rows = picking.checked_rows(indices, len(self))
         return replace(self, table=self.table.take(from_numpy(rows)).combine_chunks())
 
-    def split_off(
-        self, fraction: float, seed: int, stratify: bool = True, split: str = "val"
-    ) -> tuple[Manifest, Manifest]:
-        """Draw a part out of the set, the same one for the same seed.
+    def split_off(self, fraction: float, seed: int) -> tuple[Manifest, Manifest]:
+        """Draw a part out of the set for validation, the same one for the same seed.
+
+        This share is drawn from each class where there are labels, so that rare classes stay in both.
 
         Args:
             fraction: Share of the samples to draw, 0 to 1.
             seed: Decides which.
-            stratify: Draw this share from each class (labels only), so that rare classes stay in both.
-            split: Name of the drawn part.
 
         Returns:
             What stays, and what was drawn; both in stored order.
         """
-        labels = to_numpy(self.targets) if stratify and self.target_kind == "label" else None
+        labels = to_numpy(self.targets) if self.target_kind == "label" else None
         drawn = picking.drawn_rows(len(self), fraction, seed, labels)
         rest, part = self.select(np.flatnonzero(~drawn)), self.select(np.flatnonzero(drawn))
-        return rest, replace(part, split=split)
+        return rest, replace(part, split="val")
 
     def slice(self, rank: int, world_size: int) -> Manifest:
         """The samples of one of several processes: each sample goes to exactly one.
