@@ -33,6 +33,7 @@ from smallfiles.errors import DamagedFileError, FormatError, UsageError
 from smallfiles.samples import Buffer
 
 ALGORITHM = "xxh3_128"
+_READ_AT_ONCE = 4  # blocks
 BLOCK_BYTES = 4 << 20
 SIDECAR_SUFFIX = ".digest.json"
 _BESIDE = (".idx", ".index.arrow", ".index", ".faults.json", ".resized.json")
@@ -206,16 +207,13 @@ class ContentDigest:
         """Whether `data` is block `number`; staging asks for each block that it copied."""
         return hash_block(data) == self.blocks[number]
 
-    def damaged_blocks(
-        self, path: Path, threads: int = 4, *, advance: Callable[[], None] | None = None
-    ) -> list[int]:
+    def damaged_blocks(self, path: Path, *, advance: Callable[[], None] | None = None) -> list[int]:
         """Numbers of the blocks of `path` that are not what was written.
 
         Several are read at once, since one stream does not use what a parallel file system has.
 
         Args:
             path: The file, or a copy of it.
-            threads: Blocks that are read at once.
             advance: Called for each block that was read.
 
         Raises:
@@ -229,7 +227,7 @@ class ContentDigest:
                     expected=f"the {self.file_bytes:,} bytes that were written",
                     next_step="Copy or pack it again; the transfer was cut or the file was changed",
                 )
-            with path.open("rb", buffering=0) as file, ThreadPoolExecutor(threads) as pool:
+            with path.open("rb", buffering=0) as file, ThreadPoolExecutor(_READ_AT_ONCE) as pool:
 
                 def is_intact(number: int) -> bool:
                     return self.block_is_intact(number, _block(file.fileno(), number, self.block_bytes))

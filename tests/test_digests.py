@@ -150,7 +150,7 @@ def test_every_single_flipped_byte_is_found_in_its_block(tmp_path):
     with path.open("r+b", buffering=0) as file:
         for at in range(len(body)):
             os.pwrite(file.fileno(), bytes([body[at] ^ (1 << at % 8)]), at)
-            assert digest.damaged_blocks(path, threads=1) == [at // BLOCK]
+            assert digest.damaged_blocks(path) == [at // BLOCK]
             os.pwrite(file.fileno(), body[at : at + 1], at)
     assert digest.damaged_blocks(path) == []
 
