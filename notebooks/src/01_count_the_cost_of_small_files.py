@@ -117,7 +117,7 @@ figures.lines(factors, title, x="allocation unit (B)", y="bytes taken per byte s
 # > **Predict.** Which takes longest on this machine: stat, open, read or close? Write down how many seconds an open takes.
 
 # %%
-guess = ...  # seconds for one open, such as 1e-3; the figure below will show it
+guess = 1e-3  # change me: seconds for one open; the figure below shows it
 
 # %%
 from time import perf_counter_ns
@@ -242,7 +242,7 @@ def read_one(large, size):
 # > of the speed of one.
 
 # %%
-guess = ...  # bytes, such as 10_000
+guess = 1_000_000  # change me: bytes
 
 # %%
 from smallfiles import measure
@@ -328,7 +328,7 @@ def rates_in_flight(store, before=None):
 # > storage need before more of them gain nothing?
 
 # %%
-guess = ...  # opens in flight, from 1 to 64
+guess = 64  # change me: opens in flight
 
 # %%
 from smallfiles import slowfs

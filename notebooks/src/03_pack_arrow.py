@@ -204,7 +204,7 @@ def by_our_reader(reader):
 # > lost half of its speed?
 
 # %%
-guess = ...  # rows per batch
+guess = 100  # change me: rows per batch
 
 # %%
 from functools import partial

@@ -191,7 +191,7 @@ figures.bars(measure.compare(ways, rounds=5, unit="images written"))
 # > delivered? Does gzip reduce that?
 
 # %%
-guess = ...  # bytes read per byte delivered, from 1 MiB chunks
+guess = 2  # change me: bytes read per byte delivered, from 1 MiB chunks
 
 # %%
 layouts = {"vlen": vlen, "blob": blob}

@@ -1,7 +1,7 @@
 # %% [markdown] id="top"
 # # 05 · Shard a dataset into tar files
 #
-# **Minutes** 40 · **Machine** any Linux computer, two CPUs do · **Needs** nothing · **Data** three small synthetic sets
+# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** three small synthetic sets
 #
 # A tar file is a row of files, one behind the other. It needs no library to read, comes as one stream from a disk, a
 # server or an object store, and every tool knows it. So large data sets travel as some hundred tar files, called *shards*.
@@ -20,7 +20,7 @@
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - pack images and labels so that webdataset and others read them,
+# - pack images and labels so that webdataset and others read them, and feed them to a DataLoader,
 # - choose between shuffling at packing and at reading, knowing what each leaves out,
 # - choose size and compression of shards by measurement,
 # - count whether ranks and workers together read each sample once,
@@ -32,24 +32,27 @@
 # %% id="start"
 import sys
 
-sys.path.append("..")  # finds the course's package, whatever the kernel
-from helpers import show, start
+sys.path.append("..")
+from helpers import figures, show, start
 
 setup = start("05")
 
-# %% [markdown] id="inside"
+# %% [markdown] id="inside" tags=["core"]
 # ## 1 · Look inside a shard
 #
 # `pack` with an output that ends in `.tars` makes a folder of shards. Here a shard takes at most 100 images.
 
 # %%
-from helpers.experiments.nb05.place import fresh_folder
+import tempfile
+from pathlib import Path
+
+from smallfiles import formats, sources
 from smallfiles.formats import tar
 from smallfiles.pack import PackConfig, pack
 
-place = fresh_folder(setup.scratch)  # pack overwrites nothing, and a cell may run twice
+place = Path(tempfile.mkdtemp(dir=setup.scratch))  # a new one, so that this cell may run twice
 packed = pack(setup.source("folder"), place / "train.tars", PackConfig(options=tar.Options(max_count=100)))
-shards = sorted(packed.path.glob("*.tar"))
+shards = [str(path) for path in sorted(packed.path.glob("*.tar"))]
 
 # %% [markdown]
 # > **Predict.** Each image has a label. How many members does a shard of 100 images have, and in which order?
@@ -65,14 +68,43 @@ len(members), members[:4]
 # The convention comes from [webdataset](https://github.com/webdataset/webdataset): neighbours that share a name up to
 # the first dot are one sample. `.cls` holds a label, `.json` captions, and `.meta` whatever else belongs to the image.
 # Nothing but the order keeps the parts together. [tarp](https://github.com/webdataset/tarp) and webdataset's writer keep
-# the order that they are given; a plain tar needs `tar --sort=name`, which puts `.cls` before `.jpg`. Both are fine.
+# the order that they are given; a plain tar needs `tar --sort=name`.
+#
+# webdataset reads such shards as a pipeline that ends in a DataLoader:
 
 # %%
+import numpy as np
+import torch
 import webdataset as wds
+from torch.utils.data import DataLoader
 
-sample = next(iter(wds.WebDataset(str(shards[0]), shardshuffle=False)))
-for name, value in sample.items():
-    print(name, value if len(value) < 60 else f"{len(value):,} bytes")
+
+def small(image):
+    return torch.from_numpy(np.array(image.resize((64, 64)))).permute(2, 0, 1)
+
+
+pipeline = (
+    wds.WebDataset(shards, shardshuffle=100, seed=0, workersplitter=wds.split_by_worker)
+    .shuffle(200)  # a buffer of 200 samples
+    .decode("pil")
+    .to_tuple("jpg", "cls")
+    .map_tuple(small, int)
+    .batched(32)
+)
+loader = DataLoader(pipeline, batch_size=None, num_workers=2, multiprocessing_context="fork")
+images, labels = next(iter(loader))
+images.shape, torch.as_tensor(labels)[:8]
+
+# %% [markdown]
+# Beside it, the same with this package. `order="stream"` reads long runs from shard to shard as webdataset does. It plans
+# the order for all ranks and workers at once, so the splits of section 4 cannot be forgotten:
+
+# %%
+from smallfiles.loading import LoaderConfig, make_loader
+
+ours = make_loader(packed.path, LoaderConfig(batch=32, workers=2, order="stream", buffer=200))
+batch = next(iter(ours))
+sorted(batch), len(ours)
 
 # %% [markdown]
 # "Up to the *first* dot" is a trap. Here are two images with a version in their names, in one tar, sorted by name.
@@ -80,192 +112,278 @@ for name, value in sample.items():
 # > **Predict.** How many samples will webdataset make of them?
 
 # %%
-folder = fresh_folder(setup.scratch) / "cats"
+folder = place / "cats"
 folder.mkdir()
-plain = folder / "plain.tar"
-with tarfile.open(plain, "w") as archive:
-    for name in ("cat.v1.cls", "cat.v1.jpg", "cat.v2.cls", "cat.v2.jpg"):
-        (folder / name).write_bytes(b"1")
-        archive.add(folder / name, name)
-for sample in wds.WebDataset(str(plain), shardshuffle=False):
+for name in ("cat.v1.cls", "cat.v1.jpg", "cat.v2.cls", "cat.v2.jpg"):
+    (folder / name).write_bytes(b"1")
+with tarfile.open(place / "plain.tar", "w") as archive:
+    for path in sorted(folder.iterdir()):
+        archive.add(path, path.name)
+for sample in wds.WebDataset(str(place / "plain.tar"), shardshuffle=False):
     print(sample["__key__"], [name for name in sample if name[0] != "_"])
 
 # %% [markdown]
-# One sample with four parts, and no error; two images trained as none. Where names would run together like this, `pack`
-# says so and writes the dot as `%2E`. Both images survive, and its reader gives the old names back.
+# One sample with four parts, and no error: two images are trained as none. Where names would run together like this,
+# `pack` says so and writes the dot as `%2E`; its reader gives the old names back.
 
-# %%
-import warnings
-
-from smallfiles import formats, sources
-
-out = fresh_folder(setup.scratch) / "cats.tar"
-with warnings.catch_warnings(record=True) as said:
-    pack(sources.load(folder.parent), out, PackConfig(check="none"))
-print(*(warning.message for warning in said))
-with tarfile.open(out) as archive:
-    print(archive.getnames())
-formats.open(out).keys().to_pylist()
-
-# %% [markdown]
-# A tar has no table of contents: to find sample 70 one walks over 69 others. Beside each shard `pack` leaves an index
-# that says where samples lie. Other programs ignore it.
-#
-# > **Predict.** What costs more: to open the shards without their indexes, or to read all samples once in random order?
-
-# %%
-from helpers.experiments.nb05 import lookup
-
-found = lookup.measure_lookup(packed.path, setup.scratch)
-show.say(found.sentence)
-
-# %% [markdown] id="mix"
+# %% [markdown] id="mix" tags=["core"]
 # ## 2 · Mix the samples
 #
-# A batch should be a small picture of the whole set. Data come the other way: ImageNet is a tar of one tar for each
-# class. We pack it as it comes, and once more in an order drawn from a seed. Both read the tar of tars in place,
-# nothing is unpacked.
+# A batch should be a small picture of the whole set. Data come the other way: ImageNet is a tar of one tar per class. We
+# pack it as it comes, and once more in an order drawn from a seed. Both read the tar of tars in place; nothing is unpacked.
 
 # %%
 official = setup.source("official", split="train")
 sixty = tar.Options(max_count=60)
-place = fresh_folder(setup.scratch)
+place = Path(tempfile.mkdtemp(dir=setup.scratch))
 ordered = pack(official, place / "ordered.tars", PackConfig(options=sixty))
 mixed = pack(official, place / "mixed.tars", PackConfig(options=sixty, shuffle=0))
-
-# %% [markdown]
-# > **Predict.** Which labels have the first 24 images of each?
-
-# %%
 for one in (ordered, mixed):
     reader = formats.open(one.path)
     print(one.path.name, [reader.target(index) for index in range(24)])
 
 # %% [markdown]
+# ImageNet-21k comes the same way: `winter21_whole.tar` holds a tar per class. Its layout, with six images:
+
+# %%
+inner = place / "winter21_whole"
+inner.mkdir()
+for wnid in ("n00004475", "n00005787"):
+    with tarfile.open(inner / f"{wnid}.tar", "w") as archive:
+        for number in range(3):
+            archive.add(folder / "cat.v1.jpg", f"{wnid}_{number}.JPEG")
+with tarfile.open(place / "winter21_whole.tar", "w") as archive:
+    archive.add(inner, inner.name)
+many = sources.load(place / "winter21_whole.tar").manifest
+many.paths[0].as_py(), many.classes
+
+# %% [markdown]
 # webdataset shuffles while it reads: first the list of shards, then samples in a *buffer*. The buffer fills from the
-# stream, and each time one sample is drawn from it at random.
+# stream, and each time one sample is drawn from it at random. Let the order alone grow: a tenth of ImageNet, 1,000
+# classes in shards of 1,000 images, through webdataset's own buffer.
+
+# %%
+import random
+from itertools import chain
+
+from webdataset.filters import shuffle
+
+samples, classes, batch = 128_000, 1_000, 256
+labels = np.arange(samples) * classes // samples  # in class order
+
+
+def arrival(stored, buffer, epoch, shard=1_000):
+    """The numbers of the samples in the order in which they leave the buffer."""
+    rng = random.Random(epoch)
+    pieces = [stored[start : start + shard].tolist() for start in range(0, samples, shard)]
+    rng.shuffle(pieces)
+    stream = chain.from_iterable(pieces)
+    return np.fromiter(stream if buffer == 1 else shuffle(buffer, rng=rng)(stream), int, samples)
+
+
+# %% [markdown]
+# We ask two things of an epoch: how many classes a batch holds, and how many of its pairs of images had met in a batch of
+# the epoch before. A shuffle of the whole set in each epoch tells what to hope for.
+
+
+# %%
+def classes_per_batch(order):
+    batches = np.sort(labels[order].reshape(-1, batch))
+    return 1 + (np.diff(batches) != 0).sum(axis=1).mean()
+
+
+def met_again(first, second):
+    """Share of the pairs in a batch that shared a batch in the epoch before, in percent."""
+    before = np.empty(samples, int)
+    before[first] = np.arange(samples) // batch
+    now = before[second].reshape(-1, batch)
+    together = np.concatenate([np.unique(row, return_counts=True)[1] for row in now])
+    return 100 * (together * (together - 1)).sum() / (len(now) * batch * (batch - 1))
+
+
+# %% [markdown]
+# > **Predict.** Which of the two does a shuffle at packing cure, and which does a buffer cure? From the ordered shards,
+# > how large must the buffer be before a batch holds half of the classes that it should?
+
+# %%
+guess = 4_000  # change me: images in the buffer
+
+# %%
+packings = {
+    "in class order": np.arange(samples),
+    "shuffled at packing": np.random.default_rng(0).permutation(samples),
+}
+held, met = {}, {}
+for name, stored in packings.items():
+    for buffer in (1, 16, 256, 4_096, 65_536):
+        first, second = arrival(stored, buffer, 1), arrival(stored, buffer, 2)
+        held.setdefault(name, {})[buffer] = classes_per_batch(second)
+        met.setdefault(name, {})[buffer] = met_again(first, second)
+ideal = [np.random.default_rng(epoch).permutation(samples) for epoch in (1, 2)]
+held["ideal"] = dict.fromkeys(held["in class order"], classes_per_batch(ideal[1]))
+met["ideal"] = dict.fromkeys(held["in class order"], met_again(*ideal))
+
+# %%
+plain, best = held["shuffled at packing"][1], held["in class order"][65_536]
+title = f"Shuffled at packing, a batch holds {plain:.0f} classes without any buffer; in class order {best:.0f}, with the largest"
+axes = {"x": "images in the shuffle buffer; 1 is none", "log": "x", "ideal": "ideal"}
+figures.lines(held, title, **axes, y=f"classes in a batch of {batch}", guess=guess)
+
+# %%
+none, some = met["shuffled at packing"][1], met["shuffled at packing"][4_096]
+title = f"Without a buffer {none:.0f} % of the pairs meet again in the next epoch; with 4,096 images, {some:.1f} %"
+figures.lines(met, title, **axes, y="pairs that had met before, %")
+
+# %% [markdown]
+# A shuffle at packing gives every batch its classes, and no buffer is needed for that. But it shuffles once, so the same
+# neighbours leave a shard together in each epoch. That takes a buffer, and the buffer takes memory: 4,096 images of
+# 100 kB are 0.4 GB per worker. A worker's buffer sees only the shards of that worker, and webdataset starts to give out
+# samples when 100 are in it, whatever its size ([#62](https://github.com/webdataset/webdataset/issues/62)).
 #
-# > **Predict.** There are ten classes. How many are in a batch of 32 that comes from the ordered shards, through a buffer
-# > of 64?
-
-# %%
-from helpers.experiments.nb05 import mixing
-
-for one in (ordered, mixed):
-    urls = [str(path) for path in sorted(one.path.glob("*.tar"))]
-    for buffer in (1, 64):
-        stream = wds.WebDataset(urls, shardshuffle=100, seed=0).shuffle(buffer)
-        labels = [int(sample["cls"]) for sample in stream]
-        print(f"{one.path.name}, buffer {buffer:2}: {mixing.classes_in_a_batch(labels, 32):.1f} classes")
-
-# %% [markdown]
-# Small sets flatter a buffer, since it holds much of them. So let the order alone grow: a tenth of ImageNet, 1,000
-# classes in shards of 1,000 images, through webdataset's own buffer. We ask two things of an epoch: how many classes
-# a batch holds, and how many of its pairs of images had met in a batch of the epoch before. An ideal shuffle of the
-# whole set tells what to hope for.
+# <details>
+# <summary>Optional: where does a full shuffle happen?</summary>
 #
-# > **Predict.** Which of the two does a shuffle at packing cure, and which does a buffer cure?
+# Packing in a drawn order needs every image from a random place. Aalto's tools have two jobs for that: one holds the set
+# in memory, the other deals it out to many files on a disk, and then shuffles each of them in memory. Our `pack` reads
+# each image where it is, with many reads in flight, and holds only a few. On storage that is slow at random reads, stage
+# the tar first (notebook 07): to `/dev/shm` if it fits, which is the job in memory, else to a local disk.
+#
+# </details>
 
-# %%
-config = mixing.MixConfig(samples=min(320 * setup.count, 1_281_000))
-mixture = mixing.measure_mixing(config)
-
-# %%
-from helpers.figures import shards as draw
-
-show.figure(draw.mixing(mixture), alt=mixture.alt_text)
-
-# %% [markdown]
-# On the left, a shuffle at packing gives every batch its classes, and no buffer is needed. On the right, packing does
-# nothing: it shuffles once, so the same neighbours leave a shard together in each epoch. That takes a buffer, and the
-# buffer takes memory.
-
-# %%
-mean_bytes = packed.payload_bytes / packed.samples
-show.say(mixture.advice(mean_bytes, workers=8))
-
-# %% [markdown]
-# A worker's buffer sees only the shards of that worker, and webdataset starts to give out samples when 100 are in it,
-# whatever its size ([#62](https://github.com/webdataset/webdataset/issues/62)). So shuffle at packing, which costs nothing
-# later, and then take the buffer that your memory allows.
-
-# %% [markdown] id="size"
+# %% [markdown] id="size" tags=["optional"]
 # ## 3 · Choose the size of a shard
 #
-# Here 256 images lie in shards of 1, 4, 16, 64 and 256 images, and webdataset's reader goes through them. It does so
-# twice: as this disk gives them, and with 2 ms of waiting before each open, as a busy parallel file system makes one
-# wait.
-#
+# *Optional, 8 minutes.* Here 256 images lie in shards of 1 to 256 images, and webdataset's own reader goes through them:
+# as this disk gives them, and with 2 ms of waiting before each open, as on a busy parallel file system.
+
+# %%
+from time import sleep
+
+from webdataset.tariterators import group_by_keys, tar_file_expander
+
+
+def stream(paths, open_s):
+    """What webdataset does with a list of shards, with a pause before each open."""
+
+    def opened():
+        for path in paths:
+            sleep(open_s)
+            with path.open("rb") as file:
+                yield {"url": str(path), "stream": file}
+
+    return sum(1 for _ in group_by_keys(tar_file_expander(opened())))
+
+
+# %% [markdown]
 # > **Predict.** From which size on does a larger shard gain nothing, with and without the waiting?
 
 # %%
-from helpers.experiments.nb05 import rates
+from dataclasses import replace
+from functools import partial
 
-speed = rates.measure_rates(setup.source("folder"), setup.scratch)
-show.figure(draw.rates(speed), alt=speed.alt_text)
-if speed.note:
-    show.say(speed.note)
+from smallfiles import measure
+
+few = setup.source("folder")
+few = replace(few, manifest=few.manifest.select(range(16 if setup.shared else 256)))
+place, rates = Path(tempfile.mkdtemp(dir=setup.scratch)), {"this disk": {}, "2 ms per open": {}}
+for count in (1, 4, 16, 64, 256):
+    options = tar.Options(max_count=count)
+    folder = pack(few, place / f"{count}.tars", PackConfig(options=options, check="none", digest=False)).path
+    paths = sorted(folder.glob("*.tar"))
+    ways = {"this disk": partial(stream, paths, 0), "2 ms per open": partial(stream, paths, 0.002)}
+    result = measure.compare(ways, rounds=3, unit="images")
+    for name in ways:
+        rates[name][count] = result.rates_per_s(name)
+
+# %%
+gains = {name: np.median(line[256]) / np.median(line[1]) for name, line in rates.items()}
+words = ", ".join(f"{gain:.1f} times as fast ({name})" for name, gain in gains.items())
+title = f"256 images per shard instead of one: {words}"
+figures.lines(rates, title, x="images per shard", y="images per second", log="x")
 
 # %% [markdown]
 # So shards can be too small. Can they be too large? A shard is the smallest thing that a worker gets. Take ImageNet's
-# 1,281,167 images at the mean size of ours, and 64 GPUs with 8 workers each.
+# 1,281,167 images at the mean size of ours, and 64 GPUs with 8 workers each:
 
 # %%
-import numpy as np
-
-sizes = np.full(1_281_167, round(mean_bytes), dtype=np.int64)
-for max_bytes in (100_000_000, 1_000_000_000, 10_000_000_000):
-    count = len(tar.plan_shards(sizes, tar.Options(max_bytes=max_bytes)))
-    print(f"{max_bytes / 1e9:4.1f} GB a shard: {count:5,} shards for 512 workers, {max(0, 512 - count)} idle")
+total = 1_281_167 * packed.payload_bytes / packed.samples
+for shard_bytes in (100e6, 1e9, 10e9):
+    count = round(total / shard_bytes)
+    print(
+        f"{shard_bytes / 1e9:4.1f} GB: {count:5,} shards for 512 workers, {max(0, 512 - count)} of them idle"
+    )
 
 # %% [markdown]
-# A shard of some 100 MB is one open for about a thousand images, and still leaves something to do for each worker.
+# A shard of some 100 MB is one open for about a thousand images, and leaves something to do for each worker. Aalto advises
+# 1 to 10 GB: its jobs run on a few GPUs, and fewer files are easier to copy and to keep. Both are right; count your
+# workers.
 #
-# Shards can be compressed, for fewer bytes on the way and more work on arrival. That pays only if the storage is slower
-# than the unpacking. The table gives the speed below which it pays, for one reader: saved bytes divided by extra seconds.
-#
-# > **Predict.** How much smaller become 400 JPEG files, and how much 2,000 captions, each a JSON file?
+# Shards can be compressed. That pays only if the bytes saved take longer to fetch than to unpack:
 
 # %%
-from helpers.experiments.nb05 import shrinking
+import gzip
+from time import perf_counter
 
-captions = shrinking.caption_samples(setup.source("flickr30k").manifest)
-kinds = {"JPEG": list(formats.open(packed.path)), "JSON captions": captions}
-shrunk = shrinking.measure_shrinking(kinds, setup.scratch)
-print(shrinking.table(shrunk))
-
-# %%
-show.say(shrinking.verdict(shrunk))
+captions = setup.source("flickr30k").manifest.targets.to_pylist()
+jpegs = b"".join(bytes(sample.data) for sample in formats.open(packed.path))
+for name, data in {"JPEG": jpegs, "captions": "\n".join(chain.from_iterable(captions)).encode()}.items():
+    less = gzip.compress(data, 6)
+    began = perf_counter()
+    gzip.decompress(less)
+    speed = (len(data) - len(less)) / (perf_counter() - began)
+    print(
+        f"{name:8} {len(less) / len(data):.1%} of the size; pays if storage gives less than {speed / 1e6:,.0f} MB/s"
+    )
 
 # %% [markdown]
-# JPEG is compressed already. Of the captions, look at *contents* and *shard*: a tar spends a header on each member and
-# fills it up to 512 bytes, twice for each sample, and that is what shrinks most. Our captions are also more alike than
-# real ones. Better than compressing tiny files is not to have them: put all captions of an image beside it, in one `.json`.
+# JPEG is compressed already. Text shrinks well, ours better than real captions, since it is more alike.
 
-# %% [markdown] id="deal"
+# %% [markdown] id="deal" tags=["core"]
 # ## 4 · Deal the shards out
 #
 # A training run has a *rank* for each GPU, and each rank has workers that read. All start with the same list of
-# shards, so two splits are needed: over the ranks, then over the workers. webdataset does both if told to. We read one
-# epoch with real workers, count the keys, and then forget one split.
+# shards, so two splits are needed: over the ranks, then over the workers. webdataset does both if you say so.
 #
 # ![Eight shards are split over two ranks, then over two workers each; every worker has a shuffle buffer that mixes its own two shards.](pictures/shards_to_batches.svg)
 #
 # *From shards to batches: two splits, then a buffer in each worker.*
 #
+# We read one epoch with real workers, count the keys, and then forget one split.
+
+# %%
+import os
+from collections import Counter
+
+
+def read_epoch(urls, ranks=2, workers=2, **splitters):
+    """How often each sample came, and how many each rank got."""
+    counts, by_rank = Counter(), []
+    for rank in range(ranks):
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks))  # as torchrun does
+        dataset = wds.WebDataset(urls, shardshuffle=False, empty_check=False, **splitters)
+        keys = dataset.map(lambda sample: sample["__key__"])
+        settings = {"batch_size": None, "num_workers": workers, "multiprocessing_context": "fork"}
+        found = list(DataLoader(keys, **settings))
+        counts.update(found)
+        by_rank.append(len(found))
+    del os.environ["RANK"], os.environ["WORLD_SIZE"]
+    return counts, by_rank
+
+
+# %% [markdown]
 # > **Predict.** 2 ranks of 2 workers, no split over the workers: how often does each sample come?
 
 # %%
-from helpers.experiments.nb05.dealing import deal, table
-
-run = {"ranks": 2, "workers": 2}
-both = {"node": wds.split_by_node, "worker": wds.split_by_worker}
-epochs = [
-    deal("both splits", shards, packed.samples, **run, **both),
-    deal("ranks only", shards, packed.samples, **run, **(both | {"worker": None})),
-    deal("workers only", shards, packed.samples, **run, **(both | {"node": None})),
-]
-print(table(epochs))
+both = {"nodesplitter": wds.split_by_node, "workersplitter": wds.split_by_worker}
+for name, splitters in {
+    "both splits": both,
+    "ranks only": {**both, "workersplitter": None},
+    "workers only": {**both, "nodesplitter": None},
+}.items():
+    counts, by_rank = read_epoch(shards, **splitters)
+    print(
+        f"{name:12} {len(counts)} of {packed.samples} samples, each {set(counts.values())} times; by rank {by_rank}"
+    )
 
 # %% [markdown]
 # Neither mistake raises an error. An epoch just takes longer, and GPUs or workers repeat each other. Only counting
@@ -274,61 +392,61 @@ print(table(epochs))
 # > **Predict.** Now both splits, but 3 shards for 4 workers. What happens to the fourth worker, and to its rank?
 
 # %%
-three = sum(len(formats.open(path)) for path in shards[:3])
-few = deal("3 shards", shards[:3], three, **run, **both)
-print(table([few]))
-show.say(few.finding)
+counts, by_rank = read_epoch(shards[:3], **both)
+show.say(f"The ranks got **{by_rank}** samples. They exchange gradients at each step, so one waits for ever.")
 
 # %% [markdown]
 # That is how training hangs at the end of an epoch
 # ([#68](https://github.com/webdataset/webdataset/issues/68)). Make more shards than workers, of equal size, and stop all
-# ranks at the same number of batches.
-#
+# ranks at the same number of batches. Our loader, asked as rank 0 and as rank 1:
+
+# %%
+came = Counter()
+for rank in range(2):
+    settings = LoaderConfig(batch=32, workers=2, order="stream", rank=rank, world_size=2)
+    came.update(index for batch in make_loader(packed.path, settings) for index in batch["index"].tolist())
+len(came), set(came.values())
+
+# %% [markdown]
 # > **Predict.** Does `shardshuffle` give another order of shards in the second epoch?
 
 # %%
-dataset = wds.WebDataset([str(path) for path in shards], shardshuffle=100)
+dataset = wds.WebDataset(shards, shardshuffle=100)
 first, second = ([sample["__key__"] for sample in dataset] for _ in range(2))
-order = "the **same** order" if first == second else "another order"
-show.say(f"webdataset {wds.__version__}: {order} in the second epoch.")
+print(wds.__version__, "the same order" if first == second else "another order")
 
 # %% [markdown]
 # In webdataset 1.0.2 it is the same ([#502](https://github.com/webdataset/webdataset/pull/502)). It also shuffles after
 # splitting, so each worker keeps its shards for ever, which has hurt training
 # ([#73](https://github.com/webdataset/webdataset/pull/73)). In the exercise you will do better.
 
-# %% [markdown] id="cut"
+# %% [markdown] id="cut" tags=["optional"]
 # ## 5 · Cut a shard
 #
-# A copy job reached its time limit. What it left behind ends in the middle, by chance between two samples.
+# *Optional, 4 minutes.* A copy job reached its time limit. What it left behind ends in the middle, by chance between two
+# samples.
 #
 # > **Predict.** Who will notice: Python's `tarfile`, webdataset, our reader?
 
 # %%
-reader = formats.open(shards[0])
-_, middle, _ = reader.span(len(reader) // 2)
-cut = fresh_folder(setup.scratch) / "cut.tar"
-kept = cut.write_bytes(shards[0].read_bytes()[: middle - 512])  # the header before it has 512 bytes
-print(f"{kept:,} of {shards[0].stat().st_size:,} bytes")
-
-# %%
-with tarfile.open(cut) as archive:
-    listed = len(archive.getnames()) // 2
-streamed = sum(1 for _ in wds.WebDataset(str(cut), shardshuffle=False))
-show.say(f"Of {len(reader)} samples, tarfile finds {listed} and webdataset {streamed}, without an error.")
-
-# %%
 from smallfiles.errors import SmallfilesError
 
+reader = formats.open(Path(shards[0]))
+_, middle, _ = reader.span(len(reader) // 2)
+cut = place / "cut.tar"
+cut.write_bytes(Path(shards[0]).read_bytes()[: middle - 512])  # the header before it has 512 bytes
+with tarfile.open(cut) as archive:
+    print(f"tarfile: {len(archive.getnames()) // 2} of {len(reader)} samples, no error")
+print("webdataset:", sum(1 for _ in wds.WebDataset(str(cut), shardshuffle=False)), "samples, no error")
 try:
     len(formats.open(cut))
 except SmallfilesError as error:
     show.say(f"Our reader: *{error}*")
 
 # %% [markdown]
-# A tar ends with two blocks of zeros, and nobody is forced to look for them. Our reader does, and with the index beside
-# the shard it compares sizes as well. A shard that is whole but changed is found by its digest:
-# `smallfiles verify`.
+# A tar ends with two blocks of zeros, and nobody is forced to look for them. Our reader does. A tar has no table of
+# contents either; so `pack` leaves an index beside each shard, for random access, and compares sizes with it. A shard
+# that is whole but changed is found by its digest: `smallfiles verify`.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -339,16 +457,15 @@ except SmallfilesError as error:
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Packing waits for many small reads, so let eight jobs of an array pack a part each. All cut the same shuffled
+# Packing waits for many small reads, so let eight jobs of an array pack a part each. All of them cut the same shuffled
 # list at the same places. Does it give the same bytes as one run? Here with two parts:
 
 # %%
-out = fresh_folder(setup.scratch) / "parts.tars"
+out = Path(tempfile.mkdtemp(dir=setup.scratch)) / "parts.tars"
 for number in (1, 2):
     pack(official, out, PackConfig(options=sixty, shuffle=0, part=(number, 2)))
 merged = pack(official, out, PackConfig(options=sixty, shuffle=0, merge=True))
-same = all(p.read_bytes() == (mixed.path / p.name).read_bytes() for p in merged.path.glob("*.tar"))
-show.say(f"{merged.samples} samples, **{'the same bytes' if same else 'other bytes'}** as in one run.")
+all(path.read_bytes() == (mixed.path / path.name).read_bytes() for path in merged.path.glob("*.tar"))
 
 # %% [markdown]
 # The commands for ImageNet. In the job array, put `"$SLURM_ARRAY_TASK_ID/8"` in place of `1/8`; the second runs once,
@@ -356,21 +473,54 @@ show.say(f"{merged.samples} samples, **{'the same bytes' if same else 'other byt
 
 # %%
 show.command(PackConfig(shuffle=0, part=(1, 8)), "ILSVRC2012_img_train.tar", "train.tars")
-
-# %%
 show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "train.tars")
 
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - A sample is what stands together in a shard and shares a name up to the first dot.
-# - A shuffle at packing mixes classes; a buffer at reading separates old neighbours. They replace each other badly.
-# - Some 100 MB a shard: few opens, and several shards for each worker. Compress text, not JPEG.
-# - Split over ranks and over workers, then count keys: mistakes do not fail.
-# - A cut tar reads short without an error unless the reader looks for its end.
+# - A sample is what lies together in a shard and shares a name up to the first dot.
+# - A shuffle at packing mixes classes; a buffer at reading separates old neighbours. Neither replaces the other.
+# - Some 100 MB per shard: few opens, and several shards for each worker. Compress text, not JPEG.
+# - Split over ranks, then over workers, and count keys: repeats and losses raise no error.
+# - A tar that was cut looks like a shorter one; only its end, its index or its digest tell.
+
+# %% [markdown] id="quiz"
+# ## Check yourself
+#
+# **1.** Your shards are in class order, and a colleague adds `.shuffle(1000)`. What does a batch of 256 hold?
+# (a) All classes. (b) A few classes. (c) One class.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(b)**. The buffer holds about one class of ImageNet at a time, and parts of its neighbours. (a) takes a buffer as large
+# as the set. (c) would be a batch without any buffer.
+#
+# </details>
+#
+# **2.** With 8 GPUs instead of 4, an epoch takes as long as before, and accuracy is the same. What is missing?
+# (a) The split over the ranks. (b) The split over the workers. (c) A larger buffer.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(a)**. All ranks read everything, so more of them gain nothing. (b) would repeat samples within each rank, also on 4
+# GPUs. (c) A buffer changes the order, not the amount.
+#
+# </details>
+#
+# **3.** You train on 2 nodes of 4 GPUs, with 6 workers each. How many shards of ImageNet do you make?
+# (a) 14 of 10 GB. (b) 1,300 of 100 MB. (c) 1,281,167 of one image.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(b)**. 48 workers get 27 shards each. (a) leaves 34 workers idle. (c) is the problem that we began with.
+#
+# </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# Notebook 06, [Read a squashfs image without mounting it](06_read_a_squashfs_image.ipynb), keeps the tree of files, in one
+# Notebook 06, [Read a squashfs image without mounting it](06_read_a_squashfs_image.ipynb), keeps the folder tree as it is, in one
 # file. Pack a data set of your own with the command above first.

@@ -59,7 +59,7 @@ dealt
 # %% [markdown] id="shuffle"
 # ## Task 2
 #
-# Now each epoch has an order of its own, which only `seed` and `epoch` decide. Shards shall change hands from epoch to
+# Now each epoch has an order of its own, which only `seed` and `epoch` decide. Shards change hands from epoch to
 # epoch, and task 1 still holds:
 #
 # `my_shards_in_epoch(shards: list[str], rank: int, ranks: int, worker: int, workers: int, seed: int, epoch: int)
@@ -110,24 +110,26 @@ shuffled
 # function says.
 
 # %% id="read"
-from helpers.experiments.nb05.place import fresh_folder
-from helpers.experiments.nb05.rates import streamed
+import tempfile
+from pathlib import Path
+
 from smallfiles.formats import tar
 from smallfiles.pack import PackConfig, pack
 
 sixty = PackConfig(options=tar.Options(max_count=60))
-packed = pack(setup.source(), fresh_folder(setup.scratch) / "train.tars", sixty)
+packed = pack(setup.source(), Path(tempfile.mkdtemp(dir=setup.scratch)) / "train.tars", sixty)
 shards = sorted(str(path) for path in packed.path.glob("*.tar"))
 places = [(rank, worker) for rank in range(2) for worker in range(3)]
 
 # %% id="count"
-from pathlib import Path
+import webdataset as wds
 
 if not (dealt and shuffled):
     show.say("Solve both tasks first; then this cell reads with your function.")
 else:
     hands = [my_shards_in_epoch(shards, rank, 2, worker, 3, 0, 0) for rank, worker in places]
-    keys = [sample["__key__"] for hand in hands for sample in streamed(map(Path, hand))]
+    read = [wds.WebDataset(hand, shardshuffle=False) for hand in hands if hand]
+    keys = [sample["__key__"] for dataset in read for sample in dataset]
     show.say(
         f"{len(places)} processes read {[len(hand) for hand in hands]} shards, together "
         f"**{len(keys)} samples, {len(set(keys))} of them different**; {packed.samples} were packed."

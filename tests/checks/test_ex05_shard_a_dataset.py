@@ -48,7 +48,6 @@ WRONG = {
     "forgets workers": (lambda s, rank, ranks, worker, workers: s[rank::ranks], "forgot the workers"),
     "forgets ranks": (lambda s, rank, ranks, worker, workers: s[worker::workers], "forgot the ranks"),
     "crossed": (lambda s, rank, ranks, worker, workers: s[rank::workers][worker::ranks], "crossed"),
-    "crossed otherwise": (lambda s, rank, ranks, worker, workers: s[worker::ranks][rank::workers], "crossed"),
     "drops the tail": (slices(round_up=False), "loses the tail"),
     "counts from one": (
         lambda s, rank, ranks, worker, workers: s[rank * workers + worker + 1 :: ranks * workers],
@@ -130,11 +129,6 @@ def without_seed(shards, rank, ranks, worker, workers, seed, epoch):
     return right(shuffled(shards, epoch), rank, ranks, worker, workers)
 
 
-def turned(shards, rank, ranks, worker, workers, seed, epoch):
-    start = (seed + epoch) % max(len(shards), 1)
-    return right(shards[start:] + shards[:start], rank, ranks, worker, workers)
-
-
 def set_shuffled(shards, rank, ranks, worker, workers, seed, epoch):
     return right(shuffled(set(shards), f"{seed} {epoch}"), rank, ranks, worker, workers)
 
@@ -153,7 +147,6 @@ WRONG_IN_EPOCH = {
     "a deck for each rank": (own_deck, "deck of its own"),
     "the same in all epochs": (without_epoch, "the epoch does not reach"),
     "without the seed": (without_seed, "the seed does not reach"),
-    "turned": (turned, "keeps neighbours together"),
     "set order": (set_shuffled, "order of a set"),
     "a pair as seed": (seeded_by_a_pair, "a seed is one number or text"),
     "ranks starve": (starving, "split over the ranks first"),
