@@ -80,6 +80,7 @@ def bars(
     if isinstance(found, Comparison):
         rows: Mapping[str, Runs | Mapping[str, Runs]] = {name: found.rates_per_s(name) for name in found.runs}
         title, x = title or found.finding, x or f"{found.unit or 'calls'} per second"
+        note = note or ("prepared before each run" if found.prepared else "warm: each ran once before")
     elif isinstance(found, Mapping):
         rows = found
     else:

@@ -164,12 +164,15 @@ class Comparison:
         unit: What was counted; empty where the functions counted nothing.
         failed: Why a function is missing in `runs`.
         machine: What it was measured on.
+        prepared: Whether something was done before each run, such as emptying the page cache; without that,
+            each function ran once before, so that caches are warm.
     """
 
     runs: dict[str, tuple[Outcome, ...]]
     unit: str
     failed: dict[str, str]
     machine: dict[str, Any]
+    prepared: bool
 
     def rates_per_s(self, name: str) -> tuple[float, ...]:
         """Units per second of each run; calls where nothing was counted."""
@@ -274,7 +277,7 @@ def compare(
         )
     runs = {name: tuple(found[name]) for name in functions if name in found}
     counted = all(run.extra["units"] is not None for each in runs.values() for run in each)
-    return Comparison(runs, unit if counted else "", failed, machine.describe())
+    return Comparison(runs, unit if counted else "", failed, machine.describe(), before is not None)
 
 
 def _timed(function: Callable[[], object], before: Callable[[], object] | None) -> Outcome:

@@ -63,6 +63,7 @@ def test_one_that_fails_is_left_out_in_a_sentence():
 def test_the_figure_starts_at_zero_and_shows_each_run():
     result = measure.compare({"slow": slept(0.06, 10), "quick": slept(0.02, 10)}, rounds=3, unit="images")
     figure = figures.bars(result).figure
+    assert "warm: each ran once before" in figure.get_supxlabel()
     (axes,) = figure.axes
     assert axes.get_xlim()[0] == 0 and "images per second" in axes.get_xlabel()
     assert [label.get_text() for label in axes.get_yticklabels()] == ["slow", "quick"]
