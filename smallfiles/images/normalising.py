@@ -7,7 +7,6 @@ processors that have nothing to spare. Notebook 08 measures it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import overload
 
 import numpy as np
@@ -18,53 +17,39 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 """Of red, green and blue over ImageNet, on a scale of 0 to 1."""
 IMAGENET_STD = (0.229, 0.224, 0.225)
 """Standard deviations of the same."""
+_SCALE = np.array([1 / (255 * each) for each in IMAGENET_STD], np.float32)
+_SHIFT = np.array([-mean / each for mean, each in zip(IMAGENET_MEAN, IMAGENET_STD, strict=True)], np.float32)
+
+
+@overload
+def normalise(batch: torch.Tensor) -> torch.Tensor: ...
 
 
 @overload
 def normalise(
-    batch: torch.Tensor, mean: Sequence[float] = ..., std: Sequence[float] = ..., *, out: None = ...
-) -> torch.Tensor: ...
-
-
-@overload
-def normalise(
-    batch: npt.NDArray[np.uint8],
-    mean: Sequence[float] = ...,
-    std: Sequence[float] = ...,
-    *,
-    out: npt.NDArray[np.float32] | None = ...,
+    batch: npt.NDArray[np.uint8], out: npt.NDArray[np.float32] | None = ...
 ) -> npt.NDArray[np.float32]: ...
 
 
 def normalise(
-    batch: torch.Tensor | npt.NDArray[np.uint8],
-    mean: Sequence[float] = IMAGENET_MEAN,
-    std: Sequence[float] = IMAGENET_STD,
-    *,
-    out: npt.NDArray[np.float32] | None = None,
+    batch: torch.Tensor | npt.NDArray[np.uint8], out: npt.NDArray[np.float32] | None = None
 ) -> torch.Tensor | npt.NDArray[np.float32]:
-    """Subtract the mean and divide by the standard deviation of each channel.
+    """Subtract ImageNet's mean and divide by its standard deviation, channel by channel.
 
     Args:
         batch: uint8, [B, rows, columns, channels]; a tensor may lie on any device.
-        mean: Of each channel, on a scale of 0 to 1.
-        std: Likewise.
         out: Written to and returned if given, for an array of numpy.
 
     Returns:
         float32, [B, channels, rows, columns], on the same device. A tensor keeps its order in memory
         (`torch.channels_last`), which convolutions are fastest with.
     """
-    scale = [1.0 / (255.0 * s) for s in std]
-    shift = [-m / s for m, s in zip(mean, std, strict=True)]
+    scale, shift = _SCALE[:, None, None], _SHIFT[:, None, None]
     if isinstance(batch, torch.Tensor):
-        factor, offset = (
-            torch.tensor(values, dtype=torch.float32, device=batch.device).view(1, -1, 1, 1)
-            for values in (scale, shift)
-        )
+        factor, offset = (torch.from_numpy(values).to(batch.device) for values in (scale, shift))
         return batch.permute(0, 3, 1, 2).to(torch.float32).mul_(factor).add_(offset)
     planes = batch.transpose(0, 3, 1, 2)
     found = np.empty(planes.shape, np.float32) if out is None else out
-    np.multiply(planes, np.array(scale, np.float32)[:, None, None], out=found)
-    found += np.array(shift, np.float32)[:, None, None]
+    np.multiply(planes, scale, out=found)
+    found += shift
     return found

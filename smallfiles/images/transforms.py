@@ -78,7 +78,7 @@ class _RandomSquare(_Made):
 
     flip: float
     jitter: ColourJitter | None
-    filter: Filter
+    filter: Filter = "antialias"
     reducing_gap: Gap
 
     def into(self, data: Buffer, rng: np.random.Generator, out: Array) -> None:
@@ -119,7 +119,8 @@ class RandomResizedCrop(_RandomSquare):
     reducing_gap: Gap = 2.0
 
     def __post_init__(self) -> None:
-        _check(self.size, self.flip, self.filter, self.reducing_gap)
+        check_filter(self.filter)
+        _check(self.size, self.flip, self.reducing_gap)
         _check_range("scale", self.scale, 1.0)
         _check_range("ratio", self.ratio, float("inf"))
 
@@ -144,7 +145,6 @@ class RandomShortSide(_RandomSquare):
         short: Smallest and largest length of the shorter side, in pixels.
         crop: Of the square, in pixels.
         flip: Probability of mirroring.
-        filter: How pixels are scaled.
         jitter: Random change of colours; None leaves them.
         reducing_gap: See `Picture.part`; None decodes at full size always.
     """
@@ -152,12 +152,11 @@ class RandomShortSide(_RandomSquare):
     short: tuple[int, int] = (256, 480)
     crop: int = 224
     flip: float = 0.5
-    filter: Filter = "antialias"
     jitter: ColourJitter | None = None
     reducing_gap: Gap = 2.0
 
     def __post_init__(self) -> None:
-        _check(self.crop, self.flip, self.filter, self.reducing_gap)
+        _check(self.crop, self.flip, self.reducing_gap)
         _check_range("short", self.short, float("inf"))
         _check_fits(self.crop, self.short[0])
 
@@ -181,17 +180,15 @@ class CentreCrop(_Made):
     Args:
         resize: Length of the shorter side, in pixels.
         crop: Of the square, in pixels.
-        filter: How pixels are scaled.
         reducing_gap: See `Picture.part`; None decodes at full size always.
     """
 
     resize: int = 256
     crop: int = 224
-    filter: Filter = "antialias"
     reducing_gap: Gap = 2.0
 
     def __post_init__(self) -> None:
-        _check(self.crop, 0.0, self.filter, self.reducing_gap)
+        _check(self.crop, 0.0, self.reducing_gap)
         _check_fits(self.crop, self.resize)
 
     @property
@@ -205,7 +202,7 @@ class CentreCrop(_Made):
         columns, rows = short_side(picture.width, picture.height, self.resize)
         whole = Box(0, 0, picture.height, picture.width)
         scaled = np.empty((rows, columns, 3), np.uint8)
-        resize(picture.part(whole, rows, columns, self.reducing_gap), scaled, self.filter)
+        resize(picture.part(whole, rows, columns, self.reducing_gap), scaled)
         left, top = centred(columns, rows, self.crop)
         out[:] = scaled[top : top + self.crop, left : left + self.crop]
 
@@ -235,8 +232,7 @@ class Normalised(_Made):
         normalise(self.transform(data, rng)[None], out=out[None])
 
 
-def _check(size: int, flip: float, filter: str, gap: Gap) -> None:
-    check_filter(filter)
+def _check(size: int, flip: float, gap: Gap) -> None:
     check_gap(gap)
     if size < 1 or not 0 <= flip <= 1:
         raise UsageError(
