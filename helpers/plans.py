@@ -55,7 +55,7 @@ PLANS: dict[str, Plan] = {
         "Shard a dataset into tar files", minutes=40, seconds=35, wants=("folder", "official", "flickr30k")
     ),
     "ex05": Plan("Exercise 05", minutes=30, seconds=10, wants=("folder",)),
-    "06": Plan("Read a squashfs image without mounting it", minutes=35, seconds=45, wants=("folder",)),
+    "06": Plan("Read a squashfs file without mounting it", minutes=35, seconds=45, wants=("folder",)),
     "ex06": Plan("Exercise 06", minutes=30, seconds=10, wants=("folder",)),
     "07": Plan("Stage data to /dev/shm", minutes=35, seconds=45, wants=("folder",)),
     "ex07": Plan("Exercise 07", minutes=40, seconds=5, wants=("folder",)),

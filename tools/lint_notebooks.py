@@ -37,6 +37,7 @@ SHOWS: dict[str, tuple[str, ...]] = {
     "03": ("pa.ipc.new_file", "pa.memory_map", "pa.OSFile", "get_batch", "(Dataset)", "DataLoader("),
     "04": ("h5py.File", "vlen_dtype", "torch.utils.data.Dataset", "DataLoader(", "multiprocessing_context"),
     "05": ("wds.WebDataset", ".shuffle(", "DataLoader(", "split_by_node", "make_loader", "group_by_keys"),
+    "06": ("os.pread(", "DataLoader(", "file.seek("),
     "07": ("fcntl.flock(", "os.replace(", "shutil.copyfile("),
     "08": ("DataLoader(", "num_workers=", "prefetch_factor=", "class Views(Dataset)"),
     "10": ('init_process_group("gloo"', "DDP(", "loss.backward()", "signal.signal("),

@@ -23,7 +23,7 @@ from typing import Any
 from exercises.checks.attempt import Attempt
 from exercises.checks.check import check
 from exercises.checks.forked import in_worker, offsets_of
-from helpers.experiments.nb06.sharing import count_wrong
+from helpers.experiments.nb06 import count_wrong
 
 COUNT, _READS, _SECONDS = 24, 60, 0.4
 _SHARED = "the workers inherit one open file with one offset, and each seeks where another one is about to "

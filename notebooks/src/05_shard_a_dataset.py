@@ -522,5 +522,5 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # %% [markdown] id="next"
 # ## Next
 #
-# Notebook 06, [Read a squashfs image without mounting it](06_read_a_squashfs_image.ipynb), keeps the folder tree as it is, in one
+# Notebook 06, [Read a squashfs file without mounting it](06_read_a_squashfs_image.ipynb), keeps the folder tree as it is, in one
 # file. Pack a data set of your own with the command above first.

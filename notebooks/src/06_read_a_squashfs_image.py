@@ -1,17 +1,17 @@
 # %% [markdown] id="top"
-# # 06 · Read a squashfs image without mounting it
+# # 06 · Read a squashfs file without mounting it
 #
-# **Minutes** 35 · **Machine** any Linux computer, two CPUs do · **Needs** nothing; shows more where `mksquashfs` and
+# **Minutes** 35 · **Machine** any Linux computer, two CPUs are enough · **Needs** nothing; shows more where `mksquashfs` and
 # FUSE are installed · **Data** 400 synthetic images
 #
-# A squashfs image is a whole folder tree in one read-only file. Linux can mount it, so that every program sees files
-# again. Many sites do not let you mount, and you do not need it: a library reads the image as well. The settings with
-# which you pack decide how quick that is.
+# A squashfs file holds a whole folder tree, read-only. Linux can mount it, so that every program sees files again. Many
+# sites do not let you mount, and you need not: a library reads it as well. How fast that is depends on the settings with
+# which you pack. In this notebook an *image* is a photograph; the archive is called a *squashfs file*.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
-# - Which settings make an image slow, and why does nobody notice while packing?
+# - Which settings make a squashfs file slow, and why does nobody notice while packing?
 # - Do I need a mount?
 # - When does compression pay?
 # - Why does a reader that works in one process return wrong samples in two?
@@ -20,10 +20,10 @@
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - pack an image that is quick to read at random, and ask an image of others why it is slow,
+# - pack a squashfs file that is fast to read at random, and find out why somebody else's is slow,
 # - read it from any process without a mount,
 # - say below which bandwidth compression pays,
-# - recognise a reader that shares an offset between workers,
+# - recognise a reader that shares an offset between workers, and write one that does not,
 # - put a Python environment into one file.
 
 # %% [markdown] id="setup"
@@ -33,260 +33,360 @@
 import sys
 
 sys.path.append("..")
-from helpers import show, start
+from helpers import figures, show, start
 
 setup = start("06")
 
+# %%
+import os
+import random
+from functools import partial
+
+from pysquashfs import SquashFS
+from smallfiles import formats, measure
+from smallfiles.pack import PackConfig, pack
+from smallfiles.progress import bytes_text
+
 # %% [markdown] id="inside"
-# ## Look inside an image
+# ## Look inside
 #
 # Pack the images. The suffix `.sqfs` chooses the format.
 
 # %%
-from smallfiles.pack import PackConfig, pack
-from smallfiles.progress import bytes_text
-
 source = setup.source()
-image_path = setup.scratch / "train.sqfs"
-image_path.unlink(missing_ok=True)
+packed = setup.scratch / "train.sqfs"
+packed.unlink(missing_ok=True)
 config = PackConfig()
-report = pack(source, image_path, config)
-show.say(f"{report.samples:,} images, {bytes_text(report.file_bytes)}, {report.files} files.")
+report = pack(source, packed, config)
+print(f"{report.samples:,} images, {bytes_text(report.file_bytes)}, {report.files} files")
 
 # %% [markdown]
 # The second file is the content digest. squashfs itself has no checksum of its data: a flipped byte comes back as if it
-# were right, and only the digest finds it (`smallfiles verify`). Now open the image as a collection of files:
+# were right, and only the digest finds it (`smallfiles verify`).
 
 # %%
-from pysquashfs import SquashFS
+with SquashFS(packed) as opened:
+    name = opened.paths[-1]
+    print(len(opened), "files;", name, opened.stat(name).size, "bytes, starts with", opened.read(name)[:2])
 
-image = SquashFS(image_path)
-name = image.paths[-1]
-print(len(image), "files;", name, image.stat(name).size, "bytes")
-image.read(name)[:2], image.list()[:3]
-
-# %% [markdown]
-# Each sample is a file at its own path, so a mount or `unsquashfs` gives the tree back. A tree cannot say which label a
-# file has, or in which order the samples were packed. That stands in `.smallfiles/samples.arrow`, inside the image. The
-# course's reader takes it from there:
-
-# %%
-from smallfiles import formats
-
-reader = formats.open(image_path)
+reader = formats.open(packed)
 reader.key(7), reader.target(7), reader.classes[reader.target(7)], reader.span(7)[1:]
 
 # %% [markdown]
-# The last pair says where in the image this sample begins and ends. It lies there as it is, in one piece.
+# Each sample is a file at its own path, so a mount or `unsquashfs` gives the tree back. A tree cannot say which label a
+# file has, or in which order the samples were packed. That is in `.smallfiles/samples.arrow` inside the file, where our
+# reader finds it. The last pair says where this sample begins and ends: it lies there in one piece.
 
-# %% [markdown] id="settings"
+# %% [markdown] id="settings" tags=["core"]
 # ## 1 · Choose the settings
 #
-# squashfs was made for live CDs: everything is cut into *blocks*, compressed, and the ends of files are put together into
-# shared blocks, *fragments*. That makes an image small. A photograph does not become smaller.
+# squashfs was made for live CDs: everything is cut into *blocks* and compressed, and the ends of files are put together
+# into shared blocks, *fragments*. That saves space, but a photograph does not get smaller. These are the defaults of
+# `mksquashfs`, two steps away from them, and a worse choice that looks clever: large blocks.
+
+# %%
+from pysquashfs import pack as write_squashfs
+
+settings = {
+    "mksquashfs defaults": {"compression": "gzip", "level": 9, "fragments": True},
+    "gzip, no fragments": {"compression": "gzip"},
+    "raw, no fragments": {},
+    "gzip, 1 MiB blocks, fragments": {"compression": "gzip", "block_bytes": 1 << 20, "fragments": True},
+}
+photos = [(reader.key(index), bytes(reader.read(index))) for index in range(240)]
+written, photo_bytes = {}, sum(len(data) for _, data in photos)
+for number, (name, options) in enumerate(settings.items()):
+    path = setup.scratch / f"setting-{number}.sqfs"
+    write_squashfs(path, photos, overwrite=True, **options)
+    written[name] = SquashFS(path, backend="pure", cache=False)
+    print(f"{name:30} saves {1 - path.stat().st_size / photo_bytes:6.2%}")
+
+# %% [markdown]
+# > **Predict.** The sizes hardly differ. How many times as many random reads per second does *raw, no fragments* allow as
+# > the defaults do?
+
+# %%
+guess = 2  # change me: raw without fragments is so many times as fast as the defaults
+
+
+def read_some(opened, count=60):
+    for key in random.sample(opened.paths, count):  # others in each round
+        opened.read(key)
+    return count
+
+
+found = measure.compare({n: partial(read_some, f) for n, f in written.items()}, rounds=3, unit="images")
+
+# %%
+base, raw = "mksquashfs defaults", "raw, no fragments"
+gain = found.times(raw, base).median
+title = f"Raw and without fragments: {gain:.0f} times the random reads of mksquashfs's defaults"
+show.figure(figures.bars(found, title, guess=guess * found.spread(base).median, note="warm, at random"))
+for name, opened in written.items():
+    print(f"{name:30} fetches {opened.info()['read_amplification']:5.2f} bytes per byte delivered")
+
+# %% [markdown]
+# Expect a factor of 8 to 30. Unpacking gzip costs most of it. Fragments cost more than they seem to here: several files, or
+# their ends, share a block, which must be fetched and unpacked in full for one of them. A reader keeps the fragments
+# that it unpacked last, which helps with 240 files; of a million, the next one is hardly ever among them.
 #
-# > **Predict.** Blocks of 1 MiB, images of about 100 kB, fragments on: how many bytes must be fetched and unpacked to read
-# > one image? And how much smaller does gzip make the whole image file?
+# So whoever looks only at the size learns nothing about speed. A squashfs file can be asked, also one from somebody else.
+# First the slowest here, then the fastest:
 
 # %%
-from helpers.experiments import nb06 as squashfs
-from smallfiles.measure import BenchConfig
-
-samples = list(reader)[:120]
-quick = BenchConfig(repeats=3, count=60)
-measured = squashfs.bench_settings(samples, setup.scratch, config=quick)
-
-# %%
-from helpers.figures import squashfs as plots
-
-show.figure(plots.settings(measured), alt=plots.alt_text(measured))
+for name in ("gzip, 1 MiB blocks, fragments", raw):
+    print(f"{name}:", *written[name].info()["findings"], sep="\n  ")
+for opened in written.values():
+    opened.close()
 
 # %% [markdown]
-# *pure* is `pysquashfs` in Python alone. *libsquashfs* is the C library of squashfs-tools-ng, where it is installed. A
-# reader keeps the fragments that it unpacked last. That flatters small fragments here, where few files are read again and
-# again; of a million files, the next one is hardly ever among them. Look at the sizes too:
-
-# %%
-for one in measured:
-    print(f"{one.name:32} {bytes_text(one.image_bytes):>8}  {one.saved:6.2%} saved")
-
-# %%
-sizes = [one.image_bytes for one in measured]
-show.say(f"The largest image is **{max(sizes) / min(sizes) - 1:.1%}** larger than the smallest.")
-
-# %% [markdown]
-# Who looks only at the size of an image learns nothing of its speed. The price comes later, with every read of every
-# epoch. An image can be asked for it, also one that somebody else made. First the slowest, then the quickest:
-
-# %%
-slowest = min(measured, key=lambda one: one.rate().median)
-quickest = max(measured, key=lambda one: one.rate().median)
-for finding in (*slowest.findings, "", *quickest.findings):
-    print(finding)
-
-# %% [markdown]
-# The same comes from `python -m pysquashfs info IMAGE`. If you pack with `mksquashfs` itself, use this line. Without
-# `-noappend`, a second run adds all files once more, under other names.
+# The same comes from `python -m pysquashfs info FILE`. If you pack with `mksquashfs` itself, use this line:
 
 # %%
 from pysquashfs.info import RECOMMENDED
 
 print(RECOMMENDED)
 
-# %% [markdown] id="mount"
+# %% [markdown]
+# `-noD` and `-noF` leave data and fragments uncompressed, `-no-fragments` keeps files in one piece. Why `-comp gzip` then?
+# The file must name a compressor, which still serves the index, and gzip is the one that every kernel and every
+# library can read. Without `-noappend`, a second run adds all files once more, under other names.
+
+# %% [markdown] id="mount" tags=["optional"]
 # ## 2 · Compare the library with a mount
 #
-# A mounted image is a folder. Each read asks the kernel for a name, a handle and the bytes, and through FUSE it also asks
-# another process. The library knows from its index where each file lies, and takes the bytes by their position. Every way
-# that this machine allows is asked for sample after sample; `PySquashfsImage` is another package for the same.
+# A mounted squashfs file is a folder. Each read asks the kernel for a name, a handle and the bytes, and through FUSE it also
+# asks another process. The library knows from its index where each file lies, and takes the bytes by their position.
 #
-# > **Predict.** Everything is in the page cache. Which is quicker for a random file: the folder of plain files, a mount,
-# > or the library?
+# > **Predict.** Everything is in the page cache. Which is fastest for a random image: the folder of plain files, a mount, or
+# > the library?
 
 # %%
-usable, missing = squashfs.usable_ways(image_path)
-for note in missing:
-    print(note)
-warm = squashfs.bench_ways(image_path, setup.path(), BenchConfig(repeats=4, count=200), usable)
+from contextlib import ExitStack
 
-# %%
-from helpers import figures
-
-show.figure(figures.throughput(warm), alt=figures.alt_text(warm))
-
-# %%
-from smallfiles.measure import ratio
-
-rates = {record.name: record for record in warm}
-for other in ("plain files", *(name for name in usable if "mount" in name or "fuse" in name)):
-    factor = ratio(rates["pysquashfs, pure"], rates[other])
-    print(f"the library reads {factor.median:.1f} times as many files a second as: {other}")
-
-# %% [markdown]
-# This flatters the mounts: all names and bytes are in memory already. In a first epoch each name is looked up on a cold
-# image. Mount an image when a program wants files and cannot be changed. Which way is open to you? Try them in this order:
-
-# %%
+from pysquashfs import libsquashfs, mount
 from pysquashfs.mounting import how_to_mount
 
-for way in how_to_mount(image_path):
-    print(f"{'yes' if way.available else 'no ':4} {way.name:15} {way.reason}")
+keys = [reader.key(index) for index in random.Random(1).sample(range(len(reader)), 200)]
 
-# %% [markdown] id="compression"
+
+def read_files(folder):
+    for key in keys:
+        (folder / key).read_bytes()
+    return len(keys)
+
+
+# %%
+backends = ["pure"] + ["libsquashfs"] * (libsquashfs.available() is not None)
+with ExitStack() as stack:
+    ways = {"plain files": partial(read_files, source.root)}
+    for way in how_to_mount(packed):
+        print(f"{'yes' if way.available else 'no ':4} {way.name:15} {way.reason}")
+        if way.available and way.inside:
+            folder = stack.enter_context(mount(packed, way=way.name))
+            ways[f"mount, {way.name}"] = partial(read_files, folder)
+    for backend in backends:
+        opened = stack.enter_context(SquashFS(packed, backend=backend))
+        ways[f"library, {backend}"] = partial(read_some, opened, len(keys))
+    speeds = measure.compare(ways, rounds=4, unit="images")
+
+# %%
+mounted = [name for name in speeds.runs if name.startswith("mount")]
+gains = [speeds.times("library, pure", name).median for name in mounted] or [1.0]
+title = f"The library reads {min(gains):.1f} to {max(gains):.1f} times as many images per second as a mount"
+title = title if mounted else "No mount works here; the library needs none"
+show.figure(figures.bars(speeds, title, note="warm page cache"))
+
+# %% [markdown]
+# This flatters the mounts: all names and bytes are in memory already. In a first epoch each name is looked up in a cold
+# file. Mount when a program wants files and cannot be changed.
+
+# %% [markdown] id="compression" tags=["optional"]
 # ## 3 · Compress what compresses
 #
 # Annotations are JSON, and JSON is mostly repetition. Make 300 documents as they come with detection data sets.
 #
-# > **Predict.** zstd makes them several times smaller. Is reading them faster or slower, when the image is in memory? And
+# > **Predict.** zstd makes them several times smaller. Is reading them faster or slower when the file is in memory? And
 # > on a busy parallel file system?
 
 # %%
-from helpers.experiments.nb06.settings import text_settings, worth_below_bytes_s
+import json
 
-documents = squashfs.documents(300)
-raw, gzip, zstd = squashfs.bench_settings(documents, setup.scratch, text_settings(), quick)
-for one in (raw, gzip, zstd):
-    print(f"{one.name:14} {one.bytes / one.image_bytes:4.1f} times smaller {one.rate().median:8,.0f} files/s")
+
+def document(number):
+    chance = random.Random(number)
+    boxes = [
+        {"id": chance.randrange(10**6), "bbox": [round(chance.uniform(0, 640), 2) for _ in range(40)]}
+        for _ in range(chance.randrange(5, 40))
+    ]
+    return f"{number % 10}/{number:06}.json", json.dumps({"width": 640, "objects": boxes}, indent=1).encode()
+
 
 # %%
-below = worth_below_bytes_s(raw, zstd)
-show.say(
-    f"Unpacking costs time, bytes that need not come save some. Here zstd is ahead as soon as "
-    f"one reader gets **less than {below / 1e6:,.0f} MB/s** from the storage."
-)
+documents = [document(number) for number in range(300)]
+codecs = {"raw": {}, "gzip": {"compression": "gzip"}, "zstd, level 3": {"compression": "zstd", "level": 3}}
+texts = {}
+for codec, options in codecs.items():
+    path = setup.scratch / f"text-{codec[:4]}.sqfs"
+    write_squashfs(path, documents, overwrite=True, **options)
+    texts[codec] = SquashFS(path, backend="pure", cache=False)
+rates = measure.compare({n: partial(read_some, f, 300) for n, f in texts.items()}, rounds=3, unit="files")
+stored = {codec: opened.info()["image_bytes"] / 300 for codec, opened in texts.items()}
+for codec in texts:
+    print(f"{codec:14} {stored[codec]:7,.0f} bytes per file {rates.spread(codec).median:9,.0f} files/s")
+
+# %%
+longer_s = 1 / rates.spread("zstd, level 3").median - 1 / rates.spread("raw").median
+below = (stored["raw"] - stored["zstd, level 3"]) / longer_s if longer_s > 0 else float("inf")
+show.say(f"zstd is ahead as soon as one reader gets **less than {below / 1e6:,.0f} MB/s** from the storage.")
 
 # %% [markdown]
-# Compare that with what one reader gets from your file system on a busy day; `smallfiles bench read` measures it.
-# So: images raw, and text as zstd where the storage is slower. Measure before you take a higher level: when this course
-# was made, level 15, the default of `mksquashfs`, took 12 to 23 times as long to pack, for images 10 % smaller.
+# Unpacking costs time; bytes that need not come save some. Compare the number with what one reader gets from your file
+# system on a busy day (`smallfiles bench read`). So: images raw, and text with zstd where the storage is slower. Measure
+# before you take a higher level: level 15, the default of `mksquashfs`, took 12 to 23 times as long to pack when this course
+# was made, for files 10 % smaller.
 
-# %% [markdown] id="sharing"
-# ## 4 · Share an image between workers
+# %% [markdown] id="sharing" tags=["core"]
+# ## 4 · Share one file between workers
 #
-# Here is a small reader, as one finds it in many projects. It knows where each sample lies.
+# Here are two small readers, as you find them in many projects. Both know where each sample lies.
 
 # %%
 places = [reader.span(index)[1:] for index in range(len(reader))]
 truth = [bytes(reader.read(index)) for index in range(len(reader))]
-file = open(image_path, "rb")
+file = open(packed, "rb", buffering=0)
 
 
-def seek_and_read(index):
+def seek_then_read(index):
     start, stop = places[index]
     file.seek(start)
     return file.read(stop - start)
 
 
-sum(seek_and_read(index) != truth[index] for index in range(len(truth)))
-
-# %% [markdown]
-# No sample is wrong. Now two workers are forked, as a DataLoader does it. Each reads for a second and compares every
-# sample with the truth.
-#
-# > **Predict.** How many are wrong: none, a few, or a quarter of them? Will there be an error?
-
-# %%
-import os
-
-
-def at_position(index):
+def read_at_position(index):
     start, stop = places[index]
     return os.pread(file.fileno(), stop - start, start)
 
 
-bad = squashfs.count_wrong(seek_and_read, truth)
-good = squashfs.count_wrong(at_position, truth)
-ours = squashfs.count_wrong(reader.read, truth)
+sum(seek_then_read(index) != truth[index] for index in range(len(truth)))
+
+# %% [markdown]
+# No sample is wrong. Now the same in a `DataLoader` with two workers. Its `Dataset` says of each sample whether it is right.
+#
+# > **Predict.** How many of 12,000 samples are wrong: none, a few, or a quarter of them? Will there be an error?
 
 # %%
-for name, trial in (("seek, then read", bad), ("os.pread", good), ("the course's reader", ours)):
-    show.say(trial.summary(name))
-show.say(bad.in_words)
+from torch.utils.data import DataLoader, Dataset, RandomSampler
+
+guess = 10  # change me: so many of 12,000 samples are wrong
+
+
+class IsRight(Dataset):
+    def __init__(self, read):
+        self.read = read
+
+    def __len__(self):
+        return len(truth)
+
+    def __getitem__(self, index):
+        return self.read(index) == truth[index]
+
+
+def count_wrong(read):
+    """Of 12,000 random samples, read by two workers."""
+    chosen = RandomSampler(truth, replacement=True, num_samples=12_000)
+    loader = DataLoader(IsRight(read), batch_size=100, sampler=chosen, num_workers=2)
+    return sum(int((~right).sum()) for right in loader)
+
+
+# %%
+readers = {"seek, then read": seek_then_read, "os.pread": read_at_position, "smallfiles": reader.read}
+wrong = {name: count_wrong(read) for name, read in readers.items()}
+seen = f"{wrong['seek, then read']:,} of 12,000 samples are wrong, with os.pread {wrong['os.pread']:,}"
+title = f"With seek and read, {seen}"
+show.figure(figures.bars(wrong, title, x="wrong samples of 12,000, two workers", guess=guess))
 
 # %% [markdown]
 # An open file has an *offset*, and forked workers share it. One worker seeks, the other one seeks too, and then the first
-# reads: bytes of the right file, of the wrong sample. Training goes on, on images that do not belong to their labels.
+# reads: bytes of the right file, of the wrong sample. Training goes on, with images that do not belong to their labels.
+# How often the workers collide depends on chance and on your CPUs; if the first bar is 0, run the cell again.
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
 # *One open file has one offset, however many workers hold it.*
 #
-# `os.pread` takes the position as an argument, so there is nothing to share. The package `PySquashfsImage` of part 2 seeks
+# `os.pread` takes the position as an argument, so there is nothing to share. The package `PySquashfsImage` seeks
 # and then reads, and so do others. Ask that of every reader of one big file.
 
-# %% [markdown] id="environment"
-# ## 5 · Put an environment into one image
+# %% [markdown] id="environment" tags=["optional"]
+# ## 5 · Put an environment into one file
 #
 # How many files does Python open for one import?
 
 # %%
 from helpers.imports import files_opened_by
 
-opened = [files_opened_by(module) for module in ("json", "numpy", "torch")]
-for one in opened:
+for module in ("json", "numpy", "torch"):
+    one = files_opened_by(module)
     print(f"import {one.module:6} opens {one.files:6,} files, {bytes_text(one.bytes)}")
 
 # %% [markdown]
-# Each process of a job asks the metadata server for all of them, at the same second as all others. The environment is a
-# small-file problem too, and one image cures it. A whole environment is too large to pack in a notebook, so take one
-# package of it, and put it on storage where each operation takes 2 ms.
-#
-# > **Predict.** How long does one import take from there: from many files, and from one image on the same storage?
+# Each process of a job asks the metadata server for all of them, in the same second as all others. The environment is a
+# small-file problem too, and one squashfs file solves it. A whole environment is too large to pack here, so take one
+# package, and put it on storage where each operation takes 2 ms.
 
 # %%
-from helpers.experiments.nb06 import environment
+import compileall
+import py_compile
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
 
-package = environment.prepare(setup.scratch / "environment")
-trials, note = squashfs.import_trials(package)
-show.say(f"{package.files:,} files, {bytes_text(package.folder_bytes)}; {note or 'both were tried.'}")
+from pysquashfs.writer.folder import folder_items
 
-# %%
-show.say(environment.in_words(trials))
+place = setup.scratch / "environment"
+shutil.rmtree(place, ignore_errors=True)
+shutil.copytree(Path(find_spec("networkx").origin).parent, place / "files" / "networkx")
+by_hash = py_compile.PycInvalidationMode.UNCHECKED_HASH  # a squashfs file keeps no times
+compileall.compile_dir(place / "files", quiet=2, force=True, invalidation_mode=by_hash)
+made = write_squashfs(place / "packages.sqfs", folder_items(place / "files"), compression="gzip")
+print(f"{made.files:,} files, {bytes_text(made.bytes)}; one file, {bytes_text(made.image_bytes)}")
 
 # %% [markdown]
-# Look-ups and listings of the image are answered on this node; the storage sees reads of one open file. The whole
-# environment of this course is packed by one script, where `mksquashfs` is installed. Start it in a terminal, in the
-# folder of the course. It ends by printing the lines that use the image in a job:
+# > **Predict.** How long does one import take from there: from many files, and from one file on the same storage?
+
+# %%
+import subprocess
+from time import perf_counter
+
+from smallfiles.slowfs import SlowConfig, open_slow
+
+
+def import_from(folder, slow):
+    """Seconds of a fresh interpreter, and operations of the slow storage."""
+    before, began = slow.counts(), perf_counter()
+    variables = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    subprocess.run([sys.executable, "-c", "import networkx"], env=variables, cwd=folder, check=True)
+    seconds, after = perf_counter() - began, slow.counts()
+    return seconds, sum(after[kind] - before[kind] for kind in after if kind not in ("read", "bytes"))
+
+
+# %%
+imports = {}
+with open_slow(place, SlowConfig(latency_s=0.002)) as slow:
+    if slow.how == "fuse":
+        imports["many files"] = import_from(slow.path / "files", slow)
+    ways = [w.name for w in how_to_mount(packed) if w.available and w.name.startswith("squashfuse")]
+    if slow.how == "fuse" and ways:
+        with mount(slow.path / "packages.sqfs", way=ways[0]) as folder:
+            imports["one squashfs file"] = import_from(folder, slow)
+for name, (seconds, operations) in imports.items():
+    print(f"{name:18} {seconds:5.1f} s, {operations:6,} operations")
+print("" if imports else f"Not measured here: {slow.summary}")
+
+# %% [markdown]
+# Look-ups and listings of the squashfs file are answered on this node; the storage only sees reads of one open file. The
+# whole environment of this course is packed by one script, which prints the lines that use it in a job:
 #
 # ```bash
 # slurm/env/build.sh venv.sqfs .venv
@@ -294,7 +394,6 @@ show.say(environment.in_words(trials))
 
 # %%
 file.close()
-image.close()
 reader.close()
 
 # %% [markdown] id="exercise"
@@ -306,8 +405,8 @@ reader.close()
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# The same packing as one line of a job. The job script with it is `slurm/submit SITE 06_pack_squashfs`. Copy the image and
-# its digest together.
+# The same packing as one line of a job; `slurm/submit SITE 06_pack_squashfs` has it. Copy the squashfs file and its digest
+# together.
 
 # %%
 show.command(config, "DATA_FOLDER", "train.sqfs")
@@ -316,13 +415,49 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # ## Key points
 #
 # - Photographs: raw, no fragments. Compressing them saves almost nothing and costs every read.
-# - A library reads an image by position and needs neither mount nor root; a mount is for programs that want files.
+# - A library reads by position and needs neither mount nor root; a mount is for programs that want files.
 # - Compress text, with zstd at level 3; it pays below a bandwidth that you can measure.
 # - Forked workers share the offset of an open file: name the position in each read.
-# - An environment is thousands of small files: one image asks the metadata server a fraction as often.
+# - An environment is thousands of small files: one squashfs file asks the metadata server a fraction as often.
+
+# %% [markdown] id="quiz"
+# ## Check yourself
+#
+# **1.** A colleague's `train.sqfs` of photographs is as large as the folder, but random reads are slow. First suspicion?
+# (a) squashfs is slow (b) it was packed with the defaults: gzip and fragments (c) it must be mounted
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **b**: the size does not show it, since photographs do not compress; `python -m pysquashfs info` does. (a) raw and
+# without fragments it is as fast as plain files or faster. (c) a mount has the same blocks to unpack.
+#
+# </details>
+#
+# **2.** Your reader opens the file in `__init__` and calls `seek`, then `read`. With `num_workers=0` all is right. With 2?
+# (a) an exception (b) some wrong samples, silently (c) all right, each worker has its own copy of the object
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **b**: each worker has its own object, but the open file behind it, with its offset, is one (so not c). Nothing is
+# violated from the kernel's view, so there is no exception (a). Open per process, or use `os.pread`.
+#
+# </details>
+#
+# **3.** Your storage gives one reader 2,000 MB/s, and zstd pays below 900 MB/s. Should you compress annotations?
+# (a) yes, they get smaller (b) not for speed (c) never compress
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **b**: here unpacking costs more than the saved bytes. It may still be right for a quota, which is a reason of its own
+# (a). (c) on a day with 300 MB/s per reader the answer turns.
+#
+# </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# Images, shards, Arrow and HDF5 are all one file or a few. Notebook 07,
+# squashfs, shards, Arrow and HDF5 are all one file or a few. Notebook 07,
 # [Stage data to /dev/shm](07_stage_a_dataset.ipynb), brings them close to the GPU.

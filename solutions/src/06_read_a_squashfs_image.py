@@ -3,7 +3,7 @@
 #
 # ★★☆ · 30 minutes · after [notebook 06](../notebooks/06_read_a_squashfs_image.ipynb)
 #
-# A colleague reads samples out of one large image file. Training works with `num_workers=0`. With two workers the
+# A colleague reads samples from one large squashfs file. Training works with `num_workers=0`. With two workers the
 # accuracy is lower, and there is no error.
 
 # %% id="start"
@@ -56,7 +56,7 @@ show.say(count_wrong(buggy.__getitem__, truth).summary("In two forked workers"))
 # ## Task
 #
 # Write a reader that is right everywhere: in forked workers, also if the parent has read before; in threads; after
-# pickling, as spawned workers get it. Open the file once a process, and never hold all of it. Eight to fifteen lines:
+# pickling, as spawned workers get it. Open the file once per process, and never hold all of it. Eight to fifteen lines:
 #
 # `Reader(path: Path, places: list[tuple[int, int]])`, `reader[index: int] -> bytes`
 
@@ -116,7 +116,7 @@ solved
 # </details>
 #
 # <details>
-# <summary>Hint 3: once a process</summary>
+# <summary>Hint 3: once per process</summary>
 #
 # Keep the number of the process that opened (`os.getpid()`) beside the descriptor. `__getstate__` returns what pickle
 # takes along: all but the descriptor.

@@ -4,7 +4,7 @@ Workers inherit what the parent opened. A reader that seeks and then reads moves
 them share; one that names the position in each call does not.
 
 The trap: nothing raises. The bytes are bytes of the same file, only of another sample; so each read is
-compared with the truth. Notebook 06 counts them.
+compared with the truth. Notebook 06 shows it in a DataLoader, its exercise counts here.
 """
 
 from __future__ import annotations
