@@ -4,7 +4,8 @@
     figures.lines({"warm": {1: [210, 190], 4: [700, 720]}}, title, x="opens in flight", y="files per second")
 
 Each takes what `smallfiles.measure` found, or plain columns: a number for each name, or the single runs,
-whose median is then drawn with a dot for each run. The last line of a figure says where it was measured.
+whose median is then drawn with a dot for each run. What has no runs, or NaN, is left out. The last line of a
+figure says where it was measured.
 
 The trap: a figure that is the last value of its cell shows itself; in the middle of a cell nobody sees
 it, unless `show.figure` gets it. Notebook 01 draws the first.
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Runs = float | Sequence[float]
+Points = Mapping[float, Sequence[float]]
 Guess = float | str | EllipsisType | None
 
 _STYLES = (("o", "-"), ("s", "--"), ("^", "-."), ("D", ":"), ("v", "-"), ("P", "--"))
@@ -89,8 +91,8 @@ def bars(
         title, x = title or finding(found), x or "samples per second"
         note = note or f"{found[0].cache} cache, {found[0].filesystem}"
     title = title[:1].upper() + title[1:]
-    stacked = {name: value for name, value in rows.items() if isinstance(value, Mapping)}
-    totals = {name: _total(value) for name, value in rows.items()}
+    totals = {name: total for name, value in rows.items() if (total := _total(value))}
+    stacked = {name: value for name, value in rows.items() if isinstance(value, Mapping) and name in totals}
     caption = _caption(_how("bar", next(iter(totals.values()), [])), note)
     figure = _begin(title, 0.42 * len(rows) + 0.55 + 0.25 * bool(stacked), caption, totals)
     axes = figure.subplots()
@@ -136,24 +138,24 @@ def lines(
     Raises:
         UsageError: Nothing to draw, or no title.
     """
-    runs = _runs(next(iter(next(iter(series.values()), {}).values()), []))
-    caption = _caption(_how("line", runs), note)
-    figure = _begin(title, 3.2, caption, series)
+    drawn = {name: runs for name, points in series.items() if (runs := _points(points))}
+    caption = _caption(_how("line", next(iter(next(iter(drawn.values()), {}).values()), [])), note)
+    figure = _begin(title, 3.2, caption, drawn)
     axes = figure.subplots()
-    measured = [name for name in series if name != ideal]
-    for name, points in series.items():
+    measured = [name for name in drawn if name != ideal]
+    for name, points in drawn.items():
         if name == ideal:
-            middle = [median(_runs(runs)) for runs in points.values()]
+            middle = [median(runs) for runs in points.values()]
             axes.plot(list(points), middle, ls=(0, (4, 3)), lw=1.4, color=REFERENCE_COLOUR, label=name)
         else:
             _line(axes, name, points, measured.index(name))
-    _scale(axes, series, x, y, log)
+    _scale(axes, drawn, x, y, log)
     _draw_guess(axes, guess, _unit(x)[1])
     for number, (name, place) in enumerate((marks or {}).items()):
         _mark(axes, name, place, 0.85 - 0.08 * number)
     if len(axes.get_legend_handles_labels()[0]) > 1:
         axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=4, borderpad=0)
-    told = "; ".join(_ends(name, points, _unit(x)[1], _unit(y)[1]) for name, points in series.items())
+    told = "; ".join(_ends(name, points, _unit(x)[1], _unit(y)[1]) for name, points in drawn.items())
     x, y = _unit(x)[0], _unit(y)[0]
     return _finish(figure, f"Line chart. {title}. {y} by {x}: {told}{_guessed(guess)}.")
 
@@ -181,6 +183,11 @@ def histogram(
     Raises:
         UsageError: Nothing to draw, or no title.
     """
+    values = {
+        name: kept
+        for name, single in values.items()
+        if (kept := [v for v in _runs(single) if v > 0 or not log])
+    }
     caption = _caption("height: percent of the values, line: median", note)
     figure = _begin(title, 0.95 * len(values) + 0.7, caption, values)
     panels = figure.subplots(len(values), 1, sharex=True, squeeze=False)[:, 0]
@@ -248,7 +255,8 @@ def timeline(
     axes.tick_params(axis="y", length=0)
     _plain(axes)
     _draw_guess(axes, guess, _unit(x)[1])
-    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=4, borderpad=0)
+    if kinds:
+        axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=4, borderpad=0)
     told = "; ".join(f"{name}: {_spans_text(spans)}" for name, spans in rows.items())
     return _finish(figure, f"Timeline in {x}. {title}. {told}{_guessed(guess)}.")
 
@@ -284,23 +292,29 @@ def _how(what: str, runs: Sequence[float]) -> str:
 
 
 def _runs(value: Runs) -> list[float]:
-    return [float(value)] if isinstance(value, int | float) else [float(each) for each in value]
+    """The runs as numbers; what could not be measured (NaN) is left out."""
+    values = [value] if isinstance(value, int | float) else value
+    return [float(each) for each in values if np.isfinite(each)]
+
+
+def _points(points: Mapping[float, Runs]) -> dict[float, list[float]]:
+    return {place: runs for place, value in sorted(points.items()) if (runs := _runs(value))}
 
 
 def _total(value: Runs | Mapping[str, Runs]) -> list[float]:
     """The runs of a bar; of a stack, what its parts come to in each run."""
     if not isinstance(value, Mapping):
         return _runs(value)
-    parts = [_runs(part) for part in value.values()]
-    if len({len(part) for part in parts}) == 1:
+    parts = [runs for part in value.values() if (runs := _runs(part))]
+    if len({len(part) for part in parts}) <= 1:
         return [sum(each) for each in zip(*parts, strict=True)]
     return [sum(median(part) for part in parts)]
 
 
 def _stack(axes: Axes, rows: Mapping[str, Mapping[str, Runs]]) -> None:
     """Parts in the proportion of their medians, together as long as the median of the whole."""
-    medians = {name: {k: median(_runs(v)) for k, v in parts.items()} for name, parts in rows.items()}
-    whole = {name: median(_total(parts)) / sum(medians[name].values()) for name, parts in rows.items()}
+    medians = {name: {k: median(_runs(v) or [0.0]) for k, v in parts.items()} for name, parts in rows.items()}
+    whole = {n: median(_total(parts)) / (sum(medians[n].values()) or 1) for n, parts in rows.items()}
     ends = dict.fromkeys(rows, 0.0)
     for number, part in enumerate(dict.fromkeys(part for parts in rows.values() for part in parts)):
         widths = {name: whole[name] * parts.get(part, 0.0) for name, parts in medians.items()}
@@ -320,16 +334,15 @@ def _stack(axes: Axes, rows: Mapping[str, Mapping[str, Runs]]) -> None:
     axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=5, borderpad=0)
 
 
-def _line(axes: Axes, name: str, points: Mapping[float, Runs], number: int) -> None:
+def _line(axes: Axes, name: str, points: Points, number: int) -> None:
     marker, style = _STYLES[number % len(_STYLES)]
     colour = COLOURS[number % len(COLOURS)]
-    runs = {place: _runs(value) for place, value in sorted(points.items())}
-    for place, values in runs.items():
+    for place, values in points.items():
         if len(values) > 1:
             axes.plot([place] * len(values), values, ".", ms=4.5, color=colour, alpha=0.5)
-    shown = marker if len(runs) <= _MANY_POINTS else ""
-    middle = [median(values) for values in runs.values()]
-    axes.plot(list(runs), middle, style, marker=shown, ms=5.5, lw=1.7, color=colour, label=name)
+    shown = marker if len(points) <= _MANY_POINTS else ""
+    middle = [median(values) for values in points.values()]
+    axes.plot(list(points), middle, style, marker=shown, ms=5.5, lw=1.7, color=colour, label=name)
 
 
 def _mark(axes: Axes, name: str, place: float | Sequence[tuple[float, float]], height: float) -> None:
@@ -342,9 +355,9 @@ def _mark(axes: Axes, name: str, place: float | Sequence[tuple[float, float]], h
         axes.axvspan(begin, end, color=REFERENCE_COLOUR, alpha=0.25, lw=0, zorder=0, label=label)
 
 
-def _scale(axes: Axes, series: Mapping[str, Mapping[float, Runs]], x: str, y: str, log: str) -> None:
+def _scale(axes: Axes, series: Mapping[str, Points], x: str, y: str, log: str) -> None:
     places = sorted({place for points in series.values() for place in points})
-    top = max(value for points in series.values() for runs in points.values() for value in _runs(runs))
+    top = max(max(runs) for points in series.values() for runs in points.values()) or 1
     if "x" in log:
         axes.set_xscale("log")
     if "y" in log:
@@ -392,7 +405,7 @@ def _range(values: Mapping[str, Sequence[float]], log: bool) -> tuple[float, flo
     """From the smallest to the largest value; a linear axis starts at zero and leaves the last 1 % out."""
     single = np.concatenate([np.asarray(each, dtype=float) for each in values.values()])
     if log:
-        return float(single[single > 0].min()) / 1.1, float(single.max()) * 1.1
+        return float(single.min()) / 1.1, float(single.max()) * 1.1
     return min(0.0, float(single.min())), float(np.percentile(single, 99)) * 1.05 or 1.0
 
 
@@ -452,11 +465,10 @@ def _beside(axes: Axes, place: float, text: str, colour: str, height: float) -> 
     )
 
 
-def _ends(name: str, points: Mapping[float, Runs], x_unit: str, y_unit: str) -> str:
+def _ends(name: str, points: Points, x_unit: str, y_unit: str) -> str:
     first, last = min(points), max(points)
     told = [
-        f"{_amount(median(_runs(points[place])), y_unit)} at {_amount(place, x_unit)}"
-        for place in (first, last)
+        f"{_amount(median(points[place]), y_unit)} at {_amount(place, x_unit)}" for place in (first, last)
     ]
     return f"{name} from {told[0]} to {told[1]}"
 

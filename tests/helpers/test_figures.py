@@ -120,6 +120,20 @@ def test_nothing_is_refused():
             call({}, "A title")
 
 
+def test_what_could_not_be_measured_is_left_out_and_nothing_else():
+    nan = float("nan")
+    assert "b" not in figures.bars({"a": [1.0, nan], "b": [], "c": nan}, "T", x="x").alt.split(": ")[1]
+    assert len(figures.bars({"a": {"read": 0.0, "decode": []}}, "T", x="x").figure.axes[0].texts) == 1
+    drawn = figures.lines({"a": {1: 2.0, 2: [], 3: [nan, 5.0]}, "b": {}}, "T", x="x", y="y")
+    assert "a from 2 at 1 to 5 at 3" in drawn.alt and "b from" not in drawn.alt
+    assert len(figures.histogram({"a": [0.0, 1.0], "b": []}, "T", x="x", log=True).figure.axes) == 1
+    assert figures.timeline({"rank 0": []}, "T").alt
+    with pytest.raises(UsageError, match="nothing to draw"):
+        figures.lines({"a": {1: nan}}, "T", x="x", y="y")
+    with pytest.raises(UsageError, match="nothing to draw"):
+        figures.histogram({"a": [nan]}, "T", x="x")
+
+
 def test_amounts_have_their_units_at_the_ticks():
     axes = histogram(log=True).figure.axes[-1]
     assert axes.xaxis.get_major_formatter()(1e-5, 0) == "10 µs"
