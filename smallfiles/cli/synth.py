@@ -67,8 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
         f"made {made.path}: {made.images:,} images ({bytes_text(made.bytes)}), layout {made.layout}, "
         f"in {in_seconds(made.seconds)}, {rate:,.0f} images/s"
     )
-    for odd in made.odd:
-        print(f"  {odd.kind}: {odd.path}")
+    for path, kind in made.odd.items():
+        print(f"  {kind}: {path}")
     return 0
 
 
@@ -81,5 +81,5 @@ def _as_json(made: Made, config: SynthConfig) -> dict[str, Any]:
         "seconds": round(made.seconds, 3),
         "seed": config.seed,
         "classes": list(made.classes),
-        "odd": [asdict(odd) for odd in made.odd],
+        "odd": [{"path": path, "kind": kind} for path, kind in made.odd.items()],
     }

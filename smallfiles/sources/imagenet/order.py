@@ -18,8 +18,9 @@ from smallfiles.manifest import Manifest
 
 Order: TypeAlias = Literal["sorted", "devkit", "devkit, counted from 1", "unknown"]
 
+_RANKS = {"n01440764": 0, "n01751748": 65, "n03146219": 524}
 _SORTED = {
-    **{"n01440764": 0, "n01751748": 65, "n03146219": 524},
+    **_RANKS,
     **{
         f"ILSVRC2012_val_{n:08}": label
         for n, label in zip(range(1, 7), (65, 970, 230, 809, 516, 57), strict=True)
@@ -35,9 +36,8 @@ CLASSES = 1000
 
 def has_the_real_classes(manifest: Manifest) -> bool:
     """Whether these are the 1000 classes of ILSVRC2012, in whichever order."""
-    known = {"n01440764": 0, "n01751748": 65, "n03146219": 524}
     ranks = sorted(manifest.classes)
-    return len(ranks) == CLASSES and all(ranks[rank] == wnid for wnid, rank in known.items())
+    return len(ranks) == CLASSES and all(ranks[rank] == wnid for wnid, rank in _RANKS.items())
 
 
 def check_label_order(manifest: Manifest) -> Order:

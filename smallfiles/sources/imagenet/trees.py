@@ -54,7 +54,8 @@ def load_tree(path: Path, options: SourceOptions) -> Source:
     beside = look_beside([root, above.parent, above.parent.parent, above], options.labels)
     paths = tree.paths(f"{below}/" if below else "")
     found = label(paths, split, beside, options, _classes_of_train(above))
-    paths = paths.filter(found.keep)
+    if not found.keep.all():  # a filter copies a million paths
+        paths = paths.filter(found.keep)
     sizes = sizes_of(root, paths) if options.sizes else None
     notes += found.notes + tree.notes()
     if kaggle:

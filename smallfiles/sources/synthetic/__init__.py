@@ -28,18 +28,10 @@ from smallfiles.samples import Target
 from smallfiles.sources.synthetic import flickr, imagenet, wordnet
 from smallfiles.sources.synthetic.plans import Plan
 
-__all__ = ["LAYOUTS", "Made", "OddFile", "make"]
+__all__ = ["LAYOUTS", "Made", "make"]
 
 _AHEAD = 64
 """Pictures that are drawn before the first of them is written; bounds memory."""
-
-
-@dataclass(frozen=True)
-class OddFile:
-    """A file that is not an ordinary JPEG: its path as in `Made.files`, and what is odd about it."""
-
-    path: str
-    kind: str
 
 
 @dataclass(frozen=True)
@@ -52,7 +44,7 @@ class Made:
         images: Number of pictures in all splits.
         bytes: Sum of their files.
         seconds: Time it took.
-        odd: The odd and broken files, with their kind.
+        odd: Kind of each file that is not an ordinary JPEG, by its path as in `files`.
         files: Relative path of each picture; a member of a tar follows the tar's name.
         targets: For each file the label (rank of the sorted wnid or folder name) or the captions;
             also for test pictures, whose class no file tells.
@@ -65,7 +57,7 @@ class Made:
     images: int
     bytes: int
     seconds: float
-    odd: tuple[OddFile, ...] = ()
+    odd: dict[str, str] = field(default_factory=dict, hash=False)
     files: tuple[str, ...] = field(default=(), repr=False)
     targets: tuple[Target, ...] = field(default=(), repr=False)
     splits: tuple[str, ...] = field(default=(), repr=False)
@@ -205,7 +197,7 @@ def _made(plan: Plan, out: Path, layout: str, drawn_bytes: int, seconds: float) 
     targets, classes = _targets(plan, layout)
     return Made(
         *(out, layout, plan.count, drawn_bytes, seconds),
-        odd=tuple(OddFile(files[index], kind) for index, kind in sorted(plan.oddities.items())),
+        odd={files[index]: kind for index, kind in sorted(plan.oddities.items())},
         files=tuple(files),
         targets=tuple(targets),
         splits=("train",) * plan.train + ("val",) * plan.val + ("test",) * plan.test,
