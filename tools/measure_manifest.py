@@ -12,12 +12,13 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import multiprocessing
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from smallfiles.measure.memory import in_workers, peak_bytes, resident_bytes
+from smallfiles.measure.workers import status_bytes
 
 MIB = 1 << 20
 WAYS = ("dict of flat", "flat", "columns", "columns with sizes", "columns with sizes and sha256")
@@ -117,11 +118,11 @@ def _measured_load(way: str, folder: Path) -> dict[str, float]:
         load = lambda: Manifest.load(folder / f"{way}.json")  # noqa: E731
         walk = lambda found: sum(len(found.path(i)) + found.target(i) for i in range(len(found)))  # noqa: E731
     gc.collect()
-    before = resident_bytes() / MIB
+    before = status_bytes("VmRSS") / MIB
     started = time.perf_counter()
     found = load()
     load_s = time.perf_counter() - started
-    kept, peak = resident_bytes() / MIB, peak_bytes() / MIB
+    kept, peak = status_bytes("VmRSS") / MIB, status_bytes("VmHWM") / MIB
     return {
         "load_s": load_s,
         "added_MiB": kept - before,
@@ -134,16 +135,20 @@ def _measured_load(way: str, folder: Path) -> dict[str, float]:
 
 def _in_worker(walk: Callable[[], int]) -> dict[str, float]:
     """Fork, walk over all samples there, and say what the child then has for itself."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
 
-    def steps(number: int) -> Iterator[int]:
-        yield walk()
+    def work() -> None:
+        began = time.perf_counter()
+        walk()
+        seconds = time.perf_counter() - began
+        lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii", errors="replace").splitlines()
+        kib = {line.split()[0]: int(line.split()[1]) for line in lines if line.endswith(" kB")}
+        own = kib["Private_Clean:"] + kib["Private_Dirty:"]
+        sender.send((seconds, own / 1024, kib["Pss:"] / 1024))
 
-    ((found,),) = in_workers(steps, 1)
-    return {
-        "worker_walk_s": found.seconds,
-        "worker_uss_MiB": found.private_bytes / MIB,
-        "worker_pss_MiB": found.proportional_bytes / MIB,
-    }
+    context.Process(target=work, daemon=True).start()
+    return dict(zip(("worker_walk_s", "worker_uss_MiB", "worker_pss_MiB"), receiver.recv(), strict=True))
 
 
 if __name__ == "__main__":

@@ -112,19 +112,13 @@ LABELLINGS: tuple[tuple[Callable[[Case], dict[int, int]], str], ...] = (
     (lambda case: case.ranks(0, set(case.truth)), _OCCURRING),
 )
 _NEXT = "each image got the label of the next one: image n belongs to line n, which is truth[n - 1]"
-_LISTED = (
-    "you paired the paths in the order of the listing with lines 1, 2, 3 …: a listing comes in any order; "
-)
+_LISTED = "you paired the images with lines 1, 2, 3 …, and a listing may be in any order or have gaps; "
 _LISTED += "take the line from the number in the name"
-_SHIFTED = (
-    "you sorted the images and paired them with lines 1, 2, 3 …: one that is missing shifts all behind it; "
-)
-_SHIFTED += "take the line from the number in the name"
 PAIRINGS: tuple[tuple[Callable[[Case], list[int]], str], ...] = (
     (lambda case: [number - 1 for number in case.numbers()], ""),
     (lambda case: case.numbers(), _NEXT),
     (lambda case: list(range(len(case.paths))), _LISTED),
-    (lambda case: case.places(sorted(case.paths)), _SHIFTED),
+    (lambda case: case.places(sorted(case.paths)), _LISTED),
 )
 
 
@@ -163,10 +157,8 @@ def _expect_paths(attempt: Attempt, case: Case, got: dict[Any, Any]) -> None:
         because = "the keys of a manifest are the paths as text (str), exactly as they were given"
     elif any(key.startswith("/") for key in got):
         because = "these paths are absolute, so they are wrong on every other machine; keep them as given"
-    elif all(any(key in path for path in case.paths) for key in got) and len(got) == len(case.paths):
-        because = "folders or suffixes were cut off; a path must lead from the root of the data to its file"
-    elif not missing:
-        because = "there are entries for images that are not among the paths; make one for each path given"
+    elif not missing or len(got) == len(case.paths):
+        because = "an entry is named otherwise; make one for each path, exactly as it was given"
     shown = f"{len(case.paths):,} entries: {first_few(case.paths, len(case.paths), 3)}"
     found = f"{len(got):,} entries: {first_few(list(map(str, got)), len(got), 3)}"
     attempt.require(set(got) == set(case.paths), found, shown, because)

@@ -1,7 +1,7 @@
 # %% [markdown] id="top"
 # # 02 · Describe a dataset with a JSON manifest
 #
-# **Minutes** 30 · **Machine** any Linux computer, two CPUs do · **Needs** notebook 00 · **Data** made by the set-up cell
+# **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 00 · **Data** made by the set-up cell
 #
 # Before a program can read images it needs a list: which samples are there, and what is the target of each? Many programs
 # find out anew at every start, by walking through a million files. A *manifest* is that list, written down once.
@@ -36,11 +36,11 @@
 import sys
 
 sys.path.append("..")
-from helpers import show, start
+from helpers import figures, show, start
 
 setup = start("02")
 
-# %% [markdown] id="walk"
+# %% [markdown] id="walk" tags=["core"]
 # ## 1 · Walk once, write down what is there
 #
 # `sources.load` looks at a path, recognises the kind of data set, and walks through it once, with many requests in
@@ -71,8 +71,8 @@ for layout, data in setup.data.items():
         print("    note:", note)
 
 # %% [markdown]
-# Only the class folders tell (`n01440764` is a *wnid*, WordNet's number of a noun). For Kaggle's tree the labels stand in
-# a CSV file, for the official tar in the development kit, and the tar is read without unpacking it. Flickr30K has captions
+# Only the class folders tell (`n01440764` is a *wnid*, WordNet's number of a noun). For Kaggle's tree the labels are in a
+# CSV file, for the official tar in the development kit, and the tar is read without unpacking it. Flickr30K has captions
 # in up to three files. The notes say what was guessed or left aside. Read them: a wrong guess costs a training run.
 #
 # Captions come as a `.token` file and as `results.csv`, of which one row lost a delimiter.
@@ -89,42 +89,58 @@ for name, file in {file.name: file for file in flickr.rglob("results*")}.items()
 # A *digest* is a fingerprint, here of all paths and captions. Equal digests mean equal data sets, although the files
 # differ: the broken row was mended, and its note says so.
 #
-# Now that everything is in a table, questions about the data set cost no request to the file system.
+# Now that everything is in a table, questions about the data set cost no request to the file system. Our demo set has as
+# many images of each class as of any other. Real sets are rarely so tidy, so we thin it out as nature does:
 
 # %%
-from helpers.figures.manifests import Profile
+import numpy as np
 
-profile = Profile(manifest)
-show.figure(profile.draw(), alt=profile.alt_text)
+labels = np.asarray(manifest.targets)
+kept = [np.flatnonzero(labels == label)[: max(2, int(36 * 0.7**label))] for label in range(len(manifest.classes))]
+wild = manifest.select(np.concatenate(kept))
+counts = np.bincount(wild.targets, minlength=len(wild.classes))
+by_class = dict(zip(wild.classes, counts.tolist()))
+
+# %%
+share = counts.max() / counts.sum()
+title = f"{counts.max()} images of the commonest class, {counts.min()} of the rarest: always answering the first is right {share:.0%} of the time"
+figures.bars(by_class, title, x="images")
+
+# %% [markdown]
+# A network that always answers "the first class" looks good on such a set. The usual cure needs nothing but this column:
+# draw samples with weights, so that each class comes as often as any other.
+
+# %%
+import torch
+from torch.utils.data import WeightedRandomSampler
+
+weights = 1 / counts[np.asarray(wild.targets)]
+drawn = list(WeightedRandomSampler(weights, 1_000, generator=torch.Generator().manual_seed(0)))
+np.bincount(np.asarray(wild.targets)[drawn])
+
+# %%
+half = np.median(manifest.sizes)
+title = f"Half of the files are smaller than {half / 1e3:.0f} kB; one in a hundred is larger than {np.percentile(manifest.sizes, 99) / 1e3:.0f} kB"
+figures.histogram({"all images": manifest.sizes.tolist()}, title, x="file size (B)")
 
 # %% [markdown]
 # In your own data look for classes with few images, and for a few very large files: the first are learnt badly, the
 # second make a batch wait.
 
-# %% [markdown] id="write"
+# %% [markdown] id="write" tags=["core"]
 # ## 2 · Write it down, name it, divide it
 #
 # Training does not need the walk again. It needs the list.
 #
-# > **Predict.** Reading one JSON file against walking through the tree: how many times faster is it on this disk?
+# > **Predict.** How many times as fast is reading one JSON file as walking through the tree, on this disk?
 
 # %%
-from timeit import repeat
-
-from smallfiles.measure.record import Spread
+from smallfiles import measure
 from smallfiles.manifest import Manifest
 
 path = setup.scratch / "train.json"
 manifest.save(path)
-walk = Spread.of(repeat(setup.source, number=1, repeat=7))
-read = Spread.of(repeat(lambda: Manifest.load(path), number=1, repeat=7))
-
-# %%
-times = f"walking {1e3 * walk.median:.1f} ms, reading {1e3 * read.median:.1f} ms (medians of 7)"
-if walk.overlaps(read):
-    show.say(f"**No clear difference here**: {times}.")
-else:
-    show.say(f"**Reading is {walk.median / read.median:.1f} times as fast**: {times}.")
+print(measure.compare({"walk": setup.source, "read": lambda: Manifest.load(path)}, rounds=7))
 show.say(f"The walk asked about {len(manifest):,} files, the reading about one.")
 
 # %% [markdown]
@@ -151,8 +167,8 @@ changed = Manifest.from_columns(manifest.paths, labels)
 shuffled.digest == manifest.digest, changed.digest == manifest.digest
 
 # %% [markdown]
-# The digest does not depend on the order, so a shuffled copy is still the same set. Whoever trains on your manifest can
-# compare one line instead of a million files.
+# The digest does not depend on the order, so a shuffled copy is still the same set. People who train on your manifest
+# can compare one line instead of a million files.
 #
 # `split_off` draws a part with its share of each class, the same part for the same seed. What stays is divided among
 # the processes of a job.
@@ -161,8 +177,6 @@ shuffled.digest == manifest.digest, changed.digest == manifest.digest
 # > a quarter in one piece? If each takes every fourth row?
 
 # %%
-import numpy as np
-
 train, val = manifest.split_off(0.1, seed=0)
 train = train.select(np.argsort(train.targets, kind="stable"))
 pieces = np.array_split(np.asarray(train.targets), 4)
@@ -174,7 +188,7 @@ for rank, piece in enumerate(pieces):
 # A process that sees few classes computes batch statistics of these only, and if it is lost, so are its classes. `slice`
 # takes every fourth row; loaders shuffle on top of it.
 
-# %% [markdown] id="order"
+# %% [markdown] id="order" tags=["core"]
 # ## 3 · Catch the wrong label order
 #
 # ImageNet's validation images are labelled by `ILSVRC2012_ID`, a number from 1 to 1000 in the development kit. Models
@@ -236,7 +250,7 @@ strangers = [(65, 970, 230, 809), (490, 361, 171, 822), (489, 360, 170, 821), (6
 for labels in strangers:
     print(labels, "→", order_of(*labels))
 
-# %% [markdown] id="refuse"
+# %% [markdown] id="refuse" tags=["optional"]
 # ## 4 · Refuse what is wrong
 #
 # A manifest comes from a colleague, a script, an archive. Python's `json` reads any JSON; a manifest must also make sense.
@@ -259,7 +273,7 @@ suspects = [
 import json
 
 
-def told(read, *arguments):
+def answer(read, *arguments):
     try:
         read(*arguments)
         return "accepted"
@@ -271,8 +285,8 @@ def told(read, *arguments):
 for text in suspects:
     suspect = setup.scratch / "suspect.json"
     suspect.write_text(text)
-    print(f"{text:36} json.loads: {told(json.loads, text)}")
-    print("   ", told(Manifest.load, suspect))
+    print(f"{text:36} json.loads: {answer(json.loads, text)}")
+    print("   ", answer(Manifest.load, suspect))
 
 # %% [markdown]
 # Of two equal keys `json` keeps the last and says nothing, so an image with two labels looks fine. A path with `..` or
@@ -285,47 +299,125 @@ for text in suspects:
 edited = json.loads(path.read_text())
 edited["columns"]["label"][0] = int(edited["columns"]["label"][0] == 0)
 path.with_name("edited.json").write_text(json.dumps(edited))
-print(told(Manifest.load, path.with_name("edited.json")))
+print(answer(Manifest.load, path.with_name("edited.json")))
 
 # %%
-print(told(lambda: Manifest.from_columns(["1.jpg", "2.jpg"], [1, 2], classes=["cat", "dog"])))
+print(answer(lambda: Manifest.from_columns(["1.jpg", "2.jpg"], [1, 2], classes=["cat", "dog"])))
 gone = Manifest.from_columns([manifest.path(0), "gone/1.jpg"], [0, 0])
-print(told(lambda: gone.check_files(source.store)))
+print(answer(lambda: gone.check_files(source.store)))
 
-# %% [markdown] id="memory"
+# %% [markdown] id="memory" tags=["core"]
 # ## 5 · Count the memory of workers
 #
 # A DataLoader forks workers. After a fork all processes share the pages of memory; a page is copied only when somebody
-# writes to it. Workers only read the list of paths, so it should cost nothing.
-#
-# > **Predict.** Four workers share an epoch, so each looks up a quarter of the samples, in random order. How much memory
-# > does each add: nothing, a quarter of the list, or nearly all of it?
-#
-# The kernel tells (in `/proc/self/smaps_rollup`) how many pages a worker has for itself alone. The list is held once as
-# a dict and once as a table, each in a fresh interpreter.
+# writes to it. Workers only read the list of paths, so it should cost nothing. Here is the list as most people write it,
+# and as columns:
 
 # %%
-from helpers.experiments import nb02 as manifest_memory
-from helpers.figures.manifests import Comparison
+import json
 
+from torch.utils.data import Dataset
+
+
+class ListOfPaths(Dataset):  # as torchvision's ImageFolder holds it
+    def __init__(self, path):
+        self.samples = list(json.loads(path.read_text()).items())
+
+    def __getitem__(self, index):
+        return self.samples[index]
+
+
+class Columns(Dataset):
+    def __init__(self, path):
+        self.manifest = Manifest.load(path)
+
+    def __getitem__(self, index):
+        return self.manifest.path(index), self.manifest.target(index)
+
+
+# %%
 rows = 500 * setup.count
-manifest_memory.write_example(setup.scratch / "large.json", rows)
-comparison = Comparison(manifest_memory.watch(setup.scratch / "large.json", workers=4))
+large = setup.scratch / "large.json"
+names = (f"ILSVRC/Data/CLS-LOC/train/n{n % 1000:08d}/n{n % 1000:08d}_{n}.JPEG" for n in range(rows))
+large.write_text(json.dumps({name: number % 1000 for number, name in enumerate(names)}))
+datasets = {"list of paths": ListOfPaths(large), "columns": Columns(large)}
+
+# %% [markdown]
+# The kernel says how many pages a process has for itself alone (`Private_Dirty`). So: fork, touch, look.
 
 # %%
-show.figure(comparison.draw(), alt=comparison.alt_text)
-show.say(f"With as many bytes a sample, {comparison.at_imagenet_size}.")
+import gc
+import multiprocessing
+from pathlib import Path
+
+STOPS = (0.05, 0.25, 1.0)  # shares of the epoch
+
+
+def private_mb():
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty")) / 1000
+
+
+def work(dataset, number, workers, answers):
+    gc.disable()  # the collector would touch objects, too
+    order = np.random.default_rng(0).permutation(rows)[number::workers].tolist()
+    before, looked, found = private_mb(), 0, []
+    for stop in STOPS:
+        while looked < stop * len(order):
+            dataset[order[looked]]  # all that a worker does with the list
+            looked += 1
+        found.append(private_mb() - before)
+    answers.put(found)
+
+
+# %%
+fork = multiprocessing.get_context("fork")
+
+
+def fork_workers(dataset, workers=4):
+    """For each worker the memory that it copied until each stop."""
+    answers = fork.SimpleQueue()
+    started = [fork.Process(target=work, args=(dataset, n, workers, answers)) for n in range(workers)]
+    for process in started:
+        process.start()
+    found = [answers.get() for _ in started]
+    for process in started:
+        process.join()
+    return found
+
+
+# %% [markdown]
+# > **Predict.** Four workers share an epoch, so each looks at a quarter of the samples, in random order. How much memory
+# > does each of them copy: nothing, a quarter of the list, or nearly all of it? Write megabytes.
+
+# %%
+guess = 5  # change me: megabytes per worker, for the list of paths
+
+# %%
+copied = {}
+for name, dataset in datasets.items():
+    found = fork_workers(dataset)
+    for stop, column in zip(STOPS, zip(*found)):
+        copied[f"{name}, {stop:.0%} read"] = column
+worst, columns = (np.median(copied[f"{name}, 100% read"]) for name in datasets)
+title = f"In one epoch of {rows:,} samples each worker copies {worst:.0f} MB of a list, and {columns:.1f} MB of columns"
+figures.bars(copied, title, x="MB that each worker copied", note="a dot per worker", guess=guess)
+
+# %%
+show.say(
+    f"For ImageNet's 1,281,167 paths, 8 workers would copy about **{8 * worst * 1_281_167 / rows / 1000:.1f} GB**."
+)
 
 # %% [markdown]
 # Reading is writing: Python counts the references to each object *in the object*. To look at a path is to change its
 # count, and the page is copied. Objects of many samples share a page, so most of it is copied after a small part of an
 # epoch. It looks like a leak, and the discussion of it is long
-# ([pytorch 13246](https://github.com/pytorch/pytorch/issues/13246)). A columnar table has no object for each sample: a
-# few large buffers hold all paths, and nobody writes to them.
+# ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). A columnar table has no object per sample: a few
+# large buffers hold all paths, and nobody writes to them.
 #
-# One caution: since Python 3.14 workers do not start by fork any more, unless told to
-# ([pytorch 138957](https://github.com/pytorch/pytorch/issues/138957)). Then each gets a copy of whatever the data set
-# holds, table or dict, so keep it small.
+# One caution: since Python 3.14 workers do not start by fork any more, unless you ask for it
+# ([pytorch#138957](https://github.com/pytorch/pytorch/issues/138957)). Then each gets a copy of whatever the data set
+# holds, list or table, so keep it small.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -337,7 +429,7 @@ show.say(f"With as many bytes a sample, {comparison.at_imagenet_size}.")
 # ## On the cluster
 #
 # Make the manifest once, in a job or on a transfer node, and keep it beside the data. `strict` refuses what would
-# otherwise be left out with a note, for nobody reads the notes of a job.
+# otherwise be left out with a note, because nobody reads the notes of a job.
 
 # %%
 config = sources.ManifestConfig(strict=True)
@@ -352,6 +444,42 @@ show.command(config, "imagenet", "train.json")
 # - Label = rank of the sorted wnid, never `ID - 1`; check it with images whose label is known.
 # - JSON that can be read may still be wrong: repeats, paths that lead out, labels outside the class list.
 # - Python objects are copied into each worker by reading them; columns are not.
+
+# %% [markdown] id="quiz"
+# ## Check yourself
+#
+# **1.** Two manifests list the same images with the same labels, in different order. Their digests
+# (a) differ. (b) are equal. (c) depend on the seed.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(b)**. The digest is computed over sorted rows, so it names the set and not the order. (a) would make every shuffle a
+# new data set. (c) A seed decides an order, and the order does not count.
+#
+# </details>
+#
+# **2.** A downloaded model reaches 0.1 % on your copy of ImageNet's validation set. What do you check first?
+# (a) The learning rate. (b) The order of the labels. (c) The size of the images.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(b)**. 0.1 % is guessing among 1,000 classes, which is what another order looks like. (a) Nothing is trained here. (c)
+# Another size costs a few percent, not all of them.
+#
+# </details>
+#
+# **3.** Memory grows during the first epoch, with 16 workers and a list of 10 million paths. What helps?
+# (a) `del` in the workers. (b) More swap. (c) Columns in place of the list.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(c)**. A column has no reference counts that reading could change. (a) The pages are copied by looking, before
+# anything could be deleted. (b) Swap makes the copies slower, not fewer.
+#
+# </details>
 
 # %% [markdown] id="next"
 # ## Next

@@ -78,11 +78,11 @@ WRONG_MANIFESTS = {
     "one line too far": (lambda c, t, p: right(c, [*t[1:], t[0]], p), "the label of the next one"),
     "order of the listing": (
         paired(lambda p, path: p.index(path)),
-        "in the order of the listing",
+        "in any order or have gaps",
     ),
     "order of sorted paths": (
         paired(lambda p, path: sorted(p).index(path)),
-        "one that is missing shifts all behind it",
+        "in any order or have gaps",
     ),
     "first number of the name": (
         lambda c, t, p: {path: ranks(c)[c[t[int(re.search(r"\d+", path)[0]) - 1]][0]] for path in p},
@@ -96,8 +96,11 @@ WRONG_MANIFESTS = {
     "NumPy's integers": (changed(lambda path, label: (path, np.int64(label))), "none of NumPy's"),
     "absolute paths": (changed(lambda path, label: (f"/data/{path}", label)), "these paths are absolute"),
     "paths as Path": (changed(lambda path, label: (Path(path), label)), "the paths as text"),
-    "names without folders": (changed(lambda path, label: (basename(path), label)), "were cut off"),
-    "an entry for every line": (for_every_line, "images that are not among the paths"),
+    "names without folders": (
+        changed(lambda path, label: (basename(path), label)),
+        "exactly as it was given",
+    ),
+    "an entry for every line": (for_every_line, "exactly as it was given"),
     "pairs in a list": (lambda c, t, p: list(right(c, t, p).items()), "which is a dict in Python"),
     "sorting the argument": (sorting_in_place, "work on a copy"),
     "always zero": (changed(lambda path, label: (path, 0)), "line n holds the id of image n"),

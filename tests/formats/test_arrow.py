@@ -425,17 +425,17 @@ def test_batches_that_were_not_met_are_announced_before_they_are_looked_into(out
 LARGE = """
 import sys
 from pathlib import Path
-from smallfiles.measure.memory import peak_bytes, resident_bytes
+from smallfiles.measure.workers import status_bytes
 from smallfiles.formats import arrow
 from smallfiles.samples import Sample, Schema
 
 large = b"x" * (128 << 20)
 data = [b"", b"abc", large, b"", b"de"]
 schema = Schema(len(data), sum(map(len, data)), len(large))
-before = resident_bytes()
+before = status_bytes("VmRSS")
 samples = (Sample(str(number), some, number) for number, some in enumerate(data))
 arrow.write(samples, Path(sys.argv[1]), schema=schema, digest=False)
-print((peak_bytes() - before) / len(large))
+print((status_bytes("VmHWM") - before) / len(large))
 """
 
 

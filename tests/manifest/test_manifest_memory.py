@@ -21,7 +21,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from smallfiles import sources
-from smallfiles.measure.memory import peak_bytes, resident_bytes
+from smallfiles.measure.workers import status_bytes
 from smallfiles.manifest import Manifest
 from smallfiles.pack import PackConfig, plan
 
@@ -35,9 +35,9 @@ def work(path):
     return plan(sources.load(path, root=path.parent), out, PackConfig())
 
 kept = work(small)  # what is loaded with the first use counts as imports
-before = resident_bytes()
+before = status_bytes("VmRSS")
 kept = work(large)
-print(peak_bytes() - before)
+print(status_bytes("VmHWM") - before)
 """
 
 

@@ -19,7 +19,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from smallfiles import formats, sources
-from smallfiles.measure.memory import peak_bytes, resident_bytes
+from smallfiles.measure.workers import status_bytes
 from smallfiles.pack import PackConfig, pack
 from smallfiles.samples import Sample, Schema
 
@@ -50,9 +50,9 @@ def work(count):
     return reader, reader.keys(), reader.read(1), reader.target(count - 1)
 
 work(1000)  # what is loaded with the first use counts as imports
-before = resident_bytes()
+before = status_bytes("VmRSS")
 kept = work(rows)
-print((peak_bytes() - before) / rows)
+print((status_bytes("VmHWM") - before) / rows)
 """
 
 
