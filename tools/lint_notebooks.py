@@ -31,7 +31,7 @@ EXPERIMENTS = range(3, 6)
 TASK_WORDS = 60
 
 SHOWS: dict[str, tuple[str, ...]] = {
-    "00": ("usable_cpus", "NotImplementedError"),
+    "00": ("usable_cpus", "addaudithook", "NotImplementedError"),
     "01": ("perf_counter_ns", "os.open", "os.readv", "measure.compare", "ThreadPoolExecutor", "open_slow"),
     "02": ("Manifest.load", "(Dataset)", "Private_Dirty", "fork.Process", "WeightedRandomSampler"),
     "03": ("pa.ipc.new_file", "pa.memory_map", "pa.OSFile", "get_batch", "(Dataset)", "DataLoader("),

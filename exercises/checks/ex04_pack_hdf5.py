@@ -113,7 +113,7 @@ def _counted() -> Iterator[list[int]]:
 # --- Task 1: the file ---
 
 
-@check(buys="One open a worker, one read a sample: no list of files, no list of integers.", limit_s=20)
+@check(buys="One open per worker, one read per sample: no list of files, no list of integers.", limit_s=20)
 def write_blob(attempt: Attempt) -> None:
     """`write_blob(vlen_path, out)` converts the file and returns the number of samples."""
     with tempfile.TemporaryDirectory(prefix="exercise-04-", ignore_cleanup_errors=True) as name:
@@ -237,7 +237,7 @@ def read_sample(attempt: Attempt) -> None:
         because = "each open asks the metadata server, as small files do; keep what you opened, by path and "
         because += "process (os.getpid())"
         got = f"{len(opened)} opens for {READS} samples"
-        attempt.require(len(opened) <= 2, got, "one open a process, at its first read", because)
+        attempt.require(len(opened) <= 2, got, "one open per process, at its first read", because)
         _frugal(attempt, many, items)
         _fork_safe(attempt, many, items)
 

@@ -1,9 +1,9 @@
 # %% [markdown] id="top"
 # # 00 · Start here
 #
-# **Minutes** 15 · **Machine** any Linux computer, two CPUs do · **Needs** nothing · **Data** none
+# **Minutes** 15 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** none
 #
-# A GPU waits. It could look at thousands of images a second, but each image is a file of its own, each file must be
+# A GPU waits. It could look at thousands of images per second, but each image is a file of its own, each file must be
 # found, opened and read, and a thousand other jobs ask the same file system. This course measures where the time goes,
 # and shows six ways to stop the waiting.
 #
@@ -32,21 +32,19 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# Every notebook begins with this cell. It looks for the course's package, checks that this kernel is the right one,
-# makes or finds the data, and says how long the notebook takes. Click into the cell and press **Shift+Enter**: the cell
-# runs, and the next one is selected.
-#
-# Should a later cell say `name 'setup' is not defined`, this cell has not run yet.
+# Every notebook begins with this cell. It finds the course's package, checks the kernel, makes or finds the data, and
+# says how long the notebook takes. Run it with **Shift+Enter**. If a later cell says `name 'setup' is not defined`, this
+# one has not run yet.
 
 # %% id="start"
 import sys
 
 sys.path.append("..")  # finds the course's package, whatever the kernel
-from helpers import show, start
+from helpers import figures, show, start
 
 setup = start("00")
 
-# %% [markdown] id="machine"
+# %% [markdown] id="machine" tags=["core"]
 # ## 1 · Ask the machine what it is
 #
 # A program that starts one worker for each CPU asks the operating system for their number. On a cluster the answer is
@@ -111,48 +109,68 @@ for finding in odd:
     show.say(f"**{finding.name}**: {finding.advice}")
 show.say(f"{len(odd) or 'None'} of {len(findings)} lines need attention.")
 
-# %% [markdown] id="imports"
+# %% [markdown] id="imports" tags=["core"]
 # ## 2 · Count the files behind one import
 #
 # Data sets are not the only thing made of many small files. A Python package is a tree of them, and each `import`
 # walks through it: every module is a file to find, open and read.
 #
-# > **Predict.** How many files does `import torch` open in a fresh Python: 10, 100 or 1,000?
-#
-# Cells that take longer than a moment show a progress bar.
+# To count them, we start a fresh Python with an *audit hook*, which is called at each open. Shared libraries are opened by
+# the linker and not by Python, so we add what the process has mapped.
 
 # %%
-from helpers.imports import files_opened_by
-from smallfiles.progress import progress
+import subprocess
 
-opened = []
-with progress(3, "counting", unit="imports") as bar:
-    for module in ("json", "numpy", "torch"):
-        opened.append(files_opened_by(module))
-        bar.advance()
+COUNT = """
+import sys
+paths = set()
+sys.addaudithook(lambda event, about: paths.add(str(about[0])) if event == "open" else None)
+__import__(sys.argv[1])
+paths |= {line.split()[-1] for line in open("/proc/self/maps") if "/" in line}
+print(*sorted(paths), sep="\\n")
+"""
+
+
+def files_opened_by(module):
+    """The files that a fresh Python opens to import a module, its own start included."""
+    end = subprocess.run([sys.executable, "-c", COUNT, module], capture_output=True, text=True, check=True)
+    return [
+        path for path in end.stdout.splitlines() if os.path.isfile(path) and not path.startswith("/proc/")
+    ]
+
+
+# %% [markdown]
+# > **Predict.** How many files does `import torch` open in a fresh Python: 10, 100 or 1,000? Write your number into the
+# > next cell. In this course a guess is kept, and the figure shows it beside what was measured.
 
 # %%
-for one in opened:
-    print(f"import {one.module:6} opens {one.files:6,} files, {bytes_text(one.bytes)} together")
+guess = 100  # change me: files that import torch opens
 
 # %%
-torch = opened[-1]
+opened = {f"import {module}": files_opened_by(module) for module in ("json", "numpy", "torch")}
+counts = {name: len(paths) for name, paths in opened.items()}
+size = sum(map(os.path.getsize, opened["import torch"]))
+title = f"For import torch, a fresh Python opens {counts['import torch']:,} files, {bytes_text(size)} together"
+figures.bars(counts, title, x="files opened by a fresh Python", guess=guess)
+
+# %%
 processes = 64
 show.say(
     f"If {processes} processes start from a parallel file system at once, its metadata server "
-    f"answers **{processes * torch.files:,} opens** before the first image is read."
+    f"answers **{processes * counts['import torch']:,} opens** before the first image is read."
 )
 
 # %% [markdown]
-# The first line is little more than Python itself. On your own disk an open takes microseconds and nobody notices. On a parallel file system it is a request over the
-# network to a server that all users share. Many small requests are the theme of this course; here they come from your
-# environment, later from your data. Notebook 01 measures what one open costs.
+# The first bar is little more than Python itself. On your own disk an open takes microseconds and nobody notices. On a
+# parallel file system it is a request over the network to a server that all users share. Many small requests are the
+# theme of this course; here they come from your environment, later from your data. Notebook 01 measures what one open
+# costs.
 
-# %% [markdown] id="order"
+# %% [markdown] id="order" tags=["optional"]
 # ## 3 · Run cells in order
 #
-# Behind the page runs a *kernel*: one Python process that remembers everything until it ends. Cells are pieces of text
-# that are sent to it. The kernel does not know where on the page a cell stands; it only knows which came first.
+# *Optional, 3 minutes, for those who are new to notebooks.* Behind the page runs a *kernel*: one Python process that remembers everything until it ends. Cells are pieces of text
+# that are sent to it. The kernel does not know where on the page a cell is; it only knows which came first.
 
 # %%
 f"this kernel is process {os.getpid()}, Python {sys.version.split()[0]}"
@@ -174,18 +192,18 @@ counter
 # page from top to bottom. If a cell shows an error, run the cells above it first. A measurement that was taken out of
 # order looks like any other number, so nobody will notice but you.
 
-# %% [markdown] id="checks"
+# %% [markdown] id="checks" tags=["core"]
 # ## 4 · Pass a check
 #
 # Each notebook has an exercise: a function with a gap, and a cell that checks it. A check says one of three things.
-# Here is a function that is not written yet. It shall count what one copy of a data set takes from a quota of inodes.
+# Here is a function that is not written yet. It is to count what one copy of a data set takes from a quota of inodes.
 
 # %% tags=["raises-exception"]
 from exercises.checks import ex00_start_here as check
 
 
 def inodes_of_a_copy(files: int, folders: int) -> int:
-    raise NotImplementedError  # your code comes here
+    raise NotImplementedError  # your code
 
 
 check.inodes_of_a_copy(inodes_of_a_copy)
@@ -242,6 +260,33 @@ show.command(picture)
 # - One `import` opens hundreds of files; a job of many processes multiplies that.
 # - A kernel remembers the order in which cells ran; restart and run all when in doubt.
 # - Checks say ○ not started, ✗ not yet and why, ✓ passed.
+
+# %% [markdown] id="quiz"
+# ## Check yourself
+#
+# Each notebook ends with such questions. Choose first, then unfold the answer.
+#
+# **1.** Your job was given 4 CPUs on a node of 128. How many DataLoader workers do you start?
+# (a) `os.cpu_count()`. (b) About 4. (c) As many as the memory allows.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(b)**. The scheduler lets the job use 4 CPUs, whatever is built in. (a) would start 128 processes that take turns on 4
+# CPUs. (c) Memory is another limit; the smaller of the two counts.
+#
+# </details>
+#
+# **2.** "No space left on device", but `df -h` shows free space. What do you look at?
+# (a) The inodes. (b) The memory. (c) The speed of the disk.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(a)**. `df -i` and the quota of files say how many are left. (b) Too little memory ends a process, with another
+# message. (c) A slow disk is slow; it is not full.
+#
+# </details>
 
 # %% [markdown] id="next"
 # ## Next

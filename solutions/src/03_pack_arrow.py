@@ -25,7 +25,7 @@ folder = check.practice_folder(setup.path(), setup.scratch / "part")
 # %% [markdown] id="look"
 # ## Look at the table
 #
-# `results.csv` is no ordinary CSV file. Captions hold commas and quotes, `| ` stands between the cells, and one row is
+# `results.csv` is no ordinary CSV file. Captions hold commas and quotes, `| ` separates the cells, and one row is
 # broken. Find out how.
 
 # %% id="first"
