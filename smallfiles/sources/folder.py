@@ -12,18 +12,18 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 from stat import S_ISREG
 
-import numpy as np
 import pyarrow as pa
 
 from smallfiles.errors import SourceError, first_few
 from smallfiles.folders import SourceOptions, canonical_split, choose_split
 from smallfiles.manifest import Manifest
+from smallfiles.manifest.arrays import column
 from smallfiles.progress import plural
-from smallfiles.samples import UNLABELLED
-from smallfiles.sources import annotated
+from smallfiles.sources.labelling import Labelled, by_annotations, by_class, is_container, unlabelled
 from smallfiles.sources.record import Source
 from smallfiles.sources.scanning import Tree, list_folder, sizes_of, walk
 
@@ -131,22 +131,17 @@ def load(path: Path, options: SourceOptions | None = None) -> Source:
             expected="samples alone, since strict was asked for",
             next_step="Remove what does not belong there, or leave out strict",
         )
-    classes = [] if options.unlabelled else _class_folders(tree)
-    if classes and not annotated.is_needed(tree, classes):
-        kept, labels, classes, more = _by_folder(path, tree, classes, below)
-    else:
-        kept, labels, classes, more = _without_folders(tree, options, split)
-    prefix = f"{below}/" if below else ""
-    paths = kept.paths(prefix)
+    found = _labelled(path, tree, below, split, options)
+    paths = found.kept(tree.paths(f"{below}/" if below else ""))
     manifest = Manifest.from_columns(
         paths,
-        labels,
+        found.labels,
         name=path.absolute().name or "dataset",
         split=split,
-        classes=tuple(classes),
+        classes=found.classes,
         sizes=sizes_of(path, paths) if options.sizes else None,
     )
-    return Source(manifest, FolderStore(path), "folder", notes + more + tree.notes(), path)
+    return Source(manifest, FolderStore(path), "folder", notes + found.notes + tree.notes(), path)
 
 
 def split_folders(path: Path) -> list[str]:
@@ -178,34 +173,35 @@ def find_split(path: Path, options: SourceOptions) -> tuple[str, str, tuple[str,
     return "", named, notes
 
 
-def _class_folders(tree: Tree) -> list[str]:
-    return [folder.path for folder in tree.folders if folder.path and "/" not in folder.path]
-
-
-def _by_folder(
-    path: Path, tree: Tree, own: list[str], below: str
-) -> tuple[Tree, np.ndarray, list[str], tuple[str, ...]]:
-    """Label by first-level folder; files outside of any class are left aside, as in ImageFolder."""
-    classes, notes = _agreed_classes(path, own, below)
-    inside = Tree(tree.root, tuple(folder for folder in tree.folders if folder.path))
-    rank = {name: label for label, name in enumerate(classes)}
-    counts = [len(folder.files) for folder in inside.folders]
-    labels = [rank[folder.path.split("/", 1)[0]] for folder in inside.folders]
-    if loose := len(tree) - len(inside):
-        notes += (f"{plural(loose, 'image')} outside of any class folder left aside",)
-    filled = {folder.path.split("/", 1)[0] for folder in inside.folders if folder.files}
-    if empty := [name for name in classes if name not in filled]:
-        notes += (f"{plural(len(empty), 'class', 'classes')} without images: {first_few(empty, len(empty))}",)
-    if not filled:
+def _labelled(path: Path, tree: Tree, below: str, split: str, options: SourceOptions) -> Labelled:
+    """Label by first-level folder, else by annotations; else the split is a test split, or refused."""
+    names = tree.paths()
+    if options.unlabelled:
+        return unlabelled(names)
+    own = [folder.path for folder in tree.folders if folder.path and "/" not in folder.path]
+    if own and not is_container(tree, own):
+        classes, notes = _agreed_classes(path, own, below)
+        found = _by_folder(tree, names, classes, options)
+        return replace(found, notes=notes + found.notes + _merged(tree))
+    if annotated := by_annotations(tree, names, strict=options.strict):
+        return annotated
+    if split != "test":
         raise _flat(tree)
-    notes += _merged(inside)
-    return inside, np.repeat(np.array(labels, np.int32), counts), classes, notes
+    return unlabelled(names)
 
 
-def _merged(inside: Tree) -> tuple[str, ...]:
+def _by_folder(tree: Tree, names: pa.StringArray, classes: list[str], options: SourceOptions) -> Labelled:
+    """Files outside of any class are left aside, as in ImageFolder."""
+    if not any(folder.path and folder.files for folder in tree.folders):
+        raise _flat(tree)
+    tops = [folder.path.split("/", 1)[0] or None for folder in tree.folders for _ in folder.files]
+    return by_class(names, column(tops, pa.string()), classes, "a class folder", strict=options.strict)
+
+
+def _merged(tree: Tree) -> tuple[str, ...]:
     """Say which classes hold sub-folders that look like classes: `animals/cats`, `animals/dogs`."""
     below: dict[str, list[str]] = {}
-    for folder in inside.folders:
+    for folder in tree.folders:
         name, slash, rest = folder.path.partition("/")
         if slash and folder.files:
             below.setdefault(name, []).append(rest)
@@ -227,19 +223,6 @@ def _agreed_classes(path: Path, own: list[str], below: str) -> tuple[list[str], 
         return own, ()
     more = sorted(union - set(own))
     return sorted(union), (f"{plural(len(more), 'class', 'classes')} only in other splits counted too",)
-
-
-def _without_folders(
-    tree: Tree, options: SourceOptions, split: str
-) -> tuple[Tree, np.ndarray | pa.Array, list[str], tuple[str, ...]]:
-    """Label a tree without class folders: by an annotations file, or not at all."""
-    if not options.unlabelled:
-        if labelled := annotated.label(tree):
-            return labelled
-        if split != "test":
-            raise _flat(tree)
-    note = f"{plural(len(tree), 'image')} without a class: label {UNLABELLED}"
-    return tree, np.full(len(tree), UNLABELLED, np.int32), [], (note,)
 
 
 def _flat(tree: Tree) -> SourceError:

@@ -145,7 +145,10 @@ def test_tiny_imagenet_val_does_not_become_one_class(tmp_path):
         assert labels == {"val_0.JPEG": 1, "val_1.JPEG": 0}
         assert source.manifest.classes == ("n01", "n02")
         told = " ".join(source.notes)
-        assert "1 image without an annotation" in told and "missing: val_7.JPEG" in told
+        assert (
+            "1 image not in val_annotations.txt left aside: val_2.JPEG" in told
+            and "missing: val_7.JPEG" in told
+        )
 
 
 def test_a_flat_folder_is_refused_and_can_be_read_unlabelled(tmp_path):
@@ -159,7 +162,8 @@ def test_images_beside_class_folders_are_left_aside_with_a_note(tmp_path):
     plant(tmp_path, "cat/1.jpg", "stray.jpg")
     source = folder.load(tmp_path)
     assert rows(source) == {"cat/1.jpg": 0}
-    assert any("1 image outside" in note for note in source.notes)
+    assert "1 image not in a class folder left aside: stray.jpg" in source.notes
+    assert "stray.jpg" in str(refused(tmp_path, strict=True))
 
 
 def test_an_empty_class_keeps_its_label_and_is_named(tmp_path):

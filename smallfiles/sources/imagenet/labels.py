@@ -13,24 +13,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles.errors import SourceError, first_few
 from smallfiles.folders import LabelOrder, SourceOptions
 from smallfiles.manifest import Manifest
-from smallfiles.manifest.arrays import as_mask, column, to_numpy
-from smallfiles.progress import plural
-from smallfiles.samples import UNLABELLED
+from smallfiles.manifest.arrays import column
 from smallfiles.sources.imagenet.devkit import Devkit, is_devkit
 from smallfiles.sources.imagenet.devkit import load as load_devkit
 from smallfiles.sources.imagenet.order import refuse_other_order
+from smallfiles.sources.labelling import Labelled, by_class, unlabelled
 
 MAPPING = "LOC_synset_mapping.txt"
 VAL_SOLUTION = "LOC_val_solution.csv"
@@ -87,31 +84,6 @@ class Beside:
         )
 
 
-@dataclass(frozen=True)
-class Labelled:
-    """What is known of the pictures of one split.
-
-    Args:
-        keep: Which of them have a label; all of a split that has none.
-        labels: Of those that are kept.
-        classes: wnids in label order.
-        notes: Where labels came from, and what was left aside.
-    """
-
-    keep: npt.NDArray[np.bool_]
-    labels: npt.NDArray[np.int32]
-    classes: list[str]
-    notes: tuple[str, ...] = ()
-
-    def manifest(self, names: pa.StringArray, split: str, options: SourceOptions, sizes: object) -> Manifest:
-        """The manifest of the pictures that are kept, unless the real classes came out in another order."""
-        manifest = Manifest.from_columns(
-            names, self.labels, name="imagenet", split=split, classes=tuple(self.classes), sizes=sizes
-        )
-        refuse_other_order(manifest, options.label_order)
-        return manifest
-
-
 def label(
     names: pa.StringArray, split: str, beside: Beside, options: SourceOptions, more: Iterable[str] = ()
 ) -> Labelled:
@@ -128,18 +100,14 @@ def label(
         SourceError: Nothing tells the classes, or an image has one that no class list names.
     """
     wnids: pa.Array = pc.struct_field(pc.extract_regex(names, _IN_NAME), 0)
-    notes: tuple[str, ...] = ()
-    origin = "a class folder"
-    if options.unlabelled or (split == "test" and wnids.null_count == len(wnids)):
-        classes = in_order(beside.classes() or more, options.label_order, beside)
-        note = f"{plural(len(names), 'image')} without a class: label {UNLABELLED}"
-        return Labelled(
-            np.ones(len(names), bool), np.full(len(names), UNLABELLED, np.int32), classes, (note,)
-        )
-    if wnids.null_count == len(wnids):
+    in_names = wnids.null_count < len(wnids)
+    if options.unlabelled or (split == "test" and not in_names):
+        return unlabelled(names, in_order(beside.classes() or more, options.label_order, beside))
+    origin, notes = "a class folder", tuple[str, ...]()
+    if not in_names:
         found, origin = beside.wnids_of_val(names.to_pylist())
         wnids, notes = column(found, pa.string()), (f"labels read from {origin}",)
-    occurring = {wnid for wnid in wnids.unique().to_pylist() if wnid is not None}
+    occurring = set(wnids.drop_null().unique().to_pylist())
     classes = in_order(beside.classes() or occurring.union(more), options.label_order, beside)
     if unlisted := sorted(occurring - set(classes)):
         raise SourceError(
@@ -147,25 +115,19 @@ def label(
             expected="classes of ILSVRC2012, and label files that belong to these images",
             next_step="Move them away, or read the tree as a plain folder (kind folder)",
         )
-    labels = pc.index_in(wnids, column(classes, pa.string()))
-    keep = as_mask(labels.is_valid())
-    notes += _left_aside(names.filter(labels.is_null()).to_pylist(), len(names), origin, options)
-    if empty := [wnid for wnid in classes if wnid not in occurring]:
-        notes += (f"{plural(len(empty), 'class', 'classes')} without images: {first_few(empty, len(empty))}",)
-    return Labelled(keep, to_numpy(labels.drop_null()), classes, notes)
+    labelled = by_class(names, wnids, classes, origin, strict=options.strict)
+    return replace(labelled, notes=notes + labelled.notes)
 
 
-def _left_aside(names: list[str], total: int, origin: str, options: SourceOptions) -> tuple[str, ...]:
-    if not names:
-        return ()
-    told = first_few((name.rpartition("/")[2] for name in names), len(names))
-    if options.strict or len(names) == total:
-        raise SourceError(
-            f"{plural(len(names), 'image')} not in {origin}: {told}",
-            expected="a label for each image",
-            next_step="Check that the label files belong to these images (ILSVRC2012)",
-        )
-    return (f"{plural(len(names), 'image')} not in {origin} left aside: {told}",)
+def manifest_of(
+    labelled: Labelled, names: pa.StringArray, split: str, options: SourceOptions, sizes: object
+) -> Manifest:
+    """The manifest of the pictures that are kept, unless the real classes came out in another order."""
+    manifest = Manifest.from_columns(
+        names, labelled.labels, name="imagenet", split=split, classes=labelled.classes, sizes=sizes
+    )
+    refuse_other_order(manifest, options.label_order)
+    return manifest
 
 
 def look_beside(places: Iterable[Path], labels: Path | None) -> Beside:

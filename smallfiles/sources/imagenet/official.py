@@ -16,7 +16,7 @@ import numpy as np
 from smallfiles.errors import SourceError
 from smallfiles.folders import SourceOptions, canonical_split, choose_split
 from smallfiles.formats.tar.archive import Archive
-from smallfiles.sources.imagenet.labels import label, look_beside
+from smallfiles.sources.imagenet.labels import label, look_beside, manifest_of
 from smallfiles.sources.record import Source
 from smallfiles.sources.tarball import open_store, samples_of
 
@@ -83,6 +83,6 @@ def from_archive(archive: Archive, options: SourceOptions, notes: tuple[str, ...
     beside = look_beside([archive.path.absolute().parent], options.labels)
     found = label(samples.names, split, beside, options)
     samples = samples.select(found.keep)
-    manifest = found.manifest(samples.names, split, options, samples.sizes)
+    manifest = manifest_of(found, samples.names, split, options, samples.sizes)
     notes += archive.notes + found.notes
     return Source(manifest, open_store(archive), "imagenet, official tar", notes, archive.path)

@@ -18,7 +18,7 @@ from smallfiles.errors import first_few
 from smallfiles.folders import SourceOptions, canonical_split, choose_split
 from smallfiles.progress import plural
 from smallfiles.sources import folder
-from smallfiles.sources.imagenet.labels import WNID, label, look_beside
+from smallfiles.sources.imagenet.labels import WNID, label, look_beside, manifest_of
 from smallfiles.sources.record import Source
 from smallfiles.sources.scanning import Tree, list_folder, sizes_of, walk
 
@@ -52,16 +52,17 @@ def load_tree(path: Path, options: SourceOptions) -> Source:
         raise folder.no_images(tree, options)
     above = tree.root.absolute()
     beside = look_beside([root, above.parent, above.parent.parent, above], options.labels)
-    paths = tree.paths(f"{below}/" if below else "")
-    found = label(paths, split, beside, options, _classes_of_train(above))
-    if not found.keep.all():  # a filter copies a million paths
-        paths = paths.filter(found.keep)
+    names = tree.paths(f"{below}/" if below else "")
+    found = label(names, split, beside, options, _classes_of_train(above))
+    paths = found.kept(names)
     sizes = sizes_of(root, paths) if options.sizes else None
     notes += found.notes + tree.notes()
     if kaggle:
         notes += _compared_with_list(root / "ILSVRC/ImageSets/CLS-LOC" / _LISTS.get(split, ""), tree)
     kind = "imagenet, Kaggle tree" if kaggle else "imagenet, prepared tree"
-    return Source(found.manifest(paths, split, options, sizes), folder.FolderStore(root), kind, notes, root)
+    return Source(
+        manifest_of(found, paths, split, options, sizes), folder.FolderStore(root), kind, notes, root
+    )
 
 
 def _find_split(
