@@ -306,3 +306,18 @@ def test_a_half_loaded_package_counts_as_missing(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "brokenpackage", Broken())
     assert not software._is_installed("brokenpackage")
+
+
+def test_before_a_workshop_it_says_what_a_participant_would_lack(monkeypatch, capsys):
+    from smallfiles.cli import main
+    from smallfiles.doctor import workshop
+
+    monkeypatch.setattr(workshop.machine, "usable_cpus", lambda: 1)
+    monkeypatch.setattr(workshop.slowfs, "why_not", lambda: "no FUSE here")
+    assert main(["doctor", "--workshop", "--json"]) in (0, 1)
+    found = {each["name"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
+    cpus, slow = found["workshop: CPUs"], found["workshop: slowfs"]
+    assert cpus["verdict"] == "warn" and cpus["value"] == "1, less than the 2 that a participant needs"
+    assert slow["verdict"] == "warn" and slow["value"] == "no FUSE here" and slow["advice"]
+    assert "workshop: mksquashfs" in found
+    assert not any(each.name.startswith("workshop") for each in doctor.examine())

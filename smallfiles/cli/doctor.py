@@ -30,10 +30,13 @@ def add(verbs: Verbs) -> None:
         "doctor",
         "say what this machine is, what is missing and what to do about it",
         _MORE,
-        ["smallfiles doctor", "smallfiles doctor /scratch/me --json"],
+        ["smallfiles doctor", "smallfiles doctor --workshop", "smallfiles doctor /scratch/me --json"],
     )
     parser.add_argument(
         "paths", nargs="*", type=Path, metavar="DIR", help="folders whose file systems to look at as well"
+    )
+    parser.add_argument(
+        "--workshop", action="store_true", help="and whether the course runs here as it is taught"
     )
     parser.set_defaults(run=run)
 
@@ -43,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     from smallfiles.doctor import examine
 
     began = perf_counter()
-    findings = examine(*arguments.paths)
+    findings = examine(*arguments.paths, workshop=arguments.workshop)
     seconds = round(perf_counter() - began, 3)
     if arguments.json:
         listed = [asdict(finding) for finding in findings]

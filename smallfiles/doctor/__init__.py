@@ -15,7 +15,7 @@ from smallfiles.doctor.finding import Finding, Verdict
 __all__ = ["Finding", "Verdict", "examine"]
 
 
-def examine(*paths: Path) -> list[Finding]:
+def examine(*paths: Path, workshop: bool = False) -> list[Finding]:
     """Look at everything that decides how fast, and whether, the course runs here.
 
     Finding a 64 MB `/dev/shm` or a single usable CPU now costs a second; finding it in the middle of
@@ -23,6 +23,7 @@ def examine(*paths: Path) -> list[Finding]:
 
     Args:
         paths: Folders whose file systems are looked at besides the current one's.
+        workshop: Whether to look at what participants of the course need, too.
 
     Returns:
         The findings in the order to read them. What cannot be examined is a finding too: nothing here raises.
@@ -34,6 +35,10 @@ def examine(*paths: Path) -> list[Finding]:
         ("software", software.findings),
         ("scheduler", scheduler.findings),
     ]
+    if workshop:
+        from smallfiles.doctor import workshop as course
+
+        parts.append(("workshop", lambda: course.findings(Path())))
     return [finding for name, part in parts for finding in _guarded(name, part)]
 
 
