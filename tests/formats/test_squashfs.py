@@ -16,6 +16,7 @@ from smallfiles import formats, sources
 from smallfiles.cli import main
 from smallfiles.errors import DamagedFileError, FormatError, MissingPackageError, UsageError
 from smallfiles.formats import squashfs
+from smallfiles.formats.columns import Columns
 from smallfiles.formats.squashfs import member
 from smallfiles.pack import verify
 from smallfiles.samples import Sample, Schema
@@ -349,8 +350,9 @@ def test_every_flipped_byte_is_found_by_verify(layout, tmp_path, count, capsys):
 
 
 def test_a_position_outside_of_the_data_is_refused_by_name(tmp_path):
-    table = member.Table(tmp_path / "x", Schema(1, 1, 1), positions=True)
-    table.add(Sample("a.jpg", b"x", 0), 1 << 40)
+    schema = Schema(1, 1, 1)
+    columns = Columns(tmp_path / "x", schema, more={"bytes": pa.int64(), "start": pa.int64()})
+    columns.add(Sample("a.jpg", b"x", 0), 1, 1 << 40)
     from pysquashfs.writer import ImageWriter
 
     image = tmp_path / "x.sqfs"
@@ -358,7 +360,7 @@ def test_a_position_outside_of_the_data_is_refused_by_name(tmp_path):
         writer = ImageWriter(file.writelines)
         writer.add("a.jpg", b"x")
         start = file.tell()
-        writer.add_pieces(member.TABLE, table.dumps(None, writer.settings.block_bytes))
+        writer.add_pieces(member.TABLE, member.table(columns, schema, None, writer.settings.block_bytes))
         stop = file.tell()
         writer.add(member.PLACE, member.Place(start, stop, stop).dumps())
         head = writer.close()

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from smallfiles.errors import FormatError
 from smallfiles.formats import provenance
-from smallfiles.formats.checked import INT64, captions_of, key_of, label_of, meta_text
+from smallfiles.formats.checked import INT64
+from smallfiles.formats.columns import CAPTIONS, Rows
 from smallfiles.formats.output import ArrowSink, OutputFile, packed
-from smallfiles.manifest.arrays import column
 from smallfiles.samples import Buffer, Packed, Sample, Schema
 
 BINARY_LIMIT = 2**31 - 1
@@ -58,9 +58,9 @@ def write_batches(
                     _flush(batch, writer, sink)
                 batch.add(sample)
                 count, payload = count + 1, payload + len(sample.data)
-                if len(batch.keys) == rows or batch.used > max_bytes:
+                if len(batch.rows) == rows or batch.used > max_bytes:
                     _flush(batch, writer, sink)
-            if batch.keys:
+            if batch.rows:
                 _flush(batch, writer, sink)
         sink.flush()
         return packed("arrow", file.finish(), count, payload)
@@ -81,7 +81,7 @@ def _arrow_schema(schema: Schema, options: Any, rows: int, max_bytes: int, jueli
         fields = [pa.field("image_data", data), pa.field("label", pa.uint16()), key, *meta]
     else:
         # Small columns first, so that reading keys and labels touches one page a batch.
-        captions = pa.field("captions", pa.list_(pa.string()), nullable=False)
+        captions = pa.field("captions", CAPTIONS, nullable=False)
         label = pa.field("label", pa.int64(), nullable=False)
         fields = [key, label if schema.target == "label" else captions, *meta]
         fields.append(pa.field("data", data, nullable=False))
@@ -99,16 +99,14 @@ class _Batch:
         self, out: Path, schema: Schema, arrow_schema: pa.Schema, labels: range, max_bytes: int
     ) -> None:
         self._max_bytes = max_bytes
-        self._out, self._schema, self._arrow, self._allowed = out, schema, arrow_schema, labels
+        self._out, self._schema, self._arrow = out, schema, arrow_schema
+        self.rows = Rows(out, schema, labels=labels, label_type=pa.uint16() if labels == UINT16 else None)
         index = max(arrow_schema.get_field_index(name) for name in ("data", "image_data"))
         self._type = arrow_schema.field(index).type
         self._buffer = np.empty(0, np.uint8)
         self._clear()
 
     def _clear(self) -> None:
-        self.keys: list[str] = []
-        self._targets: list[int | list[str]] = []
-        self._metas: list[str | None] = []
         self._borders = [0]
         self._large: Buffer | None = None
         self.used = 0
@@ -126,12 +124,7 @@ class _Batch:
                 expected=f"at most {self._schema.largest_bytes:,}, as the schema says",
                 next_step="Make the manifest again if the data changed",
             )
-        if self._schema.target == "label":
-            self._targets.append(label_of(sample, self._out, self._allowed))
-        else:
-            self._targets.append(captions_of(sample, self._out))
-        self._metas.append(meta_text(sample, self._out, self._schema))
-        self.keys.append(key_of(sample, self._out))
+        self.rows.add(sample)
         end = self.used + size
         if size > self._max_bytes:  # nothing but empty samples is before it, and nothing comes behind
             self._large = sample.data
@@ -155,19 +148,8 @@ class _Batch:
         wide = np.int64 if self._type == pa.large_binary() else np.int32
         borders = pa.py_buffer(np.array(self._borders, wide))
         data = pa.py_buffer(self._buffer if self._large is None else self._large).slice(0, self.used)
-        values = pa.Array.from_buffers(self._type, len(self.keys), [None, borders, data])
-        columns = {
-            "key": self.keys,
-            self._schema.target: self._targets,
-            "meta": self._metas,
-            "data": values,
-            "image_data": values,
-        }
-        arrays = [_as_array(columns[field.name], field.type) for field in self._arrow]
-        batch = pa.record_batch(arrays, schema=self._arrow)
+        values = pa.Array.from_buffers(self._type, len(self.rows), [None, borders, data])
+        columns = {"data": values, "image_data": values, **self.rows.take()}
+        batch = pa.record_batch([columns[field.name] for field in self._arrow], schema=self._arrow)
         self._clear()
         return batch
-
-
-def _as_array(values: Any, kind: pa.DataType) -> pa.Array:
-    return values if isinstance(values, pa.Array) else column(values, kind)

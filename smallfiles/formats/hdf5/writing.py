@@ -15,12 +15,15 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from smallfiles.digests import BlockHasher
 from smallfiles.errors import FormatError, ResourceError, UsageError
 from smallfiles.formats import provenance
-from smallfiles.formats.hdf5.columns import Columns
+from smallfiles.formats.columns import Columns
 from smallfiles.formats.output import packed, save_digest, write_all, writing
+from smallfiles.manifest.arrays import to_numpy
 from smallfiles.samples import Packed, Sample, Schema
 
 # Fixed, so that a newer library writes the same bytes; 1.8 allows attributes over 64 KiB.
@@ -40,16 +43,15 @@ def write_blob(samples: Iterable[Sample], out: Path, schema: Schema, options: An
     with _descriptor(out) as descriptor:
         for sample in samples:
             stop = borders[-1] + len(sample.data)
-            _check_room(sample, len(columns), stop, out, schema)
+            _check_room(sample, len(borders) - 1, stop, out, schema)
             columns.add(sample)
             write_all(descriptor, [sample.data], start + borders[-1], out)
             if hasher is not None:
                 hasher.update(sample.data)
             borders.append(stop)
-    arrays = {"offsets": np.frombuffer(borders, np.uint64), **dict(columns.arrays())}
-    _complete(out, schema, arrays)
+    _complete(out, schema, {"offsets": np.frombuffer(borders, np.uint64), **_arrays(columns)})
     files = save_digest(out, (hasher or BlockHasher()) if digest else None)
-    return packed("hdf5", files, len(columns), borders[-1])
+    return packed("hdf5", files, len(borders) - 1, borders[-1])
 
 
 def write_vlen(
@@ -62,21 +64,51 @@ def write_vlen(
             expected="integer labels, which is all that this layout has",
             next_step="Choose the blob layout",
         )
-    columns, payload = Columns(out, schema, labels), 0
+    columns, count, payload = Columns(out, schema, labels=labels), 0, 0
     with _opened(out, "x") as file:
         group = _start(file, out, schema, options)
         images = group.create_dataset("images", (schema.count,), dtype=h5py.vlen_dtype(np.uint8))
-        for number, sample in enumerate(samples):
+        for count, sample in enumerate(samples, 1):
             payload += len(sample.data)
-            _check_room(sample, number, payload, out, schema)
+            _check_room(sample, count - 1, payload, out, schema)
             columns.add(sample)
             with _translated(out):
-                images[number] = np.frombuffer(sample.data, np.uint8)
+                images[count - 1] = np.frombuffer(sample.data, np.uint8)
         with _translated(out):
             file.flush()
-    _complete(out, schema, dict(columns.arrays("targets", "<i2")))
+    arrays = _arrays(columns)
+    arrays["labels"] = arrays["labels"].astype("<i2")
+    _complete(out, schema, {name.replace("labels", "targets"): values for name, values in arrays.items()})
     files = save_digest(out, BlockHasher() if digest else None)
-    return packed("hdf5", files, len(columns), payload)
+    return packed("hdf5", files, count, payload)
+
+
+def _arrays(columns: Columns) -> dict[str, np.ndarray]:
+    """Data sets for the columns: a text as a run of bytes and its borders, no JSON object as the empty text.
+
+    HDF5 can store strings itself, but each then costs a look-up in a heap. The trap: n strings have n + 1
+    borders. Notebook 04 draws it.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    for name in columns.kinds:
+        found = columns.finish(name)
+        if name == "label":
+            arrays["labels"] = to_numpy(found)
+        elif name == "captions":
+            arrays |= {**_texts("caption", found.flatten()), "caption_rows": _borders(found)}
+        else:
+            arrays |= _texts(name, pc.fill_null(found, "") if found.null_count else found)
+    return arrays
+
+
+def _texts(name: str, found: pa.StringArray) -> dict[str, np.ndarray]:
+    borders, data = _borders(found), found.buffers()[2]
+    stop = int(borders[-1])
+    return {f"{name}_data": np.frombuffer(data or b"", np.uint8, stop), f"{name}_offsets": borders}
+
+
+def _borders(found: pa.Array) -> np.ndarray:
+    return np.frombuffer(found.buffers()[1], np.int32, len(found) + 1).astype(np.uint64)
 
 
 def _lay_out(out: Path, schema: Schema, options: Any) -> int:

@@ -24,10 +24,9 @@ import pyarrow as pa
 
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import damaged
-from smallfiles.formats.checked import captions_of, key_of, label_of, meta_text
+from smallfiles.formats.columns import Columns
 from smallfiles.formats.output import ArrowSink
-from smallfiles.manifest.arrays import GrowingNumbers, GrowingStrings, column
-from smallfiles.samples import Buffer, Meta, Sample, Schema, Target
+from smallfiles.samples import Buffer, Meta, Schema, Target
 
 FOLDER = ".smallfiles"
 TABLE = f"{FOLDER}/samples.arrow"
@@ -37,7 +36,6 @@ PROVENANCE = b"smallfiles"
 ALIGNMENT = 64
 _PLACE = struct.Struct("<8s3Q")
 _MAGIC = b"sfplace\x01"
-_ROWS_AT_ONCE = 4096
 _TEXT = """\
 This image was packed by "smallfiles". Every sample is a file at its own path.
 samples.arrow beside this file holds keys, labels (or captions) and where they came from:
@@ -79,87 +77,33 @@ def readme(position: int) -> bytes:
     return text + b"\n" * (-(position + len(text)) % ALIGNMENT)
 
 
-class Table:
-    """The table while it grows, columnar."""
+def table(columns: Columns, schema: Schema, options: Any, piece_bytes: int) -> Iterator[Buffer]:
+    """The Arrow file: one record batch, so that each column is one run of memory. Nothing is kept.
 
-    def __init__(self, out: Path, schema: Schema, *, positions: bool) -> None:
-        self._out, self._schema = out, schema
-        target = pa.int64() if schema.target == "label" else pa.list_(pa.string())
-        kinds = {"key": pa.string(), schema.target: target}
-        kinds |= {"meta": pa.string()} if schema.has_meta else {}
-        kinds |= {"bytes": pa.int64()} | ({"start": pa.int64()} if positions else {})
-        self._kinds = kinds
-        self._keys = GrowingStrings()
-        self._numbers = {name: GrowingNumbers(kind) for name, kind in kinds.items() if kind == pa.int64()}
-        self._pieces: dict[str, list[pa.Array]] = {name: [] for name in kinds}  # of other columns
-        self._rows: dict[str, list[Any]] = {name: [] for name in kinds}
-        self.samples = self.payload_bytes = 0
-
-    def add(self, sample: Sample, start: int) -> None:
-        """Take everything but the bytes of a sample that begins at byte `start` of the image.
-
-        Raises:
-            FormatError: It does not fit the schema.
-        """
-        label = self._schema.target == "label"
-        values = {
-            "key": key_of(sample, self._out),
-            self._schema.target: label_of(sample, self._out) if label else captions_of(sample, self._out),
-            "meta": meta_text(sample, self._out, self._schema),
-            "bytes": len(sample.data),
-            "start": start,
-        }
-        for name, rows in self._rows.items():
-            rows.append(values[name])
-        self.samples += 1
-        self.payload_bytes += len(sample.data)
-        if self.samples % _ROWS_AT_ONCE == 0:
-            self._flush()
-
-    def _flush(self) -> None:
-        for name, kind in self._kinds.items():
-            rows, self._rows[name] = self._rows[name], []
-            if name == "key":
-                self._keys.add(rows)
-            elif name in self._numbers:
-                self._numbers[name].add(column(rows, kind))
-            else:
-                self._pieces[name].append(column(rows, kind))
-
-    def _finished(self, name: str) -> pa.Array:
-        if name == "key":
-            return self._keys.finish()
-        number = self._numbers.pop(name, None)
-        return number.finish() if number else pa.concat_arrays(self._pieces.pop(name))
-
-    def dumps(self, options: Any, piece_bytes: int) -> Iterator[Buffer]:
-        """The Arrow file: one record batch, so that each column is one run of memory. Nothing is kept.
-
-        Args:
-            options: For the record of provenance.
-            piece_bytes: Size of each piece but the last; one for all would be held twice.
-        """
-        self._flush()
-        record = provenance.record("squashfs", self._schema, options)
-        schema = pa.schema(
-            [pa.field(name, kind, nullable=name == "meta") for name, kind in self._kinds.items()],
-            {PROVENANCE: provenance.dumps(record)},
-        )
-        batch = pa.record_batch([self._finished(name) for name in self._kinds], schema=schema)
-        self._keys = GrowingStrings()
-        views: list[memoryview] = []
-        sink = ArrowSink(views.extend)
-        with pa.PythonFile(sink, mode="w") as stream, pa.ipc.new_file(stream, schema) as writer:
-            writer.write_batch(batch)
-        sink.flush()
-        held = bytearray()
-        for view in views:
-            for start in range(0, len(view), piece_bytes):
-                held += view[start : start + piece_bytes]
-                if len(held) >= piece_bytes:
-                    yield held[:piece_bytes]
-                    del held[:piece_bytes]
-        yield held
+    Args:
+        columns: Of all samples.
+        schema: What is packed.
+        options: For the record of provenance.
+        piece_bytes: Size of each piece but the last; one for all would be held twice.
+    """
+    arrow_schema = pa.schema(
+        [pa.field(name, kind, nullable=name == "meta") for name, kind in columns.kinds.items()],
+        {PROVENANCE: provenance.dumps(provenance.record("squashfs", schema, options))},
+    )
+    batch = pa.record_batch([columns.finish(name) for name in columns.kinds], schema=arrow_schema)
+    views: list[memoryview] = []
+    sink = ArrowSink(views.extend)
+    with pa.PythonFile(sink, mode="w") as stream, pa.ipc.new_file(stream, arrow_schema) as writer:
+        writer.write_batch(batch)
+    sink.flush()
+    held = bytearray()
+    for view in views:
+        for start in range(0, len(view), piece_bytes):
+            held += view[start : start + piece_bytes]
+            if len(held) >= piece_bytes:
+                yield held[:piece_bytes]
+                del held[:piece_bytes]
+    yield held
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,21 @@ block is taken again. Notebook 06 packs images.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from pysquashfs.writer import ImageWriter, Settings
 from pysquashfs.writer.tree import MAX_PATH_BYTES
 from smallfiles.errors import FormatError
+from smallfiles.formats.columns import Columns
 from smallfiles.formats.output import OutputFile, packed
-from smallfiles.formats.squashfs.member import FOLDER, PLACE, README, TABLE, Place, Table, readme
+from smallfiles.formats.squashfs.member import FOLDER, PLACE, README, TABLE, Place, readme, table
 from smallfiles.formats.squashfs.sentences import as_sentences
 from smallfiles.keys import MAX_COMPONENT_BYTES, is_writable_name
-from smallfiles.samples import Packed, Sample, Schema
+from smallfiles.samples import Buffer, Packed, Sample, Schema
 
 
 def write_image(
@@ -26,27 +29,28 @@ def write_image(
 ) -> Packed:
     """Write the image; see `smallfiles.formats.squashfs.write`."""
     placed = settings.raw and not settings.fragments
-    table = Table(out, schema, positions=placed)
+    places = {"bytes": pa.int64(), **({"start": pa.int64()} if placed else {})}
+    columns = Columns(out, schema, more=places)
     with OutputFile(out, digest=digest) as file, as_sentences():
         writer = ImageWriter(file.append, settings)
         try:
             for sample in samples:
-                start = file.position
-                table.add(sample, start)
+                columns.add(sample, *(len(sample.data), file.position)[: len(places)])
                 _check_name(sample.key, out)
                 writer.add(sample.key, sample.data)
-            _add_table(writer, file, table, options, placed)
+            count, payload = writer.files, writer.bytes
+            _add_table(writer, file, table(columns, schema, options, settings.block_bytes), placed)
             file.patch(0, writer.close())
         finally:
             writer.abandon()
-        return packed("squashfs", file.finish(), table.samples, table.payload_bytes)
+        return packed("squashfs", file.finish(), count, payload)
 
 
-def _add_table(writer: ImageWriter, file: OutputFile, table: Table, options: Any, placed: bool) -> None:
+def _add_table(writer: ImageWriter, file: OutputFile, pieces: Iterator[Buffer], placed: bool) -> None:
     """The folder of our own; its files come last, the place of the table as the last of the data."""
     writer.add(README, readme(file.position))
     start = file.position
-    writer.add_pieces(TABLE, table.dumps(options, writer.settings.block_bytes))
+    writer.add_pieces(TABLE, pieces)
     if placed:
         stop = file.position
         writer.add(PLACE, Place(start, stop, stop).dumps())

@@ -23,17 +23,17 @@ from smallfiles.digests import BlockHasher, hash_block
 from smallfiles.errors import DamagedFileError, FormatError
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile
+from smallfiles.formats.columns import CAPTIONS, Columns
 from smallfiles.formats.output import save_digest, writing
 from smallfiles.formats.tar.sides import Annotated
-from smallfiles.manifest.arrays import column, from_numpy
-from smallfiles.samples import Target, TargetKind
+from smallfiles.manifest.arrays import column, from_numpy, to_numpy
+from smallfiles.samples import TargetKind
 
 SUFFIX = ".index.arrow"
 _FACTS = b"smallfiles.tar"
 _EDGE_BYTES = 4096
-_CHUNK_ROWS = 4096
 _NONE = np.zeros(0, np.int64)
-_TARGET_TYPES: dict[TargetKind, pa.DataType] = {"label": pa.int64(), "captions": pa.list_(pa.string())}
+_TARGET_TYPES: dict[TargetKind, pa.DataType] = {"label": pa.int64(), "captions": CAPTIONS}
 
 
 @dataclass(frozen=True)
@@ -68,35 +68,12 @@ class Index:
         return "label" if pa.types.is_integer(self.targets.type) else "captions"
 
 
-class IndexBuilder:
-    """Collects rows, and keeps them as Arrow arrays rather than as millions of Python objects.
-
-    Args:
-        kind: What targets are.
-    """
-
-    def __init__(self, kind: TargetKind) -> None:
-        self._types = (pa.string(), pa.int64(), pa.int64(), _TARGET_TYPES[kind], pa.string())
-        self._rows: list[tuple[str, int, int, Target, str | None]] = []
-        self._chunks: list[list[pa.Array]] = [[column([], type_)] for type_ in self._types]
-
-    def add(self, key: str, offset: int, size: int, target: Target, meta: str | None) -> None:
-        """Add the next sample."""
-        self._rows.append((key, offset, size, target, meta))
-        if len(self._rows) == _CHUNK_ROWS:
-            self._gather()
-
-    def _gather(self) -> None:
-        columns = zip(*self._rows, strict=True) if self._rows else ()
-        for chunks, values, type_ in zip(self._chunks, columns, self._types, strict=False):
-            chunks.append(column(values, type_))
-        self._rows = []
-
-    def build(self, **facts: Any) -> Index:
-        """The index of what was added."""
-        self._gather()
-        keys, offsets, sizes, targets, metas = (pa.concat_arrays(chunks) for chunks in self._chunks)
-        return Index(keys, _numbers(offsets), _numbers(sizes), targets, metas, **facts)
+def of_columns(columns: Columns, **facts: Any) -> Index:
+    """The index of what was written; `facts` are further fields of it."""
+    keys, offsets, sizes, targets, metas = map(
+        columns.finish, ("key", "offset", "size", columns.target_kind, "meta")
+    )
+    return Index(keys, to_numpy(offsets), to_numpy(sizes), targets, metas, **facts)
 
 
 def beside(path: Path) -> Path:
@@ -118,21 +95,18 @@ def of_annotated(annotated: Annotated, kind: TargetKind, access: Access) -> Inde
         kind: What the targets of the whole set are.
         access: How the file is opened.
     """
-    data, builder = annotated.data, IndexBuilder(kind)
-    targets = annotated.targets(kind)
-    for start in range(0, len(data.names), _CHUNK_ROWS):
-        span = slice(start, start + _CHUNK_ROWS)
-        places = data.offsets[span].tolist(), data.sizes[span].tolist()
-        names = data.names.slice(start, _CHUNK_ROWS).to_pylist()
-        for row in zip(names, *places, targets[span], annotated.metas[span], strict=True):
-            builder.add(*row)
-    raw_bytes = data.raw_bytes if data.compression else 0
-    facts = {
-        "file_bytes": data.file_bytes,
-        "edges": edges(ByteFile(data.path, access)),
-        "raw_bytes": raw_bytes,
-    }
-    return builder.build(provenance=data.record, **facts)
+    data = annotated.data
+    return Index(
+        data.names,
+        data.offsets,
+        data.sizes,
+        column(annotated.targets(kind), _TARGET_TYPES[kind]),
+        column(annotated.metas, pa.string()),
+        provenance=data.record,
+        file_bytes=data.file_bytes,
+        edges=edges(ByteFile(data.path, access)),
+        raw_bytes=data.raw_bytes if data.compression else 0,
+    )
 
 
 def save(index: Index, path: Path, *, digest: bool) -> list[Path]:

@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from smallfiles.digests import name_hashes
 from smallfiles.errors import FormatError
 from smallfiles.formats import checked, provenance
 from smallfiles.formats.bytefile import ByteFile
+from smallfiles.formats.columns import Columns
 from smallfiles.formats.output import writing
 from smallfiles.formats.tar import dali, headers, index, names
 from smallfiles.formats.tar.options import NAME, SUFFIXES, Compression, Options, compression_of
@@ -82,7 +85,8 @@ class Shard:
     ) -> None:
         self.samples = self.payload_bytes = self.counted_bytes = 0
         self._schema, self._options, self._digest, self._packing = schema, options, digest, compression
-        self._rows = index.IndexBuilder(schema.target)
+        places = {"offset": pa.int64(), "size": pa.int64()}
+        self._columns = Columns(path, replace(schema, has_meta=True), more=places)
         self._dali: list[str] | None = [] if options.dali_index else None
         self._record = provenance.record(NAME, schema, options)
         self._out = Output(path, digest=digest, packing=compression)
@@ -101,7 +105,7 @@ class Shard:
             beside.append(("meta", meta.encode()))
             tail += headers.small_member(f"{stem}.meta", meta.encode())
         self._out.small(tail)
-        self._rows.add(sample.key, offset, size, value, meta)
+        self._columns.append(sample.key, value, meta, offset, size)
         if self._dali is not None:
             self._dali.append(dali.line(stem, (suffix, offset, size), beside))
         self.samples += 1
@@ -129,7 +133,8 @@ class Shard:
         files = self._out.finish()
         path = files[0]
         plain = ByteFile(path, "mmap")
-        rows = self._rows.build(
+        rows = index.of_columns(
+            self._columns,
             provenance=self._record,
             file_bytes=plain.size,
             edges=index.edges(plain),

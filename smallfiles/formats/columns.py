@@ -1,0 +1,134 @@
+"""What stands beside the bytes of the samples (keys, targets, JSON objects, places) as Arrow columns.
+
+Every format keeps these small columns together, so that a million keys and labels are read at once, and
+a label is found without its picture. The trap: a million rows of Python objects take a gigabyte while a
+file is written. So they become columns a few thousand rows at a time. Notebooks 03 and 04 look at them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from smallfiles.errors import FormatError
+from smallfiles.formats.checked import INT64, captions_of, key_of, label_of, meta_text
+from smallfiles.manifest.arrays import GrowingNumbers, GrowingStrings, column
+from smallfiles.samples import Sample, Schema, Target, TargetKind
+
+CAPTIONS = pa.list_(pa.string())
+_ROWS_AT_ONCE = 4096
+
+
+class Rows:
+    """The rows of one batch.
+
+    Args:
+        out: The file, for messages.
+        schema: What is packed; it says whether targets are labels and whether there are JSON objects.
+        labels: The labels that the layout holds.
+        label_type: Arrow type of labels.
+        more: Further columns, behind these.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        schema: Schema,
+        *,
+        labels: range = INT64,
+        label_type: pa.DataType | None = None,
+        more: Mapping[str, pa.DataType] | None = None,
+    ) -> None:
+        self._out, self._schema, self._allowed = out, schema, labels
+        self._labelled = schema.target == "label"
+        self.kinds: dict[str, pa.DataType] = {
+            "key": pa.string(),
+            schema.target: (label_type or pa.int64()) if self._labelled else CAPTIONS,
+            **({"meta": pa.string()} if schema.has_meta else {}),
+            **(more or {}),
+        }
+        self._rows: list[tuple[Any, ...]] = []
+
+    @property
+    def target_kind(self) -> TargetKind:
+        """Whether samples carry labels or captions."""
+        return self._schema.target
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, sample: Sample, *more: Any) -> None:
+        """Take everything but the bytes of a sample.
+
+        Args:
+            sample: What is packed next.
+            *more: What goes into the further columns.
+
+        Raises:
+            FormatError: It does not fit the schema.
+        """
+        out, key = self._out, key_of(sample, self._out)
+        target = label_of(sample, out, self._allowed) if self._labelled else captions_of(sample, out)
+        self.append(key, target, meta_text(sample, out, self._schema), *more)
+
+    def append(self, key: str, target: Target, meta: str | None, *more: Any) -> None:
+        """Take a row that was checked elsewhere."""
+        self._rows.append((key, target, meta, *more) if self._schema.has_meta else (key, target, *more))
+
+    def take(self) -> dict[str, pa.Array]:
+        """The columns of what was added since, by name."""
+        rows, self._rows = self._rows, []
+        columns = zip(*rows, strict=True) if rows else [()] * len(self.kinds)
+        kinds = self.kinds.items()
+        return {name: column(values, kind) for (name, kind), values in zip(kinds, columns, strict=True)}
+
+
+class Columns(Rows):
+    """The columns of a whole file, while they grow; arguments as for `Rows`."""
+
+    def __init__(self, out: Path, schema: Schema, **more: Any) -> None:
+        super().__init__(out, schema, **more)
+        self._grown: dict[str, Any] = {}
+        for name, kind in self.kinds.items():
+            whole = pa.types.is_integer(kind)
+            self._grown[name] = GrowingNumbers(kind) if whole else GrowingStrings() if name == "key" else []
+
+    def append(self, key: str, target: Target, meta: str | None, *more: Any) -> None:
+        """Take a row that was checked elsewhere."""
+        super().append(key, target, meta, *more)
+        if len(self._rows) == _ROWS_AT_ONCE:
+            self._grow()
+
+    def _grow(self) -> None:
+        if not self._rows:
+            return
+        for name, values in self.take().items():
+            grown = self._grown[name]
+            if name == "key":
+                grown.extend(values)
+            elif isinstance(grown, GrowingNumbers):
+                grown.add(values)
+            else:
+                grown.append(values)
+
+    def finish(self, name: str) -> pa.Array:
+        """A column as one array; it is not kept, so that its memory ends with the array.
+
+        Raises:
+            FormatError: It holds more than 2 GB of text.
+        """
+        self._grow()
+        grown = self._grown.pop(name)
+        if not isinstance(grown, list):
+            return grown.finish()
+        try:
+            return pa.concat_arrays([column([], self.kinds[name]), *grown])
+        except pa.ArrowInvalid as error:
+            raise FormatError(
+                f"the column {name} of {self._out} holds more than 2 GB of text",
+                expected="less in one file",
+                next_step="Pack into .arrow, or into .tars with a smaller max_bytes",
+            ) from error
