@@ -46,7 +46,16 @@ SHOWS: dict[str, tuple[str, ...]] = {
 
 QUIZ = "Check yourself"
 PRIORITIES = ("core", "optional")
-HEADINGS = ("Questions", "After this you can", "Set up", "Exercise", "On the cluster", "Key points", "Next")
+HEADINGS = (
+    "Questions",
+    "After this you can",
+    "Set up",
+    "Exercise",
+    "On the cluster",
+    "Key points",
+    QUIZ,
+    "Next",
+)
 FORBIDDEN = {
     r"!\s*(pip|wget|curl|conda|apt)\b": "installs or downloads",
     r"^\s*%?(pip|conda) install": "installs",
@@ -158,10 +167,9 @@ def _anatomy(page: Page) -> Iterator[str]:
     if not found or found[0][0] != 1 or not found[0][1].startswith(f"{number} · "):
         yield f"the first heading is not `# {number} · Title`"
     titles = [title for level, title in found if level == 2]
-    present = [title for title in titles if title in (*HEADINGS, QUIZ)]
-    wanted = [title for title in (*HEADINGS[:-1], QUIZ, HEADINGS[-1]) if title != QUIZ or QUIZ in present]
-    if present != wanted:
-        yield f"the parts are {present}, not {wanted} in this order"
+    present = [title for title in titles if title in HEADINGS]
+    if present != list(HEADINGS):
+        yield f"the parts are {present}, not {list(HEADINGS)} in this order"
     for label in ("Minutes", "Machine", "Needs", "Data"):
         if f"**{label}**" not in page.cells[0].text:
             yield f"the first cell does not say **{label}**"
@@ -174,12 +182,13 @@ def _anatomy(page: Page) -> Iterator[str]:
         section = page.prose.split(f"## {title}", 1)[1].split("\n## ", 1)[0]
         if "> **Predict.**" not in section:
             yield f"the part {title!r} asks for no guess (`> **Predict.** …`)"
-    tagged = [bool(set(PRIORITIES) & set(cell.tags)) for cell in page.cells if EXPERIMENT.search(cell.text)]
-    if any(tagged) and not all(tagged):
-        yield f"some experiments are tagged {' or '.join(PRIORITIES)}, others are not"
+    if not all(set(PRIORITIES) & set(cell.tags) for cell in page.cells if EXPERIMENT.search(cell.text)):
+        yield f"an experiment is not tagged {' or '.join(PRIORITIES)}"
     if QUIZ in present and not 2 <= page.prose.split(f"## {QUIZ}")[1].count("<details>") <= 3:
         yield f"the part {QUIZ!r} does not hold two or three questions with folded answers"
     code = "\n".join(cell.text for cell in page.code)
+    if not re.search(r"^guess = ", code, re.MULTILINE) or "guess=guess" not in code:
+        yield "no guess is kept and drawn (`guess = …`, `guess=guess`)"
     for name in SHOWS.get(number, ()):
         if name not in code:
             yield f"{name} is taught here, and stands in no code cell"

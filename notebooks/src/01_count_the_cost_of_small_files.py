@@ -47,7 +47,6 @@ setup = start("01")
 # > the Python environment take that runs this notebook?
 
 # %%
-import itertools
 import os
 
 import numpy as np
@@ -60,9 +59,11 @@ def walk(root):
     files, folders = {}, 0
     for folder, _, names in os.walk(root):
         folders += 1
-        for name in itertools.islice(names, most - len(files)):
+        for name in names:
             about = os.lstat(os.path.join(folder, name))
             files[about.st_ino] = about.st_size, 512 * about.st_blocks  # a hard link is the same inode
+        if len(files) > most:
+            break
     return np.array(list(files.values())), folders
 
 
@@ -135,7 +136,7 @@ def timed(call, items):
 
 
 # %% [markdown]
-# One thing spoils such measurements: whoever asks for a name first pays for it. The kernel remembers the answer, so an
+# One thing spoils such measurements: the first to ask for a name pays for it. The kernel remembers the answer, so an
 # `open` right after a `stat` of the same file looks cheap. Therefore we use one half of the files for `stat` and the
 # other half for the rest.
 
