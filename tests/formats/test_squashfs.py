@@ -7,6 +7,7 @@ import shutil
 import subprocess
 
 import contract_sets as sets
+import pyarrow as pa
 import pytest
 
 from pysquashfs import SquashFS, SquashFSError, compression, libsquashfs, parsing, superblock
