@@ -108,11 +108,11 @@ ASKS = {
     "syntax": "bash cannot read the script; look at the line that it names",
     "site": "that belongs to the site's file, so that the script runs everywhere; Uses: gpu asks for GPUs",
     "nodes": "without --nodes Slurm may put all tasks on one node: ask for two, --nodes=2",
-    "tasks": "each node shall run two ranks: --ntasks-per-node=2",
+    "tasks": "each node runs two ranks: --ntasks-per-node=2",
     "cpus": "without --cpus-per-task each rank gets one CPU, and its loader workers wait for each other",
     "time": "a job without --time gets the partition's limit, often a day, and waits longer in the queue",
     "signal": "without --signal=USR1@90 Slurm kills the ranks at the limit; `train` writes on USR1 or TERM",
-    "notice": "the signal needs 30 seconds at least for a checkpoint, and --time more than twice as long",
+    "notice": "a checkpoint takes time, and 30 seconds are the least: --signal=USR1@90",
     "requeue": "without --requeue Slurm refuses to queue the job again, where sites have that off",
 }
 _SHORT = {"-N": "--nodes", "-n": "--ntasks", "-c": "--cpus-per-task", "-t": "--time", "-G": "--gpus"}
@@ -133,18 +133,6 @@ def asked(path: Path) -> dict[str, str]:
             value = words.pop(0)
         found[name] = value.strip("\"'")
     return found
-
-
-def seconds_of(text: str) -> int | None:
-    """Slurm's notations of time: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
-    if match is None:
-        return None
-    parts = [int(part) for part in match.groups()[1:] if part is not None]
-    if match[1] is None and len(parts) < 3:  # without days the last of two is seconds
-        parts = [0, *parts]
-    hours, minutes, seconds = [*parts, 0, 0][:3]
-    return ((int(match[1] or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def signal_of(path: Path) -> tuple[bool, str, int] | None:
@@ -170,7 +158,7 @@ def _started(attempt: Attempt) -> Path:
 
 def _examine(attempt: Attempt, path: Path) -> None:
     """Two nodes, two ranks on each, two CPUs a rank, a limit, a signal, leave to be queued again."""
-    found, limit_s = asked(path), seconds_of(asked(path).get("--time", "")) or 0
+    found = asked(path)
     _, kind, notice_s = signal_of(path) or (False, "", 0)
     four = found.get("--ntasks") == "4" and not found.get("--ntasks-per-node")
     for name, holds, expected, because in (
@@ -178,9 +166,9 @@ def _examine(attempt: Attempt, path: Path) -> None:
         ("--nodes", found.get("--nodes") == "2", "--nodes=2", "nodes"),
         ("--ntasks-per-node", four or found.get("--ntasks-per-node") == "2", "--ntasks-per-node=2", "tasks"),
         ("--cpus-per-task", found.get("--cpus-per-task") == "2", "--cpus-per-task=2", "cpus"),
-        ("--time", limit_s > 0, "--time=HH:MM:SS", "time"),
+        ("--time", re.search("[1-9]", found.get("--time", "")) is not None, "--time=HH:MM:SS", "time"),
         ("--signal", kind in ("USR1", "TERM", "10", "15"), "--signal=USR1@90", "signal"),
-        ("--signal", notice_s >= 30 and limit_s > 2 * notice_s, "--signal=USR1@90", "notice"),
+        ("--signal", notice_s >= 30, "--signal=USR1@90", "notice"),
         ("--requeue", "--requeue" in found, "--requeue", "requeue"),
     ):
         got = f"{name}={found[name]}" if name in found else f"no {name}"
@@ -201,10 +189,9 @@ DOES = {
     "data": "the first argument of the script is what to train on",
     "checkpoint": 'without --checkpoint "$checkpoints" the next run begins from nothing',
     "workers": "a loader needs as many workers as its rank has CPUs: --workers with $cpus",
-    "fixed": "this number stands in the body of your script: with other options of sbatch it is wrong. "
+    "fixed": "this number is fixed in the body of your script: with other options of sbatch it is wrong. "
     "Slurm tells it: $SLURM_CPUS_PER_TASK (or $cpus), and srun takes nodes and tasks from the job",
-    "rest": 'what stands behind the first two arguments belongs to train: end its line with "$@"',
-    "master": "on the second node this address leads to the second node: `train` takes the first by itself",
+    "rest": 'what follows the first two arguments belongs to train: end its line with "$@"',
     "lost code": "`set -e` ends the script at the code 75 of srun: keep the code with || code=$?",
     "no requeue": "exit code 75 means: stopped in time, queue me again, with the number of this job: "
     'scontrol requeue "$SLURM_JOB_ID" (sbatch makes a new job, and loses its options)',
@@ -213,7 +200,6 @@ DOES = {
     "unheard": "the signal did not reach the ranks",
     "always": "a job that is queued again when all is done, or failed, never ends; ask after code 75 only",
     "code": "Slurm shows what the script says: end it with the exit code of srun, whatever that is",
-    "hangs": "the script did not end by itself",
 }
 
 
@@ -356,8 +342,6 @@ def _all_right(attempt: Attempt, found: Play, count: int, cpus: int) -> None:
     passed = {str(call["cpus"]) for call in steps}
     attempt.require(passed == {str(cpus)}, f"{', '.join(passed)} CPUs a rank", f"{cpus} CPUs", DOES[cpu])
     _arguments(attempt, found, list(ranks[0]["argv"]), str(cpus))
-    hosts = {call["env"].get("MASTER_ADDR") for call in ranks} & {"localhost", "127.0.0.1", "::1"}
-    attempt.require(not hosts, f"MASTER_ADDR={hosts}", "the address of the first node", DOES["master"])
 
 
 def _arguments(attempt: Attempt, found: Play, argv: list[str], cpus: str) -> None:
@@ -398,7 +382,6 @@ def job(attempt: Attempt) -> None:
     _examine(attempt, path)
     found = _run(attempt, path, "finish", "run on two nodes")
     attempt.require(not found.requeued, "queued again", "done", DOES["always"])
-    attempt.require(found.code is not None, "it did not end", "exit code 0", DOES["hangs"])
     attempt.require(found.code == 0, f"exit code {found.code}", "exit code 0", DOES["code"])
     _run(attempt, path, "finish", "sent with --nodes=3 --ntasks-per-node=1 --cpus-per-task=3", 3, 1, 3)
     _at_the_time_limit(attempt, path)

@@ -458,8 +458,8 @@ with open_slow(packed.parent, storage) as slow:
     file = slow / packed.name if slow.how == "fuse" else packed
     for moment in ("copying", "using"):
         for number in (signal.SIGTERM, signal.SIGKILL):
-            told = end(file if moment == "copying" else packed, moment, number)
-            print(f"{number.name} while {moment}: {told}")
+            outcome = end(file if moment == "copying" else packed, moment, number)
+            print(f"{number.name} while {moment}: {outcome}")
 print(f"in the end: {sum(one.bytes for one in left_behind())} bytes")
 
 # %% [markdown]

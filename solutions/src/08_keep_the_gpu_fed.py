@@ -166,7 +166,7 @@ cured_a
 # <details>
 # <summary>Hint 2: not on the class</summary>
 #
-# What stands in the class body, or in a global, is shared by all readers, also by one of another file.
+# A handle in the class body, or in a global, is shared by all readers, even by one of another file.
 #
 # </details>
 

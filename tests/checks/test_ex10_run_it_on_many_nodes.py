@@ -153,7 +153,6 @@ WRONG_JOBS = {
     "no checkpoint": (changed((' --checkpoint "$checkpoints"', "")), ex10.DOES["checkpoint"]),
     "no workers": (changed((' --workers "$cpus"', "")), ex10.DOES["workers"]),
     "rest is lost": (changed((' "$@" ||', " ||")), ex10.DOES["rest"]),
-    "localhost": (changed(("code=0\n", "code=0\nexport MASTER_ADDR=localhost\n")), ex10.DOES["master"]),
     "workers fixed": (changed(('--workers "$cpus"', "--workers 2")), ex10.DOES["fixed"]),
     "set -e ends it": (ending(f"{SRUN}{PYTHON}\ncode=$?\n{IF_75}"), ex10.DOES["lost code"]),
     "never again": (ending(f"{SRUN}{PYTHON}\n"), ex10.DOES["no requeue"]),
@@ -234,19 +233,3 @@ def test_the_script_beside_the_notebook_is_taken(tmp_path, monkeypatch):
     assert ex10.script("exercises") == ROOT / "exercises" / name
     (tmp_path / name).touch()
     assert ex10.script("exercises") == tmp_path / name
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("10", 600),
-        ("10:30", 630),
-        ("01:00:00", 3600),
-        ("1-2", 93_600),
-        ("1-0:30", 88_200),
-        ("soon", None),
-        ("", None),
-    ],
-)
-def test_times_are_read_as_slurm_reads_them(text, seconds):
-    assert ex10.seconds_of(text) == seconds
