@@ -13,8 +13,6 @@ captions. Notebook 03 sends participants here.
 
 from __future__ import annotations
 
-import pickle
-import pickletools
 import re
 import shutil
 import tempfile
@@ -468,8 +466,8 @@ def _look(attempt: Attempt, loader: Any, size: int, texts: list[list[str]]) -> N
     because = "wrap the data set: return DataLoader(CaptionDataset(…), …)"
     attempt.require(isinstance(loader, DataLoader), type(loader).__name__, "a DataLoader", because)
     for what in (loader.dataset, loader.collate_fn):
-        problem = unreachable(what)
-        attempt.require(not problem, problem, "functions and classes of a module", _FOUND)
+        got = f"{what!r}, which the notebook defines"
+        attempt.require(not unreachable(what), got, "functions and classes of a module", _FOUND)
     ordered = isinstance(loader.sampler, SequentialSampler)
     for holds, got, because in (
         (loader.num_workers > 0, "num_workers=0", "without workers the training process itself reads"),
@@ -483,16 +481,11 @@ def _look(attempt: Attempt, loader: Any, size: int, texts: list[list[str]]) -> N
         _expect_words(attempt, vocabulary, texts)
 
 
-def unreachable(what: Any) -> str:
-    """Why a worker that is not forked could not get at an object; empty if it can."""
-    try:
-        text = pickle.dumps(what)
-    except Exception as error:
-        return f"what cannot be sent to a worker ({type(error).__name__}: {str(error)[:80]})"
-    strings = [str(argument) for _, argument, _ in pickletools.genops(text) if isinstance(argument, str)]
-    if any(module.split()[0] == "__main__" for module in strings if module.strip()):
-        return "what the notebook defines"
-    return ""
+def unreachable(what: Any) -> bool:
+    """Whether a worker that is not forked cannot import it: it is the notebook's, or has no name."""
+    inner = getattr(what, "func", what)  # of a partial
+    kind = inner if hasattr(inner, "__qualname__") else type(inner)
+    return kind.__module__ == "__main__" or "<" in kind.__qualname__
 
 
 def _expect_words(attempt: Attempt, vocabulary: Vocabulary, texts: list[list[str]]) -> None:

@@ -503,8 +503,7 @@ class TestMakeLoader:
         assert verdict, str(verdict)
 
     def test_what_a_worker_can_reach_is_told_from_what_it_cannot(self):
-        assert ex03.unreachable(captions.collate) == "" and ex03.unreachable(partial(captions.collate)) == ""
-        assert "own_collate" not in ex03.unreachable(own_collate)
-        assert "notebook" in ex03.unreachable(from_the_notebook(own_collate))
-        assert "cannot be sent" in ex03.unreachable(lambda: 1)
+        assert not ex03.unreachable(captions.collate) and not ex03.unreachable(partial(captions.collate))
+        assert not ex03.unreachable(own_collate)
+        assert ex03.unreachable(from_the_notebook(own_collate)) and ex03.unreachable(lambda: 1)
         assert pickle.loads(pickle.dumps(captions.collate)) is captions.collate
