@@ -1,20 +1,19 @@
 """The demo's page: self-contained, for a phone or a projector; no request leaves it.
 
-The trap: a page that is half written looks finished in a browser. All files are written aside and
-then renamed, the page last.
+The trap: a page that is half written looks finished in a browser, so it is written aside and then renamed.
 """
 
 from __future__ import annotations
 
 import base64
 import html
-import shutil
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
 
+from smallfiles.atomic import replaced
 from smallfiles.demo import DemoConfig
 from smallfiles.demo.rows import LEGEND, Row, cells, header
 from smallfiles.measure import Record, Result, save
@@ -34,7 +33,7 @@ _WORDS = {
 
 
 def publish(rows: Sequence[Row], reads: Result, config: DemoConfig, source: str) -> tuple[Path, Path]:
-    """Write figure, records and page beside the packed files, each complete before it has its name.
+    """Write figure, records and page beside the packed files; the page is never there by half.
 
     Args:
         rows: The table.
@@ -45,19 +44,14 @@ def publish(rows: Sequence[Row], reads: Result, config: DemoConfig, source: str)
     Returns:
         The page and the PNG of the figure.
     """
-    aside = config.out / ".report.part"
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
     groups = figure_groups(reads.records)
     figure = plots.throughput(*groups)
-    plots.save(figure, aside / "reads")
-    save(reads.records, aside / "records.json")
-    page = _page(rows, reads, config, source, plots.as_svg(figure))
-    (aside / "report.html").write_text(page, encoding="utf-8")
-    for name in ("reads.svg", "reads.png", "records.json", "report.html"):
-        (aside / name).replace(config.out / name)
-    aside.rmdir()
-    return config.out / "report.html", config.out / "reads.png"
+    _, png = plots.save(figure, config.out / "reads")
+    save(reads.records, config.out / "records.json")
+    page = config.out / "report.html"
+    with replaced(page) as partial:
+        partial.write_text(_page(rows, reads, config, source, plots.as_svg(figure)), encoding="utf-8")
+    return page, png
 
 
 def figure_groups(records: Sequence[Record]) -> list[list[Record]]:
