@@ -82,6 +82,21 @@ class Setup:
         """Manifest and bytes of a data set; without a layout the notebook's main one."""
         return self._chosen(layout).source(split)
 
+    def folder(self) -> Path:
+        """The folder of the main data set, where its samples are files of their own.
+
+        Raises:
+            UsageError: They are not, as in an archive.
+        """
+        source = self.source()
+        if source.root is None or not source.root.is_dir():
+            raise UsageError(
+                f"the samples lie in {source.store.describe()}",
+                expected="files of their own, which is what is measured here",
+                next_step="Name a folder of images in COURSE_DATA, or unset it (%env COURSE_DATA=)",
+            )
+        return source.root
+
     def _chosen(self, layout: str | None) -> DataSet:
         if layout is None and self.data:
             return next(iter(self.data.values()))

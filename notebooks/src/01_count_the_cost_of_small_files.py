@@ -70,7 +70,7 @@ def walk(root):
 # %%
 from smallfiles.progress import bytes_text
 
-trees = {"demo set": setup.path(), "environment": sys.prefix}
+trees = {"demo set": setup.folder(), "environment": sys.prefix}
 sizes = {}
 for name, root in trees.items():
     files, folders = walk(root)
@@ -146,7 +146,7 @@ from pathlib import Path
 from smallfiles.measure import cache
 
 source = setup.source()
-folder = source.root
+folder = setup.folder()
 paths = [str(folder / path) for path in source.manifest.paths.to_pylist()][:400]
 asked, opened = paths[::2], paths[1::2]
 buffer = bytearray(max(map(os.path.getsize, opened)))

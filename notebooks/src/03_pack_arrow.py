@@ -302,7 +302,13 @@ print(
 # > layout? And how do plain files compare?
 
 # %%
-names = [source.root / path for path in source.manifest.paths.to_pylist()]
+names = source.manifest.paths.to_pylist()
+
+
+def read_file(index):
+    buffer = bytearray(source.store.size(names[index]))
+    source.store.read_into(names[index], memoryview(buffer))
+    return buffer
 
 
 def fetch(read):
@@ -312,7 +318,7 @@ def fetch(read):
 
 
 ways = {
-    "plain files": partial(fetch, lambda index: names[index].read_bytes()),
+    "plain files": partial(fetch, read_file),
     "the Dataset above": partial(fetch, lambda index: images[index][0]),
     "our reader, their layout": partial(fetch, formats.open(theirs).read),
     "our reader, our layout": partial(fetch, formats.open(packed).read),

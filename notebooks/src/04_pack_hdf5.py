@@ -274,7 +274,7 @@ for file in opened.values():
 #
 # A DataLoader forks its workers: each is a copy of the parent, with the same open files. An open file has an *offset*,
 # the place where the next read begins, and all copies share it. If one worker seeks and another one reads, it reads at
-# the wrong place. Here are the eight lines that many people write first:
+# the wrong place. Many people write this first:
 
 
 # %%
@@ -328,9 +328,8 @@ for name, file in {"by path": blob, "file object": blob.open("rb")}.items():
 
 # %% [markdown]
 # With a file object and two workers some samples are wrong, without any error. (How many is chance; if there are none, run
-# the cell again.) Whether they are wrong *by path* depends on how
-# HDF5 was built: with `pread`, it names the place in each read and needs no offset; otherwise it seeks and reads. So the
-# same program is right on one machine and wrong on the next. People meet this as wrong data or as odd errors from inside
+# the cell again.) Whether they are wrong *by path* depends on how HDF5 was built: with `pread`, it names the place in each
+# read and needs no offset; otherwise it seeks and reads. So the same program is right on one machine and wrong on the next. People meet this as wrong data or as odd errors from inside
 # HDF5 ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887),
 # [pytorch#3415](https://github.com/pytorch/pytorch/issues/3415)).
 #

@@ -159,8 +159,9 @@ many.paths[0].as_py(), many.classes
 
 # %% [markdown]
 # webdataset shuffles while it reads: first the list of shards, then samples in a *buffer*. The buffer fills from the
-# stream, and each time one sample is drawn from it at random. Let the order alone grow: a tenth of ImageNet, 1,000
-# classes in shards of 1,000 images, through webdataset's own buffer.
+# stream, and each time one sample is drawn from it at random. Small sets flatter a buffer, so we use the
+# numbers of the samples in their place: a tenth of ImageNet, 1,000 classes in shards of 1,000 images, through
+# webdataset's own buffer.
 
 # %%
 import random

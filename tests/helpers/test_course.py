@@ -4,6 +4,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import tarfile
 import threading
 from pathlib import Path
 
@@ -199,6 +200,14 @@ class TestOwnData:
         assert start("01", 30).path() == own
         assert "30 samples of your own data" in capsys.readouterr().out
         assert not (course_folder / "folder-30").exists()
+
+    def test_an_archive_has_no_folder_of_small_files(self, own, tmp_path, monkeypatch):
+        assert start("01", 30).folder() == own
+        with tarfile.open(tmp_path / "own.tar", "w") as archive:
+            archive.add(own, "own")
+        monkeypatch.setenv("COURSE_DATA", str(tmp_path / "own.tar"))
+        with pytest.raises(UsageError, match=r"lie in .*own\.tar.*COURSE_DATA"):
+            start("01", 30).folder()
 
     def test_a_smaller_set_is_taken_whole(self, own):
         assert len(start("01", 100).source().manifest) == 60
