@@ -206,7 +206,7 @@ with open_slow(packed.parent, latency) as slow_packed, open_slow(source.root, la
 # Each small file costs a look-up and an open; the packed file costs a few. That is what packing buys before anything is
 # staged. `stage` may be slower than `dd` here: it also reads the digest beside the file, which is one more look-up and open,
 # and it asks for size and time before and after. With 40 MB these few operations of 2 ms are a good part of the time; with
-# gigabytes they are not, and its parallel readers win.
+# gigabytes they are not. What remains is the hashing, which needs a free CPU.
 #
 # Why check at all? Copies rarely fail, but nobody notices when they do. We flip one bit in the middle of the source, as a
 # failing disk would.

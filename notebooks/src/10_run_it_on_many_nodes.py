@@ -463,7 +463,7 @@ show.command(config, "train.arrow")
 # </details>
 #
 # **2.** Each of 4 ranks reports "epoch done, 320,292 samples" for a set of 1,281,167. Was each sample read once?
-# (a) yes, the sum is right (b) not necessarily (c) no, the sum must be exactly 1,281,167
+# (a) yes, that is a quarter each (b) not necessarily (c) no, the sum must be exactly 1,281,167
 #
 # <details>
 # <summary>Answer</summary>
