@@ -1,7 +1,7 @@
 """How many files one `import` opens: a Python environment is a small-file problem too.
 
 The trap: a second import in the same process opens nothing, and a warm page cache hides what a cold
-one costs, so a fresh interpreter is counted, not timed. Notebook 00 counts; 06 cures it.
+one costs, so a fresh interpreter is counted, not timed. Notebook 00 writes the count out; 06 uses this one.
 """
 
 from __future__ import annotations
