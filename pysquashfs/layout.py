@@ -31,18 +31,12 @@ FLAG_FRAGMENTS_RAW: Final = 0x0008
 FLAG_NO_FRAGMENTS: Final = 0x0010
 FLAG_ALWAYS_FRAGMENTS: Final = 0x0020
 FLAG_DUPLICATES: Final = 0x0040  # duplicate files were looked for, and share their blocks
-FLAG_EXPORTABLE: Final = 0x0080  # there is an export table (inode number to reference, for NFS)
-FLAG_XATTRS_RAW: Final = 0x0100
 FLAG_NO_XATTRS: Final = 0x0200
 FLAG_COMPRESSOR_OPTIONS: Final = 0x0400  # a raw metadata block with options follows the superblock
-FLAG_IDS_RAW: Final = 0x0800
 
 COMPRESSORS: Final = {1: "gzip", 2: "lzma", 3: "lzo", 4: "xz", 5: "lz4", 6: "zstd"}
 COMPRESSOR_IDS: Final = {name: number for number, name in COMPRESSORS.items()}
-GZIP_OPTIONS: Final = Struct("<Ihh")  # level, window bits, strategies
-XZ_OPTIONS: Final = Struct("<II")  # dictionary size, filters
 LZ4_OPTIONS: Final = Struct("<II")  # version (1), flags (1 = high compression); always stored for lz4
-ZSTD_OPTIONS: Final = Struct("<I")  # level
 
 # Metadata (inodes, directories, the entries of the other tables) comes in blocks of exactly 8 KiB when
 # decompressed, the last of a table excepted, each behind a 16-bit header: its stored size, and whether
@@ -78,9 +72,6 @@ DIRECTORY_INDEX: Final = Struct("<3I")  # position in the listing, block, length
 FILE_INODE: Final = Struct("<4I")  # start of blocks, fragment, offset in fragment, size; then block sizes
 EXTENDED_FILE_INODE: Final = Struct("<3Q4I")  # start, size, bytes in holes, links, fragment, offset, xattr
 SYMLINK_INODE: Final = Struct("<2I")  # links, length of target; then the target (extended: then xattr)
-DEVICE_INODE: Final = Struct("<2I")  # links, device number (extended: then xattr)
-IPC_INODE: Final = Struct("<I")  # links (extended: then xattr); fifos and sockets
-XATTR_INDEX: Final = Struct("<I")
 BLOCK_WORD: Final = Struct("<I")
 
 # A listing is a row of headers, each followed by up to 256 entries. Its size is counted with 3 bytes for
@@ -99,5 +90,3 @@ TABLE_POSITION: Final = Struct("<Q")
 FRAGMENT_ENTRY: Final = Struct("<Q2I")  # start, size word, unused
 ID_ENTRY: Final = Struct("<I")
 EXPORT_ENTRY: Final = Struct("<Q")
-XATTR_TABLE: Final = Struct("<Q2I")  # start of key-value pairs, count, unused; then the positions
-XATTR_ENTRY: Final = Struct("<Q2I")  # reference, count, bytes

@@ -1,8 +1,8 @@
 """Mount an image for as long as a block of code needs it, and leave nothing behind.
 
 The trap: taking a mount away under a program that still reads from it. So the block that mounted it is
-the one that unmounts, mounts of other programs are never borrowed if `mount` made them, and what is busy
-is only detached. Notebook 06 mounts an image.
+the one that unmounts, mounts of other programs are never borrowed, and what is busy is only detached.
+Notebook 06 mounts an image.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ def mount(
 
     Args:
         image: The image.
-        where: An empty or new folder; None for a private one, which is removed afterwards. A mount of the
-            same image that is there already is taken as it is, and left.
+        where: An empty or new folder; None for a private one, which is removed afterwards.
         way: One of `how_to_mount`; None for the first that works.
         timeout_s: How long mounting may take.
 
@@ -53,13 +52,9 @@ def mount(
     """
     superblock.read(ImageFile(Path(image)))
     path = Path(image).resolve()
-    _clear_stale(path)
-    ways = _choose(path, way)
     target = None if where is None else Path(os.path.realpath(where))
-    there = _already(path, target, ways)
-    if there is not None:
-        yield there
-        return
+    _clear_stale(path, target)
+    ways = _choose(path, way)
     with _mount_point(target) as (folder, made):
         attached = _mount(path, folder, ways, timeout_s, made=made)
         try:
@@ -68,10 +63,11 @@ def mount(
             attached.detach()
 
 
-def _clear_stale(image: Path) -> None:
-    """Take away mounts of this image whose server was killed, and the folders that were made for them."""
-    for mounted in list(table.of_image(image)):
-        if mounted.ours and table.answer(mounted.folder) == "its server is gone":
+def _clear_stale(image: Path, target: Path | None) -> None:
+    """Take away mounts of this image, or in its way, whose server was killed, with their folders."""
+    there = table.at(target) if target is not None else None
+    for mounted in [*table.of_image(image), *([there] if there else [])]:
+        if table.answer(mounted.folder) == "its server is gone":
             with contextlib.suppress(MountError):  # of another user
                 unmount(mounted.folder)
                 if mounted.folder.name.startswith(table.PREFIX):
@@ -87,26 +83,6 @@ def _choose(image: Path, name: str | None) -> list[Way]:
             image, ways, [f"{way.name}: {way.reason}" for way in chosen] or [f"there is no way {name!r}"]
         )
     return [way for way in chosen if way.available and way.inside]
-
-
-def _already(image: Path, target: Path | None, ways: list[Way]) -> Path | None:
-    """Where the image is mounted and may be taken as it is."""
-    if target is None:
-        return Path(ways[0].line) if ways[0].name == "mounted" else None
-    there = table.at(target)
-    if there is None:
-        return None
-    fault = table.answer(target)
-    if fault == "its server is gone":
-        unmount(target)
-        return None
-    if there in table.of_image(image) and not fault:
-        return target
-    raise MountError(
-        f"{target} is the mount point of something else ({there.kind}{': ' + fault if fault else ''})",
-        expected="an empty folder",
-        next_step="Give another folder, or none for a private one",
-    )
 
 
 @contextlib.contextmanager
@@ -145,8 +121,6 @@ def _mount(image: Path, folder: Path, ways: list[Way], timeout_s: float, *, made
     """Mount by the first way that works."""
     faults = []
     for way in ways:
-        if way.name == "mounted":  # elsewhere than where it is wanted
-            continue
         found = attach(way.name, image, folder, timeout_s, made=made)
         if isinstance(found, Attached):
             return found

@@ -26,8 +26,8 @@ class Way:
     """One way to mount an image.
 
     Args:
-        name: "mounted", "squashfs-mount", "squashfuse_ll", "squashfuse", "apptainer" or "kernel".
-        line: What to type; of "mounted" the folder.
+        name: "squashfs-mount", "squashfuse_ll", "squashfuse", "apptainer" or "kernel".
+        line: What to type.
         available: Whether it can be gone here.
         reason: Why it stands where it stands, or what is missing.
         inside: Whether `mount` can go it, without starting the program anew.
@@ -51,7 +51,7 @@ def how_to_mount(image: str | os.PathLike[str]) -> list[Way]:
     """
     path = Path(image).resolve()
     fuse = [_fuse(tool, path) for tool in FUSE_TOOLS]
-    return [*_mounted(path), _squashfs_mount(path), *fuse, _apptainer(path), _kernel(path)]
+    return [_squashfs_mount(path), *fuse, _apptainer(path), _kernel(path)]
 
 
 def command(way: str, image: Path, folder: Path) -> list[str]:
@@ -75,14 +75,6 @@ def unmount_command(kind: str, folder: Path, *, lazy: bool) -> list[str]:
     if kind.startswith("fuse") and fuse:
         return [fuse, "-u", *(["-z"] if lazy else []), str(folder)]
     return ["umount", *(["-l"] if lazy else []), str(folder)]
-
-
-def _mounted(image: Path) -> list[Way]:
-    return [
-        Way("mounted", str(mounted.folder), True, "it is mounted already, so there is nothing to do", True)
-        for mounted in table.of_image(image)
-        if not mounted.ours and not table.answer(mounted.folder)
-    ]
 
 
 def _squashfs_mount(image: Path) -> Way:
