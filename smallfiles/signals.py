@@ -4,7 +4,9 @@ SIGTERM, which a scheduler sends at the time limit, ends Python at once: no `fin
 copy and a ring of batches would stay behind in the memory of the node.
 
 The trap: two modules that each set a handler: the second finds the first one's and leaves it in charge, and
-what the second held stays. Only where nobody else handles a signal is ours set. Notebook 07 teaches it.
+what the second held stays. Only where nobody else handles a signal is ours set. And importing PyTorch takes
+seconds, on a busy file system minutes, in which a signal kills a training unless somebody listens already:
+so this module needs nothing but the standard library. Notebooks 07 and 10 teach it.
 """
 
 from __future__ import annotations
@@ -13,10 +15,13 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+STOPPERS = (signal.SIGUSR1, signal.SIGTERM)
+"""What asks a training to stop, which does so between two steps: Slurm sends them before a time limit."""
 
 _cleanups: list[Callable[[], object]] = []
 
@@ -53,3 +58,18 @@ def _end(number: int, frame: FrameType | None) -> None:
             cleanup()
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[list[int]]:
+    """The signals that came while the block ran; afterwards they mean what they did before."""
+    came: list[int] = []
+    before: dict[signal.Signals, Any] = {}
+    for number in STOPPERS:
+        with contextlib.suppress(ValueError):  # not in the main thread: a notebook's
+            before[number] = signal.signal(number, lambda which, frame: came.append(which))
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

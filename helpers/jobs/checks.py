@@ -61,7 +61,6 @@ def problems(
         elif not argument.is_read and not _can_be_written(Path(value)):
             yield f"{argument.name}: {value} cannot be written; name another place behind --"
     yield from _space(job, given)
-    yield from _shards(job, given, words, options)
 
 
 def _environment(root: Path, site: Site) -> Iterator[str]:
@@ -133,24 +132,3 @@ def _packed_bytes(path: Path) -> int:
 
 def _tars(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.tar")) if folder.is_dir() else []
-
-
-def _shards(
-    job: Job, given: Mapping[str, str], words: Sequence[str], options: Sequence[str]
-) -> Iterator[str]:
-    """Ranks that shall share no shard need one each."""
-    data = given.get("DATA", "")
-    if "--whole-shards" not in words or not Path(data).exists():
-        return
-    sizes = dict(word.split("=", 1) for word in (*job.directives, *options) if "=" in word)
-    try:
-        nodes = int(sizes.get("--nodes", "1"))
-        ranks = nodes * int(sizes.get("--ntasks-per-node", "0")) or int(sizes.get("--ntasks", nodes))
-    except ValueError:
-        return  # a range of nodes: Slurm decides
-    shards = len(_tars(Path(data)))
-    if shards < ranks:
-        yield (
-            f"{data} has {shards} shards and the job {ranks} ranks, which shall share none; ask for fewer "
-            "ranks, pack smaller shards (-O max_bytes=N), or leave --whole-shards out"
-        )

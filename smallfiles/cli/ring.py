@@ -54,7 +54,6 @@ _NOT_OF_A_RING = (
     "prefetch",
     "order",
     "buffer",
-    "whole_shards",
     "start_method",
     "pin_memory",
 )
@@ -140,7 +139,7 @@ def _fill(arguments: argparse.Namespace) -> int:
     assert isinstance(loader.dataset, SampleDataset)
     plan = loader.plan
     config = replace(config, name=ring_name(arguments.name, plan.rank, plan.world_size))
-    batches = None if config.epochs is None else sum(plan.length(epoch) for epoch in range(config.epochs))
+    batches = None if config.epochs is None else config.epochs * plan.length()
     with progress(batches, f"filling ring {config.name}", unit="batches") as shown:
         filler = Filler(loader.dataset.maker, plan, config, on_note=say, on_made=shown.advance)
         with _stopped_by_signals(filler):

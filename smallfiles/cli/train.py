@@ -14,8 +14,8 @@ from smallfiles.loading.config import given
 from smallfiles.machine import warn_on_login_node
 from smallfiles.machine.ranks import ranks
 from smallfiles.progress import plural
+from smallfiles.signals import listening
 from smallfiles.training.config import add_flags, check_ring
-from smallfiles.training.stopping import listening
 
 if TYPE_CHECKING:
     from smallfiles.training import TrainConfig, TrainReport

@@ -35,7 +35,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "start_method": ("fork", "forkserver", "spawn"),
 }
 _IGNORED = (
-    ("order", "random", ("buffer", "whole_shards")),
+    ("order", "random", ("buffer",)),
     ("mode", "main", ("workers", "prefetch", "start_method")),
     ("mode", "threads", ("start_method",)),
 )
@@ -54,7 +54,6 @@ _HELP = {
     "damaged JPEG still gives; all but stop are counted",
     "order": "all samples at random, or long runs from shard to shard",
     "buffer": "samples that a stream holds to shuffle them",
-    "whole_shards": "no shard is shared by two ranks",
     "rank": "number of this process; told by srun or torchrun if not given",
     "world_size": "number of processes; told by srun or torchrun if not given",
     "start_method": "how processes are started",
@@ -79,7 +78,6 @@ class LoaderConfig:
             `repeat` its neighbour, or `keep` what a damaged JPEG still gives; all but `stop` are counted.
         order: `random`, or `stream`: long runs from shard to shard, shuffled in a buffer.
         buffer: Samples that a stream holds to shuffle them.
-        whole_shards: No shard is shared by two ranks.
         rank: Number of this process; None asks srun's or torchrun's variables.
         world_size: How many processes share the data; None likewise.
         start_method: How processes are started; None forks where the system can. Nothing of ours is held
@@ -99,7 +97,6 @@ class LoaderConfig:
     on_error: OnError = "stop"
     order: Order = "random"
     buffer: int = 1024
-    whole_shards: bool = False
     rank: int | None = None
     world_size: int | None = None
     start_method: StartMethod | None = None

@@ -75,7 +75,7 @@ class Loader(DataLoader[Any]):
 
     @property
     def plan(self) -> EpochPlan:
-        """What each epoch is; `plan.batches_per_rank(epoch)` tells where ranks differ."""
+        """What each epoch is; `plan.batches_per_rank()` tells where ranks differ."""
         return self.schedule.plan
 
     def set_epoch(self, epoch: int) -> None:
@@ -278,7 +278,6 @@ def _stream_fields(maker: BatchMaker, config: LoaderConfig, workers: int) -> dic
         "streams": max(1, workers),
         "shards": sizes(),
         "buffer": config.buffer,
-        "whole_shards": config.whole_shards,
     }
 
 

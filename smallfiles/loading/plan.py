@@ -38,7 +38,6 @@ class EpochPlan:
         streams: 0 reads at random. Otherwise each rank reads so many long runs, from shard to shard.
         shards: Number of samples in each shard; empty cuts into runs of `buffer` samples.
         buffer: Samples that a stream holds to shuffle them; 1 keeps the order inside a shard.
-        whole_shards: No shard is shared by two ranks (which then have different numbers of samples).
         data: Which data set it is, in stored order (`dataset.name_of_data`); empty if not known.
 
     Raises:
@@ -56,7 +55,6 @@ class EpochPlan:
     streams: int = 0
     shards: tuple[int, ...] = ()
     buffer: int = 1024
-    whole_shards: bool = False
     data: str = ""
 
     def __post_init__(self) -> None:
@@ -77,29 +75,21 @@ class EpochPlan:
                 "equal numbers",
                 "Take both from the same reader",
             )
-        if self.whole_shards and len(self.shards) < self.world_size:
-            _refuse(
-                f"{len(self.shards)} shards are to be shared by {self.world_size} ranks as a whole",
-                "at least one shard for each rank",
-                f"Use at most {len(self.shards)} ranks, pack smaller shards, or leave whole_shards out",
-            )
-        if self.whole_shards and not self.streams:
-            _refuse("whole shards are asked for in random order", "a stream", "Set streams to 1 or more")
 
-    def length(self, epoch: int = 0) -> int:
-        """Number of this rank's batches in an epoch."""
-        return self.batches_per_rank(epoch)[self.rank]
+    def length(self) -> int:
+        """Number of this rank's batches in every epoch."""
+        return self.batches_per_rank()[self.rank]
 
-    def batches_per_rank(self, epoch: int = 0) -> tuple[int, ...]:
+    def batches_per_rank(self) -> tuple[int, ...]:
         """Number of batches of each rank; training must know where they differ.
 
-        They differ where fewer samples than ranks remain for the last batch, and with whole shards.
+        They differ where fewer samples than ranks remain for the last batch.
         """
-        return tuple(-(-size // self.batch) for size in self.samples_per_rank(epoch))
+        return tuple(-(-size // self.batch) for size in self.samples_per_rank())
 
-    def samples_per_rank(self, epoch: int = 0) -> tuple[int, ...]:
+    def samples_per_rank(self) -> tuple[int, ...]:
         """Number of samples of each rank, after dropping or padding."""
-        own = self._own_sizes(epoch)
+        own = self._own_sizes()
         if self.drop_last:
             return (min(own) // self.batch * self.batch,) * self.world_size
         return (max(own),) * self.world_size if self.pad else own
@@ -107,7 +97,7 @@ class EpochPlan:
     def indices(self, epoch: int) -> Order:
         """Numbers of this rank's samples in the order of its batches."""
         if not self.streams:
-            return self._share(self._order(epoch), epoch)
+            return self._share(self._order(epoch))
         batches = self.batches(epoch)
         return np.concatenate(batches) if batches else np.empty(0, np.int64)
 
@@ -116,7 +106,7 @@ class EpochPlan:
         if not self.streams:
             return self._cut(self.indices(epoch))
         streams = [self._cut(self.stream(epoch, number)[1]) for number in range(self.streams)]
-        return [streams[n % self.streams][n // self.streams] for n in range(self.length(epoch))]
+        return [streams[n % self.streams][n // self.streams] for n in range(self.length())]
 
     def stream(self, epoch: int, number: int) -> tuple[Order, Order]:
         """One long run of a rank: the order in which it is read, and that in which it is handed out.
@@ -148,12 +138,9 @@ class EpochPlan:
         del fields["rank"]
         return fields | {"shards": len(shards)}
 
-    def _own_sizes(self, epoch: int) -> tuple[int, ...]:
-        if not self.whole_shards:
-            least, more = divmod(self.samples, self.world_size)
-            return tuple(least + (rank < more) for rank in range(self.world_size))
-        sizes = np.array(self.shards)[self._shard_order(epoch, len(self.shards))]
-        return tuple(int(sizes[rank :: self.world_size].sum()) for rank in range(self.world_size))
+    def _own_sizes(self) -> tuple[int, ...]:
+        least, more = divmod(self.samples, self.world_size)
+        return tuple(least + (rank < more) for rank in range(self.world_size))
 
     def _order(self, epoch: int) -> Order:
         """All samples of all ranks in random order."""
@@ -161,10 +148,10 @@ class EpochPlan:
             return np.arange(self.samples)
         return self._rng(epoch, _SAMPLES).permutation(self.samples)
 
-    def _share(self, order: Order, epoch: int) -> Order:
+    def _share(self, order: Order) -> Order:
         """This rank's part of an order: every n-th, so that the ranks' batches together follow it."""
         own = order[self.rank :: self.world_size]
-        size = self.samples_per_rank(epoch)[self.rank]
+        size = self.samples_per_rank()[self.rank]
         return own[:size] if size <= len(own) else np.resize(own if len(own) else order, size)
 
     def _run(self, epoch: int, number: int) -> Order:
@@ -183,13 +170,10 @@ class EpochPlan:
         """What this rank reads, shard after shard."""
         borders = self._borders()
         numbers = self._shard_order(epoch, len(borders) - 1)
-        own = self._own_sizes(epoch)
-        if self.whole_shards:
-            numbers, start = numbers[self.rank :: self.world_size], 0
-        else:
-            start = sum(own[: self.rank])
+        own = self._own_sizes()
+        start = sum(own[: self.rank])
         order = _joined(borders, numbers, start, start + own[self.rank])
-        size = self.samples_per_rank(epoch)[self.rank]
+        size = self.samples_per_rank()[self.rank]
         if size <= len(order):
             return order[:size]
         return np.resize(order if len(order) else _joined(borders, numbers, 0, self.samples), size)

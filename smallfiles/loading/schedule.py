@@ -50,7 +50,7 @@ class Schedule:
         Raises:
             UsageError: The epoch has fewer batches.
         """
-        length = self.plan.length(epoch) if epoch >= 0 else 0
+        length = self.plan.length()
         if epoch < 0 or not 0 <= batch <= length:
             raise UsageError(
                 f"epoch {epoch} is to begin at batch {batch}",
@@ -68,7 +68,7 @@ class Schedule:
     def state_dict(self) -> dict[str, Any]:
         """Where training is: epoch, batches handed out in it, and what these numbers depend on."""
         epoch, batch = self.at or (self.epoch, self.start)
-        if batch and batch >= self.plan.length(epoch):
+        if batch and batch >= self.plan.length():
             epoch, batch = epoch + 1, 0
         return {"epoch": epoch, "batch": batch, "plan": self.plan.depends_on()}
 
@@ -113,7 +113,7 @@ class EpochBatches(Sampler[list[int]]):
         self.schedule.set_epoch(epoch)
 
     def __len__(self) -> int:
-        return self.schedule.plan.length(self.schedule.epoch)
+        return self.schedule.plan.length()
 
     def __iter__(self) -> Iterator[list[int]]:
         # torch makes two iterators for one pass and uses one: nothing may happen before the first batch.

@@ -105,7 +105,7 @@ class StreamDataset(IterableDataset[Delivered]):
 
     def __len__(self) -> int:
         """Number of batches of this rank."""
-        return self.schedule.plan.length(self.schedule.epoch)
+        return self.schedule.plan.length()
 
     def set_epoch(self, epoch: int) -> None:
         """The next pass is this epoch."""
@@ -140,7 +140,7 @@ class StreamDataset(IterableDataset[Delivered]):
         """
         plan = self.schedule.plan
         opened: dict[int, tuple[BatchMaker, list[int]]] = {}
-        for number in range(first, plan.length(epoch), step):
+        for number in range(first, plan.length(), step):
             stream, own = number % plan.streams, number // plan.streams * plan.batch
             if stream not in opened:
                 opened[stream] = self._open(epoch, stream, own, plan.streams % step == 0)

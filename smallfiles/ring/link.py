@@ -14,15 +14,16 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from smallfiles.errors import SmallfilesError
+from smallfiles.errors import SmallfilesError, first_few
 from smallfiles.ring.book import Position, Ready
 from smallfiles.ring.channel import Channel, Message, RingError, connect, from_message
-from smallfiles.ring.folder import RingFiles
+from smallfiles.ring.folder import RingFiles, lives, names
 from smallfiles.ring.memory import Memory
 from smallfiles.ring.order import BatchOrder, plan_of
 
 _TELL_AFTER_S = 30.0
 _KNOCK_EACH_S = 0.1
+_BACK_S = 300.0
 
 
 class RingWarning(UserWarning):
@@ -34,7 +35,7 @@ class Link:
 
     Args:
         files: Of the ring.
-        wait_s: How long to wait for a filler to come, or to come back.
+        wait_s: How long to wait for a filler to come; one that was there may take longer to come back.
         own_filler: Set if the filler is a thread of this process: why it ended, if it failed.
 
     Raises:
@@ -44,10 +45,10 @@ class Link:
     def __init__(
         self, files: RingFiles, wait_s: float, own_filler: Callable[[], SmallfilesError | None] | None = None
     ) -> None:
-        self.files, self._wait_s, self._own_filler = files, wait_s, own_filler
+        self.files, self._own_filler = files, own_filler
         self._identity: str | None = None
         self.finished = False
-        self.next = self._attach(None)
+        self.next = self._attach(None, wait_s)
         self._holds = False
 
     @property
@@ -131,14 +132,13 @@ class Link:
         if self._own_filler is not None or self.finished:
             raise (self._own_filler and self._own_filler()) or self.over()
         self.close()
-        name, wait = self.files.name, f"{self._wait_s:.0f} s"
         warnings.warn(
-            f"the filler of ring {name} is gone; waiting up to {wait} for a new one: "
+            f"the filler of ring {self.files.name} is gone; waiting up to {_BACK_S:.0f} s for a new one: "
             "start it again with the same command",
             RingWarning,
             stacklevel=5,
         )
-        self._attach(self.next)
+        self._attach(self.next, _BACK_S)
 
     def over(self) -> RingError:
         """The error for who wants more epochs than the ring has."""
@@ -148,8 +148,8 @@ class Link:
             next_step="Ask for more epochs (--epochs), or train fewer",
         )
 
-    def _attach(self, want: Position | None) -> Position:
-        until = time.monotonic() + self._wait_s
+    def _attach(self, want: Position | None, wait_s: float) -> Position:
+        until = time.monotonic() + wait_s
         while True:
             channel = connect(self.files)
             if channel is not None and (position := self._greet(channel, want)) is not None:
@@ -158,11 +158,12 @@ class Link:
             if error is not None:
                 raise error
             if time.monotonic() >= until:
+                where, name = self.files.folder.parent, self.files.name
+                there = [each for each in names(where) if lives(each, where)]
                 raise RingError(
-                    f"nobody fills ring {self.files.name} in {self.files.folder.parent} "
-                    f"(waited {self._wait_s:.0f} s)",
-                    expected="a filler beside the training",
-                    next_step=f"Start it: smallfiles ring fill DATA --name {self.files.name}",
+                    f"nobody fills ring {name} in {where} (waited {wait_s:g} s)",
+                    expected=f"one that is filled: {first_few(there, len(there)) or 'there is none'}",
+                    next_step=f"Start it: smallfiles ring fill DATA --name {name}; or wait longer for it",
                 )
             time.sleep(_KNOCK_EACH_S)
 

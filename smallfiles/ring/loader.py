@@ -126,7 +126,7 @@ class RingLoader:
         self._end = weakref.finalize(self, _end, os.getpid(), link, own)
 
     def __len__(self) -> int:
-        return self._link.order.length(self.schedule.epoch)
+        return self.plan.length()
 
     @property
     def name(self) -> str:
@@ -168,13 +168,13 @@ class RingLoader:
         self._check_open()
         epoch, start = self.schedule.take()
         order = self._link.order
-        if start >= order.length(epoch):
+        if start >= order.length:
             return
         if order.epochs is not None and epoch >= order.epochs:
             raise self._link.over()
         self._link.go_to(Position(epoch, start))
         self.schedule.at = epoch, start
-        for number in range(start, order.length(epoch)):
+        for number in range(start, order.length):
             self._check_open()
             began, ready = perf_counter(), self._link.fill_level
             taken = self._link.take()
@@ -265,7 +265,7 @@ def attach(name: str, *, where: Path = SHARED_MEMORY, wait_s: float = _WAIT_S) -
     Args:
         name: Of the ring, as the filler was given it.
         where: The folder in memory that the filler uses.
-        wait_s: How long to wait for a filler to come, or to come back.
+        wait_s: How long to wait for a filler to come; one that was there may take longer to come back.
 
     Raises:
         RingError: Nobody fills this ring, or it feeds another trainer.

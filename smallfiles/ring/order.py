@@ -1,8 +1,4 @@
-"""Which batch follows which, over several epochs.
-
-The trap: with whole shards a rank's epochs differ in length, so nobody may multiply. Notebook 08 teaches
-the ring.
-"""
+"""Which batch follows which over several epochs, and what a ring says that it holds (notebook 08)."""
 
 from __future__ import annotations
 
@@ -17,8 +13,6 @@ from smallfiles.loading.batches import Layout
 from smallfiles.loading.plan import EpochPlan, Order
 from smallfiles.ring.book import END, Position
 
-_EMPTY_EPOCHS = 1000
-
 
 class BatchOrder:
     """The batches of one rank in order of training.
@@ -30,27 +24,22 @@ class BatchOrder:
 
     def __init__(self, plan: EpochPlan, epochs: int | None) -> None:
         self.plan, self.epochs = plan, epochs
-        self.length = lru_cache(maxsize=64)(plan.length)
+        self.length = plan.length()
         self._batches = lru_cache(maxsize=2)(plan.batches)  # producers work at two epochs at most
-        if self.first() == END:
+        if not self.length:
             raise UsageError(
                 f"rank {plan.rank} of {plan.world_size} gets no batch of the {plan.samples:,} samples",
                 expected="at least one batch",
-                next_step="Use fewer ranks, a smaller batch, or more epochs",
+                next_step="Use fewer ranks, or a smaller batch",
             )
 
     def first(self, epoch: int = 0) -> Position:
-        """The first batch of an epoch, or of the next one that has any."""
-        for number in range(epoch, epoch + _EMPTY_EPOCHS):
-            if self.epochs is not None and number >= self.epochs:
-                return END
-            if self.length(number):
-                return Position(number, 0)
-        return END
+        """The first batch of an epoch."""
+        return END if self.epochs is not None and epoch >= self.epochs else Position(epoch, 0)
 
     def after(self, position: Position) -> Position:
         """The batch that follows."""
-        if position.batch + 1 < self.length(position.epoch):
+        if position.batch + 1 < self.length:
             return Position(position.epoch, position.batch + 1)
         return self.first(position.epoch + 1)
 
@@ -60,13 +49,7 @@ class BatchOrder:
 
     def total(self, most: int) -> int:
         """Number of all batches, counted up to `most`."""
-        if self.epochs is None:
-            return most
-        count, position = 0, self.first()
-        while position != END and count < most:
-            count += self.length(position.epoch)
-            position = self.first(position.epoch + 1)
-        return min(count, most)
+        return most if self.epochs is None else min(most, self.epochs * self.length)
 
 
 def description(plan: EpochPlan, layout: Layout, epochs: int | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ and is read with `weights_only=True`. Notebook 10 resumes from one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from smallfiles.atomic import replaced
 from smallfiles.errors import DamagedFileError, ResourceError
 
 NAME = "last.pt"
-_MOST = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,6 @@ class State:
     loader: dict[str, Any]
     epochs: list[dict[str, Any]]
     begun: tuple[float, float] = (0.0, 0.0)
-
-
-_PARTS = {each.name for each in fields(State)}
 
 
 def save(folder: Path, state: State) -> None:
@@ -77,28 +73,15 @@ def load(folder: Path) -> State | None:
     if not path.exists():
         return None
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        state = State(**torch.load(path, map_location="cpu", weights_only=True))
+        epoch, batch = state.loader["epoch"], state.loader["batch"]
+        sound = len(state.epochs) == epoch >= 0 <= batch and len(state.begun) == 2
     except Exception as error:  # a damaged archive raises almost anything
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise unusable(path, f"cannot be read: {reason}") from None
-    if not isinstance(found, dict) or set(found) != _PARTS or not _sound(found):
+    if not sound:
         raise unusable(path, "holds something else than a training")
-    return State(**{**found, "begun": tuple(found["begun"])})
-
-
-def _sound(found: dict[str, Any]) -> bool:
-    """Whether the parts are what `save` writes, as far as they are used before weights are compared."""
-    loader, begun = found["loader"], found["begun"]
-    return (
-        all(isinstance(found[name], dict) for name in ("model", "optimizer", "loader"))
-        and all(type(loader.get(name)) is int and 0 <= loader[name] < _MOST for name in ("epoch", "batch"))
-        and isinstance(found["epochs"], list)
-        and all(isinstance(each, dict) for each in found["epochs"])
-        and len(found["epochs"]) == loader["epoch"]
-        and isinstance(begun, list | tuple)
-        and len(begun) == 2
-        and all(isinstance(each, int | float) for each in begun)
-    )
+    return state
 
 
 def unusable(path: Path, what: str) -> DamagedFileError:

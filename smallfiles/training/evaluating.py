@@ -59,8 +59,8 @@ def evaluate(
     reader: Reader,
     config: TrainConfig,
     group: Group,
-    asked_to_stop: Sequence[int] = (),
-    faults: Faults | None = None,
+    asked_to_stop: Sequence[int],
+    faults: Faults,
 ) -> float | None:
     """Share of samples whose class is found; each rank looks at its part.
 
@@ -86,8 +86,7 @@ def evaluate(
     network = inner(model).eval()
     right = seen = 0
     loader = make_loader(reader, loader_config, transform=transform)
-    if faults is not None:
-        faults.measured.append(loader)
+    faults.measured.append(loader)
     batches, shown = iter(loader), None if group.is_first else False
     with torch.inference_mode(), progress(len(loader), "measuring", unit="batches", enabled=shown) as bar:
         while not asked_to_stop and (batch := next_batch(batches, asked_to_stop)) is not None:

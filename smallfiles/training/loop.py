@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import torch
@@ -24,14 +23,11 @@ from smallfiles.loading.dataset import name_of_data
 from smallfiles.progress import progress
 from smallfiles.samples import Reader
 from smallfiles.training import checkpoint
-from smallfiles.training.classes import check_same_classes, check_targets, class_count
 from smallfiles.training.config import TrainConfig, check_ring
 from smallfiles.training.evaluating import Faults, evaluate
 from smallfiles.training.group import Group, inner, joined, weight
-from smallfiles.training.models import build
+from smallfiles.training.models import build, check_same_classes, check_targets, class_count
 from smallfiles.training.waiting import Clock, next_batch
-
-_KNOCK_EACH_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -153,7 +149,9 @@ def _run(
 
 def _loader(reader: Reader, config: TrainConfig, group: Group) -> Any:
     if config.ring:
-        loader: Any = _attached(config.ring, config.wait, group)
+        from smallfiles import ring
+
+        loader: Any = ring.attach(config.ring, wait_s=config.wait)
     else:
         loader = make_loader(reader, config.loader, transform=images.RandomResizedCrop(size=config.size))
     plan, where = loader.plan, group.where
@@ -170,25 +168,6 @@ def _loader(reader: Reader, config: TrainConfig, group: Group) -> Any:
             next_step="Fill the ring from the same file",
         )
     return loader
-
-
-def _attached(name: str, wait_s: float, group: Group) -> Any:
-    """The ring; a name that nobody fills is told within seconds, while a filler that died is waited for."""
-    from smallfiles import ring
-
-    wanted = ring.ring_name(name, group.where.rank, group.where.world_size)
-    until = monotonic() + wait_s
-    while not ring.lives(wanted):
-        if monotonic() >= until:
-            there = [each for each in ring.names() if ring.lives(each)]
-            raise ring.RingError(
-                f"nobody fills ring {wanted} (waited {wait_s:g} s)",
-                expected=f"one of those that are filled: {first_few(there, len(there)) or 'there is none'}",
-                next_step=f"Start it: smallfiles ring fill DATA --name {name}; "
-                "if it is to come later, add --wait 300",
-            )
-        sleep(_KNOCK_EACH_S)
-    return ring.attach(name)
 
 
 def _epochs(run: _Run) -> TrainReport:
@@ -210,7 +189,7 @@ def _epoch(
 ) -> EpochReport | None:
     """Train one epoch, or what is left of it; None if it was asked to stop."""
     config, group, plan = run.config, run.group, run.loader.plan
-    sizes, own = plan.samples_per_rank(epoch), plan.length(epoch)
+    sizes, own = plan.samples_per_rank(), plan.length()
     steps = -(-max(sizes) // plan.batch)
     stop = min(steps, config.max_steps) if config.max_steps else steps
     clock, trained, lost = Clock(group.device), 0, torch.zeros((), device=group.device)
@@ -294,13 +273,12 @@ def _resume(run: _Run) -> tuple[list[EpochReport], tuple[int, int] | None, tuple
         )
     if state is None or place is None:
         return [], None, (0.0, 0.0)
-    epoch, step = place
-    plan = run.loader.plan
-    mine = min(step, plan.length(epoch))  # a rank with fewer batches may be through already
+    mine = min(place[1], run.loader.plan.length())  # a rank with fewer batches may be through already
     run.loader.load_state_dict({**state.loader, "batch": mine})
     try:
         inner(run.model).load_state_dict(state.model)
         run.optimizer.load_state_dict(state.optimizer)
+        reports = [EpochReport(**each) for each in state.epochs]
         fits = _fits(run.optimizer)
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError):
         fits = False
@@ -312,42 +290,21 @@ def _resume(run: _Run) -> tuple[list[EpochReport], tuple[int, int] | None, tuple
         )
     for settings in run.optimizer.param_groups:
         settings |= run.optimizer.defaults  # the learning rate that is asked for now, too
-    return (
-        _reports(state, folder, most=-(-max(plan.samples_per_rank(epoch)) // plan.batch)),
-        place,
-        state.begun,
-    )
+    return reports, place, state.begun
 
 
 def _fits(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether what the optimizer remembers of each weight has its shape, and all of it are numbers."""
+    """Whether what the optimizer remembers of each weight has its shape."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     known: tuple[set[str], ...] = (set(), {"step", "exp_avg", "exp_avg_sq"})
     return all(
         set(optimizer.state[weight]) in known
         and all(
-            torch.is_tensor(kept) and kept.shape in ((), weight.shape) and bool(kept.isfinite().all())
-            for kept in (weight, *optimizer.state[weight].values())
+            torch.is_tensor(kept) and kept.shape in ((), weight.shape)
+            for kept in optimizer.state[weight].values()
         )
         for weight in weights
     )
-
-
-def _reports(state: checkpoint.State, folder: Path | None, most: int) -> list[EpochReport]:
-    """The epochs that ended before, if they are what was written.
-
-    Raises:
-        DamagedFileError: They are something else, or the epoch has no such batch.
-    """
-    try:
-        found = [EpochReport(**each) for each in state.epochs]
-        sound = all(each.rate + each.waiting_share + each.loss + each.samples >= 0 for each in found)
-        sound = sound and [each.epoch for each in found] == list(range(len(found)))
-    except (TypeError, ValueError, KeyError, AttributeError):
-        sound = False
-    if not sound or state.loader["batch"] > most:
-        raise checkpoint.unusable(Path(folder or ".") / checkpoint.NAME, "tells of epochs that cannot be")
-    return found
 
 
 def _keep(

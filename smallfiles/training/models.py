@@ -1,14 +1,20 @@
-"""Networks to train: a small one that learns the synthetic classes in a minute, and ResNets on request.
+"""Networks to train, and what they ask of a set: labels, and the same classes in training and validation.
 
-The trap: batch normalisation takes its statistics from one rank's batch; the small network normalises groups
-of channels instead, so that one rank and four compute the same. Notebook 08 trains it.
+The traps: batch normalisation takes its statistics from one rank's batch; the small network normalises groups
+of channels instead, so that one rank and four compute the same. And two sets whose folders differ by one
+class number the others differently: training goes well, and the accuracy is that of chance, without any word.
+Notebook 08 trains.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import nn
 
+from smallfiles.errors import FormatError
+from smallfiles.samples import Reader
 from smallfiles.training.config import Model
 
 _CHANNELS = (16, 32, 64, 96)
@@ -39,3 +45,75 @@ def small(classes: int) -> nn.Module:
         layers += [nn.Conv2d(before, channels, 3, stride=2, padding=1), nn.GroupNorm(8, channels), nn.ReLU()]
         before = channels
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes))
+
+
+def class_count(reader: Reader, path: Path) -> int:
+    """How many classes a model of this set needs.
+
+    Args:
+        reader: The set.
+        path: Where it is, for messages.
+
+    Raises:
+        FormatError: It is empty, or has captions.
+    """
+    if not len(reader):
+        raise FormatError(
+            f"{path} has no samples", expected="at least one", next_step="Name the file of a training set"
+        )
+    if not isinstance(reader.target(0), int):
+        raise FormatError(
+            f"{path} has captions", expected="labels", next_step="Pack a set with one class a sample"
+        )
+    if reader.classes:
+        return len(reader.classes)
+    labels = (reader.target(number) for number in range(len(reader)))
+    return 1 + max(0, max(label for label in labels if isinstance(label, int)))
+
+
+def check_same_classes(reader: Reader, path: Path, val: Reader, val_path: Path) -> None:
+    """Refuse to measure a model on other classes than it learns.
+
+    Args:
+        reader: The training set.
+        path: Where it is.
+        val: The validation set.
+        val_path: Where that is.
+
+    Raises:
+        FormatError: The sets have different classes.
+    """
+    classes = class_count(val, val_path)
+    if reader.classes and val.classes and tuple(reader.classes) != tuple(val.classes):
+        odd = sorted(set(reader.classes) ^ set(val.classes))
+        how = f"only one of them has {odd[0]}" if odd else "their order differs"
+        raise _different(path, val_path, f"{len(reader.classes)} and {classes} classes, {how}")
+    if classes > class_count(reader, path):
+        raise _different(path, val_path, f"{class_count(reader, path)} and {classes} classes")
+
+
+def _different(path: Path, val_path: Path, how: str) -> FormatError:
+    return FormatError(
+        f"{path} and {val_path} have {how}",
+        expected="the same classes in the same order",
+        next_step="Split one manifest (Manifest.split_off), and pack both parts",
+    )
+
+
+def check_targets(targets: torch.Tensor, classes: int) -> None:
+    """Refuse a batch with a sample that has no class, or one that the model does not know.
+
+    Args:
+        targets: Labels, in the memory of the CPU.
+        classes: How many the model knows.
+
+    Raises:
+        FormatError: Such a sample is in it.
+    """
+    least, most = (int(number) for number in targets.aminmax())
+    if least < 0 or most >= classes:
+        raise FormatError(
+            f"a training sample has the label {least if least < 0 else most}",
+            expected=f"a class from 0 to {classes - 1}",
+            next_step="Leave samples without a class out of the manifest, and pack it again",
+        )

@@ -191,12 +191,6 @@ def test_corrupt_images_stop_are_skipped_or_repeated_in_all_modes(tmp_path, conf
         list(stopping)
 
 
-def test_whole_shards_are_refused_where_ranks_are_too_many(shards):
-    count = len(formats.open(shards).shard_sizes())
-    with pytest.raises(UsageError, match=f"{count} shards are to be shared by {count + 1} ranks"):
-        loader(shards, MODES[0], order="stream", whole_shards=True, rank=0, world_size=count + 1)
-
-
 @pytest.mark.parametrize("config", MODES, ids=lambda config: config.mode)
 def test_raw_and_caption_batches_travel_too(tmp_path, path, config):
     raw = make_loader(path, replace(config, batch=8))

@@ -27,7 +27,6 @@ configs = st.builds(
     on_error=st.sampled_from(["stop", "skip", "repeat"]),
     order=st.sampled_from(["random", "stream"]),
     buffer=st.integers(1, 9999),
-    whole_shards=st.booleans(),
     start_method=st.sampled_from([None, "fork", "spawn", "forkserver"]),
     pin_memory=st.sampled_from([None, True, False]),
 )
@@ -35,7 +34,7 @@ configs = st.builds(
 
 def followed(config: LoaderConfig) -> LoaderConfig:
     """The same without what its other settings make meaningless."""
-    names = {"buffer", "whole_shards"} if config.order == "random" else set()
+    names = {"buffer"} if config.order == "random" else set()
     names |= {"workers", "prefetch", "start_method"} if config.mode == "main" else set()
     names |= {"start_method"} if config.mode == "threads" else set()
     return dataclasses.replace(config, **{name: getattr(LoaderConfig(), name) for name in names})
@@ -53,8 +52,7 @@ def test_a_configuration_prints_flags_that_mean_the_same(config):
 
 
 @pytest.mark.parametrize(
-    "words",
-    ["--buffer 1024", "--whole-shards", "--mode main --workers 2", "--mode threads --start-method fork"],
+    "words", ["--buffer 1024", "--mode main --workers 2", "--mode threads --start-method fork"]
 )
 def test_flags_that_nothing_follows_are_refused(words):
     with pytest.raises(UsageError, match="would change nothing with --"):

@@ -28,16 +28,12 @@ def shards_of(samples: int, count: int) -> tuple[int, ...]:
     return tuple(np.diff([0, *cuts, samples]).tolist()) if count else ()
 
 
-GRID = list(
-    itertools.product((0, 1, 5, 64, 257), (1, 2, 3, 8), (0, 1, 2, 5), (1, 7, 64), (0, 1, 3, 9), (False, True))
-)
+GRID = list(itertools.product((0, 1, 5, 64, 257), (1, 2, 3, 8), (0, 1, 2, 5), (1, 7, 64), (0, 1, 3, 9)))
 
 
 def test_a_grid_of_ranks_streams_and_shards_gives_every_sample_once():
     tried = 0
-    for samples, world, streams, batch, shards, whole in GRID:
-        if whole and (shards < world or not streams):
-            continue
+    for samples, world, streams, batch, shards in GRID:
         plan = EpochPlan(
             samples,
             batch,
@@ -46,14 +42,13 @@ def test_a_grid_of_ranks_streams_and_shards_gives_every_sample_once():
             streams=streams,
             shards=shards_of(samples, shards),
             buffer=10,
-            whole_shards=whole,
         )
         for epoch in (0, 1):
             assert (counts(plan, epoch) == 1).all(), plan
-            assert tuple(map(len, all_ranks(plan, epoch))) == plan.batches_per_rank(epoch), plan
-            assert sum(plan.samples_per_rank(epoch)) == plan.samples
+            assert tuple(map(len, all_ranks(plan, epoch))) == plan.batches_per_rank(), plan
+            assert sum(plan.samples_per_rank()) == plan.samples
             tried += 1
-    assert tried > 1500
+    assert tried > 1200
 
 
 plans = st.builds(
@@ -81,7 +76,7 @@ def test_padding_makes_ranks_even(plan, epoch):
     found = counts(padded, epoch)
     assert (found >= 1).all()
     assert found.sum() - padded.samples < padded.world_size
-    assert len(set(padded.batches_per_rank(epoch))) == 1
+    assert len(set(padded.batches_per_rank())) == 1
     assert len(set(map(len, all_ranks(padded, epoch)))) == 1
 
 
@@ -90,7 +85,7 @@ def test_dropping_makes_all_batches_full(plan, epoch):
     dropping = EpochPlan(**{**plan.__dict__, "drop_last": True})
     found = counts(dropping, epoch)
     assert (found <= 1).all()
-    assert found.sum() == sum(dropping.samples_per_rank(epoch))
+    assert found.sum() == sum(dropping.samples_per_rank())
     assert {len(b) for batches in all_ranks(dropping, epoch) for b in batches} <= {dropping.batch}
     assert len(set(map(len, all_ranks(dropping, epoch)))) == 1
 
@@ -136,13 +131,6 @@ def test_the_batches_of_all_ranks_together_follow_the_global_order():
         assert sorted(batch) == sorted(np.concatenate([batches[number] for batches in four]))
 
 
-def test_a_rank_of_whole_shards_shares_none():
-    plan = EpochPlan(100, batch=8, world_size=3, streams=2, shards=(10,) * 10, whole_shards=True, buffer=5)
-    owners = [set((plan.of_rank(rank).indices(0) // 10).tolist()) for rank in range(3)]
-    assert sum(map(len, owners)) == 10 == len(set.union(*owners))
-    assert plan.batches_per_rank(0) != (4, 4, 4)  # 40, 30 and 30 samples
-
-
 @given(st.integers(0, 300), st.integers(1, 40), st.integers(0, 3))
 def test_a_buffer_hands_out_no_sample_long_before_it_is_read(count, size, seed):
     reads = np.arange(count)
@@ -166,11 +154,6 @@ def test_a_stream_is_read_in_long_runs():
         ({"rank": 2, "world_size": 2}, "rank 2 of 2"),
         ({"drop_last": True, "pad": True}, "both"),
         ({"shards": (3, 4), "streams": 1}, "shards hold 7 samples and the data set 100"),
-        (
-            {"shards": (50, 50), "streams": 1, "whole_shards": True, "world_size": 3},
-            "2 shards are to be shared by 3 ranks",
-        ),
-        ({"shards": (50, 50), "whole_shards": True}, "random order"),
     ],
 )
 def test_numbers_that_contradict_each_other_are_refused(fields, message):

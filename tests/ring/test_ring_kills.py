@@ -204,7 +204,7 @@ def test_a_killed_filler_is_told_and_its_successor_goes_on(programs, where, tmp_
     assert trainer.wait() == 0
     assert filler.wait() == 0
     check(lines(log), 30)
-    assert "is gone; waiting up to 60 s for a new one" in trainer.summary()
+    assert "is gone; waiting up to 300 s for a new one" in trainer.summary()
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in orphans))
 
 

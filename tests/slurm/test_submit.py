@@ -108,16 +108,6 @@ class TestRefusals:
         (checkout / "slurm/sites/here.my.env").write_text("SITE_CPU_OPTIONS='--comment=\"two'\n")
         assert "SITE_CPU_OPTIONS of site here" in refusal(checkout, "here", "03_pack_arrow")
 
-    def test_fewer_shards_than_ranks_are_told_with_the_numbers(self, checkout, tmp_path):
-        shards = tmp_path / "train.tars"
-        shards.mkdir()
-        for number in range(3):
-            (shards / f"{number}.tar").touch()
-        words = [str(shards), str(tmp_path / "seen"), "--order", "stream", "--whole-shards"]
-        assert "3 shards and the job 4 ranks" in refusal(checkout, "here", "10_read", words)
-        assert jobs.plan(checkout, "here", "10_read", words, ["--nodes=1"])
-        assert jobs.plan(checkout, "here", "10_read", words[:-1])
-
     def test_a_work_folder_that_depends_on_where_one_stands_is_refused(self, checkout):
         (checkout / "slurm/sites/here.my.env").write_text("COURSE_WORK=work\n")
         assert "is no whole path" in refusal(checkout, "here", "02_manifest")

@@ -163,7 +163,7 @@ def _loader(case: Ours, config: LoadBenchConfig) -> Loader:
         world_size=1,
     )
     loader = make_loader(_maker(case, config), settings)
-    loader.schedule.start_at(0, _last_batches(loader.plan.length(0), case.workers))
+    loader.schedule.start_at(0, _last_batches(loader.plan.length(), case.workers))
     return loader
 
 
@@ -180,7 +180,7 @@ def _ring(case: Ours, config: LoadBenchConfig) -> RingLoader:
     plan = EpochPlan(case.samples, config.batch, config.seed)
     settings = RingConfig(slots=case.workers * config.prefetch + 1, producers=case.workers, epochs=2)
     loader = open_ring(_maker(case, config), plan, settings)
-    loader.schedule.start_at(0, _last_batches(plan.length(0), case.workers))
+    loader.schedule.start_at(0, _last_batches(plan.length(), case.workers))
     return loader
 
 
