@@ -1,7 +1,7 @@
 """Batches for training: every sample exactly once an epoch, over all ranks and workers.
 
     plan        which samples a rank reads, in which order: arithmetic
-    batches     what a batch is; makers: images, captions, bytes; faults: what cannot be read
+    batches     what a batch is; makers: images, bytes; faults: what cannot be read
     dataset     any sample by its number; stream: long runs from shard to shard
     loader      `make_loader`: a DataLoader of processes, threads, or neither
     killed      why a worker died, in a sentence
@@ -16,65 +16,35 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from smallfiles.loading.batches import Batch, BatchMaker
-    from smallfiles.loading.config import LoaderConfig
-    from smallfiles.loading.dataset import SampleDataset
-    from smallfiles.loading.faults import BadSampleError
-    from smallfiles.loading.killed import WorkerDiedError
-    from smallfiles.loading.loader import Loader, make_loader
-    from smallfiles.loading.makers import CaptionBatches, ImageBatches, RawBatches
-    from smallfiles.loading.packets import LoadedBatch, to_tensors
-    from smallfiles.loading.plan import EpochPlan
-    from smallfiles.loading.stream import StreamDataset
-
-__all__ = [
-    "BadSampleError",
-    "Batch",
-    "BatchMaker",
-    "CaptionBatches",
-    "EpochPlan",
-    "ImageBatches",
-    "LoadedBatch",
-    "Loader",
-    "LoaderConfig",
-    "RawBatches",
-    "SampleDataset",
-    "StreamDataset",
-    "WorkerDiedError",
-    "make_loader",
-    "to_tensors",
-]
+    from smallfiles.loading.batches import Batch as Batch
+    from smallfiles.loading.batches import BatchMaker as BatchMaker
+    from smallfiles.loading.config import LoaderConfig as LoaderConfig
+    from smallfiles.loading.dataset import SampleDataset as SampleDataset
+    from smallfiles.loading.faults import BadSampleError as BadSampleError
+    from smallfiles.loading.killed import WorkerDiedError as WorkerDiedError
+    from smallfiles.loading.loader import Loader as Loader
+    from smallfiles.loading.loader import make_loader as make_loader
+    from smallfiles.loading.makers import ImageBatches as ImageBatches
+    from smallfiles.loading.packets import LoadedBatch as LoadedBatch
+    from smallfiles.loading.plan import EpochPlan as EpochPlan
 
 _HOMES = {
-    "batches": (
-        "Batch",
-        "BatchMaker",
-    ),
-    "config": ("LoaderConfig",),
-    "dataset": ("SampleDataset",),
-    "faults": ("BadSampleError",),
-    "killed": ("WorkerDiedError",),
-    "loader": (
-        "Loader",
-        "make_loader",
-    ),
-    "makers": (
-        "CaptionBatches",
-        "ImageBatches",
-        "RawBatches",
-    ),
-    "packets": (
-        "LoadedBatch",
-        "to_tensors",
-    ),
-    "plan": ("EpochPlan",),
-    "stream": ("StreamDataset",),
+    "BadSampleError": "faults",
+    "Batch": "batches",
+    "BatchMaker": "batches",
+    "EpochPlan": "plan",
+    "ImageBatches": "makers",
+    "LoadedBatch": "packets",
+    "Loader": "loader",
+    "LoaderConfig": "config",
+    "SampleDataset": "dataset",
+    "WorkerDiedError": "killed",
+    "make_loader": "loader",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import PyTorch when something is loaded, not when a command line lists its flags."""
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"smallfiles.loading.{module}"), name)
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"smallfiles.loading.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -125,21 +125,11 @@ class SampleDataset(Dataset[Item]):
     """Random access to the samples of a packed file, as tensors.
 
     Args:
-        source: A packed file, its reader, or a `BatchMaker`.
-        transform: Makes an image of encoded bytes; None gives the bytes.
-        seed: Of all augmentation.
-        on_error: What to do about a sample that cannot be read or decoded.
+        maker: Makes batches of them.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        transform: Transform | None = None,
-        *,
-        seed: int = 0,
-        on_error: OnError = "stop",
-    ) -> None:
-        self.maker = maker_of(source, transform, seed=seed, on_error=on_error)
+    def __init__(self, maker: BatchMaker) -> None:
+        self.maker = maker
 
     @property
     def reader(self) -> Reader:

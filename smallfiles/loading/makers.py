@@ -1,29 +1,25 @@
-"""Batches of images, of images with captions, and of encoded bytes.
+"""Batches of images with labels, and of encoded bytes.
 
 The bytes of a batch are fetched in one call, in the order in which they lie, and each image is decoded
-straight into its place.
-
-The trap: captions differ in length, so a batch that is as wide as its longest caption has another shape
-each time, and no ring of equal slots could hold it. Here the width is fixed. Notebook 08 teaches it.
+straight into its place. The trap: a batch whose shape depends on its samples could lie in no slot of a
+ring; so images have one size, and of encoded bytes the layout tells the most. Notebook 08 teaches it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from smallfiles.captions import END, PAD, Vocabulary
 from smallfiles.errors import UsageError
 from smallfiles.loading.batches import Array, Batch, Indices, Layout, OnError, SampleRngs, allocate
 from smallfiles.loading.faults import fetch, fill
-from smallfiles.samples import Buffer, Reader, TargetKind
+from smallfiles.samples import Buffer, Reader
 
 _INT64: np.dtype[Any] = np.dtype(np.int64)
 _UINT8: np.dtype[Any] = np.dtype(np.uint8)
-_PLURAL: dict[TargetKind, str] = {"label": "labels", "captions": "captions"}
 
 
 class Transform(Protocol):
@@ -60,7 +56,12 @@ class ImageBatches:
     fixed = True
 
     def __post_init__(self) -> None:
-        _demand(self.reader, "label")
+        if self.reader.target_kind != "label":
+            raise UsageError(
+                f"{self.reader.path} holds captions",
+                expected="labels",
+                next_step="Read it with CaptionDataset of smallfiles.captions",
+            )
 
     def layout(self, count: int) -> Layout:
         """See `BatchMaker`."""
@@ -81,81 +82,6 @@ class ImageBatches:
 
 
 @dataclass(frozen=True)
-class CaptionBatches:
-    """Images and captions as numbers of words, `PAD` behind the last.
-
-    `tokens` is int64 [B, words] and `lengths` [B] for one caption an image, [B, captions, words] and
-    [B, captions] for all; `image` as in `ImageBatches` where there is a transform; `index` [B].
-
-    Args:
-        reader: A packed set with captions.
-        vocabulary: Numbers of words.
-        transform: Makes an image of encoded bytes; None leaves images out.
-        seed: Of all augmentation, and of the choice of captions.
-        pick: `one` at random, another in each epoch, or `all`.
-        captions: How many there are at most with `all`; those that an image lacks are of length 0.
-        words: Width; longer captions are cut, and still end with `END`.
-        on_error: What to do about a sample that cannot be read or decoded.
-    """
-
-    reader: Reader
-    vocabulary: Vocabulary
-    transform: Transform | None = None
-    seed: int = 0
-    pick: Literal["one", "all"] = "one"
-    captions: int = 5
-    words: int = 64
-    on_error: OnError = "stop"
-
-    fixed = True
-
-    def __post_init__(self) -> None:
-        _demand(self.reader, "captions")
-        if self.pick not in ("one", "all") or self.captions < 1 or self.words < 2:
-            raise UsageError(
-                f"pick={self.pick!r}, captions={self.captions} and words={self.words} are asked for",
-                expected="pick one or all, 1 or more captions, and 2 or more words",
-                next_step="Start with CaptionBatches(reader, vocabulary)",
-            )
-
-    def layout(self, count: int) -> Layout:
-        """See `BatchMaker`."""
-        shape = (count,) if self.pick == "one" else (count, self.captions)
-        found: Layout = {"tokens": ((*shape, self.words), _INT64), "lengths": (shape, _INT64)}
-        if self.transform is not None:
-            found["image"] = (count, *self.transform.shape), np.dtype(self.transform.dtype)
-        return found | {"index": ((count,), _INT64)}
-
-    def make(self, indices: Indices, epoch: int, out: Mapping[str, Array] | None = None) -> Batch:
-        """See `BatchMaker`."""
-        arrays = _lead(self.layout(len(indices)), out)
-        rngs = SampleRngs(self.seed, epoch)
-        tokens, lengths = arrays["tokens"], arrays["lengths"]
-
-        def put(place: int, index: int, data: Buffer) -> None:
-            rng = rngs.at(index)
-            chosen = self._chosen(index, rng)
-            rows, ends = tokens[place].reshape(-1, self.words), lengths[place : place + 1].reshape(-1)
-            rows[:], ends[:] = PAD, 0
-            for row, caption in enumerate(chosen):
-                numbers = self.vocabulary.encode(caption)
-                if len(numbers) > self.words:
-                    numbers = [*numbers[: self.words - 1], END]
-                rows[row, : len(numbers)], ends[row] = numbers, len(numbers)
-            if self.transform is not None:
-                self.transform.into(data, rng, arrays["image"][place])
-
-        return fill(self.reader, indices, epoch, arrays, put, self.on_error)
-
-    def _chosen(self, index: int, rng: np.random.Generator) -> list[str]:
-        target = self.reader.target(index)
-        texts = target if isinstance(target, list) else []
-        if self.pick == "all":
-            return texts[: self.captions]
-        return [texts[int(rng.integers(len(texts)))]] if texts else []
-
-
-@dataclass(frozen=True)
 class RawBatches:
     """The encoded bytes one after the other: sample i is `data[offsets[i]:offsets[i + 1]]`.
 
@@ -165,21 +91,17 @@ class RawBatches:
         reader: A packed set.
         seed: Not used; all makers have one.
         on_error: What to do about a sample that cannot be read.
-        largest_bytes: The largest sample, for `layout`; None looks it up.
     """
 
     reader: Reader
     seed: int = 0
     on_error: OnError = "stop"
-    largest_bytes: int | None = None
 
     fixed = False
 
     def layout(self, count: int) -> Layout:
         """The most that `count` samples may take; see `BatchMaker`."""
-        largest = self.largest_bytes
-        if largest is None:
-            largest = max((self.reader.size(index) for index in range(len(self.reader))), default=0)
+        largest = max((self.reader.size(index) for index in range(len(self.reader))), default=0)
         return self._layout(count, count * largest)
 
     def make(self, indices: Indices, epoch: int, out: Mapping[str, Array] | None = None) -> Batch:
@@ -201,15 +123,6 @@ class RawBatches:
         if self.reader.target_kind == "label":
             found["target"] = (count,), _INT64
         return found | {"index": ((count,), _INT64)}
-
-
-def _demand(reader: Reader, kind: TargetKind) -> None:
-    if reader.target_kind != kind:
-        raise UsageError(
-            f"{reader.path} holds {_PLURAL[reader.target_kind]}",
-            expected=_PLURAL[kind],
-            next_step="Use ImageBatches for labels and CaptionBatches for captions",
-        )
 
 
 def _lead(layout: Layout, out: Mapping[str, Array] | None) -> dict[str, Array]:

@@ -25,10 +25,9 @@ from smallfiles.ring.report import RingStatus, status
 
 if TYPE_CHECKING:
     from smallfiles.ring.link import RingWarning
-    from smallfiles.ring.loader import FillSample, RingLoader, attach, open_ring
+    from smallfiles.ring.loader import RingLoader, attach, open_ring
 
 __all__ = [
-    "FillSample",
     "Filler",
     "RingConfig",
     "RingError",

@@ -132,7 +132,6 @@ class Filler:
             while not (self._stopping or self._book.finished):
                 self._pool.hand_out()
                 self._trainers.pass_on()
-                self._memory.counters[0] = self._book.ready
                 for key, _ in self._selector.select():
                     key.data()
             if self._book.finished:

@@ -51,11 +51,6 @@ class Link:
         self.next = self._attach(None, wait_s)
         self._holds = False
 
-    @property
-    def fill_level(self) -> int:
-        """Batches that are ready at this moment, the one in training included."""
-        return int(self.memory.counters[0])
-
     def go_to(self, position: Position) -> None:
         """Have `position` delivered next."""
         if position == self.next and not self._holds:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -37,29 +36,9 @@ from smallfiles.ring.filler import Filler
 from smallfiles.ring.folder import RingFiles, ring_name
 from smallfiles.ring.link import Link, RingWarning
 
-__all__ = ["FillSample", "RingLoader", "RingWarning", "attach", "open_ring"]
+__all__ = ["RingLoader", "RingWarning", "attach", "open_ring"]
 
 _WAIT_S = 300.0
-_HISTORY = 1 << 16
-
-
-@dataclass(frozen=True)
-class FillSample:
-    """The ring at the moment when training asked for a batch.
-
-    Args:
-        seconds: Since the loader was made.
-        epoch: Of the batch asked for.
-        batch: Its number in the epoch.
-        ready: How many batches were ready.
-        waited_s: How long it took to get this one.
-    """
-
-    seconds: float
-    epoch: int
-    batch: int
-    ready: int
-    waited_s: float
 
 
 class OwnFiller:
@@ -121,8 +100,6 @@ class RingLoader:
         self.schedule.start_at(*link.next)
         self.faults: list[Fault] = []
         self.fault_count = 0
-        self._began = perf_counter()
-        self._history: deque[FillSample] = deque(maxlen=_HISTORY)
         self._end = weakref.finalize(self, _end, os.getpid(), link, own)
 
     def __len__(self) -> int:
@@ -137,11 +114,6 @@ class RingLoader:
     def plan(self) -> EpochPlan:
         """What each epoch is."""
         return self._link.order.plan
-
-    @property
-    def fill_history(self) -> list[FillSample]:
-        """One sample for each batch taken, the last 65,536."""
-        return list(self._history)
 
     def set_epoch(self, epoch: int) -> None:
         """The next pass is this epoch: from where training was if it was in this one, else from its start."""
@@ -176,10 +148,9 @@ class RingLoader:
         self.schedule.at = epoch, start
         for number in range(start, order.length):
             self._check_open()
-            began, ready = perf_counter(), self._link.fill_level
+            began = perf_counter()
             taken = self._link.take()
             waited_s = perf_counter() - began
-            self._history.append(FillSample(began - self._began, epoch, number, ready, waited_s))
             self.schedule.at = epoch, number + 1
             yield self._tensors(taken)
             self._link.done(waited_s, order.after(taken.position))

@@ -74,23 +74,19 @@ class Memory:
         fd: The file; this object owns it.
         slots: How many there are.
         one_bytes: Bytes of each.
-
-    Attributes:
-        counters: Numbers that the filler writes and anybody reads; the first is the fill level.
     """
 
     def __init__(self, fd: int, slots: int, one_bytes: int) -> None:
         self.fd, self.slots, self.one_bytes = fd, slots, one_bytes
         try:
-            if os.fstat(fd).st_size != _total_bytes(slots, one_bytes):
+            if os.fstat(fd).st_size != slots * one_bytes:
                 raise ResourceError(
                     f"the ring's memory has {os.fstat(fd).st_size:,} bytes",
                     expected=f"{slots} slots of {one_bytes:,} bytes",
                     next_step="Start the filler and the trainer from the same version of this package",
                 )
             # The mapping lives until the last array made of it is gone; nothing unmaps it by hand.
-            self._bytes: Block = np.frombuffer(mmap.mmap(fd, _total_bytes(slots, one_bytes)), np.uint8)
-            self.counters: npt.NDArray[np.int64] = self._bytes[slots * one_bytes :].view(np.int64)
+            self._bytes: Block = np.frombuffer(mmap.mmap(fd, slots * one_bytes), np.uint8)
         except BaseException:
             os.close(fd)
             raise
@@ -105,7 +101,7 @@ class Memory:
         fd, name = tempfile.mkstemp(dir=folder)
         Path(name).unlink()
         try:
-            os.posix_fallocate(fd, 0, _total_bytes(slots, one_bytes))
+            os.posix_fallocate(fd, 0, slots * one_bytes)
         except OSError as error:
             os.close(fd)
             raise ResourceError(
@@ -125,12 +121,8 @@ class Memory:
 
     def close(self) -> None:
         """Give the memory back; arrays that were made of it stay valid, and keep it until they are gone."""
-        self._bytes, self.counters = np.empty(0, np.uint8), np.zeros(1, np.int64)
+        self._bytes = np.empty(0, np.uint8)
         if self.fd >= 0:
             with contextlib.suppress(OSError):
                 os.close(self.fd)
         self.fd = -1
-
-
-def _total_bytes(slots: int, one_bytes: int) -> int:
-    return slots * one_bytes + PAGE_BYTES  # the last page holds the counters

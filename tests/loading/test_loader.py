@@ -10,16 +10,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from smallfiles import formats
-from smallfiles.captions import Vocabulary
 from smallfiles.errors import UsageError
-from smallfiles.loading import (
-    BadSampleError,
-    CaptionBatches,
-    LoaderConfig,
-    RawBatches,
-    SampleDataset,
-    make_loader,
-)
+from smallfiles.loading import BadSampleError, LoaderConfig, SampleDataset, make_loader
+from smallfiles.loading.dataset import maker_of
+from smallfiles.loading.makers import RawBatches
 
 COUNT = 101
 METHODS = multiprocessing.get_all_start_methods()
@@ -199,20 +193,14 @@ def test_raw_and_caption_batches_travel_too(tmp_path, path, config):
         offsets = batch["offsets"].tolist()
         for row, index in enumerate(batch["index"].tolist()):
             assert bytes(batch["data"][offsets[row] : offsets[row + 1]].numpy()) == bytes(reader.read(index))
-    told = formats.open(sets.write(sets.stub_samples(30, captions=True), tmp_path / "c.arrow"))
-    words = Vocabulary.build(text for index in range(30) for text in told.target(index))
-    captions = make_loader(CaptionBatches(told, words, sets.Stub(), pick="all", words=9), config)
-    [batch] = list(captions)
-    assert batch["tokens"].shape == (30, 5, 9)
-    assert batch["image"].shape == (30, 3, 8, 8)
 
 
 def test_a_plain_dataloader_takes_the_data_set(path):
-    plain = DataLoader(SampleDataset(path, sets.Stub()), batch_size=8, num_workers=2)
+    plain = DataLoader(SampleDataset(maker_of(path, sets.Stub())), batch_size=8, num_workers=2)
     batches = list(plain)
     assert sets.flat(sets.numbers(batches)) == list(range(COUNT))
     assert batches[0]["image"].shape == (8, 3, 8, 8)
-    raw = DataLoader(SampleDataset(path), batch_size=None)
+    raw = DataLoader(SampleDataset(maker_of(path)), batch_size=None)
     reader = formats.open(path)
     for index, item in enumerate(raw):
         assert bytes(item["data"].numpy()) == bytes(reader.read(index))
@@ -220,7 +208,7 @@ def test_a_plain_dataloader_takes_the_data_set(path):
 
 
 def test_a_data_set_counts_from_the_end_and_refuses_numbers_outside(path):
-    dataset = SampleDataset(path, sets.Stub())
+    dataset = SampleDataset(maker_of(path, sets.Stub()))
     assert dataset[-1]["index"] == COUNT - 1
     assert len(dataset) == COUNT
     with pytest.raises(IndexError):

@@ -11,12 +11,11 @@ import PIL.Image
 import pytest
 
 from smallfiles import formats
-from smallfiles.captions import END, START, Vocabulary
 from smallfiles.errors import ReaderClosedError, UsageError
 from smallfiles.images import CentreCrop
 from smallfiles.loading.batches import SampleRngs, allocate, nbytes
 from smallfiles.loading.faults import BadSampleError
-from smallfiles.loading.makers import CaptionBatches, ImageBatches, RawBatches
+from smallfiles.loading.makers import ImageBatches, RawBatches
 from smallfiles.samples import Sample, Schema
 
 BAD = (3, 11, 12)
@@ -36,10 +35,6 @@ def torn(tmp_path_factory):
 def captioned(tmp_path_factory):
     samples = sets.stub_samples(30, captions=True)
     return formats.open(sets.write(samples, tmp_path_factory.mktemp("told") / "x.arrow"))
-
-
-def vocabulary(reader) -> Vocabulary:
-    return Vocabulary.build(text for index in range(len(reader)) for text in reader.target(index))
 
 
 def test_a_generator_is_the_same_whatever_was_drawn_before():
@@ -202,45 +197,13 @@ def test_raw_batches_hold_the_bytes_one_after_the_other(good):
     assert out["data"].size == 4 * max(good.size(index) for index in range(40))
 
 
-def test_one_caption_is_chosen_anew_in_each_epoch(captioned):
-    words = vocabulary(captioned)
-    maker = CaptionBatches(captioned, words, words=12)
-    texts = {words.decode(maker.make([5], epoch).arrays["tokens"][0].tolist()) for epoch in range(30)}
-    assert texts == {f"a dog number 5 says {n}" for n in range(5)}
-
-
-def test_all_captions_come_padded_and_the_missing_ones_are_of_length_0(captioned):
-    words = vocabulary(captioned)
-    batch = CaptionBatches(captioned, words, sets.Stub(), pick="all", words=12).make([5, 2, 6], 0)
-    assert batch.arrays["tokens"].shape == (3, 5, 12)
-    assert (batch.arrays["lengths"] > 0).sum(axis=1).tolist() == [5, 2, 0]
-    assert words.decode(batch.arrays["tokens"][1, 1].tolist()) == "a dog number 2 says 1"
-    assert batch.arrays["image"][:, 0, 0, 2].tolist() == [5, 2, 6]
-    assert not batch.arrays["tokens"][2].any()
-
-
-def test_a_long_caption_is_cut_and_still_ends(captioned):
-    row = CaptionBatches(captioned, vocabulary(captioned), words=4).make([5], 0).arrays["tokens"][0]
-    assert row[0] == START
-    assert row[3] == END
-
-
-def test_makers_refuse_the_other_kind_of_set(good, captioned):
-    with pytest.raises(UsageError, match="holds labels; expected captions"):
-        CaptionBatches(good, vocabulary(captioned))
-    with pytest.raises(UsageError, match="holds captions; expected labels"):
+def test_a_set_with_captions_is_refused_with_what_reads_it(captioned):
+    with pytest.raises(UsageError, match=r"holds captions; expected labels.*CaptionDataset"):
         ImageBatches(captioned, sets.Stub())
-    with pytest.raises(UsageError, match="words=1"):
-        CaptionBatches(captioned, vocabulary(captioned), words=1)
 
 
-def test_makers_can_be_pickled(good, captioned):
-    makers = (
-        ImageBatches(good, sets.Stub(), 5),
-        CaptionBatches(captioned, vocabulary(captioned)),
-        RawBatches(good),
-    )
-    for maker in makers:
+def test_makers_can_be_pickled(good):
+    for maker in (ImageBatches(good, sets.Stub(), 5), RawBatches(good)):
         again = pickle.loads(pickle.dumps(maker))
         for name, array in again.make([3, 5], 1).arrays.items():
             assert (array == maker.make([3, 5], 1).arrays[name]).all()

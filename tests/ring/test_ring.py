@@ -27,7 +27,6 @@ def test_all_epochs_are_those_of_the_plan(maker, plan, config, same):
                 same(batch, maker, plan, epoch, number)
                 count += 1
             assert count == 7
-    assert len(loader.fill_history) == 21
 
 
 def test_it_gives_what_a_data_loader_gives(where):
@@ -212,9 +211,6 @@ def test_progress_of_both_sides_can_be_asked_for(maker, plan, config, where):
         assert (now.filler_epoch, now.filler_batch, now.made, now.ready) == (1, 0, 7, 5)
         assert (now.pid, now.trainer_pid, now.producers, now.restarts) == (os.getpid(), os.getpid(), 2, 0)
         assert "full, 5 of 5 slots ready" in now.sentence()
-        history = loader.fill_history
-        assert [(sample.epoch, sample.batch) for sample in history] == [(0, 0), (0, 1), (0, 2)]
-        assert all(0 <= sample.ready <= 5 and sample.waited_s >= 0 for sample in history)
         batches.close()
     with pytest.raises(UsageError, match="no ring called train"):
         ring.status("train", where)
