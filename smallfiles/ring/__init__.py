@@ -15,39 +15,43 @@ helps. The trap: it is memory of the job. Notebook 08 teaches it.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from smallfiles.ring.channel import RingError
-from smallfiles.ring.config import RingConfig
-from smallfiles.ring.filler import Filler
-from smallfiles.ring.folder import lives, names, remove_leftover, ring_name
-from smallfiles.ring.report import RingStatus, status
-
 if TYPE_CHECKING:
-    from smallfiles.ring.link import RingWarning
-    from smallfiles.ring.loader import RingLoader, attach, open_ring
+    from smallfiles.ring.channel import RingError as RingError
+    from smallfiles.ring.config import RingConfig as RingConfig
+    from smallfiles.ring.filler import Filler as Filler
+    from smallfiles.ring.folder import lives as lives
+    from smallfiles.ring.folder import names as names
+    from smallfiles.ring.folder import remove_leftover as remove_leftover
+    from smallfiles.ring.folder import ring_name as ring_name
+    from smallfiles.ring.link import RingWarning as RingWarning
+    from smallfiles.ring.loader import RingLoader as RingLoader
+    from smallfiles.ring.loader import attach as attach
+    from smallfiles.ring.loader import open_ring as open_ring
+    from smallfiles.ring.report import RingStatus as RingStatus
+    from smallfiles.ring.report import status as status
 
-__all__ = [
-    "Filler",
-    "RingConfig",
-    "RingError",
-    "RingLoader",
-    "RingStatus",
-    "RingWarning",
-    "attach",
-    "lives",
-    "names",
-    "open_ring",
-    "remove_leftover",
-    "ring_name",
-    "status",
-]
+_HOMES = {
+    "Filler": "filler",
+    "RingConfig": "config",
+    "RingError": "channel",
+    "RingLoader": "loader",
+    "RingStatus": "report",
+    "RingWarning": "link",
+    "attach": "loader",
+    "lives": "folder",
+    "names": "folder",
+    "open_ring": "loader",
+    "remove_leftover": "folder",
+    "ring_name": "folder",
+    "status": "report",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import PyTorch for a trainer only; a producer, or `ring status`, does without."""
-    if name in __all__:
-        from smallfiles.ring import loader
-
-        return getattr(loader, name)
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"smallfiles.ring.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

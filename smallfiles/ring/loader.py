@@ -34,9 +34,7 @@ from smallfiles.ring.channel import RingError
 from smallfiles.ring.config import RingConfig
 from smallfiles.ring.filler import Filler
 from smallfiles.ring.folder import RingFiles, ring_name
-from smallfiles.ring.link import Link, RingWarning
-
-__all__ = ["RingLoader", "RingWarning", "attach", "open_ring"]
+from smallfiles.ring.link import Link
 
 _WAIT_S = 300.0
 
