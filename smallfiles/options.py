@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 from smallfiles.errors import UsageError
 
 _Config = TypeVar("_Config")
+_METAVARS = {int: "N", float: "X", Path: "PATH"}
 
 
 def option(
@@ -34,23 +35,32 @@ def option(
     *,
     flag: str = "",
     least: float | None = None,
+    most: float | None = None,
     metavar: str = "",
     many: bool = False,
+    both: bool = False,
+    scale: float = 0.0,
+    parse: Callable[[str], Any] | None = None,
+    show: Callable[[Any], str] = str,
 ) -> Any:
     """A field that is a flag too.
 
     Args:
         default: Of the field and the flag.
         help: What it is, for the help of the flag.
-        flag: Its name, where that is not the field's.
+        flag: Its name, where that is not the field's (for a field that is true by default: with `no-`).
         least: The smallest number that makes sense.
+        most: The largest number that makes sense.
         metavar: What its value is called in the help.
         many: The flag may be repeated, each time with one value; else values stand behind commas.
+        both: There is a flag for yes and one for no.
+        scale: What a number on the command line is multiplied with.
+        parse: Reads a value from the command line, where its type does not do.
+        show: The way back.
     """
-    return dataclasses.field(
-        default=default,
-        metadata={"help": help, "flag": flag, "least": least, "metavar": metavar, "many": many},
-    )
+    more: dict[str, Any] = {"help": help, "flag": flag, "least": least, "most": most, "metavar": metavar}
+    more |= {"many": many, "both": both, "scale": scale, "parse": parse, "show": show}
+    return dataclasses.field(default=default, metadata=more)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,18 +79,66 @@ class _Option:
         """The values to choose from; none where all are allowed."""
         return typing.get_args(self.kind) if typing.get_origin(self.kind) is typing.Literal else ()
 
+    def shown(self, value: Any) -> str:
+        """A value as it is typed."""
+        if self.more["scale"]:
+            return f"{value / self.more['scale']:g}"
+        return ",".join(map(str, value)) if self.several else str(self.more["show"](value))
 
-def _options(config: Any) -> Iterator[_Option]:
+    def words(self, value: Any) -> list[str]:
+        """The flag with a value."""
+        if self.kind is bool:
+            return [self.flag if value or not self.more["both"] else f"--no-{self.flag[2:]}"]
+        if self.more["many"]:
+            return [word for one in value for word in (self.flag, str(one))]
+        return [self.flag, self.shown(value)]
+
+    def settings(self) -> dict[str, Any]:
+        """What argparse must know; a flag that is not given leaves no trace, so that `given` can tell."""
+        help = self.more["help"]
+        if self.default not in (None, False, True, "") and not self.more["many"]:
+            help += f" (default: {self.shown(self.default)})"
+        found: dict[str, Any] = {"dest": self.name, "default": argparse.SUPPRESS, "help": help}
+        metavar = self.more["metavar"]
+        if self.kind is bool:
+            negative = "store_false" if self.default else "store_true"
+            return found | {"action": argparse.BooleanOptionalAction if self.more["both"] else negative}
+        if self.more["many"]:
+            return found | {"action": "append", "metavar": metavar}
+        if self.several:
+            return found | {"type": self._several, "metavar": metavar or ",".join(map(str, self.allowed))}
+        if self.allowed:
+            return found | {"choices": self.allowed}
+        kind = self.more["parse"] or (self._scaled if self.more["scale"] else self.kind)
+        return found | {"type": kind, "metavar": metavar or _METAVARS.get(self.kind, "NAME")}
+
+    def _several(self, text: str) -> tuple[Any, ...]:
+        parts = list(map(str, self.allowed)) if text == "both" and self.allowed else text.split(",")
+        return tuple(parts if self.allowed else map(self._number, parts))
+
+    def _scaled(self, text: str) -> float:
+        return float(self._number(text)) * float(self.more["scale"])
+
+    def _number(self, text: str) -> Any:
+        try:
+            return self.kind(text)
+        except ValueError:
+            told = "numbers, such as 2 or 1,2,4" if self.several else "a number, such as 2"
+            raise argparse.ArgumentTypeError(f"{text!r}; expected {told}") from None
+
+
+def _options(config: Any, names: Sequence[str] = ()) -> Iterator[_Option]:
     hints = typing.get_type_hints(config if isinstance(config, type) else type(config))
     for field in dataclasses.fields(config):
-        if "help" in field.metadata:
+        if "help" in field.metadata and (not names or field.name in names):
             kind = hints[field.name]
             if typing.get_origin(kind) in (types.UnionType, typing.Union):
                 kind = next(each for each in typing.get_args(kind) if each is not type(None))
-            several = typing.get_origin(kind) is tuple
+            several = typing.get_origin(kind) is tuple and field.metadata["parse"] is None
             kind = typing.get_args(kind)[0] if several else kind
-            name = field.metadata["flag"] or field.name.replace("_", "-")
-            flag = f"--no-{name}" if kind is bool and field.default else f"--{name}"
+            negative = kind is bool and field.default is True and not field.metadata["both"]
+            plain = ("no-" if negative else "") + field.name.replace("_", "-")
+            flag = f"--{field.metadata['flag'] or plain}"
             yield _Option(field.name, flag, kind, several, field.default, field.metadata)
 
 
@@ -93,20 +151,19 @@ def check(config: Any) -> None:
     for each in _options(config):
         value = getattr(config, each.name)
         values = value if each.several else () if value is None else (value,)
+        least, most = each.more["least"], each.more["most"]
         if each.several and not each.more["many"] and (not values or len(set(values)) < len(values)):
-            raise _refusal(each, _shown(value) or "nothing", "one or more values, each once")
+            raise _refusal(each, value, "one or more values, each once")
         if each.allowed and not set(values) <= set(each.allowed):
-            raise _refusal(each, _shown(value), f"one of {', '.join(map(str, each.allowed))}")
-        if each.more["least"] is not None and min(values, default=each.more["least"]) < each.more["least"]:
-            raise _refusal(each, _shown(value), f"{each.more['least']} or more")
+            raise _refusal(each, value, f"one of {', '.join(map(str, each.allowed))}")
+        low = least is not None and not all(one >= least for one in values)  # which NaN is not
+        if low or (most is not None and not all(one <= most for one in values)):
+            raise _refusal(each, value, f"{least} or more" if most is None else f"{least} to {most}")
 
 
-def _refusal(each: _Option, got: str, expected: str) -> UsageError:
-    return UsageError(f"{each.flag} is {got}", expected=expected, next_step="Choose another value")
-
-
-def _shown(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+def _refusal(each: _Option, value: Any, expected: str) -> UsageError:
+    got = f"{each.flag} is {each.shown(value) or 'nothing'}"
+    return UsageError(got, expected=expected, next_step="Choose another value")
 
 
 def add_flags(
@@ -119,45 +176,31 @@ def add_flags(
         config: A dataclass with options.
         names: Only of these fields; none given means all.
     """
-    for each in _options(config):
-        if names and each.name not in names:
-            continue
-        how: dict[str, Any] = {"dest": each.name, "help": each.more["help"], "default": each.default}
-        if each.kind is bool:
-            how["action"] = "store_false" if each.default else "store_true"
-        elif each.more["many"]:
-            how |= {"action": "append", "default": [], "metavar": each.more["metavar"]}
-        elif each.several:
-            how |= {"type": _several(each), "default": _shown(each.default)}
-            how["metavar"] = each.more["metavar"] or ",".join(map(str, each.allowed))
-        elif each.allowed:
-            how["choices"] = each.allowed
-        else:
-            how |= {"type": each.kind, "metavar": each.more["metavar"] or _METAVARS.get(each.kind, "NAME")}
-        parser.add_argument(each.flag, **how)
+    for each in _options(config, names):
+        parser.add_argument(each.flag, **each.settings())
 
 
-_METAVARS = {int: "N", float: "X", Path: "PATH"}
+def given(config: type[Any], arguments: argparse.Namespace) -> list[str]:
+    """The fields that a command line names, also those that it sets to their defaults."""
+    return [each.name for each in _options(config) if each.name in arguments]
 
 
-def _several(each: _Option) -> Callable[[str], tuple[Any, ...]]:
-    def parse(text: str) -> tuple[Any, ...]:
-        words = list(map(str, each.allowed)) if text == "both" and each.allowed else text.split(",")
-        try:
-            values = tuple(words if each.allowed else map(each.kind, words))
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r}; expected numbers, such as 2 or 1,2,4") from None
-        return values
+def from_args(config: type[_Config], arguments: argparse.Namespace, **more: Any) -> _Config:
+    """The configuration that a parsed command line means; fields that it does not name keep their defaults.
 
-    return parse
+    Args:
+        config: A dataclass with options.
+        arguments: What a parser with `add_flags` has read.
+        more: Further fields.
+    """
+    read = {name: getattr(arguments, name) for name in given(config, arguments)}
+    lists = {name: tuple(value) for name, value in read.items() if isinstance(value, list)}
+    return config(**(read | lists | more))
 
 
-def from_args(config: type[_Config], arguments: argparse.Namespace) -> _Config:
-    """The configuration that a parsed command line means; fields without a flag keep their defaults."""
-    read = {each.name: getattr(arguments, each.name) for each in _options(config) if each.name in arguments}
-    return config(
-        **{name: tuple(value) if isinstance(value, list) else value for name, value in read.items()}
-    )
+def flag_of(config: type[Any], name: str) -> str:
+    """The flag of a field."""
+    return next(each.flag for each in _options(config, (name,)))
 
 
 def words(config: Any, names: Sequence[str] = ()) -> list[str]:
@@ -168,14 +211,7 @@ def words(config: Any, names: Sequence[str] = ()) -> list[str]:
         names: Only of these fields; none given means all.
     """
     found: list[str] = []
-    for each in _options(config):
+    for each in _options(config, names):
         value = getattr(config, each.name)
-        if value == each.default or (names and each.name not in names):
-            continue
-        if each.kind is bool:
-            found.append(each.flag)
-        elif each.more["many"]:
-            found += [word for one in value for word in (each.flag, str(one))]
-        else:
-            found += [each.flag, _shown(value)]
+        found += each.words(value) if value != each.default else []
     return found

@@ -464,30 +464,6 @@ def test_options_that_make_no_sense_are_refused_by_name(word):
         parse_options(Options, [word])
 
 
-# --- configurations print their command lines ---------------------------------------------------
-
-
-def pack_configs():
-    from smallfiles.formats import tar
-    from smallfiles.pack import PackConfig
-
-    first = next(iter(tar.Options.__dataclass_fields__.values()))
-    assert first
-    return [
-        PackConfig(),
-        PackConfig("tar", None, 8, "full", "skip", "decode", 5, (2, 7), False, False),
-        PackConfig(merge=True, verify="none"),
-    ]
-
-
-@pytest.mark.parametrize("config", pack_configs())
-def test_a_pack_configuration_parses_back(config):
-    from smallfiles.cli.pack import config_of
-
-    words = shlex.split(config.to_cli("data", "out dir/x.tars"))[1:]
-    assert config_of(build_parser().parse_args(words)) == config
-
-
 # --- the verbs --------------------------------------------------------------------------------
 
 

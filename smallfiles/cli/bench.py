@@ -141,7 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
     result = _measured(arguments, config)
     for note in result.notes:
         say(f"note: {note}")
-    _show(arguments, result, perf_counter() - began)  # before a full disk can keep it from us
+    _show(arguments, config, result, perf_counter() - began)  # before a full disk can keep it from us
     if not result.records:
         raise ResourceError(
             f"nothing could be measured: {result.failed[0].name}: {result.failed[0].why}",
@@ -194,13 +194,13 @@ def _measured(arguments: argparse.Namespace, config: Any) -> Result:
         return measure(found, config)
 
 
-def _show(arguments: argparse.Namespace, result: Result, seconds: float) -> None:
+def _show(arguments: argparse.Namespace, config: Any, result: Result, seconds: float) -> None:
     from smallfiles.measure.loading.advice import tables
     from smallfiles.measure.table import summary
 
     records = result.records
     if not arguments.json:
-        print((tables if arguments.what == "load" else summary)(records, arguments.reference, result.failed))
+        print((tables if arguments.what == "load" else summary)(records, config.reference, result.failed))
         return
     totals = {
         "samples": sum(record.samples * record.repeats for record in records),

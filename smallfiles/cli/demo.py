@@ -38,11 +38,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Go, show the table, say what to do next."""
     from smallfiles.demo.steps import run as run_demo
 
-    result = run_demo(options.from_args(DemoConfig, arguments), say)
+    config = options.from_args(DemoConfig, arguments)
+    result = run_demo(config, say)
     if arguments.json:
         print_json(_as_json(result))
     else:
-        _tell(result, arguments)
+        _tell(result, config)
     return 0
 
 
@@ -57,13 +58,13 @@ def _as_json(result: DemoResult) -> dict[str, Any]:
     }
 
 
-def _tell(result: DemoResult, arguments: argparse.Namespace) -> None:
+def _tell(result: DemoResult, config: DemoConfig) -> None:
     from smallfiles.demo.rows import LEGEND, as_text
 
     print(f"\n{as_text(result.rows)}\n")
-    about = f"{result.samples:,} samples, {bytes_text(result.bytes)}, {arguments.repeats} rounds. {LEGEND}"
+    about = f"{result.samples:,} samples, {bytes_text(result.bytes)}, {config.repeats} rounds. {LEGEND}"
     print("\n".join(textwrap.wrap(about, 104)))
     print(f"\nin {in_seconds(result.seconds)}; the page: {result.report}; the figure: {result.figure}")
-    if arguments.data is None:
+    if config.data is None:
         print("\nThe same with your own images, which are only read:")
         print("  smallfiles demo --data DIR")

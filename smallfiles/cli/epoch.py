@@ -11,7 +11,8 @@ from smallfiles.cli.arguments import Verbs, add_verb
 from smallfiles.cli.failures import FAILED
 from smallfiles.cli.output import in_seconds, print_json
 from smallfiles.errors import UsageError
-from smallfiles.loading.config import add_flags
+from smallfiles.loading.config import LoaderConfig
+from smallfiles.options import add_flags, given
 
 if TYPE_CHECKING:
     from smallfiles.measure.ranks import Count
@@ -36,13 +37,12 @@ def add(verbs: Verbs) -> None:
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="a packed file and a folder")
     parser.add_argument("--count", action="store_true", help="put the records of a folder together")
     parser.add_argument("--epoch", type=int, default=0, metavar="N", help="which epoch")
-    add_flags(parser)
+    add_flags(parser, LoaderConfig)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Read a share, or count all of them."""
-    from smallfiles.loading.config import LoaderConfig, given
     from smallfiles.measure import ranks
 
     wanted = 1 if arguments.count else 2
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
             expected="--count FOLDER" if arguments.count else "a packed file and a folder for the records",
             next_step="See smallfiles epoch --help",
         )
-    if arguments.count and (given(arguments) or arguments.epoch):
+    if arguments.count and (given(LoaderConfig, arguments) or arguments.epoch):
         raise UsageError(
             "--count is given together with flags of a loader, and reads nothing by itself",
             expected="--count FOLDER",

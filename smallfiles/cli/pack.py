@@ -6,13 +6,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from smallfiles.cli.arguments import FORMATS, SUFFIXES, Verbs, add_source_flags, add_verb, parse_options
+from smallfiles.cli.arguments import SUFFIXES, Verbs, add_source_flags, add_verb, parse_options
 from smallfiles.cli.output import in_seconds, print_json
 from smallfiles.cli.source import load_source
+from smallfiles.options import add_flags, from_args
+from smallfiles.pack.config import PackConfig
 from smallfiles.progress import bytes_text, plural
 
 if TYPE_CHECKING:
-    from smallfiles.pack import PackConfig, PackReport
+    from smallfiles.pack import PackReport
     from smallfiles.sources import Source
 
 _MORE = f"""\
@@ -47,8 +49,10 @@ def add(verbs: Verbs) -> None:
         "dir", type=Path, metavar="DIR|M.json", help="a folder, a tar file, a manifest or what pack wrote"
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="the packed file or folder of shards")
-    _add_common_flags(parser)
-    parser.add_argument("--format", metavar="NAME", help=f"overrides the suffix of OUT: {FORMATS}")
+    parser.add_argument("--dry-run", action="store_true", help="say size and inodes saved, write nothing")
+    add_flags(parser, PackConfig, ("shuffle", "resize"))
+    add_flags(parser.add_mutually_exclusive_group(), PackConfig, ("part", "merge"))
+    add_flags(parser, PackConfig, ("format",))
     parser.add_argument(
         "-O",
         "--option",
@@ -57,76 +61,21 @@ def add(verbs: Verbs) -> None:
         metavar="KEY=VALUE",
         help="an option of the format; repeatable",
     )
-    _add_rarer_flags(parser)
+    add_flags(parser, PackConfig, ("in_flight", "verify", "on_error", "check", "store", "upright", "quality"))
+    add_flags(parser, PackConfig, ("digest",))
     add_source_flags(parser)
     parser.set_defaults(run=run)
-
-
-def _add_common_flags(parser: argparse.ArgumentParser) -> None:
-    """What most runs set, shown first."""
-    add = parser.add_argument
-    add("--dry-run", action="store_true", help="say size and inodes saved, write nothing")
-    add("--shuffle", type=int, metavar="SEED", help="full shuffle from this seed")
-    add("--resize", type=int, metavar="PIXELS", help="scale pictures down until their shorter side is this")
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument("--part", metavar="K/N", help="pack part k of n (for job arrays)")
-    group.add_argument("--merge", action="store_true", help="join the parts, the same bytes as one run")
-
-
-def _add_rarer_flags(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--in-flight", type=int, metavar="N", help="files opened at once; chosen by file system if not given")
-    add(
-        "--verify",
-        choices=("full", "sample", "none"),
-        default="sample",
-        help="what to read back before publishing",
-    )
-    add(
-        "--on-error",
-        choices=("stop", "skip"),
-        default="stop",
-        help="at a file that cannot be packed: stop, or leave it out and report it",
-    )
-    add(
-        "--check",
-        choices=("none", "header", "decode"),
-        default="header",
-        help="how to examine each file's bytes",
-    )
-    add(
-        "--store",
-        choices=("jpeg", "raw"),
-        default="jpeg",
-        help="scaled pictures: encoded again, or as pixels (larger, never decoded again)",
-    )
-    add("--upright", action="store_true", help="turn pictures as their EXIF says; scaled ones always are")
-    add("--quality", type=int, default=90, metavar="Q", help="of JPEGs that are encoded again, 1 to 100")
-    add("--no-digest", action="store_true", help="take no content digest while writing")
 
 
 def config_of(arguments: argparse.Namespace) -> PackConfig:
     """The configuration that a parsed command line means."""
     from smallfiles import formats
-    from smallfiles.pack import PackConfig, parse_part
 
-    name = formats.name_of(arguments.out, arguments.format)
-    options = parse_options(formats.get(name).Options, arguments.option) if arguments.option else None
-    return PackConfig(
-        format=arguments.format,
-        options=options,
-        in_flight=arguments.in_flight,
-        verify=arguments.verify,
-        on_error=arguments.on_error,
-        check=arguments.check,
-        shuffle=arguments.shuffle,
-        part=None if arguments.part is None else parse_part(arguments.part),
-        merge=arguments.merge,
-        digest=not arguments.no_digest,
-        resize=arguments.resize,
-        store=arguments.store,
-        quality=arguments.quality,
-        upright=arguments.upright,
+    if not arguments.option:
+        return from_args(PackConfig, arguments)
+    name = formats.name_of(arguments.out, getattr(arguments, "format", None))
+    return from_args(
+        PackConfig, arguments, options=parse_options(formats.get(name).Options, arguments.option)
     )
 
 

@@ -14,13 +14,13 @@ from smallfiles.cli.arguments import Verbs, add_verb
 from smallfiles.cli.failures import FAILED
 from smallfiles.cli.output import in_seconds, print_json, say
 from smallfiles.loading.config import LoaderConfig
-from smallfiles.loading.config import add_flags as add_loader_flags
-from smallfiles.machine.nodelocal import SHARED_MEMORY
+from smallfiles.options import add_flags, from_args
 from smallfiles.progress import bytes_text, progress
+from smallfiles.ring.config import RingConfig
 
 if TYPE_CHECKING:
     from smallfiles.images import Transform
-    from smallfiles.ring import Filler, RingConfig
+    from smallfiles.ring import Filler
 
 _MORE = """\
 Batches are the same as those that the loader makes for the same seed. Each rank has its own ring: start one
@@ -48,15 +48,7 @@ _TOPICS = {
 }
 
 _TRANSFORMS = ("resized-crop", "short-side", "centre", "none")
-_NOT_OF_A_RING = (
-    "workers",
-    "mode",
-    "prefetch",
-    "order",
-    "buffer",
-    "start_method",
-    "pin_memory",
-)
+_OF_A_BATCH = ("batch", "seed", "shuffle", "drop_last", "pad", "on_error", "rank", "world_size")
 
 
 def add(verbs: Verbs) -> None:
@@ -70,23 +62,15 @@ def add(verbs: Verbs) -> None:
         parser = add_verb(topics, name, *topic)
         if name == "fill":
             parser.add_argument("data", type=Path, metavar="DATA", help="a packed file")
-            parser.add_argument("--name", default="train", metavar="NAME", help="of the ring to fill")
-            _add_ring_flags(parser)
+            add_flags(parser, RingConfig, ("name", "where"))
+            own = parser.add_argument_group("how the ring is filled")
+            add_flags(own, RingConfig, ("slots", "producers", "epochs"))
             _add_transform_flags(parser)
-            add_loader_flags(parser.add_argument_group("which samples are in a batch"), *_NOT_OF_A_RING)
+            add_flags(parser.add_argument_group("which samples are in a batch"), LoaderConfig, _OF_A_BATCH)
         else:
             parser.add_argument("paths", nargs="*", type=Path, metavar="NAME", help="a ring")
-        parser.add_argument(
-            "--where", type=Path, default=SHARED_MEMORY, metavar="DIR", help="a folder in memory"
-        )
+            add_flags(parser, RingConfig, ("where",))
         parser.set_defaults(run=run)
-
-
-def _add_ring_flags(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("how the ring is filled").add_argument
-    add("--slots", type=int, metavar="N", help="batches that it holds; a quarter of free memory if not given")
-    add("--producers", type=int, metavar="N", help="how many make batches; one a CPU if not given")
-    add("--epochs", type=int, metavar="N", help="end after so many; no end if not given")
 
 
 def _add_transform_flags(parser: argparse.ArgumentParser) -> None:
@@ -94,19 +78,6 @@ def _add_transform_flags(parser: argparse.ArgumentParser) -> None:
     add("--transform", choices=_TRANSFORMS, default="resized-crop", help="none keeps the encoded bytes")
     add("--size", type=int, default=224, metavar="PIXELS", help="side of the crops")
     add("--colour", action="store_true", help="change colours at random too")
-
-
-def config_of(arguments: argparse.Namespace) -> RingConfig:
-    """The configuration that a parsed command line means."""
-    from smallfiles.ring import RingConfig
-
-    return RingConfig(
-        name=arguments.name,
-        slots=arguments.slots,
-        producers=arguments.producers,
-        epochs=arguments.epochs,
-        where=arguments.where,
-    )
 
 
 def transform_of(arguments: argparse.Namespace) -> Transform | None:
@@ -133,12 +104,12 @@ def _fill(arguments: argparse.Namespace) -> int:
     from smallfiles.loading import SampleDataset, make_loader
     from smallfiles.ring import Filler, ring_name
 
-    config = config_of(arguments)
+    config = from_args(RingConfig, arguments)
     settings = replace(LoaderConfig.from_args(arguments), mode="main")
     loader = make_loader(arguments.data, settings, transform=transform_of(arguments))
     assert isinstance(loader.dataset, SampleDataset)
     plan = loader.plan
-    config = replace(config, name=ring_name(arguments.name, plan.rank, plan.world_size))
+    config = replace(config, name=ring_name(config.name or "train", plan.rank, plan.world_size))
     batches = None if config.epochs is None else config.epochs * plan.length()
     with progress(batches, f"filling ring {config.name}", unit="batches") as shown:
         filler = Filler(loader.dataset.maker, plan, config, on_note=say, on_made=shown.advance)
@@ -176,8 +147,9 @@ def _tell(arguments: argparse.Namespace, filler: Filler, batch: int) -> None:
 def _status(arguments: argparse.Namespace) -> int:
     from smallfiles import ring
 
-    names = [str(name) for name in arguments.paths] or ring.names(arguments.where)
-    found = [ring.status(name, arguments.where) for name in names]
+    where = from_args(RingConfig, arguments).where
+    names = [str(name) for name in arguments.paths] or ring.names(where)
+    found = [ring.status(name, where) for name in names]
     if arguments.json:
         rings: list[dict[str, Any]] = [asdict(each) for each in found]
         size = sum(each.slots * each.slot_bytes for each in found)
@@ -187,15 +159,16 @@ def _status(arguments: argparse.Namespace) -> int:
         for note in each.notes:
             print(f"  {note}")
     if not found:
-        say(f"no ring of yours is in {arguments.where}")
+        say(f"no ring of yours is in {where}")
     return FAILED if any(each.state == "gone" for each in found) else 0
 
 
 def _clean(arguments: argparse.Namespace) -> int:
     from smallfiles import ring
 
-    names = [str(name) for name in arguments.paths] or ring.names(arguments.where)
-    removed = [name for name in names if ring.remove_leftover(name, arguments.where)]
+    where = from_args(RingConfig, arguments).where
+    names = [str(name) for name in arguments.paths] or ring.names(where)
+    removed = [name for name in names if ring.remove_leftover(name, where)]
     alive = [name for name in names if name not in removed]
     if arguments.json:
         print_json({"samples": 0, "bytes": 0, "seconds": 0.0, "removed": removed, "alive": alive})
@@ -205,5 +178,5 @@ def _clean(arguments: argparse.Namespace) -> int:
     for name in alive:
         print(f"ring {name} is in use and stays")
     if not names:
-        say(f"no ring of yours is in {arguments.where}")
+        say(f"no ring of yours is in {where}")
     return 0

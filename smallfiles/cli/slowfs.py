@@ -6,15 +6,13 @@ import argparse
 import signal
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from smallfiles.cli.arguments import Verbs, add_verb
 from smallfiles.cli.output import in_seconds, print_json, say
 from smallfiles.errors import ResourceError
+from smallfiles.options import add_flags, from_args
 from smallfiles.progress import bytes_text
-
-if TYPE_CHECKING:
-    from smallfiles.slowfs import SlowConfig
+from smallfiles.slowfs.config import SlowConfig
 
 _MORE = """\
 DIR appears at MOUNTPOINT, read-only. Each look-up, open and listing waits there; requests in flight
@@ -39,33 +37,15 @@ def add(verbs: Verbs) -> None:
     )
     parser.add_argument("dir", type=Path, metavar="DIR", help="the folder to show; it is only read")
     parser.add_argument("mountpoint", type=Path, metavar="MOUNTPOINT", help="an empty or new folder")
-    add = parser.add_argument
-    add("--latency-ms", type=float, default=2.0, metavar="T", help="milliseconds of a metadata operation")
-    add("--servers", type=int, metavar="N", help="operations worked on at once; no limit if not given")
-    add("--bandwidth-mb", type=float, metavar="B", help="megabytes per second of all reads together")
-    add("--jitter", type=float, default=0.0, metavar="J", help="standard deviation of the latency, a share")
-    add("--seed", type=int, default=0, metavar="S", help="of the jitter")
+    add_flags(parser, SlowConfig)
     parser.set_defaults(run=run)
-
-
-def config_of(arguments: argparse.Namespace) -> SlowConfig:
-    """The configuration that a parsed command line means."""
-    from smallfiles.slowfs import SlowConfig
-
-    return SlowConfig(
-        latency_s=arguments.latency_ms / 1e3,
-        servers=arguments.servers,
-        bandwidth_bytes_s=None if arguments.bandwidth_mb is None else arguments.bandwidth_mb * 1e6,
-        jitter=arguments.jitter,
-        seed=arguments.seed,
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Mount, wait for a signal, unmount, tell."""
     from smallfiles.slowfs.mounting import Mount
 
-    config = config_of(arguments)
+    config = from_args(SlowConfig, arguments)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # none may hit between two lines
     try:
         mount = Mount(arguments.dir, config, arguments.mountpoint)

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from smallfiles.cli.arguments import Verbs, add_verb
 from smallfiles.cli.output import in_seconds, print_json, say
 from smallfiles.errors import UsageError
+from smallfiles.options import add_flags, from_args
+from smallfiles.staging.config import StageConfig
 
 if TYPE_CHECKING:
-    from smallfiles.staging import StageConfig, Staged
+    from smallfiles.staging import Staged
 
 _MORE = """\
 Prints the path of the copy on standard output and ends; the copy stays for the job (or, outside of
@@ -47,16 +49,13 @@ def add(verbs: Verbs) -> None:
     add("--to", type=Path, metavar="DIR", help="copy into this folder for good, resumable")
     add("--where", default="auto", metavar="DIR", help="node-local directory; auto chooses and says why")
     add("--keep", action="store_true", help="keep the copy beyond the job, until unstage")
-    add("--leave-bytes", type=int, metavar="N", help="room to leave for workers and their batches")
-    add("--shards", choices=("all", "rank"), default="all", help="all shards, or those of this rank")
+    add_flags(parser, StageConfig)
     parser.set_defaults(run=run)
 
 
 def config_of(arguments: argparse.Namespace) -> StageConfig:
     """The configuration that a parsed command line means."""
-    from smallfiles.staging import StageConfig
-
-    return StageConfig(leave_bytes=arguments.leave_bytes, shards=arguments.shards)
+    return from_args(StageConfig, arguments)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 from smallfiles.cli.arguments import Verbs, add_verb
 from smallfiles.cli.output import in_seconds, print_json, say
 from smallfiles.errors import first_few
-from smallfiles.loading.config import given
+from smallfiles.loading.config import LoaderConfig
 from smallfiles.machine import warn_on_login_node
 from smallfiles.machine.ranks import ranks
+from smallfiles.options import add_flags, given
 from smallfiles.progress import plural
 from smallfiles.signals import listening
-from smallfiles.training.config import add_flags, check_ring
+from smallfiles.training.config import TrainConfig, check_ring
 
 if TYPE_CHECKING:
-    from smallfiles.training import TrainConfig, TrainReport
+    from smallfiles.training import TrainReport
 
 INTERRUPTED = 75
 """Exit code of a training that was asked to stop (sysexits' EX_TEMPFAIL: try again later)."""
@@ -47,7 +48,8 @@ def add(verbs: Verbs) -> None:
     parser.add_argument(
         "--val", type=Path, metavar="OUT", help="measure accuracy on this one after each epoch"
     )
-    add_flags(parser)
+    add_flags(parser, TrainConfig)
+    add_flags(parser.add_argument_group("how batches are made"), LoaderConfig)
     parser.set_defaults(run=run)
 
 
@@ -56,8 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     with listening() as asked_to_stop:
         from smallfiles import training
 
-        config = training.TrainConfig.from_args(arguments)
-        check_ring(config, arguments.val is not None, given(arguments))
+        config = TrainConfig.from_args(arguments)
+        check_ring(config, arguments.val is not None, given(LoaderConfig, arguments))
         warn_on_login_node("training", size_bytes=_read_bytes(arguments.data) * config.epochs)
         report = training.train(arguments.data, arguments.val, config, asked_to_stop)
     if ranks().rank == 0:  # one speaks for all

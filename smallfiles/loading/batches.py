@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,6 @@ from smallfiles.samples import Reader
 Array: TypeAlias = npt.NDArray[Any]
 Indices: TypeAlias = Sequence[int] | npt.NDArray[np.int64]
 Layout: TypeAlias = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
-OnError: TypeAlias = Literal["stop", "skip", "repeat", "keep"]
 
 ALIGN_BYTES = 64
 

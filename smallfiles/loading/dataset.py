@@ -23,7 +23,8 @@ from torch.utils.data import Dataset, get_worker_info
 
 from smallfiles import formats
 from smallfiles.errors import SmallfilesError, UsageError
-from smallfiles.loading.batches import BatchMaker, Indices, Layout, OnError
+from smallfiles.loading.batches import BatchMaker, Indices, Layout
+from smallfiles.loading.config import OnError
 from smallfiles.loading.makers import ImageBatches, RawBatches, Transform
 from smallfiles.loading.packets import Block, FailedBatch, LoadedBatch, Packet, to_tensors
 from smallfiles.loading.schedule import split_numbers

@@ -20,7 +20,8 @@ from smallfiles.errors import (
     UsageError,
 )
 from smallfiles.images.faults import DamagedImageError
-from smallfiles.loading.batches import Array, Batch, Fault, Indices, OnError
+from smallfiles.loading.batches import Array, Batch, Fault, Indices
+from smallfiles.loading.config import OnError
 from smallfiles.samples import Buffer, Reader
 
 Put: TypeAlias = Callable[[int, int, Buffer], None]

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from smallfiles.errors import UsageError
-from smallfiles.loading.batches import Array, Batch, Indices, Layout, OnError, SampleRngs, allocate
+from smallfiles.loading.batches import Array, Batch, Indices, Layout, SampleRngs, allocate
+from smallfiles.loading.config import OnError
 from smallfiles.loading.faults import fetch, fill
 from smallfiles.samples import Buffer, Reader
 

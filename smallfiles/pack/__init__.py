@@ -5,9 +5,16 @@
 `verify` finds every changed byte later. Notebooks 03, 04 and 05 teach it.
 """
 
-from smallfiles.pack.config import PackConfig, PackReport, Plan, Skipped, parse_part
-from smallfiles.pack.run import pack, plan, refuse_finished
-from smallfiles.pack.verify import VerifyReport, verify
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smallfiles import lazy
+
+if TYPE_CHECKING:
+    from smallfiles.pack.config import PackConfig, PackReport, Plan, Skipped, parse_part
+    from smallfiles.pack.run import pack, plan, refuse_finished
+    from smallfiles.pack.verify import VerifyReport, verify
 
 __all__ = [
     "PackConfig",
@@ -21,3 +28,12 @@ __all__ = [
     "refuse_finished",
     "verify",
 ]
+
+__getattr__ = lazy.names(
+    __name__,
+    {
+        "config": ["PackConfig", "PackReport", "Plan", "Skipped", "parse_part"],
+        "run": ["pack", "plan", "refuse_finished"],
+        "verify": ["VerifyReport", "verify"],
+    },
+)

@@ -13,16 +13,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from smallfiles import formats
 from smallfiles.errors import UsageError
-from smallfiles.pack.scaling import Rescaled, Scaling
+from smallfiles.options import check, option, words
 
 if TYPE_CHECKING:
-    from smallfiles.images.downscaling import Store
+    from smallfiles.pack.scaling import Rescaled, Scaling
 
 Verify = Literal["full", "sample", "none"]
 OnError = Literal["stop", "skip"]
 Check = Literal["none", "header", "decode"]
+Store = Literal["jpeg", "raw"]
+
+
+def parse_part(text: str) -> tuple[int, int]:
+    """Read `k/n` as it stands on the command line or comes from a job array.
+
+    Raises:
+        UsageError: Not of that form, or k outside 1..n.
+    """
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    if match and 1 <= int(match[1]) <= int(match[2]):
+        return int(match[1]), int(match[2])
+    raise UsageError(
+        f"the part is {text!r}",
+        expected="k/n with k from 1 to n, such as 3/8",
+        next_step='In a job array from 1 to n write --part "$SLURM_ARRAY_TASK_ID/n"',
+    )
 
 
 @dataclass(frozen=True)
@@ -42,51 +58,45 @@ class PackConfig:
         digest: Take the content digest while writing.
         resize: Scale pictures down until their shorter side has so many pixels; None leaves them.
         store: Scaled pictures as `jpeg`, encoded again, or `raw`, as pixels.
-        quality: Of JPEGs that are encoded again, 1 to 100.
         upright: Turn pictures as their EXIF says, and encode only those again; scaling does it anyway.
+        quality: Of JPEGs that are encoded again, 1 to 100.
     """
 
-    format: str | None = None
+    format: str | None = option(None, "overrides the suffix of OUT: files, arrow, hdf5, tar, squashfs")
     options: Any = None
-    in_flight: int | None = None
-    verify: Verify = "sample"
-    on_error: OnError = "stop"
-    check: Check = "header"
-    shuffle: int | None = None
-    part: tuple[int, int] | None = None
-    merge: bool = False
-    digest: bool = True
-    resize: int | None = None
-    store: Store = "jpeg"
-    quality: int = 90
-    upright: bool = False
+    in_flight: int | None = option(
+        None, "files opened at once; chosen by file system if not given", least=1, most=1024
+    )
+    verify: Verify = option("sample", "what to read back before publishing")
+    on_error: OnError = option("stop", "at a file that cannot be packed: stop, or leave it out and report it")
+    check: Check = option("header", "how to examine each file's bytes")
+    shuffle: int | None = option(None, "full shuffle from this seed", least=0, metavar="SEED")
+    part: tuple[int, int] | None = option(
+        None,
+        "pack part k of n (for job arrays)",
+        parse=parse_part,
+        show="{0[0]}/{0[1]}".format,
+        metavar="K/N",
+    )
+    merge: bool = option(False, "join the parts, the same bytes as one run")
+    digest: bool = option(True, "take no content digest while writing")
+    resize: int | None = option(
+        None, "scale pictures down until their shorter side is this", least=1, metavar="PIXELS"
+    )
+    store: Store = option(
+        "jpeg", "scaled pictures: encoded again, or as pixels (larger, never decoded again)"
+    )
+    upright: bool = option(False, "turn pictures as their EXIF says; scaled ones always are")
+    quality: int = option(90, "of JPEGs that are encoded again, 1 to 100", least=1, most=100, metavar="Q")
 
     def __post_init__(self) -> None:
-        _one_of("verify", self.verify, ("full", "sample", "none"))
-        _one_of("on_error", self.on_error, ("stop", "skip"))
-        _one_of("check", self.check, ("none", "header", "decode"))
-        if self.in_flight is not None and not 1 <= self.in_flight <= 1024:
-            raise UsageError(
-                f"{self.in_flight} files in flight were asked for",
-                expected="1 to 1024",
-                next_step="Start with 32 on a parallel file system",
-            )
-        if self.shuffle is not None and self.shuffle < 0:
-            raise UsageError(
-                f"the shuffle seed is {self.shuffle}",
-                expected="a seed of 0 or more",
-                next_step="Choose another seed",
-            )
+        check(self)
         if self.part is not None and self.merge:
             raise UsageError(
                 "a part and a merge were asked for at once",
                 expected="one of the two",
                 next_step="Pack all parts first, then merge in a job that depends on them",
             )
-        self._check_scaling()
-
-    def _check_scaling(self) -> None:
-        _one_of("store", self.store, ("jpeg", "raw"))
         if self.upright and (self.resize is not None or self.store != "jpeg"):
             raise UsageError(
                 "upright is asked for together with resize or store",
@@ -99,49 +109,20 @@ class PackConfig:
                 expected="resize with it, since bytes are kept as they are otherwise",
                 next_step="Say --resize 256, or leave the others out",
             )
-        if (self.resize is not None and self.resize < 1) or not 1 <= self.quality <= 100:
-            raise UsageError(
-                f"a shorter side of {self.resize} pixels and a JPEG quality of {self.quality} are asked for",
-                expected="1 pixel or more, and a quality of 1 to 100",
-                next_step="Start with --resize 256",
-            )
 
     @property
     def scaling(self) -> Scaling | None:
         """How pictures are scaled or turned; None leaves them."""
+        from smallfiles.pack.scaling import Scaling
+
         if self.resize is None and not self.upright:
             return None
         return Scaling(self.resize, self.store, self.quality)
 
     def to_cli(self, source: str, out: str) -> str:
         """The command that does the same run, to be pasted into a job script."""
-        words = ["smallfiles", "pack", source, out]
-        for flag, value, default in (
-            ("--format", self.format, None),
-            ("--in-flight", self.in_flight, None),
-            ("--verify", self.verify, "sample"),
-            ("--on-error", self.on_error, "stop"),
-            ("--check", self.check, "header"),
-            ("--shuffle", self.shuffle, None),
-            ("--resize", self.resize, None),
-            ("--store", self.store, "jpeg"),
-            ("--quality", self.quality, 90),
-        ):
-            if value != default:
-                words += [flag, str(value)]
-        if self.part is not None:
-            words += ["--part", "{}/{}".format(*self.part)]
-        words += ["--upright"] * self.upright + ["--merge"] * self.merge + ["--no-digest"] * (not self.digest)
-        for name, value in _changed_options(self.options):
-            words += ["-O", f"{name}={value}"]
-        return shlex.join(words)
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise UsageError(
-            f"{name} is {value!r}", expected=f"one of {', '.join(allowed)}", next_step="Choose one of these"
-        )
+        more = [word for name, value in _changed_options(self.options) for word in ("-O", f"{name}={value}")]
+        return shlex.join(["smallfiles", "pack", source, out, *words(self), *more])
 
 
 def _changed_options(options: Any) -> list[tuple[str, Any]]:
@@ -153,22 +134,6 @@ def _changed_options(options: Any) -> list[tuple[str, Any]]:
         for f in dataclasses.fields(options)
         if getattr(options, f.name) != getattr(default, f.name)
     ]
-
-
-def parse_part(text: str) -> tuple[int, int]:
-    """Read `k/n` as it stands on the command line or comes from a job array.
-
-    Raises:
-        UsageError: Not of that form, or k outside 1..n.
-    """
-    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
-    if match and 1 <= int(match[1]) <= int(match[2]):
-        return int(match[1]), int(match[2])
-    raise UsageError(
-        f"the part is {text!r}",
-        expected="k/n with k from 1 to n, such as 3/8",
-        next_step='In a job array from 1 to n write --part "$SLURM_ARRAY_TASK_ID/n"',
-    )
 
 
 @dataclass(frozen=True)
@@ -266,6 +231,8 @@ class PackReport:
 
 def format_and_options(config: PackConfig, out: Path) -> tuple[str, Any]:
     """The format's name and options, with defaults filled in and the type checked."""
+    from smallfiles import formats
+
     name = formats.name_of(out, config.format)
     options_type = formats.get(name).Options
     options = config.options if config.options is not None else options_type()

@@ -10,9 +10,9 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from smallfiles.errors import UsageError
 from smallfiles.machine import usable_cpus
 from smallfiles.machine.nodelocal import SHARED_MEMORY
+from smallfiles.options import check, option, words
 
 
 @dataclass(frozen=True)
@@ -27,24 +27,14 @@ class RingConfig:
         where: A folder in memory.
     """
 
-    name: str | None = None
-    slots: int | None = None
-    producers: int | None = None
-    epochs: int | None = None
-    where: Path = SHARED_MEMORY
+    name: str | None = option(None, "of the ring to fill (default: train)")
+    slots: int | None = option(None, "batches that it holds; a quarter of free memory if not given", least=2)
+    producers: int | None = option(None, "how many make batches; one a CPU if not given", least=1)
+    epochs: int | None = option(None, "end after so many; no end if not given", least=1)
+    where: Path = option(SHARED_MEMORY, "a folder in memory", metavar="DIR")
 
     def __post_init__(self) -> None:
-        for what, number, least in (
-            ("slots", self.slots, 2),
-            ("producers", self.producers, 1),
-            ("epochs", self.epochs, 1),
-        ):
-            if number is not None and number < least:
-                raise UsageError(
-                    f"{number} {what} were asked for",
-                    expected=f"{least} or more",
-                    next_step="Choose another number",
-                )
+        check(self)
 
     @property
     def producer_count(self) -> int:
@@ -58,12 +48,4 @@ class RingConfig:
             data: The packed file.
             more: Further words, such as the flags of the batches.
         """
-        words = ["smallfiles", "ring", "fill", data, "--name", self.name or "train", *more]
-        for flag, value, default in (
-            ("--slots", self.slots, None),
-            ("--producers", self.producers, None),
-            ("--epochs", self.epochs, None),
-            ("--where", str(self.where), str(SHARED_MEMORY)),
-        ):
-            words += [flag, str(value)] if value != default else []
-        return shlex.join(words)
+        return shlex.join(["smallfiles", "ring", "fill", data, *words(self), *more])

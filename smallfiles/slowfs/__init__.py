@@ -11,9 +11,26 @@ server's latency grows when others use it; what carries over to a cluster is the
 not the number. Notebook 01 measures on it.
 """
 
-from smallfiles.slowfs.config import SlowConfig
-from smallfiles.slowfs.opened import SlowFolder, mounted, open_slow
-from smallfiles.slowfs.points import KIND, why_not
-from smallfiles.slowfs.store import SlowStore
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smallfiles import lazy
+
+if TYPE_CHECKING:
+    from smallfiles.slowfs.config import SlowConfig
+    from smallfiles.slowfs.opened import SlowFolder, mounted, open_slow
+    from smallfiles.slowfs.points import KIND, why_not
+    from smallfiles.slowfs.store import SlowStore
 
 __all__ = ["KIND", "SlowConfig", "SlowFolder", "SlowStore", "mounted", "open_slow", "why_not"]
+
+__getattr__ = lazy.names(
+    __name__,
+    {
+        "config": ["SlowConfig"],
+        "opened": ["SlowFolder", "mounted", "open_slow"],
+        "points": ["KIND", "why_not"],
+        "store": ["SlowStore"],
+    },
+)

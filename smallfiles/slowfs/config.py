@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from smallfiles.errors import UsageError
+from smallfiles.options import check, option, words
 
 
 @dataclass(frozen=True)
@@ -20,31 +20,29 @@ class SlowConfig:
         seed: Of the jitter.
     """
 
-    latency_s: float = 0.002
-    servers: int | None = None
-    bandwidth_bytes_s: float | None = None
-    jitter: float = 0.0
-    seed: int = 0
+    latency_s: float = option(
+        0.002,
+        "milliseconds of a metadata operation",
+        flag="latency-ms",
+        scale=1e-3,
+        least=0,
+        most=60,
+        metavar="T",
+    )
+    servers: int | None = option(None, "operations worked on at once; no limit if not given", least=1)
+    bandwidth_bytes_s: float | None = option(
+        None,
+        "megabytes per second of all reads together",
+        flag="bandwidth-mb",
+        scale=1e6,
+        least=1,
+        metavar="B",
+    )
+    jitter: float = option(0.0, "standard deviation of the latency, a share", least=0, most=10, metavar="J")
+    seed: int = option(0, "of the jitter", least=0, metavar="S")
 
     def __post_init__(self) -> None:
-        wrong = [
-            f"{name} is {getattr(self, name)}"
-            for name, good in (
-                ("latency_s", 0 <= self.latency_s <= 60),
-                ("servers", self.servers is None or self.servers >= 1),
-                ("bandwidth_bytes_s", self.bandwidth_bytes_s is None or self.bandwidth_bytes_s > 0),
-                ("jitter", 0 <= self.jitter <= 10),
-                ("seed", self.seed >= 0),
-            )
-            if not good
-        ]
-        if wrong:
-            raise UsageError(
-                f"the slow folder's {' and '.join(wrong)}",
-                expected="a latency of 0 to 60 s, 1 server or more, more than 0 bytes/s, a jitter of 0 to 10 "
-                "and a seed of 0 or more",
-                next_step="Try a latency of 2 ms",
-            )
+        check(self)
 
     @property
     def capacity_per_s(self) -> float | None:
@@ -53,19 +51,12 @@ class SlowConfig:
 
     def summary(self) -> str:
         """The storage in a few words: `2 ms an operation, 8 at once, 500 MB/s`."""
-        words = [f"{1e3 * self.latency_s:g} ms an operation"]
-        words += [f"{self.servers} at once"] if self.servers is not None else []
-        words += [f"{self.bandwidth_bytes_s / 1e6:g} MB/s"] if self.bandwidth_bytes_s is not None else []
-        words += [f"jitter {self.jitter:g}"] if self.jitter else []
-        return ", ".join(words)
+        told = [f"{1e3 * self.latency_s:g} ms an operation"]
+        told += [f"{self.servers} at once"] if self.servers is not None else []
+        told += [f"{self.bandwidth_bytes_s / 1e6:g} MB/s"] if self.bandwidth_bytes_s is not None else []
+        told += [f"jitter {self.jitter:g}"] if self.jitter else []
+        return ", ".join(told)
 
     def to_cli(self, folder: str, mountpoint: str) -> str:
         """The command that mounts the same storage."""
-        words = ["smallfiles", "slowfs", folder, mountpoint]
-        words += ["--latency-ms", f"{1e3 * self.latency_s:g}"]
-        words += ["--servers", str(self.servers)] if self.servers is not None else []
-        if self.bandwidth_bytes_s is not None:
-            words += ["--bandwidth-mb", f"{self.bandwidth_bytes_s / 1e6:g}"]
-        words += ["--jitter", f"{self.jitter:g}"] if self.jitter else []
-        words += ["--seed", str(self.seed)] if self.seed else []
-        return shlex.join(words)
+        return shlex.join(["smallfiles", "slowfs", folder, mountpoint, *words(self)])

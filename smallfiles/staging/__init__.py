@@ -13,10 +13,17 @@ The trap: put that `trap` inside `$(…)` and it fires at the end of that subshe
 used. Notebook 07 teaches all of it.
 """
 
-from smallfiles.staging.config import StageConfig, Staged, break_even
-from smallfiles.staging.listing import Copy, Unstaged, copies_of, listing, sweep_all, unstage, unstage_all
-from smallfiles.staging.run import stage, stage_for_job, staged
-from smallfiles.staging.transfer import stage_to
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smallfiles import lazy
+
+if TYPE_CHECKING:
+    from smallfiles.staging.config import StageConfig, Staged, break_even
+    from smallfiles.staging.copies import Copy, Unstaged, copies_of, listing, sweep_all, unstage, unstage_all
+    from smallfiles.staging.run import stage, stage_for_job, staged
+    from smallfiles.staging.transfer import stage_to
 
 __all__ = [
     "Copy",
@@ -34,3 +41,13 @@ __all__ = [
     "unstage",
     "unstage_all",
 ]
+
+__getattr__ = lazy.names(
+    __name__,
+    {
+        "config": ["StageConfig", "Staged", "break_even"],
+        "copies": ["Copy", "Unstaged", "copies_of", "listing", "sweep_all", "unstage", "unstage_all"],
+        "run": ["stage", "stage_for_job", "staged"],
+        "transfer": ["stage_to"],
+    },
+)

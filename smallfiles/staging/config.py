@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from smallfiles.errors import UsageError
+from smallfiles.options import check, option, words
 
 Shards = Literal["all", "rank"]
 
@@ -23,29 +24,17 @@ class StageConfig:
         shards: All shards of a folder, or every n-th, as this rank reads them.
     """
 
-    leave_bytes: int | None = None
-    shards: Shards = "all"
+    leave_bytes: int | None = option(None, "room to leave for workers and their batches", least=0)
+    shards: Shards = option("all", "all shards, or those of this rank")
 
     def __post_init__(self) -> None:
-        if (self.leave_bytes or 0) < 0:
-            raise UsageError(
-                f"{self.leave_bytes} bytes to leave were asked for",
-                expected="0 or more",
-                next_step="Correct the number, or leave it out",
-            )
-        if self.shards not in ("all", "rank"):
-            raise UsageError(
-                f"the shards {self.shards!r} were asked for", expected="all or rank", next_step="Choose one"
-            )
+        check(self)
 
     def to_cli(self, src: Path, where: str = "auto", to: Path | None = None) -> str:
         """The command that does the same."""
-        words = ["smallfiles", "stage", str(src)]
-        words += ["--to", str(to)] if to is not None else []
-        words += ["--where", where] if where != "auto" else []
-        words += ["--leave-bytes", str(self.leave_bytes)] if self.leave_bytes is not None else []
-        words += ["--shards", self.shards] if self.shards != "all" else []
-        return shlex.join(words)
+        more = ["--to", str(to)] if to is not None else []
+        more += ["--where", where] if where != "auto" else []
+        return shlex.join(["smallfiles", "stage", str(src), *more, *words(self)])
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Literal
 
 from smallfiles.errors import UsageError
-from smallfiles.loading.config import LoaderConfig, flag
-from smallfiles.loading.config import add_flags as add_loader_flags
+from smallfiles.loading.config import LoaderConfig
+from smallfiles.options import check, flag_of, from_args, option, words
 
 Model = Literal["small", "resnet18", "resnet50"]
-MODELS = ("small", "resnet18", "resnet50")
-MOST_SIZE = 4096
 OF_THE_RING = tuple(each.name for each in dataclasses.fields(LoaderConfig) if each.name != "seed")
 """What the filler of a ring decides."""
 OF_MEASURING = ("batch", "workers", "mode", "on_error")
@@ -39,44 +37,36 @@ class TrainConfig:
         rate: Learning rate for the batch of all ranks together.
         max_steps: Stop an epoch after so many steps; 0 does not.
         ring: Name of a ring that another program fills; empty makes batches by the loader.
+        wait: Seconds in which the filler of the ring may still come.
         checkpoint: Folder for checkpoints; None keeps none.
         every: Steps between checkpoints; 0 writes one after each epoch.
-        wait: Seconds in which the filler of the ring may still come.
     """
 
     loader: LoaderConfig = field(default_factory=LoaderConfig)
-    model: Model = "small"
-    epochs: int = 3
-    size: int = 64
-    rate: float = 0.003
-    max_steps: int = 0
-    ring: str = ""
-    checkpoint: Path | None = None
-    every: int = 0
-    wait: float = 5.0
+    model: Model = option("small", "small learns the synthetic classes in a minute")
+    epochs: int = option(3, "passes over the data", least=1)
+    size: int = option(64, "side of the crops", least=32, most=4096, metavar="PIXELS")
+    rate: float = option(0.003, "learning rate for the batch of all ranks together", metavar="RATE")
+    max_steps: int = option(0, "stop an epoch after so many steps", least=0)
+    ring: str = option("", "take batches from this ring, which another program fills")
+    wait: float = option(5.0, "how long the ring's filler may take to come", least=0, metavar="SECONDS")
+    checkpoint: Path | None = option(
+        None, "write checkpoints here, and go on from the last one", metavar="DIR"
+    )
+    every: int = option(0, "steps between checkpoints, besides each epoch's", least=0, metavar="STEPS")
 
     def __post_init__(self) -> None:
-        if self.model not in MODELS:
-            _refuse(f"model is {self.model!r}", f"one of {', '.join(MODELS)}")
-        for name, least in (("epochs", 1), ("size", 32), ("max_steps", 0), ("every", 0)):
-            if getattr(self, name) < least:
-                _refuse(f"{name.replace('_', '-')} is {getattr(self, name)}", f"{least} or more")
-        if self.size > MOST_SIZE:
-            _refuse(
-                f"size is {self.size:,}",
-                f"crops of at most {MOST_SIZE:,} pixels a side",
-                "--size 224 is usual",
-            )
+        check(self)
+        if not 0 < self.rate < 10:
+            _refuse(f"rate is {self.rate}", "a learning rate above 0 and below 10")
         if self.every and self.checkpoint is None:
             _refuse("every is given without a checkpoint", "a folder for checkpoints", "Add --checkpoint DIR")
-        if self.wait < 0 or (self.wait != type(self).wait and not self.ring):
+        if self.wait != type(self).wait and not self.ring:
             _refuse(
                 f"wait is {self.wait:g}",
                 "seconds to wait for a ring",
                 "Name it with --ring, or leave --wait out",
             )
-        if not 0 < self.rate < 10:
-            _refuse(f"rate is {self.rate}", "a learning rate above 0 and below 10")
 
     def to_cli(self, data: Path | str, val: Path | str | None = None) -> str:
         """The command line that does the same.
@@ -85,55 +75,13 @@ class TrainConfig:
             data: The packed file.
             val: Another, to measure accuracy on.
         """
-        words = ["smallfiles", "train", str(data)]
-        if val is not None:
-            words += ["--val", str(val)]
-        for each in dataclasses.fields(self):
-            value = getattr(self, each.name)
-            if each.name != "loader" and value != each.default:
-                words += ["--" + each.name.replace("_", "-"), str(value)]
-        return " ".join(filter(None, [shlex.join(words), self.loader.to_cli()]))
+        measured = [] if val is None else ["--val", str(val)]
+        return shlex.join(["smallfiles", "train", str(data), *measured, *words(self), *words(self.loader)])
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> TrainConfig:
-        """What a parser with `add_flags` has read."""
-        own = {
-            each.name: getattr(args, each.name) for each in dataclasses.fields(cls) if each.name != "loader"
-        }
-        return cls(loader=LoaderConfig.from_args(args), **own)
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for each field of `TrainConfig` and of its loader; one seed serves both."""
-    add = parser.add_argument
-    default = TrainConfig()
-    add(
-        "--model",
-        choices=MODELS,
-        default=default.model,
-        help="small learns the synthetic classes in a minute",
-    )
-    add("--epochs", type=int, default=default.epochs, metavar="N", help="passes over the data")
-    add("--size", type=int, default=default.size, metavar="PIXELS", help="side of the crops")
-    add("--rate", type=float, default=default.rate, help="learning rate for the batch of all ranks together")
-    add("--max-steps", type=int, default=0, metavar="N", help="stop an epoch after so many steps")
-    add("--ring", default="", metavar="NAME", help="take batches from this ring, which another program fills")
-    add(
-        "--wait",
-        type=float,
-        default=default.wait,
-        metavar="SECONDS",
-        help="how long the ring's filler may take to come",
-    )
-    add("--checkpoint", type=Path, metavar="DIR", help="write checkpoints here, and go on from the last one")
-    add(
-        "--every",
-        type=int,
-        default=0,
-        metavar="STEPS",
-        help="steps between checkpoints, besides each epoch's",
-    )
-    add_loader_flags(parser.add_argument_group("how batches are made"))
+        """What a parser with these flags and those of a loader has read."""
+        return from_args(cls, args, loader=LoaderConfig.from_args(args))
 
 
 def check_ring(config: TrainConfig, measures: bool, typed: Sequence[str] = ()) -> None:
@@ -149,7 +97,7 @@ def check_ring(config: TrainConfig, measures: bool, typed: Sequence[str] = ()) -
     """
     default = LoaderConfig()
     ignored = [
-        flag(name)
+        flag_of(LoaderConfig, name)
         for name in OF_THE_RING
         if (name in typed or getattr(config.loader, name) != getattr(default, name))
         and not (measures and name in OF_MEASURING)

@@ -568,25 +568,3 @@ def test_an_archive_is_refused_as_source_of_a_packing_measurement(tmp_path, tiny
         tar.add(tiny_folder, "set")
     with pytest.raises(SmallfilesError, match="archive"):
         bench_packing(tmp_path / "set.tar", BenchConfig(repeats=1))
-
-
-# --- configuration ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        BenchConfig(),
-        BenchConfig(3, 10, ("random",), ("cold",), "plain files", 7, False),
-    ],
-)
-def test_a_configuration_prints_a_command_that_means_the_same(config):
-    import shlex
-
-    from smallfiles.cli import build_parser
-    from smallfiles.cli.bench import config_of
-
-    words = shlex.split(config.to_cli("read", ["a b.arrow"]))[1:]
-    arguments = build_parser().parse_args(words)
-    assert config_of(arguments) == config
-    assert [Path("a b.arrow")] in vars(arguments).values()

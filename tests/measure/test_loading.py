@@ -19,8 +19,7 @@ from benchmarks.__main__ import main as with_others
 from benchmarks.loaders import PEERS, material
 from benchmarks.loaders.peer import Peer, Setting
 from smallfiles import formats, sources
-from smallfiles.cli import main, parse
-from smallfiles.cli.bench import config_of
+from smallfiles.cli import main
 from smallfiles.errors import UsageError
 from smallfiles.measure import load, ratio
 from smallfiles.measure.loading import LoadBenchConfig, bench_loading
@@ -62,31 +61,6 @@ def result(folder):
 
 def setting(folder: Path, **changes: object) -> Setting:
     return dataclasses.replace(Setting(folder, COUNT, 1, 8, 2, 32), **changes)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        LoadBenchConfig(),
-        LoadBenchConfig(
-            repeats=3,
-            count=99,
-            workers=(1, 4),
-            modes=("ring", "threads"),
-            batch=8,
-            prefetch=4,
-            size=160,
-            filter="linear",
-            only=("arrow, threads", "DALI, antialias"),
-            reference="arrow, threads",
-            seed=7,
-            cap=False,
-        ),
-    ],
-)
-def test_the_command_line_means_the_same(config):
-    words = shlex.split(config.to_cli(["x.arrow"]))
-    assert config_of(parse(words[1:])) == config
 
 
 @pytest.mark.parametrize(

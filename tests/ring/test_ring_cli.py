@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from PIL import Image
 
 from smallfiles import formats, images, ring
 from smallfiles.cli import main, parse
-from smallfiles.cli.ring import config_of, transform_of
+from smallfiles.cli.ring import transform_of
 from smallfiles.errors import UsageError
 from smallfiles.formats import arrow
 from smallfiles.loading import LoaderConfig, make_loader
@@ -114,22 +113,6 @@ def test_what_a_killed_filler_left_is_shown_and_cleaned(packed, where, capsys):
     assert main(["ring", "status", "--where", str(where)]) == 0
     assert main(["ring", "status", "old", "--where", str(where)]) == 2
     assert "there is no ring called old" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        RingConfig(name="train"),
-        RingConfig(name="val", slots=9, producers=3, epochs=4),
-        RingConfig(name="x", where=Path("/tmp/a b")),
-    ],
-)
-def test_a_configuration_prints_its_own_command_line(config):
-    words = shlex.split(config.to_cli("train.arrow", "--batch", "8"))
-    assert words[:1] == ["smallfiles"]
-    arguments = parse(words[1:])
-    assert config_of(arguments) == config
-    assert (arguments.batch, arguments.data) == (8, Path("train.arrow"))
 
 
 def test_the_transform_is_chosen_by_flags():

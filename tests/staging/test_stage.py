@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import time
 from pathlib import Path
@@ -12,8 +11,6 @@ import pytest
 from staging_tools import MIB, ROOMY, exit_code, forked, names, packed, shards
 
 from smallfiles import digests, formats, locks, slowfs, staging
-from smallfiles.cli import parse
-from smallfiles.cli.stage import config_of
 from smallfiles.errors import DamagedFileError, FormatError, SourceError, UsageError
 from smallfiles.slowfs import SlowConfig
 from smallfiles.slowfs.delays import CHARGED
@@ -243,15 +240,6 @@ def test_a_forked_worker_that_ends_takes_nothing_away(source: Path, node: Path) 
     with staging.staged(source, node, config=ROOMY) as copy:
         assert exit_code(forked(lambda: 0 if copy.path.exists() else 1)) == 0
         assert copy.path.exists()
-
-
-def test_the_configuration_prints_its_command_line(tmp_path: Path) -> None:
-    config = StageConfig(5, "rank")
-    words = shlex.split(config.to_cli(tmp_path / "a b.arrow", "/dev/shm"))[1:]
-    arguments = parse(words)
-    assert config_of(arguments) == config
-    assert (arguments.out, arguments.where) == (tmp_path / "a b.arrow", "/dev/shm")
-    assert config_of(parse(shlex.split(StageConfig().to_cli(Path("x.h5")))[1:])) == StageConfig()
 
 
 @pytest.mark.parametrize("wrong", [{"leave_bytes": -1}, {"shards": "some"}])
