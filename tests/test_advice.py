@@ -34,7 +34,7 @@ SAID_BY = {
     "loading/killed.py": ["bench load", "train", "epoch"],
     "jobs": ["train", "epoch"],
     "pack": ["pack"],
-    "pack/verify.py": ["verify"],
+    "pack/verifying.py": ["verify"],
     "ring": ["ring fill"],
     "ring/folder.py": ["ring fill", "ring status", "ring clean"],
     "sources": ["manifest", "pack", "verify"],

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from smallfiles import doctor, machine
-from smallfiles.doctor import hardware, scheduler, software, storage
+from smallfiles.doctor import hardware, software, storage
 
 LUSTRE = machine.FileSystem("lustre", True, 4096, 10**15, 10**14, 10**9, 10**8, Path("/scratch"))
 LOCAL = dataclasses.replace(LUSTRE, kind="xfs", shared=False)
@@ -276,28 +276,28 @@ def test_the_packages_that_are_looked_for_are_the_projects_own(repository):
 def test_inside_a_job_the_job_is_named(monkeypatch, no_slurm):
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
-    assert next(scheduler.findings()).value == "inside job 4711 (2 nodes)"
+    assert next(hardware.scheduler()).value == "inside job 4711 (2 nodes)"
 
 
 def test_the_shell_of_salloc_is_told_that_it_is_not_on_its_nodes(monkeypatch, no_slurm):
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
-    found = next(scheduler.findings())
+    found = next(hardware.scheduler())
     assert (found.verdict, "srun" in found.advice) == ("warn", True)
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
-    assert next(scheduler.findings()).verdict == "ok"
+    assert next(hardware.scheduler()).verdict == "ok"
 
 
 def test_a_machine_with_sbatch_and_no_job_is_taken_for_a_login_node(tmp_path, monkeypatch, no_slurm):
     (tmp_path / "sbatch").write_text("#!/bin/sh\n")
     (tmp_path / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = next(scheduler.findings())
+    found = next(hardware.scheduler())
     assert (found.verdict, "login node" in found.value) == ("warn", True)
 
 
 def test_without_slurm_nothing_is_wrong(monkeypatch, no_slurm):
     monkeypatch.setenv("PATH", "")
-    assert next(scheduler.findings()).verdict == "ok"
+    assert next(hardware.scheduler()).verdict == "ok"
 
 
 def test_a_half_loaded_package_counts_as_missing(monkeypatch):

@@ -71,12 +71,9 @@ def config_of(arguments: argparse.Namespace) -> PackConfig:
     """The configuration that a parsed command line means."""
     from smallfiles import formats
 
-    if not arguments.option:
-        return from_args(PackConfig, arguments)
     name = formats.name_of(arguments.out, getattr(arguments, "format", None))
-    return from_args(
-        PackConfig, arguments, options=parse_options(formats.get(name).Options, arguments.option)
-    )
+    options = parse_options(formats.get(name).Options, arguments.option) if arguments.option else None
+    return from_args(PackConfig, arguments, options=options)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from smallfiles.doctor import hardware, scheduler, software, storage
+from smallfiles.doctor import hardware, software, storage
 from smallfiles.doctor.finding import Finding, Verdict
 
 __all__ = ["Finding", "Verdict", "examine"]
@@ -33,7 +33,7 @@ def examine(*paths: Path, workshop: bool = False) -> list[Finding]:
         ("machine", hardware.findings),
         ("storage", lambda: storage.findings(folders)),
         ("software", software.findings),
-        ("scheduler", scheduler.findings),
+        ("scheduler", hardware.scheduler),
     ]
     if workshop:
         from smallfiles.doctor import workshop as course

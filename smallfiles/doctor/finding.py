@@ -1,4 +1,7 @@
-"""One line of the doctor's report."""
+"""One line of the doctor's report, and how it is judged.
+
+Short, since the parts of the doctor share it and it imports nothing.
+"""
 
 from __future__ import annotations
 
@@ -25,3 +28,15 @@ class Finding:
     value: str
     verdict: Verdict = "ok"
     advice: str = ""
+
+
+def judged(name: str, value: str, *rules: tuple[object, Verdict, str]) -> Finding:
+    """A finding by the first rule that applies; without one all is well.
+
+    Args:
+        name: What was looked at.
+        value: What was seen.
+        rules: Whether each applies, its verdict, its advice.
+    """
+    verdict, advice = next((rule[1:] for rule in rules if rule[0]), ("ok", ""))
+    return Finding(name, value, verdict, advice)

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from time import monotonic
 from typing import Any
 
-from smallfiles.doctor.finding import Finding
+from smallfiles.doctor.finding import Finding, judged
 
 _CORE = """
     cffi h5py ipywidgets jupyterlab matplotlib numpy PIL pyarrow scipy simplejpeg
@@ -32,15 +32,14 @@ SLOW_IMPORT_S = 20.0
 def findings() -> Iterator[Finding]:
     """Core packages, PyTorch, the JPEG decoder, optional packages."""
     missing = [name for name in CORE_MODULES if not _is_installed(name)]
-    if missing:
-        advice = f"Run: {INSTALL} '.'"
-        yield Finding("packages", f"missing: {', '.join(missing)}", "fail", advice)
-    else:
-        yield Finding("packages", f"all {len(CORE_MODULES)} installed")
+    value = f"missing: {', '.join(missing)}" if missing else f"all {len(CORE_MODULES)} installed"
+    yield judged("packages", value, (missing, "fail", f"Run: {INSTALL} '.'"))
     yield _torch()
     yield _simplejpeg()
     for name, (extra, purpose) in OPTIONAL_MODULES.items():
-        yield _optional(name, extra, purpose)
+        there = _is_installed(name)
+        advice = f"For {purpose} run: {INSTALL} '.[{extra}]'"
+        yield judged(f"optional {name}", "installed" if there else "not installed", (not there, "ok", advice))
 
 
 def _is_installed(name: str) -> bool:
@@ -67,11 +66,9 @@ def _torch() -> Finding:
     if isinstance(torch, Exception):
         advice = f"Run: {INSTALL} '.'  (or make setup SYSTEM_SITE=1 for the PyTorch of your site)"
         return Finding("PyTorch", f"cannot be imported ({torch})", "fail", advice)
+    advice = "Its thousands of small files lie on slow storage; put the environment on a faster one."
     value = f"{torch.__version__}, imported in {took_s:.1f} s, {_gpus(torch)}"
-    if took_s > SLOW_IMPORT_S:
-        advice = "Its thousands of small files lie on slow storage; put the environment on a faster one."
-        return Finding("PyTorch", value, "warn", advice)
-    return Finding("PyTorch", value)
+    return judged("PyTorch", value, (took_s > SLOW_IMPORT_S, "warn", advice))
 
 
 def _gpus(torch: Any) -> str:
@@ -89,10 +86,3 @@ def _simplejpeg() -> Finding:
     if isinstance(module, Exception):
         return Finding("JPEG decoder", f"cannot be imported ({module})", "fail", f"Run: {INSTALL} '.'")
     return Finding("JPEG decoder", f"simplejpeg {getattr(module, '__version__', '')}".strip())
-
-
-def _optional(name: str, extra: str, purpose: str) -> Finding:
-    if _is_installed(name):
-        return Finding(f"optional {name}", "installed")
-    advice = f"For {purpose} run: {INSTALL} '.[{extra}]'"
-    return Finding(f"optional {name}", "not installed", advice=advice)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from smallfiles import machine, slowfs
-from smallfiles.doctor.finding import Finding
+from smallfiles.doctor.finding import Finding, judged
 from smallfiles.errors import SmallfilesError
 from smallfiles.progress import bytes_text
 
@@ -56,24 +56,23 @@ def _folder(folder: Path) -> Finding:
         found = machine.filesystem(folder)
     except SmallfilesError as error:
         return Finding(name, error.got, "fail", f"{error.next_step}.")
-    told = _summary(found) if folder.exists() else f"not there yet; {_summary(found)}"
-    if folder.exists() and not folder.is_dir():
-        return Finding(name, f"a file on {told}", "warn", "Give the folder that it is in.")
-    if not _is_writable(folder):
-        return Finding(
-            name, f"{told}, not writable", "warn", "Give your results another folder than this one."
-        )
-    if found.free_bytes < NEEDED_BYTES:
-        return Finding(name, told, "warn", "Make room: less than 10 GB is free.")
-    if found.inodes_free is not None and found.inodes_free < NEEDED_INODES:
-        return Finding(name, told, "warn", "Few files more fit, whatever bytes are free: pack them.")
-    if found.shared:
-        return Finding(
-            name,
-            told,
-            advice="Each open asks a server that all users share: pack small files into few large ones.",
-        )
-    return Finding(name, told)
+    there, writable = folder.exists(), _is_writable(folder)
+    a_file = there and not folder.is_dir()
+    few = found.inodes_free is not None and found.inodes_free < NEEDED_INODES
+    told = "a file on " * a_file + "not there yet; " * (not there) + _summary(found)
+    return judged(
+        name,
+        told + ", not writable" * (not a_file and not writable),
+        (a_file, "warn", "Give the folder that it is in."),
+        (not writable, "warn", "Give your results another folder than this one."),
+        (found.free_bytes < NEEDED_BYTES, "warn", "Make room: less than 10 GB is free."),
+        (few, "warn", "Few files more fit, whatever bytes are free: pack them."),
+        (
+            found.shared,
+            "ok",
+            "Each open asks a server that all users share: pack small files into few large ones.",
+        ),
+    )
 
 
 def _quota(folder: Path) -> Iterator[Finding]:
@@ -83,12 +82,9 @@ def _quota(folder: Path) -> Iterator[Finding]:
         return
     told = [f"{bytes_text(found.used_bytes)} of {bytes_text(found.limit_bytes)}"] if found.limit_bytes else []
     told += [f"{found.used_files:,} of {found.limit_files:,} files"] if found.limit_files else []
-    name, value = f"quota {folder}", f"{' and '.join(told)} used ({found.holder}, {found.tool})"
-    if found.share < NEARLY_FULL:
-        yield Finding(name, value)
-        return
+    value = f"{' and '.join(told)} used ({found.holder}, {found.tool})"
     advice = "Nearly full: delete or move something, or pack small files; a full quota stops a job half way."
-    yield Finding(name, value, "warn", advice)
+    yield judged(f"quota {folder}", value, (found.share >= NEARLY_FULL, "warn", advice))
 
 
 def _striping(folder: Path) -> Iterator[Finding]:
@@ -100,52 +96,43 @@ def _striping(folder: Path) -> Iterator[Finding]:
     grown = ", once a file has grown" if found.components > 1 else ""
     value = f"{count}, {bytes_text(found.size_bytes)} each{grown}"
     advice = "Right for small files; for packed ones of many GB: lfs setstripe -c 8 DIR, before packing."
-    yield Finding(f"striping {folder}", value, advice=advice if found.count == 1 else "")
+    yield judged(f"striping {folder}", value, (found.count == 1, "ok", advice))
 
 
 def _environment() -> Finding:
     found = machine.filesystem(Path(sys.prefix))
-    value = f"{sys.prefix} on {found.kind}"
-    if found.shared:
-        return Finding(
-            "environment", value, "warn", "Importing opens thousands of files there: expect slow starts."
-        )
-    return Finding("environment", value)
+    advice = "Importing opens thousands of files there: expect slow starts."
+    return judged("environment", f"{sys.prefix} on {found.kind}", (found.shared, "warn", advice))
 
 
 def _temporary() -> Finding:
     try:
         folder = Path(tempfile.gettempdir())
     except FileNotFoundError:
-        return Finding(
-            "temporary files", "no usable folder", "fail", "Set TMPDIR to a folder that you may write to."
-        )
+        advice = "Set TMPDIR to a folder that you may write to."
+        return Finding("temporary files", "no usable folder", "fail", advice)
     found = machine.filesystem(folder)
-    value = f"{folder}: {_summary(found)}"
-    if found.shared:
-        return Finding(
-            "temporary files",
-            value,
-            "warn",
-            "Set TMPDIR to node-local storage; this one is over the network.",
-        )
-    if found.free_bytes < NEEDED_SHARED_MEMORY_BYTES:
-        return Finding("temporary files", value, "warn", "Set TMPDIR to a folder with more space.")
-    return Finding("temporary files", value)
+    little = found.free_bytes < NEEDED_SHARED_MEMORY_BYTES
+    return judged(
+        "temporary files",
+        f"{folder}: {_summary(found)}",
+        (found.shared, "warn", "Set TMPDIR to node-local storage; this one is over the network."),
+        (little, "warn", "Set TMPDIR to a folder with more space."),
+    )
 
 
 def _shared_memory(folder: Path) -> Finding:
     if not folder.is_dir():
         return Finding(str(folder), "not there", "warn", "Loading with workers needs it: use num_workers=0.")
-    found = machine.filesystem(folder)
-    value = f"{bytes_text(found.total_bytes)}, {bytes_text(found.free_bytes)} free"
-    if not _is_writable(folder):
-        return Finding(str(folder), f"{value}, not writable", "fail", "Ask your administrator for access.")
-    if found.free_bytes < NEEDED_SHARED_MEMORY_BYTES:
-        advice = "Workers may die of a bus error: free it, or start the container with --shm-size=8g."
-        return Finding(str(folder), value, "warn", advice)
-    return Finding(
-        str(folder), value, advice="It is memory: what lies there counts against your job's limit."
+    found, writable = machine.filesystem(folder), _is_writable(folder)
+    small = "Workers may die of a bus error: free it, or start the container with --shm-size=8g."
+    return judged(
+        str(folder),
+        f"{bytes_text(found.total_bytes)}, {bytes_text(found.free_bytes)} free"
+        + ", not writable" * (not writable),
+        (not writable, "fail", "Ask your administrator for access."),
+        (found.free_bytes < NEEDED_SHARED_MEMORY_BYTES, "warn", small),
+        (True, "ok", "It is memory: what lies there counts against your job's limit."),
     )
 
 
@@ -154,27 +141,23 @@ def _node_local() -> Iterator[Finding]:
         folder = os.environ.get(variable)
         if not folder:
             continue
-        if Path(folder).is_dir():
-            yield Finding(f"${variable}", f"{folder}: {_summary(machine.filesystem(Path(folder)))}")
-        else:
-            advice = f"Create it (mkdir -p), or unset {variable}."
-            yield Finding(f"${variable}", f"{folder} is not there", "warn", advice)
+        there = Path(folder).is_dir()
+        told = f": {_summary(machine.filesystem(Path(folder)))}" if there else " is not there"
+        advice = f"Create it (mkdir -p), or unset {variable}."
+        yield judged(f"${variable}", folder + told, (not there, "warn", advice))
 
 
 def _hdf5_locking(folders: Sequence[Path]) -> Finding:
     setting = os.environ.get("HDF5_USE_FILE_LOCKING")
-    value = "not set" if setting is None else setting
-    if any(map(_is_shared, folders)) and (setting or "").upper() not in LOCKING_OFF:
-        advice = "Run `export HDF5_USE_FILE_LOCKING=FALSE` before Python: locks often fail on shared storage."
-        return Finding("HDF5_USE_FILE_LOCKING", value, "warn", advice)
-    return Finding("HDF5_USE_FILE_LOCKING", value)
+    fails = any(map(_is_shared, folders)) and (setting or "").upper() not in LOCKING_OFF
+    advice = "Run `export HDF5_USE_FILE_LOCKING=FALSE` before Python: locks often fail on shared storage."
+    return judged("HDF5_USE_FILE_LOCKING", setting or "not set", (fails, "warn", advice))
 
 
 def _mounting() -> Finding:
     reason = slowfs.why_not()
-    if reason is None:
-        return Finding("FUSE", "folders can be mounted without root")
-    return Finding("FUSE", reason, advice="Nothing to do: slow folders are imitated in the notebook instead.")
+    advice = "Nothing to do: slow folders are imitated in the notebook instead."
+    return judged("FUSE", reason or "folders can be mounted without root", (reason, "ok", advice))
 
 
 def _is_shared(folder: Path) -> bool:

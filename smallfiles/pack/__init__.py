@@ -14,7 +14,7 @@ from smallfiles import lazy
 if TYPE_CHECKING:
     from smallfiles.pack.config import PackConfig, PackReport, Plan, Skipped, parse_part
     from smallfiles.pack.run import pack, plan, refuse_finished
-    from smallfiles.pack.verify import VerifyReport, verify
+    from smallfiles.pack.verifying import VerifyReport, verify
 
 __all__ = [
     "PackConfig",
@@ -34,6 +34,6 @@ __getattr__ = lazy.names(
     {
         "config": ["PackConfig", "PackReport", "Plan", "Skipped", "parse_part"],
         "run": ["pack", "plan", "refuse_finished"],
-        "verify": ["VerifyReport", "verify"],
+        "verifying": ["VerifyReport", "verify"],
     },
 )

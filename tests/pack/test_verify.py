@@ -151,7 +151,7 @@ def test_the_pass_over_the_blocks_is_shown_until_it_ends(
         yield Bar()
         mine[3] = "closed"
 
-    monkeypatch.setattr(sys.modules["smallfiles.pack.verify"], "progress", progress)
+    monkeypatch.setattr(sys.modules["smallfiles.pack.verifying"], "progress", progress)
     report = verify(packed, source)
     blocks, samples = shown
     assert blocks == ["check x.arrow", report.blocks, report.blocks, "closed"] and report.blocks > 0
