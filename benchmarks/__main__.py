@@ -15,27 +15,38 @@ from smallfiles.cli.bench import TOPICS, Topic
 OTHERS = {
     "pack": "benchmarks.packing",
     "slow": "benchmarks.packing",
-    "squashfs": "benchmarks.squashfs",
     "decode": "benchmarks.decoding",
     "load": "benchmarks.loaders",
 }
 """The module of others for each topic that has some."""
 
-_SLOW = Topic(
-    "packing a folder whose look-ups and opens take milliseconds",
-    "Against scripts that read one file after the other and against bare readers. It needs FUSE.",
-    ("python -m benchmarks slow data --latency-ms 2 --repeats 5",),
-    "benchmarks.slow:bench_slow",
-    ("repeats", "count", "reference", "seed", "cap", "latency_ms"),
-    SlowBenchConfig,
-)
+_FIELDS = ("repeats", "count", "reference", "seed", "cap")
+_MORE = {
+    "slow": Topic(
+        "packing a folder whose look-ups and opens take milliseconds",
+        "Against scripts that read one file after the other and against bare readers. It needs FUSE.",
+        ("python -m benchmarks slow data --latency-ms 2 --repeats 5",),
+        "benchmarks.slow:bench_slow",
+        (*_FIELDS, "latency_ms"),
+        SlowBenchConfig,
+    ),
+    "squashfs": Topic(
+        "one raw image of a folder",
+        "Random reads by pysquashfs, by PySquashfsImage and through the mounts that this machine allows;\n"
+        "cold reads by threads; packing beside mksquashfs.",
+        ("python -m benchmarks squashfs data --count 20000",),
+        "benchmarks.squashfs:bench_squashfs",
+        (*_FIELDS, "caches"),
+    ),
+}
+"""Topics that there are here only."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Run a topic with others beside ours; the exit code is that of `smallfiles`."""
     own = dict(TOPICS)
     try:
-        TOPICS["slow"] = _SLOW
+        TOPICS.update(_MORE)
         TOPICS.update({name: replace(TOPICS[name], others=module) for name, module in OTHERS.items()})
         return cli.main(["bench", *argv])
     finally:

@@ -19,7 +19,7 @@ OF_OTHERS = {
 }
 SAID_BY = {
     "measure": BENCH,
-    "measure/cache.py": ["bench read", "bench squashfs", "bench stage"],
+    "measure/cache.py": ["bench read", "bench stage"],
     "measure/loading": ["bench load"],
     "measure/neighbour.py": [verb for verb in BENCH if verb != "bench decode"],
     "measure/reading.py": ["bench read"],

@@ -53,7 +53,7 @@ VERBS = {
     "unstage": ["PATH", "--where"],
     "staged": ["--where", "--sweep"],
     "bench": [
-        *("read", "pack", "stage", "squashfs", "decode", "load"),
+        *("read", "pack", "stage", "decode", "load"),
     ],
     "ring": ["fill", "status", "clean"],
     "slowfs": ["DIR", "MOUNTPOINT", "--latency-ms", "--servers", "--bandwidth-mb", "--jitter", "--seed"],
@@ -65,7 +65,6 @@ TOPICS = {
         "read": _MEASURING | {"--order", "--cache", "--no-cap"},
         "pack": _MEASURING | {"--no-cap"},
         "stage": _MEASURING | {"--cache", "--no-cap"},
-        "squashfs": _MEASURING | {"--cache", "--no-cap"},
         "decode": _MEASURING,
         "load": _MEASURING
         | {"--workers", "--mode", "--batch", "--prefetch", "--size", "--filter", "--only"}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from smallfiles import machine
 from smallfiles.errors import ResourceError
-from smallfiles.machine.mounts import Mount, mount_of, read_mounts
+from smallfiles.machine.filesystems import Mount, mount_of, read_mounts
 
 GIB = 1 << 30
 SHARED = "lustre gpfs mmfs beegfs nfs nfs4 ceph cifs panfs orangefs afs wekafs fuse.sshfs fuse.dfuse"

@@ -81,14 +81,6 @@ TOPICS = {
         "smallfiles.measure.staging:bench_staging",
         FIELDS["stage"],
     ),
-    "squashfs": Topic(
-        "one raw image of a folder",
-        "Random reads by pysquashfs, by PySquashfsImage and through the mounts that this machine allows;\n"
-        "cold reads by threads.",
-        ("smallfiles bench squashfs data --count 20000",),
-        "smallfiles.measure.squashfs:bench_squashfs",
-        FIELDS["squashfs"],
-    ),
     "decode": Topic(
         "turning JPEGs in memory into pixels and crops",
         "Random crops of 224 x 224, with one and two at work, and decoding alone by each decoder.",

@@ -15,8 +15,7 @@ from typing import Any
 from smallfiles.machine.cgroups import MemoryLimit, cpu_quota, memory_limit
 from smallfiles.machine.filesystems import FileSystem, filesystem, is_parallel_filesystem
 from smallfiles.machine.nodes import Node, node, warn_on_login_node
-from smallfiles.machine.quotas import Quota, quota
-from smallfiles.machine.stripes import Striping, striping
+from smallfiles.machine.quotas import Quota, Striping, quota, striping
 
 __all__ = [
     "FileSystem",

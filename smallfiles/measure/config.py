@@ -24,7 +24,6 @@ FIELDS = {
     "read": (*_ALL, "orders", "caches", "cap"),
     "pack": (*_ALL, "cap"),
     "stage": (*_ALL, "caches", "cap"),
-    "squashfs": (*_ALL, "caches", "cap"),
     "decode": _ALL,
 }
 """What each topic makes use of."""

@@ -6,19 +6,24 @@ processor time, which threads may have spent on several cores, is told beside it
 process of its own; bare runs (no hashing, no reading back) are what the peers do, careful runs are
 what `smallfiles pack` does by default. Notebooks 03 to 05 use its records.
 
+Others' methods lie outside of the toolbox, in a module with two tables that is imported where the method
+runs: `METHODS`, functions from paths and labels to one output, and `MODULES`, what each imports before its
+clock starts.
+
 The trap: a slow peer on the whole data set would take minutes, so the Jülich HDF5 method is measured
 on a few hundred samples; its rate does not depend on how many.
 """
 
 from __future__ import annotations
 
+import importlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -27,7 +32,6 @@ from smallfiles.errors import UsageError
 from smallfiles.formats.output import writing
 from smallfiles.measure.bench import Bench, medians
 from smallfiles.measure.config import BenchConfig
-from smallfiles.measure.methods import imported, listed, methods
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Record, Result
 from smallfiles.measure.scratch import memory_folder
@@ -41,6 +45,49 @@ _PACKAGES = ("smallfiles", "numpy", "pyarrow", "h5py", "webdataset", "xxhash")
 _SERIAL = "all methods open one file at a time, as concatenation does (pack would choose by file system)"
 _SPARE_BYTES = 64 << 20
 _PIECE_BYTES = 4 << 20
+
+
+Method: TypeAlias = Callable[[Sequence[str], Sequence[int], Path], None]
+
+REFERENCE = "concatenation"
+
+
+def read_file(path: str) -> bytes:
+    """All bytes of a file, as a script would read them."""
+    with open(path, "rb") as file:  # noqa: PTH123 - making a Path costs as much as a cached open
+        return file.read()
+
+
+def concatenate(paths: Sequence[str], labels: Sequence[int], out: Path) -> None:
+    """Read each file, append to one file."""
+    with out.open("wb") as target:
+        for path in paths:
+            target.write(read_file(path))
+
+
+def methods(others: str = "") -> dict[str, Method]:
+    """By the name that records carry.
+
+    Args:
+        others: Name of the module with the tables; "" has concatenation only.
+    """
+    more = importlib.import_module(others).METHODS if others else {}
+    return {REFERENCE: concatenate, **more}
+
+
+def imported(name: str, others: str) -> Method:
+    """A method, with what it imports."""
+    modules = importlib.import_module(others).MODULES if others else {}
+    if name in modules:
+        importlib.import_module(modules[name])
+    return methods(others)[name]
+
+
+def listed(source: sources.Source) -> tuple[list[str], list[int]]:
+    """Paths and labels of a data set of plain files, as such scripts take them; captions are 0."""
+    paths = [f"{source.store.root}/{path}" for path in source.manifest.paths.to_pylist()]  # type: ignore[attr-defined]
+    targets = source.manifest.targets.to_pylist()
+    return paths, [max(target, 0) if isinstance(target, int) else 0 for target in targets]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """One raw image, read by our library, by another, and through mounts, beside the folder it is made of.
 
     bench_ways(image, folder)            library, peers and mounts on one squashfs file
-    bench_squashfs(folder)               that, and cold reads by threads
 
 Every way opens and looks names up first, and then gives a function from a number to bytes, as a data set
 has it; so what is timed is reading alone. The order is random, one for all, and all bytes are compared
@@ -14,13 +13,10 @@ not fit into.
 
 from __future__ import annotations
 
-import importlib
 import io
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,25 +26,21 @@ from typing import TypeAlias
 import numpy as np
 import xxhash
 
-from pysquashfs import SquashFS, SquashFSError, libsquashfs, mount, pack
+from pysquashfs import SquashFS, SquashFSError, libsquashfs, mount
 from pysquashfs.mounting import how_to_mount
 from pysquashfs.open_image import Backend
-from pysquashfs.writer.folder import folder_items
 from smallfiles.errors import UsageError
-from smallfiles.measure import cache as page_cache
 from smallfiles.measure.bench import Bench
 from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.protocol import Case, Outcome, attempt, long_enough
-from smallfiles.measure.record import Failed, Record, Result
+from smallfiles.measure.record import Failed, Record
 
 Read: TypeAlias = Callable[[int], bytes | memoryview]
 Way: TypeAlias = Callable[[Path, Sequence[str]], AbstractContextManager[Read]]
 PLAIN = "plain files"
 PACKAGES = ("smallfiles", "numpy", "PySquashfsImage", "zstandard")
-_TOUCHED = "every byte copied into memory"
-_RANDOM = "random reads"
-_THREADS = {"read_at, one after the other": 0, "read_many, 1 thread": 1, "read_many, 8 threads": 8}
-_BATCH = 64
+TOUCHED = "every byte copied into memory"
+RANDOM = "random reads"
 
 
 @contextmanager
@@ -148,31 +140,6 @@ def _refusal(image: Path, name: str) -> str:
         return error.got
 
 
-def bench_squashfs(folder: Path, config: BenchConfig | None = None, *, others: str = "") -> Result:
-    """Measure a raw image of a folder of files.
-
-    Args:
-        folder: The tree.
-        config: Repeats, files at most, seed; `cold` among its caches adds cold reads.
-        others: The module whose `packing` measures packing beside the tools of others.
-    """
-    config = config or BenchConfig()
-    bench = Bench(config, PACKAGES)
-    with tempfile.TemporaryDirectory(prefix="smallfiles-bench-") as place:
-        image = Path(place) / "image.sqfs"
-        packed = pack(image, folder_items(folder))
-        usable, notes = usable_ways(image)
-        bench.notes += notes
-        allowed = bench.allowed([folder], min(config.count, packed.files), config.repeats * (len(usable) + 2))
-        config = replace(config, count=allowed.samples)
-        _measure_ways(bench, image, folder, config, usable)
-        if "cold" in config.caches:
-            _measure_cold(bench, image, config)
-    if others:
-        importlib.import_module(others).packing(bench, folder, packed.files, packed.bytes)
-    return bench.result()
-
-
 def bench_ways(
     image: Path,
     folder: Path | None,
@@ -195,15 +162,24 @@ def bench_ways(
     """
     config = config or BenchConfig()
     bench = Bench(config, PACKAGES)
-    _measure_ways(bench, image, folder, config, usable_ways(image)[0] if ways is None else ways)
+    measure_ways(bench, image, folder, config, usable_ways(image)[0] if ways is None else ways)
     for each in bench.failed:
         warnings.warn(f"{each.name} failed: {each.why}", stacklevel=2)
     return bench.records
 
 
-def _measure_ways(
+def measure_ways(
     bench: Bench, image: Path, folder: Path | None, config: BenchConfig, ways: Sequence[str]
 ) -> None:
+    """Random whole-file reads of one image, as `bench_ways`.
+
+    Args:
+        bench: Gets the records, and what fails.
+        image: A squashfs image.
+        folder: The tree it was made of; None leaves that out.
+        config: Files at most, and the seed.
+        ways: Some of `WAYS`.
+    """
     with SquashFS(image, cache=False) as opened:
         names = [name for name in opened.paths if not name.startswith(".")]
     order = np.random.default_rng(config.seed).permutation(len(names))[: config.count]
@@ -216,7 +192,7 @@ def _measure_ways(
             reads |= {} if read is None else {way: read}
         same = _same_bytes(reads, len(picked), reasons)
         measure_reads(bench, {way: reads[way] for way in same}, len(picked), image)
-    bench.failed += [Failed(_RANDOM, name, why) for name, why in reasons.items()]
+    bench.failed += [Failed(RANDOM, name, why) for name, why in reasons.items()]
 
 
 def measure_reads(bench: Bench, reads: Mapping[str, Read], count: int, place: Path) -> None:
@@ -237,7 +213,7 @@ def measure_reads(bench: Bench, reads: Mapping[str, Read], count: int, place: Pa
         )
         for way, read in reads.items()
     ]
-    bench.measure(_RANDOM, cases, place=place, whole=(count, sizes), touched=_TOUCHED)
+    bench.measure(RANDOM, cases, place=place, whole=(count, sizes), touched=TOUCHED)
 
 
 def _pass(read: Read, count: int) -> Outcome:
@@ -263,29 +239,3 @@ def _same_bytes(reads: Mapping[str, Read], count: int, failed: dict[str, str]) -
                 next_step="Make the image again from this folder",
             )
     return list(found)
-
-
-def _measure_cold(bench: Bench, image: Path, config: BenchConfig) -> None:
-    """Files in random order after the cache was emptied: one read at a time, and in announced batches."""
-    if not page_cache.can_be_cold(image):
-        bench.notes.append("cold reads were not measured: the image lies in memory")
-        return
-    with SquashFS(image, cache=False) as opened:
-        rows = np.random.default_rng(config.seed).permutation(len(opened))[: config.count].tolist()
-        size = sum(len(opened.view_at(row)) for row in rows)
-    cases = [
-        Case(name, partial(_read_cold, image, rows, threads), warm_up=False, format="squashfs")
-        for name, threads in _THREADS.items()
-    ]
-    bench.measure(_RANDOM, cases, place=image, whole=(len(rows), size), touched=_TOUCHED, cache="cold")
-
-
-def _read_cold(image: Path, rows: Sequence[int], threads: int) -> Outcome:
-    with SquashFS(image, "pure", cache=False) as opened:
-        page_cache.drop([image])
-        total, began = 0, perf_counter()
-        if not threads:
-            total = sum(len(opened.read_at(row)) for row in rows)
-        for first in range(0, len(rows) if threads else 0, _BATCH):
-            total += sum(map(len, opened.read_many(rows[first : first + _BATCH], threads=threads)))
-        return Outcome(len(rows), total, perf_counter() - began)

@@ -16,7 +16,7 @@ import subprocess
 from pathlib import Path
 
 from smallfiles.errors import ResourceError, UsageError
-from smallfiles.machine.mounts import mount_of, read_mounts
+from smallfiles.machine.filesystems import mount_of, read_mounts
 
 SUBTYPE = "smallfiles-slowfs"
 KIND = f"fuse.{SUBTYPE}"

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from smallfiles.machine import Quota, quota
-from smallfiles.machine.mounts import Mount
+from smallfiles.machine.filesystems import Mount
 from smallfiles.machine.quotas import parse_lfs_quota, parse_mmlsquota, parse_quota
 
 KIB = 1024

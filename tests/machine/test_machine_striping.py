@@ -3,7 +3,7 @@
 import pytest
 
 from smallfiles.machine import Striping, striping
-from smallfiles.machine.stripes import parse_getstripe
+from smallfiles.machine.quotas import parse_getstripe
 
 MIB = 1 << 20
 FOLDER = "stripe_count:  1 stripe_size:   1048576 pattern:       raid0 stripe_offset: -1\n"
@@ -68,7 +68,7 @@ def on_lustre(tmp_path, monkeypatch):
     from smallfiles.machine import filesystems
 
     found = dataclasses.replace(filesystems.filesystem(tmp_path), kind="lustre", shared=True)
-    monkeypatch.setattr("smallfiles.machine.stripes.filesystem", lambda path: found)
+    monkeypatch.setattr("smallfiles.machine.quotas.filesystem", lambda path: found)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
     def answer(script):
@@ -93,5 +93,5 @@ def test_a_missing_failing_or_hanging_lfs_is_no_answer(tmp_path, on_lustre):
 
 
 def test_elsewhere_than_on_lustre_nothing_is_asked(tmp_path, monkeypatch):
-    monkeypatch.setattr("smallfiles.machine.stripes.ask", lambda *words: pytest.fail("asked"))
+    monkeypatch.setattr("smallfiles.machine.quotas.ask", lambda *words: pytest.fail("asked"))
     assert striping(tmp_path) is None

@@ -34,7 +34,7 @@ from smallfiles.measure import (
     workers,
 )
 from smallfiles.measure import cache as page_cache
-from smallfiles.measure.methods import methods
+from smallfiles.measure.packing import methods
 from smallfiles.measure.protocol import Case, Outcome, interleaved
 from smallfiles.measure.scratch import PACKED
 from smallfiles.measure.table import aligned, summary, times

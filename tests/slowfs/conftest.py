@@ -7,7 +7,7 @@ import time
 import pytest
 
 from smallfiles.errors import ResourceError
-from smallfiles.machine.mounts import read_mounts
+from smallfiles.machine.filesystems import read_mounts
 from smallfiles.slowfs import points
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
