@@ -1,8 +1,10 @@
 """The house keeps its shape: imports run downwards, rooms form no circle, the wheel holds the toolbox."""
 
 import ast
+import io
 import subprocess
 import sys
+import tokenize
 import tomllib
 from collections import defaultdict
 from fnmatch import fnmatch
@@ -46,6 +48,74 @@ def upward(layer, path):
 def test_imports_run_downwards_only(layer):
     assert sources(layer), f"{layer} has no modules"
     assert [fault for path in sources(layer) for fault in upward(layer, path)] == []
+
+
+SHORT = 60
+REASON = "Short, since"
+SMALL = {
+    "a verb is a module": [
+        *("cli/demo", "cli/doctor", "cli/figure", "cli/output", "cli/source", "cli/staged", "cli/unstage"),
+    ],
+    "a configuration, imported whenever the command line starts": [
+        *("measure/config", "ring/config", "slowfs/config", "staging/config"),
+    ],
+    "one question to the system, asked by several rooms": [
+        *("machine/asking", "machine/nodes", "machine/rendezvous", "measure/neighbour", "measure/traffic"),
+        *("signals", "keys", "slowfs/delays"),
+    ],
+    "a part of a file format, named as its specification names it": [
+        *("formats/checked", "formats/hdf5/columns", "formats/placed", "formats/provenance"),
+        *("formats/squashfs/foreign", "formats/squashfs/sentences", "formats/squashfs/writing"),
+        *("formats/tar/dali", "formats/tar/headers", "formats/tar/names", "formats/tar/options"),
+        "formats/tar/output",
+    ],
+    "one step of a picture": [
+        *("images/colour", "images/crops", "images/decoders", "images/faults", "images/normalising"),
+        "images/resizing",
+    ],
+    "one step of loading or training, used by several others": [
+        *("loading/batches", "ring/order", "training/checkpoint", "training/classes", "training/models"),
+        "training/stopping",
+    ],
+    "one layout or one list of a source": [
+        *("manifest/faults", "manifest/files", "manifest/writing", "sources/annotated"),
+        *("sources/imagenet/official", "sources/synthetic/wordnet", "pack/spool", "demo/rows"),
+    ],
+}
+"""Modules of the toolbox that are short, by reason. Nothing may be added: merge, or give a reason inside."""
+
+
+def code_lines(source):
+    """Lines with code: without comments, docstrings and blanks."""
+    empty = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+    lines = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in (*empty, tokenize.ENDMARKER):
+            lines |= set(range(token.start[0], token.end[0] + 1))
+    words = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr)]
+    told = [
+        node for node in words if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    ]
+    return len(lines - {line for node in told for line in range(node.lineno, node.end_lineno + 1)})
+
+
+def test_code_is_counted_without_what_explains_it():
+    source = '"""Doc\nstring."""\n\n# why\ndef f():\n    """What."""\n    return (1,\n        2)\n'
+    assert code_lines(source) == 3
+
+
+def test_a_module_is_a_room_or_says_why_it_is_short():
+    """Cupboards grow back one by one: a new module of a few lines belongs into a room that is there."""
+    known = {name for names in SMALL.values() for name in names}
+    for path in sources("smallfiles"):
+        name = path.relative_to(ROOT / "smallfiles").with_suffix("").as_posix()
+        source = path.read_text(encoding="utf-8")
+        if path.stem.startswith("__") or name in known or code_lines(source) >= SHORT:
+            continue
+        assert REASON in (ast.get_docstring(ast.parse(source)) or ""), (
+            f"smallfiles/{name}.py has fewer than {SHORT} lines of code; expected a room. Put it into the "
+            f"module that uses it, or begin a sentence of its docstring with: {REASON}"
+        )
 
 
 def rooms():

@@ -19,9 +19,8 @@ from smallfiles import lazy
 
 if TYPE_CHECKING:
     from smallfiles.slowfs.config import SlowConfig
-    from smallfiles.slowfs.opened import SlowFolder, mounted, open_slow
+    from smallfiles.slowfs.opened import SlowFolder, SlowStore, mounted, open_slow
     from smallfiles.slowfs.points import KIND, why_not
-    from smallfiles.slowfs.store import SlowStore
 
 __all__ = ["KIND", "SlowConfig", "SlowFolder", "SlowStore", "mounted", "open_slow", "why_not"]
 
@@ -29,8 +28,7 @@ __getattr__ = lazy.names(
     __name__,
     {
         "config": ["SlowConfig"],
-        "opened": ["SlowFolder", "mounted", "open_slow"],
+        "opened": ["SlowFolder", "SlowStore", "mounted", "open_slow"],
         "points": ["KIND", "why_not"],
-        "store": ["SlowStore"],
     },
 )
