@@ -159,15 +159,12 @@ METHODS: dict[str, Method] = {
 """By the name that the records carry."""
 
 
-def bench_decoding(
-    source: Path, config: BenchConfig | None = None, *, only: Sequence[str] = (), others: str = ""
-) -> Result:
+def bench_decoding(source: Path, config: BenchConfig | None = None, *, others: str = "") -> Result:
     """Measure decoding and augmenting of a data set's pictures, with one and two at work.
 
     Args:
         source: A packed file, or a data set.
         config: Repeats, seed, number of pictures (at most `MOST_PICTURES`).
-        only: Names of methods and peers; none given means all that are installed.
         others: The module with the methods of others.
 
     Returns:
@@ -179,8 +176,8 @@ def bench_decoding(
     config = config or BenchConfig()
     bench, known = Bench(config, _PACKAGES), candidates(others)
     files = jpegs(source, min(config.count, MOST_PICTURES))
-    bench.notes += [] if only else _missing(known)
-    here = [each for each in known.values() if installed(each) and (not only or each.name in only)]
+    bench.notes += _missing(known)
+    here = [each for each in known.values() if installed(each)]
     broken: dict[str, str] = {}
     preload = ("smallfiles.measure.decoding", "torchvision")
     for count in WORKERS:

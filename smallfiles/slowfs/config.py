@@ -44,11 +44,6 @@ class SlowConfig:
     def __post_init__(self) -> None:
         check(self)
 
-    @property
-    def capacity_per_s(self) -> float | None:
-        """Operations that the server answers per second at most; None without a limit."""
-        return None if self.servers is None or not self.latency_s else self.servers / self.latency_s
-
     def summary(self) -> str:
         """The storage in a few words: `2 ms an operation, 8 at once, 500 MB/s`."""
         told = [f"{1e3 * self.latency_s:g} ms an operation"]

@@ -40,10 +40,6 @@ class TestConfig:
         assert config.summary() == "2.5 ms an operation, 8 at once, 200 MB/s, jitter 0.5"
         assert SlowConfig().to_cli("data", "my slow") == "smallfiles slowfs data 'my slow'"
 
-    def test_capacity_is_servers_over_latency(self):
-        assert SlowConfig(0.002, 8).capacity_per_s == pytest.approx(4000)
-        assert SlowConfig(0.002).capacity_per_s is None and SlowConfig(0, 4).capacity_per_s is None
-
 
 class TestDelays:
     def test_operations_in_flight_wait_together(self):
