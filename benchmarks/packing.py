@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from smallfiles.measure.packing import Method, read_file
+from smallfiles.measure.methods import Method, read_file
 
 
 def juelich_hdf5(paths: Sequence[str], labels: Sequence[int], out: Path) -> None:

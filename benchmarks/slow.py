@@ -26,7 +26,8 @@ from smallfiles import slowfs, sources
 from smallfiles.errors import UsageError
 from smallfiles.measure.bench import Bench
 from smallfiles.measure.config import BenchConfig
-from smallfiles.measure.packing import REFERENCE, SLOW_SAMPLES, listed, methods
+from smallfiles.measure.methods import REFERENCE, listed, methods
+from smallfiles.measure.packing import SLOW_SAMPLES
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Result
 from smallfiles.measure.scratch import memory_folder

@@ -10,8 +10,9 @@ within one run only. Notebook 01 teaches the protocol; later ones measure with i
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from smallfiles import lazy
 
 if TYPE_CHECKING:
     from smallfiles.measure.config import BenchConfig
@@ -35,18 +36,14 @@ __all__ = [
     "save",
 ]
 
-# Imported when asked for: the help of `bench` needs the configurations only.
-_MODULES = {
-    "BenchConfig": "config",
-    "Comparison": "protocol",
-    "bench_packing": "packing",
-    "bench_reads": "reading",
-    "compare": "protocol",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        module = importlib.import_module(f"smallfiles.measure.{_MODULES.get(name, 'record')}")
-        return getattr(module, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# The help of `bench` needs the configurations only.
+__getattr__ = lazy.names(
+    __name__,
+    {
+        "config": ["BenchConfig"],
+        "packing": ["bench_packing"],
+        "protocol": ["Comparison", "compare"],
+        "reading": ["bench_reads"],
+        "record": ["Failed", "Record", "Result", "Spread", "load", "ratio", "save"],
+    },
+)

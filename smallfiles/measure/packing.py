@@ -6,37 +6,28 @@ processor time, which threads may have spent on several cores, is told beside it
 process of its own; bare runs (no hashing, no reading back) are what the peers do, careful runs are
 what `smallfiles pack` does by default. Notebooks 03 to 05 use its records.
 
-Others' methods lie outside of the toolbox, in a module with two tables that is imported where the method
-runs: `METHODS`, functions from paths and labels to one output, and `MODULES`, what each imports before its
-clock starts.
-
 The trap: a slow peer on the whole data set would take minutes, so the Jülich HDF5 method is measured
 on a few hundred samples; its rate does not depend on how many.
 """
 
 from __future__ import annotations
 
-import importlib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from time import perf_counter, process_time
-from typing import Any, TypeAlias
+from typing import Any
 
-import pyarrow as pa
-
-from smallfiles import formats, sources
+from smallfiles import sources
 from smallfiles.errors import UsageError
 from smallfiles.formats.output import writing
 from smallfiles.measure.bench import Bench, medians
 from smallfiles.measure.config import BenchConfig
+from smallfiles.measure.methods import Task, methods, packed
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Record, Result
 from smallfiles.measure.scratch import memory_folder
-from smallfiles.measure.workers import Place, WorkerPool, status_bytes
-from smallfiles.pack import PackConfig, pack
+from smallfiles.measure.workers import WorkerPool
 
 FORMATS = {"arrow": "x.arrow", "hdf5": "x.h5", "tar": "x.tars", "squashfs": "x.sqfs", "files": "x.files"}
 SLOW_SAMPLES = 300
@@ -45,70 +36,6 @@ _PACKAGES = ("smallfiles", "numpy", "pyarrow", "h5py", "webdataset", "xxhash")
 _SERIAL = "all methods open one file at a time, as concatenation does (pack would choose by file system)"
 _SPARE_BYTES = 64 << 20
 _PIECE_BYTES = 4 << 20
-
-
-Method: TypeAlias = Callable[[Sequence[str], Sequence[int], Path], None]
-
-REFERENCE = "concatenation"
-
-
-def read_file(path: str) -> bytes:
-    """All bytes of a file, as a script would read them."""
-    with open(path, "rb") as file:  # noqa: PTH123 - making a Path costs as much as a cached open
-        return file.read()
-
-
-def concatenate(paths: Sequence[str], labels: Sequence[int], out: Path) -> None:
-    """Read each file, append to one file."""
-    with out.open("wb") as target:
-        for path in paths:
-            target.write(read_file(path))
-
-
-def methods(others: str = "") -> dict[str, Method]:
-    """By the name that records carry.
-
-    Args:
-        others: Name of the module with the tables; "" has concatenation only.
-    """
-    more = importlib.import_module(others).METHODS if others else {}
-    return {REFERENCE: concatenate, **more}
-
-
-def imported(name: str, others: str) -> Method:
-    """A method, with what it imports."""
-    modules = importlib.import_module(others).MODULES if others else {}
-    if name in modules:
-        importlib.import_module(modules[name])
-    return methods(others)[name]
-
-
-def listed(source: sources.Source) -> tuple[list[str], list[int]]:
-    """Paths and labels of a data set of plain files, as such scripts take them; captions are 0."""
-    paths = [f"{source.store.root}/{path}" for path in source.manifest.paths.to_pylist()]  # type: ignore[attr-defined]
-    targets = source.manifest.targets.to_pylist()
-    return paths, [max(target, 0) if isinstance(target, int) else 0 for target in targets]
-
-
-@dataclass(frozen=True)
-class Task:
-    """One run.
-
-    Args:
-        name: One of `methods(others)`, or a format of ours.
-        careful: Whether ours hashes while writing and verifies a sample; None for a method.
-        source: Data set.
-        out: What to write.
-        samples: Samples to pack at most, from the start.
-        others: The module with the methods of others.
-    """
-
-    name: str
-    careful: bool | None
-    source: Path
-    out: Path
-    samples: int
-    others: str
 
 
 def bench_packing(source: Path, config: BenchConfig | None = None, *, others: str = "") -> Result:
@@ -193,59 +120,9 @@ def _run(task: Task, place: Path) -> Outcome:
     place.mkdir()
     try:
         with WorkerPool() as pool:
-            found: Outcome = pool.run({"packing": partial(_packed, task)}, task.samples)[0]
-            return found
+            return Outcome(**pool.run({"packing": partial(packed, task)}, task.samples)[0])
     finally:
         shutil.rmtree(place, ignore_errors=True)
-
-
-def _packed(task: Task, place: Place) -> Outcome:
-    """In a new process: pack warm data, and tell seconds and memory."""
-    source = sources.load(task.source)
-    source = replace(source, manifest=source.manifest.select(range(min(task.samples, len(source.manifest)))))
-    total_bytes = _warm(source)
-    work = _by_method(task, source) if task.careful is None else _by_us(task, source, task.careful)
-    pa.array([0])  # imports pandas where it is installed: a second that no method shall be charged for
-    ready_bytes = status_bytes("VmRSS")
-    began, cpu_began = perf_counter(), process_time()
-    work()
-    seconds, cpu_s, peak_bytes = perf_counter() - began, process_time() - cpu_began, status_bytes("VmHWM")
-    costs = {
-        "cpu_s": cpu_s,
-        "peak_above_interpreter_bytes": peak_bytes - place.began_bytes,
-        "peak_above_imports_bytes": peak_bytes - ready_bytes,
-    }
-    return Outcome(len(source.manifest), total_bytes, seconds, costs)
-
-
-def _warm(source: sources.Source) -> int:
-    """Read all samples once, into one small buffer, so that this does not count as memory; their bytes."""
-    buffer = memoryview(bytearray(1 << 20))
-    total = 0
-    for path in source.manifest.paths.to_pylist():
-        size = source.store.read_into(path, buffer)
-        while size > len(buffer):
-            buffer = memoryview(bytearray(2 * len(buffer)))
-            size = source.store.read_into(path, buffer)
-        total += size
-    return total
-
-
-def _by_us(task: Task, source: sources.Source, careful: bool) -> Callable[[], object]:
-    formats.get(task.name)
-    config = PackConfig(
-        format=task.name,
-        in_flight=1,
-        verify="sample" if careful else "none",
-        check="header" if careful else "none",
-        digest=careful,
-    )
-    return lambda: pack(source, task.out, config)
-
-
-def _by_method(task: Task, source: sources.Source) -> Callable[[], object]:
-    method, (paths, labels) = imported(task.name, task.others), listed(source)
-    return lambda: method(paths, labels, task.out)
 
 
 def _costs(runs: Sequence[Outcome]) -> Mapping[str, Any]:

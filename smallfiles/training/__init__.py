@@ -15,7 +15,9 @@ of time in which nothing could be computed because no batch was there. Notebooks
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from smallfiles import lazy
 
 if TYPE_CHECKING:
     from smallfiles.training.config import TrainConfig
@@ -24,14 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["EpochReport", "TrainConfig", "TrainReport", "train"]
 
 
-def __getattr__(name: str) -> Any:
-    """Import PyTorch when something is trained, not when the command line lists its flags."""
-    if name == "TrainConfig":
-        from smallfiles.training.config import TrainConfig
-
-        return TrainConfig
-    if name in __all__:
-        from smallfiles.training import loop
-
-        return getattr(loop, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy.names(
+    __name__, {"config": ["TrainConfig"], "loop": ["EpochReport", "TrainReport", "train"]}
+)

@@ -34,7 +34,7 @@ from smallfiles.measure import (
     workers,
 )
 from smallfiles.measure import cache as page_cache
-from smallfiles.measure.packing import methods
+from smallfiles.measure.methods import methods
 from smallfiles.measure.protocol import Case, Outcome, interleaved
 from smallfiles.measure.scratch import PACKED
 from smallfiles.measure.table import aligned, summary, times
@@ -568,3 +568,15 @@ def test_an_archive_is_refused_as_source_of_a_packing_measurement(tmp_path, tiny
         tar.add(tiny_folder, "set")
     with pytest.raises(SmallfilesError, match="archive"):
         bench_packing(tmp_path / "set.tar", BenchConfig(repeats=1))
+
+
+def test_a_method_is_not_charged_for_what_only_ours_import():
+    code = "import sys, smallfiles.measure.methods; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(done.stdout.split()) & {
+        "numpy",
+        "pyarrow",
+        "h5py",
+        "smallfiles.formats",
+        "smallfiles.pack",
+    }

@@ -248,9 +248,9 @@ def test_a_source_that_is_read_once_is_scaled_without_a_trial(pictures: Path, tm
 def test_store_without_resize_makes_no_sense() -> None:
     with pytest.raises(UsageError, match="not resized"):
         PackConfig(store="raw")
-    with pytest.raises(UsageError, match="quality of 1 to 100"):
+    with pytest.raises(UsageError, match="--quality is 101; expected 1 to 100"):
         PackConfig(resize=256, quality=101)
-    with pytest.raises(UsageError, match="1 pixel or more"):
+    with pytest.raises(UsageError, match="--resize is 0; expected 1 or more"):
         PackConfig(resize=0)
 
 

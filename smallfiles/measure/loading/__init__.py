@@ -13,8 +13,9 @@ ready but what the loader made while the one before was taken from it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from smallfiles import lazy
 from smallfiles.measure.config import LoadBenchConfig
 
 if TYPE_CHECKING:
@@ -23,10 +24,4 @@ if TYPE_CHECKING:
 __all__ = ["LoadBenchConfig", "bench_loading"]
 
 
-def __getattr__(name: str) -> Any:
-    """Imported when asked for: the help of `bench load` needs the configuration only."""
-    if name != "bench_loading":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from smallfiles.measure.loading.run import bench_loading
-
-    return bench_loading
+__getattr__ = lazy.names(__name__, {"run": ["bench_loading"]})

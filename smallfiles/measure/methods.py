@@ -1,0 +1,149 @@
+"""The methods of packing that are compared, each run in a process of its own.
+
+Concatenation is the least that any packer must do, so its rate is the yardstick on every machine. What
+other people's software does lies outside of the toolbox, in a module with two tables that is imported
+where the method runs: `METHODS`, functions from paths and labels to one output, and `MODULES`, what each
+imports before its clock starts.
+
+The trap: an import that is timed makes a quick method look slow, and one that it has no use for makes it
+look large. So this module imports next to nothing, and a process what its own method needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from smallfiles.measure.workers import Place, status_bytes
+
+if TYPE_CHECKING:
+    from smallfiles.sources import Source
+
+Method: TypeAlias = Callable[[Sequence[str], Sequence[int], Path], None]
+
+REFERENCE = "concatenation"
+
+
+def read_file(path: str) -> bytes:
+    """All bytes of a file, as a script would read them."""
+    with open(path, "rb") as file:  # noqa: PTH123 - making a Path costs as much as a cached open
+        return file.read()
+
+
+def concatenate(paths: Sequence[str], labels: Sequence[int], out: Path) -> None:
+    """Read each file, append to one file."""
+    with out.open("wb") as target:
+        for path in paths:
+            target.write(read_file(path))
+
+
+def methods(others: str = "") -> dict[str, Method]:
+    """By the name that records carry.
+
+    Args:
+        others: Name of the module with the tables; "" has concatenation only.
+    """
+    more = importlib.import_module(others).METHODS if others else {}
+    return {REFERENCE: concatenate, **more}
+
+
+def imported(name: str, others: str) -> Method:
+    """A method, with what it imports."""
+    modules = importlib.import_module(others).MODULES if others else {}
+    if name in modules:
+        importlib.import_module(modules[name])
+    return methods(others)[name]
+
+
+def listed(source: Source) -> tuple[list[str], list[int]]:
+    """Paths and labels of a data set of plain files, as such scripts take them; captions are 0."""
+    paths = [f"{source.store.root}/{path}" for path in source.manifest.paths.to_pylist()]  # type: ignore[attr-defined]
+    targets = source.manifest.targets.to_pylist()
+    return paths, [max(target, 0) if isinstance(target, int) else 0 for target in targets]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run.
+
+    Args:
+        name: One of `methods(others)`, or a format of ours.
+        careful: Whether ours hashes while writing and verifies a sample; None for a method.
+        source: Data set.
+        out: What to write.
+        samples: Samples to pack at most, from the start.
+        others: The module with the methods of others.
+    """
+
+    name: str
+    careful: bool | None
+    source: Path
+    out: Path
+    samples: int
+    others: str
+
+
+def packed(task: Task, place: Place) -> dict[str, Any]:
+    """In a new process: pack warm data, and tell samples, bytes, seconds and memory.
+
+    Args:
+        task: What to do.
+        place: Tells the memory of the process before anything was imported.
+    """
+    import pyarrow as pa
+
+    from smallfiles import sources
+
+    source = sources.load(task.source)
+    source = replace(source, manifest=source.manifest.select(range(min(task.samples, len(source.manifest)))))
+    total_bytes = _warm(source)
+    work = _by_method(task, source) if task.careful is None else _by_us(task, source, task.careful)
+    pa.array([0])  # imports pandas where it is installed: a second that no method shall be charged for
+    ready_bytes = status_bytes("VmRSS")
+    began, cpu_began = perf_counter(), process_time()
+    work()
+    seconds, cpu_s, peak_bytes = perf_counter() - began, process_time() - cpu_began, status_bytes("VmHWM")
+    costs = {
+        "cpu_s": cpu_s,
+        "peak_above_interpreter_bytes": peak_bytes - place.began_bytes,
+        "peak_above_imports_bytes": peak_bytes - ready_bytes,
+    }
+    done = {"samples": len(source.manifest), "bytes": total_bytes, "seconds": seconds}
+    return {**done, "extra": costs}
+
+
+def _warm(source: Source) -> int:
+    """Read all samples once, into one small buffer, so that this does not count as memory; their bytes."""
+    buffer = memoryview(bytearray(1 << 20))
+    total = 0
+    for path in source.manifest.paths.to_pylist():
+        size = source.store.read_into(path, buffer)
+        while size > len(buffer):
+            buffer = memoryview(bytearray(2 * len(buffer)))
+            size = source.store.read_into(path, buffer)
+        total += size
+    return total
+
+
+def _by_us(task: Task, source: Source, careful: bool) -> Callable[[], object]:
+    from smallfiles import formats
+    from smallfiles.pack import PackConfig, pack
+
+    formats.get(task.name)
+    config = PackConfig(
+        format=task.name,
+        in_flight=1,
+        verify="sample" if careful else "none",
+        check="header" if careful else "none",
+        digest=careful,
+    )
+    return lambda: pack(source, task.out, config)
+
+
+def _by_method(task: Task, source: Source) -> Callable[[], object]:
+    method, (paths, labels) = imported(task.name, task.others), listed(source)
+    return lambda: method(paths, labels, task.out)
