@@ -19,6 +19,7 @@ from time import perf_counter
 
 import numpy as np
 
+from benchmarks.ways import PACKAGES, RANDOM, TOUCHED, measure_ways, usable_ways
 from pysquashfs import SquashFS, pack
 from pysquashfs.info import RECOMMENDED
 from pysquashfs.writer.folder import folder_items
@@ -29,7 +30,6 @@ from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Result
 from smallfiles.measure.scratch import memory_folder
-from smallfiles.measure.squashfs import PACKAGES, RANDOM, TOUCHED, measure_ways, usable_ways
 
 _SPARE_BYTES = 64 << 20
 _LIMIT_S = 600

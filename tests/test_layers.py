@@ -60,7 +60,14 @@ SMALL = {
         *("measure/config", "ring/config", "slowfs/config", "staging/config"),
     ],
     "one question to the system, asked by several rooms": [
-        *("machine/asking", "machine/nodes", "machine/rendezvous", "measure/neighbour", "measure/traffic"),
+        *(
+            "doctor/workshop",
+            "machine/asking",
+            "machine/nodes",
+            "machine/rendezvous",
+            "measure/neighbour",
+            "measure/traffic",
+        ),
         *("signals", "keys", "slowfs/delays"),
     ],
     "a part of a file format, named as its specification names it": [

@@ -113,10 +113,10 @@ class PackConfig:
     @property
     def scaling(self) -> Scaling | None:
         """How pictures are scaled or turned; None leaves them."""
-        from smallfiles.pack.scaling import Scaling
-
         if self.resize is None and not self.upright:
             return None
+        from smallfiles.pack.scaling import Scaling
+
         return Scaling(self.resize, self.store, self.quality)
 
     def to_cli(self, source: str, out: str) -> str:

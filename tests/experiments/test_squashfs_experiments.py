@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import ways
+from benchmarks.__main__ import main
 from helpers.experiments.nb06 import count_wrong
 from pysquashfs import pack
-from smallfiles.cli import main
 from smallfiles.errors import ResourceError, UsageError
 from smallfiles.measure import BenchConfig
-from smallfiles.measure import squashfs as ways
 from smallfiles.samples import Sample
 
 SAMPLES = [  # a little smaller when compressed, as photographs are
@@ -95,7 +95,7 @@ def test_the_verb_measures_a_folder_and_leaves_nothing(tree, tmp_path, monkeypat
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     try:
-        assert main(["bench", "squashfs", str(tree), "--repeats", "1", "--cache", "warm"]) == 0
+        assert main(["squashfs", str(tree), "--repeats", "1", "--cache", "warm"]) == 0
     except ResourceError as error:
         pytest.skip(str(error))
     said = capsys.readouterr().out

@@ -20,7 +20,6 @@ ABOUT = {
     "smallfiles/images": {"08"},
     "smallfiles/manifest": {"02"},
     "smallfiles/measure/loading": {"08"},
-    "smallfiles/measure/squashfs": {"06"},
     "smallfiles/ring": {"08"},
     "smallfiles/slowfs": {"01"},
     "smallfiles/sources/flickr30k": {"02", "03"},

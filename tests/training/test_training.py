@@ -264,7 +264,7 @@ class TestWords:
             (["--workers", "2", "--mode", "main"], "--workers would change nothing with --mode main"),
             (["--every", "5"], "Add --checkpoint DIR"),
             (["--wait", "5.5"], "Name it with --ring"),
-            (["--size", "100000"], "--size 224 is usual"),
+            (["--size", "100000"], "expected 32 to 4096"),
             (["--max-steps", "-1"], "max-steps is -1"),
         ],
     )
