@@ -295,7 +295,8 @@ class IsRight(Dataset):
 def count_wrong(read):
     """Of 12,000 random samples, read by two workers."""
     chosen = RandomSampler(truth, replacement=True, num_samples=12_000)
-    loader = DataLoader(IsRight(read), batch_size=100, sampler=chosen, num_workers=2)
+    settings = {"num_workers": 2, "multiprocessing_context": "fork"}
+    loader = DataLoader(IsRight(read), batch_size=100, sampler=chosen, **settings)
     return sum(int((~right).sum()) for right in loader)
 
 

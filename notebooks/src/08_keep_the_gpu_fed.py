@@ -295,6 +295,7 @@ def by_processes(workers):
         shuffle=True,
         drop_last=True,
         num_workers=workers,  # 0: the trainer makes its batches itself
+        multiprocessing_context="fork" if workers else None,  # others import their classes from a module
         prefetch_factor=2 if workers else None,  # batches ready ahead, per worker
         persistent_workers=workers > 0,  # keep them alive between epochs
         pin_memory=torch.cuda.is_available(),  # a GPU copies faster from pinned memory

@@ -76,6 +76,7 @@ def load(folder: Path) -> State | None:
         state = State(**torch.load(path, map_location="cpu", weights_only=True))
         epoch, batch = state.loader["epoch"], state.loader["batch"]
         sound = len(state.epochs) == epoch >= 0 <= batch and len(state.begun) == 2
+        sound &= all(bool(weights.isfinite().all()) for weights in state.model.values())
     except Exception as error:  # a damaged archive raises almost anything
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise unusable(path, f"cannot be read: {reason}") from None

@@ -180,6 +180,7 @@ class TestCheckpoints:
         [
             lambda kept: 7,
             lambda kept: {},
+            lambda kept: kept | {"loader": kept["loader"] | {"epoch": 10**12}},
             lambda kept: kept | {"loader": kept["loader"] | {"epoch": -1}},
             lambda kept: kept | {"loader": kept["loader"] | {"epoch": "2"}},
             lambda kept: kept | {"loader": {}},
@@ -187,6 +188,7 @@ class TestCheckpoints:
             lambda kept: kept | {"epochs": [{} for _ in kept["epochs"]]},
             lambda kept: kept | {"epochs": []},
             lambda kept: kept | {"begun": None},
+            lambda kept: kept | {"model": {name: each * torch.nan for name, each in kept["model"].items()}},
             lambda kept: kept | {"model": dict.fromkeys(kept["model"], 3)},
             lambda kept: kept | {"optimizer": {}},
             lambda kept: kept | {"optimizer": kept["optimizer"] | {"state": {0: {"step": "x"}}}},
