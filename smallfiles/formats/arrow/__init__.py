@@ -2,8 +2,9 @@
 
     key: string · label: int64 or captions: list<string> · meta: string (JSON) · data: binary
 
-Rows lie in record batches. One row a batch costs 250 bytes of header each, a thousand rows make a
-reader that does not map the file fetch a thousand samples to get one: 16 to 128 is the good range.
+Rows lie in record batches. One row per batch costs 250 bytes of header each; a reader that does not map
+the file fetches a whole batch to get one row. So 1 to 4 rows where the reader is unknown, any number
+where it maps the file or is ours.
 `layout="juelich"` writes what the Jülich course's loader reads: `image_data: binary, label: uint16`,
 one row a batch (and our `key` and `meta` behind them, which it does not look at). Hugging Face reads
 either with `load_dataset("arrow", data_files="x.arrow")`; its `Dataset.from_file` wants an IPC stream.
