@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from smallfiles.loading.config import LoaderConfig
 from smallfiles.options import add_flags, from_args
 from smallfiles.progress import bytes_text, progress
 from smallfiles.ring.config import RingConfig
+from smallfiles.signals import SIGNALS
 
 if TYPE_CHECKING:
     from smallfiles.images import Transform
@@ -111,22 +112,35 @@ def _fill(arguments: argparse.Namespace) -> int:
     plan = loader.plan
     config = replace(config, name=ring_name(config.name or "train", plan.rank, plan.world_size))
     batches = None if config.epochs is None else config.epochs * plan.length()
-    with progress(batches, f"filling ring {config.name}", unit="batches") as shown:
-        filler = Filler(loader.dataset.maker, plan, config, on_note=say, on_made=shown.advance)
-        with _stopped_by_signals(filler):
-            say(f"{filler.status().sentence()}; Ctrl-C ends it")
-            filler.run()
+    shown = progress(batches, f"filling ring {config.name}", unit="batches")
+    with shown as bar, _ended_by_signals() as ends:
+        filler = Filler(loader.dataset.maker, plan, config, on_note=say, on_made=bar.advance)
+        ends(filler)
+        say(f"{filler.status().sentence()}; Ctrl-C ends it")
+        filler.run()
     _tell(arguments, filler, plan.batch)
     return 0
 
 
 @contextmanager
-def _stopped_by_signals(filler: Filler) -> Iterator[None]:
-    """Have the signals that end a program end the filler in order."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, lambda *_: filler.stop()) for number in numbers}
+def _ended_by_signals() -> Iterator[Callable[[Filler], None]]:
+    """Have the signals that end a program end a filler in order, as soon as it is made."""
+    fillers: list[Filler] = []
+    came: list[int] = []
+
+    def end(number: int, frame: object) -> None:
+        came.append(number)
+        for filler in fillers:
+            filler.stop()
+
+    def ends(filler: Filler) -> None:
+        fillers.append(filler)
+        if came:
+            filler.stop()
+
+    before = {number: signal.signal(number, end) for number in SIGNALS}
     try:
-        yield
+        yield ends
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

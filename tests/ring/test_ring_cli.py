@@ -99,6 +99,27 @@ def test_a_filler_that_is_told_to_end_leaves_nothing(number, packed, where, caps
     assert "made 3 batches" in out
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_filler_that_is_told_to_end_while_it_is_made_leaves_nothing(number, packed, where):
+    told_while_made = f"""if True:
+        import os, sys
+        from smallfiles.ring import memory
+        choose = memory.choose_slots
+        def choose_slots(*words):
+            os.kill(os.getpid(), {int(number)})
+            return choose(*words)
+        memory.choose_slots = choose_slots
+        from smallfiles.cli import main
+        sys.exit(main(["ring", "fill", *sys.argv[1:]]))
+        """
+    words = [packed, "--where", where, "--batch", 6, "--size", 32, "--slots", 3]
+    command = [sys.executable, "-c", told_while_made, *map(str, words)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert "made 0 batches" in ended.stdout
+    assert list(where.rglob("*")) == []
+
+
 def test_what_a_killed_filler_left_is_shown_and_cleaned(packed, where, capsys):
     child = os.fork()
     if child == 0:
