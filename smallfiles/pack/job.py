@@ -257,7 +257,7 @@ def _in_flight(source: Source, config: PackConfig) -> int:
     if config.in_flight is not None:
         return config.in_flight
     root = getattr(source.store, "root", None) or getattr(source.store, "path", None)
-    waits = root is None or machine.is_parallel_filesystem(Path(root)) or _waits(source)
+    waits = (root is not None and machine.is_parallel_filesystem(Path(root))) or _waits(source)
     return IN_FLIGHT if waits else 1
 
 
