@@ -37,7 +37,7 @@ from smallfiles.sources.record import Lookup, Source
 
 _TRANSFORMS = ("transform", "target_transform", "transforms")
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
-_absolute = os.path.abspath  # noqa: PTH100 - a Path would cost five times as much, a million times
+_absolute = os.path.abspath  # a Path would cost five times as much, a million times
 Samples: TypeAlias = Sequence[tuple[str, Target]]
 
 
@@ -374,6 +374,6 @@ def _kind(value: Any) -> str:
 def _bad(dataset: Dataset, number: int, what: str) -> SourceError:
     return SourceError(
         f"sample {number} of {_name_of(dataset)} {what}",
-        expected="a PIL picture or a uint8 array of rows and columns, and an integer label or a list of captions",
-        next_step="Make the data set without transforms, or leave the sample out with torch.utils.data.Subset",
+        expected="a PIL picture or a uint8 array, and with it an integer label or a list of captions",
+        next_step="Make the data set without transforms, or leave it out with torch.utils.data.Subset",
     )
