@@ -40,10 +40,10 @@ check: setup-dev ## format, lint, types, shell scripts, spelling
 	$(py) tools/lint_notebooks.py
 
 setup: ## make .venv and install the pinned packages (PYTHON=, VENV=, SYSTEM_SITE=1)
-	@tools/setup.sh formats
+	@tools/setup.sh formats,s3
 
 setup-dev:
-	@tools/setup.sh formats,dev,browser
+	@tools/setup.sh formats,s3,dev,browser
 
 bench: setup ## measure everything on this machine, one after the other (half an hour)
 	$(py) -m benchmarks pack

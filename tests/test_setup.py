@@ -272,7 +272,7 @@ def test_setup_installs_pinned_wheels_once_and_again_when_the_lock_changes(check
     assert first[0] == "venv"
     assert all("requirements.lock" in line for line in first[1:3])
     assert "--only-binary :all:" in first[2]
-    assert "--extra formats" in first[2]
+    assert "--extra formats --extra s3" in first[2]
 
     again = make(checkout, "setup", chosen)
     assert (again.returncode, again.stderr) == (0, "")
@@ -289,7 +289,7 @@ def test_the_developers_set_holds_the_users_one(checkout, tmp_path):
     chosen = f"PYTHON={recording_python(tmp_path / 'python', log)}"
     make(checkout, "setup-dev", chosen)
     size = log.stat().st_size
-    assert "--extra formats --extra dev --extra browser" in log.read_text()
+    assert "--extra formats --extra s3 --extra dev --extra browser" in log.read_text()
     make(checkout, "setup", chosen)
     assert log.stat().st_size == size
 
@@ -300,7 +300,7 @@ def test_pip_takes_over_where_uv_cannot(checkout, tmp_path):
     assert done.returncode == 0
     last = log.read_text().splitlines()[-1]
     assert "-m pip install" in last
-    assert "--only-binary :all: -c requirements.lock -e .[formats]" in last
+    assert "--only-binary :all: -c requirements.lock -e .[formats,s3]" in last
 
 
 def test_a_sites_own_torch_is_kept_and_the_choice_is_remembered(checkout, tmp_path):

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Make the virtual environment and install the project into it, pinned. Called by `make setup`.
 #
-# Usage: tools/setup.sh EXTRAS          for example: tools/setup.sh formats,dev,browser
+# Usage: tools/setup.sh EXTRAS          for example: tools/setup.sh formats,s3,dev,browser
 #   PYTHON=…        the Python to use; otherwise the first suitable one on PATH
 #   VENV=…          where the environment goes (.venv)
 #   SYSTEM_SITE=1   build on the PyTorch that PYTHON already has, and download no other
@@ -14,7 +14,7 @@ extras=$1
 venv=${VENV:-.venv}
 stamp="$venv/.setup-stamp"
 system_site=${SYSTEM_SITE:-0}
-if [ -z "${SYSTEM_SITE:-}" ] && grep -qs '^[a-z,]* 1 ' "$stamp"; then
+if [ -z "${SYSTEM_SITE:-}" ] && grep -qs '^[a-z0-9,]* 1 ' "$stamp"; then
     system_site=1 # once set up it stays, so that `make demo` needs no SYSTEM_SITE=1 of its own
 fi
 export PIP_DISABLE_PIP_VERSION_CHECK=1 UV_PYTHON_DOWNLOADS=never
@@ -119,6 +119,6 @@ make_venv
 install
 {
     state_for "$extras"
-    [ "$extras" = "${extras#formats,}" ] || state_for formats # the larger set holds the smaller one
+    [ "$extras" = "${extras#formats,s3,}" ] || state_for formats,s3 # the larger set holds the smaller one
 } >"$stamp"
 say "done: $venv is ready"

