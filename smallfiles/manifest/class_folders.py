@@ -126,6 +126,12 @@ def _classes_beside(names: pa.StringArray, place: _Place) -> set[str]:
     }
 
 
+def folders_of(names: pa.StringArray) -> list[str]:
+    """The first-level folders in which files lie, sorted by bytes."""
+    inside = names.filter(pc.match_substring(names, "/"))
+    return sorted(_first_folder(inside).unique().to_pylist(), key=str.encode)
+
+
 def _behind(prefix: str, names: pa.StringArray) -> pa.StringArray:
     return pc.utf8_slice_codeunits(names, len(prefix)) if prefix else names
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import tarfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,8 @@ def load(path: Path, kind: str = "auto", **options: Any) -> Source:
     Metadata operations run many at a time, since each waits for a parallel file system.
 
     Args:
-        path: A folder, a tar file (also compressed, or a tar of tars), a packed output or a manifest (.json).
+        path: A folder of images or of tars, a tar file (also compressed, or a tar of tars), a packed output
+            or a manifest (.json).
         kind: `folder`, `imagenet`, `flickr30k`, `tarball` or `auto`.
         options: Fields of `SourceOptions`, such as `split`.
 
@@ -136,17 +138,16 @@ def _refuse_other_targets(path: Path, options: SourceOptions) -> None:
 
 
 def _from_folder(path: Path, options: SourceOptions) -> Source:
-    kind = options.kind
-    if kind == "tarball":
-        raise SourceError(f"{path} is a folder", expected="a tar file", next_step="Give the file in it")
+    kind: str = options.kind
+    readers: dict[str, tuple[Callable[[Path, SourceOptions], Source], Callable[[Path], object]]] = {
+        "imagenet": (imagenet.load, imagenet.recognises),
+        "flickr30k": (flickr30k.load, flickr30k.recognises),
+        "tarball": (tarball.load_folder, tarball.tars_in),
+        "folder": (folder.load, Path.is_dir),
+    }
     if kind == "auto":
-        kind = "folder"
-        if imagenet.recognises(path):
-            kind = "imagenet"
-        elif flickr30k.recognises(path):
-            kind = "flickr30k"
-    reader = {"folder": folder.load, "imagenet": imagenet.load, "flickr30k": flickr30k.load}[kind]
-    return reader(path, options)
+        kind = next(name for name, (_, recognises) in readers.items() if recognises(path))
+    return readers[kind][0](path, options)
 
 
 def _from_tar(path: Path, options: SourceOptions) -> Source:
@@ -213,8 +214,11 @@ def _hinted(path: Path, hint: str) -> Path:
 def _store_at(place: Path, options: SourceOptions) -> tuple[ByteStore, tuple[str, ...]]:
     if format := packed.format_of(place):
         return packed.open_store(place, format), ()
-    if place.is_dir():
+    if place.is_dir() and not tarball.tars_in(place):
         return folder.FolderStore(place), ()
+    if place.is_dir():
+        archive = tarball.open_folder(place, replace(options, unlabelled=True))
+        return tarball.open_store(archive), archive.notes
     archive = tarball.open_archive(place, replace(options, unlabelled=True))
     samples = sides.read(archive).data if archive.is_ours else archive
     return tarball.open_store(samples), archive.notes

@@ -1,7 +1,7 @@
 """Any tar file as a source, read in place: nothing is unpacked, no inode is spent.
 
 Labels come from class folders (as in ImageFolder), from webdataset's side files, or not at all. A tar
-of tars is indexed inside; a tar.gz is read in its own order.
+of tars is indexed inside, and so is a folder of tars, one per class; a tar.gz is read in its own order.
 
 The trap: unpacking 1.28 million files onto a parallel file system costs hours and a quota of inodes,
 and the tar that was downloaded can be read at random as it is. Every read names its position (`preadv`), so a
@@ -13,24 +13,33 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
 from itertools import compress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from smallfiles.errors import FormatError, SourceError, first_few
-from smallfiles.folders import SourceOptions
+from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions, canonical_split
 from smallfiles.formats import provenance
 from smallfiles.formats.tar import sides
 from smallfiles.formats.tar.archive import Archive, index
 from smallfiles.formats.tar.streams import ForwardFile, PlainFile
 from smallfiles.manifest import Manifest
-from smallfiles.manifest.class_folders import by_folder
+from smallfiles.manifest.class_folders import by_folder, folders_of
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
 from smallfiles.sources.record import NamedStore, Source
+from smallfiles.sources.scanning import list_folder
+
+_TARS_INDEXED_AT_ONCE = 32
+_TARS_OPEN_AT_ONCE = 64  # of 20,000 in ImageNet-21k, where a process may often open 1,024 files
 
 
 def load(path: Path, options: SourceOptions | None = None) -> Source:
@@ -54,6 +63,87 @@ def open_archive(path: Path, options: SourceOptions) -> Archive:
     """Index a tar."""
     with as_source():
         return index(path, allow_truncated=options.allow_truncated)
+
+
+def tars_in(folder: Path) -> list[str]:
+    """The tars of a folder, by name, if it holds neither folders nor images; else the images are meant."""
+    listed = list_folder(folder)
+    if listed.folders or any(name.lower().endswith(IMAGE_SUFFIXES) for name in listed.files):
+        return []
+    return [name for name in listed.files if name.endswith(".tar")]
+
+
+def load_folder(folder: Path, options: SourceOptions) -> Source:
+    """Read a folder of tars, one per class, as ImageNet-21k is when the tar around them is unpacked.
+
+    Args:
+        folder: The tars; the class of a sample is the name of its tar, and its key is `class/member`.
+        options: See `SourceOptions`.
+
+    Raises:
+        SourceError: There are none, one is damaged, or they are not one per class.
+    """
+    archive = open_folder(folder, options)
+    others = len(list_folder(folder).files) - len(archive.tars)
+    notes = (f"left aside: {plural(others, 'other file')} beside the tars",) if others else ()
+    if others and options.strict:
+        raise SourceError(
+            f"{folder} holds {plural(others, 'other file')} beside the tars",
+            expected="tars alone, since strict was asked for",
+            next_step="Remove what does not belong there, or leave out strict",
+        )
+    source = from_archive(archive, options)
+    if source.kind == "tarball" and source.manifest.classes:
+        notes = ("classes are named by the tars", *notes)
+    return replace(source, kind="folder of tars", notes=source.notes + notes)
+
+
+def open_folder(folder: Path, options: SourceOptions) -> Archive:
+    """Index the tars of a folder, as if they were inside of one tar.
+
+    Raises:
+        SourceError: There are none, or they cannot be read as one set.
+    """
+    names = tars_in(folder)
+    if not names:
+        raise SourceError(
+            f"{folder} is a folder, and not one of tar files alone",
+            expected="a tar file, or a folder that holds tar files and neither folders nor images",
+            next_step="Give one of these, or let the kind be found (auto)",
+        )
+    with ThreadPoolExecutor(_TARS_INDEXED_AT_ONCE, thread_name_prefix="index") as pool:
+        archives = list(pool.map(lambda name: open_archive(folder / name, options), names))
+    stems = [name.removesuffix(".tar") for name in names]
+    for archive in archives:
+        _refuse_as_class(archive, all(map(canonical_split, stems)))
+    first_rows = np.cumsum([0, *(len(one.names) for one in archives[:-1])]).tolist()
+    return Archive(
+        folder,
+        None,
+        0,
+        pa.concat_arrays(
+            [pc.binary_join_element_wise(s, a.names, "/") for s, a in zip(stems, archives, strict=True)]
+        ),
+        np.concatenate([one.offsets for one in archives]),
+        np.concatenate([one.sizes for one in archives]),
+        {k + r: text for k, a in zip(first_rows, archives, strict=True) for r, text in a.contents.items()},
+        tuple(f"{one.path.name}: {note}" for one in archives for note in one.notes),
+        tars={stem: one.file_bytes for stem, one in zip(stems, archives, strict=True)},
+    )
+
+
+def _refuse_as_class(archive: Archive, is_split: bool) -> None:
+    """Raise SourceError if a tar of a folder cannot be one class, since its labels would be wrong."""
+    if archive.is_ours:
+        got, next_step = "is a shard of pack", "Give the folder a name that ends in .tars"
+    elif archive.compression:
+        got, next_step = f"is compressed ({archive.compression})", "Decompress the tars"
+    elif not is_split and len(tops := folders_of(archive.names)) > 1:
+        got = f"holds {plural(len(tops), 'folder')} ({first_few(tops, len(tops))})"
+        next_step = "Give the tars one by one, or unpack them"
+    else:
+        return
+    raise SourceError(f"{archive.path} {got}", expected="a plain tar of one class", next_step=next_step)
 
 
 def samples_of(archive: Archive, options: SourceOptions) -> Archive:
@@ -186,10 +276,7 @@ class TarStore(_ArchiveStore):
         size = int(self._archive.sizes[row])
         if size > len(buffer):
             return size
-        file = self._file
-        if file is None:
-            with as_source():
-                file = self._file = PlainFile(self.path, self._archive.file_bytes)
+        file = self._file or self._opened(path)
         try:
             got = file.read_into(buffer[:size], int(self._archive.offsets[row]))
         except OSError as error:
@@ -198,8 +285,39 @@ class TarStore(_ArchiveStore):
             raise self._cut(path, got, size)
         return size
 
+    def _opened(self, path: str) -> PlainFile:
+        """The file that holds a sample."""
+        with as_source():
+            self._file = PlainFile(self.path, self._archive.file_bytes)
+        return self._file
+
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_file": None}
+
+
+class TarFolderStore(TarStore):
+    """The same for a folder of tars, of which those that were read last are open.
+
+    Args:
+        archive: The index, from `open_folder`.
+    """
+
+    kind = "folder of tars"
+
+    def __init__(self, archive: Archive) -> None:
+        super().__init__(archive)
+        self._open = lru_cache(_TARS_OPEN_AT_ONCE)(PlainFile)
+
+    def _opened(self, path: str) -> PlainFile:
+        tar = path.partition("/")[0]
+        with as_source():
+            return self._open(self.path / f"{tar}.tar", self._archive.tars[tar])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_open": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _open=lru_cache(_TARS_OPEN_AT_ONCE)(PlainFile))
 
 
 class StreamStore(_ArchiveStore):
@@ -256,4 +374,6 @@ class StreamStore(_ArchiveStore):
 
 def open_store(archive: Archive) -> TarStore | StreamStore:
     """The store that fits an archive."""
+    if archive.tars:
+        return TarFolderStore(archive)
     return StreamStore(archive) if archive.compression else TarStore(archive)

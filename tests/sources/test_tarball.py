@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pickle
 import re
+import resource
 import string
 import tarfile
 from pathlib import Path
@@ -17,7 +18,9 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smallfiles import formats, sources
 from smallfiles.errors import SourceError
+from smallfiles.pack import PackConfig, pack
 from smallfiles.sources import SourceOptions, tarball
 from smallfiles.sources.record import Lookup
 
@@ -196,6 +199,107 @@ def test_a_tar_that_was_cut_is_refused_even_at_a_block_border(tmp_path, drop):
     zipped = put(tmp_path / "t.tar.gz", gzip.compress(whole[:-drop]))
     assert "is cut off" in refused(zipped)
     assert rows(tarball.load(zipped, SourceOptions(allow_truncated=True))) == rows(kept)
+
+
+CLASS_TARS = {wnid: {f"{wnid}_{k}.JPEG": f"{wnid}{k}".encode() for k in (1, 2)} for wnid in ("n02", "n01")}
+
+
+def class_tars(folder: Path, **more: dict[str, bytes]) -> Path:
+    folder.mkdir()
+    for name, members in (CLASS_TARS | more).items():
+        put(folder / f"{name}.tar", tar_bytes(members))
+    return folder
+
+
+def test_a_folder_of_class_tars_is_read_in_place(tmp_path):
+    folder = class_tars(tmp_path / "winter21_whole")
+    source = sources.load(folder)
+    whole = {f"{wnid}/{name}": data for wnid, held in CLASS_TARS.items() for name, data in held.items()}
+    assert source.kind == "folder of tars" and source.manifest.classes == ("n01", "n02")
+    assert rows(source) == {name: int(name.startswith("n02")) for name in sorted(whole)}
+    assert contents(source) == whole and contents(pickle.loads(pickle.dumps(source))) == whole
+    around = put(
+        tmp_path / "t.tar", tar_bytes({f"{k}.tar": tar_bytes(v) for k, v in sorted(CLASS_TARS.items())})
+    )
+    assert sources.load(around).manifest.digest == source.manifest.digest
+
+
+@pytest.mark.parametrize("out", ["train.arrow", "train.tars"])
+def test_a_folder_of_class_tars_is_packed(tmp_path, out):
+    source = sources.load(class_tars(tmp_path / "in"))
+    packed = pack(source, tmp_path / out, PackConfig(check="none", shuffle=1)).path
+    found = {sample.key: (bytes(sample.data), sample.target) for sample in formats.open(packed)}
+    assert found == {name: (data, int(name.startswith("n02"))) for name, data in contents(source).items()}
+
+
+def test_a_manifest_finds_its_samples_in_a_folder_of_class_tars(tmp_path):
+    source = sources.load(class_tars(tmp_path / "in"))
+    source.manifest.save(tmp_path / "m.json")
+    assert contents(sources.load(tmp_path / "m.json", root=tmp_path / "in")) == contents(source)
+
+
+def test_more_class_tars_than_a_process_may_open_are_read(tmp_path):
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    many = {f"n{k:03}": {"1.jpg": str(k).encode()} for k in range(300)}
+    folder = class_tars(tmp_path / "in", **many)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, limit[1]))
+    try:
+        found = contents(sources.load(folder))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    assert len(found) == 304 and found["n299/1.jpg"] == b"299"
+
+
+def test_what_lies_beside_class_tars_is_left_aside_or_refused(tmp_path):
+    folder = class_tars(tmp_path / "in", empty={}, none={"readme.txt": b"no image"})
+    put(folder / "words.txt", b"n01\tcat")
+    source = sources.load(folder)
+    assert source.manifest.classes == ("n01", "n02")
+    assert "left aside: 1 other file beside the tars" in source.notes
+    with pytest.raises(SourceError, match="1 other file beside the tars"):
+        sources.load(folder, strict=True)
+    put(folder / "1.jpg", b"x")  # images of its own: the tars are what lies beside
+    with pytest.raises(SourceError, match="1 image outside of any class folder"):
+        sources.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (tar_bytes({"1.jpg": b"x" * 700})[:1536], "odd.tar is cut off"),
+        (gzip.compress(tar_bytes({"1.jpg": b"x"})), r"odd.tar is compressed \(gzip\)"),
+        (tar_bytes({"cat/1.jpg": b"x", "dog/2.jpg": b"y"}), r"odd.tar holds 2 folders \(cat, dog\)"),
+        (b"no tar at all" * 100, "odd.tar"),
+    ],
+)
+def test_a_tar_that_is_no_class_is_refused_by_name(tmp_path, data, said):
+    put(class_tars(tmp_path / "in") / "odd.tar", data)
+    with pytest.raises(SourceError, match=said):
+        sources.load(tmp_path / "in")
+
+
+def test_a_class_tar_that_shrank_since_it_was_indexed_is_refused(tmp_path):
+    store = sources.load(class_tars(tmp_path / "in")).store
+    put(tmp_path / "in/n01.tar", b"")
+    with pytest.raises(SourceError, match=r"n01\.tar has 0 bytes"):
+        store.read_into("n01/n01_1.JPEG", memoryview(bytearray(9)))
+
+
+def test_shards_in_a_folder_keep_the_labels_beside_their_samples(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for shard, label in (("0", b"7"), ("1", b"3")):
+        put(folder / f"{shard}.tar", tar_bytes({"a.cls": label, "a.jpg": b"x"}))
+    assert rows(sources.load(folder)) == {"0/a.jpg": 7, "1/a.jpg": 3}
+
+
+def test_shards_of_pack_are_no_classes(tmp_path):
+    made = pack(
+        sources.load(class_tars(tmp_path / "in")), tmp_path / "out.tars", PackConfig(check="none")
+    ).path
+    made.rename(tmp_path / "renamed")
+    with pytest.raises(SourceError, match=r"is a shard of pack.*ends in \.tars"):
+        sources.load(tmp_path / "renamed")
 
 
 def test_a_cut_inner_tar_is_refused_by_its_name(tmp_path):

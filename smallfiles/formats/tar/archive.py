@@ -54,6 +54,7 @@ class Archive:
         raw_bytes: Size of the tar after decompression.
         record: The provenance inside; empty in tars from elsewhere.
         replaced: Members that later ones of their name replaced.
+        tars: Where `path` is a folder of tars: bytes of each, by its name without `.tar`.
     """
 
     path: Path
@@ -67,6 +68,7 @@ class Archive:
     raw_bytes: int = 0
     record: dict[str, Any] = field(default_factory=dict)
     replaced: tuple[str, ...] = ()
+    tars: dict[str, int] = field(default_factory=dict)
 
     @property
     def is_ours(self) -> bool:
