@@ -18,7 +18,7 @@ from smallfiles.errors import SmallfilesError
 CheckBody: TypeAlias = Callable[[Attempt], None]
 _HOW_TO_START = "Replace the stub in the cell above with your code, run that cell, then run this one again."
 _ODD_KIND = "the check cannot look into a result of this kind; compare it with the signature in the task"
-_TOO_LATE = "it looks like a loop that never ends, or a DataLoader whose worker waits for ever"
+_TOO_LATE = "it looks like a loop that never ends, or a DataLoader whose worker waits forever"
 
 
 def check(

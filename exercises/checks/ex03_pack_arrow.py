@@ -359,7 +359,7 @@ def _names(attempt: Attempt, names: list[Any], expected: list[str]) -> None:
 
 def _batches(attempt: Attempt, rows: Sequence[int]) -> None:
     got = f"{len(rows):,} record batches of {min(rows, default=0)} to {max(rows, default=0):,} rows"
-    because = "who reads one image through an OSFile reads its whole batch; notebook 03 measures it"
+    because = "an OSFile fetches the whole batch for one image; notebook 03 measures it"
     attempt.require(max(rows, default=0) <= MOST_ROWS, got, f"at most {MOST_ROWS} rows in each", because)
 
 
@@ -441,7 +441,7 @@ def _expect_lists(attempt: Attempt, expected: list[list[str]], got: Any) -> None
 _MIN_COUNT = 2
 _FOUND = (
     "a worker that is not forked imports what it needs, and what a notebook defines is in no module: the "
-    "loader would wait for ever. Take CaptionDataset and collate from smallfiles.captions"
+    "loader would wait forever. Take CaptionDataset and collate from smallfiles.captions"
 )
 
 

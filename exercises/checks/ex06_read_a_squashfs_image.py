@@ -17,15 +17,18 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from exercises.checks.attempt import Attempt
 from exercises.checks.check import check
-from exercises.checks.forked import in_worker, offsets_of
-from helpers.experiments.nb06 import count_wrong
+from exercises.checks.forked import child, in_worker, offsets_of
 
 COUNT, _READS, _SECONDS = 24, 60, 0.4
+_BYTES, _SPARE_S = bytes | bytearray | memoryview, 5.0
 _SHARED = "the workers inherit one open file with one offset, and each seeks where another one is about to "
 _SHARED += "read: use os.pread, which takes the position as an argument"
 _THREADS = "threads share the open file of their process, and its offset, as long as you seek; use os.pread"
@@ -38,8 +41,46 @@ _WHOLE = "your reader takes in the whole file, and a real one does not fit into 
 _ALONG = "your reader takes samples along when it is pickled, and every worker keeps a copy"
 
 
+class Trial(NamedTuple):
+    """Reads of all workers, those that gave other bytes without any error, and those that raised."""
+
+    reads: int
+    wrong: int
+    errors: int
+
+    def summary(self, name: str) -> str:
+        """The count in words."""
+        return f"{name}: **{self.wrong:,} wrong samples** and {self.errors:,} errors in {self.reads:,} reads"
+
+
+def count_wrong(read: Callable[[int], Any], truth: Sequence[bytes], seconds: float = 1.0) -> Trial:
+    """Have two forked workers read samples at random for a while, and compare each with the truth.
+
+    Args:
+        read: From the number of a sample to its bytes; opened by the caller, before the fork.
+        truth: What each sample is.
+        seconds: How long the workers read; one that dies or hangs counts as an error.
+    """
+
+    def work(seed: int) -> tuple[int, int, int]:
+        chance, end, reads, wrong, errors = random.Random(seed), time.monotonic() + seconds, 0, 0, 0
+        while time.monotonic() < end:
+            index = chance.randrange(len(truth))
+            reads += 1
+            try:
+                wrong += bytes(read(index)) != truth[index]
+            except Exception:  # a reader that meets nonsense raises whatever it likes
+                errors += 1
+        return reads, wrong, errors
+
+    with ExitStack() as stack:
+        pool = [stack.enter_context(child(partial(work, seed))) for seed in range(2)]
+        found = [one.report(seconds + _SPARE_S) for one in pool]
+    return Trial(*map(sum, zip(*(f if isinstance(f, list) else (0, 0, 1) for f in found), strict=True)))
+
+
 @check(
-    buys="A job with eight workers a GPU now trains on the images that its labels belong to.",
+    buys="A job with eight workers per GPU now trains on the images that its labels belong to.",
     limit_s=30,
     errors={
         NameError: "a name is not defined; compare it with the cells above, and import what you use",
@@ -96,10 +137,7 @@ class Tried:
             self.attempt.given(f"reader[{index}]")
             with self.attempt.guarded():
                 got = made[index]
-            kind, expected = (
-                isinstance(got, bytes | bytearray | memoryview),
-                f"{len(self.truth[index])} bytes",
-            )
+            kind, expected = isinstance(got, _BYTES), f"{len(self.truth[index])} bytes"
             self.attempt.require(kind, got, expected, "the task asks for the bytes of the sample")
             because = _wrong_place(bytes(got), self.path, *self.places[index])
             found = f"{len(got):,} other bytes"
@@ -113,7 +151,7 @@ class Tried:
         self.right(in_worker(lambda: bytes(made[5]) == self.truth[5]), _SHARED)
         moved = offsets_of(self.path) != before
         self.attempt.given("one reader, used here and then in two forked workers")
-        trial = count_wrong(made.__getitem__, self.truth, seconds=_SECONDS, spare_s=5)
+        trial = count_wrong(made.__getitem__, self.truth, _SECONDS)
         held = {type(value).__name__ for value in getattr(made, "__dict__", {}).values()}
         because = f"{_SHARED}, or open anew where os.getpid() is another one than at the opening"
         if held & {"lock", "RLock"}:

@@ -37,7 +37,7 @@ _WAITS_S, _ENDS_S, _LIMIT_S = 0.5, 4.0, 90.0
 # What each mistake does to other jobs of the node, and what to write instead.
 WHY = {
     "error": "your code raised an exception here",
-    "no return": "it waits for ever, or it ends the process; it returns a path, or raises OSError",
+    "no return": "it waits forever, or it ends the process; it returns a path, or raises OSError",
     "no folder": "`folder` need not be there: make it with folder.mkdir(mode=0o700, exist_ok=True)",
     "path": "return the path of the copy, the pathlib.Path `folder / src.name`: others look for it there",
     "moved": "the source is on storage that others read too: copy it, do not move it",
@@ -49,7 +49,7 @@ WHY = {
     "deletes": "copies of other jobs lie in the folder and are in use; remove only the file that you made",
     "old": "that the name exists says little: compare size and st_mtime_ns with the source",
     "overwritten": "a job had the old copy open, and its batches change while it reads. Write to another "
-    "name, then os.replace: who has the old file open keeps it",
+    "name, then os.replace: a job that has the old file open keeps it",
     "half": "that the name exists does not say that the copy is complete: compare its size with the source",
     "final name": "half a copy lies under the final name while you copy, and others take it for a copy: "
     "write to another name in the same folder, then os.replace, which is one step",
@@ -58,12 +58,12 @@ WHY = {
     "shared": "two jobs came into each other's way: both write to one temporary name, or one removes what "
     "the other is writing. Hold a lock (fcntl.flock) while you copy, or use a name of your own",
     "refused": "the second job failed because the first was copying; it should wait, or copy for itself",
-    "stuck": "the next job waits for ever: a lock *file* stays when its owner dies, while the kernel lets "
+    "stuck": "the next job waits forever: a lock *file* stays when its owner dies, while the kernel lets "
     "go of fcntl.flock by itself; let go of it when you are done",
     "handler": "after your function SIGTERM still calls your handler: put the old one back in `finally`",
     "followed": "you went after a symbolic link that somebody planted under the name: look with is_symlink, "
     "write to a name of your own and os.replace, which replaces the link itself",
-    "folder followed": "`folder` was a symbolic link, planted by somebody who wants your data elsewhere; "
+    "folder followed": "`folder` was a symbolic link, planted to lead your data elsewhere; "
     "mkdir(exist_ok=True) is content with it, so look with folder.is_symlink() and raise OSError",
     "full ignored": "the disk was full, and you did not say so; let the OSError of the copy through",
     "full left": "what you had copied keeps the full disk full. Write to another name, and remove that in "
@@ -71,7 +71,7 @@ WHY = {
     "term left": "SIGTERM ends a Python process at once, and no `finally` runs; a handler that raises makes "
     "it run: signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))",
     "term ignored": "after SIGTERM comes SIGKILL: clean up and end at once, with a code other than 0",
-    "kill left": "what a killed job had copied stays for ever, and fills the memory; under a lock, one fixed "
+    "kill left": "what a killed job had copied stays forever, and fills the memory; under a lock, one fixed "
     "temporary name is enough, and the next job removes or overwrites it",
 }
 

@@ -239,7 +239,7 @@ _ASKED: tuple[list[int], ...] = ([3, 1, 2], [7, 0], [1, 3, 3], [])
 
 
 @check(
-    buys="A thousand workers now open the file once each, not once for every image of every epoch.",
+    buys="A thousand workers now open the file once each, not once forevery image of every epoch.",
     limit_s=20,
     errors={AttributeError: "the handle is not there: set it to None in __init__, and open it in __call__"},
 )

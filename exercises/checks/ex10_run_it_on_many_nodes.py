@@ -157,7 +157,7 @@ def _started(attempt: Attempt) -> Path:
 
 
 def _examine(attempt: Attempt, path: Path) -> None:
-    """Two nodes, two ranks on each, two CPUs a rank, a limit, a signal, leave to be queued again."""
+    """Two nodes, two ranks on each, two CPUs per rank, a limit, a signal, leave to be queued again."""
     found = asked(path)
     _, kind, notice_s = signal_of(path) or (False, "", 0)
     four = found.get("--ntasks") == "4" and not found.get("--ntasks-per-node")
@@ -232,8 +232,8 @@ def play(path: Path, place: Path, mode: Mode, to_script: bool, nodes: int, per_n
         mode: Whether training ends well, is stopped by a signal, or fails.
         to_script: The signal goes to the script alone, instead of to the tasks.
         nodes: Of the job.
-        per_node: Tasks a node.
-        cpus: CPUs a task.
+        per_node: Tasks per node.
+        cpus: CPUs per task.
     """
     folder = place / "a job"
     for name in ("calls", "tasks", "work", "venv/bin", "course/slurm/sites"):
@@ -340,7 +340,7 @@ def _all_right(attempt: Attempt, found: Play, count: int, cpus: int) -> None:
     attempt.require(len(ranks) == count, f"{len(ranks)} ranks", f"{count} ranks", DOES[few])
     steps = [call for call in found.of("srun") if "train" in call["argv"] or "bash" in str(call["argv"])]
     passed = {str(call["cpus"]) for call in steps}
-    attempt.require(passed == {str(cpus)}, f"{', '.join(passed)} CPUs a rank", f"{cpus} CPUs", DOES[cpu])
+    attempt.require(passed == {str(cpus)}, f"{', '.join(passed)} CPUs per rank", f"{cpus} CPUs", DOES[cpu])
     _arguments(attempt, found, list(ranks[0]["argv"]), str(cpus))
 
 

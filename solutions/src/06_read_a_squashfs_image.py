@@ -45,7 +45,7 @@ class Colleague:
 
 
 # %% id="symptom"
-from helpers.experiments.nb06 import count_wrong
+from exercises.checks.ex06_read_a_squashfs_image import count_wrong
 
 buggy = Colleague(path, places)
 alone = sum(buggy[index] != truth[index] for index in range(len(truth)))
@@ -101,7 +101,7 @@ solved
 
 # %% [markdown] id="hints"
 # <details>
-# <summary>Hint 1: who shares what</summary>
+# <summary>Hint 1: what is shared</summary>
 #
 # A forked worker inherits open files, and one offset for all. Threads share the object itself. A spawned worker gets only
 # what can be pickled, and none of the parent's open files.

@@ -194,3 +194,24 @@ def test_no_file_and_no_descriptor_stays_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert ex06.reader(Right)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_samples_of_forked_workers_are_counted(tmp_path):
+    truth = [bytes([number]) * (100 + number) for number in range(12)]
+    starts = [sum(map(len, truth[:number])) for number in range(12)]
+    (tmp_path / "data").write_bytes(b"".join(truth))
+    with (tmp_path / "data").open("rb", buffering=0) as file:
+
+        def seeking(index):
+            file.seek(starts[index])
+            os.sched_yield()  # so that the other worker comes in between
+            return file.read(len(truth[index]))
+
+        good = ex06.count_wrong(lambda n: os.pread(file.fileno(), len(truth[n]), starts[n]), truth, 0.3)
+        assert good.wrong == good.errors == 0 and good.reads > 100
+        assert ex06.count_wrong(seeking, truth).wrong > 0
+
+
+def test_a_worker_that_dies_or_raises_is_counted():
+    assert ex06.count_wrong(lambda index: os._exit(1), [b"x"], 0.1).errors == 2
+    assert ex06.count_wrong(lambda index: 1 / 0, [b"x"], 0.1).errors > 2

@@ -1,4 +1,4 @@
-"""Ways to read a squashfs file agree on bytes and leave nothing behind; shared offsets are counted."""
+"""Ways to read a squashfs file agree on bytes and leave nothing behind."""
 
 import random
 from pathlib import Path
@@ -7,7 +7,6 @@ import pytest
 
 from benchmarks import ways
 from benchmarks.__main__ import main
-from helpers.experiments.nb06 import count_wrong
 from pysquashfs import pack
 from smallfiles.errors import ResourceError, UsageError
 from smallfiles.measure import BenchConfig
@@ -59,36 +58,6 @@ def test_a_way_that_gives_other_bytes_is_refused(tree, tmp_path):
     (tree / SAMPLES[0].key).write_bytes(b"x")
     with pytest.raises(UsageError, match="gave other bytes than plain files"):
         ways.bench_ways(image, tree, BenchConfig(repeats=1, count=12), ["pysquashfs, pure"])
-
-
-def test_forked_workers_of_a_seeking_reader_get_wrong_samples_and_of_a_positional_one_none(tmp_path):
-    import os
-
-    path = tmp_path / "data"
-    truth = [sample.data for sample in SAMPLES]
-    path.write_bytes(b"".join(truth))
-    starts = [sum(map(len, truth[:n])) for n in range(len(truth))]
-    with path.open("rb", buffering=0) as file:
-
-        def seeking(index):
-            file.seek(starts[index])
-            return file.read(len(truth[index]))
-
-        def positional(index):
-            return os.pread(file.fileno(), len(truth[index]), starts[index])
-
-        good = count_wrong(positional, truth, seconds=0.5)
-        assert (good.wrong, good.errors) == (0, 0) and good.reads > 100
-        bad = count_wrong(seeking, truth, seconds=1.5, workers=4)
-        assert bad.wrong > 0 and "wrong samples" in bad.summary("seeking")
-        assert "no error told of it" in bad.in_words and "did not meet" in good.in_words
-
-
-def test_a_worker_that_dies_or_raises_is_counted():
-    import os
-
-    assert count_wrong(lambda index: os._exit(1), [b"x"], seconds=0.1).errors == 2
-    assert count_wrong(lambda index: 1 / 0, [b"x"], seconds=0.1).errors > 2
 
 
 def test_the_verb_measures_a_folder_and_leaves_nothing(tree, tmp_path, monkeypatch, capsys):
