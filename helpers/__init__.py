@@ -26,7 +26,7 @@ def start(notebook: str, size: str | int | None = None) -> Setup:
     file system feels; here each makes a small one once, and later notebooks find it.
 
     Args:
-        notebook: Its number, "00" to "05"; exercises say "ex00" to "ex05".
+        notebook: Its number, such as "03"; exercises say "ex03".
         size: `small`, `medium` or a number of images; None takes `COURSE_SIZE` or `small`.
 
     Returns:

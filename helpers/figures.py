@@ -106,7 +106,7 @@ def bars(
     axes.set_xlabel(label)
     _draw_guess(axes, guess, unit, list(totals))
     values = ", ".join(f"{name} {_amount(median(runs), unit)}" for name, runs in totals.items())
-    return _finish(figure, f"Bar chart. {title}. {label}: {values}{_guessed(guess)}.")
+    return _finish(figure, f"Bar chart. {title}. {label}: {values}{_guessed(guess, unit)}.")
 
 
 @styled()
@@ -156,8 +156,8 @@ def lines(
     if len(axes.get_legend_handles_labels()[0]) > 1:
         axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=4, borderpad=0)
     told = "; ".join(_ends(name, points, _unit(x)[1], _unit(y)[1]) for name, points in drawn.items())
-    x, y = _unit(x)[0], _unit(y)[0]
-    return _finish(figure, f"Line chart. {title}. {y} by {x}: {told}{_guessed(guess)}.")
+    axis = f"{_unit(y)[0]} by {_unit(x)[0]}"
+    return _finish(figure, f"Line chart. {title}. {axis}: {told}{_guessed(guess, _unit(x)[1])}.")
 
 
 @styled()
@@ -213,7 +213,7 @@ def histogram(
         for axes in panels:
             _draw_guess(axes, guess, _unit(x)[1], words=axes is panels[0])
     told = ", ".join(f"{name} {_amount(median(v), _unit(x)[1])}" for name, v in values.items())
-    return _finish(figure, f"Histogram. {title}. Median {_unit(x)[0]}: {told}{_guessed(guess)}.")
+    return _finish(figure, f"Histogram. {title}. Median {_unit(x)[0]}: {told}{_guessed(guess, _unit(x)[1])}.")
 
 
 @styled()
@@ -258,7 +258,7 @@ def timeline(
     if kinds:
         axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=4, borderpad=0)
     told = "; ".join(f"{name}: {_spans_text(spans)}" for name, spans in rows.items())
-    return _finish(figure, f"Timeline in {x}. {title}. {told}{_guessed(guess)}.")
+    return _finish(figure, f"Timeline in {x}. {title}. {told}{_guessed(guess, _unit(x)[1])}.")
 
 
 def _begin(title: str, height_in: float, caption: str, data: Mapping[str, object]) -> Figure:
@@ -441,8 +441,10 @@ def _place(guess: str, names: Sequence[str]) -> int:
     )
 
 
-def _guessed(guess: Guess) -> str:
-    return "" if guess is None or guess is ... else f"; your guess was {guess}"
+def _guessed(guess: Guess, unit: str) -> str:
+    if guess is None or guess is ...:
+        return ""
+    return f"; your guess was {guess if isinstance(guess, str) else _amount(guess, unit)}"
 
 
 def _beside(axes: Axes, place: float, text: str, colour: str, height: float) -> None:

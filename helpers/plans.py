@@ -54,13 +54,13 @@ PLANS: dict[str, Plan] = {
     "05": Plan(
         "Shard a dataset into tar files", minutes=40, seconds=35, wants=("folder", "official", "flickr30k")
     ),
-    "ex05": Plan("Exercise 05", minutes=30, seconds=10, wants=("folder",)),
+    "ex05": Plan("Exercise 05", minutes=20, seconds=10, wants=("folder",)),
     "06": Plan("Read a squashfs file without mounting it", minutes=35, seconds=45, wants=("folder",)),
     "ex06": Plan("Exercise 06", minutes=30, seconds=10, wants=("folder",)),
     "07": Plan("Stage data to /dev/shm", minutes=35, seconds=45, wants=("folder",)),
     "ex07": Plan("Exercise 07", minutes=40, seconds=5, wants=("folder",)),
     "08": Plan("Keep the GPU fed", minutes=40, seconds=50, wants=("folder",), small=240),
-    "ex08": Plan("Exercise 08", minutes=40, seconds=12, wants=("folder",), small=240),
+    "ex08": Plan("Exercise 08", minutes=30, seconds=12, wants=("folder",), small=240),
     "10": Plan("Run it on many nodes", minutes=35, seconds=35, wants=("folder",)),
     "ex10": Plan("Exercise 10", minutes=40, seconds=8, wants=("folder",)),
 }

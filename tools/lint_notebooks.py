@@ -184,6 +184,8 @@ def _anatomy(page: Page) -> Iterator[str]:
             yield f"the part {title!r} asks for no guess (`> **Predict.** …`)"
     if not all(set(PRIORITIES) & set(cell.tags) for cell in page.cells if EXPERIMENT.search(cell.text)):
         yield f"an experiment is not tagged {' or '.join(PRIORITIES)}"
+    if any("optional" in cell.tags and "*Optional, " not in cell.text for cell in page.cells):
+        yield "an optional part does not say `*Optional, N minutes.*`, and tags are not seen"
     if QUIZ in present and not 2 <= page.prose.split(f"## {QUIZ}")[1].count("<details>") <= 3:
         yield f"the part {QUIZ!r} does not hold two or three questions with folded answers"
     code = "\n".join(cell.text for cell in page.code)

@@ -12,6 +12,9 @@
 # *The map of the course. The lengths are schematic; you will measure the real ones.*
 #
 # This first notebook looks at the machine under your hands, and at how notebooks, exercises and checks work.
+#
+# The whole course takes two days. With three hours, take 01 (parts 2 to 4), 05 (1, 2, 4), 08 (1, 3), 07 (3, 4) and 10 (1,
+# 2, 5). Parts that begin with *Optional* can wait in any case.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -61,8 +64,8 @@ os.cpu_count(), machine.usable_cpus()
 
 # %% [markdown]
 # The first number is what is built in. The second counts the CPUs that the scheduler, the container or the batch system
-# grants to this process. Start workers by the second one. Where both are equal, nobody has set a limit here; run the
-# cell again inside a job and compare.
+# grants to this process. Start workers by the second one. Where both are equal, no limit is set here; run the cell
+# again inside a job and compare.
 #
 # Memory has the same two numbers, and exceeding the smaller one is worse than slow: the job is killed.
 
@@ -169,8 +172,9 @@ show.say(
 # %% [markdown] id="order" tags=["optional"]
 # ## 3 · Run cells in order
 #
-# *Optional, 3 minutes, for those who are new to notebooks.* Behind the page runs a *kernel*: one Python process that remembers everything until it ends. Cells are pieces of text
-# that are sent to it. The kernel does not know where on the page a cell is; it only knows which came first.
+# *Optional, 3 minutes, if you are new to notebooks.* Behind the page runs a *kernel*: one Python process that remembers
+# everything until it ends. Cells are pieces of text that are sent to it. The kernel does not know where on the page a
+# cell is; it only knows which came first.
 
 # %%
 f"this kernel is process {os.getpid()}, Python {sys.version.split()[0]}"
@@ -190,13 +194,13 @@ counter
 # The number in brackets at the left of a cell tells the order in which cells ran. When results look odd, look there
 # first. The cure is always the same: **Kernel > Restart Kernel and Run All Cells** starts a fresh process and runs the
 # page from top to bottom. If a cell shows an error, run the cells above it first. A measurement that was taken out of
-# order looks like any other number, so nobody will notice but you.
+# order looks like any other number, so only you can notice.
 
 # %% [markdown] id="checks" tags=["core"]
 # ## 4 · Pass a check
 #
 # Each notebook has an exercise: a function with a gap, and a cell that checks it. A check says one of three things.
-# Here is a function that is not written yet. It is to count what one copy of a data set takes from a quota of inodes.
+# Here is a function that is not written yet. It should count what one copy of a data set takes from a quota of inodes.
 
 # %% tags=["raises-exception"]
 from exercises.checks import ex00_start_here as check

@@ -322,7 +322,7 @@ def rates_in_flight(store, before=None):
 
 # %% [markdown]
 # First this machine, with a warm and a cold cache. Then slow storage. A laptop has none, so the course brings
-# `slowfs`: it mounts the same folder a second time, where each name and each open is answered 2 ms later. It works on 8
+# `slowfs`: it mounts the same folder a second time, where each name and each open is answered 2 ms later. It works on 4
 # requests at once, and further ones queue. It is a small model of a parallel file system; change its two numbers.
 #
 # > **Predict.** A read takes two requests, a look-up and an open, of 2 ms each. How many opens in flight does the slow
@@ -338,7 +338,7 @@ found = {"warm cache": rates_in_flight(source.store)}
 if cache.can_be_cold(folder):
     forget = partial(cache.drop, [folder / name for name in names], clean=True)
     found["cold cache"] = rates_in_flight(source.store, forget)
-storage = slowfs.SlowConfig(latency_s=0.002, servers=8)
+storage = slowfs.SlowConfig(latency_s=0.002, servers=4)
 with slowfs.open_slow(folder, storage) as slow:
     found["slow storage"] = rates_in_flight(slow.store)
 show.say(slow.summary)
@@ -353,9 +353,9 @@ figures.lines(found, title, **axes, log="xy", guess=guess, ideal="promised")
 
 # %% [markdown]
 # The slow storage has two limits. While few opens are in flight, waiting rules, and each further one helps. Once all
-# 8 servers are busy, further ones only queue. With a warm cache nobody waits for a disk: threads can gain what further
-# CPUs give, no more, and they get into each other's way. (The slow line stays below its promise where this
-# machine's CPUs, which play reader and server at once, are the third limit.)
+# 4 servers are busy, further ones only queue. (This machine's CPUs play reader and server at once. Where they
+# are busy, the line stays below its promise; with 16 servers it always does on two CPUs. Try it.) With a warm cache there
+# is no disk to wait for: threads gain what further CPUs give, no more, and they get into each other's way.
 #
 # So `smallfiles pack` looks at where the files lie, and keeps 32 opens in flight on shared storage:
 

@@ -15,7 +15,7 @@
 # - Where do ImageNet and Flickr30K keep their labels and captions?
 # - When are two manifests the same data set?
 # - How do I see that labels are in the wrong order?
-# - What can be wrong with a manifest, and who tells me?
+# - What can be wrong with a manifest, and how do I notice?
 # - Why does memory grow while DataLoader workers only read?
 
 # %% [markdown] id="objectives"
@@ -72,8 +72,9 @@ for layout, data in setup.data.items():
 
 # %% [markdown]
 # Only the class folders tell (`n01440764` is a *wnid*, WordNet's number of a noun). For Kaggle's tree the labels are in a
-# CSV file, for the official tar in the development kit, and the tar is read without unpacking it. Flickr30K has captions
-# in up to three files. The notes say what was guessed or left aside. Read them: a wrong guess costs a training run.
+# CSV file, for the official tar in the development kit, and the tar is read without unpacking it. (So is a folder with a
+# tar per class, as ImageNet-21k is handed out; there the class is the name of the tar.) Flickr30K has captions in up to
+# three files. The notes say what was guessed or left aside. Read them: a wrong guess costs a training run.
 #
 # Captions come as a `.token` file and as `results.csv`, of which one row lost a delimiter.
 #
@@ -253,7 +254,7 @@ for labels in strangers:
 # %% [markdown] id="refuse" tags=["optional"]
 # ## 4 · Refuse what is wrong
 #
-# A manifest comes from a colleague, a script, an archive. Python's `json` reads any JSON; a manifest must also make sense.
+# *Optional, 5 minutes.* A manifest comes from a colleague, a script, an archive. Python's `json` reads any JSON; a manifest must also make sense.
 #
 # > **Predict.** Which of these eight does `json.loads` refuse?
 

@@ -286,7 +286,7 @@ len(images), images[7][1]
 
 
 # %%
-def total_bytes(batch):  # runs in the worker; decoding would stand here
+def total_bytes(batch):  # runs in the worker; decoding would go here
     return sum(len(data) for data, _ in batch), [label for _, label in batch]
 
 
@@ -359,7 +359,7 @@ print("hidden:", [p.name for p in out.parent.glob(".*")])
 # set of shards goes on at the last shard that was finished; notebook 05.)
 
 # %%
-out.unlink(missing_ok=True)  # in case that this machine was quicker than the kill
+out.unlink(missing_ok=True)  # in case this machine was quicker than the kill
 report = pack(source, out, config)
 sorted(path.name for path in out.parent.iterdir()), report.verified
 
@@ -428,7 +428,7 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. Each image costs a batch of 100 MB. (a) Workers would move these bytes in parallel, and still in vain. (b)
+# **(c)**. Each image costs a batch of 100 MB. (a) Workers would move these bytes in parallel, and still waste them. (b)
 # Compression makes it worse: the batch is then unpacked, too.
 #
 # </details>
@@ -451,7 +451,7 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # <summary>Answer</summary>
 #
 # **(b)**. `pack` gives the name only to a complete file. (a) is too careful for it. (c) A script that writes to the final
-# name leaves half a file under it; for Arrow the missing footer tells, for HDF5 and tar nothing does.
+# name leaves half a file under it. Half an Arrow file lacks its footer; half an HDF5 or tar file looks complete.
 #
 # </details>
 

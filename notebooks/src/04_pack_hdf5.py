@@ -14,7 +14,7 @@
 # - Which line makes writing slow?
 # - What do chunks and compression cost when samples are read at random?
 # - Why are samples wrong as soon as a DataLoader has workers?
-# - What does "unable to lock file" want from me?
+# - What does "unable to lock file" mean?
 
 # %% [markdown] id="objectives"
 # ## After this you can
@@ -178,7 +178,7 @@ ways = {
 figures.bars(measure.compare(ways, rounds=5, unit="images written"))
 
 # %% [markdown]
-# A row of variable length needs a place in a heap; a blob needs none. The last bar but one cuts the blob into *chunks*
+# A row of variable length needs a place in a heap; a blob needs none. The third bar cuts the blob into *chunks*
 # and compresses them. The next part asks what that buys.
 
 # %% [markdown] id="reading" tags=["core"]
@@ -329,8 +329,9 @@ for name, file in {"by path": blob, "file object": blob.open("rb")}.items():
 # %% [markdown]
 # With a file object and two workers some samples are wrong, without any error. (How many is chance; if there are none, run
 # the cell again.) Whether they are wrong *by path* depends on how HDF5 was built: with `pread`, it names the place in each
-# read and needs no offset; otherwise it seeks and reads. So the same program is right on one machine and wrong on the next. People meet this as wrong data or as odd errors from inside
-# HDF5 ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887),
+# read and needs no offset; otherwise it seeks and reads. So the same program is right on one machine and wrong on the
+# next. It shows as wrong data or as odd errors from inside HDF5
+# ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887),
 # [pytorch#3415](https://github.com/pytorch/pytorch/issues/3415)).
 #
 # Do not rely on the driver. Open the file at the first read, in the process that reads:
@@ -425,7 +426,7 @@ for held in ("r", "r+"):
 # ([h5py#1101](https://github.com/h5py/h5py/issues/1101)). For files that nobody changes any more, switch locks off: with
 # `h5py.File(path, locking=False)`, or with the variable `HDF5_USE_FILE_LOCKING=FALSE`, set before HDF5 is imported.
 #
-# Do not switch them off for a file that somebody is writing. The lock is then right.
+# Do not switch them off while somebody writes to the file. There the lock protects you.
 
 # %% [markdown] id="exercise"
 # ## Exercise

@@ -123,7 +123,7 @@ for sample in wds.WebDataset(str(place / "plain.tar"), shardshuffle=False):
     print(sample["__key__"], [name for name in sample if name[0] != "_"])
 
 # %% [markdown]
-# One sample with four parts, and no error: two images are trained as none. Where names would run together like this,
+# One sample with four parts, and no error: both images are lost. Where names would run together like this,
 # `pack` says so and writes the dot as `%2E`; its reader gives the old names back.
 
 # %% [markdown] id="mix" tags=["core"]
@@ -143,7 +143,8 @@ for one in (ordered, mixed):
     print(one.path.name, [reader.target(index) for index in range(24)])
 
 # %% [markdown]
-# ImageNet-21k comes the same way: `winter21_whole.tar` holds a tar per class. Its layout, with six images:
+# ImageNet-21k comes the same way: `winter21_whole.tar` holds a tar per class, and many copies are unpacked once, into a
+# folder of these tars. Its layout, with six images:
 
 # %%
 inner = place / "winter21_whole"
@@ -154,8 +155,9 @@ for wnid in ("n00004475", "n00005787"):
             archive.add(folder / "cat.v1.jpg", f"{wnid}_{number}.JPEG")
 with tarfile.open(place / "winter21_whole.tar", "w") as archive:
     archive.add(inner, inner.name)
-many = sources.load(place / "winter21_whole.tar").manifest
-many.paths[0].as_py(), many.classes
+for path in (place / "winter21_whole.tar", inner):
+    many = sources.load(path)
+    print(f"{many.kind}: {many.manifest.path(0)}, classes {many.manifest.classes}")
 
 # %% [markdown]
 # webdataset shuffles while it reads: first the list of shards, then samples in a *buffer*. The buffer fills from the
@@ -237,7 +239,7 @@ figures.lines(met, title, **axes, y="pairs that had met before, %")
 
 # %% [markdown]
 # A shuffle at packing gives every batch its classes, and no buffer is needed for that. But it shuffles once, so the same
-# neighbours leave a shard together in each epoch. That takes a buffer, and the buffer takes memory: 4,096 images of
+# neighbours leave a shard together in each epoch. Only a buffer separates them, and it takes memory: 4,096 images of
 # 100 kB are 0.4 GB per worker. A worker's buffer sees only the shards of that worker, and webdataset starts to give out
 # samples when 100 are in it, whatever its size ([#62](https://github.com/webdataset/webdataset/issues/62)).
 #
@@ -394,7 +396,7 @@ for name, splitters in {
 
 # %%
 counts, by_rank = read_epoch(shards[:3], **both)
-show.say(f"The ranks got **{by_rank}** samples. They exchange gradients at each step, so one waits for ever.")
+show.say(f"The ranks got **{by_rank}** samples. They exchange gradients at each step, so one waits forever.")
 
 # %% [markdown]
 # That is how training hangs at the end of an epoch
@@ -418,7 +420,7 @@ print(wds.__version__, "the same order" if first == second else "another order")
 
 # %% [markdown]
 # In webdataset 1.0.2 it is the same ([#502](https://github.com/webdataset/webdataset/pull/502)). It also shuffles after
-# splitting, so each worker keeps its shards for ever, which has hurt training
+# splitting, so each worker keeps its shards forever, which has hurt training
 # ([#73](https://github.com/webdataset/webdataset/pull/73)). In the exercise you will do better.
 
 # %% [markdown] id="cut" tags=["optional"]
@@ -445,7 +447,7 @@ except SmallfilesError as error:
     show.say(f"Our reader: *{error}*")
 
 # %% [markdown]
-# A tar ends with two blocks of zeros, and nobody is forced to look for them. Our reader does. A tar has no table of
+# A tar ends with two blocks of zeros, and no program has to look for them. Our reader does. A tar has no table of
 # contents either; so `pack` leaves an index beside each shard, for random access, and compares sizes with it. A shard
 # that is whole but changed is found by its digest: `smallfiles verify`.
 

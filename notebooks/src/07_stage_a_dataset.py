@@ -6,7 +6,7 @@
 # A packed file on a parallel file system is read again in every epoch, by every rank, while others read theirs. A node
 # has storage of its own: a disk, or memory that looks like a folder. To *stage* is to copy the file there first.
 #
-# It is an easy gain, and a place where jobs easily break each other. A laptop's disk is too fast to feel the gain, so
+# It is an easy gain, and jobs easily break each other's copies. A laptop's disk is too fast to feel the gain, so
 # this notebook reads through `slowfs`, a folder whose slowness we choose.
 
 # %% [markdown] id="questions"
@@ -128,13 +128,13 @@ with staging.staged(packed, here, config=config) as copy:
     print(*copy.notes, sep="\n")
 
 # %% [markdown]
-# Only you may enter the folder, since `/dev/shm` is shared by all users of the node. The long name in the path stands for
-# the content: the same file under two paths is one copy.
+# Only you may enter the folder, since `/dev/shm` is shared by all users of the node. The long name in the path is derived
+# from the content: the same file under two paths is one copy.
 
 # %% [markdown] id="rates" tags=["optional"]
 # ## 2 · Measure the copy
 #
-# Three ways bring the same images to memory: `dd` with the packed file, `stage`, and `cp -r` with the small files.
+# *Optional, 8 minutes.* Three ways bring the same images to memory: `dd` with the packed file, `stage`, and `cp -r` with the small files.
 # `stage` also hashes each block and compares it with the digest taken while packing. First from a warm page cache, then
 # from a `slowfs` that takes 2 ms for each look-up, open and read request.
 #
@@ -208,8 +208,8 @@ with open_slow(packed.parent, latency) as slow_packed, open_slow(source.root, la
 # and it asks for size and time before and after. With 40 MB these few operations of 2 ms are a good part of the time; with
 # gigabytes they are not. What remains is the hashing, which needs a free CPU.
 #
-# Why check at all? Copies rarely fail, but nobody notices when they do. We flip one bit in the middle of the source, as a
-# failing disk would.
+# Why check at all? Copies rarely fail, but nobody notices when they do. We flip one bit of the source, as a failing disk
+# would.
 #
 # > **Predict.** Which of the two will notice, `cp` or `stage`?
 

@@ -219,7 +219,7 @@ for name, batch in first.items():
 # %% [markdown] id="views" tags=["optional"]
 # ## 2 · Choose the views
 #
-# Two kinds of random views are common. `RandomShortSide` is the forum's. `RandomResizedCrop` takes 8 to 100 % of the area
+# *Optional, 5 minutes.* Two kinds of random views are common. `RandomShortSide` is the forum's. `RandomResizedCrop` takes 8 to 100 % of the area
 # and stretches it a little. Either may change colours too.
 #
 # > **Predict.** Which is the cheapest, and how much does changing colours add?
@@ -335,7 +335,7 @@ def epoch(loader):
 
 
 tasks = {f"{kind} {n}": partial(epoch, loader) for (kind, n), loader in loaders.items()}
-result = measure.compare(tasks, rounds=3, unit="images")
+result = measure.compare(tasks, rounds=5, unit="images")
 
 # %%
 lines = {"processes": {}, "threads": {0: result.rates_per_s("processes 0")}}
@@ -343,13 +343,17 @@ for kind, n in loaders:
     lines[kind][n] = result.rates_per_s(f"{kind} {n}")
 kind, best = max(loaders, key=lambda case: median(lines[case[0]][case[1]]))
 gain = result.times(f"{kind} {best}", "processes 0").median
-title = f"Best here: {best} {kind}, {gain:.1f} times the loader without workers ({setup.cpus} CPUs)"
+close = [n for n in tasks if n != f"{kind} {best}" and result.spread(n).overlaps(result.spread(f"{kind} {best}"))]
+title = f"Best here: {kind} {best}, {gain:.1f} times as fast as no workers ({setup.cpus} CPUs)"
+title += f"; within the spread: {', '.join(close)}" if close else ""
 marks = {"CPUs": setup.cpus} if setup.cpus <= 8 else None
 show.figure(figures.lines(lines, title, x="workers", y="images per second", guess=guess, marks=marks))
-loaders.clear(), tasks.clear()  # the worker processes end with their loaders
+loaders.clear()  # the worker processes end with their loaders
+tasks.clear()
 
 # %% [markdown]
-# Expect the best number near the number of CPUs, and little or a loss beyond it. Decoding and scaling happen in C, where
+# Expect the best number near the number of CPUs, and beyond it no gain, or a loss. Where the dots overlap, the order is
+# chance: take the smaller number. Decoding and scaling happen in C, where
 # Python's lock is released, so threads really work at the same time. A thread leaves its batch in the trainer's memory; a
 # process has to send it. But many threads wait for each other's Python, so `make_loader` takes up to four threads, and
 # processes beyond that. Count the CPUs of your job, not those of the node ([notebook 00](00_start_here.ipynb)).
@@ -368,7 +372,7 @@ print(f"{8 * 2 * one / 1e9:.1f} GB as bytes, {4 * 8 * 2 * one / 1e9:.1f} GB as f
 # %% [markdown] id="ring" tags=["optional"]
 # ## 4 · Build a ring
 #
-# The idea in the forum: a second program fills a RAM disk with finished batches, and training empties it. The core is
+# *Optional, 12 minutes.* The idea in the forum: a second program fills a RAM disk with finished batches, and training empties it. The core is
 # memory that two processes share, cut into slots, and two queues of slot numbers. Whoever has nothing to do sleeps at
 # a queue.
 #

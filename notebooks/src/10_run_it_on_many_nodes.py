@@ -5,7 +5,7 @@
 # **Data** 400 synthetic images
 #
 # A program that reads on your laptop should read on two nodes, and on two hundred, without a changed line. For that, each
-# process must know which of how many it is, and the job script must pass on what it was given.
+# process must know its number and how many there are, and the job script must pass on what it was given.
 #
 # This notebook plays two nodes on this machine: its processes get the environment variables that real ones would get.
 # Where Slurm is available, it submits the same reading as a real job at the end.
@@ -13,7 +13,7 @@
 # %% [markdown] id="questions"
 # ## Questions
 #
-# - How does a process know which of how many it is?
+# - How does a process know its number, and how many there are?
 # - Does each sample come exactly once, and how would I notice if not?
 # - What happens to the speed when I add nodes?
 # - What happens at the time limit?
@@ -82,7 +82,7 @@ print(nodes.table(launched))
 
 # %% [markdown]
 # The lower half is what `smallfiles.machine.ranks` answers, for all of them. It believes torchrun first, because inside
-# `srun` both have spoken and torchrun spoke last. Then it asks for a *step*, which is what `srun` starts, and counts the
+# `srun` the variables of both are set, and torchrun's are the newer ones. Then it asks for a *step*, which is what `srun` starts, and counts the
 # tasks **of that step**.
 #
 # Both the script and the salloc shell see `SLURM_NTASKS=4`, although each is one process. A program that believes this
@@ -255,7 +255,7 @@ for name, wrap in {"without DDP": lambda model: model, "with DDP": DDP}.items():
         print(f"{name:12} rank {rank}: loss {loss:.4f}, sum of |weights| {weights:.6f}")
 
 # %% [markdown]
-# Each rank has its own batch, so its own loss. Without DDP the models drift apart and nobody is told. With DDP they stay
+# Each rank has its own batch, so its own loss. Without DDP the models drift apart, without any error. With DDP they stay
 # equal; two ranks with batches of 8 do what one does with batches of 16.
 #
 # *Weak scaling*: as many samples per rank, and more and more ranks. Ideally twice the ranks read twice as much in the same

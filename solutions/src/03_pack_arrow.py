@@ -189,11 +189,11 @@ text
 # </details>
 
 # %% [markdown] id="why"
-# ## Why no data set of your own
+# ## Why not a class of your own
 #
 # Workers are processes of their own. Unless they are forked (and from Python 3.14 on
 # they are not), they import classes and functions by the name of a module, and what a notebook defines is in no module:
-# the loader would wait for ever.
+# the loader would wait forever.
 
 # %% [markdown] id="task-loader"
 # ## Task 4: feed a training loop

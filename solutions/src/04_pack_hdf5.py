@@ -4,7 +4,7 @@
 # ★★☆ · 30 minutes · after [notebook 04](../notebooks/04_pack_hdf5.ipynb)
 #
 # A colleague left an HDF5 file with one variable-length row for each image. It was slow to write, and it is slow to read.
-# You convert it, and you write the function that all workers will read it with.
+# You convert it, and you write the function with which all workers read it.
 
 # %% id="start"
 import sys

@@ -1,7 +1,7 @@
 # %% [markdown] id="top"
 # # Exercise 05 · Deal the shards out, each sample once
 #
-# ★★☆ · 30 minutes · after [notebook 05](../notebooks/05_shard_a_dataset.ipynb)
+# ★★☆ · 20 minutes · after [notebook 05](../notebooks/05_shard_a_dataset.ipynb)
 #
 # A training run has `ranks` processes, one for each GPU, and each rank has `workers` that read for it. Nobody tells a
 # worker what to read: each calls your function with its own numbers and reads what it returns.
@@ -90,7 +90,7 @@ shuffled
 # <details>
 # <summary>Hint 1: what comes first</summary>
 #
-# If each process shuffles what it was dealt, it keeps these shards for ever. So shuffle first. Then all processes must
+# If each process shuffles what it was dealt, it keeps these shards forever. So shuffle first. Then all processes must
 # shuffle alike, although they cannot talk to each other.
 #
 # </details>

@@ -1,10 +1,10 @@
 # %% [markdown] id="top"
-# # Exercise 07 · Stage a file so that nobody is hurt
+# # Exercise 07 · Stage a file that others stage too
 #
 # A ★★ · 20 minutes, B ★★★ · 20 minutes, optional · after [notebook 07](../notebooks/07_stage_a_dataset.ipynb)
 #
 # Copying a file is one line. A copy on a node is shared, though: by jobs that start at the same moment, by jobs that are
-# killed, by people who plant links. Here you write the few lines that make the difference.
+# killed, by users who plant links. Here you write the few lines that make the difference.
 #
 # A copy is *good* if it is complete: of the size and the modification time of the source. Use only the standard library.
 
@@ -94,8 +94,7 @@ verdict
 # ## Task B: signals and links
 #
 # ★★★ · 20 minutes, optional. Make your function safe: SIGTERM and a full disk leave nothing behind (a full disk raises
-# `OSError`), the handler of before is put back, and links that somebody planted, as `folder` or under the final name, are
-# not followed:
+# `OSError`), the previous handler is restored, and planted links, as `folder` or under the final name, are not followed:
 #
 # `stage_safely(src: Path, folder: Path) -> Path`
 

@@ -1,7 +1,7 @@
 # %% [markdown] id="top"
 # # Exercise 08 · Find the bottleneck and cure it
 #
-# ★★☆ · 40 minutes · after [notebook 08](../notebooks/08_keep_the_gpu_fed.ipynb)
+# ★★☆ · 30 minutes · after [notebook 08](../notebooks/08_keep_the_gpu_fed.ipynb)
 #
 # Three loaders, three bottlenecks. Each has one bad part. You write down how to find it, look at the measurements, and
 # replace the part.

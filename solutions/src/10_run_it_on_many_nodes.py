@@ -3,8 +3,8 @@
 #
 # ★★★ · 40 minutes · after [notebook 10](../notebooks/10_run_it_on_many_nodes.ipynb)
 #
-# A program on many nodes has to know which of how many it is, and its job has to end before the scheduler ends it. You
-# write both: a function and a job script. The check runs your script with an imitated Slurm. Where a real one is
+# A process on many nodes has to know its rank, and its job has to end before the scheduler ends it. You write
+# both: a function and a job script. The check runs your script with an imitated Slurm. Where a real one is
 # available, the script is submitted at the end.
 
 # %% id="start"
@@ -66,7 +66,7 @@ verdict
 
 # %% [markdown] id="hints"
 # <details>
-# <summary>Hint 1: who is what</summary>
+# <summary>Hint 1: which process is which</summary>
 #
 # What `srun` starts has `SLURM_STEP_NUM_TASKS`; the job script has not. The shell of `salloc` has it too, and it is 1.
 # Local ranks count from 0 on each node. Nodes may have unequal numbers of tasks, so compute nothing: take what is set, and

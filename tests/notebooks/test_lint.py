@@ -11,7 +11,8 @@ ANSWER = f"<details>\n<summary>Answer</summary>\n\n{'word ' * 900}\n\n</details>
 
 
 def experiment(number: int) -> list[Cell]:
-    text = f"## {number} · Count inodes\n\n{PROSE}\n\n> **Predict.** How many?"
+    optional = "" if number < 3 else "*Optional, 5 minutes.* "
+    text = f"## {number} · Count inodes\n\n{optional}{PROSE}\n\n> **Predict.** How many?"
     head = Cell("markdown", text, tags=("core" if number < 3 else "optional",))
     return [head, *[Cell("code", f"count({number}, {i})") for i in range(5)]]
 
@@ -102,6 +103,10 @@ def untagged():
     return [Cell(c.kind, c.text) for c in good_notebook()]
 
 
+def unmarked():
+    return [Cell(c.kind, c.text.replace("*Optional, 5 minutes.* ", ""), tags=c.tags) for c in good_notebook()]
+
+
 def drop(title):
     return [cell for cell in good_notebook() if not cell.text.startswith(title)]
 
@@ -119,6 +124,7 @@ def drop(title):
         (drop("## Check yourself"), "the parts are"),
         (with_one_answer(), "two or three questions"),
         (untagged(), "an experiment is not tagged core or optional"),
+        (unmarked(), "an optional part does not say"),
         (drop("guess = 7"), "no guess is kept"),
         ([Cell("markdown", "# 01 · Count"), *good_notebook()[1:]], "does not say **Minutes**"),
         ([*good_notebook(), Cell("markdown", PROSE * 30)], "words, not 900 to 1800"),
