@@ -280,7 +280,7 @@ WRONG_FILES = {
     "str of bytes": (column(2, lambda data: str(data).encode()), "what read_bytes() gives"),
     "cut short": (column(2, lambda data: data[:100]), "what read_bytes() gives"),
     "images out of step": (partial(write, change=images_out_of_step), "another image"),
-    "one batch for all": (partial(write, rows=10_000), "reads its whole batch"),
+    "one batch for all": (partial(write, rows=10_000), "fetches the whole batch"),
     "compressed": (partial(write, options=pa.ipc.IpcWriteOptions(compression="zstd")), "JPEGs do not shrink"),
     "parquet": (parquet, "this is Parquet"),
     "a stream": (partial(write, new=pa.ipc.new_stream), "IPC stream"),
