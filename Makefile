@@ -51,7 +51,7 @@ bench: setup ## measure everything on this machine, one after the other (half an
 	$(py) -m benchmarks squashfs --count 20000 --repeats 5
 	$(py) -m benchmarks decode
 	$(py) -m benchmarks load
-	$(py) -m smallfiles bench stage
+	$(py) -m benchmarks stage
 	$(py) -m benchmarks slow
 
 # Its root is the repository, for the notebooks link to the exercises beside their folder.

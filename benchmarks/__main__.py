@@ -14,14 +14,28 @@ from smallfiles.cli.bench import TOPICS, Topic
 
 OTHERS = {
     "pack": "benchmarks.packing",
-    "slow": "benchmarks.packing",
-    "decode": "benchmarks.decoding",
     "load": "benchmarks.loaders",
 }
 """The module of others for each topic that has some."""
 
-_FIELDS = ("repeats", "count", "reference", "seed", "cap")
+_FIELDS = TOPICS["pack"].fields
 _MORE = {
+    "stage": Topic(
+        "copying a packed file to memory with every block checked",
+        "Against dd and against cp -r of the same samples as small files: from memory, from a cold disk,\n"
+        "and from a slow folder.",
+        ("python -m benchmarks stage data --count 20000",),
+        "benchmarks.staging:bench_staging",
+        (*_FIELDS, "caches"),
+    ),
+    "decode": Topic(
+        "turning JPEGs in memory into pixels and crops",
+        "Random crops of 224 x 224, with one and two at work, and decoding alone by each decoder. DIR may\n"
+        "be a packed file.",
+        ("python -m benchmarks decode train.arrow --repeats 5",),
+        "benchmarks.decoding:bench_decoding",
+        tuple(name for name in _FIELDS if name != "cap"),
+    ),
     "slow": Topic(
         "packing a folder whose look-ups and opens take milliseconds",
         "Against scripts that read one file after the other and against bare readers. It needs FUSE.",

@@ -1,162 +1,196 @@
-"""Loaders of others that decode and augment in threads of their own: DALI, FFCV, SPDL.
+"""Decoding and augmenting in memory, by ourselves and by others, on the same cores.
 
-Each takes encoded pictures and a number of threads and gives a function that runs through all of them
-once, in batches, with the random resized crop that its authors offer. They come with no data set of
-ours: DALI and SPDL get the same bytes from memory, FFCV writes its own file first, encoded again with
-the quality that gives the same mean size.
+Reading is taken out of the question: the encoded pictures lie in the memory of the processes that work.
+What remains is what a training job's CPUs do all day. Processor time is told beside the rate, since on a
+shared machine it is what stays the same. Notebook 08 uses its records.
 
-The trap: a loader that works ahead does so between two runs as well, and seems twice as fast as it is.
+Rates are compared within one filter. `pipelines` has what runs in our processes, `batch_decoders` what brings
+threads of its own.
 
-DALI's `antialias` is a triangle like Pillow's, FFCV takes OpenCV's area, SPDL's `bilinear` is
-that of swscale, which widens when it reduces. All three are antialiased. Notebook 08 measures with it.
+The trap: pictures differ. Rates hold for files of this size and these dimensions, which records carry;
+a method that decodes parts gains more on large pictures than on small ones.
 """
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import io
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import closing
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
-from benchmarks.pipelines import METHODS
-from smallfiles.images.crops import random_resized
+from benchmarks.batch_decoders import PEERS, Peer
+from benchmarks.pipelines import METHODS, Kind, Method, One
+from smallfiles import formats, sources
+from smallfiles.errors import UsageError
+from smallfiles.images import turbo
 from smallfiles.images.header import read_header
-from smallfiles.measure.decoding import RATIO, SCALE, SIZE, Epoch, Peer
+from smallfiles.measure.bench import Bench, medians
+from smallfiles.measure.config import BenchConfig
+from smallfiles.measure.protocol import Case, Outcome
+from smallfiles.measure.record import Result
+from smallfiles.measure.workers import Place, WorkerPool, WorkFailed, last_words
 
-BATCH = 64
-_QUALITIES = (95, 92, 90, 87, 85, 80, 75, 70, 60, 50)
-_MEASURED = 20
-
-
-def _module(name: str) -> Any:
-    """A module whose types are not our business; it is installed or not."""
-    return importlib.import_module(name)
-
-
-def _dali(antialias: bool) -> Callable[..., contextlib.AbstractContextManager[Epoch]]:
-    @contextlib.contextmanager
-    def start(files: Sequence[bytes], threads: int) -> Iterator[Epoch]:
-        dali = _module("nvidia.dali")
-        fn, types = _module("nvidia.dali.fn"), _module("nvidia.dali.types")
-        arrays = [np.frombuffer(data, np.uint8) for data in files]
-        batches = [arrays[at : at + BATCH] for at in range(0, len(arrays), BATCH)]
-
-        def pipeline() -> Any:
-            encoded = fn.external_source(
-                source=lambda number: batches[number % len(batches)], dtype=types.UINT8, no_copy=True
-            )
-            found = fn.decoders.image_random_crop(
-                encoded, random_area=list(SCALE), random_aspect_ratio=list(RATIO), num_attempts=10
-            )
-            found = fn.resize(found, size=[SIZE, SIZE], interp_type=types.INTERP_LINEAR, antialias=antialias)
-            return fn.flip(found, horizontal=fn.random.coin_flip())
-
-        # By default it works ahead, also between runs, where no clock would see it.
-        at_once = {"exec_async": False, "exec_pipelined": False, "prefetch_queue_depth": 1}
-        settings = {"batch_size": BATCH, "num_threads": threads, "device_id": None}
-        made = dali.pipeline_def(pipeline, **settings, **at_once)
-        built = made()
-        built.build()
-        yield lambda: sum(len(built.run()[0]) for _ in batches)
-
-    return start
-
-
-@contextlib.contextmanager
-def _spdl(files: Sequence[bytes], threads: int) -> Iterator[Epoch]:
-    io_of_spdl, pipelines = _module("spdl.io"), _module("spdl.pipeline")
-    rng = np.random.default_rng(0)
-
-    def one(data: bytes) -> Any:
-        header = read_header(data)
-        assert header is not None
-        top, left, height, width = random_resized(header.width, header.height, rng, SCALE, RATIO)
-        flip = "hflip," if rng.random() < 0.5 else ""
-        filters = f"crop={width}:{height}:{left}:{top}:exact=1,scale={SIZE}:{SIZE}:flags=bilinear,{flip}"
-        frames = io_of_spdl.decode_packets(
-            io_of_spdl.demux_image(data), filter_desc=f"{filters}format=pix_fmts=rgb24"
-        )
-        return np.asarray(io_of_spdl.to_numpy(io_of_spdl.convert_frames(frames)))
-
-    def epoch() -> int:
-        builder = pipelines.PipelineBuilder().add_source(files).pipe(one, concurrency=threads)
-        pipeline = builder.aggregate(BATCH).add_sink(2).build(num_threads=threads)
-        with pipeline.auto_stop():
-            return sum(len(batch) for batch in pipeline)
-
-    yield epoch
-
-
-@contextlib.contextmanager
-def _ffcv(files: Sequence[bytes], threads: int) -> Iterator[Epoch]:
-    from ffcv.fields import IntField, RGBImageField
-    from ffcv.fields.rgb_image import RandomResizedCropRGBImageDecoder
-    from ffcv.loader import Loader, OrderOption
-    from ffcv.transforms import RandomHorizontalFlip
-    from ffcv.writer import DatasetWriter
-
-    with tempfile.TemporaryDirectory(prefix="smallfiles-bench-") as folder:
-        path = Path(folder) / "set.beton"
-        field = RGBImageField(write_mode="jpg", jpeg_quality=quality_of(files))
-        with contextlib.redirect_stderr(io.StringIO()):  # its progress bar
-            writer = DatasetWriter(str(path), {"image": field, "label": IntField()}, num_workers=1)
-            writer.from_indexed_dataset(_Decoded(files))
-        images = [RandomResizedCropRGBImageDecoder((SIZE, SIZE), SCALE, RATIO), RandomHorizontalFlip()]
-        loader = Loader(
-            str(path),
-            batch_size=BATCH,
-            num_workers=threads,
-            order=OrderOption.RANDOM,
-            drop_last=False,
-            pipelines={"image": images, "label": None},
-        )
-        yield lambda: sum(len(batch[0]) for batch in loader)
-
-
-@dataclass(frozen=True)
-class _Decoded:
-    files: Sequence[bytes]
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        return Image.open(io.BytesIO(self.files[index])).convert("RGB"), index
-
-
-def quality_of(files: Sequence[bytes]) -> int:
-    """The JPEG quality that gives about the mean size of these files."""
-    chosen = files[:_MEASURED]
-    wanted = sum(map(len, chosen))
-
-    def apart(quality: int) -> int:
-        total = 0
-        for data in chosen:
-            out = io.BytesIO()
-            with Image.open(io.BytesIO(data)) as picture:
-                picture.convert("RGB").save(out, "JPEG", quality=quality)
-            total += out.tell()
-        return abs(total - wanted)
-
-    return min(_QUALITIES, key=apart)
-
-
-__all__ = ["METHODS", "PEERS", "quality_of"]
-
-PEERS: dict[str, Peer] = {
-    peer.name: peer
-    for peer in (
-        Peer("DALI, antialias", ("nvidia.dali",), _dali(True)),
-        Peer("DALI, linear", ("nvidia.dali",), _dali(False)),
-        Peer("FFCV, area", ("ffcv", "ffcv._libffcv"), _ffcv),
-        Peer("SPDL, antialias", ("spdl.io", "spdl.pipeline"), _spdl),
-    )
+MOST_PICTURES = 400
+WORKERS = (1, 2)
+_PACKAGES = (
+    *("smallfiles", "numpy", "pillow", "simplejpeg", "torch", "torchvision", "turbojpeg"),
+    *("opencv-python-headless", "nvidia-dali-cuda120", "ffcv", "spdl-io"),
+)
+_KINDS: dict[Kind, tuple[str, str]] = {
+    "decode": ("decoding", "every picture decoded"),
+    "augment": ("decoding and augmenting", "every crop scaled to 224 x 224"),
 }
-"""By the name that the records carry."""
+
+
+def installed(candidate: Method | Peer) -> bool:
+    """Whether it can run here."""
+    if candidate.name == "turbojpeg" and turbo.library() is None:
+        return False
+    try:
+        return all(find_spec(module) is not None for module in candidate.modules)
+    except ModuleNotFoundError:  # the parent of a dotted name is missing
+        return False
+
+
+def bench_decoding(source: Path, config: BenchConfig | None = None) -> Result:
+    """Measure decoding and augmenting of a data set's pictures, with one and two at work.
+
+    Args:
+        source: A packed file, or a data set.
+        config: Repeats, seed, number of pictures (at most `MOST_PICTURES`).
+
+    Returns:
+        One record for each method, kind and number of workers, processor time in `extra`.
+
+    Raises:
+        UsageError: There are no JPEGs.
+    """
+    config = config or BenchConfig()
+    bench = Bench(config, _PACKAGES)
+    files = jpegs(source, min(config.count, MOST_PICTURES))
+    known: list[Method | Peer] = [*METHODS.values(), *PEERS.values()]
+    bench.notes += _missing(known)
+    here = [each for each in known if installed(each)]
+    broken: dict[str, str] = {}
+    preload = ("benchmarks.decoding", "torchvision")
+    for count in WORKERS:
+        with WorkerPool("forkserver", preload, partial(_hold, files)) as pool:
+            for kind, (what, touched) in _KINDS.items():
+                cases = [
+                    Case(
+                        each.name,
+                        partial(_run, pool, each, files, count, config.seed, broken),
+                        format="jpeg",
+                        workers=count,
+                    )
+                    for each in here
+                    if kind == (each.kind if isinstance(each, Method) else "augment")
+                ]
+                whole = (len(files), sum(map(len, files)))
+                told = f"{what}, {count} at work"
+                bench.measure(told, cases, place=None, whole=whole, touched=touched, extra=_facts)
+    return bench.result()
+
+
+def jpegs(source: Path, most: int) -> list[bytes]:
+    """Up to `most` JPEGs of a packed file or a data set, in memory.
+
+    Raises:
+        UsageError: There are none.
+    """
+    found = [data for data in _samples(source, 2 * most) if read_header(data) is not None][:most]
+    if not found:
+        raise UsageError(
+            f"{source} holds no JPEG", expected="JPEGs to decode", next_step="Give another data set"
+        )
+    return found
+
+
+def _samples(source: Path, most: int) -> list[bytes]:
+    try:
+        formats.name_of(source)
+    except UsageError:  # no packed file by its name
+        data_set = sources.load(source)
+        paths = data_set.manifest.paths[:most].to_pylist()
+        return [_read(data_set, path) for path in paths]
+    with closing(formats.open(source)) as reader:
+        return [bytes(reader.read(index)) for index in range(min(len(reader), most))]
+
+
+def _read(data_set: sources.Source, path: str) -> bytes:
+    buffer = bytearray(data_set.store.size(path))
+    return bytes(buffer[: data_set.store.read_into(path, memoryview(buffer))])
+
+
+def _run(
+    pool: WorkerPool,
+    each: Method | Peer,
+    files: Sequence[bytes],
+    workers: int,
+    seed: int,
+    broken: dict[str, str],
+) -> Outcome:
+    """All pictures once: by so many processes, or by as many threads of one process."""
+    if each.name in broken:  # what failed once is not waited for again
+        raise WorkFailed(broken[each.name])
+    if isinstance(each, Peer):
+        jobs: dict[object, Any] = {each.name: partial(_epoch, name=each.name, threads=workers)}
+    else:
+        parts = [slice(number, None, workers) for number in range(workers)]
+        jobs = {part.start: partial(_decoded, name=each.name, seed=seed, part=part) for part in parts}
+    pool.start(*jobs)
+    began = perf_counter()
+    try:
+        cpu_s = sum(pool.run(jobs, len(files)))
+    except WorkFailed as error:
+        broken[each.name] = str(error)
+        raise
+    seconds = perf_counter() - began
+    return Outcome(len(files), sum(map(len, files)), seconds, {"cpu_s": cpu_s})
+
+
+def _hold(files: list[bytes], place: Place) -> None:
+    """In a worker: keep the pictures, and use one thread."""
+    import torch
+
+    torch.set_num_threads(1)
+    place.kept["files"] = files
+
+
+def _decoded(place: Place, name: str, seed: int, part: slice) -> float:
+    """In a worker: processor time of a method for its part of the pictures."""
+    one: One = place.keep(name, METHODS[name].make)
+    rng = place.keep("rng", lambda: np.random.default_rng((seed, part.start)))
+    began = process_time()
+    for data in place.kept["files"][part]:
+        one(data, rng)
+    return process_time() - began
+
+
+def _epoch(place: Place, name: str, threads: int) -> float:
+    """In a worker: processor time of an epoch of a loader of others."""
+    files = place.kept["files"]
+    epoch = place.keep(name, lambda: place.stack.enter_context(PEERS[name].start(files, threads)))
+    began, done = process_time(), epoch()
+    if done != len(files):
+        raise WorkFailed(f"{done:,} of {len(files):,} pictures came{last_words()}")
+    return process_time() - began
+
+
+def _facts(runs: Sequence[Outcome]) -> dict[str, Any]:
+    library = turbo.library()
+    return medians(runs) | {"turbojpeg": library.origin if library is not None else None}
+
+
+def _missing(known: Sequence[Method | Peer]) -> list[str]:
+    """What is to be said of what is not installed."""
+    missing = [each.name for each in known if not installed(each) and each.name != "turbojpeg"]
+    notes = [f"not installed here, so not measured: {', '.join(missing)}"] if missing else []
+    if turbo.library() is None:
+        notes.append("no TurboJPEG 3 here, so whole pictures are decoded: python -m pip install pylibjxl")
+    return notes

@@ -1,7 +1,8 @@
-"""What one would write without us: decode all, cut out, scale, with Pillow, torchvision or OpenCV.
+"""Ways to a training crop: ours, and what one would write without us with Pillow, torchvision or OpenCV.
 
-Each is a random resized crop of 224 x 224, mirrored half of the time. The filter is in the name: a picture
-scaled with another filter is another picture (`area` is antialiased too).
+Each method is a function from bytes to 224 x 224 x 3 uint8, a random resized crop, mirrored half of the time;
+or to the whole picture where only decoding is measured. The filter is in the name: a picture scaled with
+another filter is another picture (`area` is antialiased too).
 
 The trap: OpenCV gives blue, green, red, and starts threads of its own, unless told not to.
 """
@@ -9,12 +10,74 @@ The trap: OpenCV gives blue, green, red, and starts threads of its own, unless t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from smallfiles.images import RandomResizedCrop, resize
 from smallfiles.images.crops import random_resized
-from smallfiles.measure.decoding import RATIO, SCALE, SIZE, Method, One, Scale, plain
+from smallfiles.images.decoders import DECODERS
+from smallfiles.images.resizing import Filter
+
+Kind: TypeAlias = Literal["decode", "augment"]
+One: TypeAlias = Callable[[bytes, np.random.Generator], Any]
+Scale: TypeAlias = Callable[[Any, bool], Any]
+"""Scales a part of a picture to the square, mirrored or not."""
+
+SIZE = 224
+SCALE = (0.08, 1.0)
+RATIO = (3 / 4, 4 / 3)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to measure, in our processes.
+
+    Args:
+        name: In records; says the filter.
+        kind: What it does.
+        make: Gives the function; called once in each process that works.
+        modules: What it imports, to know whether it can run here.
+    """
+
+    name: str
+    kind: Kind
+    make: Callable[[], One]
+    modules: tuple[str, ...] = ()
+
+
+def _plain(decoder: str, scale: Callable[[], Scale]) -> Callable[[], One]:
+    """A method of a decoder and something that scales: decode all, cut out, scale."""
+
+    def make() -> One:
+        decode = DECODERS[decoder]
+        scaled = scale()
+
+        def one(data: bytes, rng: np.random.Generator) -> Any:
+            pixels = decode(data)
+            box = random_resized(pixels.shape[1], pixels.shape[0], rng, SCALE, RATIO)
+            part = pixels[box.top : box.top + box.height, box.left : box.left + box.width]
+            return scaled(part, rng.random() < 0.5)
+
+        return one
+
+    return make
+
+
+def _by_us(filter: Filter) -> Callable[[], Scale]:
+    def scaled(part: Any, flip: bool) -> Any:
+        out = np.empty((SIZE, SIZE, 3), np.uint8)
+        resize(part, out, filter, flip=flip)
+        return out
+
+    return lambda: scaled
+
+
+def _only(decoder: str) -> Method:
+    decode = DECODERS[decoder]
+    modules = {"opencv": ("cv2",), "torchvision": ("torchvision",)}.get(decoder, ())
+    return Method(decoder, "decode", lambda: lambda data, rng: decode(data), modules)
 
 
 def _by_opencv(filter: str) -> Callable[[], Scale]:
@@ -73,14 +136,18 @@ METHODS: dict[str, Method] = {
     method.name: method
     for method in (
         Method("Pillow, antialias", "augment", _pillow),
-        Method("torchvision, antialias", "augment", plain("torchvision", _by_torchvision(True)), _TV),
-        Method("torchvision, linear", "augment", plain("torchvision", _by_torchvision(False)), _TV),
+        Method("torchvision, antialias", "augment", _plain("torchvision", _by_torchvision(True)), _TV),
+        Method("torchvision, linear", "augment", _plain("torchvision", _by_torchvision(False)), _TV),
         Method(
-            "simplejpeg + torchvision, antialias", "augment", plain("simplejpeg", _by_torchvision(True)), _TV
+            "simplejpeg + torchvision, antialias", "augment", _plain("simplejpeg", _by_torchvision(True)), _TV
         ),
-        Method("simplejpeg + OpenCV, linear", "augment", plain("simplejpeg", _by_opencv("linear")), _CV),
-        Method("OpenCV, linear", "augment", plain("opencv", _by_opencv("linear")), _CV),
-        Method("OpenCV, area", "augment", plain("opencv", _by_opencv("area")), _CV),
+        Method("simplejpeg + OpenCV, linear", "augment", _plain("simplejpeg", _by_opencv("linear")), _CV),
+        Method("OpenCV, linear", "augment", _plain("opencv", _by_opencv("linear")), _CV),
+        Method("OpenCV, area", "augment", _plain("opencv", _by_opencv("area")), _CV),
+        Method("ours without TurboJPEG 3, antialias", "augment", _plain("simplejpeg", _by_us("antialias"))),
+        Method("ours, antialias", "augment", lambda: RandomResizedCrop(SIZE, filter="antialias")),
+        Method("ours, linear", "augment", lambda: RandomResizedCrop(SIZE, filter="linear")),
+        *(_only(name) for name in ("pillow", "torchvision", "opencv", "simplejpeg", "turbojpeg")),
     )
 }
 """By the name that the records carry."""

@@ -22,11 +22,13 @@ from time import perf_counter
 
 import numpy as np
 
+from benchmarks.packing import METHODS
+from benchmarks.staging import first_of
 from smallfiles import slowfs, sources
 from smallfiles.errors import UsageError
 from smallfiles.measure.bench import Bench
 from smallfiles.measure.config import BenchConfig
-from smallfiles.measure.methods import REFERENCE, listed, methods
+from smallfiles.measure.methods import concatenate, listed
 from smallfiles.measure.packing import SLOW_SAMPLES
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Result
@@ -52,13 +54,12 @@ class SlowBenchConfig(BenchConfig):
     latency_ms: float = option(2.0, "milliseconds of an operation", least=0, metavar="T")
 
 
-def bench_slow(folder: Path, config: SlowBenchConfig | None = None, *, others: str = "") -> Result:
+def bench_slow(folder: Path, config: SlowBenchConfig | None = None) -> Result:
     """Measure packing of a folder whose metadata operations take milliseconds.
 
     Args:
         folder: One sub-folder a class.
         config: Repeats, samples at most, seed, and the storage to imitate.
-        others: The module with the scripts of others; see `methods`.
 
     Returns:
         One record a method; the bare readers' is the most that the mount serves.
@@ -72,16 +73,16 @@ def bench_slow(folder: Path, config: SlowBenchConfig | None = None, *, others: s
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder", expected="a folder to show slowly", next_step="Give one")
     bench = Bench(config, _PACKAGES)
-    scripts = {SERIAL if name == REFERENCE else name: each for name, each in methods(others).items()}
+    scripts = {SERIAL: concatenate, **METHODS}
     scripts = {name: each for name, each in scripts.items() if name not in _TOO_SLOW}
     runs = config.repeats * (len(scripts) + len(_OURS) + 1)
     bench.notes.append(f"slow folder: {slow.summary()}; scripts pack {SLOW_SAMPLES} samples at most")
     with slowfs.mounted(folder, slow) as shown:
         source = sources.load(shown.path)
         allowed = bench.allowed([folder], min(config.count, len(source.manifest)), runs)
-        chosen, in_flight = _first(source, allowed.samples), allowed.in_flight or IN_FLIGHT
+        chosen, in_flight = first_of(source, allowed.samples), allowed.in_flight or IN_FLIGHT
         with memory_folder(int(1.5 * _sizes(chosen).sum()) + _SPARE_BYTES) as scratch:
-            few = _first(chosen, SLOW_SAMPLES)
+            few = first_of(chosen, SLOW_SAMPLES)
             works: dict[str, tuple[sources.Source, Callable[[], object]]] = {
                 name: (few, partial(script, *listed(few), scratch / "packed"))
                 for name, script in scripts.items()
@@ -124,11 +125,6 @@ def seconds_to_read(store: ByteStore, paths: Sequence[str], largest_bytes: int, 
     with ThreadPoolExecutor(in_flight) as pool:
         list(pool.map(work, range(in_flight)))
     return perf_counter() - began
-
-
-def _first(source: sources.Source, samples: int) -> sources.Source:
-    chosen = source.manifest.select(range(min(samples, len(source.manifest))))
-    return dataclasses.replace(source, manifest=chosen)
 
 
 def _timed(

@@ -24,18 +24,20 @@ import numpy as np
 from helpers.show import Drawing
 from smallfiles import machine
 from smallfiles.errors import UsageError
-from smallfiles.measure.drawing.canvas import (
+from smallfiles.measure.drawing import (
     COLOURS,
     FAINT,
     GUESS_COLOUR,
     INK,
     REFERENCE_COLOUR,
+    check_comparable,
     empty_figure,
+    finding,
+    median_bars,
     number_text,
     styled,
     wrapped,
 )
-from smallfiles.measure.drawing.records import check_comparable, finding, median_bars
 from smallfiles.measure.protocol import Comparison
 from smallfiles.measure.record import Record
 

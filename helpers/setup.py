@@ -136,7 +136,7 @@ class Setup:
         return f"{data.count:,} synthetic images, laid out as `{data.layout}`; {how}."
 
     def _cap_summary(self) -> str:
-        from smallfiles.measure.neighbour import IN_FLIGHT, OPERATIONS
+        from smallfiles.measure.bench import IN_FLIGHT, OPERATIONS
 
         return (
             f"**Shared file system**: others work on this {self.filesystem.kind} too, so an experiment "

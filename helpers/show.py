@@ -56,7 +56,7 @@ class Drawing:
             )
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        from smallfiles.measure.drawing.canvas import as_page  # `start` looks at the kernel's packages first
+        from smallfiles.measure.drawing import as_page  # `start` looks at the kernel's packages first
 
         svg = as_page(self.figure)
         source = f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"

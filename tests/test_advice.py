@@ -19,12 +19,9 @@ OF_OTHERS = {
 }
 SAID_BY = {
     "measure": BENCH,
-    "measure/cache.py": ["bench read", "bench stage"],
+    "measure/cache.py": ["bench read"],
     "measure/loading": ["bench load"],
-    "measure/neighbour.py": [verb for verb in BENCH if verb != "bench decode"],
     "measure/reading.py": ["bench read"],
-    "measure/scratch.py": [verb for verb in BENCH if verb not in ("bench read", "bench decode")],
-    "measure/staging.py": ["bench stage"],
     "demo": ["demo"],
     "digests.py": ["verify"],
     "cli/failures.py": list(VERBS),

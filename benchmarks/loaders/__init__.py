@@ -20,7 +20,8 @@ from benchmarks.loaders.material import MATERIAL
 from benchmarks.loaders.peer import Peer, measured_beside
 from smallfiles.measure.bench import Bench
 from smallfiles.measure.config import LoadBenchConfig
-from smallfiles.measure.loading.run import Candidate, Target
+from smallfiles.measure.loading.ours import Target
+from smallfiles.measure.loading.run import Candidate
 
 PEERS: dict[str, Peer] = {peer.name: peer for peer in (*juelich.PEERS, *dataloaders.PEERS, *engines.PEERS)}
 """By the name that the records carry."""

@@ -17,9 +17,9 @@ import numpy as np
 
 from benchmarks.loaders.material import FILES, listed
 from benchmarks.loaders.peer import FFCV, Peer, Setting, Start, module
+from benchmarks.pipelines import RATIO, SCALE
 from smallfiles.images.crops import random_resized
 from smallfiles.images.header import read_header
-from smallfiles.measure.decoding import RATIO, SCALE
 from smallfiles.measure.loading.ours import Epoch, Pass, taken
 
 

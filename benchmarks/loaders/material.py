@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.decoding import quality_of
+from benchmarks.batch_decoders import quality_of
 from benchmarks.loaders.peer import Maker, module
 from benchmarks.packing import juelich_arrow
 from smallfiles.images import decode

@@ -17,8 +17,8 @@ from typing import Any, Literal, TypeAlias
 
 from smallfiles.measure.bench import Bench
 from smallfiles.measure.config import LoadBenchConfig
-from smallfiles.measure.loading.ours import Epoch, Pass, first_of
-from smallfiles.measure.loading.run import Candidate, Target
+from smallfiles.measure.loading.ours import Epoch, Pass, Target, first_of
+from smallfiles.measure.loading.run import Candidate
 from smallfiles.measure.protocol import attempt
 from smallfiles.measure.scratch import memory_folder
 from smallfiles.measure.workers import Place, WorkFailed, last_words
@@ -141,7 +141,7 @@ def _laid_out(target: Target, folder: Path, makers: Mapping[str, Maker]) -> dict
     """Make the material; why some of it is missing."""
     failed: dict[str, str] = {}
     if makers:
-        reader = first_of(target.path, target.format, target.samples)
+        reader = first_of(target)
         with progress(len(makers), "laying out files for other loaders", unit="layouts") as shown:
             for made, make in makers.items():
                 attempt(made, partial(make, reader, folder / made), failed)

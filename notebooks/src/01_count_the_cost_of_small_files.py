@@ -370,7 +370,7 @@ show.say(f"Packed {packed:,.0f} images per second, **{packed / rate[1]:.1f} time
 # %% [markdown]
 # A server is shared. If you take all it can answer, everybody else waits: thirty participants with 64 opens each would
 # stop a real one. On a shared file system the toolbox's measurements therefore stop at 20,000 operations, with 4 in flight
-# (`smallfiles.measure.neighbour`), and so do the cells above.
+# (`smallfiles.measure.bench`), and so do the cells above.
 
 # %% [markdown] id="exercise"
 # ## Exercise

@@ -93,7 +93,7 @@ print(nodes.table(launched))
 # Where do ranks meet? Slurm names the nodes, and all ranks take the first name:
 
 # %%
-from smallfiles.machine.rendezvous import rendezvous
+from smallfiles.machine.ranks import rendezvous
 
 rendezvous({"SLURM_JOB_NODELIST": "n[07-12],gpu3", "SLURM_JOB_ID": "4711"})
 

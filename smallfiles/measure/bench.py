@@ -6,21 +6,63 @@
     return bench.result()
 
 The trap: a topic that measures its candidates one after the other compares the weather of two minutes. So
-a topic gives all of them to one call. Notebook 01 teaches the protocol.
+a topic gives all of them to one call. And thirty participants who each read 3,000 files 40 times ask a
+metadata server for 3.6 million opens in a minute, while everybody else on the cluster waits: so on a shared
+file system the number of operations is capped and said aloud; `--no-cap` lifts it, for a reservation or an
+empty file system. Notebook 01 teaches the protocol.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from smallfiles import machine
 from smallfiles.measure.config import BenchConfig, Cache, LoadBenchConfig
-from smallfiles.measure.neighbour import Allowance, allowance
 from smallfiles.measure.protocol import Case, Outcome, interleaved
 from smallfiles.measure.record import Failed, Record, Result, versions_of
+
+OPERATIONS = 20_000
+IN_FLIGHT = 4
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """How much a measurement may do.
+
+    Args:
+        samples: Samples a run.
+        in_flight: Opens in flight; None leaves the choice to packing.
+        note: What to tell the user; empty if nothing was capped.
+    """
+
+    samples: int
+    in_flight: int | None = None
+    note: str = ""
+
+
+def allowance(paths: Sequence[Path], samples: int, runs: int, *, cap: bool = True) -> Allowance:
+    """How many samples a run may read where `paths` lie.
+
+    Args:
+        paths: What will be read.
+        samples: How many samples a run would like to read.
+        runs: Number of runs over all cases and rounds.
+        cap: False leaves everything as it is.
+    """
+    shared = next((fs for fs in map(machine.filesystem, paths) if fs.shared), None)
+    if shared is None or not cap:
+        return Allowance(samples)
+    allowed = min(samples, max(1, OPERATIONS // max(1, runs)))
+    return Allowance(
+        allowed,
+        IN_FLIGHT,
+        f"this is {shared.kind}, which others share: {allowed:,} of {samples:,} samples a run, at most "
+        f"{OPERATIONS:,} operations and {IN_FLIGHT} in flight (--no-cap lifts this; ask your site first)",
+    )
 
 
 def medians(outcomes: Sequence[Outcome]) -> dict[str, Any]:

@@ -19,15 +19,6 @@ Mode: TypeAlias = Literal["processes", "threads", "ring"]
 Filter: TypeAlias = Literal["antialias", "linear"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
-_ALL = ("repeats", "count", "reference", "seed")
-FIELDS = {
-    "read": (*_ALL, "orders", "caches", "cap"),
-    "pack": (*_ALL, "cap"),
-    "stage": (*_ALL, "caches", "cap"),
-    "decode": _ALL,
-}
-"""What each topic makes use of."""
-
 
 @dataclass(frozen=True)
 class BenchConfig:
@@ -48,8 +39,7 @@ class BenchConfig:
 
     def to_cli(self, what: str, targets: Sequence[str] = ()) -> str:
         """The command that does the same run."""
-        own = options.words(self, FIELDS[what])
-        return shlex.join(["smallfiles", "bench", what, *targets, *own])
+        return shlex.join(["smallfiles", "bench", what, *targets, *options.words(self)])
 
 
 @dataclass(frozen=True)

@@ -237,7 +237,6 @@ def compare(
     *,
     unit: str = "samples",
     before: Callable[[], object] | None = None,
-    seed: int = 0,
 ) -> Comparison:
     """Time functions side by side, in rounds of a changing order.
 
@@ -251,7 +250,6 @@ def compare(
         unit: What the returned numbers count, in the plural.
         before: Called before each run, outside the clock, such as to empty the page cache; then each run is
             one call, and nothing is called first.
-        seed: Of the order within rounds.
 
     Raises:
         UsageError: There is no function, all of them failed, or there are no rounds.
@@ -267,7 +265,7 @@ def compare(
         cases.append(
             Case(name, run if before else long_enough(run, _RUN_S, _MOST_CALLS), warm_up=before is None)
         )
-    found = interleaved(cases, rounds, seed, " and ".join(functions), failed)
+    found = interleaved(cases, rounds, 0, " and ".join(functions), failed)
     if not found:
         told = "; ".join(f"{name}: {why}" for name, why in failed.items()) or "there is none"
         raise UsageError(

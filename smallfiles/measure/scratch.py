@@ -17,7 +17,6 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 
 from smallfiles import locks, machine
 from smallfiles.errors import ResourceError
@@ -74,15 +73,9 @@ def _sweep(parent: Path) -> None:
     """Remove folders of our runs that were killed before they could."""
     for folder in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # somebody else's, or gone by now
-            if folder.lstat().st_uid == os.getuid() and _is_abandoned(folder / _LOCK):
+            lock, ours = folder / _LOCK, folder.lstat().st_uid == os.getuid()
+            if ours and lock.exists() and not locks.is_held(lock, shared=False):
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_abandoned(lock_file: Path) -> bool:
-    lock = locks.try_lock(lock_file, shared=False, create=False)
-    if lock is not None:
-        os.close(lock)
-    return lock is not None
 
 
 @contextlib.contextmanager
@@ -91,15 +84,11 @@ def _terminated_as_exit() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _leave)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)
 
 
 @contextlib.contextmanager

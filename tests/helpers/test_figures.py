@@ -9,7 +9,7 @@ import pytest
 from helpers import figures, show
 from smallfiles.errors import UsageError
 from smallfiles.measure import drawing
-from smallfiles.measure.drawing.canvas import GUESS_COLOUR
+from smallfiles.measure.drawing import GUESS_COLOUR
 
 RUNS = {"many files": [90.0, 100.0, 140.0], "one file": [800.0, 1000.0, 1900.0]}
 

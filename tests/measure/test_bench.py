@@ -22,10 +22,10 @@ from smallfiles.measure import (
     Failed,
     Record,
     Spread,
+    bench,
     bench_packing,
     bench_reads,
     load,
-    neighbour,
     packing,
     ratio,
     reading,
@@ -156,8 +156,10 @@ def test_a_peer_that_cannot_be_imported_is_a_line_of_the_packing_table(tiny_fold
     (tmp_path / "webdataset.py").write_text("raise ImportError('libmagic is missing')\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(packing, "FORMATS", {})
+    monkeypatch.setattr(packing, "SLOW_SAMPLES", 2)
     result = bench_packing(tiny_folder, BenchConfig(repeats=1, count=5), others=OTHERS["pack"])
     assert [each.name for each in result.records] == ["concatenation", "Jülich HDF5", "Jülich Arrow"]
+    assert result.notes[-1].endswith("it is slow: Jülich HDF5 (2)")
     assert [(each.what, each.name) for each in result.failed] == [("packing", "webdataset")]
     assert "ImportError: libmagic is missing" in result.failed[0].why
 
@@ -422,19 +424,19 @@ def on(kind, shared):
 
 
 def test_a_shared_file_system_is_spared_and_it_is_said(monkeypatch):
-    monkeypatch.setattr(neighbour.machine, "filesystem", on("lustre", True))
-    allowed = neighbour.allowance([Path("x")], 3000, runs=100)
-    assert allowed.samples * 100 <= neighbour.OPERATIONS
+    monkeypatch.setattr(bench.machine, "filesystem", on("lustre", True))
+    allowed = bench.allowance([Path("x")], 3000, runs=100)
+    assert allowed.samples * 100 <= bench.OPERATIONS
     assert "lustre" in allowed.note and "--no-cap" in allowed.note
-    assert allowed.in_flight == neighbour.IN_FLIGHT
+    assert allowed.in_flight == bench.IN_FLIGHT
 
 
 def test_the_cap_can_be_lifted_and_a_local_disk_has_none(monkeypatch):
     local, lustre = on("ext4", False), on("lustre", True)
-    monkeypatch.setattr(neighbour.machine, "filesystem", lustre)
-    assert neighbour.allowance([Path("x")], 3000, 100, cap=False).samples == 3000
-    monkeypatch.setattr(neighbour.machine, "filesystem", local)
-    assert neighbour.allowance([Path("x")], 3000, 100) == neighbour.Allowance(3000)
+    monkeypatch.setattr(bench.machine, "filesystem", lustre)
+    assert bench.allowance([Path("x")], 3000, 100, cap=False).samples == 3000
+    monkeypatch.setattr(bench.machine, "filesystem", local)
+    assert bench.allowance([Path("x")], 3000, 100) == bench.Allowance(3000)
 
 
 # --- reading ----------------------------------------------------------------------------------
@@ -501,13 +503,6 @@ def test_packing_is_measured_in_processes_of_its_own_and_leaves_nothing_in_memor
 def test_packing_is_measured_beside_all_peers(tiny_folder):
     ours = [f"{name}, {how}" for name in packing.FORMATS for how in ("bare", "hashed and verified")]
     check_packing(tiny_folder, [*METHODS, *ours], OTHERS["pack"])
-
-
-def test_methods_that_pack_fewer_samples_are_named(tiny_folder, monkeypatch):
-    monkeypatch.setattr(packing, "SLOW_SAMPLES", 5)
-    monkeypatch.setattr(packing, "FORMATS", {"tar": "x.tars"})
-    result = bench_packing(tiny_folder, BenchConfig(repeats=1, count=20), others=OTHERS["pack"])
-    assert result.notes[-1].endswith("it is slow: Jülich HDF5 (5)")
 
 
 def test_a_format_that_fails_is_named_and_leaves_nothing(tiny_folder, monkeypatch):

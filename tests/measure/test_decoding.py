@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks import decoding as others
-from smallfiles.cli import main
+from benchmarks import decoding
+from benchmarks.__main__ import main
+from benchmarks.batch_decoders import quality_of
+from benchmarks.decoding import METHODS, PEERS, installed
+from benchmarks.pipelines import SIZE
 from smallfiles.errors import UsageError
-from smallfiles.measure import BenchConfig, decoding
-from smallfiles.measure.decoding import SIZE, installed
-
-METHODS, PEERS = {**others.METHODS, **decoding.METHODS}, others.PEERS
+from smallfiles.measure import BenchConfig
 
 
 def _jpeg(seed, kind="JPEG"):
@@ -66,14 +66,14 @@ def test_methods_of_one_filter_make_the_same_picture():
 
 def only(monkeypatch, *names):
     """Have these measured, and no others; the processes that work know all of them."""
-    for module, table in ((decoding, "METHODS"), (others, "METHODS"), (others, "PEERS")):
-        known = getattr(module, table)
-        monkeypatch.setattr(module, table, {name: known[name] for name in known if name in names})
+    for table in ("METHODS", "PEERS"):
+        known = getattr(decoding, table)
+        monkeypatch.setattr(decoding, table, {name: known[name] for name in known if name in names})
 
 
 def test_records_tell_conditions_rates_and_processor_time(folder, monkeypatch):
     only(monkeypatch, "ours, antialias", "Pillow, antialias", "simplejpeg")
-    result = decoding.bench_decoding(folder, BenchConfig(repeats=2, count=10), others=others.__name__)
+    result = decoding.bench_decoding(folder, BenchConfig(repeats=2, count=10))
     assert [(record.name, record.workers) for record in result.records] == [
         (name, workers)
         for workers in (1, 2)
@@ -90,7 +90,7 @@ def test_a_method_that_fails_gives_a_reason_and_the_others_go_on(folder, monkeyp
     good = decoding.jpegs(folder, 3)
     broken = [good[0], b"\xff\xd8\xff broken", good[1], good[2]]
     monkeypatch.setattr(decoding, "jpegs", lambda source, most: broken)
-    result = decoding.bench_decoding(folder, BenchConfig(repeats=1), others=others.__name__)
+    result = decoding.bench_decoding(folder, BenchConfig(repeats=1))
     assert result.records == ()
     assert [each.name for each in result.failed] == ["simplejpeg", "Pillow, antialias"] * 2
 
@@ -101,7 +101,7 @@ def test_the_quality_for_ffcv_gives_files_of_that_size():
         Image.open(io.BytesIO(_jpeg(0, "PNG"))).save(out, "JPEG", quality=quality)
         return out.getvalue()
 
-    assert abs(others.quality_of([at(60)]) - 60) <= 15
+    assert abs(quality_of([at(60)]) - 60) <= 15
 
 
 @pytest.mark.parametrize("name", PEERS)
@@ -109,7 +109,7 @@ def test_every_peer_gives_all_pictures(name, folder, monkeypatch):
     if not installed(PEERS[name]):
         pytest.skip("not installed")
     only(monkeypatch, name)
-    result = decoding.bench_decoding(folder, BenchConfig(repeats=1), others=others.__name__)
+    result = decoding.bench_decoding(folder, BenchConfig(repeats=1))
     if result.failed and "ffmpeg" in result.failed[0].why.lower():
         pytest.skip("SPDL found no FFmpeg")
     assert [record.samples for record in result.records] == [10, 10]
@@ -118,8 +118,8 @@ def test_every_peer_gives_all_pictures(name, folder, monkeypatch):
 def test_the_command_shows_a_table_and_keeps_records(folder, tmp_path, capsys, monkeypatch):
     only(monkeypatch, "simplejpeg")
     saved = tmp_path / "r.json"
-    words = ["bench", "decode", str(folder), "--repeats", "2", "--count", "8", "--save", str(saved)]
+    words = ["decode", str(folder), "--repeats", "2", "--count", "8", "--save", str(saved)]
     assert main(words) == 0
     assert "simplejpeg" in capsys.readouterr().out
     assert len(json.loads(saved.read_text())["records"]) == 2
-    assert main(["bench", "decode", str(folder), str(folder)]) == 2
+    assert main(["decode", str(folder), str(folder)]) == 2

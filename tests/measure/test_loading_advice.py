@@ -6,8 +6,7 @@ import pytest
 
 from smallfiles.cli import main
 from smallfiles.errors import UsageError
-from smallfiles.measure import Record, save
-from smallfiles.measure.drawing import loaders
+from smallfiles.measure import Record, drawing, save
 from smallfiles.measure.loading.advice import STAGES, advice
 
 
@@ -85,7 +84,7 @@ def test_each_kind_of_pictures_has_its_own():
 
 
 def test_the_figure_has_a_line_a_loader_and_the_advice_as_its_title():
-    figure = loaders.tuning(CLEAR)
+    figure = drawing.tuning(CLEAR)
     (panel,) = figure.subfigs
     assert panel.get_suptitle().replace("\n", " ") == (
         "Epoch of JPEG: arrow, processes with 2 workers, 191 samples/s"
@@ -95,7 +94,7 @@ def test_the_figure_has_a_line_a_loader_and_the_advice_as_its_title():
     assert legend == ["usable CPUs", "arrow, threads", "arrow, processes", "arrow, ring"]
     assert axes.get_ylim()[0] == 0
     with pytest.raises(UsageError, match="nothing to draw"):
-        loaders.tuning([])
+        drawing.tuning([])
 
 
 def test_the_command_draws_lines_where_numbers_of_workers_differ_and_bars_where_not(tmp_path, capsys):

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import staging
 from smallfiles import slowfs
 from smallfiles.machine import nodelocal
-from smallfiles.measure import BenchConfig, Record, ratio, staging
+from smallfiles.measure import BenchConfig, Record, ratio
 from smallfiles.measure.drawing import check_comparable
 from smallfiles.slowfs import SlowConfig
 from smallfiles.sources import synthetic

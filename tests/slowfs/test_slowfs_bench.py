@@ -21,7 +21,7 @@ def images(tmp_path_factory):
 @pytest.mark.usefixtures("fuse")
 def test_every_method_has_a_record_with_the_storage_it_was_measured_on(images):
     config = SlowBenchConfig(repeats=2, count=64, latency_ms=1.0)
-    result = bench_slow(images, config, others="benchmarks.packing")
+    result = bench_slow(images, config)
     names = [record.name for record in result.records]
     assert names == [SERIAL, "Jülich Arrow", "webdataset", CEILING, "arrow", "hdf5", "tar"]
     for record in result.records:

@@ -1,8 +1,7 @@
 """Whole epochs through a loader: how fast, how long for the first batch, and where the time goes.
 
     run         every case in interleaved rounds, each in a process that does nothing else
-    ours        our loader by processes, by threads, and through a ring
-    breakdown   what one worker does for one batch: read, decode, augment, collate, transfer
+    ours        our loader by processes, by threads, and through a ring; what one worker does for one batch
     advice      records as tables; which mode and how many workers to take
 
 The loaders of others are in `benchmarks.loaders`. Notebook 08 measures with it.

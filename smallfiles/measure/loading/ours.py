@@ -4,28 +4,39 @@ Each run makes a loader, takes the last few batches of one epoch, in which its w
 the epoch after it. A ring that is filled for two epochs has nothing left to do when the clock stops, and
 nothing ready when it starts, since nobody takes batches slower than they come.
 
-The trap: measured with its start, a loader is judged by how fast Python imports. That is told apart, as
-the time to the first batch. Notebook 08 measures with it.
+Where the time of a batch goes (read, decode, augment, collate, transfer) is measured apart: one worker's way
+of making a batch is followed in one thread, stage by stage, on the very samples of an epoch. `transfer` is
+what a batch costs that a process sends to the trainer, page faults on both sides included, measured with
+batches that need no making; a batch that a thread made costs nothing there.
+
+The traps: measured with its start, a loader is judged by how fast Python imports. That is told apart, as
+the time to the first batch. And reading from a memory-mapped file costs nothing until a byte is touched, then
+the decoder seems slow; so each page is touched while reading is timed. Notebook 08 measures with it.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from smallfiles import formats
 from smallfiles.images import RandomResizedCrop
+from smallfiles.images.picture import open_picture
+from smallfiles.loading.batches import Array, Batch, Indices, Layout, SampleRngs
+from smallfiles.loading.makers import ImageBatches
 from smallfiles.measure.config import LoadBenchConfig, Mode
 from smallfiles.measure.workers import Place
-from smallfiles.samples import Reader, Sample
+from smallfiles.samples import Buffer, Reader, Sample
 
 if TYPE_CHECKING:
-    from smallfiles.loading import ImageBatches, Loader
+    from smallfiles.loading import Loader
     from smallfiles.ring import RingLoader
 
 
@@ -49,6 +60,10 @@ class Pass:
 Epoch: TypeAlias = Callable[[], Pass]
 """Runs one epoch."""
 
+BATCHES = 4
+_SENT = 24
+_PAGE_BYTES = 4096
+
 
 def taken(batches: Iterable[Any], count: Callable[[Any], int]) -> Pass:
     """Take all batches as fast as they come, as a trainer without work would.
@@ -68,22 +83,24 @@ def taken(batches: Iterable[Any], count: Callable[[Any], int]) -> Pass:
 
 
 @dataclass(frozen=True)
-class Ours:
-    """A case of ours.
+class Target:
+    """A packed file whose pictures are loaded.
 
     Args:
-        path: The packed file.
+        path: Where it is.
         format: Its format.
-        mode: Where batches are made.
-        workers: How many make them.
-        samples: Of an epoch.
+        name: In records.
+        kind: Of the pictures: JPEG, raw, and how they were scaled.
+        samples: How many are loaded.
+        bytes: Of these.
     """
 
     path: Path
     format: str
-    mode: Mode
-    workers: int
+    name: str
+    kind: str
     samples: int
+    bytes: int
 
 
 class First:
@@ -109,31 +126,30 @@ class First:
         return islice(iter(self._reader), self._count)
 
 
-def first_of(path: Path, format: str, samples: int) -> Reader:
-    """A reader of the first samples of a packed file."""
-    reader = formats.open(path, format)
-    return reader if len(reader) == samples else First(reader, samples)
+def first_of(target: Target) -> Reader:
+    """A reader of those samples of a packed file that are loaded."""
+    reader = formats.open(target.path, target.format)
+    return reader if len(reader) == target.samples else First(reader, target.samples)
 
 
-def transform_of(config: LoadBenchConfig) -> RandomResizedCrop:
-    """What is done to each picture."""
-    return RandomResizedCrop(config.size, filter=config.filter)
-
-
-def run_ours(case: Ours, config: LoadBenchConfig, place: Place | None = None) -> Pass:
+def run_ours(
+    target: Target, mode: Mode, workers: int, config: LoadBenchConfig, place: Place | None = None
+) -> Pass:
     """One epoch with a new loader that has warmed up.
 
     Args:
-        case: The loader.
+        target: The packed file.
+        mode: Where batches are made.
+        workers: How many make them.
         config: How batches are made.
         place: Of the worker that does it; nothing is kept there.
     """
     began = perf_counter()
-    if case.mode == "ring":
-        ring = _ring(case, config)
-        with ring:
+    maker = _maker(target, config)
+    if mode == "ring":
+        with _ring(maker, target.samples, workers, config) as ring:
             return _epoch(ring, began)
-    loader = _loader(case, config)
+    loader = _loader(maker, mode, workers, config)
     try:
         return _epoch(loader, began)
     finally:
@@ -150,40 +166,177 @@ def _epoch(loader: Loader | RingLoader, began: float) -> Pass:
     return replace(taken(loader, lambda batch: len(batch["index"])), first_s=first_s)
 
 
-def _loader(case: Ours, config: LoadBenchConfig) -> Loader:
+def _maker(target: Target, config: LoadBenchConfig) -> ImageBatches:
+    transform = RandomResizedCrop(config.size, filter=config.filter)
+    return ImageBatches(first_of(target), transform, config.seed)
+
+
+def _loader(maker: ImageBatches, mode: Mode, workers: int, config: LoadBenchConfig) -> Loader:
     from smallfiles.loading import LoaderConfig, make_loader
 
     settings = LoaderConfig(
         batch=config.batch,
-        workers=case.workers,
-        mode="threads" if case.mode == "threads" else "processes",
+        workers=workers,
+        mode="threads" if mode == "threads" else "processes",
         prefetch=config.prefetch,
         seed=config.seed,
         rank=0,
         world_size=1,
     )
-    loader = make_loader(_maker(case, config), settings)
-    loader.schedule.start_at(0, _last_batches(loader.plan.length(), case.workers))
+    loader = make_loader(maker, settings)
+    loader.schedule.start_at(0, _last_batches(loader.plan.length(), workers))
     return loader
 
 
-def _maker(case: Ours, config: LoadBenchConfig) -> ImageBatches:
-    from smallfiles.loading import ImageBatches
-
-    return ImageBatches(first_of(case.path, case.format, case.samples), transform_of(config), config.seed)
-
-
-def _ring(case: Ours, config: LoadBenchConfig) -> RingLoader:
+def _ring(maker: ImageBatches, samples: int, workers: int, config: LoadBenchConfig) -> RingLoader:
     from smallfiles.loading import EpochPlan
     from smallfiles.ring import RingConfig, open_ring
 
-    plan = EpochPlan(case.samples, config.batch, config.seed)
-    settings = RingConfig(slots=case.workers * config.prefetch + 1, producers=case.workers, epochs=2)
-    loader = open_ring(_maker(case, config), plan, settings)
-    loader.schedule.start_at(0, _last_batches(plan.length(), case.workers))
+    plan = EpochPlan(samples, config.batch, config.seed)
+    settings = RingConfig(slots=workers * config.prefetch + 1, producers=workers, epochs=2)
+    loader = open_ring(maker, plan, settings)
+    loader.schedule.start_at(0, _last_batches(plan.length(), workers))
     return loader
 
 
 def _last_batches(length: int, workers: int) -> int:
     """Where an epoch is begun that only warms up: one batch for each worker is left."""
     return max(0, length - workers)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A maker whose batches cost nothing but their memory.
+
+    Args:
+        maker: Whose layout they have.
+    """
+
+    maker: ImageBatches
+
+    fixed = True
+
+    @property
+    def reader(self) -> Reader:
+        """Of the maker."""
+        return self.maker.reader
+
+    def layout(self, count: int) -> Layout:
+        """Of the maker."""
+        return self.maker.layout(count)
+
+    def make(self, indices: Indices, epoch: int, out: Mapping[str, Array] | None = None) -> Batch:
+        """Zeros: each page is touched, as if pixels were written to it."""
+        layout = self.layout(len(indices))
+        arrays = {
+            name: np.zeros(shape, kind) if out is None else out[name][: shape[0]]
+            for name, (shape, kind) in layout.items()
+        }
+        for array in arrays.values():
+            array[...] = 0
+        arrays["index"][...] = indices
+        return Batch(arrays)
+
+
+def stages_of(target: Target, config: LoadBenchConfig, place: Place | None = None) -> dict[str, float]:
+    """Seconds for one batch, by what they are spent on.
+
+    Args:
+        target: The packed file.
+        config: Batch size, transform and seed.
+        place: Of the worker that does it; nothing is kept there.
+
+    Returns:
+        `read_s`, encoded bytes, each page touched; `decode_s`, to the pixels of the part that is cut out;
+        `augment_s`, scaling it to the square, mirroring it; `collate_s`, all else that makes a batch of it;
+        `transfer_s`, from a worker process to the trainer; `device_s`, from there to the GPU, 0 without one.
+    """
+    maker = _maker(target, config)
+    order = np.random.default_rng(config.seed).permutation(target.samples)
+    batches = [order[at : at + config.batch] for at in range(0, target.samples, config.batch)][:BATCHES]
+    found = [_followed(maker, batch, config) for batch in batches]
+    read_s, decode_s, whole_s, made_s = (float(np.median(column)) for column in zip(*found, strict=True))
+    transfer_s, device_s = _sent(maker, config)
+    return {
+        "read_s": read_s,
+        "decode_s": decode_s,
+        "augment_s": max(0.0, whole_s - decode_s),
+        "collate_s": max(0.0, made_s - read_s - whole_s),
+        "transfer_s": transfer_s,
+        "device_s": device_s,
+    }
+
+
+def _followed(
+    maker: ImageBatches, indices: Indices, config: LoadBenchConfig
+) -> tuple[float, float, float, float]:
+    """Seconds to read, to decode, to decode and augment, and for the batch as a worker makes it."""
+    numbers = [int(index) for index in indices]
+    transform = RandomResizedCrop(config.size, filter=config.filter)
+    began = perf_counter()
+    found = maker.reader.read_many(numbers)
+    for data in found:
+        np.frombuffer(data, np.uint8)[::_PAGE_BYTES].sum()
+    read_s = perf_counter() - began
+    rngs, out = SampleRngs(config.seed, 0), np.empty(transform.shape, transform.dtype)
+    pairs = list(zip(numbers, found, strict=True))
+    for index, data in pairs[:2]:  # what is done for the first time of all is not a batch's doing
+        transform.into(data, rngs.at(index), out)
+    began = perf_counter()
+    for index, data in pairs:
+        _decoded(transform, data, rngs.at(index))
+    decode_s = perf_counter() - began
+    began = perf_counter()
+    for index, data in pairs:
+        transform.into(data, rngs.at(index), out)
+    whole_s = perf_counter() - began
+    began = perf_counter()
+    maker.make(indices, 0)
+    return read_s, decode_s, whole_s, perf_counter() - began
+
+
+def _decoded(transform: RandomResizedCrop, data: Buffer, rng: np.random.Generator) -> None:
+    """The first half of what the transform does, with the same random numbers."""
+    picture = open_picture(data)
+    box = transform.box(picture.width, picture.height, rng)
+    picture.part(box, transform.size, transform.size, transform.reducing_gap)
+
+
+def _sent(maker: ImageBatches, config: LoadBenchConfig) -> tuple[float, float]:
+    """Seconds that a batch costs from a process to the trainer, and from there to a GPU."""
+    import torch
+
+    from smallfiles.loading import LoaderConfig, make_loader
+
+    batch = min(config.batch, len(maker.reader))
+    settings = LoaderConfig(batch=batch, workers=1, mode="processes", rank=0, world_size=1, pin_memory=False)
+    loader = make_loader(Constant(maker), settings)
+    times, number, device_s = [], 0, 0.0
+    while number < _SENT:
+        clock = perf_counter()
+        for sent in loader:
+            _touch(sent["image"])
+            times.append(perf_counter() - clock)
+            number += 1
+            clock = perf_counter()
+            last = sent
+    if torch.cuda.is_available():
+        device_s = _copied(last["image"])
+    return float(np.median(times)), device_s
+
+
+def _touch(image: Any) -> None:
+    image.permute(0, 2, 3, 1).reshape(-1)[::_PAGE_BYTES].sum()
+
+
+def _copied(image: Any) -> float:
+    import torch
+
+    pinned, times = image.pin_memory(), []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        began = perf_counter()
+        pinned.to("cuda", non_blocking=True)
+        torch.cuda.synchronize()
+        times.append(perf_counter() - began)
+    return float(np.median(times))

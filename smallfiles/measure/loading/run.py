@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,35 +25,13 @@ from smallfiles.errors import UsageError
 from smallfiles.measure.bench import Bench
 from smallfiles.measure.config import LoadBenchConfig
 from smallfiles.measure.loading.advice import STAGES
-from smallfiles.measure.loading.breakdown import stages_of
-from smallfiles.measure.loading.ours import Ours, Pass, run_ours
+from smallfiles.measure.loading.ours import Pass, Target, run_ours, stages_of
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Result
 from smallfiles.measure.workers import Job, WorkerPool, WorkFailed
 from smallfiles.samples import Reader
 
 _PACKAGES = ("smallfiles", "numpy", "pyarrow", "h5py", "torch", "simplejpeg", "turbojpeg")
-
-
-@dataclass(frozen=True)
-class Target:
-    """A packed file whose pictures are loaded.
-
-    Args:
-        path: Where it is.
-        format: Its format.
-        name: In records.
-        kind: Of the pictures: JPEG, raw, and how they were scaled.
-        samples: How many are loaded.
-        bytes: Of these.
-    """
-
-    path: Path
-    format: str
-    name: str
-    kind: str
-    samples: int
-    bytes: int
 
 
 @dataclass(frozen=True)
@@ -161,11 +139,12 @@ def _same_set(group: Sequence[Target]) -> None:
 
 def _ours(group: Sequence[Target], config: LoadBenchConfig) -> list[Candidate]:
     return [
-        Candidate(name, workers, partial(run_ours, case, config), target.samples, target.format)
+        Candidate(
+            name, workers, partial(run_ours, target, mode, workers, config), target.samples, target.format
+        )
         for workers in config.workers
         for target in group
         for mode in config.modes
-        for case in [Ours(target.path, target.format, mode, workers, target.samples)]
         if (name := f"{target.name}, {mode}") in config.only or not config.only
     ]
 
@@ -232,10 +211,10 @@ def _measure_stages(
     """A record a file, with the seconds that each stage of a batch takes."""
 
     def run(target: Target) -> Outcome:
-        job = partial(stages_of, target.path, target.format, target.samples, config)
-        (stages,) = pool.run({"ours": job}, target.samples)
+        (stages,) = pool.run({"ours": partial(stages_of, target, config)}, target.samples)
+        made_s = sum(stages[f"{stage}_s"] for stage in ("read", "decode", "augment", "collate"))
         batch = min(config.batch, target.samples)
-        return Outcome(batch, target.bytes * batch // target.samples, stages.made_s, asdict(stages))
+        return Outcome(batch, target.bytes * batch // target.samples, made_s, stages)
 
     for kind in dict.fromkeys(target.kind for target in targets):
         group = [

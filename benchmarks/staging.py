@@ -64,7 +64,7 @@ def bench_staging(
     bench = Bench(config, ("smallfiles", "xxhash", "numpy"))
     found = sources.load(source)
     allowed = bench.allowed([source], min(config.count, len(found.manifest)), 2)
-    chosen = _first(found, allowed.samples)
+    chosen = first_of(found, allowed.samples)
     with memory_folder(4 * _size(chosen) + _SPARE_BYTES) as memory:
         _measure(bench, "staging to memory", _packed(chosen, memory, allowed.in_flight), memory / "to")
     if "cold" in config.caches:
@@ -87,7 +87,8 @@ class _Packed:
     bytes: int
 
 
-def _first(source: sources.Source, samples: int) -> sources.Source:
+def first_of(source: sources.Source, samples: int) -> sources.Source:
+    """Its first samples, as a source."""
     return replace(source, manifest=source.manifest.select(range(min(samples, len(source.manifest)))))
 
 
@@ -120,7 +121,7 @@ def _measure_cold(bench: Bench, source: sources.Source, in_flight: int | None) -
 
 def _measure_slow(bench: Bench, source: sources.Source, slow: SlowConfig) -> None:
     """Fewer samples, since `cp -r` waits for each; the rate does not depend on how many."""
-    few = _first(source, SLOW_SAMPLES)
+    few = first_of(source, SLOW_SAMPLES)
     with memory_folder(3 * _size(few) + _SPARE_BYTES) as memory:
         real = memory / "storage"
         real.mkdir()

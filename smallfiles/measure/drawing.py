@@ -1,33 +1,129 @@
-"""Figures of bench records: bars for medians, a dot for each run, a title that states the finding.
+"""Figures of records: bars for medians, a dot for each run, a title that states the finding.
 
 A figure that compares what was measured under different conditions is worse than none, so records
 are refused unless their conditions agree. Titles and alt texts are computed from the records; where
-spreads overlap, the title says that there is no clear difference.
+spreads overlap, the title says that there is no clear difference. The first part is what all figures of
+the course share: palette, fonts, an empty canvas, titles that fit, files.
 
-The trap: an axis that does not start at zero turns 5 % into a victory. Notebook 01 draws the first.
+The traps: an axis that does not start at zero turns 5 % into a victory. And matplotlib's `pyplot` keeps every
+figure alive and picks a window system; here a figure is an object that is drawn to bytes and forgotten.
+Notebook 01 draws the first, notebook 08 teaches to read that of loaders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+import io
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from smallfiles.errors import UsageError
-from smallfiles.measure.drawing.canvas import (
-    COLOURS,
-    INK,
-    REFERENCE_COLOUR,
-    empty_figure,
-    number_text,
-    styled,
-    wrapped,
-)
+from smallfiles.measure.loading.advice import advice, kind_of
 from smallfiles.measure.record import Record, Spread, ratio
 from smallfiles.measure.table import reference_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, told apart by colour-blind eyes; the reference is grey.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
+REFERENCE_COLOUR = "#8C8C8C"
+INK = "#222222"
+FAINT = "#666666"
+GRID = "#DDDDDD"
+GUESS_COLOUR = "#C2410C"
+_PAGE = {  # what a figure is drawn with, on a light page and on a dark one
+    "paper": ("#FFFFFF", "#1B1E22"),
+    "ink": (INK, "#E8E8E8"),
+    "faint": (FAINT, "#A8ACB0"),
+    "grid": (GRID, "#3A3F45"),
+    "guess": (GUESS_COLOUR, "#FF8A4C"),
+}
+WIDTH_IN = 7.2
+_MARKERS = ("o", "s", "^", "D", "v", "P")
+_TITLE_CHARACTERS = 76
+_STYLE: Any = {
+    "font.size": 10,
+    "svg.hashsalt": "smallfiles",  # equal records give equal files
+    "svg.fonttype": "path",
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 9,
+    "axes.edgecolor": FAINT,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "legend.fontsize": 9,
+    "hatch.linewidth": 0.7,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Everything drawn in this block looks like the course's other figures."""
+    import matplotlib
+
+    with matplotlib.rc_context(_STYLE):
+        yield
+
+
+def empty_figure(height_in: float) -> Figure:
+    """A figure without any window, which no registry keeps alive.
+
+    Args:
+        height_in: Inches.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def wrapped(title: str) -> str:
+    """A title in lines that fit on the figure."""
+    return "\n".join(textwrap.wrap(title, _TITLE_CHARACTERS))
+
+
+def number_text(value: float) -> str:
+    """A number as a figure says it: `1,240`, `15.3`, `0.012`."""
+    return f"{value:,.0f}" if abs(value) >= 100 or value == round(value) else f"{value:.3g}"
+
+
+def save(figure: Figure, stem: Path) -> tuple[Path, Path]:
+    """Write `stem.svg` and `stem.png`; equal figures give equal bytes.
+
+    Args:
+        figure: From here.
+        stem: Path without suffix.
+    """
+    svg, png = stem.with_name(f"{stem.name}.svg"), stem.with_name(f"{stem.name}.png")
+    svg.write_text(as_svg(figure), encoding="utf-8")
+    figure.savefig(png, dpi=160, metadata={"Software": None})
+    return svg, png
+
+
+def as_svg(figure: Figure) -> str:
+    """The figure as SVG text, for a page that must not load anything."""
+    target = io.StringIO()
+    with styled():
+        figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})
+    return target.getvalue()
+
+
+def as_page(figure: Figure) -> str:
+    """The figure as SVG text whose ink and paper follow the reader's page, light or dark."""
+    svg = as_svg(figure)
+    for name, (light, _) in _PAGE.items():
+        svg = svg.replace(light.lower(), f"var(--{name})")
+    light, dark = (";".join(f"--{name}:{pair[n]}" for name, pair in _PAGE.items()) for n in (0, 1))
+    style = f"<style>:root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}</style>"
+    return svg.replace("<defs>", f"{style}<defs>", 1)
 
 
 def throughput(*groups: Sequence[Record], reference: str | None = None) -> Figure:
@@ -187,3 +283,70 @@ def _rounded(factor: float) -> str:
 
 def _and(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def tuning(records: Sequence[Record]) -> Figure:
+    """Samples per second against the number of workers, a line for each loader and a dot for each run.
+
+    There is one panel for each kind of pictures, with what is recommended as its title.
+
+    Args:
+        records: Epochs of one run of `bench load`.
+
+    Raises:
+        UsageError: There are none.
+    """
+    kinds = {
+        kind_of(record): [each for each in records if kind_of(each) == kind_of(record)] for record in records
+    }
+    if not kinds:
+        raise UsageError("there is nothing to draw", expected="one record or more", next_step="Measure first")
+    titles = {found.what: found.headline for found in advice(records)}
+    with styled():
+        figure = empty_figure(3.4 * len(kinds))
+        panels = figure.subfigures(len(kinds), 1, squeeze=False)[:, 0]
+        for (kind, group), panel in zip(kinds.items(), panels, strict=True):
+            title = titles.get(kind, f"{kind[:1].upper()}{kind[1:]}")
+            panel.suptitle(wrapped(title), x=0.01, ha="left", fontsize=11, fontweight="bold")
+            _draw_lines(panel.subplots(), group)
+    return figure
+
+
+def tuning_in_words(records: Sequence[Record]) -> str:
+    """What the figure of loaders shows, for those who cannot see it."""
+    values = (
+        f"{record.name} with {record.workers} workers {record.spread.median:,.0f}" for record in records
+    )
+    found = " ".join(f"{each.sentence[:1].upper()}{each.sentence[1:]}." for each in advice(records))
+    return f"Line chart. {found} Median samples per second: {', '.join(values)}."
+
+
+def _draw_lines(axes: Axes, group: Sequence[Record]) -> None:
+    cpus = group[0].machine.get("cpus_usable")
+    if cpus:
+        axes.axvline(cpus, color=REFERENCE_COLOUR, ls="--", lw=1.2, zorder=0, label="usable CPUs")
+    for number, name in enumerate(dict.fromkeys(record.name for record in group)):
+        line = sorted((each for each in group if each.name == name), key=lambda each: each.workers)
+        colour = COLOURS[number % len(COLOURS)]
+        for record in line:
+            axes.plot(
+                [record.workers] * record.repeats, record.rates_per_s, ".", ms=5, color=colour, alpha=0.5
+            )
+        axes.plot(
+            [record.workers for record in line],
+            [record.spread.median for record in line],
+            marker=_MARKERS[number % len(_MARKERS)],
+            lw=1.6,
+            color=colour,
+            label=name,
+        )
+    axes.set_xticks(sorted({record.workers for record in group}))
+    axes.set_ylim(0, 1.1 * max(record.spread.maximum for record in group))
+    axes.set_xlabel(
+        f"workers (line: median, dots: {group[0].repeats} epochs; batches of {group[0].batch})", fontsize=9
+    )
+    axes.set_ylabel("samples per second", fontsize=9)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.legend(fontsize=8, frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(colors=INK, labelsize=9)
