@@ -25,17 +25,14 @@ from smallfiles.cli import (
     demo,
     doctor,
     epoch,
-    figure,
     inspect,
     manifest,
     pack,
     ring,
     slowfs,
     stage,
-    staged,
     synth,
     train,
-    unstage,
     verify,
 )
 from smallfiles.cli.arguments import Parser, Teaching, add_common_flags
@@ -51,14 +48,11 @@ _VERBS = (
     verify,
     inspect,
     stage,
-    unstage,
-    staged,
     bench,
     slowfs,
     train,
     ring,
     epoch,
-    figure,
 )
 
 _WHY = """\

@@ -9,23 +9,25 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import inspect
 import sys
 import types
 import typing
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from smallfiles.cli.output import say
 from smallfiles.errors import UsageError
 from smallfiles.folders import SourceOptions
-from smallfiles.options import add_flags
+from smallfiles.options import add_flags, from_args
+
+if TYPE_CHECKING:
+    from smallfiles.sources import Source
 
 Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 FORMATS = "files, arrow, hdf5, tar, squashfs"
-SUFFIXES = (
-    "x.arrow, x.h5, x.tar (one shard), x.tars (a folder of shards), x.sqfs (an image that can be mounted),\n"
-    "  x.files (plain files)"
-)
 
 
 class Teaching(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -65,6 +67,22 @@ def add_verb(verbs: Verbs, name: str, why: str, more: str, examples: Sequence[st
     return parser
 
 
+def add_run(verbs: Verbs, name: str, run: Callable[[argparse.Namespace], int]) -> Parser:
+    """Add a verb whose help is the docstring of the function that it runs.
+
+    Args:
+        verbs: The subparsers.
+        name: The verb.
+        run: Gets the parsed command line and returns the exit code; its docstring ends in `Examples:`.
+    """
+    told, _, examples = (inspect.getdoc(run) or f"{name}.").partition("\n\nExamples:\n")
+    why, _, more = told.partition("\n\n")
+    lines = inspect.cleandoc(examples).splitlines()
+    parser = add_verb(verbs, name, why[:1].lower() + why[1:].rstrip("."), more, lines)
+    parser.set_defaults(run=run)
+    return parser
+
+
 def add_common_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that all verbs share, behind their own; those of a verb with topics, to the topics."""
     below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
@@ -80,6 +98,16 @@ def add_common_flags(parser: argparse.ArgumentParser) -> None:
 def add_source_flags(parser: argparse.ArgumentParser) -> None:
     """Flags that say how a folder, tar or manifest is to be understood."""
     add_flags(parser.add_argument_group("how the source is understood"), SourceOptions)
+
+
+def load_source(path: Path, arguments: argparse.Namespace) -> Source:
+    """A folder, an archive or a manifest with the flags of `add_source_flags`; says what is odd."""
+    from smallfiles import sources
+
+    found = sources.read(path, from_args(SourceOptions, arguments))
+    for note in found.notes:
+        say(f"note: {note}")
+    return found
 
 
 def parse_options(options_type: type[Any], pairs: Sequence[str]) -> Any:

@@ -1,32 +1,35 @@
-"""`bench`: measure with a protocol, write records."""
+"""`bench`: measure with a protocol, write records; `figure`: draw what a measurement kept."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from smallfiles import options
-from smallfiles.cli.arguments import Parser, Verbs, add_verb
+from smallfiles.cli.arguments import Parser, Verbs, add_run, add_verb
 from smallfiles.cli.output import print_json, say
 from smallfiles.errors import OutputExistsError, ResourceError, UsageError
-from smallfiles.measure.config import FIELDS, BenchConfig, LoadBenchConfig
+from smallfiles.measure.config import BenchConfig, LoadBenchConfig
 
 if TYPE_CHECKING:
-    from smallfiles.measure import Result
+    from matplotlib.figure import Figure
+
+    from smallfiles.measure import Record, Result
 
 _MORE = """\
 Without a target a synthetic data set is made and measured. Single runs, spread and the machine are
 kept in the record; compare only within one run. What fails is a line of the table, and costs nothing
 but itself. On a shared file system the number of operations is capped, and said. The flags of a topic:
 smallfiles bench TOPIC --help. In a clone of the course `python -m benchmarks TOPIC` measures the software
-of others beside ours."""
+of others beside ours, with more topics: stage, decode, slow, squashfs."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,6 @@ TOPICS = {
             "smallfiles bench read train.arrow --cache cold --save results/read.json",
         ),
         "smallfiles.measure.reading:bench_reads",
-        FIELDS["read"],
         several=True,
     ),
     "pack": Topic(
@@ -71,22 +73,7 @@ TOPICS = {
         "Against plain concatenation, with peak memory.",
         ("smallfiles bench pack data",),
         "smallfiles.measure.packing:bench_packing",
-        FIELDS["pack"],
-    ),
-    "stage": Topic(
-        "copying a packed file to memory with every block checked",
-        "Against dd and against cp -r of the same samples as small files: from memory, from a cold disk,\n"
-        "and from a slow folder.",
-        ("smallfiles bench stage data --count 20000",),
-        "smallfiles.measure.staging:bench_staging",
-        FIELDS["stage"],
-    ),
-    "decode": Topic(
-        "turning JPEGs in memory into pixels and crops",
-        "Random crops of 224 x 224, with one and two at work, and decoding alone by each decoder.",
-        ("smallfiles bench decode train.arrow --repeats 5",),
-        "smallfiles.measure.decoding:bench_decoding",
-        FIELDS["decode"],
+        ("repeats", "count", "reference", "seed", "cap"),
     ),
     "load": Topic(
         "whole epochs of training crops",
@@ -100,21 +87,24 @@ TOPICS = {
 
 
 def add(verbs: Verbs) -> None:
-    """Add the verb."""
+    """Add the verbs."""
     examples = [line for topic in TOPICS.values() for line in topic.examples]
     parser = add_verb(verbs, "bench", "measure reading, packing and loading, with spread", _MORE, examples)
     topics = parser.add_subparsers(title="topics", dest="what", metavar="TOPIC")
     for name, topic in TOPICS.items():
-        _add_topic(add_verb(topics, name, topic.why, topic.more, topic.examples), name, topic)
+        _add_topic(add_verb(topics, name, topic.why, topic.more, topic.examples), topic)
+    parser = add_run(verbs, "figure", _figure)
+    parser.add_argument("records", type=Path, metavar="R.json", help="what bench --save wrote")
+    parser.add_argument("out", type=Path, metavar="OUT.png", help="the picture; OUT.svg is written beside it")
+    parser.add_argument("--reference", metavar="NAME", help="compare with this one; the first if not given")
 
 
-def _add_topic(parser: Parser, name: str, topic: Topic) -> None:
-    what = "packed files" if topic.several else "a data set" + ", or a packed file" * (name == "decode")
-    metavar = "OUT" if topic.several else "DIR"
+def _add_topic(parser: Parser, topic: Topic) -> None:
+    metavar, what = ("OUT", "packed files") if topic.several else ("DIR", "a data set")
     parser.add_argument("paths", nargs="*", type=Path, metavar=metavar, help=what)
     options.add_flags(parser, topic.config, topic.fields)
     parser.add_argument("--save", type=Path, metavar="R.json", help="write the records here")
-    parser.set_defaults(run=run, topic=topic)
+    parser.set_defaults(run=_bench, topic=topic)
 
 
 def config_of(arguments: argparse.Namespace) -> Any:
@@ -122,7 +112,7 @@ def config_of(arguments: argparse.Namespace) -> Any:
     return options.from_args(arguments.topic.config, arguments)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def _bench(arguments: argparse.Namespace) -> int:
     """Measure, show, keep."""
     from smallfiles.measure.record import save
 
@@ -201,3 +191,39 @@ def _show(arguments: argparse.Namespace, config: Any, result: Result, seconds: f
     }
     failed = [asdict(each) for each in result.failed]
     print_json({**totals, "records": [record.as_json() for record in records], "failed": failed})
+
+
+def _figure(arguments: argparse.Namespace) -> int:
+    """Draw the records that a measurement kept.
+
+    One panel a condition (order, cache state), a bar for the median and a dot for each run; titles state what
+    was found. Records of different conditions are not put into one panel. Loaders that were measured with
+    several numbers of workers become lines over these.
+
+    Examples:
+        smallfiles bench read a.arrow a.h5 --save R.json
+        smallfiles figure R.json R.png
+    """
+    from smallfiles.measure import drawing, load
+
+    records = load(arguments.records)
+    figure, text = _drawn(records, arguments.reference)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    svg, png = drawing.save(figure, arguments.out.with_suffix(""))
+    if arguments.json:
+        print_json({"samples": sum(record.samples for record in records), "png": str(png), "alt": text})
+    else:
+        print(f"wrote {png} and {svg}\n{text}")
+    return 0
+
+
+def _drawn(records: Sequence[Record], reference: str | None) -> tuple[Figure, str]:
+    """Bars a condition; for loaders with several numbers of workers, lines over these."""
+    from smallfiles.measure import drawing
+    from smallfiles.measure.loading.advice import STAGES, advice
+
+    epochs = [record for record in records if record.what != STAGES]
+    if advice(records) and len({record.workers for record in epochs}) > 1:
+        return drawing.tuning(epochs), drawing.tuning_in_words(epochs)
+    groups = [list(group) for _, group in groupby(records, key=lambda record: (record.what, record.cache))]
+    return drawing.throughput(*groups, reference=reference), drawing.alt_text(*groups, reference=reference)

@@ -7,7 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from smallfiles import options
-from smallfiles.cli.arguments import Verbs, add_verb
+from smallfiles.cli.arguments import Verbs, add_run
 from smallfiles.cli.output import in_seconds, print_json, say
 from smallfiles.demo import DemoConfig
 from smallfiles.progress import bytes_text
@@ -15,27 +15,24 @@ from smallfiles.progress import bytes_text
 if TYPE_CHECKING:
     from smallfiles.demo.steps import DemoResult
 
-_MORE = """\
-Makes a data set (or takes yours, which is only read), writes its manifest, packs it into every
-format with verification, measures reading, prints a table and writes a figure and a small report.
-Under three minutes on two cores."""
-
 
 def add(verbs: Verbs) -> None:
     """Add the verb."""
-    parser = add_verb(
-        verbs,
-        "demo",
-        "go the whole road once: data, manifest, packing, measuring, report",
-        _MORE,
-        ["smallfiles demo", "smallfiles demo --data /path/to/my/images --count 5000"],
-    )
+    parser = add_run(verbs, "demo", run)
     options.add_flags(parser, DemoConfig)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Go, show the table, say what to do next."""
+    """Go the whole road once: data, manifest, packing, measuring, report.
+
+    Makes a data set (or takes yours, which is only read), writes its manifest, packs it into every format
+    with verification, measures reading, prints a table and writes a figure and a small report. Under three
+    minutes on two cores.
+
+    Examples:
+        smallfiles demo
+        smallfiles demo --data /path/to/my/images --count 5000
+    """
     from smallfiles.demo.steps import run as run_demo
 
     config = options.from_args(DemoConfig, arguments)
@@ -59,7 +56,7 @@ def _as_json(result: DemoResult) -> dict[str, Any]:
 
 
 def _tell(result: DemoResult, config: DemoConfig) -> None:
-    from smallfiles.demo.rows import LEGEND, as_text
+    from smallfiles.demo.report import LEGEND, as_text
 
     print(f"\n{as_text(result.rows)}\n")
     about = f"{result.samples:,} samples, {bytes_text(result.bytes)}, {config.repeats} rounds. {LEGEND}"

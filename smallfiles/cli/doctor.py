@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from smallfiles.cli.arguments import Verbs, add_verb
+from smallfiles.cli.arguments import Verbs, add_run
 from smallfiles.cli.failures import FAILED
 from smallfiles.cli.output import print_json, sign
 
@@ -18,31 +18,29 @@ if TYPE_CHECKING:
 
 _SIGNS = {"ok": ("✓", "+"), "warn": ("!", "!"), "fail": ("✗", "x")}
 
-_MORE = """\
-Run it first, on the login node and once inside a job: CPUs that you may really use, the memory
-limit of your job, the file systems and their inodes differ between the two."""
-
 
 def add(verbs: Verbs) -> None:
     """Add the verb."""
-    parser = add_verb(
-        verbs,
-        "doctor",
-        "say what this machine is, what is missing and what to do about it",
-        _MORE,
-        ["smallfiles doctor", "smallfiles doctor --workshop", "smallfiles doctor /scratch/me --json"],
-    )
+    parser = add_run(verbs, "doctor", run)
     parser.add_argument(
         "paths", nargs="*", type=Path, metavar="DIR", help="folders whose file systems to look at as well"
     )
     parser.add_argument(
         "--workshop", action="store_true", help="and whether the course runs here as it is taught"
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look and tell; exit code 1 if something will not work here."""
+    """Say what this machine is, what is missing and what to do about it.
+
+    Run it first, on the login node and once inside a job: CPUs that you may really use, the memory limit of
+    your job, the file systems and their inodes differ between the two.
+
+    Examples:
+        smallfiles doctor
+        smallfiles doctor --workshop
+        smallfiles doctor /scratch/me --json
+    """
     from smallfiles.doctor import examine
 
     began = perf_counter()

@@ -7,7 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from smallfiles.cli.arguments import Verbs, add_verb
+from smallfiles.cli.arguments import Verbs, add_run
 from smallfiles.cli.failures import FAILED
 from smallfiles.cli.output import in_seconds, print_json
 from smallfiles.errors import UsageError
@@ -17,32 +17,26 @@ from smallfiles.options import add_flags, given
 if TYPE_CHECKING:
     from smallfiles.measure.ranks import Count
 
-_MORE = """\
-Started by srun or torchrun each rank reads its share and leaves a record in the folder. Then, once:
---count puts the records together and exits with 1 unless every sample came exactly once."""
-
 
 def add(verbs: Verbs) -> None:
     """Add the verb."""
-    parser = add_verb(
-        verbs,
-        "epoch",
-        "read an epoch on all ranks, and count that every sample comes once",
-        _MORE,
-        [
-            "smallfiles epoch train.arrow seen --workers 2   # behind srun or torchrun",
-            "smallfiles epoch --count seen",
-        ],
-    )
+    parser = add_run(verbs, "epoch", run)
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="a packed file and a folder")
     parser.add_argument("--count", action="store_true", help="put the records of a folder together")
     parser.add_argument("--epoch", type=int, default=0, metavar="N", help="which epoch")
     add_flags(parser, LoaderConfig)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read a share, or count all of them."""
+    """Read an epoch on all ranks, and count that every sample comes once.
+
+    Started by srun or torchrun each rank reads its share and leaves a record in the folder. Then, once:
+    --count puts the records together and exits with 1 unless every sample came exactly once.
+
+    Examples:
+        smallfiles epoch train.arrow seen --workers 2   # behind srun or torchrun
+        smallfiles epoch --count seen
+    """
     from smallfiles.measure import ranks
 
     wanted = 1 if arguments.count else 2

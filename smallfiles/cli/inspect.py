@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from smallfiles.cli.arguments import FORMATS, Verbs, add_verb
+from smallfiles.cli.arguments import FORMATS, Verbs, add_run
 from smallfiles.cli.output import print_json
 from smallfiles.errors import first_few
 from smallfiles.keys import printable
@@ -25,27 +25,24 @@ _SIZES = 100_000
 _WIDTH = 300
 _BORDERS = [0, *(step * 10**power for power in range(14) for step in (1, 2, 5))]
 
-_MORE = """\
-Format, layout, number of samples, classes, how and from what it was packed, the first keys and the
-distribution of sizes. Reads the index only, not the samples."""
-
 
 def add(verbs: Verbs) -> None:
     """Add the verb."""
-    parser = add_verb(
-        verbs,
-        "inspect",
-        "show what is inside a packed file",
-        _MORE,
-        ["smallfiles inspect train.arrow", "smallfiles inspect train.tars --json"],
-    )
+    parser = add_run(verbs, "inspect", run)
     parser.add_argument("out", type=Path, metavar="OUT", help="a packed file or folder of shards")
     parser.add_argument("--format", metavar="NAME", help=f"overrides the suffix of OUT: {FORMATS}")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look inside."""
+    """Show what is inside a packed file.
+
+    Format, layout, number of samples, classes, how and from what it was packed, the first keys and the
+    distribution of sizes. Reads the index only, not the samples.
+
+    Examples:
+        smallfiles inspect train.arrow
+        smallfiles inspect train.tars --json
+    """
     from smallfiles import formats
 
     began = perf_counter()

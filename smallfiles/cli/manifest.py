@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from smallfiles.cli.arguments import Verbs, add_source_flags, add_verb
+from smallfiles.cli.arguments import Verbs, add_run, add_source_flags
 from smallfiles.cli.output import in_seconds, print_json, say
 from smallfiles.errors import OutputExistsError, first_few
 from smallfiles.options import from_args
@@ -17,24 +17,10 @@ from smallfiles.progress import bytes_text
 if TYPE_CHECKING:
     from smallfiles.sources import Source
 
-_MORE = """\
-A walk over a million files is expensive on a parallel file system: do it once, keep the manifest,
-and every later step reads one file. The kind of data set is recognised; say --source if it is not."""
-
 
 def add(verbs: Verbs) -> None:
     """Add the verb."""
-    parser = add_verb(
-        verbs,
-        "manifest",
-        "write down which samples a data set has, with which targets",
-        _MORE,
-        [
-            "smallfiles manifest data -o data.json",
-            "smallfiles manifest ILSVRC --source imagenet --split val -o val.json",
-            "smallfiles manifest train.tar --source tarball -o train.json",
-        ],
-    )
+    parser = add_run(verbs, "manifest", run)
     parser.add_argument(
         "dir", type=Path, metavar="DIR", help="a folder, a tar file, a packed output or another manifest"
     )
@@ -47,11 +33,19 @@ def add(verbs: Verbs) -> None:
     )
     parser.add_argument("--flat", action="store_true", help="write the flat form {path: label}")
     add_source_flags(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Walk, check, write."""
+    """Write down which samples a data set has, with which targets.
+
+    A walk over a million files is expensive on a parallel file system: do it once, keep the manifest, and
+    every later step reads one file. The kind of data set is recognised; say --source if it is not.
+
+    Examples:
+        smallfiles manifest data -o data.json
+        smallfiles manifest ILSVRC --source imagenet --split val -o val.json
+        smallfiles manifest train.tar --source tarball -o train.json
+    """
     began = perf_counter()
     path = arguments.output or Path(f"{arguments.dir.resolve().name.removesuffix('.json')}.json")
     if os.path.lexists(path):

@@ -6,9 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from smallfiles.cli.arguments import SUFFIXES, Verbs, add_source_flags, add_verb, parse_options
+from smallfiles.cli.arguments import Verbs, add_run, add_source_flags, load_source, parse_options
 from smallfiles.cli.output import in_seconds, print_json
-from smallfiles.cli.source import load_source
 from smallfiles.options import add_flags, from_args
 from smallfiles.pack.config import PackConfig
 from smallfiles.progress import bytes_text, plural
@@ -17,34 +16,10 @@ if TYPE_CHECKING:
     from smallfiles.pack import PackReport
     from smallfiles.sources import Source
 
-_MORE = f"""\
-The suffix of OUT chooses the format:
-  {SUFFIXES}.
-OUT appears under its name only when it is complete and verified. A killed run never looks finished:
-the same command resumes it or starts over.
-A camera's EXIF orientation is kept and ignored in training, as torchvision does; --upright turns those
-pictures, encodes them again and leaves the others as they are. For a turn without any loss run jpegtran
-or exiftran before. Scaled pictures have no EXIF any more, and are always turned upright.
---resize scales pictures down while they are packed: epochs become several times as fast, and detail is
-gone for good. --dry-run says first what that costs in bytes and what it loses."""
-
 
 def add(verbs: Verbs) -> None:
     """Add the verb."""
-    parser = add_verb(
-        verbs,
-        "pack",
-        "pack many small files into one, verified before it gets its name",
-        _MORE,
-        [
-            "smallfiles pack data train.arrow",
-            "smallfiles pack data.json train.h5 --verify full",
-            "smallfiles pack data.json train.tars --shuffle 0 --dry-run",
-            "smallfiles pack data.json train.tars --part 3/8   # then, once: --merge",
-            "smallfiles pack data.json train.arrow -O rows_per_batch=64",
-            "smallfiles pack data.json small.arrow --resize 256 --store jpeg",
-        ],
-    )
+    parser = add_run(verbs, "pack", run)
     parser.add_argument(
         "dir", type=Path, metavar="DIR|M.json", help="a folder, a tar file, a manifest or what pack wrote"
     )
@@ -64,7 +39,6 @@ def add(verbs: Verbs) -> None:
     add_flags(parser, PackConfig, ("in_flight", "verify", "on_error", "check", "store", "upright", "quality"))
     add_flags(parser, PackConfig, ("digest",))
     add_source_flags(parser)
-    parser.set_defaults(run=run)
 
 
 def config_of(arguments: argparse.Namespace) -> PackConfig:
@@ -77,7 +51,27 @@ def config_of(arguments: argparse.Namespace) -> PackConfig:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Pack, or say what packing would do."""
+    """Pack many small files into one, verified before it gets its name.
+
+    The suffix of OUT chooses the format:
+      x.arrow, x.h5, x.tar (one shard), x.tars (a folder of shards), x.sqfs (an image that can be mounted),
+      x.files (plain files).
+    OUT appears under its name only when it is complete and verified. A killed run never looks finished:
+    the same command resumes it or starts over.
+    A camera's EXIF orientation is kept and ignored in training, as torchvision does; --upright turns those
+    pictures, encodes them again and leaves the others as they are. For a turn without any loss run jpegtran
+    or exiftran before. Scaled pictures have no EXIF any more, and are always turned upright.
+    --resize scales pictures down while they are packed: epochs become several times as fast, and detail is
+    gone for good. --dry-run says first what that costs in bytes and what it loses.
+
+    Examples:
+        smallfiles pack data train.arrow
+        smallfiles pack data.json train.h5 --verify full
+        smallfiles pack data.json train.tars --shuffle 0 --dry-run
+        smallfiles pack data.json train.tars --part 3/8   # then, once: --merge
+        smallfiles pack data.json train.arrow -O rows_per_batch=64
+        smallfiles pack data.json small.arrow --resize 256 --store jpeg
+    """
     from smallfiles.pack import refuse_finished
 
     config = config_of(arguments)  # what makes no sense, or is done, is refused before a long walk

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smallfiles.cli.arguments import Verbs, add_verb
+from smallfiles.cli.arguments import Verbs, add_run, add_verb
 from smallfiles.cli.failures import FAILED
 from smallfiles.cli.output import in_seconds, print_json, say
 from smallfiles.loading.config import LoaderConfig
@@ -26,27 +26,6 @@ if TYPE_CHECKING:
 _MORE = """\
 Batches are the same as those that the loader makes for the same seed. Each rank has its own ring: start one
 filler a rank, by srun or torchrun, or with --rank and --world-size of `ring fill`."""
-_TOPICS = {
-    "fill": (
-        "make batches ahead of training and keep them in shared memory",
-        "Until all epochs are trained, or Ctrl-C. The training attaches with smallfiles.ring.attach(NAME),\n"
-        "before or after this.",
-        [
-            "smallfiles ring fill train.arrow --name train --slots 800 --epochs 90",
-            "smallfiles ring fill train.arrow --batch 256 --transform short-side --colour",
-        ],
-    ),
-    "status": (
-        "say how far filler and training are",
-        "All rings of yours if no name is given.",
-        ["smallfiles ring status train"],
-    ),
-    "clean": (
-        "remove what killed fillers have left",
-        "A few kilobytes each; batches are never left. All rings of yours if no name is given.",
-        ["smallfiles ring clean"],
-    ),
-}
 
 _TRANSFORMS = ("resized-crop", "short-side", "centre", "none")
 _OF_A_BATCH = ("batch", "seed", "shuffle", "drop_last", "pad", "on_error", "rank", "world_size")
@@ -54,13 +33,12 @@ _OF_A_BATCH = ("batch", "seed", "shuffle", "drop_last", "pad", "on_error", "rank
 
 def add(verbs: Verbs) -> None:
     """Add the verb."""
-    examples = [line for _, _, lines in _TOPICS.values() for line in lines]
     why = "keep ready batches in shared memory, filled by a program beside the training"
-    topics = add_verb(verbs, "ring", why, _MORE, examples).add_subparsers(
-        title="what to do", dest="what", metavar="WHAT"
-    )
-    for name, topic in _TOPICS.items():
-        parser = add_verb(topics, name, *topic)
+    examples = ["smallfiles ring fill train.arrow --name train --slots 800 --epochs 90"]
+    ring = add_verb(verbs, "ring", why, _MORE, [*examples, "smallfiles ring status train"])
+    topics = ring.add_subparsers(title="what to do", dest="what", metavar="WHAT")
+    for name, run in {"fill": _fill, "status": _status, "clean": _clean}.items():
+        parser = add_run(topics, name, run)
         if name == "fill":
             parser.add_argument("data", type=Path, metavar="DATA", help="a packed file")
             add_flags(parser, RingConfig, ("name", "where"))
@@ -71,7 +49,6 @@ def add(verbs: Verbs) -> None:
         else:
             parser.add_argument("paths", nargs="*", type=Path, metavar="NAME", help="a ring")
             add_flags(parser, RingConfig, ("where",))
-        parser.set_defaults(run=run)
 
 
 def _add_transform_flags(parser: argparse.ArgumentParser) -> None:
@@ -96,12 +73,16 @@ def transform_of(arguments: argparse.Namespace) -> Transform | None:
     return None
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Fill, tell or clean."""
-    return {"fill": _fill, "status": _status, "clean": _clean}[arguments.what](arguments)
-
-
 def _fill(arguments: argparse.Namespace) -> int:
+    """Make batches ahead of training and keep them in shared memory.
+
+    Until all epochs are trained, or Ctrl-C. The training attaches with smallfiles.ring.attach(NAME), before
+    or after this.
+
+    Examples:
+        smallfiles ring fill train.arrow --name train --slots 800 --epochs 90
+        smallfiles ring fill train.arrow --batch 256 --transform short-side --colour
+    """
     from smallfiles.loading import SampleDataset, make_loader
     from smallfiles.ring import Filler, ring_name
 
@@ -159,6 +140,13 @@ def _tell(arguments: argparse.Namespace, filler: Filler, batch: int) -> None:
 
 
 def _status(arguments: argparse.Namespace) -> int:
+    """Say how far filler and training are.
+
+    All rings of yours if no name is given.
+
+    Examples:
+        smallfiles ring status train
+    """
     from smallfiles import ring
 
     where = from_args(RingConfig, arguments).where
@@ -178,6 +166,13 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _clean(arguments: argparse.Namespace) -> int:
+    """Remove what killed fillers have left.
+
+    A few kilobytes each; batches are never left. All rings of yours if no name is given.
+
+    Examples:
+        smallfiles ring clean
+    """
     from smallfiles import ring
 
     where = from_args(RingConfig, arguments).where

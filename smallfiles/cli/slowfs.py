@@ -7,42 +7,37 @@ import signal
 from pathlib import Path
 from time import perf_counter
 
-from smallfiles.cli.arguments import Verbs, add_verb
+from smallfiles.cli.arguments import Verbs, add_run
 from smallfiles.cli.output import in_seconds, print_json, say
 from smallfiles.errors import ResourceError
 from smallfiles.options import add_flags, from_args
 from smallfiles.progress import bytes_text
 from smallfiles.slowfs.config import SlowConfig
 
-_MORE = """\
-DIR appears at MOUNTPOINT, read-only. Each look-up, open and listing waits there; requests in flight
-wait together, at most --servers of them. Use the mount point in another terminal; Ctrl-C (or SIGTERM)
-unmounts it and tells what was asked for. It needs no root, but /dev/fuse and fusermount3."""
 _SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 _LOOK_S = 0.25
 
 
 def add(verbs: Verbs) -> None:
     """Add the verb."""
-    parser = add_verb(
-        verbs,
-        "slowfs",
-        "show a folder through the latency of a parallel file system",
-        _MORE,
-        [
-            "smallfiles slowfs data /tmp/slow",
-            "smallfiles slowfs data /tmp/slow --latency-ms 5 --servers 8 --jitter 0.5",
-            "smallfiles slowfs data /tmp/slow --latency-ms 0 --bandwidth-mb 200",
-        ],
-    )
+    parser = add_run(verbs, "slowfs", run)
     parser.add_argument("dir", type=Path, metavar="DIR", help="the folder to show; it is only read")
     parser.add_argument("mountpoint", type=Path, metavar="MOUNTPOINT", help="an empty or new folder")
     add_flags(parser, SlowConfig)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Mount, wait for a signal, unmount, tell."""
+    """Show a folder through the latency of a parallel file system.
+
+    DIR appears at MOUNTPOINT, read-only. Each look-up, open and listing waits there; requests in flight wait
+    together, at most --servers of them. Use the mount point in another terminal; Ctrl-C (or SIGTERM) unmounts
+    it and tells what was asked for. It needs no root, but /dev/fuse and fusermount3.
+
+    Examples:
+        smallfiles slowfs data /tmp/slow
+        smallfiles slowfs data /tmp/slow --latency-ms 5 --servers 8 --jitter 0.5
+        smallfiles slowfs data /tmp/slow --latency-ms 0 --bandwidth-mb 200
+    """
     from smallfiles.slowfs.mounting import Mount
 
     config = from_args(SlowConfig, arguments)

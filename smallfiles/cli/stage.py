@@ -1,4 +1,7 @@
-"""`stage`: copy a packed output to this node, or from an archive to scratch."""
+"""`stage`, `unstage`, `staged`: copy a packed output to this node, give it back, list what lies there.
+
+`stage --to` copies from an archive to scratch instead, for good.
+"""
 
 from __future__ import annotations
 
@@ -6,51 +9,39 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from smallfiles.cli.arguments import Verbs, add_verb
+from smallfiles.cli.arguments import Verbs, add_run
 from smallfiles.cli.output import in_seconds, print_json, say
 from smallfiles.errors import UsageError
 from smallfiles.options import add_flags, from_args
+from smallfiles.progress import bytes_text
 from smallfiles.staging.config import StageConfig
 
 if TYPE_CHECKING:
     from smallfiles.staging import Staged
 
-_MORE = """\
-Prints the path of the copy on standard output and ends; the copy stays for the job (or, outside of
-one, for the session of this shell), and the job's shell takes it away:
-
-  staged=$(smallfiles stage train.arrow)
-  trap 'smallfiles unstage "$staged"' EXIT
-
-The trap stands outside of $(...): inside, it would fire before the data is used. What a killed job
-leaves, the next `stage` on that node removes. One process of a node copies, all others wait and use
-the same copy; every block is compared with the digest that was taken while packing.
-
-With --to the copy goes to a folder that outlives the job, from an archive that compute nodes cannot
-see to scratch; the same command goes on where an interrupted one ended."""
-
 
 def add(verbs: Verbs) -> None:
-    """Add the verb."""
-    parser = add_verb(
-        verbs,
-        "stage",
-        "copy a packed file to storage of this node, once, verified",
-        _MORE,
-        [
-            "smallfiles stage train.arrow",
-            "smallfiles stage train.tars --where /dev/shm --leave-bytes 4000000000",
-            "smallfiles stage train.tars --shards rank   # each rank its own shards",
-            "smallfiles stage archive/train.tars --to scratch/data",
-        ],
+    """Add the verbs."""
+    _add_stage(verbs)
+    unstage, staged = add_run(verbs, "unstage", _unstage), add_run(verbs, "staged", _staged)
+    unstage.add_argument(
+        "paths", nargs="*", type=Path, metavar="PATH", help="what `stage` printed, or what was staged"
     )
+    staged.add_argument("--sweep", action="store_true", help="first remove what dead processes and jobs left")
+    for parser in (unstage, staged):
+        parser.add_argument(
+            "--where", type=Path, action="append", default=[], metavar="DIR", help="also look there"
+        )
+
+
+def _add_stage(verbs: Verbs) -> None:
+    parser = add_run(verbs, "stage", _stage)
     parser.add_argument("out", type=Path, metavar="OUT", help="a packed file or folder of shards")
     add = parser.add_argument
     add("--to", type=Path, metavar="DIR", help="copy into this folder for good, resumable")
     add("--where", default="auto", metavar="DIR", help="node-local directory; auto chooses and says why")
     add("--keep", action="store_true", help="keep the copy beyond the job, until unstage")
     add_flags(parser, StageConfig)
-    parser.set_defaults(run=run)
 
 
 def config_of(arguments: argparse.Namespace) -> StageConfig:
@@ -58,8 +49,28 @@ def config_of(arguments: argparse.Namespace) -> StageConfig:
     return from_args(StageConfig, arguments)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Stage and print the path."""
+def _stage(arguments: argparse.Namespace) -> int:
+    """Copy a packed file to storage of this node, once, verified.
+
+    Prints the path of the copy on standard output and ends; the copy stays for the job (or, outside of one,
+    for the session of this shell), and the job's shell takes it away:
+
+      staged=$(smallfiles stage train.arrow)
+      trap 'smallfiles unstage "$staged"' EXIT
+
+    The trap stands outside of $(...): inside, it would fire before the data is used. What a killed job
+    leaves, the next `stage` on that node removes. One process of a node copies, all others wait and use the
+    same copy; every block is compared with the digest that was taken while packing.
+
+    With --to the copy goes to a folder that outlives the job, from an archive that compute nodes cannot see
+    to scratch; the same command goes on where an interrupted one ended.
+
+    Examples:
+        smallfiles stage train.arrow
+        smallfiles stage train.tars --where /dev/shm --leave-bytes 4000000000
+        smallfiles stage train.tars --shards rank   # each rank its own shards
+        smallfiles stage archive/train.tars --to scratch/data
+    """
     from smallfiles import machine, staging
 
     config = config_of(arguments)
@@ -91,9 +102,69 @@ def _bytes(out: Path) -> int:
 
 
 def _tell(copy: Staged) -> None:
-    from smallfiles.progress import bytes_text
-
     done = "was there already" if copy.reused else f"copied at {bytes_text(copy.rate)}/s"
     say(f"{copy.path.name}: {bytes_text(copy.bytes)} {done}, ready after {in_seconds(copy.seconds)}")
     for note in copy.notes:
         say(f"note: {note}")
+
+
+def _unstage(arguments: argparse.Namespace) -> int:
+    """Give back what was staged; the last one out removes it.
+
+    Removes a copy when no process uses it and no other living job keeps it; says who does otherwise. Without
+    a path it gives back all that this job staged, and removes what dead jobs left. A copy that is gone
+    already is no failure, so that a trap may run twice. In a job script:
+
+      trap 'smallfiles unstage "$staged"' EXIT
+
+    Examples:
+        smallfiles unstage
+        smallfiles unstage train.arrow
+        smallfiles unstage /dev/shm/smallfiles-1000/4f…/data/train.arrow
+    """
+    from smallfiles import staging
+
+    if arguments.paths:
+        meant = [copy for path in arguments.paths for copy in staging.copies_of(path, arguments.where)]
+        done = [staging.unstage(copy) for copy in meant]
+    else:
+        done = staging.unstage_all(arguments.where)
+    if arguments.json:
+        copies = [{"path": str(one.path), "removed": one.removed, "note": one.note} for one in done]
+        print_json({"copies": copies})
+        return 0
+    for one in done:
+        say(f"{one.path}: {one.note}")
+    return 0
+
+
+def _staged(arguments: argparse.Namespace) -> int:
+    """List what is staged on this node.
+
+    Lists your own copies in the directories that SLURM_TMPDIR, LOCAL_SCRATCH, VSC_SCRATCH_NODE, L_SCRATCH,
+    TMPDIR and SMALLFILES_NODE_LOCAL name, in /dev/shm, and in those given with --where. A leftover belongs to
+    a process or job that has ended; --sweep removes it, as the next `stage` would.
+
+    Examples:
+        smallfiles staged
+        smallfiles staged --sweep
+    """
+    from smallfiles import staging
+
+    removed = staging.sweep_all(arguments.where) if arguments.sweep else 0
+    if removed:
+        say(f"removed {removed:,} that dead processes or jobs had left")
+    copies = staging.listing(arguments.where)
+    if arguments.json:
+        total = sum(copy.bytes for copy in copies)
+        print_json({"bytes": total, "removed": removed, "copies": [copy.as_json() for copy in copies]})
+        return 0
+    for copy in copies:
+        uses = ["in use"] * copy.in_use + [f"kept for {holder}" for holder in copy.kept_for]
+        print(
+            f"{copy.path}  {bytes_text(copy.bytes)}, {copy.state}, {in_seconds(copy.age_s)} old, "
+            f"{', '.join(uses) or 'used by nobody'}; made by {copy.owner}"
+        )
+    if not copies:
+        say("nothing of yours is staged on this node")
+    return 0

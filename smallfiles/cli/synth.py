@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from smallfiles import options
-from smallfiles.cli.arguments import Verbs, add_verb
+from smallfiles.cli.arguments import Verbs, add_run
 from smallfiles.cli.output import in_seconds, print_json
 from smallfiles.options import option
 from smallfiles.progress import bytes_text
 
 if TYPE_CHECKING:
     from smallfiles.sources.synthetic import Made
-
-_MORE = """\
-Everything in the course works without downloads: images with the sizes, names, folders and odd files
-of ImageNet and Flickr30K, the same bytes for the same seed."""
 
 
 @dataclass(frozen=True)
@@ -37,24 +33,22 @@ class SynthConfig:
 
 def add(verbs: Verbs) -> None:
     """Add the verb."""
-    parser = add_verb(
-        verbs,
-        "synth",
-        "make a small faithful copy of a real data set, from a seed",
-        _MORE,
-        [
-            "smallfiles synth data --layout folder --count 3000",
-            "smallfiles synth ilsvrc --layout kaggle --count 500 --odd",
-            "smallfiles synth flickr --layout flickr30k --count 500 --seed 1",
-        ],
-    )
+    parser = add_run(verbs, "synth", run)
     parser.add_argument("out", type=Path, metavar="OUT", help="folder to make; it must not exist")
     options.add_flags(parser, SynthConfig)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make it."""
+    """Make a small faithful copy of a real data set, from a seed.
+
+    Everything in the course works without downloads: images with the sizes, names, folders and odd files of
+    ImageNet and Flickr30K, the same bytes for the same seed.
+
+    Examples:
+        smallfiles synth data --layout folder --count 3000
+        smallfiles synth ilsvrc --layout kaggle --count 500 --odd
+        smallfiles synth flickr --layout flickr30k --count 500 --seed 1
+    """
     from smallfiles.sources import synthetic
 
     config = options.from_args(SynthConfig, arguments)

@@ -7,7 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smallfiles.cli.arguments import Verbs, add_verb
+from smallfiles.cli.arguments import Verbs, add_run
 from smallfiles.cli.output import in_seconds, print_json, say
 from smallfiles.errors import first_few
 from smallfiles.loading.config import LoaderConfig
@@ -25,36 +25,31 @@ INTERRUPTED = 75
 """Exit code of a training that was asked to stop (sysexits' EX_TEMPFAIL: try again later)."""
 
 _DONE = {"skip": "left out", "repeat": "replaced by a neighbour", "keep": "kept though damaged"}
-_MORE = """\
-Each rank of srun or torchrun trains on its share; nothing needs to be said. SIGTERM and SIGUSR1 ask it to
-stop: it writes a checkpoint and exits with code 75, and the same command goes on from there."""
 
 
 def add(verbs: Verbs) -> None:
     """Add the verb."""
-    parser = add_verb(
-        verbs,
-        "train",
-        "train a small network on a packed file and tell how long it waited for data",
-        _MORE,
-        [
-            "smallfiles train train.arrow --val val.arrow",
-            "torchrun --nproc-per-node 2 -m smallfiles train train.arrow --workers 2",
-            "smallfiles train train.arrow --model resnet50 --size 224 --max-steps 100",
-            "smallfiles train train.arrow --checkpoint run1 --every 100",
-        ],
-    )
+    parser = add_run(verbs, "train", run)
     parser.add_argument("data", type=Path, metavar="OUT", help="a packed file with labels")
     parser.add_argument(
         "--val", type=Path, metavar="OUT", help="measure accuracy on this one after each epoch"
     )
     add_flags(parser, TrainConfig)
     add_flags(parser.add_argument_group("how batches are made"), LoaderConfig)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train and tell; exit code 75 if it was asked to stop."""
+    """Train a small network on a packed file and tell how long it waited for data.
+
+    Each rank of srun or torchrun trains on its share; nothing needs to be said. SIGTERM and SIGUSR1 ask it to
+    stop: it writes a checkpoint and exits with code 75, and the same command goes on from there.
+
+    Examples:
+        smallfiles train train.arrow --val val.arrow
+        torchrun --nproc-per-node 2 -m smallfiles train train.arrow --workers 2
+        smallfiles train train.arrow --model resnet50 --size 224 --max-steps 100
+        smallfiles train train.arrow --checkpoint run1 --every 100
+    """
     with listening() as asked_to_stop:
         from smallfiles import training
 

@@ -6,10 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smallfiles.cli.arguments import FORMATS, Verbs, add_source_flags, add_verb
+from smallfiles.cli.arguments import FORMATS, Verbs, add_run, add_source_flags, load_source
 from smallfiles.cli.failures import FAILED, UNPROVEN
 from smallfiles.cli.output import in_seconds, print_json
-from smallfiles.cli.source import load_source
 from smallfiles.keys import printable
 from smallfiles.progress import bytes_text, plural
 
@@ -18,34 +17,28 @@ if TYPE_CHECKING:
 
 _SHOWN = 20
 
-_MORE = """\
-Checks the blocks of the file against the digest taken while writing, then the samples; with
---against also every sample (key, target, JSON object, bytes) against its source. Damage is named by
-block and sample. Exit code 0: intact. 1: damaged, or the source holds something else. 3: all of it
-can be read, but there is neither a digest nor a source to compare it with."""
-
 
 def add(verbs: Verbs) -> None:
     """Add the verb."""
-    parser = add_verb(
-        verbs,
-        "verify",
-        "check that a packed file is what was written, and what its source says",
-        _MORE,
-        [
-            "smallfiles verify train.arrow",
-            "smallfiles verify train.tars --against data.json",
-        ],
-    )
+    parser = add_run(verbs, "verify", run)
     parser.add_argument("out", type=Path, metavar="OUT", help="a packed file or folder of shards")
     parser.add_argument("--against", type=Path, metavar="DIR|M.json", help="compare with this source too")
     parser.add_argument("--format", metavar="NAME", help=f"overrides the suffix of OUT: {FORMATS}")
     add_source_flags(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check and tell; the exit code says what was found."""
+    """Check that a packed file is what was written, and what its source says.
+
+    Checks the blocks of the file against the digest taken while writing, then the samples; with --against
+    also every sample (key, target, JSON object, bytes) against its source. Damage is named by block and
+    sample. Exit code 0: intact. 1: damaged, or the source holds something else. 3: all of it can be read, but
+    there is neither a digest nor a source to compare it with.
+
+    Examples:
+        smallfiles verify train.arrow
+        smallfiles verify train.tars --against data.json
+    """
     from smallfiles.pack import verify
 
     source = None if arguments.against is None else load_source(arguments.against, arguments)
