@@ -11,105 +11,8 @@ from smallfiles import machine
 from smallfiles.errors import ResourceError
 from smallfiles.machine.filesystems import Mount, mount_of, read_mounts
 
-GIB = 1 << 30
 SHARED = "lustre gpfs mmfs beegfs nfs nfs4 ceph cifs panfs orangefs afs wekafs fuse.sshfs fuse.dfuse"
 LOCAL = "ext4 xfs tmpfs btrfs zfs overlay fuse.squashfuse fuseblk ramfs"
-V1_MOUNTS = """\
-33 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct
-35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
-41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
-"""
-V2_MOUNTS = "41 31 0:38 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw,nsdelegate\n"
-
-
-def plant(root: Path, files: dict[str, str]) -> Path:
-    """Write a fixture tree of `proc` and `sys`, with 64 GiB of physical memory."""
-    for name, text in {"proc/meminfo": f"MemTotal: {64 * GIB // 1024} kB\n", **files}.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
-
-
-def v2_job(root: Path, group: str, **more: str) -> Path:
-    files = {"proc/self/cgroup": f"0::{group}\n", "proc/self/mountinfo": V2_MOUNTS}
-    return plant(root, files | {f"sys/fs/cgroup/{name}": text for name, text in more.items()})
-
-
-def test_a_v2_limit_anywhere_above_the_process_counts_and_the_lowest_wins(tmp_path):
-    step = "system.slice/slurmstepd.scope/job_7/step_0/user/task_0"
-    root = v2_job(
-        tmp_path,
-        f"/{step}",
-        **{
-            f"{step}/memory.max": "max\n",
-            "system.slice/slurmstepd.scope/job_7/step_0/memory.max": f"{8 * GIB}\n",
-            "system.slice/slurmstepd.scope/job_7/memory.max": f"{16 * GIB}\n",
-        },
-    )
-    assert machine.memory_limit(root) == machine.MemoryLimit(8 * GIB, "cgroup v2")
-
-
-def test_a_v1_limit_of_the_own_group_counts(tmp_path):
-    root = plant(
-        tmp_path,
-        {
-            "proc/self/cgroup": "4:memory:/slurm/uid_1/job_7/step_0\n2:cpu,cpuacct:/slurm/job_7\n0::/\n",
-            "proc/self/mountinfo": V1_MOUNTS,
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
-            "sys/fs/cgroup/memory/slurm/uid_1/job_7/memory.limit_in_bytes": f"{4 * GIB}\n",
-            "sys/fs/cgroup/memory/slurm/uid_1/job_7/step_0/memory.limit_in_bytes": f"{6 * GIB}\n",
-            "sys/fs/cgroup/cpu,cpuacct/slurm/job_7/cpu.cfs_quota_us": "250000\n",
-            "sys/fs/cgroup/cpu,cpuacct/slurm/job_7/cpu.cfs_period_us": "100000\n",
-        },
-    )
-    assert machine.memory_limit(root) == machine.MemoryLimit(4 * GIB, "cgroup v1")
-    assert machine.cpu_quota(root) == 3
-
-
-@pytest.mark.parametrize("text", ["max\n", "", "nonsense\n", f"{1 << 60}\n"])
-def test_no_usable_limit_means_the_physical_memory(tmp_path, text):
-    root = v2_job(tmp_path, "/job", **{"job/memory.max": text})
-    assert machine.memory_limit(root) == machine.MemoryLimit(64 * GIB, "physical memory")
-
-
-def test_a_container_that_sees_only_its_own_part_of_the_hierarchy_reads_its_limit(tmp_path):
-    root = plant(
-        tmp_path,
-        {
-            "proc/self/cgroup": "4:memory:/docker/abc/inner\n",
-            "proc/self/mountinfo": "35 1 0:32 /docker/abc /sys/fs/cgroup/memory ro - cgroup c rw,memory\n",
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{3 * GIB}\n",
-            "sys/fs/cgroup/memory/inner/memory.limit_in_bytes": f"{2 * GIB}\n",
-        },
-    )
-    assert machine.memory_limit_bytes(root) == 2 * GIB
-
-
-@pytest.mark.parametrize("group", ["/../../outside", "/host/path/that/is/not/mounted/here"])
-def test_a_group_outside_of_the_namespace_falls_back_to_what_is_mounted(tmp_path, group):
-    root = v2_job(tmp_path, group, **{"memory.max": f"{5 * GIB}\n"})
-    (tmp_path / "outside").mkdir()
-    assert machine.memory_limit_bytes(root) == 5 * GIB
-
-
-@pytest.mark.parametrize(
-    ("text", "cpus"),
-    [("400000 100000", 4), ("150000 100000", 2), ("1000 100000", 1), ("max 100000", None), ("", None)],
-)
-def test_a_v2_cpu_quota_is_rounded_up(tmp_path, text, cpus):
-    assert machine.cpu_quota(v2_job(tmp_path, "/job", **{"job/cpu.max": text})) == cpus
-
-
-def test_without_proc_and_sys_the_limits_are_the_machines_own(tmp_path):
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert machine.memory_limit_bytes(tmp_path) == physical
-    assert machine.cpu_quota(tmp_path) is None
-
-
-def test_usable_cpus_obey_the_quota(tmp_path):
-    root = v2_job(tmp_path, "/job", **{"job/cpu.max": "100000 100000"})
-    assert machine.usable_cpus(root) == 1
 
 
 def test_usable_cpus_obey_the_affinity_mask():
@@ -138,26 +41,16 @@ def table(tmp_path):
     return write
 
 
-@pytest.mark.parametrize("kind", SHARED.split())
-def test_file_systems_behind_a_network_are_shared(tmp_path, table, kind):
-    found = machine.filesystem(tmp_path, table(kind))
-    assert (found.kind, found.shared, found.mount) == (kind, True, tmp_path)
-
-
-@pytest.mark.parametrize("kind", LOCAL.split())
-def test_local_file_systems_are_not_shared(tmp_path, table, kind):
-    assert not machine.filesystem(tmp_path, table(kind)).shared
+@pytest.mark.parametrize("kind", [*SHARED.split(), *LOCAL.split()])
+def test_file_systems_behind_a_network_are_shared_and_local_ones_are_not(tmp_path, table, kind):
+    found = machine.filesystem(tmp_path / "not" / "there" / "yet", table(kind))
+    assert (found.kind, found.shared, found.mount) == (kind, kind in SHARED.split(), tmp_path)
 
 
 def test_a_fuse_program_is_known_by_its_source_too(tmp_path, table):
     assert machine.filesystem(tmp_path, table("fuse", "cvmfs2")).shared
     assert machine.filesystem(tmp_path, table("fuse", "sshfs#host:/data")).shared
     assert not machine.filesystem(tmp_path, table("fuse", "squashfuse")).shared
-
-
-def test_the_path_need_not_exist(tmp_path, table):
-    found = machine.filesystem(tmp_path / "not" / "yet" / "there", table("lustre"))
-    assert found.shared
 
 
 def test_a_symbolic_link_leads_to_the_file_system_of_its_target(tmp_path, table):

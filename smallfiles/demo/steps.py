@@ -17,8 +17,7 @@ import numpy as np
 
 from smallfiles import sources
 from smallfiles.demo import DemoConfig
-from smallfiles.demo.report import publish
-from smallfiles.demo.rows import Row, rows_of
+from smallfiles.demo.report import Row, publish, rows_of
 from smallfiles.errors import OutputExistsError, UsageError
 from smallfiles.measure import BenchConfig, Result, bench_reads
 from smallfiles.pack import PackConfig, PackReport, pack

@@ -40,7 +40,7 @@ def memory_limit(root: Path = Path("/")) -> MemoryLimit:
     Returns:
         The limit in bytes and its source.
     """
-    limits = [MemoryLimit(_physical_memory_bytes(root), "physical memory")]
+    limits = [MemoryLimit(meminfo_bytes("MemTotal", root), "physical memory")]
     for version, folder in own_groups("memory", root):
         name = "memory.max" if version == 2 else "memory.limit_in_bytes"
         words = read_words(folder / name)
@@ -110,10 +110,11 @@ def _up_to_mount(mount: Mount, group: str, root: Path) -> Iterator[Path]:
         yield base / part
 
 
-def _physical_memory_bytes(root: Path) -> int:
+def meminfo_bytes(name: str, root: Path) -> int:
+    """A figure of `/proc/meminfo`; the physical memory where there is none."""
     for line in read_lines(root / "proc/meminfo"):
         words = line.split()
-        if len(words) >= 2 and words[0] == "MemTotal:" and words[1].isdigit():
+        if len(words) >= 2 and words[0] == f"{name}:" and words[1].isdigit():
             return int(words[1]) * 1024
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 

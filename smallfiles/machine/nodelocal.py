@@ -3,6 +3,8 @@
 Sites give it many names, and the memory-backed one has two limits: what is free in `/dev/shm`, and
 what the job's control group still grants. The trap: `/dev/shm` looks half empty while the job is one
 gigabyte from being killed, since files there count as memory of the job. Notebook 07 teaches it.
+
+Short, since staging, the ring and the doctor ask nothing else of the machine.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from smallfiles.machine.cgroups import own_groups, read_lines, read_words
+from smallfiles.machine.cgroups import meminfo_bytes, own_groups, read_lines, read_words
 from smallfiles.machine.filesystems import FileSystem, filesystem
 
 SITE_VARIABLE = "SMALLFILES_NODE_LOCAL"
@@ -97,7 +99,7 @@ def memory_headroom_bytes(root: Path = Path("/")) -> int:
     Returns:
         The least that any control group on the way up, or the machine, leaves; never below zero.
     """
-    left = [_available_bytes(root)]
+    left = [meminfo_bytes("MemAvailable", root)]
     for version, folder in own_groups("memory", root):
         limit, used = (
             ("memory.max", "memory.current")
@@ -116,11 +118,3 @@ def _cache_bytes(folder: Path, version: int) -> int:
     wanted = (f"{prefix}inactive_file", f"{prefix}active_file")
     words = [line.split() for line in read_lines(folder / "memory.stat")]
     return sum(int(pair[1]) for pair in words if len(pair) == 2 and pair[0] in wanted and pair[1].isdigit())
-
-
-def _available_bytes(root: Path) -> int:
-    for line in read_lines(root / "proc/meminfo"):
-        words = line.split()
-        if len(words) >= 2 and words[0] == "MemAvailable:" and words[1].isdigit():
-            return int(words[1]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -13,7 +13,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TextIO, TypeAlias
+from typing import Literal, TypeAlias
 
 NodeKind: TypeAlias = Literal["compute", "login", "own"]
 
@@ -68,7 +68,6 @@ def warn_on_login_node(
     size_bytes: int,
     files: int = 0,
     env: Mapping[str, str] | None = None,
-    stream: TextIO | None = None,
 ) -> bool:
     """Say on standard error that a heavy job is about to run where others work.
 
@@ -80,7 +79,6 @@ def warn_on_login_node(
         size_bytes: How many bytes it will read.
         files: How many files it will open.
         env: The environment; another one in tests.
-        stream: Where to say it, if not on standard error.
 
     Returns:
         Whether it was said.
@@ -95,7 +93,7 @@ def warn_on_login_node(
     amount = f"{size_bytes / 1e9:,.1f} GB" + (
         f" in {files:,} file{'s' if files != 1 else ''}" if files else ""
     )
-    (stream or sys.stderr).write(
+    sys.stderr.write(
         f"warning: {what} {amount} is heavy work for a login node, which this seems to be ({here.why}); "
         f"run it in a job (srun, salloc or sbatch), or set {SILENCE}=1 if it is fine here\n"
     )

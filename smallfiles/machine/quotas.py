@@ -1,7 +1,9 @@
 """How much one may still store, where a tool tells: bytes and, sooner used up, files.
 
 The trap: `df` shows the space of the file system, not yours. "No space left on device" and "Disk quota
-exceeded" come while terabytes are free, and most often because of the number of files.
+exceeded" come while terabytes are free, and most often because of the number of files. And `lfs`, `quota` and
+their like ask a server: when it does not answer they hang, some in a state in which they cannot even be
+killed; so neither such a tool nor its end is waited for longer.
 
 One stripe on Lustre means that one server delivers the whole file: right for small files, slow for a packed
 file that a thousand nodes read. It is fixed when a file is made, so a folder's setting must be changed before
@@ -14,21 +16,72 @@ grace times are numbers, so that no column is ever empty. All count in KiB; 0 is
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
+import signal
+import subprocess
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from smallfiles.machine.asking import TIMEOUT_S, ask
 from smallfiles.machine.filesystems import Mount, existing, filesystem, mount_of, read_mounts
 
 LUSTRE = frozenset({"lustre", "lustre_lite"})
-ALL_SERVERS = -1
 _GPFS = frozenset({"gpfs", "mmfs"})
 _HOLDERS = {"USR": "user", "GRP": "group", "FILESET": "fileset"}
+ELSEWHERE = ("/usr/lpp/mmfs/bin", "/usr/sbin", "/sbin")
+"""Where such tools lie that are not on everybody's PATH."""
+
+TIMEOUT_S = 2.0
+_LAST_S = 0.2
+
+
+def ask(command: Sequence[str], timeout_s: float = TIMEOUT_S) -> str | None:
+    """Run a command and return what it printed.
+
+    Args:
+        command: The tool and its arguments.
+        timeout_s: Seconds that it may take; then it and its children are killed.
+
+    Returns:
+        Its standard output; None if it is not there, fails or takes too long.
+    """
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), *ELSEWHERE))
+    tool = shutil.which(command[0], path=path)
+    if tool is None or timeout_s <= 0:
+        return None
+    with tempfile.TemporaryFile() as out:  # a pipe would be held open by children that survive
+        try:
+            process = subprocess.Popen(
+                [tool, *command[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "LC_ALL": "C"},
+                start_new_session=True,
+            )
+        except OSError:
+            return None
+        if not _ended_well(process, timeout_s):
+            return None
+        out.seek(0)
+        return out.read().decode(errors="replace")
+
+
+def _ended_well(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    try:
+        return process.wait(timeout_s) == 0
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_LAST_S)
+        return False
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,14 @@
-"""Which process of how many this is: what torchrun and SLURM tell, asked in one place.
+"""Which process of how many this is, and where all of them meet: what torchrun and SLURM tell.
 
 The trap: the script that `sbatch` runs sees SLURM_NTASKS=8 and SLURM_PROCID=0 as well, though it is one
 process. A training started there without `srun` would read an eighth of the data and wait for seven
-others. So SLURM is believed inside a step only, which `srun` makes. Notebook 10 teaches it.
+others. So SLURM is believed inside a step only, which `srun` makes. And SLURM tells no address to meet at:
+its node list is compressed (`n[01-03,7],gpu2`), and `scontrol` may be missing inside a container; so the
+first name is read from the list itself. The port comes from the job number, since two jobs may share a node.
+Notebook 10 teaches it.
 
-Source: torchrun, "Environment Variables"; srun(1) and sbatch(1), "OUTPUT ENVIRONMENT VARIABLES".
+Source: torchrun, "Environment Variables" (it sets MASTER_ADDR and MASTER_PORT itself); srun(1) and
+sbatch(1), "OUTPUT ENVIRONMENT VARIABLES".
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from smallfiles.errors import UsageError
+
+_FIRST_PORT, _PORTS = 20_000, 12_000  # below the range that Linux gives to outgoing connections
 
 
 @dataclass(frozen=True)
@@ -123,3 +129,43 @@ def _number(env: Mapping[str, str], name: str, default: int) -> int:
             next_step=f"Unset it, or let srun or torchrun set it: unset {name}",
         )
     return int(text)
+
+
+def rendezvous(env: Mapping[str, str] | None = None) -> tuple[str, int]:
+    """Address and port of rank 0.
+
+    Args:
+        env: Environment variables; those of this process if None.
+
+    Raises:
+        UsageError: A node list that cannot be read.
+    """
+    env = os.environ if env is None else env
+    nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or ""
+    address = env.get("MASTER_ADDR") or (first_node(nodes) if nodes else "127.0.0.1")
+    told = env.get("MASTER_PORT", "")
+    if told.isdigit():
+        return address, int(told)
+    job, step = (env.get(name, "0") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+    number = 17 * int(job if job.isdigit() else 0) + int(step if step.isdigit() else 0)
+    return address, _FIRST_PORT + number % _PORTS
+
+
+def first_node(nodes: str) -> str:
+    """The first name of a compressed node list.
+
+    Args:
+        nodes: As SLURM writes it, such as `n[01-03,7],gpu2`.
+
+    Raises:
+        UsageError: It is not of this form.
+    """
+    match = re.match(r"([\w.-]*)(?:\[(\w+)[^\]]*\]([\w.-]*))?(?:,|$)", nodes)
+    name = "".join(part or "" for part in match.groups()) if match else ""
+    if not name:
+        raise UsageError(
+            f"the node list is {nodes!r}",
+            expected="names such as n[01-03,7],gpu2",
+            next_step="Set MASTER_ADDR to the name of the first node",
+        )
+    return name

@@ -19,7 +19,7 @@ from smallfiles import lazy
 
 if TYPE_CHECKING:
     from smallfiles.slowfs.config import SlowConfig
-    from smallfiles.slowfs.opened import SlowFolder, SlowStore, mounted, open_slow
+    from smallfiles.slowfs.mounting import SlowFolder, SlowStore, mounted, open_slow
     from smallfiles.slowfs.points import KIND, why_not
 
 __all__ = ["KIND", "SlowConfig", "SlowFolder", "SlowStore", "mounted", "open_slow", "why_not"]
@@ -28,7 +28,7 @@ __getattr__ = lazy.names(
     __name__,
     {
         "config": ["SlowConfig"],
-        "opened": ["SlowFolder", "SlowStore", "mounted", "open_slow"],
+        "mounting": ["SlowFolder", "SlowStore", "mounted", "open_slow"],
         "points": ["KIND", "why_not"],
     },
 )

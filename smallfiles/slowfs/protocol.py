@@ -16,7 +16,6 @@ import os
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
-from stat import S_ISDIR
 
 ROOT = 1
 IN_HEADER = struct.Struct("=IIQQIIII")
@@ -119,11 +118,6 @@ def part_of_listing(entries: Sequence[bytes], start: int, room: int) -> bytes:
             break
         taken.append(entry)
     return b"".join(taken)
-
-
-def is_folder(about: os.stat_result) -> bool:
-    """Whether these are the attributes of a folder."""
-    return S_ISDIR(about.st_mode)
 
 
 def _attributes(about: os.stat_result) -> bytes:

@@ -17,6 +17,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable
+from stat import S_ISDIR
 from typing import NamedTuple
 
 from smallfiles.slowfs import protocol
@@ -71,7 +72,7 @@ class Tree:
             about = os.lstat(path)
         except OSError as error:
             raise LateError(error.errno or 0, leave_at) from error
-        name_s = _FOLDER_NAME_S if protocol.is_folder(about) else _FILE_NAME_S
+        name_s = _FOLDER_NAME_S if S_ISDIR(about.st_mode) else _FILE_NAME_S
         known = self._node(path)
         return Answer(protocol.entry_out(known, about, name_s=name_s, attributes_s=_ATTRIBUTES_S), leave_at)
 
@@ -83,7 +84,7 @@ class Tree:
 
     def _getattr(self, node: int, body: memoryview) -> Answer:
         about = os.lstat(self._paths[node])
-        known = protocol.is_folder(about) or self._held[node] > 0
+        known = S_ISDIR(about.st_mode) or self._held[node] > 0
         leave_at = 0.0 if known else self._delays.operation("lookup")
         return Answer(protocol.attributes_out(about, attributes_s=_ATTRIBUTES_S), leave_at)
 

@@ -23,8 +23,7 @@ import torch.distributed as dist
 from torch import nn
 
 from smallfiles.errors import ResourceError
-from smallfiles.machine.ranks import Ranks, ranks
-from smallfiles.machine.rendezvous import rendezvous
+from smallfiles.machine.ranks import Ranks, ranks, rendezvous
 
 _PATIENCE = timedelta(minutes=10)
 

@@ -1,10 +1,14 @@
 """Limits of the job's own control group, as SLURM, systemd and containers nest them."""
 
+import os
+
 import pytest
 
 from smallfiles import machine
+from smallfiles.machine import MemoryLimit
 
 GIB = 1 << 30
+PHYSICAL = MemoryLimit(64 * GIB, "physical memory")
 HYBRID = """\
 35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
 36 31 0:33 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu
@@ -12,93 +16,123 @@ HYBRID = """\
 """
 UNIFIED = "41 31 0:38 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw,nsdelegate\n"
 STEP = "slurm/uid_1000/job_7/step_0"
+BATCH = "system.slice/node1_slurmstepd.scope/job_7"
 
 
-@pytest.fixture
-def plant(tmp_path):
-    """A tree of `proc` and `sys` with 64 GiB of memory."""
-
-    def write(mounts, groups, **limits):
-        files = {"proc/meminfo": f"MemTotal: {64 * GIB // 1024} kB\n", "proc/self/mountinfo": mounts}
-        files["proc/self/cgroup"] = groups
-        for name, text in (files | {f"sys/fs/cgroup/{k}": v for k, v in limits.items()}).items():
-            path = tmp_path / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"{text}\n")
-        return tmp_path
-
-    return write
+def v1(bytes):
+    return MemoryLimit(bytes, "cgroup v1")
 
 
-def test_a_slurm_step_of_version_1_obeys_its_job_and_not_its_neighbours(plant):
-    root = plant(
+def v2(bytes):
+    return MemoryLimit(bytes, "cgroup v2")
+
+
+CASES = {
+    "a step of version 1 obeys its job and not its neighbours": (
         HYBRID,
         f"9:memory:/{STEP}/task_0\n3:cpu:/{STEP}/task_0\n0::/\n",
-        **{
-            "memory/slurm/uid_1000/job_7/memory.limit_in_bytes": str(16 * GIB),
-            f"memory/{STEP}/memory.limit_in_bytes": str(12 * GIB),
-            f"memory/{STEP}/task_0/memory.limit_in_bytes": "9223372036854771712",
-            "memory/slurm/uid_1000/job_8/memory.limit_in_bytes": str(GIB),
-            "memory/slurm/uid_1000/job_7/step_1/memory.limit_in_bytes": str(GIB),
-            f"cpu/{STEP}/cpu.cfs_quota_us": "-1",
-            f"cpu/{STEP}/cpu.cfs_period_us": "100000",
+        {
+            "memory/slurm/uid_1000/job_7/memory.limit_in_bytes": 16 * GIB,
+            f"memory/{STEP}/memory.limit_in_bytes": 12 * GIB,
+            f"memory/{STEP}/task_0/memory.limit_in_bytes": 9223372036854771712,
+            "memory/slurm/uid_1000/job_8/memory.limit_in_bytes": GIB,
+            "memory/slurm/uid_1000/job_7/step_1/memory.limit_in_bytes": GIB,
+            f"cpu/{STEP}/cpu.cfs_quota_us": -1,
+            f"cpu/{STEP}/cpu.cfs_period_us": 100000,
         },
-    )
-    assert machine.memory_limit(root) == machine.MemoryLimit(12 * GIB, "cgroup v1")
-    assert machine.cpu_quota(root) is None
-
-
-def test_a_batch_step_of_version_2_obeys_the_lowest_limit_above_it(plant):
-    job = "system.slice/node1_slurmstepd.scope/job_7"
-    root = plant(
+        (v1(12 * GIB), None),
+    ),
+    "a batch step of version 2 obeys the lowest limit above it": (
         UNIFIED,
-        f"0::/{job}/step_batch/user/task_special\n",
-        **{
-            f"{job}/memory.max": str(20 * GIB),
-            f"{job}/step_batch/memory.max": str(24 * GIB),
-            f"{job}/step_batch/user/memory.max": "max",
-            f"{job}/step_extern/memory.max": str(GIB),
-            f"{job}/cpu.max": "800000 100000",
-            f"{job}/step_batch/user/cpu.max": "350000 100000",
+        f"0::/{BATCH}/step_batch/user/task_special\n",
+        {
+            f"{BATCH}/memory.max": 20 * GIB,
+            f"{BATCH}/step_batch/memory.max": 24 * GIB,
+            f"{BATCH}/step_batch/user/memory.max": "max",
+            f"{BATCH}/step_extern/memory.max": GIB,
+            f"{BATCH}/cpu.max": "800000 100000",
+            f"{BATCH}/step_batch/user/cpu.max": "350000 100000",
         },
-    )
-    assert machine.memory_limit(root) == machine.MemoryLimit(20 * GIB, "cgroup v2")
-    assert machine.cpu_quota(root) == 4
-
-
-def test_the_slice_of_a_user_on_a_login_node_is_a_limit_too(plant):
-    root = plant(
+        (v2(20 * GIB), 4),
+    ),
+    "the slice of a user on a login node is a limit too": (
         UNIFIED,
         "0::/user.slice/user-1000.slice/session-5.scope\n",
-        **{"user.slice/user-1000.slice/memory.max": str(8 * GIB), "user.slice/memory.max": "max"},
-    )
-    assert machine.memory_limit_bytes(root) == 8 * GIB
-
-
-def test_a_hybrid_node_takes_memory_from_version_1_and_its_empty_version_2_is_harmless(plant):
-    root = plant(
+        {"user.slice/user-1000.slice/memory.max": 8 * GIB, "user.slice/memory.max": "max"},
+        (v2(8 * GIB), None),
+    ),
+    "a hybrid node takes memory from version 1, and an empty version 2 is harmless": (
         HYBRID,
         "9:memory:/slurm/job_7\n0::/system.slice/slurmd.service\n",
-        **{"memory/slurm/job_7/memory.limit_in_bytes": str(4 * GIB)},
-    )
-    (root / "sys/fs/cgroup/unified/system.slice/slurmd.service").mkdir(parents=True)
-    assert machine.memory_limit(root) == machine.MemoryLimit(4 * GIB, "cgroup v1")
-
-
-def test_a_container_in_a_job_sees_its_own_root_as_the_top(plant):
-    mounts = "41 31 0:38 /../../../job_7/step_0 /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n"
-    root = plant(mounts, "0::/\n", **{"memory.max": str(6 * GIB)})
-    assert machine.memory_limit_bytes(root) == 6 * GIB
-
-
-def test_several_controllers_in_one_hierarchy_of_version_1_are_found(plant):
-    root = plant(
+        {
+            "memory/slurm/job_7/memory.limit_in_bytes": 4 * GIB,
+            "unified/system.slice/slurmd.service/cgroup.procs": "",
+        },
+        (v1(4 * GIB), None),
+    ),
+    "a container in a job sees its own root as the top": (
+        "41 31 0:38 /../../../job_7/step_0 /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n",
+        "0::/\n",
+        {"memory.max": 6 * GIB},
+        (v2(6 * GIB), None),
+    ),
+    "a container that sees only its own part of the hierarchy": (
+        "35 1 0:32 /docker/abc /sys/fs/cgroup/memory ro - cgroup c rw,memory\n",
+        "4:memory:/docker/abc/inner\n",
+        {"memory/memory.limit_in_bytes": 3 * GIB, "memory/inner/memory.limit_in_bytes": 2 * GIB},
+        (v1(2 * GIB), None),
+    ),
+    "several controllers in one hierarchy of version 1": (
         "33 31 0:29 / /sys/fs/cgroup/cpu,memory rw - cgroup cgroup rw,cpu,memory\n",
         "2:cpu,memory:/job\n",
-        **{
-            "cpu,memory/job/memory.limit_in_bytes": str(3 * GIB),
-            "cpu,memory/job/cpu.cfs_quota_us": "100000",
-            "cpu,memory/job/cpu.cfs_period_us": "100000",
+        {
+            "cpu,memory/job/memory.limit_in_bytes": 3 * GIB,
+            "cpu,memory/job/cpu.cfs_quota_us": 250000,
+            "cpu,memory/job/cpu.cfs_period_us": 100000,
         },
-    )
-    assert (machine.memory_limit_bytes(root), machine.cpu_quota(root)) == (3 * GIB, 1)
+        (v1(3 * GIB), 3),
+    ),
+    **{
+        f"a group outside of the namespace falls back to what is mounted: {group}": (
+            UNIFIED,
+            f"0::{group}\n",
+            {"memory.max": 5 * GIB},
+            (v2(5 * GIB), None),
+        )
+        for group in ("/../../outside", "/host/path/that/is/not/mounted/here")
+    },
+    **{
+        f"no usable limit is the physical memory: {text!r}": (
+            UNIFIED,
+            "0::/job\n",
+            {"job/memory.max": text},
+            (PHYSICAL, None),
+        )
+        for text in ("max", "", "nonsense", 1 << 60)
+    },
+    **{
+        f"a quota is rounded up: {text!r}": (UNIFIED, "0::/job\n", {"job/cpu.max": text}, (PHYSICAL, cpus))
+        for text, cpus in {"150000 100000": 2, "1000 100000": 1, "max 100000": None, "": None}.items()
+    },
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_limits_of_the_own_group_count(tmp_path, case):
+    mounts, groups, limits, expected = CASES[case]
+    files = {"proc/meminfo": f"MemTotal: {64 * GIB // 1024} kB", "proc/self/mountinfo": mounts}
+    files |= {"proc/self/cgroup": groups, **{f"sys/fs/cgroup/{name}": text for name, text in limits.items()}}
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    (tmp_path / "outside").mkdir()
+    assert (machine.memory_limit(tmp_path), machine.cpu_quota(tmp_path)) == expected
+    assert machine.memory_limit_bytes(tmp_path) == expected[0].limit_bytes
+    assert 1 <= machine.usable_cpus(tmp_path) <= (expected[1] or len(os.sched_getaffinity(0)))
+
+
+def test_without_proc_and_sys_the_limits_are_the_machines_own(tmp_path):
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert machine.memory_limit_bytes(tmp_path) == physical
+    assert machine.cpu_quota(tmp_path) is None

@@ -1,10 +1,11 @@
 """Login node, node of a job, or somebody's own computer; and the warning on the first."""
 
-import io
+import os
 
 import pytest
 
 from smallfiles import machine
+from smallfiles.cli import main
 from smallfiles.machine.nodes import HEAVY_BYTES, HEAVY_FILES, SILENCE
 
 
@@ -15,54 +16,40 @@ def with_sbatch(tmp_path):
     return {"PATH": str(tmp_path)}
 
 
-def test_a_computer_without_a_scheduler_is_somebodys_own():
-    assert machine.node({"PATH": "/nowhere"}).kind == "own"
-
-
-def test_a_scheduler_without_a_job_is_a_login_node(with_sbatch):
-    found = machine.node(with_sbatch)
-    assert found.kind == "login" and "sbatch is here" in found.why and found.job == ""
-
-
-@pytest.mark.parametrize("more", [{"SLURMD_NODENAME": "n1"}, {"SLURM_STEP_ID": "0"}])
-def test_inside_a_batch_script_or_a_step_it_is_a_compute_node(with_sbatch, more):
-    found = machine.node({**with_sbatch, "SLURM_JOB_ID": "4711", **more})
-    assert (found.kind, found.job) == ("compute", "4711")
-
-
-def test_the_shell_of_salloc_is_still_on_the_login_node(with_sbatch):
-    found = machine.node({**with_sbatch, "SLURM_JOB_ID": "4711", "SLURM_NNODES": "2"})
-    assert found.kind == "login" and "salloc without srun" in found.why
-
-
-@pytest.mark.parametrize("variable", ["PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID"])
-def test_jobs_of_other_schedulers_are_jobs(variable):
-    assert machine.node({"PATH": "/nowhere", variable: "1.server"}).kind == "compute"
+@pytest.mark.parametrize(
+    ("env", "sbatch", "kind", "job"),
+    [
+        ({}, False, "own", ""),
+        ({}, True, "login", ""),
+        ({"SLURM_JOB_ID": "4711", "SLURM_NNODES": "2"}, True, "login", "4711"),  # the shell of salloc
+        ({"SLURM_JOB_ID": "4711", "SLURMD_NODENAME": "n1"}, True, "compute", "4711"),
+        ({"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0"}, True, "compute", "4711"),
+        *(({name: "1"}, False, "compute", "1") for name in ("PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID")),
+    ],
+)
+def test_a_login_node_a_node_of_a_job_and_an_own_computer_are_told_apart(with_sbatch, env, sbatch, kind, job):
+    found = machine.node({**env, **(with_sbatch if sbatch else {"PATH": "/nowhere"})})
+    assert (found.kind, found.job) == (kind, job) and found.why
 
 
 @pytest.mark.parametrize(("size", "files"), [(HEAVY_BYTES, 0), (0, HEAVY_FILES)])
-def test_heavy_work_on_a_login_node_is_warned_about_in_one_line(with_sbatch, size, files):
-    said = io.StringIO()
-    assert machine.warn_on_login_node("packing", size_bytes=size, files=files, env=with_sbatch, stream=said)
-    line = said.getvalue()
+def test_heavy_work_on_a_login_node_is_warned_about_in_one_line(with_sbatch, size, files, capsys):
+    assert machine.warn_on_login_node("packing", size_bytes=size, files=files, env=with_sbatch)
+    line = capsys.readouterr().err
     assert line.count("\n") == 1 and line.startswith("warning: packing ") and f"{SILENCE}=1" in line
 
 
-def test_light_work_a_job_an_own_computer_and_a_wish_for_silence_are_not(with_sbatch):
-    said = io.StringIO()
-    heavy = {"size_bytes": 10**12, "stream": said}
-    assert not machine.warn_on_login_node("x", size_bytes=10**6, files=9, env=with_sbatch, stream=said)
+def test_light_work_a_job_an_own_computer_and_a_wish_for_silence_are_not(with_sbatch, capsys):
+    assert not machine.warn_on_login_node("x", size_bytes=10**6, files=9, env=with_sbatch)
     in_job = {**with_sbatch, "SLURM_JOB_ID": "1", "SLURMD_NODENAME": "n"}
     for env in (in_job, {"PATH": ""}, {**with_sbatch, SILENCE: "1"}):
-        assert not machine.warn_on_login_node("x", env=env, **heavy)
-    assert said.getvalue() == ""
-    assert machine.warn_on_login_node("x", env={**with_sbatch, SILENCE: "0"}, **heavy)
+        assert not machine.warn_on_login_node("x", env=env, size_bytes=10**12)
+    assert capsys.readouterr().err == ""
+    assert machine.warn_on_login_node("x", env={**with_sbatch, SILENCE: "0"}, size_bytes=10**12)
 
 
 @pytest.fixture
 def here_is_a_login_node(with_sbatch, monkeypatch):
-    import os
-
     for name in [name for name in os.environ if name.startswith(("SLURM", "PBS_", "LSB_", "FLUX_"))]:
         monkeypatch.delenv(name)
     monkeypatch.delenv("SMALLFILES_LOGIN_OK", raising=False)
@@ -71,8 +58,6 @@ def here_is_a_login_node(with_sbatch, monkeypatch):
 
 
 def test_pack_warns_and_goes_on(tmp_path, here_is_a_login_node, capsys):
-    from smallfiles.cli import main
-
     (tmp_path / "data" / "cat").mkdir(parents=True)
     (tmp_path / "data" / "cat" / "1.jpg").write_bytes(b"\xff\xd8\xff" + bytes(2000) + b"\xff\xd9")
     assert main(["pack", str(tmp_path / "data"), str(tmp_path / "x.arrow")]) == 0
@@ -80,7 +65,5 @@ def test_pack_warns_and_goes_on(tmp_path, here_is_a_login_node, capsys):
 
 
 def test_bench_warns_before_it_measures(tmp_path, here_is_a_login_node, capsys):
-    from smallfiles.cli import main
-
     assert main(["bench", "read", str(tmp_path / "none.arrow")]) == 1
     assert "warning: measuring " in capsys.readouterr().err

@@ -1,13 +1,14 @@
-"""Quotas, from recorded answers of `lfs quota`, `mmlsquota -Y` and `quota -w -p`."""
+"""Quotas and striping, from recorded answers; and no tool that hangs is waited for, nor its children."""
 
+import dataclasses
 import os
 import time
 
 import pytest
 
-from smallfiles.machine import Quota, quota
+from smallfiles.machine import Quota, Striping, filesystem, quota, striping
 from smallfiles.machine.filesystems import Mount
-from smallfiles.machine.quotas import parse_lfs_quota, parse_mmlsquota, parse_quota
+from smallfiles.machine.quotas import ask, parse_getstripe, parse_lfs_quota, parse_mmlsquota, parse_quota
 
 KIB = 1024
 LUSTRE = """\
@@ -81,20 +82,28 @@ def test_no_quota_is_none(text):
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-    """A path on a file system of a kind, and tools that answer with recorded text."""
-    (tmp_path / "bin").mkdir()
+def tool(tmp_path, monkeypatch):
+    """Put a shell script on the PATH."""
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    (tmp_path / "bin").mkdir()
+
+    def write(name, script):
+        path = tmp_path / "bin" / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def place(tmp_path, tool):
+    """A path on a file system of a kind, and tools that answer with recorded text."""
 
     def mounted(kind, source):
         table = tmp_path / "mountinfo"
         table.write_text(f"1 0 0:1 / / rw - {kind} {source} rw\n")
         return table
-
-    def tool(name, script):
-        path = tmp_path / "bin" / name
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
 
     return mounted, tool, tmp_path
 
@@ -148,3 +157,141 @@ def test_without_tools_limits_or_a_table_it_is_none(place):
     assert quota(path, table=path / "none") is None
     tool("quota", "echo 'a a a grace'; echo 'x 5 0 0 0 3 0 0 0'")
     assert quota(path, table=mounted("ext4", "x")) is None
+
+
+# --- striping ---------------------------------------------------------------------------------
+
+MIB = 1 << 20
+FOLDER = "stripe_count:  1 stripe_size:   1048576 pattern:       raid0 stripe_offset: -1\n"
+OLD_FOLDER = "/mnt/testfs\nstripe_count:   -1 stripe_size:    4194304 stripe_offset:  -1 \n"
+FILE = """\
+testfile
+lmm_stripe_count:  3
+lmm_stripe_size:   33554432
+lmm_pattern:       raid0
+lmm_layout_gen:    0
+lmm_stripe_offset: 2
+\tobdidx\t\t objid\t\t objid\t\t group
+\t     2\t      12787913\t     0xc320c9\t             0
+\t     5\t      12893863\t     0xc4bea7\t             0
+\t     9\t      12496893\t     0xbeaffd\t             0
+
+"""
+PROGRESSIVE = """\
+  lcm_layout_gen:    0
+  lcm_mirror_count:  1
+  lcm_entry_count:   3
+    lcme_id:             N/A
+    lcme_mirror_id:      N/A
+    lcme_flags:          0
+    lcme_extent.e_start: 0
+    lcme_extent.e_end:   4194304
+      stripe_count:  1       stripe_size:   1048576       pattern:       raid0       stripe_offset: -1
+
+    lcme_id:             N/A
+    lcme_extent.e_start: 4194304
+    lcme_extent.e_end:   268435456
+      stripe_count:  4       stripe_size:   1048576       pattern:       raid0       stripe_offset: -1
+
+    lcme_id:             N/A
+    lcme_extent.e_start: 268435456
+    lcme_extent.e_end:   EOF
+      stripe_count:  -1       stripe_size:   16777216       pattern:       raid0       stripe_offset: -1
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (FOLDER, Striping(1, MIB)),
+        (OLD_FOLDER, Striping(-1, 4 * MIB)),
+        (FILE, Striping(3, 32 * MIB)),
+        (PROGRESSIVE, Striping(-1, 16 * MIB, 3)),
+        ("", None),
+        ("error: getstripe failed for x.\n", None),
+        ("stripe_count: many stripe_size: some\n", None),
+    ],
+)
+def test_recorded_answers_are_read(text, expected):
+    assert parse_getstripe(text) == expected
+
+
+@pytest.fixture
+def on_lustre(tmp_path, monkeypatch, tool):
+    """Let every path lie on Lustre, and an `lfs` answer with a script."""
+    found = dataclasses.replace(filesystem(tmp_path), kind="lustre", shared=True)
+    monkeypatch.setattr("smallfiles.machine.quotas.filesystem", lambda path: found)
+    return lambda script: tool("lfs", script)
+
+
+def test_lfs_is_asked_for_the_folder_that_exists(tmp_path, on_lustre):
+    on_lustre(f"echo $@ > {tmp_path}/asked; echo 'stripe_count: 8 stripe_size: 1048576'")
+    assert striping(tmp_path / "not" / "yet") == Striping(8, MIB)
+    assert (tmp_path / "asked").read_text() == f"getstripe -d {tmp_path.resolve()}\n"
+
+
+def test_a_missing_failing_or_hanging_lfs_is_no_answer(tmp_path, on_lustre):
+    assert striping(tmp_path) is None
+    on_lustre("exit 1")
+    assert striping(tmp_path) is None
+    on_lustre("sleep 60")
+    assert striping(tmp_path, timeout_s=0.3) is None
+
+
+def test_elsewhere_than_on_lustre_nothing_is_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr("smallfiles.machine.quotas.ask", lambda *words: pytest.fail("asked"))
+    assert striping(tmp_path) is None
+
+
+# --- asking -----------------------------------------------------------------------------------
+
+
+def alive(pid_file):
+    """Whether the process whose number is in a file still runs."""
+    try:
+        os.kill(int(pid_file.read_text()), 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_an_answer_is_returned_without_what_went_to_standard_error(tool):
+    tool("lfs", 'echo "$LC_ALL $1"; echo trouble >&2')
+    assert ask(("lfs", "df")) == "C df\n"
+
+
+def test_a_tool_that_is_missing_fails_or_cannot_be_started_is_no_answer(tool):
+    assert ask(("no-such-tool",)) is None
+    tool("lfs", "echo half; exit 2")
+    assert ask(("lfs",)) is None
+    tool("quota", "").write_bytes(b"\x7fELF but not really")
+    assert ask(("quota",)) is None
+
+
+def test_a_tool_that_hangs_is_killed_with_its_children(tool, tmp_path):
+    tool("lfs", f"sleep 60 & echo $! > {tmp_path}/pid; echo half; wait")
+    began = time.monotonic()
+    assert ask(("lfs",), timeout_s=0.5) is None
+    assert time.monotonic() - began < 5
+    until = time.monotonic() + 5
+    while alive(tmp_path / "pid") and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not alive(tmp_path / "pid")
+
+
+def test_children_that_a_tool_leaves_behind_are_not_waited_for(tool, tmp_path):
+    tool("lfs", f"sleep 30 & echo $! > {tmp_path}/pid; echo done")
+    began = time.monotonic()
+    assert ask(("lfs",), timeout_s=10) == "done\n"
+    assert time.monotonic() - began < 8
+    os.kill(int((tmp_path / "pid").read_text()), 9)
+
+
+def test_without_time_nothing_is_asked(tool, tmp_path):
+    tool("lfs", f"touch {tmp_path}/asked")
+    assert ask(("lfs",), timeout_s=0) is None and not (tmp_path / "asked").exists()
+
+
+def test_what_is_printed_need_not_be_text(tool):
+    tool("lfs", r"printf '\377\376 4\n'")
+    assert ask(("lfs",)).endswith(" 4\n")

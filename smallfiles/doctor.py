@@ -1,0 +1,435 @@
+"""What this machine is, what is missing, what to do: the first thing to run on a cluster.
+
+Python, CPUs, memory and the limits of the process; SLURM; the file systems at hand; the packages; and, asked
+for, whether the course runs here as it is taught.
+
+The traps: a login node, a compute node and a job on it are three machines with other CPUs, memory and
+storage; what is found here holds for where it was asked, so run it where participants will sit. `/dev/shm`
+is memory: in a container it may be 64 MB (workers then die of a bus error), on a cluster it counts against
+the job's limit. And `import torch` opens thousands of files, which takes minutes on a busy parallel file
+system, so its time is part of the finding. Notebook 00 starts with it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from time import monotonic
+from typing import Any, Literal, TypeAlias
+
+from smallfiles import machine, slowfs
+from smallfiles.errors import SmallfilesError
+from smallfiles.machine import nodelocal
+from smallfiles.progress import bytes_text
+
+Verdict: TypeAlias = Literal["ok", "warn", "fail"]
+
+NEEDED_OPEN_FILES = 4096
+NEEDED_MEMORY_BYTES = 4 * 10**9
+NEEDED_BYTES = 10 * 10**9
+NEEDED_INODES = 100_000
+NEARLY_FULL = 0.9
+USUAL_BLOCK_BYTES = 64 << 10
+NEEDED_SHARED_MEMORY_BYTES = 10**9
+LOCKING_OFF = ("FALSE", "0", "BEST_EFFORT")
+_CORE = """
+    cffi h5py ipywidgets jupyterlab matplotlib numpy PIL pyarrow scipy simplejpeg
+    torch torchvision tqdm webdataset xxhash
+"""
+CORE_MODULES = tuple(_CORE.split())
+OPTIONAL_MODULES = {
+    "zstandard": ("formats", "tar shards and squashfs images compressed with zstd"),
+    "pylibjxl": ("formats", "decoding the part of a JPEG that training sees"),
+    "lz4": ("formats", "squashfs images compressed with lz4"),
+}
+INSTALL = "python -m pip install -c requirements.lock -e"
+SLOW_IMPORT_S = 20.0
+CPUS, MEMORY_BYTES, DISK_BYTES, SHM_BYTES, FILES = 2, 4 << 30, 5 << 30, 1 << 30, 20_000
+_TOOLS = {"mksquashfs": "06", "squashfuse": "06", "sbatch": "10"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was looked at, what was seen, and what to do about it.
+
+    All text, so that `dataclasses.asdict` makes it ready for JSON.
+
+    Args:
+        name: What was looked at, in a word or two.
+        value: What was seen.
+        verdict: `ok`; `warn`, it will work but slowly or not everywhere; `fail`, it will not work.
+        advice: A sentence on what to do or to know; empty if there is nothing to say.
+    """
+
+    name: str
+    value: str
+    verdict: Verdict = "ok"
+    advice: str = ""
+
+
+def judged(name: str, value: str, *rules: tuple[object, Verdict, str]) -> Finding:
+    """A finding by the first rule that applies; without one all is well.
+
+    Args:
+        name: What was looked at.
+        value: What was seen.
+        rules: Whether each applies, its verdict, its advice.
+    """
+    verdict, advice = next((rule[1:] for rule in rules if rule[0]), ("ok", ""))
+    return Finding(name, value, verdict, advice)
+
+
+def examine(*paths: Path, workshop: bool = False) -> list[Finding]:
+    """Look at everything that decides how fast, and whether, the course runs here.
+
+    Finding a 64 MB `/dev/shm` or a single usable CPU now costs a second; finding it in the middle of
+    a job costs the job.
+
+    Args:
+        paths: Folders whose file systems are looked at besides the current one's.
+        workshop: Whether to look at what participants of the course need, too.
+
+    Returns:
+        The findings in the order to read them. What cannot be examined is a finding too: nothing here raises.
+    """
+    folders = tuple(dict.fromkeys((Path(), *paths)))
+    parts: list[tuple[str, Callable[[], Iterable[Finding]]]] = [
+        ("machine", _hardware),
+        ("storage", lambda: _storage(folders)),
+        ("software", _software),
+        ("scheduler", _scheduler),
+    ]
+    if workshop:
+        parts.append(("workshop", lambda: _workshop(Path())))
+    return [finding for name, part in parts for finding in _guarded(name, part)]
+
+
+def _guarded(name: str, part: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """The findings of one part; if it breaks, those so far and one that says so."""
+    found: list[Finding] = []
+    try:
+        found.extend(part())
+    except Exception as error:  # whatever is odd here is what the user wants to read about
+        reason = str(error) or type(error).__name__
+        advice = "Read the reason; the rest of this report still holds."
+        found.append(Finding(name, f"could not be examined ({reason})", "warn", advice))
+    return found
+
+
+def _hardware() -> Iterator[Finding]:
+    """Python, usable CPUs, memory limit, open-file limit."""
+    yield Finding("Python", f"{platform.python_version()} ({sys.executable})")
+    yield _cpus(machine.usable_cpus(), os.cpu_count() or 1)
+    yield _memory(machine.memory_limit())
+    yield _open_files()
+
+
+def _cpus(usable: int, present: int) -> Finding:
+    asked = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    more = asked.isdigit() and int(asked) > usable
+    srun = 'srun does not inherit the number: start with srun --cpus-per-task="$SLURM_CPUS_PER_TASK".'
+    return judged(
+        "CPUs",
+        f"{usable} usable of {present}" + f", {asked} asked for" * more,
+        (more, "warn", srun),
+        (usable == 1, "warn", "Ask for more (--cpus-per-task): loading needs a few workers."),
+        (usable < present, "ok", f"Start at most {usable} workers, whatever os.cpu_count() says."),
+    )
+
+
+def _memory(limit: machine.MemoryLimit) -> Finding:
+    little, counted = limit.limit_bytes < NEEDED_MEMORY_BYTES, limit.source != "physical memory"
+    return judged(
+        "memory",
+        f"{bytes_text(limit.limit_bytes)} ({limit.source})",
+        (little, "warn", "Ask for at least 4 GB (--mem); PyTorch alone takes one."),
+        (counted, "ok", "Your job's limit; what you put into /dev/shm counts against it."),
+    )
+
+
+def _open_files() -> Finding:
+    import resource  # Unix only
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = soft == resource.RLIM_INFINITY
+    possible = NEEDED_OPEN_FILES if hard == resource.RLIM_INFINITY else min(NEEDED_OPEN_FILES, hard)
+    few = not unlimited and soft < NEEDED_OPEN_FILES
+    raised = f'Run `ulimit -n {possible}` first: workers may fail with "received 0 items of ancdata".'
+    fixed = "Use few workers and few shards at once; only an administrator can raise this."
+    value = "unlimited" if unlimited else f"{soft:,}"
+    return judged("open files", value, (few and possible > soft, "warn", raised), (few, "warn", fixed))
+
+
+def _scheduler() -> Iterator[Finding]:
+    """One finding: the job we are in, the login node we are on, or that there is no SLURM."""
+    here = machine.node()
+    if os.environ.get("SLURM_JOB_ID"):
+        nodes = os.environ.get("SLURM_JOB_NUM_NODES") or os.environ.get("SLURM_NNODES") or "1"
+        value = f"inside job {here.job} ({nodes} node{'s' if nodes != '1' else ''})"
+        outside = "This shell is not on its nodes: start programs with srun, or a shell with srun --pty bash."
+        yield judged("SLURM", value, (here.kind == "login", "warn", outside))
+    elif here.job:
+        yield Finding("SLURM", f"not here; {here.why}", advice="Job scripts of the course are for SLURM.")
+    elif sbatch := shutil.which("sbatch"):
+        yield Finding(
+            "SLURM",
+            f"{sbatch}, not inside a job: is this a login node?",
+            "warn",
+            "There only look and submit: pack, measure and train inside a job (salloc or sbatch). "
+            "On a machine of your own go on.",
+        )
+    else:
+        yield Finding("SLURM", "not here", advice="Nothing to do: job scripts need it, the course does not.")
+
+
+def _storage(folders: Sequence[Path]) -> Iterator[Finding]:
+    """Folders with quota and striping, the environment, temporary and memory-backed storage, HDF5 locking."""
+    for folder in folders:
+        yield _folder(folder)
+        yield from _quota(folder)
+        yield from _striping(folder)
+    yield _environment()
+    yield _temporary()
+    yield _shared_memory(nodelocal.SHARED_MEMORY)
+    yield from _node_local()
+    yield _hdf5_locking(folders)
+    yield _mounting()
+
+
+def _summary(found: machine.FileSystem) -> str:
+    """A file system in a few words."""
+    inodes = "" if found.inodes_free is None else f" and {found.inodes_free:,} files"
+    place = "shared" if found.shared else "local"
+    large = found.block_bytes > USUAL_BLOCK_BYTES
+    blocks = f", in blocks of {bytes_text(found.block_bytes)}" if large else ""
+    return f"{found.kind} ({place}), {bytes_text(found.free_bytes)}{inodes} free{blocks}"
+
+
+def _folder(folder: Path) -> Finding:
+    name = f"folder {folder}"
+    try:
+        found = machine.filesystem(folder)
+    except SmallfilesError as error:
+        return Finding(name, error.got, "fail", f"{error.next_step}.")
+    there, writable = folder.exists(), _is_writable(folder)
+    a_file = there and not folder.is_dir()
+    few = found.inodes_free is not None and found.inodes_free < NEEDED_INODES
+    told = "a file on " * a_file + "not there yet; " * (not there) + _summary(found)
+    return judged(
+        name,
+        told + ", not writable" * (not a_file and not writable),
+        (a_file, "warn", "Give the folder that it is in."),
+        (not writable, "warn", "Give your results another folder than this one."),
+        (found.free_bytes < NEEDED_BYTES, "warn", "Make room: less than 10 GB is free."),
+        (few, "warn", "Few files more fit, whatever bytes are free: pack them."),
+        (
+            found.shared,
+            "ok",
+            "Each open asks a server that all users share: pack small files into few large ones.",
+        ),
+    )
+
+
+def _quota(folder: Path) -> Iterator[Finding]:
+    """What one may still store there, where a tool tells."""
+    found = machine.quota(folder)
+    if found is None:
+        return
+    told = [f"{bytes_text(found.used_bytes)} of {bytes_text(found.limit_bytes)}"] if found.limit_bytes else []
+    told += [f"{found.used_files:,} of {found.limit_files:,} files"] if found.limit_files else []
+    value = f"{' and '.join(told)} used ({found.holder}, {found.tool})"
+    advice = "Nearly full: delete or move something, or pack small files; a full quota stops a job half way."
+    yield judged(f"quota {folder}", value, (found.share >= NEARLY_FULL, "warn", advice))
+
+
+def _striping(folder: Path) -> Iterator[Finding]:
+    """Over how many servers a large file there will go, on Lustre."""
+    found = machine.striping(folder)
+    if found is None:
+        return
+    count = "all storage targets" if found.count < 0 else f"{found.count} of the storage targets"
+    grown = ", once a file has grown" if found.components > 1 else ""
+    value = f"{count}, {bytes_text(found.size_bytes)} each{grown}"
+    advice = "Right for small files; for packed ones of many GB: lfs setstripe -c 8 DIR, before packing."
+    yield judged(f"striping {folder}", value, (found.count == 1, "ok", advice))
+
+
+def _environment() -> Finding:
+    found = machine.filesystem(Path(sys.prefix))
+    advice = "Importing opens thousands of files there: expect slow starts."
+    return judged("environment", f"{sys.prefix} on {found.kind}", (found.shared, "warn", advice))
+
+
+def _temporary() -> Finding:
+    try:
+        folder = Path(tempfile.gettempdir())
+    except FileNotFoundError:
+        advice = "Set TMPDIR to a folder that you may write to."
+        return Finding("temporary files", "no usable folder", "fail", advice)
+    found = machine.filesystem(folder)
+    little = found.free_bytes < NEEDED_SHARED_MEMORY_BYTES
+    return judged(
+        "temporary files",
+        f"{folder}: {_summary(found)}",
+        (found.shared, "warn", "Set TMPDIR to node-local storage; this one is over the network."),
+        (little, "warn", "Set TMPDIR to a folder with more space."),
+    )
+
+
+def _shared_memory(folder: Path) -> Finding:
+    if not folder.is_dir():
+        return Finding(str(folder), "not there", "warn", "Loading with workers needs it: use num_workers=0.")
+    found, writable = machine.filesystem(folder), _is_writable(folder)
+    small = "Workers may die of a bus error: free it, or start the container with --shm-size=8g."
+    return judged(
+        str(folder),
+        f"{bytes_text(found.total_bytes)}, {bytes_text(found.free_bytes)} free"
+        + ", not writable" * (not writable),
+        (not writable, "fail", "Ask your administrator for access."),
+        (found.free_bytes < NEEDED_SHARED_MEMORY_BYTES, "warn", small),
+        (True, "ok", "It is memory: what lies there counts against your job's limit."),
+    )
+
+
+def _node_local() -> Iterator[Finding]:
+    for variable in nodelocal.VARIABLES:
+        folder = os.environ.get(variable)
+        if not folder:
+            continue
+        there = Path(folder).is_dir()
+        told = f": {_summary(machine.filesystem(Path(folder)))}" if there else " is not there"
+        advice = f"Create it (mkdir -p), or unset {variable}."
+        yield judged(f"${variable}", folder + told, (not there, "warn", advice))
+
+
+def _hdf5_locking(folders: Sequence[Path]) -> Finding:
+    setting = os.environ.get("HDF5_USE_FILE_LOCKING")
+    fails = any(map(_is_shared, folders)) and (setting or "").upper() not in LOCKING_OFF
+    advice = "Run `export HDF5_USE_FILE_LOCKING=FALSE` before Python: locks often fail on shared storage."
+    return judged("HDF5_USE_FILE_LOCKING", setting or "not set", (fails, "warn", advice))
+
+
+def _mounting() -> Finding:
+    reason = slowfs.why_not()
+    advice = "Nothing to do: slow folders are imitated in the notebook instead."
+    return judged("FUSE", reason or "folders can be mounted without root", (reason, "ok", advice))
+
+
+def _is_shared(folder: Path) -> bool:
+    try:
+        return machine.is_parallel_filesystem(folder)
+    except SmallfilesError:
+        return False
+
+
+def _is_writable(folder: Path) -> bool:
+    """Whether one may create files in `folder`, or in the nearest parent that exists."""
+    real = Path(os.path.realpath(folder))
+    for candidate in (real, *real.parents):
+        if os.access(candidate, os.F_OK):
+            return os.access(candidate, os.W_OK | os.X_OK)
+    return False
+
+
+def _software() -> Iterator[Finding]:
+    """Core packages, PyTorch, the JPEG decoder, optional packages."""
+    missing = [name for name in CORE_MODULES if not _is_installed(name)]
+    value = f"missing: {', '.join(missing)}" if missing else f"all {len(CORE_MODULES)} installed"
+    yield judged("packages", value, (missing, "fail", f"Run: {INSTALL} '.'"))
+    yield _torch()
+    yield _simplejpeg()
+    for name, (extra, purpose) in OPTIONAL_MODULES.items():
+        there = _is_installed(name)
+        advice = f"For {purpose} run: {INSTALL} '.[{extra}]'"
+        yield judged(f"optional {name}", "installed" if there else "not installed", (not there, "ok", advice))
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):  # ValueError: a broken half of a package is loaded
+        return False
+
+
+def _import(name: str) -> Any:
+    """The module, or the exception that importing it raised."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module(name)
+    except Exception as error:  # a broken binary raises OSError, RuntimeError, anything
+        return error
+
+
+def _torch() -> Finding:
+    started = monotonic()
+    torch = _import("torch")
+    took_s = monotonic() - started
+    if isinstance(torch, Exception):
+        advice = f"Run: {INSTALL} '.'  (or make setup SYSTEM_SITE=1 for the PyTorch of your site)"
+        return Finding("PyTorch", f"cannot be imported ({torch})", "fail", advice)
+    advice = "Its thousands of small files lie on slow storage; put the environment on a faster one."
+    value = f"{torch.__version__}, imported in {took_s:.1f} s, {_gpus(torch)}"
+    return judged("PyTorch", value, (took_s > SLOW_IMPORT_S, "warn", advice))
+
+
+def _gpus(torch: Any) -> str:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+            return f"{count} x {torch.cuda.get_device_name(0)}" if count else "no GPU here"
+    except Exception as error:  # a driver that does not fit
+        return f"GPU not usable ({error})"
+
+
+def _simplejpeg() -> Finding:
+    module = _import("simplejpeg")
+    if isinstance(module, Exception):
+        return Finding("JPEG decoder", f"cannot be imported ({module})", "fail", f"Run: {INSTALL} '.'")
+    return Finding("JPEG decoder", f"simplejpeg {getattr(module, '__version__', '')}".strip())
+
+
+def _workshop(folder: Path) -> Iterator[Finding]:
+    """What each participant needs who works in a folder, and which notebook shows less without it.
+
+    What a notebook lacks does not break it. But thirty people who see less than the teacher lose an hour.
+    """
+    place, shm = machine.filesystem(folder), nodelocal.node_local(nodelocal.SHARED_MEMORY)
+    yield _enough(
+        "CPUs", machine.usable_cpus(), CPUS, "Ask for more CPUs per job, or 08 and 10 show no gain."
+    )
+    memory = machine.memory_limit_bytes()
+    yield _enough("memory", memory, MEMORY_BYTES, "Ask for more memory per job, or kernels will be killed.")
+    advice = "Set COURSE_CACHE to a folder with more room."
+    yield _enough("disk", place.free_bytes, DISK_BYTES, advice)
+    if place.inodes_free is not None:
+        yield _enough("files", place.inodes_free, FILES, advice)
+    yield _enough("/dev/shm", shm.free_bytes, SHM_BYTES, "07 stages to disk, and 08 has small rings only.")
+    why_not = slowfs.why_not()
+    advice = (
+        "01, 04, 06, 07 and 10 cannot imitate slow storage; show the teacher's figures." if why_not else ""
+    )
+    yield Finding("workshop: slowfs", why_not or "can be mounted", "warn" if why_not else "ok", advice)
+    for tool, notebook in _TOOLS.items():
+        missing = shutil.which(tool) is None
+        advice = f"Notebook {notebook} shows less without it." if missing else ""
+        value = "is not installed" if missing else "installed"
+        yield Finding(f"workshop: {tool}", value, "ok", advice)
+
+
+def _enough(what: str, found: int, wanted: int, advice: str) -> Finding:
+    """A number against what a participant needs."""
+    shown, least = (bytes_text(n) if wanted >= SHM_BYTES else f"{n:,}" for n in (found, wanted))
+    short = found < wanted
+    value = f"{shown}, {'less than' if short else 'at least'} the {least} that a participant needs"
+    return Finding(f"workshop: {what}", value, "warn" if short else "ok", advice if short else "")
