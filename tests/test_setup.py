@@ -1,6 +1,7 @@
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,24 +14,13 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from smallfiles import formats
+from smallfiles.cli import build_parser, parse
+
 CONDA_NAMES = {"torch": "pytorch", "matplotlib": "matplotlib-base", "xxhash": "python-xxhash"}
 HEAVY = {"torch", "torchvision", "numpy", "pyarrow", "h5py", "scipy", "matplotlib", "PIL", "IPython"}
-SHELL_TOOLS = (
-    "sh",
-    "dirname",
-    "cat",
-    "cksum",
-    "grep",
-    "ls",
-    "rm",
-    "sed",
-    "make",
-    "printf",
-    "mkdir",
-    "cp",
-    "find",
-    "head",
-)
+SHELL_TOOLS = ("sh", "dirname", "cat", "cksum", "grep", "ls", "rm", "sed", "make", "printf", "mkdir", "cp")
+SHELL_TOOLS += ("find", "head")
 
 
 @pytest.fixture(scope="session")
@@ -136,13 +126,8 @@ def checkout(tmp_path, repository, need_tool) -> Path:
     need_tool("make", "make")
     folder = tmp_path / "my checkout"
     (folder / "tools").mkdir(parents=True)
-    for name in (
-        "Makefile",
-        "pyproject.toml",
-        "requirements.lock",
-        "tools/setup.sh",
-        "tools/site_constraints.py",
-    ):
+    needed = ("Makefile", "pyproject.toml", "requirements.lock", "tools/setup.sh")
+    for name in (*needed, "tools/site_constraints.py"):
         shutil.copy(repository / name, folder / name)
     return folder
 
@@ -194,6 +179,18 @@ def recording_python(path: Path, log: Path, *, uv_works: bool = True) -> Path:
     )
 
 
+@pytest.fixture
+def log(tmp_path) -> Path:
+    """What the recording Python writes."""
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def chosen(tmp_path, log) -> str:
+    """The recording Python, as a word for make."""
+    return f"PYTHON={recording_python(tmp_path / 'python', log)}"
+
+
 def sentence(done: subprocess.CompletedProcess) -> str:
     """The one line that set-up said (make adds its own that the target failed)."""
     lines = [line for line in done.stderr.splitlines() if not line.startswith("make:")]
@@ -203,22 +200,18 @@ def sentence(done: subprocess.CompletedProcess) -> str:
     return lines[0]
 
 
-def test_an_old_python_is_refused_in_one_sentence(checkout, tmp_path):
-    done = make(checkout, "setup", f"PYTHON={old_python(tmp_path / 'python3.9')}")
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (old_python, "is Python 3.9, and 3.11 or newer is needed"),
+        (bare_python, "apt install python3-venv"),
+        (lambda path: path, "cannot be run"),
+    ],
+)
+def test_a_python_that_will_not_do_is_refused_in_one_sentence(checkout, tmp_path, made, told):
+    done = make(checkout, "setup", f"PYTHON={made(tmp_path / 'python3')}")
     assert done.returncode != 0
-    assert "is Python 3.9, and 3.11 or newer is needed" in sentence(done)
-
-
-def test_a_python_without_venv_is_refused_in_one_sentence(checkout, tmp_path):
-    done = make(checkout, "setup", f"PYTHON={bare_python(tmp_path / 'python3')}")
-    assert done.returncode != 0
-    assert "apt install python3-venv" in sentence(done)
-
-
-def test_a_python_that_is_not_there_is_refused_in_one_sentence(checkout, tmp_path):
-    done = make(checkout, "setup", f"PYTHON={tmp_path / 'none'}")
-    assert done.returncode != 0
-    assert "cannot be run" in sentence(done)
+    assert told in sentence(done)
 
 
 @pytest.fixture
@@ -231,18 +224,17 @@ def tools_only(tmp_path, need_tool) -> Path:
     return folder
 
 
-def test_no_python_at_all_is_told_in_one_sentence(checkout, tools_only):
-    assert "no Python was found" in sentence(make(checkout, "setup", path=str(tools_only)))
-
-
-def test_only_an_old_python_on_the_path_is_told_in_one_sentence(checkout, tools_only):
-    old_python(tools_only / "python3")
-    assert "only Python 3.9 was found" in sentence(make(checkout, "setup", path=str(tools_only)))
-
-
-def test_only_a_python_without_venv_on_the_path_is_told_in_one_sentence(checkout, tools_only):
-    bare_python(tools_only / "python3")
-    assert "python3 has no venv module" in sentence(make(checkout, "setup", path=str(tools_only)))
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (lambda path: path, "no Python was found"),
+        (old_python, "only Python 3.9 was found"),
+        (bare_python, "python3 has no venv module"),
+    ],
+)
+def test_no_suitable_python_on_the_path_is_told_in_one_sentence(checkout, tools_only, made, told):
+    made(tools_only / "python3")
+    assert told in sentence(make(checkout, "setup", path=str(tools_only)))
 
 
 def test_the_first_suitable_python_is_found_behind_an_old_and_a_bare_one(checkout, tools_only, tmp_path):
@@ -254,19 +246,15 @@ def test_the_first_suitable_python_is_found_behind_an_old_and_a_bare_one(checkou
     assert "(python3.12)" in done.stderr
 
 
-def test_a_folder_that_is_no_environment_is_left_alone(checkout, tmp_path):
+def test_a_folder_that_is_no_environment_is_left_alone(checkout, chosen):
     (checkout / "data").mkdir()
     (checkout / "data" / "precious.jpg").write_bytes(b"x")
-    done = make(
-        checkout, "setup", "VENV=data", f"PYTHON={recording_python(tmp_path / 'python', tmp_path / 'log')}"
-    )
+    done = make(checkout, "setup", "VENV=data", chosen)
     assert "is no virtual environment" in sentence(done)
     assert (checkout / "data" / "precious.jpg").read_bytes() == b"x"
 
 
-def test_setup_installs_pinned_wheels_once_and_again_when_the_lock_changes(checkout, tmp_path):
-    log = tmp_path / "log"
-    chosen = f"PYTHON={recording_python(tmp_path / 'python', log)}"
+def test_setup_installs_pinned_wheels_once_and_again_when_the_lock_changes(checkout, log, chosen):
     assert make(checkout, "setup", chosen).returncode == 0
     first = log.read_text().splitlines()
     assert first[0] == "venv"
@@ -284,9 +272,7 @@ def test_setup_installs_pinned_wheels_once_and_again_when_the_lock_changes(check
     assert log.read_text().splitlines() == first + first[1:]  # the environment itself stays
 
 
-def test_the_developers_set_holds_the_users_one(checkout, tmp_path):
-    log = tmp_path / "log"
-    chosen = f"PYTHON={recording_python(tmp_path / 'python', log)}"
+def test_the_developers_set_holds_the_users_one(checkout, log, chosen):
     make(checkout, "setup-dev", chosen)
     size = log.stat().st_size
     assert "--extra formats --extra s3 --extra dev --extra browser" in log.read_text()
@@ -294,8 +280,7 @@ def test_the_developers_set_holds_the_users_one(checkout, tmp_path):
     assert log.stat().st_size == size
 
 
-def test_pip_takes_over_where_uv_cannot(checkout, tmp_path):
-    log = tmp_path / "log"
+def test_pip_takes_over_where_uv_cannot(checkout, tmp_path, log):
     done = make(checkout, "setup", f"PYTHON={recording_python(tmp_path / 'python', log, uv_works=False)}")
     assert done.returncode == 0
     last = log.read_text().splitlines()[-1]
@@ -303,9 +288,7 @@ def test_pip_takes_over_where_uv_cannot(checkout, tmp_path):
     assert "--only-binary :all: -c requirements.lock -e .[formats,s3]" in last
 
 
-def test_a_sites_own_torch_is_kept_and_the_choice_is_remembered(checkout, tmp_path):
-    log = tmp_path / "log"
-    chosen = f"PYTHON={recording_python(tmp_path / 'python', log)}"
+def test_a_sites_own_torch_is_kept_and_the_choice_is_remembered(checkout, log, chosen):
     assert make(checkout, "setup", chosen, "SYSTEM_SITE=1").returncode == 0
     assert "-c .venv/site-constraints.txt" in log.read_text().splitlines()[-1]
     assert "-m uv" not in log.read_text()
@@ -325,28 +308,23 @@ def test_a_site_set_up_that_failed_is_not_remembered(checkout, tmp_path):
 
 
 @pytest.mark.parametrize("configuration", ["", "include-system-site-packages = false\n"])
-def test_a_set_up_that_was_killed_starts_over(checkout, tmp_path, configuration):
-    log = tmp_path / "log"
-    chosen = recording_python(tmp_path / "python", log)
+def test_a_set_up_that_was_killed_starts_over(checkout, log, chosen, configuration):
     (checkout / ".venv" / "bin").mkdir(parents=True)
     if configuration:
         (checkout / ".venv" / "pyvenv.cfg").write_text(configuration)
-    assert make(checkout, "setup", f"PYTHON={chosen}").returncode == 0
+    assert make(checkout, "setup", chosen).returncode == 0
     assert log.read_text().startswith("venv\n")
 
 
-def test_two_set_ups_at_once_install_once(checkout, tmp_path, need_tool):
+def test_two_set_ups_at_once_install_once(checkout, log, chosen, need_tool):
     need_tool("flock", "util-linux")
-    log = tmp_path / "log"
-    chosen = f"PYTHON={recording_python(tmp_path / 'python', log)}"
     with ThreadPoolExecutor(4) as pool:
         done = list(pool.map(lambda _: make(checkout, "setup", chosen), range(4)))
     assert [one.returncode for one in done] == [0] * 4
     assert log.read_text().splitlines().count("venv") == 1
 
 
-def test_uv_trusts_the_certificates_of_the_system_as_pip_does(checkout, tmp_path):
-    log = tmp_path / "log"
+def test_uv_trusts_the_certificates_of_the_system_as_pip_does(checkout, tmp_path, log):
     chosen = recording_python(tmp_path / "python", log)
     chosen.write_text(
         chosen.read_text().replace('*"-m uv"*) echo "$*"', '*"-m uv"*) echo "$UV_SYSTEM_CERTS"')
@@ -355,9 +333,8 @@ def test_uv_trusts_the_certificates_of_the_system_as_pip_does(checkout, tmp_path
     assert log.read_text().splitlines()[-2:] == ["1", "1"]
 
 
-def test_the_lab_starts_at_notebook_00_with_the_exercises_in_reach(checkout, tmp_path):
-    log = tmp_path / "log"
-    done = make(checkout, "lab", f"PYTHON={recording_python(tmp_path / 'python', log)}")
+def test_the_lab_starts_at_notebook_00_with_the_exercises_in_reach(checkout, log, chosen):
+    done = make(checkout, "lab", chosen)
     assert done.returncode == 0
     options = log.read_text().splitlines()[-1]
     assert f"--ServerApp.root_dir={checkout} " in options
@@ -409,9 +386,6 @@ def test_what_the_environment_itself_holds_is_not_the_sites(site_constraints):
 
 
 def test_the_readme_is_short_and_names_every_command_and_format(repository):
-    from smallfiles import formats
-    from smallfiles.cli import build_parser
-
     text = (repository / "README.md").read_text()
     assert len(text.splitlines()) <= 150
     (verbs,) = [
@@ -424,11 +398,11 @@ def test_the_readme_is_short_and_names_every_command_and_format(repository):
 
 
 def test_the_readme_asks_only_for_commands_that_exist(repository):
-    from smallfiles.cli import build_parser
-
     text = (repository / "README.md").read_text()
-    for line in re.findall(r"^smallfiles (.*?)(?:#.*)?$", text, re.MULTILINE):
-        build_parser().parse_args(line.split())
+    commands = re.findall(r"^\s*smallfiles (.+)$", text, re.MULTILINE)
+    assert commands
+    for command in commands:
+        parse(shlex.split(command, comments=True))
     targets = set(re.findall(r"^([a-z-]+):", (repository / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)) <= targets
 

@@ -2,8 +2,7 @@
 
 import math
 
-import pytest
-from telling import assert_told
+from telling import assert_told, judged
 
 from exercises.checks import ex00_start_here as ex00
 
@@ -20,22 +19,12 @@ WRONG_ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG_ANSWERS)
-def test_a_wrong_answer_gets_its_diagnosis(name):
-    answer, diagnosis = WRONG_ANSWERS[name]
-    assert_told(ex00.copies_that_fit(answer), diagnosis)
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        lambda free, files, folders: free // (files + folders),
-        lambda free, files, folders: math.floor(free / (files + folders)),
-        lambda free, files, folders: divmod(free, files + folders)[0],
-    ],
-)
-def test_every_right_way_passes(answer):
-    assert ex00.copies_that_fit(answer)
+RIGHT_ANSWERS = [
+    lambda free, files, folders: free // (files + folders),
+    lambda free, files, folders: math.floor(free / (files + folders)),
+    lambda free, files, folders: divmod(free, files + folders)[0],
+]
+TestCopiesThatFit = judged(ex00.copies_that_fit, WRONG_ANSWERS, RIGHT_ANSWERS)
 
 
 def test_the_check_that_the_notebook_shows_tells_its_mistakes_apart():

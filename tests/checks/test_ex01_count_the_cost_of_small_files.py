@@ -3,10 +3,9 @@
 import math
 from pathlib import PurePosixPath
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from telling import assert_told
+from telling import judged
 
 from exercises.checks import ex01_count_the_cost_of_small_files as ex01
 
@@ -62,18 +61,6 @@ WRONG_HOURS = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG_INODES)
-def test_a_wrong_count_of_inodes_gets_its_diagnosis(name):
-    answer, diagnosis = WRONG_INODES[name]
-    assert_told(ex01.inodes_needed(answer), diagnosis)
-
-
-@pytest.mark.parametrize("name", WRONG_HOURS)
-def test_wrong_hours_get_their_diagnosis(name):
-    answer, diagnosis = WRONG_HOURS[name]
-    assert_told(ex01.hours_to_open(answer), diagnosis)
-
-
 def walking(paths):
     folders = {""}
     for path in paths:
@@ -82,18 +69,14 @@ def walking(paths):
     return len(paths) + len(folders)
 
 
-@pytest.mark.parametrize("answer", [walking, lambda p: len(p) + len(parents(p) | {"."})])
-def test_every_right_count_passes(answer):
-    assert ex01.inodes_needed(answer)
+TestInodes = judged(ex01.inodes_needed, WRONG_INODES, [walking, lambda p: len(p) + len(parents(p) | {"."})])
 
 
 def waves(files, wait_s, in_flight, rate, jobs):
     return max(math.ceil(files / in_flight) * wait_s, files * jobs / rate) / 3600
 
 
-@pytest.mark.parametrize("answer", [hours, waves])
-def test_every_right_way_to_the_hours_passes(answer):
-    assert ex01.hours_to_open(answer), str(ex01.hours_to_open(answer))
+TestHours = judged(ex01.hours_to_open, WRONG_HOURS, [hours, waves])
 
 
 @given(st.sets(st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map("/".join)))

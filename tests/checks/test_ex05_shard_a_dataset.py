@@ -4,10 +4,9 @@ import itertools
 import random
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from telling import assert_told
+from telling import judged
 
 from exercises.checks import ex05_shard_a_dataset as ex05
 from exercises.checks.ex05_shard_a_dataset import Case
@@ -76,12 +75,6 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_way_to_deal_gets_its_diagnosis(name):
-    answer, diagnosis = WRONG[name]
-    assert_told(ex05.my_shards(answer), diagnosis)
-
-
 def by_global_worker(shards, rank, ranks, worker, workers):
     return shards[worker * ranks + rank :: ranks * workers]
 
@@ -94,10 +87,7 @@ def by_even_slices(shards, rank, ranks, worker, workers):
 RIGHT = [right, by_global_worker, by_even_slices, lambda *given: right(sorted(set(given[0])), *given[1:])]
 
 
-@pytest.mark.parametrize("answer", RIGHT)
-def test_every_right_way_to_deal_passes(answer):
-    verdict = ex05.my_shards(answer)
-    assert verdict, verdict
+TestMyShards = judged(ex05.my_shards, WRONG, RIGHT)
 
 
 # The second task
@@ -153,12 +143,6 @@ WRONG_IN_EPOCH = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG_IN_EPOCH)
-def test_a_wrong_way_to_shuffle_gets_its_diagnosis(name):
-    answer, diagnosis = WRONG_IN_EPOCH[name]
-    assert_told(ex05.my_shards_in_epoch(answer), diagnosis)
-
-
 def by_numpy(shards, rank, ranks, worker, workers, seed, epoch):
     order = np.random.default_rng([seed, epoch]).permutation(len(shards))
     return [shards[number] for number in order[rank::ranks][worker::workers]]
@@ -168,10 +152,8 @@ def by_sum_of_seed_and_epoch(shards, rank, ranks, worker, workers, seed, epoch):
     return by_even_slices(shuffled(shards, seed + epoch), rank, ranks, worker, workers)
 
 
-@pytest.mark.parametrize("answer", [right_in_epoch, by_numpy, by_sum_of_seed_and_epoch])
-def test_every_right_way_to_shuffle_passes(answer):
-    verdict = ex05.my_shards_in_epoch(answer)
-    assert verdict, verdict
+RIGHT_IN_EPOCH = [right_in_epoch, by_numpy, by_sum_of_seed_and_epoch]
+TestMyShardsInEpoch = judged(ex05.my_shards_in_epoch, WRONG_IN_EPOCH, RIGHT_IN_EPOCH)
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 40), st.randoms(use_true_random=False))

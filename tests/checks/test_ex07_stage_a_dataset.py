@@ -124,17 +124,6 @@ def swallowed(src, folder):
         return folder / src.name
 
 
-def in_place(part, target):
-    """Over the old copy, without a new file."""
-    data = part.read_bytes()
-    times = part.stat()
-    with target.open("r+b" if target.exists() else "wb") as file:
-        file.write(data)
-        file.truncate()
-    os.utime(target, ns=(times.st_atime_ns, times.st_mtime_ns))
-    part.unlink()
-
-
 @contextlib.contextmanager
 def lock_file(folder, name):
     """A file stands for the lock; kill -9 leaves it."""
@@ -223,7 +212,6 @@ WRONG = {
     "without time": (broken(copy=shutil.copyfile), "again"),
     "deletes all first": (fresh, "deletes"),
     "exists": (broken(same=exists), "old"),
-    "over the old": (broken(publish=in_place), "overwritten"),
     "straight": (through_the_link, "overwritten"),
     "stat": (follow_links, "followed"),
     "folder link": (broken(make=only_mkdir), "folder followed"),
@@ -287,28 +275,6 @@ def by_command(src, part):
         raise OSError(done.stderr.decode())
 
 
-def nameless(src, folder):
-    """A file without a name until it is complete: whatever ends the process, nothing stays."""
-    make(folder)
-    target = folder / src.name
-    with locked(folder, src.name):
-        if same(src, target):
-            return target
-        handle = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
-        with open(handle, "wb") as file, src.open("rb") as source:
-            shutil.copyfileobj(source, file)
-            file.flush()
-            times = src.stat()
-            os.utime(handle, ns=(times.st_atime_ns, times.st_mtime_ns))
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(folder / f".{src.name}.new")
-            here = os.open(folder, os.O_RDONLY)  # with a folder Python asks for the link to be followed
-            os.link(f"/proc/self/fd/{handle}", folder / f".{src.name}.new", src_dir_fd=here)
-            os.close(here)
-        os.replace(folder / f".{src.name}.new", target)
-    return target
-
-
 def marked(src, folder):
     """A marker, written last, says what was copied."""
     make(folder)
@@ -351,7 +317,6 @@ RIGHT = {
     "open": broken(copy=by_open),
     "os": broken(copy=by_os),
     "command": broken(copy=by_command),
-    "nameless": nameless,
     "marked": marked,
     "own names": by_name_of_its_own,
 }

