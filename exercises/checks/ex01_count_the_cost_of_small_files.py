@@ -59,6 +59,7 @@ INODE_MISTAKES: tuple[Mistake, ...] = (
     (len, "these are the files alone; each folder takes an inode as well"),
     (lambda p: len(p) + len(folders(p)), _TOP),
     (lambda p: len(p) + len({path.rpartition("/")[0] for path in p} - {""}) + 1, _NEXT),
+    (lambda p: len(p) + len({path.rpartition("/")[0] for path in p}), f"{_NEXT}; and {_TOP}"),
     (lambda p: len(p) + sum(path.count("/") for path in p) + 1, _ONCE),
     (lambda p: len(p) + len({name for path in p for name in path.split("/")[:-1]}) + 1, _NAMES),
 )
@@ -71,7 +72,9 @@ def inodes_needed(attempt: Attempt) -> None:
         got, right = attempt(paths), inodes(paths)
         because = "inodes are counted, so return their number as an int; len() gives one"
         attempt.require(type(got) is int, got, f"{right}, a whole number (int)", because)
-        because = "" if got == right else _why(attempt, INODE_MISTAKES, [(p,) for p in TREES], (paths,), got)
+        because = _TOP
+        if paths and got != right:
+            because = _why(attempt, INODE_MISTAKES, [(p,) for p in TREES], (paths,), got)
         attempt.expect(right, got, because=because)
 
 

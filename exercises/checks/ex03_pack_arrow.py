@@ -76,10 +76,7 @@ TEXT_FAULTS: tuple[Fault, ...] = (
     (lambda wanted, got: _bare(got) == _bare(wanted), QUOTING),
     (lambda wanted, got: any("|" in t for t in wanted) and len(got) == len(wanted), DELIMITER),
     (lambda wanted, got: len(got) == len(wanted) - 1, f"one caption is lost: {BAD_ROW}, do not drop it"),
-    (
-        lambda wanted, got: True,
-        "each image has its own captions, all of them and once, as in the table",
-    ),
+    (lambda wanted, got: True, "each image has its own captions, all of them and once, as in the table"),
 )
 MIXED_UP = "these are the captions of another image: the rows of images and captions went out of step"
 
@@ -344,10 +341,7 @@ def _names(attempt: Attempt, names: list[Any], expected: list[str]) -> None:
     missing = [name for name in expected if name not in present]
     table = (
         (bool(strange), "the key is the bare file name of an image, path.name, of *.jpg"),
-        (
-            bool(missing) and names == expected[: len(names)],
-            "the last batch is not full; write it, too",
-        ),
+        (bool(missing) and names == expected[: len(names)], "the last batch is not full; write it, too"),
         (bool(missing), "images are lost, with the bad row perhaps; or it is one split only (ask for all)"),
         (len(names) > len(expected), "rows were written more than once; is an image found in two folders?"),
         (True, "sort by the text of the name; a folder lists its files in an order of its own"),

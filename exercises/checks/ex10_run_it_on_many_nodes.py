@@ -382,7 +382,8 @@ def job(attempt: Attempt) -> None:
     _examine(attempt, path)
     found = _run(attempt, path, "finish", "run on two nodes")
     attempt.require(not found.requeued, "queued again", "done", DOES["always"])
-    attempt.require(found.code == 0, f"exit code {found.code}", "exit code 0", DOES["code"])
+    got = f"exit code {found.code}; in the log: {found.log.strip()[-120:] or 'nothing'}"
+    attempt.require(found.code == 0, got, "exit code 0", DOES["code"])
     _run(attempt, path, "finish", "sent with --nodes=3 --ntasks-per-node=1 --cpus-per-task=3", 3, 1, 3)
     _at_the_time_limit(attempt, path)
     found = _run(attempt, path, "fail", "where training fails with code 3")

@@ -238,7 +238,8 @@ title = f"Without a buffer {none:.0f} % of the pairs meet again in the next epoc
 figures.lines(met, title, **axes, y="pairs that had met before, %")
 
 # %% [markdown]
-# A shuffle at packing gives every batch its classes, and no buffer is needed for that. But it shuffles once, so the same
+# (In the second figure both packings lie on one line.) A shuffle at packing gives every batch its classes, and no buffer
+# is needed for that. But it shuffles once, so the same
 # neighbours leave a shard together in each epoch. Only a buffer separates them, and it takes memory: 4,096 images of
 # 100 kB are 0.4 GB per worker. A worker's buffer sees only the shards of that worker, and webdataset starts to give out
 # samples when 100 are in it, whatever its size ([#62](https://github.com/webdataset/webdataset/issues/62)).

@@ -286,11 +286,12 @@ rows, last, memory = {}, {}, {}
 with open_slow(packed.parent, storage) as slow, ProcessPoolExecutor(4, mp_context=fork) as pool:
     file = slow / packed.name if slow.how == "fuse" else packed
     for name, work in {"each": each_for_itself, "once": once_per_node}.items():
-        first = time.monotonic()
         ranks = [pool.submit(timed, work, file, rank) for rank in range(4)]
-        for rank, (began, ended, did) in enumerate(run.result() for run in ranks):
+        spans = [run.result() for run in ranks]
+        first = min(began for began, _, _ in spans)
+        for rank, (began, ended, did) in enumerate(spans):
             rows[f"{name}, rank {rank}"] = [(began - first, ended - first, did)]
-        last[name] = time.monotonic() - first
+        last[name] = max(ended for _, ended, _ in spans) - first
         memory[name] = sum(path.stat().st_size for path in here.glob("*train.arrow"))
         for path in here.glob("*train.arrow"):
             path.unlink()
@@ -443,10 +444,10 @@ def end(file, moment, number):
         time.sleep(0.002)
     os.kill(process.pid, number)
     process.join()
-    left = ", ".join(f"{bytes_text(one.bytes)} ({one.state})" for one in left_behind()) or "nothing"
+    left = ", ".join(f"{bytes_text(one.bytes)} ({one.state})" for one in left_behind())
     with staging.staged(packed, victims, config=config) as copy:
         found = "was used" if copy.reused else "was not used"
-    return f"left {left}, which {found} by the next"
+    return f"left {left}, which {found} by the next" if left else "left nothing"
 
 
 # %% [markdown]

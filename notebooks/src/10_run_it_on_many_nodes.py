@@ -82,13 +82,13 @@ print(nodes.table(launched))
 
 # %% [markdown]
 # The lower half is what `smallfiles.machine.ranks` answers, for all of them. It believes torchrun first, because inside
-# `srun` the variables of both are set, and torchrun's are the newer ones. Then it asks for a *step*, which is what `srun` starts, and counts the
-# tasks **of that step**.
+# `srun` the variables of both are set, and torchrun's are the newer ones. Then it asks for a *step*, which is what `srun`
+# starts, and counts the tasks **of that step**.
 #
 # Both the script and the salloc shell see `SLURM_NTASKS=4`, although each is one process. A program that believes this
 # reads a quarter of the data, or waits forever for three others. The script has no `SLURM_STEP_ID`. The salloc shell does
 # have one, since Slurm runs it as a special step, but that step has one task: so `SLURM_STEP_NUM_TASKS` is the number to
-# trust.
+# trust. (Where `salloc` leaves its shell on the login node, that shell is like the script: no step.)
 #
 # Where do ranks meet? Slurm names the nodes, and all ranks take the first name:
 

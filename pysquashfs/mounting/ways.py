@@ -129,4 +129,4 @@ def _kernel(image: Path) -> Way:
         return Way("kernel", line, False, "only root may", True)
     if shutil.which("mount") is None or not Path("/dev/loop-control").exists():
         return Way("kernel", line, False, "this machine has no loop devices, or no mount command", True)
-    return Way("kernel", line, True, "quick, but a damaged image is the kernel's problem then", True)
+    return Way("kernel", line, True, "quick, but a damaged file is the kernel's problem then", True)

@@ -4,7 +4,8 @@
 # ★★☆ · 20 minutes · after [notebook 02](../notebooks/02_describe_a_dataset.ipynb)
 #
 # The names of ImageNet's validation images say nothing of their class. The development kit does, in an order of its
-# own: its line 7 belongs to `ILSVRC2012_val_00000007.JPEG`. First you write the manifest, then a guard that catches the wrong order in manifests of others.
+# own: its line 7 belongs to `ILSVRC2012_val_00000007.JPEG`. First you write the manifest, then a guard that catches the
+# wrong order in manifests of others.
 
 # %% id="start"
 import sys

@@ -26,9 +26,9 @@ from smallfiles.pack import PackConfig, pack
 path = setup.scratch / "train.sqfs"
 path.unlink(missing_ok=True)
 packed = pack(setup.source(), path, PackConfig(verify="none"))
-with formats.open(path) as image:
-    spans = [image.span(index) for index in range(len(image))]
-    truth = [bytes(image.read(index)) for index in range(len(image))]
+with formats.open(path) as reader:
+    spans = [reader.span(index) for index in range(len(reader))]
+    truth = [bytes(reader.read(index)) for index in range(len(reader))]
 places = [(start, stop - start) for _, start, stop in spans]
 
 

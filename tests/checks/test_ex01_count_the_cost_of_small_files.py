@@ -22,6 +22,8 @@ WRONG_INODES = {
     "files only": (len, "files alone"),
     "no top folder": (lambda p: len(p) + len(parents(p) - {"."}), "which holds everything"),
     "nearest folder": (lambda p: len(p) + len(near(p) - {"."}) + 1, "those further up take an inode"),
+    "nearest folder, no top": (lambda p: len(p) + len(near(p)), "as well; and the top folder"),
+    "no top for nothing": (lambda p: len(p) + len(parents(p)), "also in an empty data set"),
     "once a file": (lambda p: len(p) + sum(x.count("/") for x in p) + 1, "once for each file in them; a set"),
     "by name": (
         lambda p: len(p) + len({n for x in p for n in x.split("/")[:-1]}) + 1,

@@ -42,12 +42,13 @@ def test_a_script_of_ones_own_is_a_job_like_those_of_the_course(tmp_path):
 
 def test_what_slurm_tells_is_what_the_notebook_says_that_it_tells(cluster, tmp_path):
     line = f"cd '{tmp_path}'; env > script; srun -c2 sh -c 'env > task-$SLURM_PROCID'"
-    cluster.run(
-        "sbatch", "--wait", "--nodes=2", "--ntasks-per-node=2", "--cpus-per-task=2",
-        f"--output={tmp_path}/log", "--wrap", line,
-    )  # fmt: skip
+    asked = ("--nodes=2", "--ntasks-per-node=2", "--cpus-per-task=2")
+    cluster.run("sbatch", "--wait", *asked, f"--output={tmp_path}/log", "--wrap", line)
+    shell = ("srun", "--interactive", "--preserve-env", "sh", "-c", f"env > '{tmp_path}/salloc'")
+    cluster.run("salloc", *asked, *shell)  # what use_interactive_step makes of a bare salloc
     for name, told in {
         "script": environments.script(),
+        "salloc": environments.salloc(),
         **{f"task-{rank}": environments.srun(rank) for rank in range(4)},
     }.items():
         lines = (tmp_path / name).read_text().splitlines()

@@ -5,7 +5,8 @@ it would do there. The traps: the job script and the shell of `salloc` see SLURM
 one process; and a rank that keeps the variables of the kernel's own job would believe those, so all of them
 go first. Notebook 10 shows them.
 
-Source: recorded in jobs of the local cluster (slurm/local); slurm.conf(5), "use_interactive_step"; torchrun,
+Source: recorded in jobs of the local cluster (slurm/local, Slurm 22.05), that of `salloc` with
+LaunchParameters=use_interactive_step, for without it the shell stays where it was and has no step; torchrun,
 "Environment Variables".
 """
 
