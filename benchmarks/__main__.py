@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from benchmarks.scaling import ScalingBenchConfig
 from benchmarks.slow import SlowBenchConfig
 from smallfiles import cli
 from smallfiles.cli.bench import TOPICS, Topic
@@ -43,6 +44,14 @@ _MORE = {
         "benchmarks.slow:bench_slow",
         (*_FIELDS, "latency_ms"),
         SlowBenchConfig,
+    ),
+    "scaling": Topic(
+        "processes that read a slow folder",
+        "Beside what the queueing model forecasts for them. It needs FUSE.",
+        ("python -m benchmarks scaling data --repeats 5",),
+        "benchmarks.scaling:bench_scaling",
+        ("repeats", "seed", "latency_ms", "servers"),
+        ScalingBenchConfig,
     ),
     "squashfs": Topic(
         "one raw image of a folder",

@@ -57,6 +57,11 @@ VERBS = {
         *("read", "pack", "load"),
     ],
     "ring": ["fill", "status", "clean"],
+    "simulate": [
+        *("--nodes", "--way", "--samples", "--sample-bytes", "--batch", "--gpus", "--workers", "--prefetch"),
+        *("--step-ms", "--decode-ms", "--metadata-ops", "--metadata-threads", "--latency-ms", "--targets"),
+        *("--target-mb", "--request-ms", "--stripes", "--node-mb", "--local-mb", "--cache-gb"),
+    ],
     "slowfs": ["DIR", "MOUNTPOINT", "--latency-ms", "--servers", "--bandwidth-mb", "--jitter", "--seed"],
 }
 

@@ -29,6 +29,7 @@ from smallfiles.cli import (
     manifest,
     pack,
     ring,
+    simulate,
     slowfs,
     stage,
     synth,
@@ -53,6 +54,7 @@ _VERBS = (
     train,
     ring,
     epoch,
+    simulate,
 )
 
 _WHY = """\

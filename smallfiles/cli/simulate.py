@@ -1,0 +1,86 @@
+"""`simulate`: one to ten thousand nodes on paper."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from smallfiles.cli.arguments import Verbs, add_run
+from smallfiles.cli.output import in_seconds, print_json
+from smallfiles.options import add_flags, from_args
+from smallfiles.scaling.config import WAYS, Storage, Work
+
+if TYPE_CHECKING:
+    from smallfiles.scaling import Forecast
+
+_NODES = (1, 10, 100, 1000, 10_000)
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verb."""
+    parser = add_run(verbs, "simulate", run)
+    parser.add_argument("--nodes", type=int, nargs="+", default=_NODES, metavar="N", help="how many")
+    ways = parser.add_argument("--way", choices=WAYS, action="append", help="how samples lie in the storage")
+    ways.help = f"{ways.help}; all of them if not given"
+    add_flags(parser.add_argument_group("the training"), Work)
+    add_flags(parser.add_argument_group("the storage"), Storage)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Forecast the time of an epoch on 1 to 10,000 nodes, and how long GPUs wait.
+
+    A queueing model: batches of all workers pass through metadata server, storage targets, network and
+    decoder, and all GPUs step together. Give it what smallfiles bench read measured on your file system.
+
+    Examples:
+        smallfiles simulate
+        smallfiles simulate --nodes 1 2 4 8 --way files --metadata-ops 30000 --latency-ms 2
+    """
+    from smallfiles.scaling import saturation, simulate
+
+    work, storage = from_args(Work, arguments), from_args(Storage, arguments)
+    found = {
+        name: [simulate(work, storage, WAYS[name], nodes) for nodes in arguments.nodes]
+        for name in arguments.way or WAYS
+    }
+    full = {name: saturation(work, storage, WAYS[name]) for name in found}
+    if arguments.json:
+        rows = [
+            {"way": name, **asdict(each), "limit": each.limit, "change_first": each.change_first}
+            for name, forecasts in found.items()
+            for each in forecasts
+        ]
+        finite = {
+            name: {part: at for part, at in parts.items() if at < float("inf")}
+            for name, parts in full.items()
+        }
+        print_json({"forecasts": rows, "full_at_nodes": finite})
+        return 0
+    for name, forecasts in found.items():
+        print(_table(name, forecasts))
+        parts = [f"{part} at {at:,.0f} nodes" for part, at in full[name].items() if at < float("inf")]
+        print(f"full if no GPU waited: {', '.join(parts) or 'nothing that nodes share'}")
+        cures = {each.limit: each.change_first for each in forecasts if each.limit != "GPUs"}
+        print(
+            *(f"change first, where the limit is {limit}: {cure}" for limit, cure in cures.items()),
+            "",
+            sep="\n",
+        )
+    return 0
+
+
+def _table(name: str, forecasts: list[Forecast]) -> str:
+    from smallfiles.measure.table import aligned
+
+    rows = [
+        [
+            f"{each.nodes:,}",
+            in_seconds(each.first_epoch_s),
+            in_seconds(each.epoch_s),
+            f"{each.waiting:.0%}",
+            each.limit,
+        ]
+        for each in forecasts
+    ]
+    return aligned((f"{name}: nodes", "first epoch", "each other", "GPUs wait", "limit"), rows)

@@ -1,0 +1,28 @@
+"""One to ten thousand nodes on paper: how long an epoch takes, and how long GPUs wait, for each way to read.
+
+    forecast = scaling.simulate(Work(), Storage(), WAYS["files"], nodes=64)
+    forecast.waiting                                       # 0.83: the share of time in which GPUs wait
+    scaling.saturation(Work(), Storage(), WAYS["files"])   # nodes at which each part of the storage is full
+
+Batches travel through queues: metadata server, storage targets, the network of their node, their worker.
+
+The trap: it is a model, and its numbers are yours: take them from `smallfiles bench` on your cluster. What
+carries over is which part is full first, and at how many nodes. Notebook 11 compares it with real runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smallfiles import lazy
+
+if TYPE_CHECKING:
+    from smallfiles.scaling.config import WAYS, Storage, Way, Work
+    from smallfiles.scaling.simulation import Forecast, saturation, simulate
+
+__all__ = ["WAYS", "Forecast", "Storage", "Way", "Work", "saturation", "simulate"]
+
+__getattr__ = lazy.names(
+    __name__,
+    {"config": ["WAYS", "Storage", "Way", "Work"], "simulation": ["Forecast", "saturation", "simulate"]},
+)

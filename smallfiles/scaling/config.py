@@ -1,0 +1,123 @@
+"""What is simulated: the training, the storage that feeds it, and the ways to ask the storage.
+
+The defaults of `Storage` are those of a middle-sized Lustre of 24 hard-disk targets, in orders of magnitude.
+Dell's white paper on HPC storage with Lustre (2017, mdtest and IOzone) gives 2,000 stat calls per second for
+one process, 544,000 at most, 29,000 creations, 160,000 removals; an open lies between the last two. Measure
+your own: `smallfiles bench read` on your file system gives latency and bytes per second of one node.
+
+The trap: a packed file lies on one storage target unless it is striped (`lfs setstripe -c -1`). Then every
+node of the cluster asks the same few disks. Notebook 11 moves that bottleneck.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from smallfiles.options import check, option
+
+
+@dataclass(frozen=True)
+class Work:
+    """A synchronous data-parallel training.
+
+    Args:
+        samples: Of one epoch.
+        sample_bytes: Encoded bytes of one.
+        batch: Samples per GPU and step.
+        gpus: Per node.
+        workers: DataLoader workers per GPU.
+        prefetch: Batches that each worker makes ahead.
+        step_s: Seconds of one training step.
+        decode_s: Seconds of one worker to decode and augment a sample.
+    """
+
+    samples: int = option(1_281_167, "in an epoch", least=1)
+    sample_bytes: int = option(110_000, "encoded bytes of a sample", least=1)
+    batch: int = option(64, "samples per GPU and step", least=1)
+    gpus: int = option(4, "per node", least=1)
+    workers: int = option(8, "per GPU", least=1)
+    prefetch: int = option(2, "batches that each worker makes ahead", least=1)
+    step_s: float = option(
+        0.05, "milliseconds of a training step", flag="step-ms", scale=1e-3, least=0, metavar="T"
+    )
+    decode_s: float = option(
+        0.003, "milliseconds to decode a sample", flag="decode-ms", scale=1e-3, least=0, metavar="T"
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def node_samples_s(self) -> float:
+        """Samples per second that the GPUs of a node take when they never wait."""
+        return self.gpus * self.batch / self.step_s if self.step_s else float("inf")
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A parallel file system and what connects it.
+
+    Args:
+        metadata_ops_s: Operations per second of all metadata servers together.
+        metadata_threads: How many they work on at once.
+        latency_s: Round trip of an operation when nobody else asks.
+        targets: Storage targets.
+        target_bytes_s: Bytes per second of one.
+        request_s: Seconds that a target takes for a read request besides its bytes (a seek).
+        stripes: Targets that a packed file is spread over.
+        node_bytes_s: Bytes per second of the network of a node.
+        local_bytes_s: Bytes per second that a node reads from its own memory or disk.
+        cache_bytes: Memory of a node that keeps what was read for the next epoch.
+    """
+
+    metadata_ops_s: float = option(100_000, "metadata operations per second", flag="metadata-ops", least=1)
+    metadata_threads: int = option(64, "operations worked on at once", least=1)
+    latency_s: float = option(
+        0.0005, "milliseconds of a round trip", flag="latency-ms", scale=1e-3, least=0, metavar="T"
+    )
+    targets: int = option(24, "storage targets", least=1)
+    target_bytes_s: float = option(
+        0.7e9, "megabytes per second of a target", flag="target-mb", scale=1e6, least=1, metavar="B"
+    )
+    request_s: float = option(
+        0.0005, "milliseconds of a read request", flag="request-ms", scale=1e-3, least=0, metavar="T"
+    )
+    stripes: int = option(24, "targets that a packed file is spread over", least=1)
+    node_bytes_s: float = option(
+        12e9, "megabytes per second of a node's network", flag="node-mb", scale=1e6, least=1, metavar="B"
+    )
+    local_bytes_s: float = option(
+        5e9, "megabytes per second of a node's own copy", flag="local-mb", scale=1e6, least=1, metavar="B"
+    )
+    cache_bytes: float = option(
+        0.0, "gigabytes of a node's memory that keep what was read", flag="cache-gb", scale=1e9, least=0
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to ask for samples.
+
+    Args:
+        operations: Of metadata for each sample.
+        requests: To storage targets for each sample.
+        striped: Whether the bytes lie in files that are spread over `Storage.stripes`, or over all targets.
+        staged: Whether each node copies everything first.
+    """
+
+    operations: float
+    requests: float
+    striped: bool = False
+    staged: bool = False
+
+
+WAYS = {
+    "files": Way(operations=2, requests=1),  # an open and a close; the size comes with the first read
+    "packed": Way(operations=0, requests=1, striped=True),
+    "shards": Way(operations=0.002, requests=0.1),  # 1,000 samples a shard, read in pieces of 1 MB
+    "staged": Way(operations=0, requests=0, staged=True),
+}
+"""Files of their own; one packed file, read at random; shards, read from end to end; a copy on each node."""

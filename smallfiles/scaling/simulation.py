@@ -1,0 +1,202 @@
+"""An epoch of a synchronous training: every worker of every GPU makes batches, all GPUs step together.
+
+Rounds: in each, every worker makes one batch, and batch after batch all GPUs wait for the last one and step.
+A worker begins its next batch when it has room for it, as in a DataLoader. What a batch asks of storage is
+one visit to each queue; service times of metadata vary as waiting for independent operations does.
+
+The trap: all ranks step together, so one late batch among forty thousand lets all of them wait: the more
+nodes, the nearer is the mean wait to the worst one. Notebook 11 shows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from smallfiles.errors import UsageError
+from smallfiles.scaling.config import Storage, Way, Work
+from smallfiles.scaling.stations import Station, Stations, Times
+
+_ROUNDS, _BATCHES = 12, 20_000
+"""So many of both, or the whole epoch: few workers need many rounds, until chance evens out."""
+
+_FULL = 0.9
+"""A station with more use than this makes others wait."""
+
+_CURES = {
+    "metadata": "pack the files, so that nobody opens one per sample",
+    "targets": "spread the file over more targets, read in larger pieces, or stage it",
+    "network": "stage it once, so that only the first epoch crosses the network",
+    "own copy": "keep the copy in memory instead of on a disk",
+    "workers": "give each GPU more workers or a faster decoder",
+    "GPUs": "nothing",
+}
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What an epoch would be like.
+
+    Args:
+        nodes: How many.
+        epoch_s: Seconds of an epoch, after the first.
+        first_epoch_s: Seconds of the first, staging included.
+        waiting: Share of the time in which GPUs wait for data.
+        use: Share of the time in which each part is busy.
+    """
+
+    nodes: int
+    epoch_s: float
+    first_epoch_s: float
+    waiting: float
+    use: dict[str, float]
+
+    @property
+    def limit(self) -> str:
+        """What is full; the GPUs, if they hardly wait."""
+        return "GPUs" if self.waiting < 1 - _FULL else max(self.use, key=self.use.__getitem__)
+
+    @property
+    def change_first(self) -> str:
+        """What would help most."""
+        return _CURES[self.limit]
+
+
+class _Road:
+    """What a batch passes through; `missed` is the share of bytes that no page cache has."""
+
+    def __init__(self, work: Work, storage: Storage, way: Way, nodes: int, missed: float) -> None:
+        self._work, self._storage, self._way, self._missed = work, storage, way, missed
+        self._random = np.random.default_rng(0)
+        self._spread = min(storage.stripes, storage.targets) if way.striped else storage.targets
+        self._metadata = Station(storage.metadata_threads)
+        self._targets, self._network, self._own = Stations(self._spread), Stations(nodes), Stations(nodes)
+
+    def travel(self, start: Times, node: npt.NDArray[np.int64]) -> Times:
+        """When each batch is ready that a worker of `node` begins at `start`."""
+        work, storage, way = self._work, self._storage, self._way
+        size = np.full(len(start), float(work.batch * work.sample_bytes))
+        if way.staged:
+            return self._own.serve(start, size / storage.local_bytes_s, node) + work.batch * work.decode_s
+        now, size = self._asked(start, way.operations * work.batch), size * self._missed
+        requests = way.requests * work.batch * self._missed
+        reading = size / storage.target_bytes_s + requests * storage.request_s
+        now = self._targets.serve(now, reading, self._random.integers(self._spread, size=len(now)))
+        return self._network.serve(now, size / storage.node_bytes_s, node) + work.batch * work.decode_s
+
+    def _asked(self, start: Times, operations: float) -> Times:
+        """When metadata of each batch has been asked for; the times of independent operations add up."""
+        whole, rest = divmod(operations, 1)
+        count = whole + (self._random.random(len(start)) < rest)
+        asking, each_s = count > 0, self._storage.metadata_threads / self._storage.metadata_ops_s
+        done = start + count * self._storage.latency_s
+        if asking.any():
+            service = each_s * self._random.gamma(count[asking])
+            done[asking] += self._metadata.serve(start[asking], service) - start[asking]
+        return done
+
+    def alone_s(self) -> float:
+        """Seconds of a batch that waits in no queue."""
+        work, storage, way, size = self._work, self._storage, self._way, self._work.sample_bytes
+        if way.staged:
+            return work.batch * (size / storage.local_bytes_s + work.decode_s)
+        operation_s = storage.latency_s + storage.metadata_threads / storage.metadata_ops_s
+        reading_s = size / storage.target_bytes_s + way.requests * storage.request_s
+        moving_s = self._missed * (reading_s + size / storage.node_bytes_s)
+        return work.batch * (way.operations * operation_s + moving_s + work.decode_s)
+
+    def use(self, seconds: float) -> dict[str, float]:
+        """How busy each part was."""
+        threads = self._storage.metadata_threads
+        parts = {"metadata": self._metadata.busy_s / threads, "targets": self._targets.busy_s / self._spread}
+        for name, stations in (("network", self._network), ("own copy", self._own)):
+            parts[name] = stations.busy_s / stations.count
+        return {name: busy_s / seconds for name, busy_s in parts.items()}
+
+
+def simulate(work: Work, storage: Storage, way: Way, nodes: int) -> Forecast:
+    """An epoch on so many nodes; equal arguments give equal forecasts.
+
+    Args:
+        work: The training.
+        storage: What feeds it.
+        way: How it asks.
+        nodes: How many, from 1 on.
+
+    Raises:
+        UsageError: There are no nodes.
+    """
+    if nodes < 1:
+        raise UsageError(f"nodes is {nodes}", expected="1 or more", next_step="Choose another number")
+    first_s, waiting, use = _epoch(work, storage, way, nodes, 1.0)
+    if way.staged:
+        return Forecast(nodes, first_s, first_s + _staging_s(work, storage, nodes), waiting, use)
+    missed = max(0.0, 1 - storage.cache_bytes / (work.samples * work.sample_bytes))
+    later_s, waiting, use = (
+        (first_s, waiting, use) if missed == 1 else _epoch(work, storage, way, nodes, missed)
+    )
+    return Forecast(nodes, later_s, first_s, waiting, use)
+
+
+def _epoch(
+    work: Work, storage: Storage, way: Way, nodes: int, missed: float
+) -> tuple[float, float, dict[str, float]]:
+    """Seconds, share of waiting, and use; a long epoch is continued from its second half on."""
+    road, ranks = _Road(work, storage, way, nodes, missed), nodes * work.gpus
+    steps = max(1, round(work.samples / (work.batch * ranks)))
+    workers = min(work.workers, steps)
+    enough = max(_ROUNDS, _BATCHES // (ranks * workers))
+    rounds = min(enough, -(-steps // workers))
+    node = np.repeat(np.arange(nodes), work.gpus * workers)
+    done, clock, waited_s = np.zeros((ranks, workers)), 0.0, 0.0
+    taken, half = np.zeros((rounds, workers)), (0.0, 0.0, 0)
+    for number in range(rounds):
+        room = taken[number - work.prefetch] if number >= work.prefetch else np.zeros(workers)
+        start = np.maximum(done, room)
+        done = road.travel(start.ravel(), node).reshape(start.shape)
+        for worker in range(workers):
+            begin = max(clock, float(done[:, worker].max()))
+            waited_s, clock = waited_s + begin - clock, begin + work.step_s
+            taken[number, worker] = begin
+        if rounds == enough and number + 1 == rounds // 2:
+            half = (clock, waited_s, rounds // 2 * workers)
+    seconds, simulated = clock - half[0], rounds * workers
+    each_s = seconds / (simulated - half[2])
+    use = road.use(clock) | {"workers": min(1.0, road.alone_s() / (workers * each_s))}
+    return (
+        clock + (steps - simulated) * each_s,
+        max(0.0, waited_s - half[1]) / seconds if seconds else 0.0,
+        use,
+    )
+
+
+def _staging_s(work: Work, storage: Storage, nodes: int) -> float:
+    """Every node copies everything, from all stripes at once."""
+    everything = float(work.samples * work.sample_bytes)
+    spread = min(storage.stripes, storage.targets)
+    return max(everything / storage.node_bytes_s, nodes * everything / (spread * storage.target_bytes_s))
+
+
+def saturation(work: Work, storage: Storage, way: Way) -> dict[str, float]:
+    """Nodes at which each part of the storage is full if no GPU waits.
+
+    Args:
+        work: The training.
+        storage: What feeds it.
+        way: How it asks.
+
+    Returns:
+        Nodes, infinite where a part is not asked at all.
+    """
+    rate = work.node_samples_s
+    if way.staged:
+        return {"metadata": float("inf"), "targets": float("inf")}
+    spread = min(storage.stripes, storage.targets) if way.striped else storage.targets
+    reading_s = work.sample_bytes / storage.target_bytes_s + way.requests * storage.request_s
+    asked = way.operations * rate
+    return {
+        "metadata": storage.metadata_ops_s / asked if asked else float("inf"),
+        "targets": spread / (rate * reading_s),
+    }

@@ -1,0 +1,103 @@
+"""Forecasts agree with what can be computed by hand, and say what is full."""
+
+import dataclasses
+import json
+
+import pytest
+
+from smallfiles.cli import main
+from smallfiles.errors import UsageError
+from smallfiles.scaling import WAYS, Storage, Way, Work, saturation, simulate
+
+FAST = Storage(
+    metadata_ops_s=1e12, latency_s=0, targets=1000, target_bytes_s=1e15, request_s=0, node_bytes_s=1e15
+)
+WORK = Work(samples=1_000_000, sample_bytes=100_000, batch=100, gpus=2, workers=4, step_s=0.1, decode_s=1e-6)
+
+
+def test_with_endless_storage_an_epoch_is_its_steps():
+    for nodes in (1, 10, 100):
+        found = simulate(WORK, FAST, WAYS["files"], nodes)
+        assert found.epoch_s == pytest.approx(1_000_000 / (100 * 2 * nodes) * 0.1, rel=0.01)
+        assert (found.waiting, found.limit) == (pytest.approx(0, abs=0.01), "GPUs")
+
+
+@pytest.mark.parametrize("nodes", [20, 200])
+@pytest.mark.parametrize(
+    ("way", "more", "samples_s", "part"),
+    [
+        ("files", {"metadata_ops_s": 2000}, 1000, "metadata"),
+        ("packed", {"stripes": 4, "target_bytes_s": 25e6}, 1000, "targets"),
+        ("shards", {"targets": 2, "request_s": 0.01}, 2000, "targets"),
+    ],
+)
+def test_where_one_part_is_full_the_epoch_takes_what_that_part_can_serve(way, more, samples_s, part, nodes):
+    found = simulate(WORK, dataclasses.replace(FAST, **more), WAYS[way], nodes)
+    assert found.epoch_s == pytest.approx(1_000_000 / samples_s, rel=0.1)
+    assert found.limit == part
+    assert found.waiting > 0.8
+    assert found.use[part] > 0.85
+    full_at = saturation(WORK, dataclasses.replace(FAST, **more), WAYS[way])[part]
+    assert full_at == pytest.approx(samples_s / WORK.node_samples_s)
+
+
+def test_a_slow_network_and_slow_workers_are_named():
+    network = simulate(WORK, dataclasses.replace(FAST, node_bytes_s=50e6), WAYS["packed"], 4)
+    assert network.limit == "network"
+    assert network.epoch_s == pytest.approx(1_000_000 * 100_000 / (4 * 50e6), rel=0.05)
+    workers = simulate(dataclasses.replace(WORK, decode_s=0.01), FAST, WAYS["packed"], 4)
+    assert workers.limit == "workers"
+    assert workers.epoch_s == pytest.approx(1_000_000 * 0.01 / (4 * 2 * 4), rel=0.05)
+
+
+def test_a_round_trip_costs_each_worker_and_no_server():
+    far = dataclasses.replace(FAST, latency_s=0.005)
+    found = simulate(WORK, far, Way(operations=2, requests=1), 1)
+    assert found.epoch_s == pytest.approx(1_000_000 * 2 * 0.005 / (2 * 4), rel=0.05)
+    assert found.limit == "workers"
+
+
+def test_a_copy_on_each_node_costs_once_and_then_nothing():
+    shared = dataclasses.replace(FAST, targets=10, stripes=10, target_bytes_s=1e9, local_bytes_s=1e12)
+    found = simulate(WORK, shared, WAYS["staged"], 50)
+    assert found.first_epoch_s - found.epoch_s == pytest.approx(50 * 100e9 / 10e9)
+    assert found.waiting < 0.01
+
+
+def test_what_a_page_cache_keeps_is_not_asked_for_again():
+    full = dataclasses.replace(FAST, stripes=1, target_bytes_s=100e6)
+    cached = dataclasses.replace(full, cache_bytes=75e9)  # of 100 GB
+    plain, kept = simulate(WORK, full, WAYS["packed"], 8), simulate(WORK, cached, WAYS["packed"], 8)
+    assert kept.first_epoch_s == plain.epoch_s == plain.first_epoch_s
+    assert kept.epoch_s == pytest.approx(plain.epoch_s / 4, rel=0.05)
+
+
+def test_more_nodes_never_make_an_epoch_that_waits_much_faster():
+    found = [simulate(Work(), Storage(), WAYS["files"], nodes).epoch_s for nodes in (1, 4, 16, 64)]
+    assert found[0] > 2 * found[1]
+    assert found[3] > 0.8 * found[2]
+
+
+def test_ten_thousand_nodes_are_simulated_and_equal_arguments_give_equal_forecasts():
+    long = Work(samples=10_000 * 4 * 64 * 1000, workers=2)
+    assert simulate(long, Storage(), WAYS["files"], 10_000).waiting > 0.99
+    assert simulate(long, Storage(), WAYS["files"], 200) == simulate(long, Storage(), WAYS["files"], 200)
+
+
+def test_the_command_tells_each_way_and_what_to_change_first(capsys):
+    assert main(["simulate", "--nodes", "1", "1000", "--step-ms", "100"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"{name}: nodes" in out for name in WAYS)
+    assert "full if no GPU waited: metadata at 20 nodes, targets at 14 nodes" in out
+    assert "change first, where the limit is targets: spread" in out
+    assert main(["simulate", "--way", "packed", "--nodes", "8", "--json"]) == 0
+    (record,) = json.loads(capsys.readouterr().out)["forecasts"]
+    assert (record["way"], record["nodes"]) == ("packed", 8)
+    assert record["epoch_s"] == simulate(Work(), Storage(), WAYS["packed"], 8).epoch_s
+
+
+def test_no_nodes_and_no_storage_are_refused_in_a_sentence():
+    with pytest.raises(UsageError, match="nodes is 0; expected 1 or more"):
+        simulate(Work(), Storage(), WAYS["files"], 0)
+    with pytest.raises(UsageError, match="--targets is 0; expected 1 or more"):
+        Storage(targets=0)
