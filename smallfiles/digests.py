@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -163,13 +163,16 @@ class ContentDigest:
         Raises:
             OSError: It cannot be written; packing tells why.
         """
-        record = {
+        path.write_text(json.dumps(self.record(), indent=0) + "\n", encoding="utf-8")
+
+    def record(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
             "algorithm": self.algorithm,
             "block_bytes": self.block_bytes,
             "file_bytes": self.file_bytes,
             "blocks": list(self.blocks),
         }
-        path.write_text(json.dumps(record, indent=0) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> ContentDigest:
@@ -179,22 +182,34 @@ class ContentDigest:
             FormatError: Not a digest file, or one of a hash that we do not know.
         """
         try:
-            record = json.loads(_text_of(path))
+            return cls.of_record(json.loads(_text_of(path)), str(path))
+        except (OSError, ValueError, RecursionError) as error:
+            raise _no_digest(str(path), error) from error
+
+    @classmethod
+    def of_record(cls, record: Any, where: str) -> ContentDigest:
+        """Read what `record` gave.
+
+        Args:
+            record: Of JSON.
+            where: It comes from, for messages.
+
+        Raises:
+            FormatError: As `load`.
+        """
+        try:
             digest = cls(
                 _integer(record["file_bytes"], 0, _LARGEST_FILE),
                 tuple(str(block) for block in record["blocks"]),
                 _integer(record["block_bytes"], 1, _LARGEST_BLOCK),
                 str(record["algorithm"]),
             )
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise FormatError(
-                f"{path} cannot be read as a content digest ({type(error).__name__}: {error})",
-                expected="the JSON file written beside a packed file",
-                next_step="Pack again, or delete it and verify with --against the source",
-            ) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise _no_digest(where, error) from error
         if digest.algorithm != ALGORITHM or len(digest.blocks) != digest._block_count():
+            had = f"{len(digest.blocks)} blocks of {digest.algorithm} for {digest.file_bytes} bytes"
             raise FormatError(
-                f"{path} has {len(digest.blocks)} blocks of {digest.algorithm} for {digest.file_bytes} bytes",
+                f"{where} has {had}",
                 expected=f"{ALGORITHM} hashes of every block",
                 next_step="Pack again, or use the version of this package that wrote it",
             )
@@ -238,6 +253,14 @@ class ContentDigest:
                     if advance is not None:
                         advance()
                 return damaged
+
+
+def _no_digest(where: str, error: Exception) -> FormatError:
+    return FormatError(
+        f"{where} cannot be read as a content digest ({type(error).__name__}: {error})",
+        expected="the JSON file written beside a packed file",
+        next_step="Pack again, or delete it and verify with --against the source",
+    )
 
 
 def _integer(value: object, lowest: int, highest: int) -> int:

@@ -1,7 +1,8 @@
 """Packed outputs in an object store: pushed in parallel, verified, and never whole before they are.
 
-    store = Store(Place.parse("s3://course/train"))     # keys and endpoint come from the environment
-    data = store.get_range("train-000000.tar", 0, 1 << 20)
+    with serving(Path("store")):                        # or a store elsewhere: the environment says which
+        push("train.tars", "s3://course/train")
+        pull("s3://course/train", "copy.tars")
 
 The trap: an object store is no file system. It has no folders, no renames and no appends, each request
 waits for a network, and a listing shows uploads of which half is missing. Notebook 09 teaches it.
@@ -15,25 +16,40 @@ from smallfiles import lazy
 
 if TYPE_CHECKING:
     from smallfiles.objectstore.access import Keys
+    from smallfiles.objectstore.catalog import Catalog, Item, read_blocks
     from smallfiles.objectstore.client import ConditionError, Entry, NoObjectError, Store
     from smallfiles.objectstore.config import Moved, Place, TransferConfig
+    from smallfiles.objectstore.server import Server, serving
+    from smallfiles.objectstore.transfer import Listing, ls, pull, push
 
 __all__ = [
+    "Catalog",
     "ConditionError",
     "Entry",
+    "Item",
     "Keys",
+    "Listing",
     "Moved",
     "NoObjectError",
     "Place",
+    "Server",
     "Store",
     "TransferConfig",
+    "ls",
+    "pull",
+    "push",
+    "read_blocks",
+    "serving",
 ]
 
 __getattr__ = lazy.names(
     __name__,
     {
         "access": ["Keys"],
+        "catalog": ["Catalog", "Item", "read_blocks"],
         "client": ["ConditionError", "Entry", "NoObjectError", "Store"],
         "config": ["Moved", "Place", "TransferConfig"],
+        "server": ["Server", "serving"],
+        "transfer": ["Listing", "ls", "pull", "push"],
     },
 )

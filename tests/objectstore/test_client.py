@@ -54,18 +54,19 @@ def test_an_object_of_several_parts_is_one_object_and_an_upload_that_was_left_is
     assert store.begun("big") == ("", {})
 
 
-def test_all_of_2500_keys_are_listed_and_none_of_a_neighbour(servers, place, server):
-    whole = server.store(place)
+def test_all_of_2500_keys_are_listed_and_none_of_a_neighbour(server):
+    whole = server.store("s3://first")
 
     def put(first):
         for n in range(first, 2500, 8):
-            whole.put(f"set/{n:04} +.bin", b"xxx")
+            whole.put(f"many/{n:04} +.bin", b"xxx")
 
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(put, range(8)))
-    for name in ("set-old/x", "se"):
+    if server.name != "rclone":
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(put, range(8)))
+    for name in ("many-old/x", "man"):
         whole.put(name, b"")
-    entries = list(server.store(f"{place}/set").entries())
+    entries = list(server.store("s3://first/many").entries())
     assert [entry.name for entry in entries] == [f"{n:04} +.bin" for n in range(2500)]
     assert {(entry.bytes, entry.etag) for entry in entries} == {(3, md5(b"xxx"))}
 

@@ -1,0 +1,161 @@
+"""`push`, `pull`, `ls` and `s3-server`: packed outputs in an object store."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from smallfiles.cli.arguments import Verbs, add_verb
+from smallfiles.cli.output import in_seconds, print_json, say
+from smallfiles.keys import printable
+from smallfiles.objectstore.config import TransferConfig
+from smallfiles.options import add_flags, from_args
+from smallfiles.progress import bytes_text, plural
+
+if TYPE_CHECKING:
+    from smallfiles.objectstore import Moved
+
+_WHO = """\
+Where the store is and who you are is said by AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and
+AWS_SECRET_ACCESS_KEY, or by a profile in ~/.aws, as for all tools of that kind."""
+_PUSH = """\
+The objects first, the manifest smallfiles.json last: what was interrupted never looks whole, and the
+same command goes on with it. Every part is verified. Another data set at that place is refused.
+
+"""
+_PULL = """\
+Each block is compared with the digest that was taken while packing. The file or folder appears under
+its name when it is complete; the same command goes on where an interrupted one ended.
+
+"""
+_LS = """\
+Objects with their samples and bytes, and whether all of the data set is there.
+
+"""
+_SERVER = """\
+For trying and teaching. The folders in DIR are the buckets. It listens on this machine alone, with keys
+drawn anew. On a terminal it shows them as export lines and runs until Ctrl-C. With
+
+  eval "$(smallfiles s3-server DIR)"
+
+it goes to the background, the shell or job script knows the keys, and it ends with that shell (or earlier:
+kill $SMALLFILES_S3_SERVER)."""
+_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verbs."""
+    why = "send a packed output to an object store, verified, resumable"
+    parser = add_verb(verbs, "push", why, _PUSH + _WHO, ["smallfiles push train.tars s3://course/train"])
+    parser.add_argument("out", type=Path, metavar="OUT", help="a packed file or folder of shards")
+    parser.add_argument("url", metavar="S3://…", help="bucket and prefix, for this data set alone")
+    add_flags(parser, TransferConfig)
+    parser.set_defaults(run=run_push)
+
+    why = "fetch a data set from an object store, verified, resumable"
+    parser = add_verb(verbs, "pull", why, _PULL + _WHO, ["smallfiles pull s3://course/train train.tars"])
+    parser.add_argument("url", metavar="S3://…", help="what it was pushed to")
+    parser.add_argument("out", type=Path, metavar="OUT", help="the packed file or folder to make")
+    add_flags(parser, TransferConfig)
+    parser.set_defaults(run=run_pull)
+
+    why = "list what an object store holds"
+    parser = add_verb(
+        verbs, "ls", why, _LS + _WHO, ["smallfiles ls s3://course/train", "smallfiles ls s3://course"]
+    )
+    parser.add_argument("url", metavar="S3://…", help="bucket and prefix")
+    parser.set_defaults(run=run_ls)
+
+    why = "serve a folder of this machine as an object store"
+    examples = ["mkdir -p store/course", 'eval "$(smallfiles s3-server store)"']
+    parser = add_verb(verbs, "s3-server", why, _SERVER, ["smallfiles s3-server store", *examples])
+    parser.add_argument("dir", type=Path, metavar="DIR", help="its folders are the buckets")
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="where to listen; otherwise chosen")
+    parser.set_defaults(run=run_server)
+
+
+def run_push(arguments: argparse.Namespace) -> int:
+    """Send and tell."""
+    from smallfiles import objectstore
+
+    config = from_args(TransferConfig, arguments)
+    return _tell(arguments, objectstore.push(arguments.out, arguments.url, config=config), "sent")
+
+
+def run_pull(arguments: argparse.Namespace) -> int:
+    """Fetch and tell."""
+    from smallfiles import objectstore
+
+    config = from_args(TransferConfig, arguments)
+    return _tell(arguments, objectstore.pull(arguments.url, arguments.out, config=config), "fetched")
+
+
+def _tell(arguments: argparse.Namespace, moved: Moved, done: str) -> int:
+    if arguments.json:
+        print_json(moved.as_json())
+        return 0
+    print(moved.url if done == "sent" else moved.path)
+    content = (
+        f"{plural(moved.objects, 'object')}, {plural(moved.samples, 'sample')}, {bytes_text(moved.bytes)}"
+    )
+    say(
+        f"{content} {done} in {in_seconds(moved.seconds)}, {bytes_text(moved.rate)}/s"
+        + (f"; {bytes_text(moved.kept_bytes)} of it were there already" if moved.kept_bytes else "")
+    )
+    return 0
+
+
+def run_ls(arguments: argparse.Namespace) -> int:
+    """List; what is not complete is said."""
+    from smallfiles import objectstore
+
+    found = objectstore.ls(arguments.url)
+    if arguments.json:
+        print_json(found.as_json())
+        return 0
+    samples = {item.name: f"{item.samples:,}" for item in found.catalog.items} if found.catalog else {}
+    for entry in found.entries:
+        print(f"{bytes_text(entry.bytes):>9} {samples.get(entry.name, ''):>9}  {printable(entry.name)}")
+    whole = found.catalog
+    say(
+        f"{found.url}: not complete: {found.note}"
+        if found.note or whole is None
+        else f"{found.url}: {whole.name}, {plural(whole.samples, 'sample')} in "
+        f"{plural(len(whole.items), 'object')}, {bytes_text(whole.bytes)}, complete"
+    )
+    return 0
+
+
+def run_server(arguments: argparse.Namespace) -> int:
+    """Serve until Ctrl-C, or in the background of the shell that asked."""
+    from smallfiles.objectstore.server import Server
+
+    stays = sys.stdout.isatty()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # none may hit between two lines
+    try:
+        server = Server(arguments.dir, arguments.port, until=None if stays else os.getppid())
+        try:
+            told = server.environment | {"SMALLFILES_S3_SERVER": str(server.pid)}
+            if arguments.json:
+                print_json({"pid": server.pid, "port": server.port, "environment": server.environment})
+            else:
+                print(
+                    "\n".join(f"export {name}={shlex.quote(value)}" for name, value in told.items()),
+                    flush=True,
+                )
+            say(f"{arguments.dir} is served at {server.environment['AWS_ENDPOINT_URL']}")
+            if stays:
+                say("Ctrl-C ends it; use it in another terminal with the lines above")
+                signal.sigwait(_SIGNALS)
+            else:
+                server.leave()
+        finally:
+            server.close()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return 0

@@ -1,0 +1,273 @@
+"""The manifest object of a data set: names, samples, and the digest of each block of each object.
+
+It is called `smallfiles.json` and is written last, so that its appearance is the moment of publication. One
+request for it tells a reader all there is, where a listing takes one for a thousand objects and knows no
+half upload from a whole one. Equal data sets have equal manifests.
+
+The trap: names in it come from a bucket that others may write to. They are checked before any of them is
+joined to a folder, and every block is compared with its hash before anybody sees it. Notebook 09 teaches it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from smallfiles import formats
+from smallfiles.digests import BESIDE, SIDECAR_SUFFIX, ContentDigest, digest_file
+from smallfiles.errors import DamagedFileError, FormatError
+from smallfiles.keys import is_writable_name, key_problem, printable
+from smallfiles.objectstore.client import NoObjectError, Store
+from smallfiles.objectstore.config import MANIFEST
+from smallfiles.samples import Buffer
+from smallfiles.staging import StageConfig, outputs
+
+_KIND = "smallfiles objects"
+_VERSION = 1
+_MOST_PARTS = 9_999
+
+
+@dataclass(frozen=True)
+class Item:
+    """One object.
+
+    Args:
+        name: Behind the prefix.
+        digest: Of its content.
+        samples: How many it holds; 0 for a small one beside another.
+        sidecar: Whether a file with the digest lies beside its file.
+    """
+
+    name: str
+    digest: ContentDigest
+    samples: int = 0
+    sidecar: bool = True
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+        return self.digest.file_bytes
+
+    @property
+    def is_data(self) -> bool:
+        """Whether it is a packed file rather than a small one beside it."""
+        return not self.name.endswith(BESIDE)
+
+    def blocks_of(self, part_bytes: int) -> int:
+        """How many blocks make a part of about this size, of which a store takes 10,000."""
+        return max(1, -(-max(part_bytes, self.bytes // _MOST_PARTS) // self.digest.block_bytes))
+
+    def span(self, block: int, count: int) -> tuple[int, int]:
+        """First byte, and one after the last, of some blocks."""
+        start = block * self.digest.block_bytes
+        return start, min(start + count * self.digest.block_bytes, self.bytes)
+
+    def damaged(self, start: int, data: Buffer) -> int | None:
+        """The first block that is not what was packed; `data` begins with a block, at byte `start`."""
+        step, view = self.digest.block_bytes, memoryview(data)
+        for offset in range(0, len(view), step):
+            number = (start + offset) // step
+            if not self.digest.block_is_intact(number, view[offset : offset + step]):
+                return number
+        return None
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """What a data set in an object store consists of.
+
+    Args:
+        name: Of the packed file or folder.
+        format: Of the packed file.
+        is_folder: Whether it is a folder of shards.
+        items: Its objects, each packed file before the small ones beside it.
+        provenance: What the packed file says of its making; {} if nothing.
+    """
+
+    name: str
+    format: str
+    is_folder: bool
+    items: tuple[Item, ...]
+    provenance: dict[str, Any]
+
+    @property
+    def samples(self) -> int:
+        """In all objects."""
+        return sum(item.samples for item in self.items)
+
+    @property
+    def bytes(self) -> int:
+        """Of all objects."""
+        return sum(item.bytes for item in self.items)
+
+    @property
+    def set_digest(self) -> str:
+        """Names the set of samples; "" if the packed file does not tell."""
+        schema = self.provenance.get("schema")
+        return str(schema.get("manifest_digest", "")) if isinstance(schema, dict) else ""
+
+    @cached_property
+    def text(self) -> str:
+        """The object."""
+        objects = [
+            {
+                "name": item.name,
+                "samples": item.samples,
+                "sidecar": item.sidecar,
+                "digest": item.digest.record(),
+            }
+            for item in self.items
+        ]
+        record = {
+            "kind": _KIND,
+            "version": _VERSION,
+            "name": self.name,
+            "format": self.format,
+            "folder": self.is_folder,
+            "samples": self.samples,
+            "bytes": self.bytes,
+            "set_digest": self.set_digest,
+            "objects": objects,
+            "provenance": self.provenance,
+        }
+        return json.dumps(record, sort_keys=True, separators=(",", ":")) + "\n"
+
+    def local(self, item: Item, out: Path) -> Path:
+        """The file of an object where the packed file or folder is called `out`."""
+        return out / item.name if self.is_folder else out.with_name(out.name + item.name[len(self.name) :])
+
+    @classmethod
+    def read(cls, store: Store) -> Catalog:
+        """The manifest of a place.
+
+        Raises:
+            NoObjectError: There is none: nothing was pushed there, or not yet all of it.
+            FormatError: It is not one of ours, or has names that must not be used.
+        """
+        try:
+            text = store.get(MANIFEST).decode(errors="replace")
+        except NoObjectError:
+            raise NoObjectError(
+                f"{store.place} has no {MANIFEST}, so no data set is complete there",
+                expected="what smallfiles push wrote",
+                next_step=f"Check the name, or what is there: smallfiles ls {store.place}",
+            ) from None
+        return cls.parse(text, f"{store.place}/{MANIFEST}")
+
+    @classmethod
+    def parse(cls, text: str, where: str) -> Catalog:
+        """Read what `text` gave, and check every name in it."""
+        try:
+            record = json.loads(text)
+            items = tuple(
+                Item(
+                    str(one["name"]),
+                    ContentDigest.of_record(one["digest"], where),
+                    int(one["samples"]),
+                    bool(one["sidecar"]),
+                )
+                for one in record["objects"]
+            )
+            name, provenance = str(record["name"]), record["provenance"]
+            found = cls(name, str(record["format"]), bool(record["folder"]), items, dict(provenance))
+            if record["kind"] != _KIND or record["version"] != _VERSION:
+                raise ValueError(f"{record['kind']!r}, version {record['version']}")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise FormatError(
+                f"{where} is no manifest of ours ({type(error).__name__}: {printable(str(error))[:200]})",
+                expected=f"{_KIND}, version {_VERSION}",
+                next_step="Push the data set again, or use the version of this package that wrote it",
+            ) from error
+        found._refuse_odd_names(where)
+        return found
+
+    def _refuse_odd_names(self, where: str) -> None:
+        names = [item.name for item in self.items]
+        known = {self.name + suffix for suffix in ("", *BESIDE)}
+        for name in (self.name, *names):
+            problem = key_problem(name) or ("leads into a folder" if "/" in name else None)
+            problem = problem or (None if is_writable_name(name) else "is too long")
+            problem = problem or (
+                "has characters that no name of ours has" if printable(name) != name else None
+            )
+            if problem or name.startswith(".") or not (self.is_folder or name in known):
+                raise FormatError(
+                    f"{where} names {name!r}, which {problem or 'is no file of a data set'}",
+                    expected="plain names of packed files",
+                    next_step="Use nothing of it, and ask who wrote it; no file was written",
+                )
+        if len(set(names)) < len(names):
+            raise FormatError(
+                f"{where} names an object twice",
+                expected="each once",
+                next_step="Use nothing of it, and ask who wrote it; no file was written",
+            )
+
+
+def of_output(out: Path) -> tuple[Catalog, list[Path]]:
+    """Describe a packed output; its files in the order of the items.
+
+    Raises:
+        SmallfilesError: It is not there, damaged, or a tree of small files.
+    """
+    found = outputs.find(out, StageConfig())
+    is_folder = found.source.is_dir()
+    names = {member.name for member in found.members}
+    members = [
+        member
+        for member in found.members
+        if not (member.name.endswith(SIDECAR_SUFFIX) and member.name.removesuffix(SIDECAR_SUFFIX) in names)
+    ]
+    items: list[Item] = []
+    provenance: dict[str, Any] = {}
+    for member in members:
+        samples = 0
+        if member.is_data:
+            with closing(formats.open(member.source)) as reader:
+                samples = len(reader)
+                provenance = provenance or reader.info().get("provenance") or {}
+        digest = member.digest or digest_file(member.source)
+        name = member.name.partition("/")[2] if is_folder else member.name
+        items.append(Item(name, digest, samples, member.digest is not None))
+    format = formats.name_of(found.source)
+    catalog = Catalog(found.name, format, is_folder, tuple(items), provenance)
+    catalog._refuse_odd_names(str(out))
+    return catalog, [member.source for member in members]
+
+
+def read_blocks(store: Store, item: Item, block: int, count: int) -> bytearray:
+    """Some blocks of an object, each compared with its hash; damage on the way is read once more.
+
+    Raises:
+        DamagedFileError: The store holds other bytes.
+    """
+    start, stop = item.span(block, count)
+    for _ in range(2):
+        data = store.get_range(item.name, start, stop)
+        number = item.damaged(start, data)
+        if number is None:
+            return data
+    assert number is not None
+    raise DamagedFileError(
+        f"{store.place}/{item.name}: block {number} of {len(item.digest.blocks)} is not what was packed",
+        expected=f"the hash in its manifest, of bytes {number * item.digest.block_bytes:,} and following",
+        next_step="Remove that object and push the data set again",
+    )
+
+
+def spread(items: Sequence[Item], at_once: int, part_bytes: int) -> list[tuple[int, int]]:
+    """Index of the item and first block of each part, in a good order.
+
+    Some servers write the parts of an object one after the other: so as many objects as there are requests
+    in flight go side by side, each in its order.
+    """
+    parts = []
+    for index, item in enumerate(items):
+        blocks = range(0, max(1, len(item.digest.blocks)), item.blocks_of(part_bytes))
+        parts += [(index // at_once, number, index, block) for number, block in enumerate(blocks)]
+    return [(index, block) for _, _, index, block in sorted(parts)]

