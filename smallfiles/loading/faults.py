@@ -17,6 +17,7 @@ from smallfiles.errors import (
     ReaderClosedError,
     ResourceError,
     SmallfilesError,
+    SourceError,
     UsageError,
 )
 from smallfiles.images.faults import DamagedImageError
@@ -30,7 +31,10 @@ Fetched: TypeAlias = list[tuple[int, Buffer]]
 
 # What damaged bytes make decoders raise. Others (a TypeError, say) are mistakes in a program.
 _OF_DATA = (SmallfilesError, OSError, ValueError, RuntimeError, SyntaxError, EOFError)
-_NOT_OF_DATA = (UsageError, MissingPackageError, ReaderClosedError, ResourceError, NotImplementedError)
+NOT_OF_DATA = (
+    *(UsageError, MissingPackageError, ReaderClosedError, ResourceError, NotImplementedError),
+    SourceError,  # an object store that does not answer: no sample is to blame, and none may be left out
+)
 
 
 class BadSampleError(FormatError):
@@ -129,7 +133,7 @@ def _read(reader: Reader, numbers: list[int]) -> tuple[list[Buffer | None], dict
     """The bytes of all samples in one call; if that fails, one by one to know which."""
     try:
         return list(reader.read_many(numbers)), {}
-    except _NOT_OF_DATA:
+    except NOT_OF_DATA:
         raise
     except _OF_DATA:
         pass
@@ -146,7 +150,7 @@ def _read(reader: Reader, numbers: list[int]) -> tuple[list[Buffer | None], dict
 
 def _fault(reader: Reader, index: int, epoch: int, error: Exception, on_error: OnError) -> Fault:
     """The fault of a sample; raised as an error if that is asked, or if the data is not to blame."""
-    if isinstance(error, _NOT_OF_DATA):
+    if isinstance(error, NOT_OF_DATA):
         try:
             raise error
         finally:

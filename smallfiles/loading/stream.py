@@ -21,6 +21,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from smallfiles.errors import SmallfilesError, UsageError
 from smallfiles.loading.batches import BatchMaker, Layout
 from smallfiles.loading.dataset import Delivered, deliver
+from smallfiles.loading.faults import NOT_OF_DATA
 from smallfiles.loading.packets import Block
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.loading.schedule import Schedule
@@ -44,9 +45,11 @@ class Window:
     def __init__(
         self, reader: Reader, reads: Sequence[int], emits: Sequence[int], lead: int, start: int
     ) -> None:
-        self._reader, self._reads = reader, reads
+        self._reads = reads
         self._lead, self._out = lead, start
         self._done = set(emits[:start])
+        follow = getattr(reader, "following", None)  # of a store far away, which asks for what comes next
+        self._reader = follow([index for index in reads if index not in self._done]) if follow else reader
         self._read = 0
         self._held: dict[int, Buffer] = {}
 
@@ -77,6 +80,8 @@ class Window:
     def _fetch(self, wanted: list[int]) -> None:
         try:
             self._held.update(zip(wanted, self._reader.read_many(wanted), strict=True))
+        except NOT_OF_DATA:
+            raise
         except SmallfilesError:  # told when the sample is handed out
             for index in wanted:
                 with suppress(SmallfilesError):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
@@ -89,10 +90,17 @@ class InThreads(Iterator[T]):
     def close(self) -> None:
         """End the threads; each finishes the item that it is at."""
         lanes, self._lanes = self._lanes, []
-        for lane in lanes:
-            lane.stop()
-        for lane in lanes:
-            lane.join()
+        _end(lanes)
 
     def __del__(self) -> None:
-        self.close()
+        # In whichever thread collects garbage, which may be one that the lanes wait for: it must not wait.
+        if self._lanes:
+            with suppress(RuntimeError):  # the process ends
+                threading.Thread(target=_end, args=(self._lanes,), daemon=True).start()
+
+
+def _end(lanes: list[_Lane[T]]) -> None:
+    for lane in lanes:
+        lane.stop()
+    for lane in lanes:
+        lane.join()

@@ -29,12 +29,12 @@ _INODES_TO_LEAVE = 100
 _CONTROL_FILES = 8
 
 
-def candidates(where: str | Path, source: Path) -> tuple[list[NodeLocal], list[str]]:
+def candidates(where: str | Path, source: Path | None) -> tuple[list[NodeLocal], list[str]]:
     """Places to try, the best first, and what was passed over, in sentences.
 
     Args:
         where: `auto`, or a directory.
-        source: What is to be copied; its own storage would gain nothing.
+        source: What is to be copied; its own storage would gain nothing. None if it is on no file system.
 
     Raises:
         ResourceError: The directory that was asked for cannot serve.
@@ -45,7 +45,7 @@ def candidates(where: str | Path, source: Path) -> tuple[list[NodeLocal], list[s
     for variable, path in nodelocal.named_directories():
         named = _named(variable, path)
         problem = nodelocal.problem_of(path)
-        if problem is None and _same_storage(path, source):
+        if problem is None and source is not None and _same_storage(path, source):
             problem = f"is on the same storage as {source.name}"
         if problem is None:
             found.append(nodelocal.node_local(path, variable))

@@ -15,11 +15,12 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from smallfiles import locks, signals
 from smallfiles.digests import ContentDigest, sidecar
@@ -41,8 +42,12 @@ _MIB = 1 << 20
 UNVERIFIED = "not verified against a digest, since none lies beside the source; computed while copying"
 
 
+Make: TypeAlias = Callable[[Slot, Callable[[Callable[[], None]], None]], tuple[Sequence[str], dict[str, Any]]]
+"""Fills the slot's folder `copying`; told whom to give what stops it early; names and facts to publish."""
+
+
 @dataclass(frozen=True)
-class _Use:
+class Use:
     """What this process holds of a slot."""
 
     slot: Slot
@@ -50,8 +55,13 @@ class _Use:
     reused: bool
     copy_s: float
 
+    def leave(self) -> None:
+        """Give it back; the last one out removes the copy, unless it is kept for somebody."""
+        if _leave(self.descriptor):
+            self.slot.leave(self.descriptor)
 
-_uses: dict[Path, list[_Use]] = {}
+
+_uses: dict[Path, list[Use]] = {}
 
 
 def stage(src: Path | str, where: str | Path = "auto", *, config: StageConfig | None = None) -> Staged:
@@ -125,17 +135,16 @@ def give_back(path: Path) -> bool:
     return True
 
 
-def _give_back(path: Path, use: _Use) -> None:
+def _give_back(path: Path, use: Use) -> None:
     remaining = _uses.get(path, [])
     if use in remaining:
         remaining.remove(use)
         if not remaining:
             _uses.pop(path, None)
-        if _leave(use.descriptor):
-            use.slot.leave(use.descriptor)
+        use.leave()
 
 
-def _stage(src: Path, where: str | Path, config: StageConfig) -> tuple[Staged, _Use]:
+def _stage(src: Path, where: str | Path, config: StageConfig) -> tuple[Staged, Use]:
     started = time.perf_counter()
     places.refuse_empty(where)
     output = outputs.find(src, config)
@@ -160,18 +169,32 @@ def _stage(src: Path, where: str | Path, config: StageConfig) -> tuple[Staged, _
     raise places.nowhere(output, passed)
 
 
-def _stage_at(place: NodeLocal, output: Output, config: StageConfig) -> _Use:
+def _stage_at(place: NodeLocal, output: Output, config: StageConfig) -> Use:
     folder = private_folder(place.path, places.folder_kind(place.filesystem))
     slot = Slot(folder, output.key)
     sweep(folder, spare=slot.key)
+    return once(slot, output, partial(_copy, place, output, config))
+
+
+def once(slot: Slot, output: Output, make: Make) -> Use:
+    """Hold a slot: one process of the node fills it while the others wait, and all use it.
+
+    Args:
+        slot: Where.
+        output: What it will hold, for those that wait.
+        make: Fills it.
+
+    Returns:
+        A shared lock of the finished slot, given back at the end of the process if not before.
+    """
     until = time.monotonic() + _MOST_WAIT_S
     while True:
         descriptor, finished = _acquire(slot, output, until)
-        copy_s = 0.0 if finished else _copy(slot, descriptor, place, output, config)
+        copy_s = 0.0 if finished else _fill(slot, descriptor, make)
         _enter(descriptor, partial(slot.leave, descriptor), inherited=True)
         locks.share(descriptor)
         if locks.names(slot.lock, descriptor) and slot.facts() is not None:
-            return _Use(slot, descriptor, finished, copy_s)
+            return Use(slot, descriptor, finished, copy_s)
         _leave(descriptor)
         os.close(descriptor)  # somebody swept it in the moment between two locks
 
@@ -223,34 +246,46 @@ def _grown(slot: Slot) -> int:
         return 0
 
 
-def _copy(slot: Slot, descriptor: int, place: NodeLocal, output: Output, config: StageConfig) -> float:
-    """Copy and publish under the exclusive lock; seconds it took. Leaves nothing if it fails."""
-    stoppers: list[Copier] = []
+def _fill(slot: Slot, descriptor: int, make: Make) -> float:
+    """Make and publish under the exclusive lock; seconds it took. Leaves nothing if it fails."""
+    stoppers: list[Callable[[], None]] = []
 
     def abandon() -> None:
-        for copier in stoppers:
-            copier.stop()
+        for stop in stoppers:
+            stop()
         slot.remove(descriptor)
 
     _enter(descriptor, abandon, inherited=False)
     try:
         slot.begin()  # clears half copies first: they take room
-        places.check_room(place, output, config)
         started = time.perf_counter()
-        count = len(blocks_of(output.members))
-        with progress(count, f"stage {output.name}", unit="blocks") as bar:
-            copier = Copier(output, slot.copying, bar)
-            stoppers.append(copier)
-            copier.run()
-        names = [member.name for member in output.members] + computed_digests(copier, output, slot.copying)
+        names, facts = make(slot, stoppers.append)
         copy_s = time.perf_counter() - started
-        facts = {"name": output.name, "source": str(output.source)}
-        slot.publish(names, {**facts, "bytes": output.bytes, "verified": output.has_digests})
+        slot.publish(names, facts)
     except BaseException:
         if _leave(descriptor):
             abandon()
         raise
     return copy_s
+
+
+def _copy(
+    place: NodeLocal,
+    output: Output,
+    config: StageConfig,
+    slot: Slot,
+    at_end: Callable[[Callable[[], None]], None],
+) -> tuple[Sequence[str], dict[str, Any]]:
+    """Copy an output into a slot; `at_end` is given what stops that."""
+    places.check_room(place, output, config)
+    count = len(blocks_of(output.members))
+    with progress(count, f"stage {output.name}", unit="blocks") as bar:
+        copier = Copier(output, slot.copying, bar)
+        at_end(copier.stop)
+        copier.run()
+    names = [member.name for member in output.members] + computed_digests(copier, output, slot.copying)
+    facts = {"name": output.name, "source": str(output.source)}
+    return names, {**facts, "bytes": output.bytes, "verified": output.has_digests}
 
 
 def computed_digests(copier: Copier, output: Output, folder: Path) -> list[str]:

@@ -219,6 +219,15 @@ def sweep(folder: Path, spare: str = "") -> list[str]:
     return removed
 
 
+def let_go(slot: Slot, owner: Owner) -> None:
+    """Give up what is kept for an owner; it is removed if nobody else uses or keeps it."""
+    descriptor = locks.try_lock(slot.lock, shared=False, create=False) if slot.unhold(owner) else None
+    if descriptor is not None and not slot.holders():
+        slot.remove(descriptor)
+    elif descriptor is not None:
+        os.close(descriptor)
+
+
 def _hold_name(owner: Owner) -> str:
     text = f"{owner.kind} {owner.name} {owner.started} {owner.world if owner.kind != 'job' else ''}"
     return hashlib.sha256(text.encode()).hexdigest()[:16] + ".json"

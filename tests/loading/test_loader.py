@@ -1,6 +1,8 @@
 """One loader, whatever makes its batches: processes, threads, or neither."""
 
 import multiprocessing
+import threading
+import time
 from collections import Counter
 from dataclasses import replace
 
@@ -14,6 +16,7 @@ from smallfiles.errors import UsageError
 from smallfiles.loading import BadSampleError, LoaderConfig, SampleDataset, make_loader
 from smallfiles.loading.dataset import maker_of
 from smallfiles.loading.makers import RawBatches
+from smallfiles.loading.threads import InThreads
 
 COUNT = 101
 METHODS = multiprocessing.get_all_start_methods()
@@ -243,3 +246,22 @@ def test_torch_gets_its_threads_back(path):
     before = torch.get_num_threads()
     list(loader(path, MODES[0]))
     assert torch.get_num_threads() == before
+
+
+def test_threads_that_are_dropped_by_what_they_wait_for_do_not_wait_for_ever():
+    """Garbage is collected in any thread: also in one that fetches what a thread of the loader waits for."""
+    held, went_on = [], threading.Event()
+
+    def waits():
+        went_on.wait()
+        yield 0
+
+    def drops():
+        while not held:
+            time.sleep(0.001)
+        held.clear()
+        went_on.set()
+        yield 1
+
+    held.append(InThreads([waits(), drops()], 1))
+    assert went_on.wait(20)

@@ -38,7 +38,7 @@ _NUMBERED = re.compile(r"shard-(\d{6,})\.tar(\.gz|\.zst)?")
 _MAX_OPEN_SHARDS = 128
 
 
-class _Shards:
+class Shards:
     """What one process has opened: the indexes of all shards, the data of those read last."""
 
     def __init__(self, paths: list[Path], indexes: list[index.Index], access: Access) -> None:
@@ -72,7 +72,7 @@ class _Shards:
         return store
 
 
-class TarReader(PlacedReader[_Shards]):
+class TarReader(PlacedReader[Shards]):
     """Random access to tar shards.
 
     Args:
@@ -86,7 +86,7 @@ class TarReader(PlacedReader[_Shards]):
         self._classes: tuple[str, ...] = ()
         self._scanned: dict[Path, index.Index] = {}  # kept for worker processes: a scan is not cheap
 
-    def _open(self) -> _Shards:
+    def _open(self) -> Shards:
         paths = _shard_paths(self.path)
         if len(paths) > 4:  # on a parallel file system each open waits for a server
             with ThreadPoolExecutor(16) as pool:
@@ -113,7 +113,7 @@ class TarReader(PlacedReader[_Shards]):
                 next_step="Move them into a folder for each set",
             )
         self._say(annotated, notes)
-        return _Shards(paths, indexes, self._access)
+        return Shards(paths, indexes, self._access)
 
     def _say(self, annotated: list[sides.Annotated], notes: tuple[str, ...]) -> None:
         """Say once what is odd about tars of other programs."""
@@ -201,7 +201,7 @@ class TarReader(PlacedReader[_Shards]):
             "layout": "webdataset",
             "samples": len(self),
             "bytes": sum(map(index.payload_bytes, shards.paths, shards.indexes)),
-            "file_bytes": sum(path.stat().st_size for path in shards.paths),
+            "file_bytes": sum(found.file_bytes for found in shards.indexes),
             "target": self.target_kind,
             "shards": len(shards.paths),
             "indexed": not self._scanned,
