@@ -27,8 +27,6 @@ class SynthConfig:
     count: int = option(3000, "number of images")
     seed: int = option(0, "equal seeds, equal bytes", metavar="S")
     classes: int = option(10, "number of classes (not for flickr30k)", metavar="K")
-    odd: bool = option(False, "add the odd but readable files that real data sets hold")
-    broken: int = option(0, "make N files empty or cut off")
 
 
 def add(verbs: Verbs) -> None:
@@ -41,12 +39,12 @@ def add(verbs: Verbs) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Make a small faithful copy of a real data set, from a seed.
 
-    Everything in the course works without downloads: images with the sizes, names, folders and odd files of
+    Everything in the course works without downloads: images with the sizes, names and folders of
     ImageNet and Flickr30K, the same bytes for the same seed.
 
     Examples:
         smallfiles synth data --layout folder --count 3000
-        smallfiles synth ilsvrc --layout kaggle --count 500 --odd
+        smallfiles synth ilsvrc --layout kaggle --count 500
         smallfiles synth flickr --layout flickr30k --count 500 --seed 1
     """
     from smallfiles.sources import synthetic
@@ -61,8 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
         f"made {made.path}: {made.images:,} images ({bytes_text(made.bytes)}), layout {made.layout}, "
         f"in {in_seconds(made.seconds)}, {rate:,.0f} images/s"
     )
-    for path, kind in made.odd.items():
-        print(f"  {kind}: {path}")
     return 0
 
 
@@ -75,5 +71,4 @@ def _as_json(made: Made, config: SynthConfig) -> dict[str, Any]:
         "seconds": round(made.seconds, 3),
         "seed": config.seed,
         "classes": list(made.classes),
-        "odd": [{"path": path, "kind": kind} for path, kind in made.odd.items()],
     }

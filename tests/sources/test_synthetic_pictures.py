@@ -2,7 +2,6 @@
 
 import io
 import re
-import warnings
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +10,7 @@ import simplejpeg
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image, ImageOps
+from PIL import Image
 from torchvision.io import ImageReadMode, decode_image
 
 from smallfiles.sources.synthetic import flickr, pictures, plans
@@ -54,7 +53,7 @@ def test_sizes_are_those_of_imagenet():
     assert 0.15 < upright < 0.35
 
 
-@pytest.mark.parametrize("index", range(6))
+@pytest.mark.parametrize("index", range(2))
 def test_ordinary_files_decode_alike_in_pillow_simplejpeg_and_torchvision(index):
     data = plans.Plan(0, 20, 0, 0, 10, FULL).file_bytes(index)
     by_pillow = np.asarray(Image.open(io.BytesIO(data)).convert("RGB")).astype(int)
@@ -63,42 +62,6 @@ def test_ordinary_files_decode_alike_in_pillow_simplejpeg_and_torchvision(index)
     by_torchvision = decode_image(tensor, ImageReadMode.RGB).permute(1, 2, 0).numpy().astype(int)
     assert by_pillow.shape == by_simplejpeg.shape == by_torchvision.shape
     assert np.abs(by_pillow - by_simplejpeg).mean() < 1 and np.abs(by_pillow - by_torchvision).mean() < 1
-
-
-def encoded(oddity: str | None) -> bytes:
-    return pictures.encode(drawn(5), 90, oddity)
-
-
-def test_odd_files_are_odd_as_named():
-    assert Image.open(io.BytesIO(encoded(None))).mode == "RGB"
-    assert encoded("png").startswith(b"\x89PNG") and Image.open(io.BytesIO(encoded("png"))).mode == "RGB"
-    assert Image.open(io.BytesIO(encoded("cmyk"))).mode == "CMYK"
-    assert Image.open(io.BytesIO(encoded("gray"))).mode == "L"
-    assert set(pictures.ODD) == {"png", "cmyk", "gray", "exif_rotated", "exif_broken"}
-
-
-def test_the_turned_file_stands_upright_once_its_exif_is_obeyed():
-    upright = drawn(5).astype(int)
-    image = Image.open(io.BytesIO(encoded("exif_rotated")))
-    assert image.getexif()[0x0112] == 6
-    assert image.size == upright.shape[:2], "it lies on its side"
-    turned = np.asarray(ImageOps.exif_transpose(image)).astype(int)
-    assert turned.shape == upright.shape and np.abs(turned - upright).mean() < 12
-
-
-def test_broken_exif_is_complained_about_and_the_pixels_are_whole():
-    with warnings.catch_warnings(record=True) as complaints:
-        warnings.simplefilter("always")
-        image = Image.open(io.BytesIO(encoded("exif_broken")))
-        image.getexif()
-    assert complaints
-    assert np.array_equal(np.asarray(image.convert("RGB")), np.asarray(Image.open(io.BytesIO(encoded(None)))))
-
-
-def test_broken_files_do_not_decode():
-    assert encoded("empty") == b""
-    with pytest.raises(OSError, match="truncated"):
-        Image.open(io.BytesIO(encoded("truncated"))).load()
 
 
 def test_the_first_thousand_classes_look_different_and_neighbours_share_nothing():
@@ -148,57 +111,12 @@ def test_captions_say_nothing_that_is_not_drawn(index, label):
     assert scene.backdrop in five[0]
 
 
-def small(index: int, label: int) -> np.ndarray:
-    image = Image.fromarray(drawn(index, label, (250, 188), seed=11))
-    return np.asarray(image.resize((64, 64), Image.Resampling.BILINEAR)).astype(np.float32) / 255
-
-
-def accuracy_of_mean_colour(train, train_labels, test, test_labels) -> float:
-    """Nearest neighbours (7) by mean colour: what a classifier knows that sees only that."""
-    train_means, test_means = train.mean((2, 3)), test.mean((2, 3))
-    nearest = torch.cdist(test_means, train_means).topk(7, largest=False).indices
-    votes = torch.nn.functional.one_hot(train_labels[nearest], 10).sum(1)
-    return (votes.argmax(1) == test_labels).float().mean().item()
-
-
-@pytest.fixture
-def one_thread():
-    """Small convolutions on several threads spend their time waiting when others use the cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def train_small_network(pixels: torch.Tensor, labels: torch.Tensor) -> torch.nn.Module:
-    torch.manual_seed(0)
-    layers: list[torch.nn.Module] = []
-    for before, after in ((3, 24), (24, 48), (48, 64)):
-        layers += [torch.nn.Conv2d(before, after, 3, padding=1, stride=2)]
-        layers += [torch.nn.BatchNorm2d(after), torch.nn.ReLU()]
-    network = torch.nn.Sequential(
-        *layers, torch.nn.AdaptiveMaxPool2d(1), torch.nn.Flatten(), torch.nn.Linear(64, 10)
-    )
-    optimizer = torch.optim.AdamW(network.parameters(), lr=4e-3, weight_decay=0.01)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(8):
-        for batch in torch.randperm(len(labels), generator=generator).split(32):
-            flipped = pixels[batch].flip(3) if torch.rand((), generator=generator) < 0.5 else pixels[batch]
-            loss = torch.nn.functional.cross_entropy(network(flipped), labels[batch])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-    return network.eval()
-
-
-def test_a_small_network_learns_the_classes_and_mean_colour_does_not_tell_them(one_thread):
+def test_mean_colour_does_not_tell_the_classes():
+    """Nearest neighbours (7) by mean colour; that a network learns them is tested where it is trained."""
     plan = plans.Plan(11, 600, 0, 0, 10, FULL)
     labels = torch.tensor([plan.label(index) for index in range(600)])
-    images = np.stack([small(index, int(label)) for index, label in enumerate(labels)])
-    pixels = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous() - 0.5
-    network = train_small_network(pixels[:450], labels[:450])
-    with torch.no_grad():
-        by_network = (network(pixels[450:]).argmax(1) == labels[450:]).float().mean().item()
-    by_colour = accuracy_of_mean_colour(pixels[:450], labels[:450], pixels[450:], labels[450:])
-    assert by_network > 0.5
-    assert by_colour < 0.3 and by_colour < by_network - 0.25
+    means = [drawn(index, int(label), (250, 188), seed=11).mean((0, 1)) for index, label in enumerate(labels)]
+    means = torch.tensor(np.array(means))
+    nearest = torch.cdist(means[450:], means[:450]).topk(7, largest=False).indices
+    votes = torch.nn.functional.one_hot(labels[:450][nearest], 10).sum(1)
+    assert (votes.argmax(1) == labels[450:]).float().mean().item() < 0.3

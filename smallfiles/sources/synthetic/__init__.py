@@ -44,7 +44,6 @@ class Made:
         images: Number of pictures in all splits.
         bytes: Sum of their files.
         seconds: Time it took.
-        odd: Kind of each file that is not an ordinary JPEG, by its path as in `files`.
         files: Relative path of each picture; a member of a tar follows the tar's name.
         targets: For each file the label (rank of the sorted wnid or folder name) or the captions;
             also for test pictures, whose class no file tells.
@@ -57,7 +56,6 @@ class Made:
     images: int
     bytes: int
     seconds: float
-    odd: dict[str, str] = field(default_factory=dict, hash=False)
     files: tuple[str, ...] = field(default=(), repr=False)
     targets: tuple[Target, ...] = field(default=(), repr=False)
     splits: tuple[str, ...] = field(default=(), repr=False)
@@ -93,8 +91,6 @@ def make(
     seed: int = 0,
     classes: int = 10,
     val: int | None = None,
-    odd: bool = False,
-    broken: int = 0,
     size: tuple[int, int] = (500, 375),
 ) -> Made:
     """Make a small data set in one of the layouts that people have on their disks.
@@ -108,8 +104,6 @@ def make(
         seed: Another seed gives other pictures.
         classes: Number of classes, at most 1,000.
         val: How many of `count` are for validation; a tenth by default where the layout has them.
-        odd: Put a few odd but readable files among the training pictures, as in ImageNet.
-        broken: Make this many training files zero bytes long or cut off, in turn.
         size: Typical width and height in pixels; smaller ones for quick tests.
 
     Returns:
@@ -121,7 +115,7 @@ def make(
         ResourceError: Not enough space; nothing is left behind.
     """
     started = monotonic()
-    plan = Plan(seed, *_parts(layout, count, val), classes, size, odd, broken)
+    plan = Plan(seed, *_parts(layout, count, val), classes, size)
     plan.check()
     out = Path.cwd() / out
     drawn_bytes = 0
@@ -197,7 +191,6 @@ def _made(plan: Plan, out: Path, layout: str, drawn_bytes: int, seconds: float) 
     targets, classes = _targets(plan, layout)
     return Made(
         *(out, layout, plan.count, drawn_bytes, seconds),
-        odd={files[index]: kind for index, kind in sorted(plan.oddities.items())},
         files=tuple(files),
         targets=tuple(targets),
         splits=("train",) * plan.train + ("val",) * plan.val + ("test",) * plan.test,

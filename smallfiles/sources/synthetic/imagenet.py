@@ -191,7 +191,7 @@ def _matlab_row(node: wordnet.Synset, images: int) -> tuple[object, ...]:
         node.wnid,
         node.words,
         f"a picture of {node.words}",
-        np.uint8(len(node.children)),
+        np.uint16(len(node.children)),
         np.array([node.children], np.uint16).reshape(1, -1),
         np.uint8(node.height),
         np.uint32(images),

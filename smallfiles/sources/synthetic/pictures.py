@@ -11,7 +11,6 @@ drawn anew for each picture. Notebook 02 shows the pictures.
 
 from __future__ import annotations
 
-import io
 import math
 import random
 from dataclasses import dataclass
@@ -63,8 +62,6 @@ BACKDROPS = {
     "dark": (74, 72, 80),
 }
 MAX_CLASSES = 1000
-ODD = ("png", "cmyk", "gray", "exif_rotated", "exif_broken")
-BROKEN = ("empty", "truncated")
 
 _CONTRAST = 0.13  # with the quality of `Scene.quality` about half a byte a pixel
 
@@ -230,49 +227,7 @@ def natural(dice: np.random.Generator, height: int, width: int) -> npt.NDArray[n
     return fine
 
 
-def encode(pixels: Pixels, quality: int, oddity: str | None = None) -> bytes:
-    """The file of a picture: a JPEG, or one of the odd ones that real data sets hold.
-
-    Args:
-        pixels: RGB.
-        quality: Of a JPEG, 1 to 100.
-        oddity: One of `ODD` or `BROKEN`, or None for an ordinary JPEG.
-    """
-    match oddity:
-        case "png":
-            return _by_pillow(Image.fromarray(pixels), "PNG", compress_level=1)
-        case "cmyk":
-            return _by_pillow(Image.fromarray(pixels).convert("CMYK"), "JPEG", quality=85)
-        case "gray":
-            return _by_pillow(Image.fromarray(pixels).convert("L"), "JPEG", quality=90)
-        case "exif_rotated":  # stored lying on its side; orientation 6 says: turn clockwise to view
-            return _with_exif(_jpeg(np.rot90(pixels), quality), b"Exif\0\0MM\0*\0\0\0\x08" + _TURNED)
-        case "exif_broken":
-            return _with_exif(_jpeg(pixels, quality), b"Exif\0\0MM\0*\xff\xff\xff\xf0cut off")
-        case "empty":
-            return b""
-        case "truncated":
-            whole = _jpeg(pixels, quality)
-            return whole[: len(whole) * 2 // 5]
-        case _:
-            return _jpeg(pixels, quality)
-
-
-def _jpeg(pixels: Pixels, quality: int) -> bytes:
+def encode(pixels: Pixels, quality: int) -> bytes:
+    """The JPEG file of RGB pixels."""
     data: bytes = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), quality, colorsubsampling="420")
     return data
-
-
-def _by_pillow(image: Image.Image, format: str, **options: int) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, format, **options)
-    return buffer.getvalue()
-
-
-# One entry: tag 0x0112 (orientation), a 16-bit number, 6; no further directory.
-_TURNED = b"\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"
-
-
-def _with_exif(jpeg: bytes, exif: bytes) -> bytes:
-    """Put an APP1 segment right after the start of the image, where cameras put it."""
-    return jpeg[:2] + b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif + jpeg[2:]

@@ -1,20 +1,19 @@
-"""The plan of a data set: which index is which picture, in which split, with which oddity.
+"""The plan of a data set: which index is which picture, in which split, with which label.
 
 Picture `index` looks the same in every layout, so that what one layout's loader reads can be compared
 with another's. The trap: whoever draws classes in order writes a validation set sorted by class, and
 a wrong label order then looks right; here each run of `classes` pictures is shuffled.
-Notebook 02 makes one of each.
+Notebook 02 makes one of each. Short, since it is what all layouts share.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from itertools import cycle, islice
+from functools import lru_cache
 
 from smallfiles.errors import UsageError
-from smallfiles.sources.synthetic.pictures import BROKEN, MAX_CLASSES, ODD, Scene, compose, draw, encode
+from smallfiles.sources.synthetic.pictures import MAX_CLASSES, Scene, compose, draw, encode
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,6 @@ class Plan:
         test: Number of test pictures; the last indices.
         classes: Number of classes.
         size: Typical width and height in pixels.
-        odd: Whether ImageNet's odd but readable files are among the training pictures.
-        broken: Number of zero-byte and truncated files among the training pictures.
     """
 
     seed: int
@@ -38,8 +35,6 @@ class Plan:
     test: int
     classes: int
     size: tuple[int, int]
-    odd: bool = False
-    broken: int = 0
 
     @property
     def count(self) -> int:
@@ -61,13 +56,6 @@ class Plan:
         """Indices of the test pictures."""
         return range(self.train + self.val, self.count)
 
-    @cached_property
-    def oddities(self) -> dict[int, str]:
-        """Which training pictures are odd or broken, and how; spread evenly, each kind in turn."""
-        odd = len(ODD) * max(1, self.train // 500) if self.odd else 0
-        kinds = [*islice(cycle(BROKEN), self.broken), *islice(cycle(ODD), odd)]
-        return {(2 * k + 1) * self.train // (2 * len(kinds)): kind for k, kind in enumerate(kinds)}
-
     def label(self, index: int) -> int:
         """Class of a picture: each run of `classes` pictures holds every class once, shuffled."""
         return _deck(index // self.classes, self.seed, self.classes)[index % self.classes]
@@ -79,7 +67,7 @@ class Plan:
     def file_bytes(self, index: int) -> bytes:
         """The file of one picture; a function of the plan and `index` only."""
         scene = self.scene(index)
-        return encode(draw(scene, self.seed, index), scene.quality, self.oddities.get(index))
+        return encode(draw(scene, self.seed, index), scene.quality)
 
     def check(self) -> None:
         """Refuse numbers that make no sense.
@@ -87,16 +75,16 @@ class Plan:
         Raises:
             UsageError: Says which.
         """
-        odd = self.broken + len(ODD) * self.odd
-        pictures = f"{self.train} training pictures"
         splits = f"{self.count} pictures with {self.val} for validation"
         rules = (
             (self.train >= 1 and self.val >= 0, splits, "at least one training picture"),
             (self.seed >= 0, f"pictures from the seed {self.seed}", "a seed of 0 or more"),
-            (self.broken >= 0, f"{self.broken} broken files", "0 or more of them"),
             (1 <= self.classes <= MAX_CLASSES, f"{self.classes} classes", f"1 to {MAX_CLASSES:,} classes"),
-            (self.classes <= self.train, f"{self.classes} classes with {pictures}", "a picture for each"),
-            (odd <= self.train, f"{odd} odd or broken files among {pictures}", "a picture for each"),
+            (
+                self.classes <= self.train,
+                f"{self.classes} classes with {self.train} training pictures",
+                "a picture for each",
+            ),
             (min(self.size) >= 32 and max(self.size) <= 4096, f"sides of {self.size}", "32 to 4,096 pixels"),
         )
         for is_right, got, expected in rules:
@@ -104,7 +92,7 @@ class Plan:
                 raise UsageError(
                     f"{got} were asked for",
                     expected=expected,
-                    next_step="Correct it; more pictures leave room for more classes and odd files",
+                    next_step="Correct it; more pictures leave room for more classes",
                 )
 
 

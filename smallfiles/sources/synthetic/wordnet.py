@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-_CHILDREN = 8  # inner nodes of the made-up tree have at most so many
-
 
 @dataclass(frozen=True)
 class Synset:
@@ -54,24 +52,7 @@ def ilsvrc_ids(classes: int, seed: int) -> tuple[int, ...]:
 
 
 def synsets(classes: int, seed: int) -> list[Synset]:
-    """Leaves by ascending ILSVRC2012_ID, then inner nodes up to one root, as in `meta.mat`."""
-    ids = ilsvrc_ids(classes, seed)
-    named = zip(ids, wnids(classes), words(classes), strict=True)
-    nodes = sorted((Synset(*row) for row in named), key=lambda node: node.ilsvrc_id)
-    level = list(ids)  # neighbours in the sorted wnids are related, so they share a parent
-    height = 0
-    while len(level) > 1 or not height:
-        height += 1
-        parents = []
-        for start in range(0, len(level), _CHILDREN):
-            parents.append(len(nodes) + 1)
-            children = tuple(level[start : start + _CHILDREN])
-            nodes.append(
-                Synset(parents[-1], _inner_wnid(len(nodes)), f"group {len(nodes) + 1}", children, height)
-            )
-        level = parents
-    return nodes
-
-
-def _inner_wnid(number: int) -> str:
-    return f"n{20_000_000 + number:08d}"
+    """Leaves by ascending ILSVRC2012_ID, then the root above them, as in `meta.mat`."""
+    named = zip(ilsvrc_ids(classes, seed), wnids(classes), words(classes), strict=True)
+    leaves = sorted((Synset(*row) for row in named), key=lambda node: node.ilsvrc_id)
+    return [*leaves, Synset(classes + 1, "n20000000", "entity", tuple(range(1, classes + 1)), 1)]
