@@ -119,6 +119,15 @@ class SubmitError(SmallfilesError):
     """A job was not submitted."""
 
 
+@contextlib.contextmanager
+def retold(caught: type[SmallfilesError], kind: type[SmallfilesError]) -> Iterator[None]:
+    """Raise an error of what is done inside as one of another kind, with the same sentence."""
+    try:
+        yield
+    except caught as error:
+        raise kind(error.got, expected=error.expected, next_step=error.next_step) from error
+
+
 def first_few(items: Iterable[object], total: int, limit: int = 5) -> str:
     """Name the first few of many: `a, b, c and 1,279 more`.
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from smallfiles.errors import SourceError
 from smallfiles.options import check, option
 
-LabelOrder: TypeAlias = Literal["sorted", "devkit"]
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".webp", ".tif", ".tiff", ".gif")
 
 _SPLITS = {
@@ -77,7 +76,6 @@ class SourceOptions:
         split: `train`, `val`, `test` or a name the source uses; None takes the only one, or train.
         root: For a manifest: the folder or tar that its paths are relative to.
         labels: Where labels are, if not beside the data: devkit, LOC csv, caption file or split file.
-        label_order: ImageNet only: rank of the sorted wnid, or the order of the devkit's ids.
         unlabelled: Give every sample the label -1 instead of asking for class folders.
         strict: Refuse what would otherwise be left out with a note.
         suffixes: Which files are samples; compared without regard to case.
@@ -92,7 +90,6 @@ class SourceOptions:
     split: str | None = option(None, "which split to take (train, val, test)")
     root: Path | None = option(None, "where the files of a manifest are, if it does not say", metavar="DIR")
     labels: Path | None = option(None, "where labels or captions are, if not beside the data")
-    label_order: LabelOrder = option("sorted", "ImageNet: order of the labels")
     unlabelled: bool = option(False, "label -1 for all, instead of class folders")
     strict: bool = option(False, "refuse what would otherwise be left out with a note")
     suffixes: tuple[str, ...] = option(

@@ -29,7 +29,7 @@ VERBS = {
     "figure": ["R.json", "OUT.png", "--reference"],
     "doctor": ["DIR"],
     "demo": ["--data", "--count", "--out"],
-    "synth": ["OUT", "--layout", "--count", "--seed", "--classes", "--odd", "--broken"],
+    "synth": ["OUT", "--layout", "--count", "--seed", "--classes"],
     "manifest": [
         "DIR",
         "-o",
@@ -39,7 +39,6 @@ VERBS = {
         "--split",
         "--root",
         "--labels",
-        "--label-order",
         "--strict",
     ],
     "pack": [

@@ -61,7 +61,7 @@ SMALL = {
         *("machine/nodes", "measure/traffic", "signals", "keys", "slowfs/delays"),
     ],
     "a part of a file format, named as its specification names it": [
-        *("formats/checked", "formats/placed", "formats/provenance"),
+        *("formats/checked", "formats/provenance"),
         *("formats/squashfs/foreign", "formats/squashfs/sentences", "formats/squashfs/writing"),
         *("formats/tar/dali", "formats/tar/headers", "formats/tar/names", "formats/tar/options"),
         "formats/tar/output",

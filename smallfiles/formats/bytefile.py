@@ -87,7 +87,7 @@ class ByteFile:
         mapped = self._mapped
         if mapped is not None and 0 <= start <= stop <= self.size:
             return mapped[start:stop]
-        data = self._fetch(start, stop) if 0 <= start <= stop <= self.size else b""
+        data = self.fetch(start, stop) if 0 <= start <= stop <= self.size else b""
         if len(data) != stop - start:
             raise damaged(self.path, f"bytes {start:,} to {stop:,} are not all there")
         return data
@@ -114,7 +114,8 @@ class ByteFile:
         if self._view is not None and hasattr(mmap, "MADV_DONTNEED"):
             self._mapping.madvise(mmap.MADV_DONTNEED)
 
-    def _fetch(self, start: int, stop: int) -> Buffer:
+    def fetch(self, start: int, stop: int) -> bytes:
+        """A copy of the bytes from `start` to `stop`; fewer at the end of the file."""
         try:
             data = os.pread(self._descriptor, stop - start, start)
             while len(data) < stop - start:  # Linux reads at most 2 GiB at once
@@ -125,6 +126,22 @@ class ByteFile:
         except OSError as error:
             raise damaged(self.path, f"reading failed ({error.strerror})") from error
         return data
+
+    def read_into(self, start: int, buffer: memoryview) -> int:
+        """Fill `buffer` from `start` on; returns how many bytes there were."""
+        try:
+            filled = os.preadv(self._descriptor, (buffer,), start)
+            while 0 < filled < len(buffer) and (
+                more := os.preadv(self._descriptor, (buffer[filled:],), start + filled)
+            ):
+                filled += more
+        except OSError as error:
+            raise damaged(self.path, f"reading failed ({error.strerror})") from error
+        return filled
+
+    def expect_short_reads(self) -> None:
+        """Turn read-ahead off: it would fetch a whole archive while only its headers are wanted."""
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 
 
 def damaged(path: Path, what: str) -> DamagedFileError:

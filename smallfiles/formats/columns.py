@@ -86,6 +86,37 @@ class Rows:
         return {name: column(values, kind) for (name, kind), values in zip(kinds, columns, strict=True)}
 
 
+def read_table(source: Any, *numbers: str) -> tuple[dict[str, pa.Array], dict[bytes, bytes]]:
+    """The columns of an Arrow file that was written as one record batch; native code follows their offsets.
+
+    Args:
+        source: The file, or its bytes; not copied.
+        *numbers: Names of columns of whole numbers beside key, `label` or `captions`, and meta.
+
+    Returns:
+        Columns by name, and the metadata of the file.
+
+    Raises:
+        ValueError: It is another file.
+        KeyError: It tells no targets.
+        pa.ArrowException: It is damaged.
+    """
+    reader = pa.ipc.open_file(source)
+    if reader.num_record_batches != 1:
+        raise ValueError(f"{reader.num_record_batches} record batches instead of one")
+    batch = reader.get_batch(0)
+    batch.validate(full=True)
+    found = dict(zip(batch.schema.names, batch.columns, strict=True))
+    kinds = {"key": pa.string(), "label": pa.int64(), "captions": CAPTIONS, "meta": pa.string()}
+    kinds |= dict.fromkeys(numbers, pa.int64())
+    for name in kinds.keys() & found.keys():
+        column = found[name]
+        if column.type != kinds[name] or (name != "meta" and column.null_count):
+            raise ValueError(f"column {name} has type {column.type} and {column.null_count} nulls")
+    found["target"] = found["label" if "label" in found else "captions"]
+    return found, batch.schema.metadata or {}
+
+
 class Columns(Rows):
     """The columns of a whole file, while they grow; arguments as for `Rows`."""
 

@@ -8,7 +8,7 @@ Notebook 05 teaches it.
 from __future__ import annotations
 
 import json
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import smallfiles
@@ -25,8 +25,7 @@ def record(format_name: str, schema: Schema, options: Any) -> dict[str, Any]:
     Args:
         format_name: Name of the format.
         schema: What is packed.
-        options: The format's frozen dataclass; a field made with
-            `field(metadata={"recorded": False})` stays out (a secret, or what changes no byte).
+        options: The format's frozen dataclass, or None.
 
     Returns:
         A JSON object; `resize` is in it only if pictures were scaled before packing.
@@ -36,7 +35,7 @@ def record(format_name: str, schema: Schema, options: Any) -> dict[str, Any]:
         "package": PACKAGE,
         "version": smallfiles.__version__,
         "format": format_name,
-        "options": _recorded(options),
+        "options": asdict(options) if is_dataclass(options) else {},  # type: ignore[arg-type]
         "schema": {
             "name": schema.name,
             "split": schema.split,
@@ -47,13 +46,6 @@ def record(format_name: str, schema: Schema, options: Any) -> dict[str, Any]:
             "manifest_digest": schema.manifest_digest,
         },
     }
-
-
-def _recorded(options: Any) -> dict[str, Any]:
-    if not is_dataclass(options):
-        return {}
-    chosen = [field.name for field in fields(options) if field.metadata.get("recorded", True)]
-    return {name: getattr(options, name) for name in chosen}
 
 
 def dumps(provenance: dict[str, Any]) -> str:

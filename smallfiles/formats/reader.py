@@ -7,23 +7,25 @@ remembers in which process it opened. Notebook 04 reproduces the failure.
 
 from __future__ import annotations
 
+import json
 import operator
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from smallfiles.errors import ReaderClosedError, UsageError
-from smallfiles.samples import Buffer, Meta, Sample, Target, TargetKind
+from smallfiles.formats.bytefile import damaged
+from smallfiles.samples import Buffer, Meta, Reader, Sample, Target
 
 Handle = TypeVar("Handle")
 
 
-class BaseReader(ABC, Generic[Handle]):
+class BaseReader(Reader, Generic[Handle]):
     """Life cycle of a reader; a format adds what its bytes mean.
 
     Subclasses implement `_open` (return everything that belongs to one process, validated, or
@@ -33,6 +35,9 @@ class BaseReader(ABC, Generic[Handle]):
     Args:
         path: The packed file or folder.
     """
+
+    _outlives_fork = False
+    """Whether forked workers go on with the parent's handle: it reads by position, and took long to make."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
@@ -45,7 +50,7 @@ class BaseReader(ABC, Generic[Handle]):
 
     def _handle(self) -> Handle:
         opened = self._opened
-        if opened is not None and opened[0] == os.getpid():
+        if opened is not None and (self._outlives_fork or opened[0] == os.getpid()):
             return opened[1]
         if self._closed:
             raise ReaderClosedError(
@@ -77,35 +82,6 @@ class BaseReader(ABC, Generic[Handle]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"
 
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def target_kind(self) -> TargetKind: ...
-
-    @property
-    @abstractmethod
-    def classes(self) -> tuple[str, ...]: ...
-
-    @abstractmethod
-    def keys(self) -> pa.StringArray: ...
-
-    @abstractmethod
-    def target(self, index: int) -> Target: ...
-
-    @abstractmethod
-    def meta(self, index: int) -> Meta | None: ...
-
-    @abstractmethod
-    def size(self, index: int) -> int: ...
-
-    @abstractmethod
-    def read(self, index: int) -> Buffer: ...
-
-    @abstractmethod
-    def info(self) -> dict[str, Any]: ...
-
     def sha256(self, index: int) -> str | None:
         """Stored SHA-256 of a sample (hexadecimal), where the format keeps one."""
         return None
@@ -134,6 +110,20 @@ class BaseReader(ABC, Generic[Handle]):
         for index in range(len(self)):
             yield Sample(self.key(index), self.read(index), self.target(index), self.meta(index))
 
+    def _object(self, text: str | None, index: int) -> Meta | None:
+        """The JSON object of a sample from its text; None where there is none.
+
+        Raises:
+            DamagedFileError: It is no JSON object.
+        """
+        try:
+            found: Meta | None = json.loads(text) if text else None
+            if not isinstance(found, dict | None):
+                raise ValueError("no object")
+        except (ValueError, RecursionError) as error:
+            raise damaged(self.path, f"the JSON object of sample {index} is {error}") from error
+        return found
+
     def _checked(self, index: int) -> int:
         """`index` counted from the front; negative ones count from the end, as in a list."""
         count, index = len(self), operator.index(index)
@@ -146,6 +136,57 @@ class BaseReader(ABC, Generic[Handle]):
                 next_step="Check the length with len(reader)",
             )
         return index + count
+
+
+class Store(Protocol):
+    """Bytes by position: a file, or a compressed one as if it were not."""
+
+    path: Path
+    size: int
+
+    def read(self, start: int, stop: int) -> Buffer:
+        """The bytes from `start` to `stop`; an error if they are not all there."""
+
+    def expect(self, start: int, stop: int) -> None:
+        """Say that these bytes are read soon."""
+
+
+class PlacedReader(BaseReader[Handle]):
+    """Adds reading to a format whose samples are each one run of bytes: reading is finding the place."""
+
+    @abstractmethod
+    def _place(self, index: int) -> tuple[Store, int, int]:
+        """Store, first byte and one after the last of a sample; `index` was checked."""
+
+    def _expect_places(self, indices: Sequence[int]) -> None:
+        """Announce what tells the places of these samples, where that is spread over the file."""
+
+    def size(self, index: int) -> int:
+        _, start, stop = self._place(self._checked(index))
+        return stop - start
+
+    def read(self, index: int) -> Buffer:
+        store, start, stop = self._place(self._checked(index))
+        return store.read(start, stop)
+
+    def span(self, index: int) -> tuple[Path, int, int] | None:
+        store, start, stop = self._place(self._checked(index))
+        return store.path, start, stop
+
+    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
+        """Several samples in the order asked for.
+
+        All of them are announced to the kernel in stored order before the first is read, so that a cold
+        batch waits for its samples together and not for each in turn.
+        """
+        wanted = [self._checked(index) for index in indices]
+        order = sorted(set(wanted))
+        self._expect_places(order)
+        places = {index: self._place(index) for index in order}
+        for store, start, stop in places.values():
+            store.expect(start, stop)
+        found = {index: store.read(start, stop) for index, (store, start, stop) in places.items()}
+        return [found[index] for index in wanted]
 
 
 def numbered_keys(count: int) -> pa.StringArray:

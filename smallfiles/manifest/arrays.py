@@ -28,6 +28,7 @@ Namer = Callable[[int], str]
 """Tells where a row is: `'n01440764/a.JPEG'`, or `row 3` where names are not known."""
 
 SLICE_ROWS = 1 << 16
+TEXTS = (pa.string(), pa.large_string())
 _INT64 = np.iinfo(np.int64)
 _LARGEST_COLUMN = (1 << 31) - 1  # Arrow's 32-bit offsets
 
@@ -167,7 +168,12 @@ def is_arrow(values: Any) -> bool:
 
 
 def to_numpy(column: pa.Array) -> npt.NDArray[Any]:
-    """Whole numbers of an Arrow column without nulls as NumPy, read-only, over the same memory."""
+    """Whole numbers of an Arrow column without nulls as NumPy, read-only, over the same memory.
+
+    Arrow's own `to_numpy` would first import pandas where that is installed: a second and 40 MB for nothing.
+    """
+    if not len(column):
+        return np.zeros(0, f"i{column.type.bit_width // 8}")
     stored = np.frombuffer(column.buffers()[1], f"i{column.type.bit_width // 8}", column.offset + len(column))
     stored.flags.writeable = False
     return stored[column.offset :]
@@ -233,12 +239,16 @@ def strings(values: Any, what: str, name: Namer, *, nullable: bool = False) -> p
         nullable: Whether None is allowed, for unknown.
     """
     if is_arrow(values):
-        return _checked_strings(one_chunk(values), what, nullable)
+        found = one_chunk(values)
+        if found.type in TEXTS and (nullable or not found.null_count):
+            return valid(found, pa.string(), what)
+        values = found.to_pylist()
     values = values if isinstance(values, list | tuple) else list(values)
     kinds = (str, type(None)) if nullable else (str,)
     if not set(map(type, values)) <= set(kinds):
         bad = [row for row, value in enumerate(values) if not isinstance(value, kinds)]
-        _refuse(bad, what, "not of string type", values, name, "strings")
+        if bad:  # NumPy's strings are strings
+            raise fault_of(bad, what, "not of string type", values, name, "strings")
     try:
         if nullable and None in values:
             return column(values, pa.string())
@@ -249,6 +259,19 @@ def strings(values: Any, what: str, name: Namer, *, nullable: bool = False) -> p
         bad = [row for row, value in enumerate(values) if isinstance(value, str) and not is_utf8(value)]
         raise fault_of(bad, what, "not valid UTF-8", values, name, "text in UTF-8") from None
     return grown.finish()
+
+
+def valid(found: pa.Array, kind: pa.DataType, what: str) -> pa.Array:
+    """An Arrow column of somebody else as one of a like type.
+
+    Raises:
+        ManifestError: It is no such column inside.
+    """
+    try:
+        found.validate(full=True)
+        return found.cast(kind)
+    except pa.ArrowException as error:
+        raise fault(f"the column of each {what} is malformed ({error})", "text in UTF-8") from error
 
 
 def fault_of(
@@ -266,30 +289,6 @@ def fault_of(
     return fault(f"{counted(rows, what)} {problem}: {shown}", expected, next_step)
 
 
-def _refuse(rows: Sequence[int], what: str, problem: str, values: Any, name: Namer, expected: str) -> None:
-    if rows:
-        raise fault_of(rows, what, problem, values, name, expected)
-
-
-def _checked_strings(column: pa.Array, what: str, nullable: bool) -> pa.StringArray:
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        raise fault(f"the column of each {what} has the Arrow type {column.type}", "strings")
-    try:
-        column.validate(full=True)
-        column = column.cast(pa.string())
-    except pa.ArrowException as error:
-        raise fault(f"the column of each {what} is malformed ({error})", "strings in UTF-8") from error
-    _refuse_nulls(column, what, nullable)
-    return column
-
-
-def _refuse_nulls(column: pa.Array, what: str, nullable: bool) -> None:
-    if column.null_count and not nullable:
-        missing = [row for row, null in enumerate(column.is_null().to_pylist()) if null]
-        rows = first_few((f"row {row}" for row in missing), len(missing))
-        raise fault(f"{counted(missing, what)} missing: {rows}", f"one {what} a sample")
-
-
 def integers(values: Any, what: str, name: Namer, *, nullable: bool = False) -> pa.Array:
     """Whole numbers as int64; truth values and floats are refused, whatever they are equal to.
 
@@ -303,38 +302,29 @@ def integers(values: Any, what: str, name: Namer, *, nullable: bool = False) -> 
         values = values.astype(np.int64)
     if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim == 1:
         return from_numpy(values.copy())
-    if is_arrow(values) and pa.types.is_integer(values.type):
-        column = one_chunk(values)
-        _refuse_nulls(column, what, nullable)
-    else:
-        column = values.to_pylist() if is_arrow(values) else list(values)
-        _refuse_odd_numbers(column, what, name, nullable)
+    if is_arrow(values):
+        found = one_chunk(values)
+        is_whole = pa.types.is_integer(found.type) and found.type != pa.uint64()
+        if is_whole and (nullable or not found.null_count):
+            return found.cast(pa.int64())
+        values = found.to_pylist()
+    values = list(values)
+    allowed: set[type] = {int, type(None)} if nullable else {int}
+    if not set(map(type, values)) <= allowed:
+        kinds = (np.integer, *allowed)
+        bad = [row for row, each in enumerate(values) if not isinstance(each, kinds) or type(each) is bool]
+        if bad:
+            expected = "whole numbers" + (" or null" if nullable else "")
+            raise fault_of(bad, what, "not of integer type", values, name, expected)
     try:
-        return column.cast(pa.int64()) if is_arrow(column) else _integer_array(column)
-    except (OverflowError, pa.ArrowException):
-        numbers = column.to_pylist() if is_arrow(column) else column
-        huge = [row for row, value in enumerate(numbers) if value is not None and not _fits(value)]
-        raise fault_of(huge, what, "too large", numbers, name, "whole numbers of 64 bits") from None
-
-
-def _integer_array(values: list[int | None]) -> pa.Array:
-    if None in values:
         return column(values, pa.int64())
-    return from_numpy(np.array(values, np.int64))
+    except OverflowError:
+        huge = [row for row, value in enumerate(values) if not (value is None or _fits(value))]
+        raise fault_of(huge, what, "too large", values, name, "whole numbers of 64 bits") from None
 
 
 def _fits(value: int) -> bool:
     return int(_INT64.min) <= value <= int(_INT64.max)
-
-
-def _refuse_odd_numbers(values: list[Any], what: str, name: Namer, nullable: bool) -> None:
-    allowed: set[type] = {int, type(None)} if nullable else {int}
-    if set(map(type, values)) <= allowed:
-        return
-    numbers = enumerate(values)
-    bad = [row for row, value in numbers if not isinstance(value, np.integer) and type(value) not in allowed]
-    expected = "whole numbers" + (" or null" if nullable else "")
-    _refuse(bad, what, "not of integer type", values, name, expected)
 
 
 def as_mask(found: pa.BooleanArray) -> npt.NDArray[np.bool_]:

@@ -20,6 +20,7 @@ from smallfiles.digests import Order, byte_order, in_order, name_hashes
 from smallfiles.errors import ManifestError, first_few
 from smallfiles.keys import key_problem
 from smallfiles.manifest.arrays import (
+    TEXTS,
     Namer,
     fault_of,
     from_numpy,
@@ -27,6 +28,7 @@ from smallfiles.manifest.arrays import (
     is_arrow,
     one_chunk,
     strings,
+    valid,
 )
 from smallfiles.manifest.arrays import column as arrow_column
 from smallfiles.manifest.faults import counted, fault, is_utf8, named, short
@@ -156,31 +158,22 @@ def _outside(column: pa.Array, lowest: int, highest: int) -> list[int]:
 
 def caption_column(captions: Any, name: Namer = by_row) -> pa.Array:
     """Captions as lists of strings."""
+    kind = pa.list_(pa.string())
     if is_arrow(captions):
-        return _checked_captions(one_chunk(captions))
+        found = one_chunk(captions)
+        is_texts = getattr(found.type, "value_type", None) in TEXTS
+        if is_texts and not (found.null_count or found.flatten().null_count):
+            return valid(found, kind, "caption")
+        captions = found.to_pylist()
     bad = [row for row, entry in enumerate(captions) if not _is_captions(entry)]
     if bad:
         expected = "a list of strings in UTF-8 for each sample"
         raise fault_of(bad, "sample", "without a list of captions", captions, name, expected)
-    return arrow_column(captions, pa.list_(pa.string()))
+    return arrow_column(captions, kind)
 
 
 def _is_captions(entry: object) -> bool:
     return isinstance(entry, list | tuple) and all(isinstance(text, str) and is_utf8(text) for text in entry)
-
-
-def _checked_captions(column: pa.Array) -> pa.Array:
-    inner = getattr(column.type, "value_type", None)
-    if inner not in (pa.string(), pa.large_string()):
-        raise fault(f"the captions have the Arrow type {column.type}", "lists of strings")
-    try:
-        column.validate(full=True)
-        column = column.cast(pa.list_(pa.string()))
-    except pa.ArrowException as error:
-        raise fault(f"the captions are malformed ({error})", "lists of strings in UTF-8") from error
-    if column.null_count or column.flatten().null_count:
-        raise fault("captions are missing", "a list of strings for each sample")
-    return column
 
 
 def size_column(sizes: Any, name: Namer = by_row) -> pa.Array:

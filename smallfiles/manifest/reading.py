@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,9 +177,7 @@ class _NotAllowedError(Exception):
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        times: dict[str, int] = {}
-        for key, _ in pairs:
-            times[key] = times.get(key, 0) + 1
+        times = Counter(key for key, _ in pairs)
         raise _NotAllowedError(repeated_paths([key for key, count in times.items() if count > 1]).got)
     return found
 

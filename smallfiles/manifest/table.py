@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class Manifest:
             file; empty if unknown.
     """
 
-    table: pa.Table
+    table: pa.Table = field(hash=False)
     name: str = "dataset"
     split: str = "train"
     classes: tuple[str, ...] = ()
@@ -125,7 +125,7 @@ class Manifest:
         Raises:
             ManifestError: It cannot be written.
         """
-        header = dict(zip(("name", "split", "classes", "root_hint"), self._header(), strict=True))
+        header = {name: getattr(self, name) for name in ("name", "split", "classes", "root_hint")}
         header |= {"target": self.target_kind, "digest": self.digest, "count": len(self)}
         write_columns(Path(path), header, self.table)
 
@@ -143,14 +143,6 @@ class Manifest:
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Manifest):
-            return NotImplemented
-        return self._header() == other._header() and bool(self.table.equals(other.table))
-
-    def __hash__(self) -> int:
-        return hash((*self._header(), len(self)))
-
     def __getstate__(self) -> dict[str, Any]:
         # The arrays of `paths` and `targets` are parts of the table and would travel twice.
         return {name: value for name, value in self.__dict__.items() if name not in ("paths", "targets")}
@@ -158,9 +150,6 @@ class Manifest:
     def __repr__(self) -> str:
         what = f"{len(self.classes)} classes" if self.target_kind == "label" else "captions"
         return f"Manifest({self.name!r}, {self.split!r}, {len(self):,} samples, {what})"
-
-    def _header(self) -> tuple[object, ...]:
-        return self.name, self.split, self.classes, self.root_hint
 
     @property
     def target_kind(self) -> TargetKind:

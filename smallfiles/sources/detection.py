@@ -218,7 +218,7 @@ def _store_at(place: Path, options: SourceOptions) -> tuple[ByteStore, tuple[str
         return folder.FolderStore(place), ()
     if place.is_dir():
         archive = tarball.open_folder(place, replace(options, unlabelled=True))
-        return tarball.open_store(archive), archive.notes
+        return tarball.TarStore(archive), archive.notes
     archive = tarball.open_archive(place, replace(options, unlabelled=True))
     samples = sides.read(archive).data if archive.is_ours else archive
-    return tarball.open_store(samples), archive.notes
+    return tarball.TarStore(samples), archive.notes

@@ -29,7 +29,7 @@ from smallfiles.manifest import Manifest
 from smallfiles.progress import plural
 from smallfiles.sources.folder import FolderStore
 from smallfiles.sources.record import Source
-from smallfiles.sources.scanning import Tree, list_folder, sizes_of, walk
+from smallfiles.sources.scanning import Tree, bad_line, lines_of, list_folder, read_text, sizes_of, walk
 
 CAPTIONS_EACH = 5
 ALL = "all"
@@ -216,7 +216,7 @@ def read(path: Path) -> Captions:
     Raises:
         SourceError: It is none of them; the line that is wrong is named.
     """
-    text = _text(path)
+    text = read_text(path)
     found = Captions()
     first = text.partition("\n")[0].rstrip("\r")
     if text.lstrip().startswith("{"):
@@ -242,10 +242,10 @@ def read(path: Path) -> Captions:
 
 def _csv_rows(path: Path, text: str, notes: list[str]) -> Iterator[_Row]:
     mended = []
-    for line_number, line in _lines(text):
+    for line_number, line in lines_of(text):
         if line_number == 1:
             if line != _HEADER:
-                raise _bad_line(path, line_number, line, f"the header {_HEADER!r}")
+                raise bad_line(path, line_number, line, f"the header {_HEADER!r}")
             continue
         image, _, rest = line.partition("|")
         number, delimiter, caption = rest.partition("|")
@@ -255,18 +255,18 @@ def _csv_rows(path: Path, text: str, notes: list[str]) -> Iterator[_Row]:
             mended.append(line_number)
             yield match["image"].strip(), int(match["number"]), match["comment"]
         else:
-            raise _bad_line(path, line_number, line, "a row such as: 1000092795.jpg| 0| Two young guys …")
+            raise bad_line(path, line_number, line, "a row such as: 1000092795.jpg| 0| Two young guys …")
     if mended:
         rows = f"{plural(len(mended), 'row')} (line {first_few(mended, len(mended))})"
         notes.append(f"{path.name}: lost delimiter mended in {rows}")
 
 
 def _token_rows(path: Path, text: str) -> Iterator[_Row]:
-    for line_number, line in _lines(text):
+    for line_number, line in lines_of(text):
         head, tab, caption = line.partition("\t")
         image, _, number = head.rpartition("#")
         if not tab or not image or not number.isdecimal():
-            raise _bad_line(path, line_number, line, "a line such as: 1000092795.jpg#0<TAB>Two young guys …")
+            raise bad_line(path, line_number, line, "a line such as: 1000092795.jpg#0<TAB>Two young guys …")
         yield image, int(number), caption
 
 
@@ -283,33 +283,3 @@ def _karpathy_rows(path: Path, text: str, split_of: dict[str, str]) -> Iterator[
             expected='{"images": [{"filename": …, "split": …, "sentences": [{"raw": …}]}]}',
             next_step=f"Download {KARPATHY} again",
         ) from error
-
-
-def _lines(text: str) -> list[tuple[int, str]]:
-    # Not splitlines(): captions may hold characters that it takes for line ends.
-    rows = ((number, line.rstrip("\r")) for number, line in enumerate(text.split("\n"), 1))
-    return [(number, line) for number, line in rows if line.strip()]
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise SourceError(
-            f"{path} cannot be read ({error.strerror or error})",
-            expected="a caption file",
-            next_step="Check the path and its permissions",
-        ) from error
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise SourceError(
-            f"line {line} of {path} is not UTF-8", expected="text in UTF-8", next_step="Download it again"
-        ) from error
-
-
-def _bad_line(path: Path, number: int, line: str, expected: str) -> SourceError:
-    return SourceError(
-        f"line {number} of {path} is {line[:80]!r}",
-        expected=expected,
-        next_step="Correct it or download it again",
-    )

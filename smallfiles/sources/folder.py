@@ -2,6 +2,7 @@
 
     data/cat/1.jpg  data/dog/2.jpg         classes are the first-level folders, sorted by bytes
     data/train/cat/1.jpg  data/val/...     splits first, classes below
+    val/images/val_0.JPEG                  val/val_annotations.txt: val_0.JPEG<TAB>n03444034<TAB>0 0 62 57
 
 The trap: ImageFolder takes any folder for a class. `val/images/` of tiny-imagenet becomes one class
 for all, a `train` and a `val` folder become two. Here the first is read through its annotations, the
@@ -22,10 +23,10 @@ from smallfiles.errors import SourceError, first_few
 from smallfiles.folders import SourceOptions, canonical_split, choose_split
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.arrays import column
+from smallfiles.manifest.class_folders import Labelled, by_class, unlabelled
 from smallfiles.progress import plural
-from smallfiles.sources.labelling import Labelled, by_annotations, by_class, is_container, unlabelled
 from smallfiles.sources.record import Source
-from smallfiles.sources.scanning import Tree, list_folder, sizes_of, walk
+from smallfiles.sources.scanning import Tree, bad_line, lines_of, list_folder, read_text, sizes_of, walk
 
 # Without O_NONBLOCK a named pipe in the tree would stop the run for ever.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -179,11 +180,11 @@ def _labelled(path: Path, tree: Tree, below: str, split: str, options: SourceOpt
     if options.unlabelled:
         return unlabelled(names)
     own = [folder.path for folder in tree.folders if folder.path and "/" not in folder.path]
-    if own and not is_container(tree, own):
+    if own and not _is_container(tree, own):
         classes, notes = _agreed_classes(path, own, below)
         found = _by_folder(tree, names, classes, options)
         return replace(found, notes=notes + found.notes + _merged(tree))
-    if annotated := by_annotations(tree, names, strict=options.strict):
+    if annotated := _by_annotations(tree, names, strict=options.strict):
         return annotated
     if split != "test":
         raise _flat(tree)
@@ -223,6 +224,57 @@ def _agreed_classes(path: Path, own: list[str], below: str) -> tuple[list[str], 
         return own, ()
     more = sorted(union - set(own))
     return sorted(union), (f"{plural(len(more), 'class', 'classes')} only in other splits counted too",)
+
+
+def _is_container(tree: Tree, classes: list[str]) -> bool:
+    """Whether the only "class" is a mere container of images."""
+    is_split = canonical_split(tree.root.absolute().name) is not None
+    return classes == ["images"] and (is_split or _annotations_of(tree.root) is not None)
+
+
+def _by_annotations(tree: Tree, names: pa.StringArray, *, strict: bool) -> Labelled | None:
+    """Label a flat tree by the annotations file in its root, or return None if there is none.
+
+    Classes are all of the data set where they are written beside it, else those that occur.
+
+    Raises:
+        SourceError: The file cannot be read or names no image of the tree.
+    """
+    file = _annotations_of(tree.root)
+    if file is None:
+        return None
+    class_of = _read_annotations(file)
+    found = [name for folder in tree.folders for name in folder.files]
+    of = column([class_of.get(name) for name in found], pa.string())
+    classes = sorted(set(class_of.values()) | set(_all_classes(tree.root)))
+    labelled = by_class(names, of, classes, file.name, strict=strict)
+    notes = (f"labels read from {file.name}", *labelled.notes)
+    if absent := sorted(class_of.keys() - set(found)):
+        notes += (f"{plural(len(absent), 'annotated image')} missing: {first_few(absent, len(absent))}",)
+    return replace(labelled, notes=notes)
+
+
+def _annotations_of(root: Path) -> Path | None:
+    found = sorted(root.glob("*_annotations.txt"))
+    return found[0] if found else None
+
+
+def _read_annotations(file: Path) -> dict[str, str]:
+    found = {}
+    for number, line in lines_of(read_text(file)):
+        name, tab, rest = line.partition("\t")
+        if not tab:
+            raise bad_line(file, number, line, "a row such as: val_0.JPEG<TAB>n03444034<TAB>0 0 62 57")
+        found[name] = rest.partition("\t")[0]
+    return found
+
+
+def _all_classes(root: Path) -> list[str]:
+    """All classes of the data set: `wnids.txt` or the class folders of `train`, beside the split."""
+    above = root.absolute().parent
+    if (above / "wnids.txt").is_file():
+        return read_text(above / "wnids.txt").split()
+    return list_folder(above / "train").folders if (above / "train").is_dir() else []
 
 
 def _flat(tree: Tree) -> SourceError:

@@ -95,7 +95,7 @@ class Lookup:
         hashes = name_hashes(names)
         order = np.argsort(hashes, kind="stable")
         self._hashes = hashes[order].data
-        self._rows = order.data
+        self._rows = order.astype(np.uint32).data
 
     def row(self, name: str) -> int:
         """Row of a name; -1 if there is none."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from smallfiles.errors import SourceError, first_few
 from smallfiles.manifest.arrays import column
+from smallfiles.manifest.faults import is_utf8
 from smallfiles.progress import plural
 
 _IN_FLIGHT = 32
@@ -173,16 +174,43 @@ def unlistable(error: OSError, path: object) -> SourceError:
     )
 
 
-def refuse_odd_names(names: Iterable[str], where: object) -> None:
-    """Raise SourceError if a name is not UTF-8 or has a line break in it."""
-    names = list(names)
-    joined = "".join(names)
+def read_text(path: Path) -> str:
+    """The text of a list or table that stands beside samples.
+
+    Raises:
+        SourceError: It cannot be read, or is not UTF-8.
+    """
     try:
-        joined.encode()
-        if "\n" not in joined:
-            return
-    except UnicodeEncodeError:
-        pass
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise unlistable(error, path) from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise SourceError(
+            f"line {line} of {path} is not UTF-8", expected="text in UTF-8", next_step="Download it again"
+        ) from error
+
+
+def lines_of(text: str) -> list[tuple[int, str]]:
+    """The lines of a text with their numbers, blank ones left out."""
+    # Not splitlines(): captions may hold characters that it takes for line ends.
+    rows = ((number, line.rstrip("\r")) for number, line in enumerate(text.split("\n"), 1))
+    return [(number, line) for number, line in rows if line.strip()]
+
+
+def bad_line(path: Path, number: int, line: str, expected: str) -> SourceError:
+    """The sentence for a line that is not of its kind."""
+    return SourceError(
+        f"line {number} of {path} is {line[:80]!r}",
+        expected=expected,
+        next_step="Correct it or download it again",
+    )
+
+
+def _refuse_odd_names(names: list[str], where: object) -> None:
+    """Raise SourceError if a name is not UTF-8 or has a line break in it."""
+    if _can_travel("".join(names)):
+        return
     odd = [ascii(os.fsencode(name))[1:] for name in names if not _can_travel(name)]
     raise SourceError(
         f"{where} has {plural(len(odd), 'name')} that cannot travel: {first_few(odd, len(odd))}",
@@ -192,11 +220,7 @@ def refuse_odd_names(names: Iterable[str], where: object) -> None:
 
 
 def _can_travel(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return "\n" not in name
+    return is_utf8(name) and "\n" not in name
 
 
 @dataclass(frozen=True)
@@ -217,7 +241,7 @@ class _Lister:
                     self._sort_in(entry, folder, hops)
         except OSError as error:
             raise unlistable(error, here) from error
-        refuse_odd_names(chain(folder.files, folder.folders), here)
+        _refuse_odd_names(folder.files + folder.folders, here)
         folder.files.sort()
         folder.folders.sort()
         return folder
@@ -226,47 +250,36 @@ class _Lister:
         name = entry.name
         if name.startswith(".") or name == _FINDER_FOLDER:
             folder.hidden.append(name)
-        elif _is_knot(entry):
-            folder.left.append(f"{folder.path}/{name} (a link that leads to itself)".lstrip("/"))
-        elif entry.is_dir():
-            if reason := self._no_entry(entry, hops):
-                folder.left.append(f"{folder.path}/{name} ({reason})".lstrip("/"))
-            else:
-                folder.folders.append(name)
-                folder.hops[name] = hops + entry.is_symlink()
-        elif not entry.is_file():
-            reason = "a broken link" if entry.is_symlink() else "neither a file nor a folder"
+        elif reason := self._no_entry(entry, hops):
             folder.left.append(f"{folder.path}/{name} ({reason})".lstrip("/"))
+        elif entry.is_dir():
+            folder.folders.append(name)
+            folder.hops[name] = hops + entry.is_symlink()
         elif name.lower().endswith(self.suffixes):
             folder.files.append(name)
         else:
             folder.others[Path(name).suffix or "suffix-less"] += 1
 
     def _no_entry(self, entry: os.DirEntry[str], hops: int) -> str | None:
-        """Why a folder is not entered, or None."""
+        """Why something is neither a file nor a folder to enter; None if it is."""
+        try:
+            if entry.is_file():
+                return None
+            if not entry.is_dir():
+                return "a broken link" if entry.is_symlink() else "neither a file nor a folder"
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            return "a link that leads to itself"
         if not entry.is_symlink():
             return None
         target, here = os.path.realpath(entry.path), os.path.realpath(self.start)
-        parent = os.path.realpath(Path(entry.path).parent)
-        if _is_within(parent, target):
+        if _is_within(os.path.realpath(Path(entry.path).parent), target):
             return "a link to a folder that it is in"
         if not self.follow_links and not (_is_within(target, self.real_root) or _is_within(target, here)):
             return f"a link that leaves the tree, to {target}"
         limit = _HOPS_ANYWHERE if self.follow_links else _HOPS_INSIDE
         return None if hops < limit else "a link reached through links"
-
-
-def _is_knot(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry is a link in a ring of links, which cannot even be asked what it is."""
-    if not entry.is_symlink():
-        return False
-    try:
-        entry.is_dir()
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            return True
-        raise
-    return False
 
 
 def _is_within(path: str, folder: str) -> bool:

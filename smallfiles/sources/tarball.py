@@ -11,10 +11,8 @@ descriptor may be inherited over `fork` and used by many threads. Notebook 05 co
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from itertools import compress
@@ -25,12 +23,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.errors import FormatError, SourceError, first_few
+from smallfiles.errors import FormatError, SourceError, first_few, retold
 from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions, canonical_split
 from smallfiles.formats import provenance
+from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.tar import sides
 from smallfiles.formats.tar.archive import Archive, index
-from smallfiles.formats.tar.streams import ForwardFile, PlainFile
+from smallfiles.formats.tar.streams import StreamedStore
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.class_folders import by_folder, folders_of
 from smallfiles.progress import plural
@@ -61,7 +60,7 @@ def load(path: Path, options: SourceOptions | None = None) -> Source:
 
 def open_archive(path: Path, options: SourceOptions) -> Archive:
     """Index a tar."""
-    with as_source():
+    with retold(FormatError, SourceError):
         return index(path, allow_truncated=options.allow_truncated)
 
 
@@ -170,14 +169,14 @@ def from_archive(archive: Archive, options: SourceOptions) -> Source:
     aside = len(archive.names) - len(samples.names) - len(archive.contents)
     notes = (*archive.notes, *((f"left aside: {plural(aside, 'other file')}",) if aside else ()))
     if not options.unlabelled:
-        with as_source():
+        with retold(FormatError, SourceError):
             annotated = sides.read(archive, options.suffixes)
         if any(annotated.kinds):
             return _sided(annotated, options)
         samples, notes = annotated.data, (*archive.notes, *annotated.notes)
         metas = annotated.metas if any(annotated.metas) else None
-    found = by_folder(samples.names, archive.path, options.split, unlabelled=options.unlabelled)
-    if not (found.classes or options.unlabelled or found.split == "test"):
+    found, split = by_folder(samples.names, archive.path, options.split, no_classes=options.unlabelled)
+    if not (found.classes or options.unlabelled or split == "test"):
         raise SourceError(
             f"{archive.path} holds {plural(len(samples.names), 'image')} outside of any class folder",
             expected="one folder a class, or .cls files beside the images",
@@ -186,14 +185,14 @@ def from_archive(archive: Archive, options: SourceOptions) -> Source:
     if metas is not None:
         metas = list(compress(metas, found.keep))
     samples = samples.select(found.keep)  # all of them, nearly always, and nothing is copied
-    manifest = _manifest(samples, found.labels, found.split, found.classes, metas)
-    return Source(manifest, open_store(samples), "tarball", notes + found.notes, archive.path)
+    manifest = _manifest(samples, found.labels, split, found.classes, metas)
+    return Source(manifest, TarStore(samples), "tarball", notes + found.notes, archive.path)
 
 
 def _sided(annotated: sides.Annotated, options: SourceOptions) -> Source:
     """The source whose targets stand beside its samples, as webdataset and `pack` store them."""
     data = annotated.data
-    with as_source():
+    with retold(FormatError, SourceError):
         kind, said = sides.target_kind([annotated], data.path)
     without = [] if options.unlabelled else annotated.without(kind)
     if without and options.strict:
@@ -207,7 +206,7 @@ def _sided(annotated: sides.Annotated, options: SourceOptions) -> Source:
     split = options.split or data.record.get("schema", {}).get("split") or "train"
     manifest = _manifest(data, targets, split, provenance.class_names(data.record), annotated.metas)
     notes = (*data.notes, *annotated.notes, *said, *sides.unlabelled([annotated], kind))
-    return Source(manifest, open_store(data), "webdataset tar", notes, data.path)
+    return Source(manifest, TarStore(data), "webdataset tar", notes, data.path)
 
 
 def _manifest(
@@ -224,23 +223,22 @@ def _manifest(
     )
 
 
-@contextmanager
-def as_source() -> Iterator[None]:
-    """Tell what is wrong with a tar that is read as a source as a SourceError."""
-    try:
-        yield
-    except FormatError as error:
-        raise SourceError(error.got, expected=error.expected, next_step=error.next_step) from error
+class TarStore(NamedStore):
+    """The files of a tar by name: a plain one at random, from threads and forked workers alike.
 
+    Of a folder of tars those that were read last are open. A compressed tar is read in its own order only; a
+    new pass begins at the first file again.
 
-class _ArchiveStore(NamedStore):
-    """What both stores share: the index, and what is said of a file that ends too early."""
-
-    kind = "tar"
+    Args:
+        archive: The index, from `open_archive` or `open_folder`.
+    """
 
     def __init__(self, archive: Archive) -> None:
         super().__init__(archive.path)
+        self.kind = "folder of tars" if archive.tars else "tar"
+        self.sequential = archive.compression is not None
         self._archive = archive
+        self._open = lru_cache(_TARS_OPEN_AT_ONCE)(self._opened)
 
     def _names(self) -> pa.StringArray:
         return self._archive.names
@@ -249,131 +247,40 @@ class _ArchiveStore(NamedStore):
         """Bytes of one sample, from the index."""
         return int(self._archive.sizes[self._row(path)])
 
-    def _cut(self, path: str, got: int, size: int) -> SourceError:
-        return SourceError(
-            f"{path} in {self.describe()} ends after {got:,} of {size:,} bytes",
-            expected="a whole archive",
-            next_step="Copy or download it again",
-        )
-
-
-class TarStore(_ArchiveStore):
-    """Random access to the files of a plain tar, from threads and forked workers alike.
-
-    Args:
-        archive: The index; must not be compressed.
-    """
-
-    sequential = False
-
-    def __init__(self, archive: Archive) -> None:
-        super().__init__(archive)
-        self._file: PlainFile | None = None
-
     def read_into(self, path: str, buffer: memoryview) -> int:
         """Read one file into the start of `buffer`; see `ByteStore.read_into`."""
         row = self._row(path)
-        size = int(self._archive.sizes[row])
+        start, size = int(self._archive.offsets[row]), int(self._archive.sizes[row])
         if size > len(buffer):
-            return size
-        file = self._file or self._opened(path)
-        try:
-            got = file.read_into(buffer[:size], int(self._archive.offsets[row]))
-        except OSError as error:
-            raise self._cut(path, 0, size) from error
-        if got != size:
-            raise self._cut(path, got, size)
+            return size  # a stream stays where it is, for the call with a larger buffer
+        with retold(FormatError, SourceError):
+            opened = self._open(path.partition("/")[0] if self._archive.tars else "")
+            if isinstance(opened, StreamedStore):
+                buffer[:size] = opened.read(start, start + size)
+            elif (got := opened.read_into(start, buffer[:size])) != size:
+                raise SourceError(
+                    f"{path} in {self.describe()} ends after {got:,} of {size:,} bytes",
+                    expected="a whole archive",
+                    next_step="Copy or download it again",
+                )
         return size
 
-    def _opened(self, path: str) -> PlainFile:
-        """The file that holds a sample."""
-        with as_source():
-            self._file = PlainFile(self.path, self._archive.file_bytes)
-        return self._file
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_file": None}
-
-
-class TarFolderStore(TarStore):
-    """The same for a folder of tars, of which those that were read last are open.
-
-    Args:
-        archive: The index, from `open_folder`.
-    """
-
-    kind = "folder of tars"
-
-    def __init__(self, archive: Archive) -> None:
-        super().__init__(archive)
-        self._open = lru_cache(_TARS_OPEN_AT_ONCE)(PlainFile)
-
-    def _opened(self, path: str) -> PlainFile:
-        tar = path.partition("/")[0]
-        with as_source():
-            return self._open(self.path / f"{tar}.tar", self._archive.tars[tar])
+    def _opened(self, tar: str) -> ByteFile | StreamedStore:
+        archive = self._archive
+        if archive.compression is not None:
+            return StreamedStore(self.path, archive.compression, archive.raw_bytes, forward_only=True)
+        file = ByteFile(self.path / f"{tar}.tar" if tar else self.path, "pread")
+        expected_bytes = archive.tars.get(tar, archive.file_bytes)
+        if file.size != expected_bytes:
+            raise SourceError(
+                f"{file.path} has {file.size:,} bytes",
+                expected=f"the {expected_bytes:,} bytes it had when it was indexed",
+                next_step="Index it again, since it was changed",
+            )
+        return file
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_open": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _open=lru_cache(_TARS_OPEN_AT_ONCE)(PlainFile))
-
-
-class StreamStore(_ArchiveStore):
-    """The files of a compressed tar, in the archive's order only; a new pass starts at the first again.
-
-    Args:
-        archive: The index of a compressed tar.
-    """
-
-    sequential = True
-
-    def __init__(self, archive: Archive) -> None:
-        super().__init__(archive)
-        self._lock = threading.Lock()
-        self._stream: ForwardFile | None = None
-        self._first_row = -1
-
-    def read_into(self, path: str, buffer: memoryview) -> int:
-        """Read the next file into the start of `buffer`; files in between are passed over."""
-        row = self._row(path)
-        size, offset = int(self._archive.sizes[row]), int(self._archive.offsets[row])
-        if size > len(buffer):
-            return size  # the stream stays where it is, for the call with a larger buffer
-        with self._lock, as_source():
-            data = self._stream_at(row, offset, path).read(offset, size)
-        if len(data) != size:
-            raise self._cut(path, len(data), size)
-        buffer[:size] = data
-        return size
-
-    def _stream_at(self, row: int, offset: int, path: str) -> ForwardFile:
-        stream = self._stream
-        if stream is not None and stream.position <= offset:
-            return stream
-        if stream is not None and row != self._first_row:
-            raise SourceError(
-                f"{path} was asked of {self.describe()} after a later file; it is compressed",
-                expected="files in the archive's order, since a compressed stream has no way back",
-                next_step=f"Decompress it once: gunzip -k {self.path.name}",
-            )
-        if stream is not None:
-            stream.close()
-        self._first_row = row
-        self._stream = ForwardFile(self.path, self._archive.compression or "")
-        return self._stream
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_stream": None, "_lock": None, "_first_row": -1}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._lock = threading.Lock()
-
-
-def open_store(archive: Archive) -> TarStore | StreamStore:
-    """The store that fits an archive."""
-    if archive.tars:
-        return TarFolderStore(archive)
-    return StreamStore(archive) if archive.compression else TarStore(archive)
+        self.__dict__.update(state, _open=lru_cache(_TARS_OPEN_AT_ONCE)(self._opened))

@@ -1,9 +1,7 @@
 """Arrow files: what others read of ours, what we read of others', and where a batch ends."""
 
-import json
 import os
 import resource
-import struct
 import subprocess
 import sys
 
@@ -17,7 +15,7 @@ import pytest
 from smallfiles import formats
 from smallfiles.errors import DamagedFileError, FormatError, UsageError
 from smallfiles.formats import arrow
-from smallfiles.formats.arrow import batches, footer, writing
+from smallfiles.formats.arrow import footer, writing
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.samples import Sample, Schema
 
@@ -98,17 +96,6 @@ def test_the_juelich_loader_reads_our_juelich_layout(out):
     assert [loader[index] for index in range(len(ITEMS))] == ITEMS
     table = pa.ipc.open_file(out.read_bytes()).schema
     assert table.field("image_data").type == pa.binary() and table.field("label").type == pa.uint16()
-
-
-@pytest.mark.parametrize("label", [-1, 65536])
-def test_a_label_beyond_16_bits_is_refused_in_the_juelich_layout(out, label):
-    with pytest.raises(FormatError, match="from 0 to 65535"):
-        pack(out, [Sample("a.jpg", b"1", label)], layout="juelich")
-
-
-def test_captions_are_refused_in_the_juelich_layout(out):
-    with pytest.raises(FormatError, match="captions"):
-        pack(out, [Sample("a.jpg", b"1", ["text"])], layout="juelich")
 
 
 def test_we_read_what_the_juelich_script_writes(out):
@@ -320,14 +307,6 @@ def test_a_sample_larger_than_the_schema_says_is_refused(out):
         arrow.write([Sample("a.jpg", b"1234", 0)], out, schema=Schema(1, 3, 3))
 
 
-@pytest.mark.parametrize("access", ["mmap", "pread", "auto"])
-def test_every_way_of_access_reads_the_same(out, access):
-    pack(out)
-    reader = arrow.open(out, access=access)
-    assert sets.facts(reader) == sets.facts(SAMPLES)
-    assert isinstance(reader.read(0), bytes if access == "pread" else memoryview)
-
-
 def test_parallel_file_systems_are_read_by_pread(out, monkeypatch):
     pack(out)
     monkeypatch.setattr("smallfiles.formats.bytefile.is_parallel_filesystem", lambda path: True)
@@ -356,18 +335,6 @@ def test_a_reader_of_many_batches_stays_small(out):
     assert sum(part.nbytes for part in (kept._data, kept._data_bytes, kept._borders, kept._labels)) == 160_000
 
 
-def test_borders_that_run_backwards_are_refused_by_sample(out):
-    pack(out, rows_per_batch=4)
-    reader = arrow.open(out, access="mmap")
-    reader.read(0)
-    place = reader._handle()._borders[0]
-    hurt = bytearray(out.read_bytes())
-    struct.pack_into("<i", hurt, place + 4, 1 << 30)
-    out.write_bytes(hurt)
-    with pytest.raises(DamagedFileError, match="record batch 0"):
-        arrow.open(out).read(0)
-
-
 def test_a_stream_that_was_cut_between_two_messages_is_refused(out, tmp_path):
     pack(out, rows_per_batch=4)
     path = stream_copy(out, tmp_path)
@@ -383,25 +350,10 @@ def test_a_rule_of_cutting_that_makes_no_sense_is_not_believed(text):
     assert footer.Cuts.loads(text) is None
 
 
-def test_the_footer_gives_the_body_sizes_that_pyarrow_wrote(out):
-    pack(out, rows_per_batch=7)
-    sizes = footer.blocks(memoryview(out.read_bytes()), out)["body"]
-    assert len(sizes) == len(rows_of(out)) and (sizes > 0).all()
-    with pytest.raises(DamagedFileError, match="footer"):
-        footer.blocks(memoryview(b"\xff" * 40), out)
-
-
 @pytest.mark.parametrize("bad", [{"rows_per_batch": 0}, {"max_batch_bytes": 0}, {"layout": "other"}])
 def test_options_that_make_no_sense_are_refused(bad):
     with pytest.raises(UsageError, match="expected"):
         arrow.Options(**bad)
-
-
-def test_provenance_and_the_rule_of_cutting_stand_in_the_metadata_of_the_schema(out):
-    pack(out)
-    metadata = pa.ipc.open_file(out.read_bytes()).schema.metadata
-    assert json.loads(metadata[writing.PROVENANCE])["schema"]["name"] == "birds"
-    assert footer.Cuts.loads(metadata[batches.CUTS]).rows == 64
 
 
 def test_batches_that_were_not_met_are_announced_before_they_are_looked_into(out, monkeypatch):

@@ -62,23 +62,6 @@ def test_nothing_is_written_outside_of_the_folder(out, key):
     assert [p.name for p in out.parent.iterdir()] == ["set.files"] and not [*out.iterdir()]
 
 
-@pytest.mark.parametrize("label", [-2, 2**31])
-def test_a_label_that_no_manifest_holds_is_refused(out, label):
-    with pytest.raises(FormatError, match="a label from -1"):
-        pack(out, [Sample("a", b"1", label)])
-
-
-def test_any_tree_is_read_with_a_manifest(tmp_path):
-    (tmp_path / "tree/x").mkdir(parents=True)
-    (tmp_path / "tree/x/1.jpg").write_bytes(b"one")
-    (tmp_path / "tree/x/2.jpg").write_bytes(b"three")
-    (tmp_path / "flat.json").write_text('{"x/2.jpg": 1, "x/1.jpg": 0}')
-    reader = files.open(tmp_path / "tree", manifest=tmp_path / "flat.json")
-    assert [bytes(data) for data in reader.read_many([0, 1])] == [b"three", b"one"]
-    assert [reader.size(0), reader.target(0), reader.sha256(0)] == [5, 1, None]
-    assert "bytes" not in reader.info()  # asking for a million sizes is no inspection
-
-
 @pytest.mark.parametrize("content", [b"", b"tw", b"two!"])
 def test_a_file_of_another_size_is_refused_by_name(out, content):
     pack(out)

@@ -2,10 +2,7 @@
 
 import gzip
 import io
-import json
-import multiprocessing
 import os
-import pickle
 import random
 import shutil
 import sys
@@ -14,7 +11,6 @@ import warnings
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,19 +18,14 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smallfiles.digests import ContentDigest, sidecar
 from smallfiles.errors import (
     DamagedFileError,
     FormatError,
     MissingPackageError,
-    OutputExistsError,
-    ReaderClosedError,
-    ResourceError,
-    SmallfilesError,
     UsageError,
 )
 from smallfiles.formats import tar
-from smallfiles.formats.tar import headers, index, names, output
+from smallfiles.formats.tar import headers, index, names
 from smallfiles.keys import key_problem
 from smallfiles.manifest import Manifest
 from smallfiles.samples import Sample, Schema
@@ -119,11 +110,6 @@ def test_different_keys_never_share_a_stem(some):
     assert len({names.split_key(key, shared)[0] for key in some}) == len(some)
 
 
-def test_plain_names_stay_as_they_are():
-    assert names.split_key("a.b/cat.JPEG") == ("a.b/cat", "JPEG")
-    assert names.split_key("a.b/cat.v2.jpg") == ("a.b/cat%2Ev2%2Ejpg", "jpg")
-
-
 def test_only_keys_that_others_would_join_are_escaped(tmp_path):
     keys = ["cat/1.jpg", "cat/2.jpg", "cat/2.png", "cat/3.v1.jpg", "cat/4.jpg"]
     samples = [Sample(key, key.encode(), 0) for key in keys]
@@ -136,25 +122,16 @@ def test_only_keys_that_others_would_join_are_escaped(tmp_path):
     assert read_all(tmp_path / "x.tar") == plain(samples)
 
 
-@pytest.mark.parametrize(
-    "key", ["", "/abs.jpg", "a/../b.jpg", "../b.jpg", "./b.jpg", "a//b.jpg", "a\0.jpg", "\ud800.jpg"]
-)
-def test_a_key_that_would_leave_its_folder_is_refused(tmp_path, key):
-    with pytest.raises(FormatError, match="as a key"):
-        names.split_key(key)
-
-
-@pytest.mark.parametrize("access", ["mmap", "pread", "auto"])
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
 @pytest.mark.parametrize("samples", [ODD, CAPTIONS, []], ids=["labels", "captions", "empty"])
-def test_everything_comes_back_with_the_index_and_without(tmp_path, name, options, samples, access):
+def test_everything_comes_back_with_the_index_and_without(tmp_path, name, options, samples):
     packed = write(tmp_path / name, samples, options)
     assert packed.samples == len(samples)
     assert packed.payload_bytes == sum(len(s.data) for s in samples)
     assert packed.file_bytes == sum(file.stat().st_size for file in packed.files)
     assert {p for p in tmp_path.rglob("*") if p.is_file()} == set(packed.files)
     for indexed in (True, False):
-        reader = tar.open(tmp_path / name, access)
+        reader = tar.open(tmp_path / name)
         assert reader.info()["indexed"] == indexed
         assert plain(reader) == plain(samples)
         assert [reader.size(i) for i in range(len(reader))] == [len(s.data) for s in samples]
@@ -167,29 +144,6 @@ def test_everything_comes_back_with_the_index_and_without(tmp_path, name, option
         drop_indexes(tmp_path / name)
 
 
-@given(
-    st.lists(
-        st.tuples(
-            any_key,
-            st.binary(max_size=1500),
-            st.one_of(st.integers(-(2**63), 2**63 - 1)),
-            st.none() | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), st.integers()),
-        ),
-        max_size=6,
-        unique_by=lambda row: row[0],
-    ),
-    st.sampled_from(["x.tar", "x.tars", "x.tar.zst"]),
-)
-def test_any_samples_come_back(tmp_path_factory, rows, name):
-    out = tmp_path_factory.mktemp("any") / name
-    samples = [Sample(*row) for row in rows]
-    write(out, samples, tar.Options(max_count=2) if name == "x.tars" else None)
-    assert plain(tar.open(out)) == plain(samples)
-    drop_indexes(out)
-    assert plain(tar.open(out)) == plain(samples)
-    shutil.rmtree(out.parent)
-
-
 def test_captions_one_a_line_come_back_and_line_feeds_are_refused(tmp_path):
     samples = [Sample("1.jpg", b"1", ["a", "", "b "]), Sample("2.jpg", b"2", []), Sample("3.jpg", b"", [""])]
     options = tar.Options(caption_suffix="txt")
@@ -200,38 +154,11 @@ def test_captions_one_a_line_come_back_and_line_feeds_are_refused(tmp_path):
         write(tmp_path / "y.tar", CAPTIONS, options)
 
 
-@pytest.mark.parametrize(
-    "sample",
-    [
-        Sample("a.jpg", b"", 2**63),
-        Sample("a.jpg", b"", ["caption"]),
-        Sample("a.jpg", b"", 0, {"x": {1, 2}}),
-        Sample("a.jpg", b"", 0, {"x": "\ud800"}),
-    ],
-)
-def test_what_cannot_be_stored_is_refused_by_name(tmp_path, sample):
-    with pytest.raises(FormatError, match=r"'a\.jpg'"):
-        write(tmp_path / "x.tar", [sample], target="label")
-
-
 def test_a_key_that_comes_twice_is_refused(tmp_path):
     with pytest.raises(FormatError, match="the same key"):
         write(
             tmp_path / "x.tar", [Sample("a.jpg", b"1", 0), Sample("b.jpg", b"", 0), Sample("a.jpg", b"2", 0)]
         )
-
-
-def test_data_may_be_overwritten_after_each_sample(tmp_path):
-    buffer = bytearray(40_000)
-
-    def reused():
-        for number, size in enumerate([40_000, 10, 20_000, 0, 16_384]):
-            buffer[:] = bytes([number]) * len(buffer)
-            yield Sample(f"{number}.jpg", memoryview(buffer)[:size], number)
-
-    tar.write(reused(), tmp_path / "x.tar", schema=Schema(5, 76_394, 40_000))
-    sizes = {bytes(s.data)[:1]: len(s.data) for s in tar.open(tmp_path / "x.tar")}
-    assert sizes == {b"\0": 40_000, b"\1": 10, b"\2": 20_000, b"": 0, b"\4": 16_384}
 
 
 @given(
@@ -265,15 +192,6 @@ def test_shards_stay_below_their_limit_except_for_one_large_sample(tmp_path):
     assert [size > 100_000 + 10_240 for size in sizes] == [False, True, False]
 
 
-@pytest.mark.parametrize(("name", "options"), VARIANTS)
-def test_equal_samples_give_equal_bytes(tmp_path, name, options):
-    written = []
-    for folder in (tmp_path / "1", tmp_path / "2"):
-        folder.mkdir()
-        written.append([f.read_bytes() for f in write(folder / name, ODD, options).files])
-    assert written[0] == written[1]
-
-
 def test_headers_are_those_of_tarfile_but_for_time_and_owner():
     for name, size in [
         ("a/b.jpg", 0),
@@ -287,16 +205,6 @@ def test_headers_are_those_of_tarfile_but_for_time_and_owner():
         whole = headers.member(name, size)
         archive = tarfile.open(fileobj=io.BytesIO(whole + bytes(1024)))  # noqa: SIM115
         assert [(m.name, m.size) for m in [archive.next()]] == [(name, size)]
-
-
-def test_the_digest_sidecars_hold_for_every_tar_and_index(tmp_path):
-    packed = write(tmp_path / "x.tars", ODD, tar.Options(max_count=3))
-    checked = [f for f in packed.files if not f.name.endswith(".digest.json")]
-    assert len(checked) == 8
-    for file in checked:
-        assert ContentDigest.load(sidecar(file)).damaged_blocks(file) == []
-    bare = tar.write(iter(ODD), tmp_path / "bare.tar", schema=schema(ODD), digest=False)
-    assert [f.name for f in bare.files] == ["bare.tar", "bare.tar.index.arrow"]
 
 
 def test_the_dali_index_has_the_documented_text(tmp_path):
@@ -415,28 +323,6 @@ def test_shards_of_labels_and_of_captions_do_not_mix(tmp_path):
         len(tar.open(tmp_path))
 
 
-def test_existing_output_and_a_missing_folder_are_refused(tmp_path, small):
-    for out in (small, tmp_path):
-        with pytest.raises(OutputExistsError):
-            tar.write(iter(ODD), out, schema=schema(ODD)) if out == small else write(out / "x.tar", ODD)
-    (tmp_path / "y.tars").mkdir()
-    with pytest.raises(OutputExistsError):
-        write(tmp_path / "y.tars", ODD)
-    with pytest.raises(ResourceError, match="cannot be written"):
-        write(tmp_path / "none" / "x.tar", ODD)
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-def test_a_full_disk_is_a_sentence(tmp_path, monkeypatch):
-    writer = output.Output(tmp_path / "x.tar", digest=False)
-    full = os.open("/dev/full", os.O_WRONLY)
-    os.dup2(full, writer._file._descriptor)
-    os.close(full)
-    with pytest.raises(ResourceError, match="No space left"):
-        writer.member(headers.member("a.jpg", 100_000), bytes(100_000))
-    writer.abandon()
-
-
 def test_a_short_write_is_continued(tmp_path, monkeypatch):
     real = os.pwritev
     monkeypatch.setattr(os, "pwritev", lambda fd, parts, at: real(fd, [b"".join(parts)[:70_001]], at))
@@ -505,12 +391,6 @@ def test_a_hostile_tar_is_refused_with_a_sentence(tmp_path, what):
             read_all(path, access)
 
 
-def test_headers_that_only_announce_others_end_at_the_end(tmp_path):
-    path = tmp_path / "x.tar"
-    path.write_bytes(ustar(kind=b"x") * 2000 + ustar(kind=b"g") * 2000 + bytes(1024))
-    assert read_all(path) == []
-
-
 @pytest.mark.parametrize("name", ["x.tar.gz", "x.tar.zst"])
 def test_a_bomb_is_not_unpacked_into_memory(tmp_path, name):
     import resource
@@ -548,79 +428,14 @@ def test_samples_may_straddle_foreign_frames(tmp_path):
     assert read_all(tmp_path / "y.tar.gz") == plain(ODD)
 
 
-def _outcome(path):
-    """What reading a mutated shard gives: the right samples, other ones, or a sentence."""
-    try:
-        return "same" if read_all(path) == plain(ODD) else "changed"
-    except SmallfilesError:
-        return "refused"
-
-
-def _mutate_many(folder, name, seed, count):
-    """Runs in a child, so that a crash of native code would be seen as its exit code."""
-    rng = random.Random(seed)
-    target = folder / name
-    whole = target.read_bytes()
-    for _ in range(count):
-        data = bytearray(whole)
-        kind = rng.randrange(3)
-        at = rng.randrange(len(data))
-        if kind == 0:
-            data[at] ^= 1 << rng.randrange(8)
-        elif kind == 1:
-            data[at : at + 8] = rng.randbytes(len(data[at : at + 8]))
-        else:
-            del data[at:]
-        target.write_bytes(data)
-        _outcome(folder / "x.tar")
-    target.write_bytes(whole)
-    sys.exit(0 if _outcome(folder / "x.tar") == "same" else 3)
-
-
-@pytest.mark.parametrize("name", ["x.tar", "x.tar.index.arrow"])
-@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_mutations_of_tar_and_index_never_crash_a_reader(tmp_path, name, count):
-    write(tmp_path / "x.tar", ODD)
-    if name == "x.tar":
-        drop_indexes(tmp_path / "x.tar")
-    child = multiprocessing.get_context("fork").Process(target=_mutate_many, args=(tmp_path, name, 1, count))
-    child.start()
-    child.join()
-    assert child.exitcode == 0
-
-
-def test_a_flipped_byte_in_tar_or_index_is_found_by_its_digest(tmp_path):
-    for file in (*write(tmp_path / "x.tar", ODD).files[:1], tmp_path / "x.tar.index.arrow"):
-        data = bytearray(file.read_bytes())
-        data[len(data) // 2] ^= 1
-        file.write_bytes(data)
-        assert ContentDigest.load(sidecar(file)).damaged_blocks(file) == [0]
-
-
 # Readers in processes and threads
 
 
-def _read_in_child(reader):
-    return [bytes(data) for data in reader.read_many(range(len(reader)))]
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("access", ["mmap", "pread"])
-def test_children_read_what_the_parent_opened(tmp_path, method, access):
-    write(tmp_path / "x.tars", ODD, tar.Options(max_count=3))
-    drop_indexes(tmp_path / "x.tars")
-    reader = tar.open(tmp_path / "x.tars", access)
-    expected = _read_in_child(reader)
-    with multiprocessing.get_context(method).Pool(2) as pool:
-        assert pool.map(_read_in_child, [reader] * 4) == [expected] * 4
-
-
-@pytest.mark.parametrize("name", ["x.tars", "x.tar.zst"])
-@pytest.mark.parametrize("access", ["mmap", "pread"])
-def test_threads_share_a_reader(tmp_path, access, name):
+def test_threads_share_a_reader(tmp_path, access):
     samples = [Sample(f"{i}.jpg", os.urandom(3000), i) for i in range(300)]
-    write(tmp_path / name, samples, tar.Options(max_count=2) if name == "x.tars" else None)
-    reader = tar.open(tmp_path / name, access)  # more shards than are kept open at once
+    write(tmp_path / "x.tars", samples, tar.Options(max_count=2))
+    reader = tar.open(tmp_path / "x.tars", access)  # more shards than are kept open at once
     order = random.Random(0).choices(range(300), k=2000)
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda i: bytes(reader.read(i)) == samples[i].data, order))
@@ -646,28 +461,11 @@ def test_a_thousand_shards_need_no_thousand_descriptors(tmp_path):
         reader.close()
 
 
-def test_views_outlive_the_reader_and_a_closed_reader_refuses(small):
-    reader = tar.open(small)
-    data = reader.read(0)
-    again = pickle.loads(pickle.dumps(reader))
-    reader.close()
-    assert bytes(data) == ODD[0].data == bytes(again.read(0))
-    with pytest.raises(ReaderClosedError):
-        reader.read(0)
-
-
 def test_reading_writes_nothing(small):
     drop_indexes(small)
     before = sorted(small.parent.iterdir())
     read_all(small)
     assert sorted(small.parent.iterdir()) == before
-
-
-def test_span_says_where_the_bytes_lie(small):
-    reader = tar.open(small)
-    for number, sample in enumerate(ODD[:4]):
-        file, start, stop = reader.span(number)
-        assert file.read_bytes()[start:stop] == sample.data
 
 
 def test_wrong_options_are_refused(tmp_path):
@@ -690,21 +488,12 @@ def test_a_missing_zstandard_is_said_with_the_line_that_installs_it(tmp_path, mo
         write(tmp_path / "x.tar.zst", ODD)
 
 
-def test_the_provenance_is_in_the_tar_and_in_the_index(small):
-    schema_of = lambda reader: reader.info()["provenance"]["schema"]  # noqa: E731
-    assert schema_of(tar.open(small))["classes"] == ["a", "b"]
-    drop_indexes(small)
-    assert schema_of(tar.open(small))["classes"] == ["a", "b"]
-    with tarfile.open(small) as archive:
-        comment = archive.pax_headers["comment"]
-    assert json.loads(comment.removeprefix(headers.COMMENT))["package"] == "smallfiles"
-
-
 @pytest.mark.parametrize("size", [2**63 - 1, -1])
 def test_sizes_that_a_tar_cannot_have_are_not_summed_up(tmp_path, size):
     write(tmp_path / "x.tar", ODD)
     path = tmp_path / "x.tar"
     found = index.load(path, "mmap")
+    index.beside(path).unlink()
     index.save(replace(found, sizes=np.full(len(found.sizes), size)), path, digest=False)
     with pytest.raises(FormatError, match=r"x\.tar\.index\.arrow cannot be read .*sizes beyond"):
         tar.open(path).info()

@@ -172,8 +172,8 @@ def test_a_bad_header_is_refused(header):
 def test_arrow_paths_that_are_not_utf8_or_null_are_refused():
     broken = pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, 1], np.int32)), pa.py_buffer(b"\xff"))
     assert "malformed" in summary(broken, [0])
-    assert "missing: row 1" in summary(pa.array(["a", None]), [0, 0])
-    assert "Arrow type int64" in summary(pa.array([1]), [0])
+    assert "not of string type: None (row 1)" in summary(pa.array(["a", None]), [0, 0])
+    assert "not of string type: 1 (row 0)" in summary(pa.array([1]), [0])
 
 
 def test_a_long_entry_is_cut_in_the_message():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from smallfiles.errors import ManifestError
@@ -57,6 +57,7 @@ def schema(name):
 OURS, FLAT = schema("manifest.schema.json"), schema("manifest-flat.schema.json")
 
 
+@settings(max_examples=50)
 @given(manifests())
 def test_our_shape_comes_back_exactly_and_fits_its_schema(place, manifest):
     manifest.save(place)
@@ -64,6 +65,7 @@ def test_our_shape_comes_back_exactly_and_fits_its_schema(place, manifest):
     OURS.validate(json.loads(place.read_text()))
 
 
+@settings(max_examples=50)
 @given(manifests())
 def test_the_flat_shape_keeps_paths_and_targets_and_fits_its_schema(place, manifest):
     manifest.save_flat(place)
@@ -75,6 +77,7 @@ def test_the_flat_shape_keeps_paths_and_targets_and_fits_its_schema(place, manif
     FLAT.validate(json.loads(place.read_text()))
 
 
+@settings(max_examples=50)
 @given(manifests(), st.integers(1, 200))
 def test_reading_in_slices_finds_what_reading_whole_finds(place, manifest, slice_bytes):
     for save in (manifest.save, manifest.save_flat):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from source_sets import plant, rows
 
 from smallfiles.errors import SourceError
 from smallfiles.sources import SourceOptions, flickr30k
@@ -44,12 +45,6 @@ def karpathy(splits: dict[str, str], captions=CAPTIONS) -> str:
     return json.dumps({"images": images, "dataset": "flickr30k"})
 
 
-def plant(root: Path, *names: str) -> None:
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(b"jpeg of " + name.encode())
-
-
 @pytest.fixture
 def kaggle(tmp_path) -> Path:
     """As the archive unpacks: nested twice, with a second csv and a duplicate of some images."""
@@ -59,10 +54,6 @@ def kaggle(tmp_path) -> Path:
     for folder in (inner.parent, inner):
         (folder / "results.csv").write_text(csv_text())
     return tmp_path
-
-
-def rows(source) -> dict[str, list[str]]:
-    return dict(zip(source.manifest.paths.to_pylist(), source.manifest.targets.to_pylist(), strict=True))
 
 
 def refused(path: Path, **options) -> str:

@@ -1,12 +1,12 @@
 """ImageNet as it is found: Kaggle's tree at every level, prepared trees, official tars, two label orders."""
 
-import io
 import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.io import savemat
+from source_sets import plant, rows, tar_bytes
 
 from smallfiles.errors import SourceError
 from smallfiles.manifest import Manifest
@@ -16,12 +16,6 @@ from smallfiles.sources import SourceOptions, imagenet
 IDS = {3: "n01440764", 1: "n01751748", 4: "n02105855", 2: "n03146219"}
 SORTED = sorted(IDS.values())
 TRUTH = [1, 4, 3, 2, 1]
-
-
-def plant(root: Path, *names: str) -> None:
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(b"jpeg of " + name.encode())
 
 
 def val(number: int) -> str:
@@ -60,28 +54,14 @@ def kaggle(tmp_path) -> Path:
     return tmp_path
 
 
-def tar_of(members: dict[str, bytes]) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for name, data in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return out.getvalue()
-
-
 @pytest.fixture
 def official(tmp_path) -> Path:
-    inner = {f"{w}.tar": tar_of({f"{w}_{k}.JPEG": f"{w}{k}".encode() for k in (7, 10)}) for w in SORTED}
-    (tmp_path / "ILSVRC2012_img_train.tar").write_bytes(tar_of(inner))
+    inner = {f"{w}.tar": tar_bytes({f"{w}_{k}.JPEG": f"{w}{k}".encode() for k in (7, 10)}) for w in SORTED}
+    (tmp_path / "ILSVRC2012_img_train.tar").write_bytes(tar_bytes(inner))
     flat = {val(k): f"picture {k}".encode() for k in range(1, 6)}
-    (tmp_path / "ILSVRC2012_img_val.tar").write_bytes(tar_of(flat))
+    (tmp_path / "ILSVRC2012_img_val.tar").write_bytes(tar_bytes(flat))
     make_devkit(tmp_path)
     return tmp_path
-
-
-def rows(source) -> dict[str, int]:
-    return dict(zip(source.manifest.paths.to_pylist(), source.manifest.targets.to_pylist(), strict=True))
 
 
 def refused(path: Path, **options) -> str:
@@ -161,16 +141,6 @@ def test_a_validation_set_without_any_labels_says_what_is_missing(kaggle):
     assert {path.rpartition("/")[2]: label for path, label in rows(source).items()} == VAL_LABELS
 
 
-def test_the_devkits_label_order_comes_only_when_asked_for(kaggle):
-    assert "there is no devkit" in refused(kaggle, label_order="devkit")
-    make_devkit(kaggle)
-    source = imagenet.load(kaggle, SourceOptions(split="val", label_order="devkit"))
-    assert source.manifest.classes == tuple(IDS[i] for i in (1, 2, 3, 4))
-    assert list(rows(source).values()) == [i - 1 for i in TRUTH]
-    by_class = [source.manifest.classes[label] for label in rows(source).values()]
-    assert by_class == [IDS[i] for i in TRUTH]
-
-
 def test_a_prepared_tree_reads_as_torchvision_reads_it(tmp_path):
     from torchvision.datasets import ImageFolder
 
@@ -222,7 +192,7 @@ def test_the_official_val_tar_gets_its_labels_from_the_devkit(official, packed):
 
 
 def test_the_official_test_tar_is_unlabelled(official):
-    data = tar_of({"test/ILSVRC2012_test_00000001.JPEG": b"x"})
+    data = tar_bytes({"test/ILSVRC2012_test_00000001.JPEG": b"x"})
     (official / "ILSVRC2012_img_test_v10102019.tar").write_bytes(data)
     source = imagenet.load(official, SourceOptions(split="test"))
     assert rows(source) == {"test/ILSVRC2012_test_00000001.JPEG": -1}

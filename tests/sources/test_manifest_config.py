@@ -21,7 +21,6 @@ configs = st.builds(
     split=st.none() | word,
     root=paths,
     labels=paths,
-    label_order=st.sampled_from(("sorted", "devkit")),
     unlabelled=st.booleans(),
     suffixes=st.just(IMAGE_SUFFIXES) | st.lists(word, min_size=1, max_size=3).map(tuple),
     strict=st.booleans(),

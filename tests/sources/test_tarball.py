@@ -17,22 +17,13 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from source_sets import contents, rows, tar_bytes
 
 from smallfiles import formats, sources
 from smallfiles.errors import SourceError
 from smallfiles.pack import PackConfig, pack
 from smallfiles.sources import SourceOptions, tarball
 from smallfiles.sources.record import Lookup
-
-
-def tar_bytes(members: dict[str, bytes], format: int = tarfile.USTAR_FORMAT) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=format) as archive:
-        for name, data in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return out.getvalue()
 
 
 def special(path: Path, *infos: tarfile.TarInfo) -> Path:
@@ -48,19 +39,6 @@ def special(path: Path, *infos: tarfile.TarInfo) -> Path:
 def put(path: Path, data: bytes) -> Path:
     path.write_bytes(data)
     return path
-
-
-def rows(source) -> dict[str, object]:
-    return dict(zip(source.manifest.paths.to_pylist(), source.manifest.targets.to_pylist(), strict=True))
-
-
-def contents(source) -> dict[str, bytes]:
-    found = {}
-    for path in source.manifest.paths.to_pylist():
-        buffer = bytearray(source.store.size(path))
-        assert source.store.read_into(path, memoryview(buffer)) == len(buffer)
-        found[path] = bytes(buffer)
-    return found
 
 
 def refused(path: Path, **options) -> str:
@@ -178,12 +156,6 @@ def test_going_back_in_a_compressed_tar_is_refused_with_the_way_out(tmp_path):
         store.read_into("cat/2.jpg", memoryview(bytearray(2000)))
 
 
-def test_a_cut_compressed_tar_is_refused(tmp_path):
-    whole = gzip.compress(tar_bytes({"a/1.jpg": os.urandom(5000)}))
-    path = put(tmp_path / "t.tar.gz", whole[:-2000])
-    assert "cannot be decompressed" in refused(path)
-
-
 @pytest.mark.parametrize("drop", [1, 511, 512, 1024, 1025, 2048, 2560, 2700])
 def test_a_tar_that_was_cut_is_refused_even_at_a_block_border(tmp_path, drop):
     whole = tar_bytes({"a/1.jpg": b"x" * 700, "a/2.jpg": b"y" * 700})
@@ -281,7 +253,7 @@ def test_a_tar_that_is_no_class_is_refused_by_name(tmp_path, data, said):
 def test_a_class_tar_that_shrank_since_it_was_indexed_is_refused(tmp_path):
     store = sources.load(class_tars(tmp_path / "in")).store
     put(tmp_path / "in/n01.tar", b"")
-    with pytest.raises(SourceError, match=r"n01\.tar has 0 bytes"):
+    with pytest.raises(SourceError, match=r"n01\.tar is damaged: it is empty"):
         store.read_into("n01/n01_1.JPEG", memoryview(bytearray(9)))
 
 
@@ -306,22 +278,6 @@ def test_a_cut_inner_tar_is_refused_by_its_name(tmp_path):
     inner = tar_bytes({"1.jpg": b"x" * 700})[:1536]
     path = put(tmp_path / "t.tar", tar_bytes({"cat.tar": inner}))
     assert "t.tar:cat.tar is cut off" in refused(path)
-
-
-@settings(max_examples=60)
-@given(st.binary(max_size=3000))
-def test_bytes_that_are_no_tar_give_a_sentence(tmp_path_factory, data):
-    path = put(tmp_path_factory.mktemp("noise") / "t.tar", data)
-    with pytest.raises(SourceError):
-        tarball.load(path)
-
-
-@pytest.mark.parametrize(
-    "name", ["../../.bashrc.jpg", "/etc/passwd.jpg", "a/../../b.jpg", "a/..", "a//b.jpg"]
-)
-def test_names_that_leave_their_folder_are_refused_by_name(tmp_path, name):
-    message = refused(special(tmp_path / "t.tar", tarfile.TarInfo(name)))
-    assert repr(name) in message and "1 name that" in message
 
 
 def test_names_that_cannot_travel_are_refused_by_name(tmp_path):
@@ -430,7 +386,3 @@ def test_a_lookup_finds_exactly_the_names_it_was_given(names, other):
     lookup = Lookup(pa.array(listed, pa.string()))
     assert [lookup.row(name) for name in listed] == list(range(len(listed)))
     assert lookup.row(other) == (listed.index(other) if other in names else -1)
-
-
-def test_a_missing_tar_is_refused(tmp_path):
-    assert "No such file" in refused(tmp_path / "no.tar")

@@ -85,10 +85,7 @@ def write(
         FormatError: A sample does not fit the schema or the layout.
         ResourceError: No space or no permission.
     """
-    options = options or Options()
-    juelich = options.layout == "juelich"
-    rows = 1 if juelich else options.rows_per_batch
-    return write_batches(samples, out, schema, options, rows, options.max_batch_bytes, juelich, digest)
+    return write_batches(samples, out, schema, options or Options(), digest)
 
 
 def open(path: Path, *, access: Access = "auto") -> ArrowReader:

@@ -6,7 +6,6 @@ mapped file with 1,000 rows a batch. This reader fetches the row alone either wa
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ import pyarrow as pa
 from smallfiles.formats import provenance
 from smallfiles.formats.arrow.batches import Opened
 from smallfiles.formats.arrow.writing import PROVENANCE
-from smallfiles.formats.bytefile import Access, ByteFile, damaged
-from smallfiles.formats.placed import PlacedReader
+from smallfiles.formats.bytefile import Access, ByteFile
+from smallfiles.formats.reader import PlacedReader
 from smallfiles.samples import UNLABELLED, Meta, Target, TargetKind
 
 
@@ -80,12 +79,7 @@ class ArrowReader(PlacedReader[Opened]):
         index, opened = self._checked(index), self._handle()
         if opened.columns.meta is None:
             return None
-        text = opened.value(opened.columns.meta, index)
-        try:
-            found: Meta | None = None if text is None else json.loads(text)
-        except ValueError as error:
-            raise damaged(self.path, f"the JSON object of sample {index} is {error}") from error
-        return found
+        return self._object(opened.value(opened.columns.meta, index), index)
 
     def _place(self, index: int) -> tuple[ByteFile, int, int]:
         opened = self._handle()

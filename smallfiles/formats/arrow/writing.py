@@ -30,17 +30,10 @@ PROVENANCE = b"smallfiles"
 CUTS = b"smallfiles.cuts"
 
 
-def write_batches(
-    samples: Iterable[Sample],
-    out: Path,
-    schema: Schema,
-    options: Any,
-    rows: int,
-    max_bytes: int,
-    juelich: bool,
-    digest: bool,
-) -> Packed:
+def write_batches(samples: Iterable[Sample], out: Path, schema: Schema, options: Any, digest: bool) -> Packed:
     """Write the file; see `smallfiles.formats.arrow.write`."""
+    juelich, max_bytes = options.layout == "juelich", options.max_batch_bytes
+    rows = 1 if juelich else options.rows_per_batch
     if juelich and schema.target != "label":
         raise FormatError(
             f"{out} would hold captions in the Jülich layout",
@@ -49,7 +42,7 @@ def write_batches(
         )
     with OutputFile(out, digest=digest) as file:
         sink = ArrowSink(file.append)
-        arrow_schema = _arrow_schema(schema, options, rows, max_bytes, juelich)
+        arrow_schema = _arrow_schema(schema, options, rows)
         batch = _Batch(out, schema, arrow_schema, UINT16 if juelich else INT64, max_bytes)
         count = payload = 0
         with pa.PythonFile(sink, mode="w") as stream, pa.ipc.new_file(stream, arrow_schema) as writer:
@@ -71,12 +64,13 @@ def _flush(batch: _Batch, writer: pa.RecordBatchWriter, sink: ArrowSink) -> None
     sink.flush()  # the batch's buffer is about to be used again
 
 
-def _arrow_schema(schema: Schema, options: Any, rows: int, max_bytes: int, juelich: bool) -> pa.Schema:
+def _arrow_schema(schema: Schema, options: Any, rows: int) -> pa.Schema:
+    max_bytes = options.max_batch_bytes
     large = max(schema.largest_bytes, min(max_bytes, schema.total_bytes)) > BINARY_LIMIT
     data = pa.large_binary() if large else pa.binary()
     key = pa.field("key", pa.string(), nullable=False)
     meta = [pa.field("meta", pa.string())] if schema.has_meta else []
-    if juelich:
+    if options.layout == "juelich":
         # Exactly the types of the Jülich file; what we add comes behind.
         fields = [pa.field("image_data", data), pa.field("label", pa.uint16()), key, *meta]
     else:

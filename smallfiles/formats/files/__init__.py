@@ -15,11 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from smallfiles.formats.files.reading import FilesReader
-from smallfiles.formats.files.writing import LABELS, write_tree
-from smallfiles.keys import MAX_COMPONENT_BYTES
+from smallfiles.formats.files.writing import write_tree
 from smallfiles.samples import Packed, Sample, Schema
-
-__all__ = ["LABELS", "MAX_COMPONENT_BYTES", "NAME", "FilesReader", "Options", "open", "write"]
 
 NAME = "files"
 
@@ -58,14 +55,6 @@ def write(
     return write_tree(samples, out, schema, digest)
 
 
-def open(path: Path, *, manifest: Path | None = None) -> FilesReader:
-    """Open a folder of plain files with its manifest.
-
-    Args:
-        path: The folder that the manifest's paths are relative to.
-        manifest: The manifest; by default `manifest.json` in the folder.
-
-    Returns:
-        The reader; the manifest is read at first use.
-    """
-    return FilesReader(path, manifest)
+def open(path: Path) -> FilesReader:
+    """Open a folder of plain files with its `manifest.json`, which is read at first use."""
+    return FilesReader(path)

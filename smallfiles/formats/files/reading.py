@@ -10,7 +10,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from smallfiles.errors import FormatError, ManifestError, SmallfilesError
@@ -26,24 +25,14 @@ MANIFEST = "manifest.json"
 class FilesReader(BaseReader[Manifest]):
     """Random access to plain files; see `smallfiles.formats.files.open`."""
 
-    def __init__(self, path: Path, manifest: Path | None = None) -> None:
+    _outlives_fork = True
+
+    def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._manifest_path = manifest or self.path / MANIFEST
         self._prefix = f"{self.path}/"
-        self._loaded: Manifest | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_loaded": None}
-
-    def close(self) -> None:
-        super().close()
-        self._loaded = None
 
     def _open(self) -> Manifest:
-        # A manifest is no handle: forked workers share the one that is loaded.
-        if self._loaded is None:
-            self._loaded = _load(self._manifest_path)
-        return self._loaded
+        return _load(self.path / MANIFEST)
 
     def __len__(self) -> int:
         return len(self._handle())
@@ -112,33 +101,22 @@ class FilesReader(BaseReader[Manifest]):
         return damaged(self.path / self.key(index), f"it cannot be read ({error.strerror})")
 
     def info(self) -> dict[str, Any]:
-        manifest = self._handle()
+        manifest, sizes = self._handle(), {}
+        if manifest.sizes is not None:  # else left out: a stat a file is what a file system suffers from
+            payload = int(manifest.sizes.sum())
+            sizes = {"bytes": payload, "file_bytes": payload + (self.path / MANIFEST).stat().st_size}
+        about = {name: getattr(manifest, name) for name in ("name", "split", "classes", "has_meta")}
         schema = Schema(
-            len(manifest),
-            0,
-            0,
-            target=manifest.target_kind,
-            has_meta=manifest.has_meta,
-            name=manifest.name,
-            split=manifest.split,
-            classes=manifest.classes,
-            manifest_digest=manifest.digest,
+            *(len(manifest), 0, 0, manifest.target_kind), manifest_digest=manifest.digest, **about
         )
         return {
             "format": "files",
             "layout": "folder",
             "samples": len(manifest),
-            **self._byte_counts(manifest),
+            **sizes,
             "files": len(manifest),
             "provenance": provenance.record("files", schema, None),
         }
-
-    def _byte_counts(self, manifest: Manifest) -> dict[str, int]:
-        """Left out where the manifest has no sizes: a stat a file is what a file system suffers from."""
-        if manifest.sizes is None:
-            return {}
-        payload = int(np.sum(manifest.sizes))
-        return {"bytes": payload, "file_bytes": payload + self._manifest_path.stat().st_size}
 
 
 def _load(path: Path) -> Manifest:

@@ -29,7 +29,6 @@ from smallfiles.formats.hdf5.writing import write_blob, write_vlen
 from smallfiles.samples import Packed, Sample, Schema
 
 NAME = "hdf5"
-VLEN_LABELS = range(-(2**15), 2**15)
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def write(
     """
     options = options or Options()
     if options.layout == "vlen":
-        return write_vlen(samples, out, schema, options, digest, VLEN_LABELS)
+        return write_vlen(samples, out, schema, options, digest)
     return write_blob(samples, out, schema, options, digest)
 
 

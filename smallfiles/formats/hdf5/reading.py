@@ -6,7 +6,6 @@ The trap is the one that this module avoids: `h5py.File` opened in `__init__` of
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ import pyarrow as pa
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.hdf5.places import Found, find, row_lengths, row_place
-from smallfiles.formats.placed import PlacedReader
-from smallfiles.formats.reader import numbered_keys
+from smallfiles.formats.reader import PlacedReader, numbered_keys
 from smallfiles.samples import Meta, Target, TargetKind
 
 
@@ -163,12 +161,7 @@ class HDF5Reader(PlacedReader[_Opened]):
         index, opened = self._checked(index), self._handle()
         if "meta_offsets" not in opened.found.arrays:
             return None
-        text = opened.text("meta", index)
-        try:
-            found: Meta | None = json.loads(text) if text else None
-        except ValueError as error:
-            raise damaged(self.path, f"the JSON object of sample {index} is {error}") from error
-        return found
+        return self._object(opened.text("meta", index), index)
 
     def size(self, index: int) -> int:
         index, opened = self._checked(index), self._handle()

@@ -10,8 +10,9 @@ import contextlib
 import os
 from array import array
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import h5py
 import numpy as np
@@ -49,14 +50,12 @@ def write_blob(samples: Iterable[Sample], out: Path, schema: Schema, options: An
             if hasher is not None:
                 hasher.update(sample.data)
             borders.append(stop)
-    _complete(out, schema, {"offsets": np.frombuffer(borders, np.uint64), **_arrays(columns)})
+    _complete(out, schema, chain([("offsets", np.frombuffer(borders, np.uint64))], _arrays(columns)))
     files = save_digest(out, (hasher or BlockHasher()) if digest else None)
     return packed("hdf5", files, len(borders) - 1, borders[-1])
 
 
-def write_vlen(
-    samples: Iterable[Sample], out: Path, schema: Schema, options: Any, digest: bool, labels: range
-) -> Packed:
+def write_vlen(samples: Iterable[Sample], out: Path, schema: Schema, options: Any, digest: bool) -> Packed:
     """Write the layout that the Jülich loaders read, and our columns beside it."""
     if schema.target != "label":
         raise FormatError(
@@ -64,7 +63,7 @@ def write_vlen(
             expected="integer labels, which is all that this layout has",
             next_step="Choose the blob layout",
         )
-    columns, count, payload = Columns(out, schema, labels=labels), 0, 0
+    columns, count, payload = Columns(out, schema, labels=range(-(2**15), 2**15)), 0, 0
     with _opened(out, "x") as file:
         group = _start(file, out, schema, options)
         images = group.create_dataset("images", (schema.count,), dtype=h5py.vlen_dtype(np.uint8))
@@ -76,35 +75,35 @@ def write_vlen(
                 images[count - 1] = np.frombuffer(sample.data, np.uint8)
         with _translated(out):
             file.flush()
-    arrays = _arrays(columns)
-    arrays["labels"] = arrays["labels"].astype("<i2")
-    _complete(out, schema, {name.replace("labels", "targets"): values for name, values in arrays.items()})
+    _complete(out, schema, _arrays(columns, "targets", "<i2"))
     files = save_digest(out, BlockHasher() if digest else None)
     return packed("hdf5", files, count, payload)
 
 
-def _arrays(columns: Columns) -> dict[str, np.ndarray]:
+_Arrays: TypeAlias = Iterator[tuple[str, np.ndarray]]
+
+
+def _arrays(columns: Columns, labels: str = "labels", kind: str = "<i8") -> _Arrays:
     """Data sets for the columns: a text as a run of bytes and its borders, no JSON object as the empty text.
 
     HDF5 can store strings itself, but each then costs a look-up in a heap. The trap: n strings have n + 1
     borders. Notebook 04 draws it.
     """
-    arrays: dict[str, np.ndarray] = {}
     for name in columns.kinds:
         found = columns.finish(name)
         if name == "label":
-            arrays["labels"] = to_numpy(found)
+            yield labels, to_numpy(found).astype(kind, copy=False)
         elif name == "captions":
-            arrays |= {**_texts("caption", found.flatten()), "caption_rows": _borders(found)}
+            yield from _texts("caption", found.flatten())
+            yield "caption_rows", _borders(found)
         else:
-            arrays |= _texts(name, pc.fill_null(found, "") if found.null_count else found)
-    return arrays
+            yield from _texts(name, pc.fill_null(found, "") if found.null_count else found)
 
 
-def _texts(name: str, found: pa.StringArray) -> dict[str, np.ndarray]:
+def _texts(name: str, found: pa.StringArray) -> _Arrays:
     borders, data = _borders(found), found.buffers()[2]
-    stop = int(borders[-1])
-    return {f"{name}_data": np.frombuffer(data or b"", np.uint8, stop), f"{name}_offsets": borders}
+    yield f"{name}_data", np.frombuffer(data or b"", np.uint8, int(borders[-1]))
+    yield f"{name}_offsets", borders
 
 
 def _borders(found: pa.Array) -> np.ndarray:
@@ -146,14 +145,14 @@ def _check_room(sample: Sample, number: int, stop: int, out: Path, schema: Schem
         )
 
 
-def _complete(out: Path, schema: Schema, arrays: dict[str, np.ndarray]) -> None:
-    """Add the small columns and, last of all, the mark that says that nothing is missing.
+def _complete(out: Path, schema: Schema, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
+    """Add the small columns, one after the other, and last of all the mark that nothing is missing.
 
     Data sets are kept until they are flushed: what fails when one is dropped is told to nobody.
     """
     with _opened(out, "r+") as file, _translated(out):
         group = file[schema.split]
-        kept = [group.create_dataset(name, data=values) for name, values in arrays.items()]
+        kept = [group.create_dataset(name, data=values) for name, values in arrays]
         file.flush()
         file.attrs["complete"] = np.uint8(1)
         file.flush()

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Literal
 
 from pysquashfs.errors import MissingToolError, SquashFSError
-from pysquashfs.open_image import Backend
 from pysquashfs.writer.settings import DEFAULT_BLOCK_BYTES, Settings
 from smallfiles.errors import UsageError
 from smallfiles.formats.bytefile import Access
@@ -102,18 +101,15 @@ def write(
     return write_image(samples, out, schema, options, options.settings(), digest)
 
 
-def open(
-    path: Path, *, split: str | None = None, access: Access = "auto", backend: Backend = "auto"
-) -> SquashFSReader:
+def open(path: Path, *, split: str | None = None, access: Access = "auto") -> SquashFSReader:
     """Open an image, ours or any other.
 
     Args:
         path: The image.
         split: Which split of an image of others, whose folders are splits; the only one or `train` if None.
         access: `mmap`, `pread`, or `auto` to choose by file system; for samples that lie raw.
-        backend: Of `pysquashfs`, for samples that are compressed or in pieces.
 
     Returns:
         The reader; the image is touched at first use.
     """
-    return SquashFSReader(path, split, access, backend)
+    return SquashFSReader(path, split, access)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from pysquashfs.names import Names
-from smallfiles.errors import FormatError, SourceError
+from smallfiles.errors import FormatError, SourceError, retold
 from smallfiles.folders import IMAGE_SUFFIXES
 from smallfiles.formats.squashfs.member import Samples
 from smallfiles.keys import key_problem
@@ -56,13 +56,12 @@ def find(names: Names, path: Path, split: str | None) -> Foreign:
     images = [(row, key) for row, key in files if key.lower().endswith(IMAGE_SUFFIXES)]
     chosen = images or files
     keys = column([key for _, key in chosen], pa.string())
-    try:
-        found = by_folder(keys, path, split)
-    except SourceError as error:
-        raise FormatError(error.got, expected=error.expected, next_step=error.next_step) from error
+    with retold(SourceError, FormatError):
+        found, own_split = by_folder(keys, path, split)
     kept = np.flatnonzero(found.keep)
-    samples = Samples(keys.take(from_numpy(kept)), found.labels.astype(np.int64), classes=found.classes)
-    return Foreign(samples, [chosen[row][0] for row in kept.tolist()], found.split, len(names) - len(kept))
+    labels = from_numpy(found.labels.astype(np.int64))
+    samples = Samples(keys.take(from_numpy(kept)), labels, found.classes)
+    return Foreign(samples, [chosen[row][0] for row in kept.tolist()], own_split, len(names) - len(kept))
 
 
 def _key(raw: bytes) -> str | None:

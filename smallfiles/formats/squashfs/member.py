@@ -12,10 +12,9 @@ lies and where they lie themselves; if that is not so, files are found by name. 
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,10 @@ import pyarrow as pa
 
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import damaged
-from smallfiles.formats.columns import Columns
+from smallfiles.formats.columns import Columns, read_table
 from smallfiles.formats.output import ArrowSink
-from smallfiles.samples import Buffer, Meta, Schema, Target
+from smallfiles.manifest.arrays import to_numpy
+from smallfiles.samples import Buffer, Schema
 
 FOLDER = ".smallfiles"
 TABLE = f"{FOLDER}/samples.arrow"
@@ -112,35 +112,21 @@ class Samples:
 
     Args:
         keys: Of all samples.
-        labels: A number each; None where there are captions.
-        captions: Lists of strings, or None.
+        targets: int64 labels, or lists of captions.
+        classes: Names of the classes in label order.
         metas: JSON texts or nulls, or None.
         sizes: Bytes of each sample; None where only the image knows.
         starts: Where their bytes begin; None where only the image knows.
-        classes: Names of the classes in label order.
         record: Provenance; empty for images of others.
     """
 
     keys: pa.StringArray
-    labels: np.ndarray | None
-    captions: pa.ListArray | None = None
+    targets: pa.Array
+    classes: tuple[str, ...]
     metas: pa.StringArray | None = None
     sizes: np.ndarray | None = None
     starts: np.ndarray | None = None
-    classes: tuple[str, ...] = ()
-    record: dict[str, Any] | None = None
-
-    def target(self, index: int) -> Target:
-        """Label or captions of one sample."""
-        if self.labels is not None:
-            return int(self.labels.item(index))
-        captions: list[str] = self.captions[index].as_py() if self.captions is not None else []
-        return captions
-
-    def meta_text(self, index: int) -> str | None:
-        """The JSON object of one sample as text."""
-        text: str | None = None if self.metas is None else self.metas[index].as_py()
-        return text
+    record: dict[str, Any] = field(default_factory=dict)
 
 
 def load(data: Buffer, path: Path) -> Samples:
@@ -154,53 +140,10 @@ def load(data: Buffer, path: Path) -> Samples:
         DamagedFileError: It is not one of ours.
     """
     try:
-        reader = pa.ipc.open_file(pa.py_buffer(data))
-        if reader.num_record_batches != 1:
-            raise ValueError(f"{reader.num_record_batches} batches")
-        batch = reader.get_batch(0)
-        batch.validate(full=True)
-        columns = {field.name: batch.column(number) for number, field in enumerate(batch.schema)}
-        record = provenance.loads((batch.schema.metadata or {}).get(PROVENANCE))
-        keys, target = columns["key"], columns.get("label", columns.get("captions"))
-        if keys.type != pa.string() or keys.null_count or target is None or target.null_count:
-            raise ValueError("no keys or no targets")
-        label = "label" in columns
-        if not label and target.type != pa.list_(pa.string()):
-            raise ValueError(f"captions of type {target.type}")
-        metas = columns.get("meta")
-        if metas is not None and metas.type != pa.string():
-            raise ValueError(f"JSON objects of type {metas.type}")
-        return Samples(
-            keys,
-            _numbers(target) if label else None,
-            None if label else target,
-            metas,
-            _numbers(columns["bytes"]),
-            _numbers(columns["start"]) if "start" in columns else None,
-            provenance.class_names(record),
-            record,
-        )
+        found, metadata = read_table(pa.py_buffer(data), "bytes", "start")
+        record = provenance.loads(metadata.get(PROVENANCE))
+        sizes, starts = (to_numpy(found[name]) if name in found else None for name in ("bytes", "start"))
+        classes = provenance.class_names(record)
+        return Samples(found["key"], found["target"], classes, found.get("meta"), sizes, starts, record)
     except Exception as error:  # pyarrow has a dozen for damaged files
         raise damaged(path, f"its table of samples ({TABLE}): {str(error).partition(chr(10))[0]}") from error
-
-
-def _numbers(column: pa.Array) -> np.ndarray:
-    # Not to_numpy, which imports pandas where that is installed: a second a worker.
-    if column.type != pa.int64() or column.null_count:
-        raise ValueError(f"a column of {column.type}")
-    if not len(column):
-        return np.zeros(0, np.int64)
-    return np.frombuffer(column.buffers()[1], np.int64, len(column), 8 * column.offset)
-
-
-def meta_of(text: str | None, index: int, path: Path) -> Meta | None:
-    """A JSON object from its text.
-
-    Raises:
-        DamagedFileError: It is none.
-    """
-    try:
-        found: Meta | None = None if text is None else json.loads(text)
-    except ValueError as error:
-        raise damaged(path, f"the JSON object of sample {index} is {error}") from error
-    return found

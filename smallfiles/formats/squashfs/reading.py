@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from pysquashfs import SquashFS, layout, superblock
 from pysquashfs.image_file import ImageFile
-from pysquashfs.index import RAW, Index
-from pysquashfs.open_image import Backend
+from pysquashfs.index import RAW
 from pysquashfs.reading import spans
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.reader import BaseReader
@@ -32,14 +31,14 @@ from smallfiles.samples import Buffer, Meta, Target, TargetKind
 class _Opened:
     """An image and its samples. Holds nothing that moves, so forked workers may share it."""
 
-    def __init__(self, path: Path, split: str | None, access: Access, backend: Backend) -> None:
+    def __init__(self, path: Path, split: str | None, access: Access) -> None:
         self.file = ByteFile(path, access)
         self._raw: memoryview[int] | None = None  # all are
         with as_sentences():
             self.block = superblock.read(ImageFile(path))
             self.image: SquashFS | None = None
             self.foreign: foreign.Foreign | None = None
-            self.samples = self._placed(self.block.inode_table) or self._found(split, backend)
+            self.samples = self._placed(self.block.inode_table) or self._found(split)
         self.count = len(self.samples.keys)
 
     def _placed(self, data_end: int) -> Samples | None:
@@ -55,13 +54,13 @@ class _Opened:
         wrong = (starts < 0) | (starts > place.start) | (sizes < 0) | (sizes > place.start - starts)
         if wrong.any():
             raise damaged(self.file.path, f"{int(wrong.sum())} samples lie outside of its data")
-        self._start, self._size = _view(starts), _view(sizes)
+        self.start, self.size = _view(starts), _view(sizes)
         return samples
 
-    def _found(self, split: str | None, backend: Backend) -> Samples:
+    def _found(self, split: str | None) -> Samples:
         """The samples of any other image, by its inodes."""
         # No index is kept beside the image: it may be on its way to its final name.
-        self.image = image = SquashFS(self.file.path, backend, cache=False)
+        self.image = image = SquashFS(self.file.path, cache=False)
         if TABLE in image.paths:
             samples = member.load(image.read(TABLE), self.file.path)
             rows = [image.index.files.names.find(key.as_py().encode()) for key in samples.keys]
@@ -77,45 +76,28 @@ class _Opened:
         if samples.sizes is not None and (sizes != samples.sizes).any():
             raise damaged(self.file.path, "samples have other sizes than its table says")
         starts, stored = spans(image.index, wanted)
-        self._start, self._stored, self._size = _view(starts), _view(stored), _view(sizes)
+        self.start, self._stored, self.size = _view(starts), _view(stored), _view(sizes)
         self._raw = memoryview((files.flags[wanted] & RAW != 0).tobytes())
         self._rows = _view(wanted)
         return samples
-
-    @property
-    def index(self) -> Index | None:
-        """What `pysquashfs` knows of the image, where it was asked."""
-        return None if self.image is None else self.image.index
 
     def is_raw(self, index: int) -> bool:
         """Whether a sample's bytes lie in the image as they are."""
         return self._raw is None or bool(self._raw[index])
 
-    def start(self, index: int) -> int:
-        """Where a sample's stored bytes begin."""
-        return self._start[index]
-
-    def size(self, index: int) -> int:
-        """Number of bytes of a sample."""
-        return self._size[index]
-
     def expect(self, index: int) -> None:
         """Have the kernel fetch what is stored of a sample."""
-        start, stored = self._start[index], self._size if self._raw is None else self._stored
+        start, stored = self.start[index], self.size if self._raw is None else self._stored
         self.file.expect(start, start + stored[index])
 
     def read(self, index: int) -> Buffer:
         """All bytes of a sample."""
         if self._raw is None or self._raw[index]:
-            start = self._start[index]
-            return self.file.read(start, start + self._size[index])
+            start = self.start[index]
+            return self.file.read(start, start + self.size[index])
         assert self.image is not None
         with as_sentences():
             return self.image.read_at(self._rows[index])
-
-    def payload_bytes(self) -> int:
-        """Sum of the samples' bytes."""
-        return int(np.asarray(self._size).sum())
 
 
 def _view(numbers: np.ndarray) -> memoryview[int]:
@@ -126,32 +108,21 @@ def _view(numbers: np.ndarray) -> memoryview[int]:
 class SquashFSReader(BaseReader[_Opened]):
     """Random access to an image; see `smallfiles.formats.squashfs.open`."""
 
-    def __init__(
-        self, path: Path, split: str | None = None, access: Access = "auto", backend: Backend = "auto"
-    ) -> None:
+    _outlives_fork = True
+
+    def __init__(self, path: Path, split: str | None = None, access: Access = "auto") -> None:
         super().__init__(path)
-        self._split, self._access, self._backend = split, access, backend
-        self._loaded: _Opened | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_loaded": None}
-
-    def close(self) -> None:
-        super().close()
-        self._loaded = None
+        self._split, self._access = split, access
 
     def _open(self) -> _Opened:
-        # It reads by position alone, and its index may have cost seconds: forked workers share it.
-        if self._loaded is None:
-            self._loaded = _Opened(self.path, self._split, self._access, self._backend)
-        return self._loaded
+        return _Opened(self.path, self._split, self._access)
 
     def __len__(self) -> int:
         return self._handle().count
 
     @property
     def target_kind(self) -> TargetKind:
-        return "label" if self._handle().samples.labels is not None else "captions"
+        return "label" if pa.types.is_integer(self._handle().samples.targets.type) else "captions"
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -161,14 +132,15 @@ class SquashFSReader(BaseReader[_Opened]):
         return self._handle().samples.keys
 
     def target(self, index: int) -> Target:
-        return self._handle().samples.target(self._checked(index))
+        target: Target = self._handle().samples.targets[self._checked(index)].as_py()
+        return target
 
     def meta(self, index: int) -> Meta | None:
-        index = self._checked(index)
-        return member.meta_of(self._handle().samples.meta_text(index), index, self.path)
+        index, metas = self._checked(index), self._handle().samples.metas
+        return None if metas is None else self._object(metas[index].as_py(), index)
 
     def size(self, index: int) -> int:
-        return self._handle().size(self._checked(index))
+        return self._handle().size[self._checked(index)]
 
     def read(self, index: int) -> Buffer:
         return self._handle().read(self._checked(index))
@@ -178,13 +150,13 @@ class SquashFSReader(BaseReader[_Opened]):
         opened, index = self._handle(), self._checked(index)
         if not opened.is_raw(index):
             return None
-        start = opened.start(index)
-        return opened.file.path, start, start + opened.size(index)
+        start = opened.start[index]
+        return opened.file.path, start, start + opened.size[index]
 
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
         """Several samples in the order asked for, announced and then fetched as they lie in the image."""
         opened, wanted = self._handle(), [self._checked(index) for index in indices]
-        order = sorted(set(wanted), key=lambda index: (opened.start(index), index))
+        order = sorted(set(wanted), key=lambda index: (opened.start[index], index))
         for index in order:
             opened.expect(index)
         found = {index: opened.read(index) for index in order}
@@ -192,16 +164,15 @@ class SquashFSReader(BaseReader[_Opened]):
 
     def info(self) -> dict[str, Any]:
         opened = self._handle()
-        record = opened.samples.record or {}
         return {
             "format": "squashfs",
             "layout": _layout(opened),
             "samples": opened.count,
-            "bytes": opened.payload_bytes(),
+            "bytes": int(np.asarray(opened.size).sum()),
             "file_bytes": opened.file.size,
             "block_bytes": opened.block.block_bytes,
             **_costs(opened),
-            "provenance": record,
+            "provenance": opened.samples.record,
         }
 
 

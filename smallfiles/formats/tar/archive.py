@@ -10,6 +10,7 @@ Notebook 05 reads a tar of tars.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -24,11 +25,12 @@ import pyarrow.compute as pc
 from smallfiles.digests import byte_order
 from smallfiles.errors import DamagedFileError, FormatError, first_few
 from smallfiles.formats import provenance
+from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.tar.headers import BLOCK_BYTES, RECORD_BYTES
 from smallfiles.formats.tar.members import Members, Names, Scanner, is_tar, prefix_of, refuse_incomplete
-from smallfiles.formats.tar.streams import ForwardFile, PlainFile, cannot_read, compression_of
+from smallfiles.formats.tar.streams import ForwardFile, compression_of
 from smallfiles.keys import key_problem
-from smallfiles.manifest.arrays import as_mask
+from smallfiles.manifest.arrays import as_mask, from_numpy
 from smallfiles.progress import plural
 
 SIDE_SUFFIXES = (b".cls", b".json", b".txt", b".meta")
@@ -36,6 +38,7 @@ _HIDDEN = r"(^|/)\.|^__[^/]*__/"  # the second as webdataset does
 _HOSTILE = r"^/|(^|/)\.\.?(/|$)|//|[\x00\n]"
 _STEP_BYTES = 1 << 20
 _ROWS_AT_ONCE = 1 << 14
+_SCANS_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class Archive:
 
     def take(self, rows: npt.NDArray[np.int64]) -> Archive:
         """The files in these rows, without side files' bytes."""
-        names = self.names.take(_as_arrow(rows))
+        names = self.names.take(from_numpy(rows))
         return replace(self, names=names, offsets=self.offsets[rows], sizes=self.sizes[rows], contents={})
 
     def having(self, suffixes: tuple[str, ...]) -> npt.NDArray[np.bool_]:
@@ -100,42 +103,35 @@ class Archive:
         return ", ".join(shown) or "no files"
 
 
-def index(path: Path, *, threads: int = 32, allow_truncated: bool = False) -> Archive:
+def index(path: Path, *, allow_truncated: bool = False) -> Archive:
     """Index a tar, tar.gz (bz2, xz, zst) or tar of tars.
 
-    One 512-byte read a member; inner archives are scanned `threads` at a time, which hides a
+    One 512-byte read a member; inner archives are scanned many at a time, which hides a
     parallel file system's latency. A compressed archive is decompressed once to index it.
 
     Args:
         path: The archive.
-        threads: Inner archives scanned at once.
         allow_truncated: Take the whole members of an archive that was cut off.
 
     Raises:
         FormatError: Not a tar, damaged, cut off, or with names that leave their folder.
     """
     compression = compression_of(path)
-    try:
-        file_bytes = path.stat().st_size
-    except OSError as error:
-        raise cannot_read(path, error) from error
-    file = PlainFile(path) if compression is None else ForwardFile(path, compression)
-    try:
-        scanner = Scanner(file.read, str(path), SIDE_SUFFIXES, inline=isinstance(file, ForwardFile))
-        if isinstance(file, PlainFile):
-            file.expect_short_reads()
-        outer = scanner.scan(end=file_bytes if isinstance(file, PlainFile) else None)
-        raw_bytes, notes = _ending(outer, file, allow_truncated)
-        if isinstance(file, PlainFile):
-            outer = _expanded(outer, file, str(path), threads, allow_truncated)
-    finally:
-        if isinstance(file, ForwardFile):
-            file.close()
-    found = _columns(path, compression, file_bytes, outer, notes)
+    if compression is None:
+        plain = ByteFile(path, "pread")
+        plain.expect_short_reads()
+        outer = Scanner(plain.fetch, str(path), SIDE_SUFFIXES).scan(end=plain.size)
+        raw_bytes, notes = _ending(outer, plain, allow_truncated)
+        outer = _expanded(outer, plain, allow_truncated)
+    else:
+        with contextlib.closing(ForwardFile(path, compression)) as stream:
+            outer = Scanner(stream.fetch, str(path), SIDE_SUFFIXES, inline=True).scan()
+            raw_bytes, notes = _ending(outer, stream, allow_truncated)
+    found = _columns(path, compression, path.stat().st_size, outer, notes)
     return replace(found, raw_bytes=raw_bytes)
 
 
-def _ending(outer: Members, file: PlainFile | ForwardFile, lenient: bool) -> tuple[int, list[str]]:
+def _ending(outer: Members, file: ByteFile | ForwardFile, lenient: bool) -> tuple[int, list[str]]:
     """Read on to the very end; refuse an archive that was cut off or goes on, or say so.
 
     Returns:
@@ -144,11 +140,11 @@ def _ending(outer: Members, file: PlainFile | ForwardFile, lenient: bool) -> tup
     if not outer.complete and not lenient:
         refuse_incomplete(outer, str(file.path))
     position, clean = outer.end + BLOCK_BYTES * outer.complete, True
-    while data := file.read(position, _STEP_BYTES):
+    while data := file.fetch(position, position + _STEP_BYTES):
         clean = clean and data.count(0) == len(data)
         position += len(data)
     if not outer.complete:
-        position = file.size if isinstance(file, PlainFile) else file.position
+        position = file.size if isinstance(file, ByteFile) else file.position
         while outer.names and outer.offsets[-1] + outer.sizes[-1] > position:
             outer.names.pop()
             outer.offsets.pop(), outer.sizes.pop()
@@ -168,22 +164,22 @@ def _ending(outer: Members, file: PlainFile | ForwardFile, lenient: bool) -> tup
     )
 
 
-def _expanded(outer: Members, file: PlainFile, where: str, threads: int, lenient: bool) -> Members:
+def _expanded(outer: Members, file: ByteFile, lenient: bool) -> Members:
     """Replace every inner tar by its members, however deep they are nested."""
     inner = [] if outer.is_ours else [row for row, name in enumerate(outer.names) if is_tar(name)]
     if not inner:
         return outer
 
     def scan(row: int) -> Members:
-        name = f"{where}:{outer.names[row].decode('utf-8', 'replace')}"
+        name = f"{file.path}:{outer.names[row].decode('utf-8', 'replace')}"
         begin = outer.offsets[row]
-        found = Scanner(file.read, name, SIDE_SUFFIXES, inline=True).scan(begin, begin + outer.sizes[row])
+        found = Scanner(file.fetch, name, SIDE_SUFFIXES, inline=True).scan(begin, begin + outer.sizes[row])
         if not lenient:
             refuse_incomplete(found, name)
         return found
 
     whole = Members(skipped=outer.skipped, examples=outer.examples, end=outer.end, complete=outer.complete)
-    with ThreadPoolExecutor(threads, thread_name_prefix="index") as pool:
+    with ThreadPoolExecutor(_SCANS_AT_ONCE, thread_name_prefix="index") as pool:
         start = 0
         for row, members in zip(inner, pool.map(scan, inner), strict=True):
             whole.extend_by_rows(outer, range(start, row))
@@ -268,10 +264,6 @@ def _is_last_of_its_name(names: pa.StringArray) -> npt.NDArray[np.bool_]:
 
 def repeated(names: pa.StringArray) -> list[str]:
     """Names that come more than once."""
-    rows = _as_arrow(np.flatnonzero(~_is_last_of_its_name(names)))
+    rows = from_numpy(np.flatnonzero(~_is_last_of_its_name(names)))
     again: list[str] = names.take(rows).unique().to_pylist()
     return again
-
-
-def _as_arrow(rows: npt.NDArray[np.int64]) -> pa.Array:
-    return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows))])

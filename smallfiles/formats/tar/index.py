@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from smallfiles.digests import BlockHasher, hash_block
+from smallfiles.digests import hash_block
 from smallfiles.errors import DamagedFileError, FormatError
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile
-from smallfiles.formats.columns import CAPTIONS, Columns
-from smallfiles.formats.output import save_digest, writing
+from smallfiles.formats.columns import CAPTIONS, Columns, read_table
+from smallfiles.formats.output import ArrowSink, OutputFile
 from smallfiles.formats.tar.sides import Annotated
 from smallfiles.manifest.arrays import column, from_numpy, to_numpy
 from smallfiles.samples import TargetKind
@@ -32,7 +32,6 @@ from smallfiles.samples import TargetKind
 SUFFIX = ".index.arrow"
 _FACTS = b"smallfiles.tar"
 _EDGE_BYTES = 4096
-_NONE = np.zeros(0, np.int64)
 _TARGET_TYPES: dict[TargetKind, pa.DataType] = {"label": pa.int64(), "captions": CAPTIONS}
 
 
@@ -122,19 +121,16 @@ def save(index: Index, path: Path, *, digest: bool) -> list[Path]:
         "frames": [[0, 0], [index.file_bytes, index.raw_bytes]] if index.raw_bytes else [],
         "provenance": provenance.dumps(index.provenance),
     }
+    out = beside(path)
     arrays = [index.keys, from_numpy(index.offsets), from_numpy(index.sizes), index.targets, index.metas]
     batch = pa.record_batch(arrays, names=["key", "offset", "size", index.target_kind, "meta"])
     batch = batch.replace_schema_metadata({_FACTS: json.dumps(facts, sort_keys=True)})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    data = memoryview(sink.getvalue())
-    out, hasher = beside(path), BlockHasher() if digest else None
-    with writing(out):
-        out.write_bytes(data)
-    if hasher is not None:
-        hasher.update(data)
-    return [*save_digest(out, hasher)]
+    with OutputFile(out, digest=digest) as file:
+        sink = ArrowSink(file.append)
+        with pa.PythonFile(sink, mode="w") as stream, pa.ipc.new_file(stream, batch.schema) as writer:
+            writer.write_batch(batch)
+        sink.flush()
+        return [*file.finish()]
 
 
 def load(path: Path, access: Access) -> Index:
@@ -147,46 +143,24 @@ def load(path: Path, access: Access) -> Index:
     try:
         opener = pa.OSFile if access == "pread" else pa.memory_map
         with opener(str(file)) as source:  # buffers outlive the descriptor
-            reader = pa.ipc.open_file(source)
-            if reader.num_record_batches != 1:
-                raise ValueError(f"{reader.num_record_batches} record batches instead of one")
-            batch = reader.get_batch(0)
-        batch.validate(full=True)  # native code follows these offsets: trust none of them unchecked
-        return _index_of(batch)
+            found, metadata = read_table(source, "offset", "size")
+        facts = json.loads(metadata[_FACTS])
+        raw_bytes = int(facts["frames"][-1][1]) if facts["frames"] else 0
+        if raw_bytes < 0:
+            raise ValueError(f"{raw_bytes} bytes of tar")
+        return Index(
+            found["key"],
+            to_numpy(found["offset"]),
+            to_numpy(found["size"]),
+            found["target"],
+            found["meta"],
+            provenance.loads(facts["provenance"]),
+            int(facts["file_bytes"]),
+            str(facts["edges"]),
+            raw_bytes,
+        )
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, RecursionError) as error:
         raise _bad_index(file, str(error)) from error
-
-
-def _index_of(batch: pa.RecordBatch) -> Index:
-    kind: TargetKind = "label" if "label" in batch.schema.names else "captions"
-    columns = ("key", "offset", "size", kind, "meta")
-    types = (pa.string(), pa.int64(), pa.int64(), _TARGET_TYPES[kind], pa.string())
-    for name, type_ in zip(columns, types, strict=True):
-        column = batch.column(name)
-        if not column.type.equals(type_) or (name != "meta" and column.null_count):
-            raise ValueError(f"column {name} has type {column.type} and {column.null_count} nulls")
-    keys, offsets, sizes, targets, metas = (batch.column(name) for name in columns)
-    facts = json.loads((batch.schema.metadata or {})[_FACTS])
-    raw_bytes = int(facts["frames"][-1][1]) if facts["frames"] else 0
-    if raw_bytes < 0:
-        raise ValueError(f"{raw_bytes} bytes of tar")
-    return Index(
-        keys,
-        _numbers(offsets),
-        _numbers(sizes),
-        targets,
-        metas,
-        provenance.loads(facts["provenance"]),
-        int(facts["file_bytes"]),
-        str(facts["edges"]),
-        raw_bytes,
-    )
-
-
-def _numbers(column: pa.Int64Array) -> npt.NDArray[np.int64]:
-    """A column without nulls as numpy; `to_numpy` imports pandas where it is installed: a second."""
-    values = column.buffers()[1]
-    return np.frombuffer(values, np.int64, len(column), 8 * column.offset) if len(column) else _NONE
 
 
 def _bad_index(file: Path, problem: str) -> DamagedFileError:

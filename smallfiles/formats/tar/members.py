@@ -26,7 +26,7 @@ from smallfiles.formats import provenance
 from smallfiles.formats.tar.headers import BLOCK_BYTES, COMMENT
 
 ReadAt = Callable[[int, int], bytes]
-"""`read(offset, size)`: that many bytes from there, fewer only at the end of the archive."""
+"""`read(start, stop)`: the bytes from one position to another, fewer only at the end of the archive."""
 
 _MAX_EXTENSION_BYTES = 16 << 20
 _MAX_SIDE_BYTES = 16 << 20
@@ -155,7 +155,7 @@ class Scanner:
         found = Members()
         position = begin
         while True:
-            header = self.read(position, BLOCK_BYTES)
+            header = self.read(position, position + BLOCK_BYTES)
             if len(header) < BLOCK_BYTES or (end is not None and position + BLOCK_BYTES > end):
                 break
             if header[0] == 0 and not any(header):
@@ -204,7 +204,7 @@ class Scanner:
             found.extend(members, prefix_of(name))
             return
         if self.side and size <= _MAX_SIDE_BYTES and name[-5:].lower().endswith(self.side):
-            found.contents[len(found.names)] = self.read(data, size)
+            found.contents[len(found.names)] = self.read(data, data + size)
         found.names.append(name)
         found.offsets.append(data)
         found.sizes.append(size)
@@ -256,7 +256,7 @@ class Scanner:
     def _extension(self, data: int, size: int) -> bytes:
         if size > _MAX_EXTENSION_BYTES:
             raise self._bad(f"has a header of {size:,} bytes at byte {data:,}")
-        return self.read(data, size)
+        return self.read(data, data + size)
 
     def _pax(self, body: bytes, position: int) -> dict[bytes, bytes]:
         records, start = {}, 0

@@ -11,7 +11,6 @@ random access pays from memory, node-local flash and staged data. Notebook 05 me
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import warnings
 from bisect import bisect_right
@@ -25,8 +24,8 @@ import pyarrow as pa
 
 from smallfiles.errors import DamagedFileError, FormatError, SourceError, first_few
 from smallfiles.formats import provenance
-from smallfiles.formats.bytefile import Access, ByteFile
-from smallfiles.formats.placed import PlacedReader, Store
+from smallfiles.formats.bytefile import Access, ByteFile, damaged
+from smallfiles.formats.reader import PlacedReader, Store
 from smallfiles.formats.tar import archive, index, sides
 from smallfiles.formats.tar.options import NAME, SUFFIXES
 from smallfiles.formats.tar.streams import StreamedStore, cannot_read, compression_of
@@ -151,27 +150,28 @@ class TarReader(PlacedReader[Shards]):
     def keys(self) -> pa.StringArray:
         return self._handle().keys()
 
-    def key(self, index: int) -> str:
+    def _row(self, position: int) -> tuple[index.Index, int]:
+        """The index of a sample's shard, and its row there."""
         shards = self._handle()
-        number, row = shards.place(self._checked(index))
-        return str(shards.indexes[number].keys[row].as_py())
+        number, row = shards.place(self._checked(position))
+        return shards.indexes[number], row
+
+    def key(self, index: int) -> str:
+        found, row = self._row(index)
+        return str(found.keys[row].as_py())
 
     def target(self, index: int) -> Target:
-        shards = self._handle()
-        number, row = shards.place(self._checked(index))
-        target: Target = shards.indexes[number].targets[row].as_py()
+        found, row = self._row(index)
+        target: Target = found.targets[row].as_py()
         return target
 
     def meta(self, index: int) -> Meta | None:
-        shards = self._handle()
-        number, row = shards.place(self._checked(index))
-        text = shards.indexes[number].metas[row].as_py()
-        return None if text is None else _meta(shards.paths[number], text)
+        found, row = self._row(index)
+        return self._object(found.metas[row].as_py(), index)
 
     def size(self, index: int) -> int:
-        shards = self._handle()
-        number, row = shards.place(self._checked(index))
-        return int(shards.indexes[number].sizes[row])
+        found, row = self._row(index)
+        return int(found.sizes[row])
 
     def _place(self, index: int) -> tuple[Store, int, int]:
         shards = self._handle()
@@ -180,7 +180,8 @@ class TarReader(PlacedReader[Shards]):
         start = found.offsets.item(row)
         stop = start + found.sizes.item(row)
         if not 0 <= start <= stop <= store.size:
-            raise _outside(shards.paths[number], self.key(index), start, stop)
+            what = f"it lacks bytes {start:,} to {stop:,}, where its index has {self.key(index)}"
+            raise damaged(shards.paths[number], what)
         return store, start, stop
 
     def span(self, index: int) -> tuple[Path, int, int] | None:
@@ -221,10 +222,10 @@ def _by_folder(
     """
     names = pa.concat_arrays([one.data.names for one in annotated])
     try:
-        found = by_folder(names, path) if len(names) else None
+        found, _ = by_folder(names, path)
     except SourceError:
-        found = None
-    if found is None or not found.classes:
+        return annotated, (), ()
+    if not found.classes:
         return annotated, (), ()
     labels, kept, start = found.labels.tolist(), [], 0
     for one in annotated:
@@ -281,25 +282,3 @@ def _shard_paths(path: Path) -> list[Path]:
             next_step="Copy or pack the missing shards again",
         )
     return paths
-
-
-def _meta(path: Path, text: str) -> Meta:
-    try:
-        meta = json.loads(text)
-    except (ValueError, RecursionError):
-        meta = None
-    if not isinstance(meta, dict):
-        raise DamagedFileError(
-            f"{index.beside(path)} holds a meta that is no JSON object",
-            expected="the object that was packed",
-            next_step="Delete the index, or copy it again",
-        )
-    return meta
-
-
-def _outside(path: Path, key: str, start: int, stop: int) -> DamagedFileError:
-    return DamagedFileError(
-        f"{path} does not hold bytes {start:,} to {stop:,}, where its index has {key}",
-        expected="a tar and an index of one packing",
-        next_step=f"Copy both again, or delete {index.beside(path).name}",
-    )

@@ -51,55 +51,6 @@ def cannot_read(path: Path, error: OSError) -> FormatError:
     )
 
 
-class PlainFile:
-    """A plain tar, read by position: nothing moves, so threads and forked workers may share it.
-
-    Args:
-        path: The file.
-        expected_bytes: Size it must still have, if known.
-    """
-
-    def __init__(self, path: Path, expected_bytes: int | None = None) -> None:
-        self.path = path
-        self._descriptor = -1
-        try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self.size = os.fstat(self._descriptor).st_size
-        except OSError as error:
-            raise cannot_read(path, error) from error
-        if expected_bytes is not None and self.size != expected_bytes:
-            raise DamagedFileError(
-                f"{path} has {self.size:,} bytes",
-                expected=f"the {expected_bytes:,} bytes it had when it was indexed",
-                next_step="Index it again, since it was changed",
-            )
-
-    def __del__(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-
-    def expect_short_reads(self) -> None:
-        """Turn read-ahead off: it would fetch the whole archive while only its headers are wanted."""
-        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Bytes from a position; fewer at the end."""
-        try:
-            return os.pread(self._descriptor, size, offset)
-        except OSError as error:
-            raise cannot_read(self.path, error) from error
-
-    def read_into(self, buffer: memoryview, offset: int) -> int:
-        """Fill `buffer` from a position; return how many bytes there were."""
-        filled = os.preadv(self._descriptor, (buffer,), offset)
-        while 0 < filled < len(buffer):  # one call reads 2 GiB at most
-            more = os.preadv(self._descriptor, (buffer[filled:],), offset + filled)
-            if more == 0:
-                break
-            filled += more
-        return filled
-
-
 class _Stream(Protocol):
     def read(self, size: int, /) -> Buffer:
         """Up to `size` bytes; none at the end."""
@@ -180,20 +131,19 @@ class ForwardFile:
         with contextlib.suppress(AttributeError):  # it could not be opened
             self.close()
 
-    def read(self, offset: int, size: int) -> bytes:
+    def fetch(self, start: int, stop: int) -> bytes:
         """Bytes from a position at or after the last one; fewer at the end.
 
         Raises:
             DamagedFileError: The stream is damaged or cut.
         """
-        assert offset >= self.position, "a stream cannot go back"
-        while offset > self.position:
-            if not self._next(offset - self.position):
+        assert start >= self.position, "a stream cannot go back"
+        while start > self.position:
+            if not self._next(start - self.position):
                 return b""
         pieces = []
-        while size > 0 and (piece := self._next(size)):
+        while self.position < stop and (piece := self._next(stop - self.position)):
             pieces.append(piece)
-            size -= len(piece)
         return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
 
     def _next(self, size: int) -> Buffer:
@@ -222,10 +172,11 @@ class StreamedStore:
         path: The shard.
         compression: What `compression_of` said.
         size: Bytes of the unpacked tar.
+        forward_only: Refuse to go back, but for another pass from the first sample on.
     """
 
-    def __init__(self, path: Path, compression: str, size: int) -> None:
-        self.path, self.size, self._compression = path, size, compression
+    def __init__(self, path: Path, compression: str, size: int, *, forward_only: bool = False) -> None:
+        self.path, self.size, self._compression, self._strict = path, size, compression, forward_only
         self._lock = threading.Lock()  # belongs to one process: a fork opens a store of its own
         self._stream: ForwardFile | None = None
         self._last: tuple[int, int, bytes] = (0, 0, b"")
@@ -239,7 +190,7 @@ class StreamedStore:
         """
         with self._lock:
             if self._last[:2] != (start, stop):
-                self._last = (start, stop, self._from(start).read(start, stop - start))
+                self._last = (start, stop, self._from(start).fetch(start, stop))
             data = self._last[2]
         if len(data) != stop - start:
             raise _broken(self.path, EOFError(f"bytes {start:,} to {stop:,} are not all there"))
@@ -253,13 +204,22 @@ class StreamedStore:
         if stream is not None and stream.position <= start:
             return stream
         if stream is not None:
-            stream.close()
             if start > self._lowest:  # not merely once more from the first sample on
-                warnings.warn(
-                    f"{self.path} is compressed: each step back unpacks it again from its start. "
-                    "Read it in stored order, or unpack it once (gzip -dk, zstd -dk)",
-                    stacklevel=2,
-                )
+                self._say_that_it_goes_back()
+            stream.close()
         self._lowest = min(self._lowest, start)
         self._stream = ForwardFile(self.path, self._compression)
         return self._stream
+
+    def _say_that_it_goes_back(self) -> None:
+        if self._strict:
+            raise FormatError(
+                f"{self.path} was asked for a sample before the last one; it is compressed",
+                expected="samples in stored order, since a compressed stream has no way back",
+                next_step=f"Decompress it once: gunzip -k {self.path.name}",
+            )
+        warnings.warn(
+            f"{self.path} is compressed: each step back unpacks it again from its start. "
+            "Read it in stored order, or unpack it once (gzip -dk, zstd -dk)",
+            stacklevel=3,
+        )

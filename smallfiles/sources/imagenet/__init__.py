@@ -1,7 +1,7 @@
 """ImageNet-1k in every shape in which it is found on clusters.
 
 Kaggle's tree with its `LOC_*` files, a prepared tree, the official tars read in place with the
-devkit. Classes are keyed by wnid; labels are the rank of the sorted wnid unless asked otherwise.
+devkit. Classes are keyed by wnid; labels are the rank of the sorted wnid.
 
 The trap: there are two label orders; `check_label_order` tells which one a manifest is in.
 Notebook 02 builds all of these manifests.
@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from smallfiles.errors import SourceError
 from smallfiles.folders import SourceOptions, canonical_split
 from smallfiles.sources import folder
 from smallfiles.sources.imagenet import official, trees
@@ -75,10 +74,6 @@ def _are_wnids(names: list[str]) -> bool:
 
 def _is_tiny(path: Path) -> bool:
     """Whether this is tiny-imagenet or one of its splits, whose validation set is annotated otherwise."""
-    if not path.is_dir():
-        raise SourceError(
-            f"{path} does not exist", expected="a folder or a tar file", next_step="Check the path"
-        )
     if any(path.glob("*_annotations.txt")) or (path / "wnids.txt").is_file():
         return True
     return (path.absolute().parent / "wnids.txt").is_file() and canonical_split(

@@ -21,13 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles.errors import SourceError, first_few
-from smallfiles.folders import LabelOrder, SourceOptions
+from smallfiles.folders import SourceOptions
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.arrays import column
+from smallfiles.manifest.class_folders import Labelled, by_class, unlabelled
 from smallfiles.sources.imagenet.devkit import Devkit, is_devkit
 from smallfiles.sources.imagenet.devkit import load as load_devkit
 from smallfiles.sources.imagenet.order import refuse_other_order
-from smallfiles.sources.labelling import Labelled, by_class, unlabelled
+from smallfiles.sources.scanning import bad_line, lines_of, read_text
 
 MAPPING = "LOC_synset_mapping.txt"
 VAL_SOLUTION = "LOC_val_solution.csv"
@@ -93,7 +94,7 @@ def label(
         names: Paths of the pictures.
         split: Canonical name; pictures of `test` may have no class.
         beside: The label files.
-        options: `label_order`, `unlabelled` and `strict` count here.
+        options: `unlabelled` and `strict` count here.
         more: Classes that occur in other splits.
 
     Raises:
@@ -102,13 +103,13 @@ def label(
     wnids: pa.Array = pc.struct_field(pc.extract_regex(names, _IN_NAME), 0)
     in_names = wnids.null_count < len(wnids)
     if options.unlabelled or (split == "test" and not in_names):
-        return unlabelled(names, in_order(beside.classes() or more, options.label_order, beside))
+        return unlabelled(names, beside.classes() or sorted(more))
     origin, notes = "a class folder", tuple[str, ...]()
     if not in_names:
         found, origin = beside.wnids_of_val(names.to_pylist())
         wnids, notes = column(found, pa.string()), (f"labels read from {origin}",)
     occurring = set(wnids.drop_null().unique().to_pylist())
-    classes = in_order(beside.classes() or occurring.union(more), options.label_order, beside)
+    classes = beside.classes() or sorted(occurring.union(more))
     if unlisted := sorted(occurring - set(classes)):
         raise SourceError(
             f"there are images of classes that no class list names: {first_few(unlisted, len(unlisted))}",
@@ -119,14 +120,12 @@ def label(
     return replace(labelled, notes=notes + labelled.notes)
 
 
-def manifest_of(
-    labelled: Labelled, names: pa.StringArray, split: str, options: SourceOptions, sizes: object
-) -> Manifest:
+def manifest_of(labelled: Labelled, names: pa.StringArray, split: str, sizes: object) -> Manifest:
     """The manifest of the pictures that are kept, unless the real classes came out in another order."""
     manifest = Manifest.from_columns(
         names, labelled.labels, name="imagenet", split=split, classes=labelled.classes, sizes=sizes
     )
-    refuse_other_order(manifest, options.label_order)
+    refuse_other_order(manifest)
     return manifest
 
 
@@ -169,10 +168,10 @@ def read_mapping(path: Path) -> dict[str, str]:
         SourceError: A line begins with no wnid.
     """
     names = {}
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in lines_of(read_text(path)):
         wnid, _, words = line.strip().partition(" ")
         if not WNID.fullmatch(wnid):
-            raise _bad_line(path, number, line, "a line such as: n01440764 tench, Tinca tinca")
+            raise bad_line(path, number, line, "a line such as: n01440764 tench, Tinca tinca")
         names[wnid] = words
     return names
 
@@ -183,61 +182,18 @@ def read_solution(path: Path) -> dict[str, str]:
     Raises:
         SourceError: The header or a row is not of that kind.
     """
-    lines = _lines(path)
-    if not lines or lines[0].strip() != "ImageId,PredictionString":
-        raise _bad_line(path, 1, lines[0] if lines else "", "the header ImageId,PredictionString")
+    (_, header), *rows = lines_of(read_text(path)) or [(1, "")]
+    if header.strip() != "ImageId,PredictionString":
+        raise bad_line(path, 1, header, "the header ImageId,PredictionString")
     found = {}
-    for number, line in enumerate(lines[1:], 2):
+    for number, line in rows:
         image, _, prediction = line.partition(",")
         wnid = prediction.strip().partition(" ")[0]
         if not image or not WNID.fullmatch(wnid):
-            raise _bad_line(
-                path, number, line, "a row such as: ILSVRC2012_val_00048981,n03995372 85 1 499 272"
-            )
+            raise bad_line(path, number, line, "a row such as: ILSVRC2012_val_00048981,n03995372 85 1 499")
         found[image] = wnid
     return found
 
 
-def in_order(classes: Iterable[str], order: LabelOrder, beside: Beside) -> list[str]:
-    """The class list in the order that labels count in.
-
-    Raises:
-        SourceError: The devkit's order was asked for without a devkit, or with one of other classes.
-    """
-    by_rank = sorted(classes)
-    if order == "sorted":
-        return by_rank
-    if beside.devkit is None:
-        raise SourceError(
-            "the label order 'devkit' was asked for and there is no devkit",
-            expected=f"{DEVKIT} beside the images",
-            next_step="Say where it is with labels (--labels PATH), or use the label order 'sorted'",
-        )
-    by_id = list(beside.devkit.wnid_of_id.values())
-    if unknown := sorted(set(by_rank) - set(by_id)):
-        raise SourceError(
-            f"the devkit lacks {len(unknown):,} of the classes: {first_few(unknown, len(unknown))}",
-            expected="classes of ILSVRC2012",
-            next_step="Use the label order 'sorted'",
-        )
-    return by_id
-
-
 def _stem(name: str) -> str:
     return name.rpartition("/")[2].partition(".")[0]
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(
-            f"{path} cannot be read ({error})", expected="a text file in UTF-8", next_step="Download it again"
-        ) from error
-    return [line.rstrip("\r") for line in lines if line.strip()]
-
-
-def _bad_line(path: Path, number: int, line: str, expected: str) -> SourceError:
-    return SourceError(
-        f"line {number} of {path} is {line[:80]!r}", expected=expected, next_step="Download it again"
-    )

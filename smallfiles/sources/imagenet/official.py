@@ -18,7 +18,7 @@ from smallfiles.folders import SourceOptions, canonical_split, choose_split
 from smallfiles.formats.tar.archive import Archive
 from smallfiles.sources.imagenet.labels import label, look_beside, manifest_of
 from smallfiles.sources.record import Source
-from smallfiles.sources.tarball import open_store, samples_of
+from smallfiles.sources.tarball import TarStore, samples_of
 
 TARS = {
     "train": "ILSVRC2012_img_train.tar",
@@ -60,7 +60,7 @@ def from_archive(archive: Archive, options: SourceOptions, notes: tuple[str, ...
 
     Args:
         archive: Index of the tar.
-        options: `split`, `labels`, `label_order`, `strict` and `unlabelled` count here.
+        options: `split`, `labels`, `strict` and `unlabelled` count here.
         notes: What is known about the choice already.
 
     Raises:
@@ -83,6 +83,6 @@ def from_archive(archive: Archive, options: SourceOptions, notes: tuple[str, ...
     beside = look_beside([archive.path.absolute().parent], options.labels)
     found = label(samples.names, split, beside, options)
     samples = samples.select(found.keep)
-    manifest = manifest_of(found, samples.names, split, options, samples.sizes)
+    manifest = manifest_of(found, samples.names, split, samples.sizes)
     notes += archive.notes + found.notes
-    return Source(manifest, open_store(archive), "imagenet, official tar", notes, archive.path)
+    return Source(manifest, TarStore(archive), "imagenet, official tar", notes, archive.path)

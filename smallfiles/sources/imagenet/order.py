@@ -5,6 +5,7 @@ wnids. Devkit order: label follows ILSVRC2012_ID. Both are numbers below 1000, b
 error, and a model trained with one scores 0.1 % on the other.
 
 The trap: `ILSVRC2012_ID - 1` looks like a 0-based label. Notebook 02 catches it with this module.
+Short, since it is one question, to be asked of manifests of others too.
 """
 
 from __future__ import annotations
@@ -32,12 +33,6 @@ _DEVKIT_IDS = {
     **{f"ILSVRC2012_val_{n:08}": number for n, number in zip(range(1, 5), (490, 361, 171, 822), strict=True)},
 }
 CLASSES = 1000
-
-
-def has_the_real_classes(manifest: Manifest) -> bool:
-    """Whether these are the 1000 classes of ILSVRC2012, in whichever order."""
-    ranks = sorted(manifest.classes)
-    return len(ranks) == CLASSES and all(ranks[rank] == wnid for wnid, rank in _RANKS.items())
 
 
 def check_label_order(manifest: Manifest) -> Order:
@@ -75,15 +70,15 @@ def check_label_order(manifest: Manifest) -> Order:
     )
 
 
-def refuse_other_order(manifest: Manifest, wanted: str) -> None:
-    """Raise SourceError if the real 1000 classes came out in another order than `wanted`."""
-    if manifest.target_kind != "label" or not has_the_real_classes(manifest):
-        return
-    order = check_label_order(manifest)
-    if order not in (wanted, "unknown"):
+def refuse_other_order(manifest: Manifest) -> None:
+    """Raise SourceError if the real 1000 classes came out in another order than that of the sorted wnids."""
+    ranks = sorted(manifest.classes)
+    is_real = len(ranks) == CLASSES and all(ranks[rank] == wnid for wnid, rank in _RANKS.items())
+    order = check_label_order(manifest) if is_real else "unknown"
+    if order not in ("sorted", "unknown"):
         raise SourceError(
             f"the labels of {manifest.name!r} are in the order {order!r}",
-            expected=f"the order {wanted!r}",
+            expected="the order 'sorted'",
             next_step="Check that the solution file or devkit belongs to ILSVRC2012",
         )
 

@@ -20,7 +20,7 @@ from smallfiles.progress import plural
 from smallfiles.sources import folder
 from smallfiles.sources.imagenet.labels import WNID, label, look_beside, manifest_of
 from smallfiles.sources.record import Source
-from smallfiles.sources.scanning import Tree, list_folder, sizes_of, walk
+from smallfiles.sources.scanning import Tree, lines_of, list_folder, read_text, sizes_of, walk
 
 _DATA = ("ILSVRC", "Data", "CLS-LOC")
 _LISTS = {"train": "train_cls.txt", "val": "val.txt", "test": "test.txt"}
@@ -60,9 +60,7 @@ def load_tree(path: Path, options: SourceOptions) -> Source:
     if kaggle:
         notes += _compared_with_list(root / "ILSVRC/ImageSets/CLS-LOC" / _LISTS.get(split, ""), tree)
     kind = "imagenet, Kaggle tree" if kaggle else "imagenet, prepared tree"
-    return Source(
-        manifest_of(found, paths, split, options, sizes), folder.FolderStore(root), kind, notes, root
-    )
+    return Source(manifest_of(found, paths, split, sizes), folder.FolderStore(root), kind, notes, root)
 
 
 def _find_split(
@@ -87,10 +85,7 @@ def _compared_with_list(listing: Path, tree: Tree) -> tuple[str, ...]:
     """What `ImageSets/CLS-LOC` lists and the tree lacks."""
     if not listing.is_file():
         return ()
-    try:
-        listed = [line.partition(" ")[0] for line in listing.read_text(encoding="utf-8").split("\n") if line]
-    except (OSError, UnicodeDecodeError) as error:
-        return (f"{listing.name} could not be read ({error})",)
+    listed = [line.partition(" ")[0] for _, line in lines_of(read_text(listing))]
     if len(listed) == len(tree):
         return ()
     there = {path.as_py().rpartition(".")[0] for path in tree.paths()}
