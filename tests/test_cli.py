@@ -56,6 +56,7 @@ VERBS = {
         *("read", "pack", "load"),
     ],
     "ring": ["fill", "status", "clean"],
+    "advise": ["DIR", "--nodes", "--epochs", "--gpus", "--batch", "--step-ms", "--metadata-ops"],
     "simulate": [
         *("--nodes", "--way", "--samples", "--sample-bytes", "--batch", "--gpus", "--workers", "--prefetch"),
         *("--step-ms", "--decode-ms", "--metadata-ops", "--metadata-threads", "--latency-ms", "--targets"),
