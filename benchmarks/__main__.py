@@ -7,11 +7,12 @@ own, and what fails is a line of the table.
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from benchmarks.scaling import ScalingBenchConfig
-from benchmarks.slow import SlowBenchConfig
+from benchmarks import decoding, scaling, slow, squashfs, staging
 from smallfiles import cli
 from smallfiles.cli.bench import TOPICS, Topic
+from smallfiles.measure import BenchConfig, Result
 
 OTHERS = {
     "pack": "benchmarks.packing",
@@ -20,47 +21,72 @@ OTHERS = {
 """The module of others for each topic that has some."""
 
 _FIELDS = TOPICS["pack"].fields
+
+
+def _stage(source: Path, config: BenchConfig) -> Result:
+    """Copying a packed file to memory with every block checked.
+
+    Against dd and against cp -r of the same samples as small files: from memory, from a cold disk, and from a
+    slow folder.
+
+    Examples:
+        python -m benchmarks stage data --count 20000
+    """
+    return staging.bench_staging(source, config)
+
+
+def _decode(source: Path, config: BenchConfig) -> Result:
+    """Turning JPEGs in memory into pixels and crops.
+
+    Random crops of 224 x 224, with one and two at work, and decoding alone by each decoder. DIR may be a
+    packed file.
+
+    Examples:
+        python -m benchmarks decode train.arrow --repeats 5
+    """
+    return decoding.bench_decoding(source, config)
+
+
+def _slow(folder: Path, config: slow.SlowBenchConfig) -> Result:
+    """Packing a folder whose look-ups and opens take milliseconds.
+
+    Against scripts that read one file after the other and against bare readers. It needs FUSE.
+
+    Examples:
+        python -m benchmarks slow data --latency-ms 2 --repeats 5
+    """
+    return slow.bench_slow(folder, config)
+
+
+def _squashfs(folder: Path, config: BenchConfig) -> Result:
+    """One raw image of a folder.
+
+    Random reads by pysquashfs, by PySquashfsImage and through the mounts that this machine allows; cold reads
+    by threads; packing beside mksquashfs.
+
+    Examples:
+        python -m benchmarks squashfs data --count 20000
+    """
+    return squashfs.bench_squashfs(folder, config)
+
+
+def _scaling(folder: Path, config: scaling.ScalingBenchConfig) -> Result:
+    """Processes that read a slow folder.
+
+    Beside what the queueing model forecasts for them. It needs FUSE.
+
+    Examples:
+        python -m benchmarks scaling data --repeats 5
+    """
+    return scaling.bench_scaling(folder, config)
+
+
 _MORE = {
-    "stage": Topic(
-        "copying a packed file to memory with every block checked",
-        "Against dd and against cp -r of the same samples as small files: from memory, from a cold disk,\n"
-        "and from a slow folder.",
-        ("python -m benchmarks stage data --count 20000",),
-        "benchmarks.staging:bench_staging",
-        (*_FIELDS, "caches"),
-    ),
-    "decode": Topic(
-        "turning JPEGs in memory into pixels and crops",
-        "Random crops of 224 x 224, with one and two at work, and decoding alone by each decoder. DIR may\n"
-        "be a packed file.",
-        ("python -m benchmarks decode train.arrow --repeats 5",),
-        "benchmarks.decoding:bench_decoding",
-        tuple(name for name in _FIELDS if name != "cap"),
-    ),
-    "slow": Topic(
-        "packing a folder whose look-ups and opens take milliseconds",
-        "Against scripts that read one file after the other and against bare readers. It needs FUSE.",
-        ("python -m benchmarks slow data --latency-ms 2 --repeats 5",),
-        "benchmarks.slow:bench_slow",
-        (*_FIELDS, "latency_ms"),
-        SlowBenchConfig,
-    ),
-    "scaling": Topic(
-        "processes that read a slow folder",
-        "Beside what the queueing model forecasts for them. It needs FUSE.",
-        ("python -m benchmarks scaling data --repeats 5",),
-        "benchmarks.scaling:bench_scaling",
-        ("repeats", "seed", "latency_ms", "servers"),
-        ScalingBenchConfig,
-    ),
-    "squashfs": Topic(
-        "one raw image of a folder",
-        "Random reads by pysquashfs, by PySquashfsImage and through the mounts that this machine allows;\n"
-        "cold reads by threads; packing beside mksquashfs.",
-        ("python -m benchmarks squashfs data --count 20000",),
-        "benchmarks.squashfs:bench_squashfs",
-        (*_FIELDS, "caches"),
-    ),
+    "stage": Topic(_stage, (*_FIELDS, "caches")),
+    "decode": Topic(_decode, tuple(name for name in _FIELDS if name != "cap")),
+    "slow": Topic(_slow, (*_FIELDS, "latency_ms"), slow.SlowBenchConfig),
+    "scaling": Topic(_scaling, ("repeats", "seed", "latency_ms", "servers"), scaling.ScalingBenchConfig),
+    "squashfs": Topic(_squashfs, (*_FIELDS, "caches")),
 }
 """Topics that there are here only."""
 

@@ -203,15 +203,14 @@ def flag_of(config: type[Any], name: str) -> str:
     return next(each.flag for each in _options(config, (name,)))
 
 
-def words(config: Any, names: Sequence[str] = ()) -> list[str]:
+def words(config: Any) -> list[str]:
     """The flags of a configuration that differ from the defaults.
 
     Args:
         config: A dataclass with options.
-        names: Only of these fields; none given means all.
     """
     found: list[str] = []
-    for each in _options(config, names):
+    for each in _options(config):
         value = getattr(config, each.name)
         found += each.words(value) if value != each.default else []
     return found

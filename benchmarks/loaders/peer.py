@@ -15,9 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from smallfiles.measure.bench import Bench
+from smallfiles.measure.bench import Bench, Target
 from smallfiles.measure.config import LoadBenchConfig
-from smallfiles.measure.loading.ours import Epoch, Pass, Target, first_of
+from smallfiles.measure.loading.ours import Epoch, Pass, first_of
 from smallfiles.measure.loading.run import Candidate
 from smallfiles.measure.protocol import attempt
 from smallfiles.measure.scratch import memory_folder

@@ -21,7 +21,6 @@ from typing import Any
 
 from smallfiles import __version__
 from smallfiles.cli import (
-    advise,
     bench,
     demo,
     doctor,
@@ -58,7 +57,6 @@ _VERBS = (
     ring,
     epoch,
     simulate,
-    advise,
 )
 
 _WHY = """\

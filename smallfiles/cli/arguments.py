@@ -67,18 +67,22 @@ def add_verb(verbs: Verbs, name: str, why: str, more: str, examples: Sequence[st
     return parser
 
 
+def told_by(function: Callable[..., object]) -> tuple[str, str, list[str]]:
+    """The help in a docstring: one line why, what one should know, and the lines below `Examples:`."""
+    told, _, examples = (inspect.getdoc(function) or f"{function}.").partition("\n\nExamples:\n")
+    why, _, more = told.partition("\n\n")
+    return why[:1].lower() + why[1:].rstrip("."), more, inspect.cleandoc(examples).splitlines()
+
+
 def add_run(verbs: Verbs, name: str, run: Callable[[argparse.Namespace], int]) -> Parser:
     """Add a verb whose help is the docstring of the function that it runs.
 
     Args:
         verbs: The subparsers.
         name: The verb.
-        run: Gets the parsed command line and returns the exit code; its docstring ends in `Examples:`.
+        run: Gets the parsed command line and returns the exit code.
     """
-    told, _, examples = (inspect.getdoc(run) or f"{name}.").partition("\n\nExamples:\n")
-    why, _, more = told.partition("\n\n")
-    lines = inspect.cleandoc(examples).splitlines()
-    parser = add_verb(verbs, name, why[:1].lower() + why[1:].rstrip("."), more, lines)
+    parser = add_verb(verbs, name, *told_by(run))
     parser.set_defaults(run=run)
     return parser
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from smallfiles import options
-from smallfiles.cli.arguments import Parser, Verbs, add_run, add_verb
+from smallfiles.cli.arguments import Parser, Verbs, add_run, add_verb, told_by
 from smallfiles.cli.output import print_json, say
 from smallfiles.errors import OutputExistsError, ResourceError, UsageError
 from smallfiles.measure.config import BenchConfig, LoadBenchConfig
@@ -24,75 +23,79 @@ if TYPE_CHECKING:
 
     from smallfiles.measure import Record, Result
 
-_MORE = """\
-Without a target a synthetic data set is made and measured. Single runs, spread and the machine are
-kept in the record; compare only within one run. What fails is a line of the table, and costs nothing
-but itself. On a shared file system the number of operations is capped, and said. The flags of a topic:
-smallfiles bench TOPIC --help. In a clone of the course `python -m benchmarks TOPIC` measures the software
-of others beside ours, with more topics: stage, decode, slow, squashfs."""
-
 
 @dataclass(frozen=True)
 class Topic:
     """Something to measure.
 
     Args:
-        why: One line for the list of topics.
-        more: What one should know before using it.
-        examples: Complete command lines.
-        measure: The function, as `module:name`; takes what is measured and a configuration.
+        measure: Takes what is measured and a configuration; its docstring is the help.
         fields: Fields of the configuration that it makes use of; none given means all.
         config: Its configuration.
         several: Whether it takes several packed files, or one data set.
         others: The module with what others do; for functions that take one.
     """
 
-    why: str
-    more: str
-    examples: tuple[str, ...]
-    measure: str
+    measure: Callable[..., Result]
     fields: tuple[str, ...] = ()
     config: type[BenchConfig] | type[LoadBenchConfig] = BenchConfig
     several: bool = False
     others: str = ""
 
 
+def _read(paths: Sequence[Path], config: BenchConfig) -> Result:
+    """Random and sequential reads of packed files.
+
+    Warm and cold, all files interleaved round by round; every byte is touched.
+
+    Examples:
+        smallfiles bench read train.arrow train.h5 train.tars
+        smallfiles bench read train.arrow --cache cold --save results/read.json
+    """
+    from smallfiles.measure import bench_reads
+
+    return bench_reads(paths, config)
+
+
+def _pack(source: Path, config: BenchConfig, others: str = "") -> Result:
+    """Packing warm data to memory.
+
+    Against plain concatenation, with peak memory.
+
+    Examples:
+        smallfiles bench pack data
+    """
+    from smallfiles.measure import bench_packing
+
+    return bench_packing(source, config, others=others)
+
+
+def _load(paths: Sequence[Path], config: LoadBenchConfig, others: str = "") -> Result:
+    """Whole epochs of training crops.
+
+    By processes, threads and through a ring; where the time of a batch goes.
+
+    Examples:
+        smallfiles bench load train.arrow train.h5 train.tars --workers 2,4
+    """
+    from smallfiles.measure.loading import bench_loading
+
+    return bench_loading(paths, config, others=others)
+
+
 TOPICS = {
-    "read": Topic(
-        "random and sequential reads of packed files",
-        "Warm and cold, all files interleaved round by round; every byte is touched.",
-        (
-            "smallfiles bench read train.arrow train.h5 train.tars",
-            "smallfiles bench read train.arrow --cache cold --save results/read.json",
-        ),
-        "smallfiles.measure.reading:bench_reads",
-        several=True,
-    ),
-    "pack": Topic(
-        "packing warm data to memory",
-        "Against plain concatenation, with peak memory.",
-        ("smallfiles bench pack data",),
-        "smallfiles.measure.packing:bench_packing",
-        ("repeats", "count", "reference", "seed", "cap"),
-    ),
-    "load": Topic(
-        "whole epochs of training crops",
-        "By processes, threads and through a ring; where the time of a batch goes.",
-        ("smallfiles bench load train.arrow train.h5 train.tars --workers 2,4",),
-        "smallfiles.measure.loading:bench_loading",
-        config=LoadBenchConfig,
-        several=True,
-    ),
+    "read": Topic(_read, several=True),
+    "pack": Topic(_pack, ("repeats", "count", "reference", "seed", "cap")),
+    "load": Topic(_load, config=LoadBenchConfig, several=True),
 }
 
 
 def add(verbs: Verbs) -> None:
     """Add the verbs."""
-    examples = [line for topic in TOPICS.values() for line in topic.examples]
-    parser = add_verb(verbs, "bench", "measure reading, packing and loading, with spread", _MORE, examples)
+    parser = add_verb(verbs, "bench", *told_by(_bench))
     topics = parser.add_subparsers(title="topics", dest="what", metavar="TOPIC")
     for name, topic in TOPICS.items():
-        _add_topic(add_verb(topics, name, topic.why, topic.more, topic.examples), topic)
+        _add_topic(add_verb(topics, name, *told_by(topic.measure)), topic)
     parser = add_run(verbs, "figure", _figure)
     parser.add_argument("records", type=Path, metavar="R.json", help="what bench --save wrote")
     parser.add_argument("out", type=Path, metavar="OUT.png", help="the picture; OUT.svg is written beside it")
@@ -113,7 +116,18 @@ def config_of(arguments: argparse.Namespace) -> Any:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    """Measure, show, keep."""
+    """Measure reading, packing and loading, with spread.
+
+    Without a target a synthetic data set is made and measured. Single runs, spread and the machine are kept
+    in the record; compare only within one run. What fails is a line of the table, and costs nothing but
+    itself. On a shared file system the number of operations is capped, and said. The flags of a topic:
+    smallfiles bench TOPIC --help. In a clone of the course `python -m benchmarks TOPIC` measures the software
+    of others beside ours, with more topics: stage, decode, slow, scaling, squashfs.
+
+    Examples:
+        smallfiles bench read train.arrow train.h5 train.tars
+        smallfiles bench load train.arrow --workers 2,4 --save results/load.json
+    """
     from smallfiles.measure.record import save
 
     config = config_of(arguments)
@@ -166,10 +180,7 @@ def _measured(arguments: argparse.Namespace, config: Any) -> Result:
         )
     candidates = len(arguments.paths) or len(PACKED)  # as far as one can tell beforehand
     warn_on_login_node("measuring", size_bytes=config.repeats * candidates * config.count * SAMPLE_BYTES)
-    module, _, name = topic.measure.partition(":")
-    measure: Callable[..., Result] = getattr(importlib.import_module(module), name)
-    if topic.others:
-        measure = partial(measure, others=topic.others)
+    measure = partial(topic.measure, others=topic.others) if topic.others else topic.measure
     if arguments.paths:
         return measure(arguments.paths if topic.several else arguments.paths[0], config)
     with (packed_example if topic.several else example)(config.count, config.seed) as found:

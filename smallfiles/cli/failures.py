@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
+from smallfiles.cli.output import say
 from smallfiles.errors import ResourceError, SmallfilesError, UsageError
 from smallfiles.keys import printable
 
@@ -132,4 +133,4 @@ def _place(error: BaseException) -> str:
 
 def _say(sentence: str) -> None:
     with contextlib.suppress(OSError):  # nobody can be told
-        print(sentence, file=sys.stderr)
+        say(sentence)

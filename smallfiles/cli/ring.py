@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smallfiles.cli.arguments import Verbs, add_run, add_verb
+from smallfiles.cli.arguments import Verbs, add_run, add_verb, told_by
 from smallfiles.cli.failures import FAILED
 from smallfiles.cli.output import in_seconds, print_json, say
 from smallfiles.loading.config import LoaderConfig
@@ -23,19 +23,21 @@ if TYPE_CHECKING:
     from smallfiles.images import Transform
     from smallfiles.ring import Filler
 
-_MORE = """\
-Batches are the same as those that the loader makes for the same seed. Each rank has its own ring: start one
-filler a rank, by srun or torchrun, or with --rank and --world-size of `ring fill`."""
-
 _TRANSFORMS = ("resized-crop", "short-side", "centre", "none")
 _OF_A_BATCH = ("batch", "seed", "shuffle", "drop_last", "pad", "on_error", "rank", "world_size")
 
 
 def add(verbs: Verbs) -> None:
-    """Add the verb."""
-    why = "keep ready batches in shared memory, filled by a program beside the training"
-    examples = ["smallfiles ring fill train.arrow --name train --slots 800 --epochs 90"]
-    ring = add_verb(verbs, "ring", why, _MORE, [*examples, "smallfiles ring status train"])
+    """Keep ready batches in shared memory, filled by a program beside the training.
+
+    Batches are the same as those that the loader makes for the same seed. Each rank has its own ring: start
+    one filler a rank, by srun or torchrun, or with --rank and --world-size of `ring fill`.
+
+    Examples:
+        smallfiles ring fill train.arrow --name train --slots 800 --epochs 90
+        smallfiles ring status train
+    """
+    ring = add_verb(verbs, "ring", *told_by(add))
     topics = ring.add_subparsers(title="what to do", dest="what", metavar="WHAT")
     for name, run in {"fill": _fill, "status": _status, "clean": _clean}.items():
         parser = add_run(topics, name, run)

@@ -15,12 +15,13 @@ empty file system. Notebook 01 teaches the protocol.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from smallfiles import machine
+from smallfiles.errors import UsageError
 from smallfiles.measure.config import BenchConfig, Cache, LoadBenchConfig
 from smallfiles.measure.protocol import Case, Outcome, interleaved
 from smallfiles.measure.record import Failed, Record, Result, versions_of
@@ -63,6 +64,51 @@ def allowance(paths: Sequence[Path], samples: int, runs: int, *, cap: bool = Tru
         f"this is {shared.kind}, which others share: {allowed:,} of {samples:,} samples a run, at most "
         f"{OPERATIONS:,} operations and {IN_FLIGHT} in flight (--no-cap lifts this; ask your site first)",
     )
+
+
+@dataclass(frozen=True)
+class Target:
+    """A packed file to be measured, and what it holds.
+
+    Args:
+        path: Where it is.
+        format: Its format.
+        name: In records.
+        samples: How many are measured.
+        bytes: Of these.
+        kind: Of pictures: JPEG, raw, and how they were scaled.
+    """
+
+    path: Path
+    format: str
+    name: str
+    samples: int
+    bytes: int
+    kind: str = ""
+
+
+def one_set(targets: Sequence[Target]) -> list[Target]:
+    """Targets with names that differ: by format where that is unique, else by file, else by place too.
+
+    Raises:
+        UsageError: They hold different data sets.
+    """
+    first = targets[0]
+    for target in targets:
+        if (target.samples, target.bytes) != (first.samples, first.bytes):
+            raise UsageError(
+                f"{target.path} holds {target.samples:,} samples of {target.bytes:,} bytes and {first.path} "
+                f"{first.samples:,} of {first.bytes:,}",
+                expected="packed files of one data set, in one order",
+                next_step="Measure them in separate runs",
+            )
+    schemes = (
+        [target.name for target in targets],
+        [target.path.name for target in targets],
+        [f"{number}: {target.path.name}" for number, target in enumerate(targets, 1)],
+    )
+    names = next(names for names in schemes if len(set(names)) == len(names))
+    return [replace(target, name=name) for target, name in zip(targets, names, strict=True)]
 
 
 def medians(outcomes: Sequence[Outcome]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -26,7 +25,7 @@ import xxhash
 from smallfiles import formats
 from smallfiles.errors import ResourceError, UsageError
 from smallfiles.measure import cache as page_cache
-from smallfiles.measure.bench import Bench
+from smallfiles.measure.bench import Bench, Target, one_set
 from smallfiles.measure.config import BenchConfig, Cache, Order
 from smallfiles.measure.protocol import Case, Outcome, long_enough
 from smallfiles.measure.record import Result
@@ -35,17 +34,6 @@ from smallfiles.samples import Reader
 TOUCHED = "every byte hashed (xxh3_64)"
 _NAMES = {"files": "plain files"}
 _PACKAGES = ("smallfiles", "numpy", "pyarrow", "h5py", "xxhash")
-
-
-@dataclass(frozen=True)
-class Target:
-    """A packed file to be read, and what it holds."""
-
-    path: Path
-    name: str
-    format: str
-    samples: int
-    bytes: int
 
 
 def bench_reads(paths: Sequence[Path], config: BenchConfig | None = None) -> Result:
@@ -96,30 +84,11 @@ def _targets(paths: Sequence[Path]) -> list[Target]:
             total = reader.info().get("bytes")
             if total is None:  # plain files whose manifest has no sizes
                 total = sum(reader.size(index) for index in range(len(reader)))
-            targets.append(Target(path, _NAMES.get(format, format), format, len(reader), total))
-    first = targets[0]
-    for target in targets:
-        if (target.samples, target.bytes) != (first.samples, first.bytes):
-            raise UsageError(
-                f"{target.path} holds {target.samples:,} samples of {target.bytes:,} bytes and {first.path} "
-                f"{first.samples:,} of {first.bytes:,}",
-                expected="packed files of one data set",
-                next_step="Measure them in separate runs",
-            )
+            targets.append(Target(path, format, _NAMES.get(format, format), len(reader), total))
+    first, *_ = targets = one_set(targets)
     if not first.samples:
         raise UsageError(f"{first.path} is empty", expected="samples to read", next_step="Pack some first")
-    return _distinct(targets)
-
-
-def _distinct(targets: list[Target]) -> list[Target]:
-    """Name by format where that is unique, else by file name, else by place in the list too."""
-    schemes = (
-        [target.name for target in targets],
-        [target.path.name for target in targets],
-        [f"{number}: {target.path.name}" for number, target in enumerate(targets, 1)],
-    )
-    names = next(names for names in schemes if len(set(names)) == len(names))
-    return [replace(target, name=name) for target, name in zip(targets, names, strict=True)]
+    return targets
 
 
 def _possible_caches(paths: Sequence[Path], wanted: Sequence[Cache], notes: list[str]) -> Sequence[Cache]:

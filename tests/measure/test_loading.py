@@ -22,9 +22,10 @@ from smallfiles import formats, sources
 from smallfiles.cli import main
 from smallfiles.errors import UsageError
 from smallfiles.measure import load, ratio
+from smallfiles.measure.bench import Target
 from smallfiles.measure.loading import LoadBenchConfig, bench_loading
 from smallfiles.measure.loading.advice import STAGES, tables
-from smallfiles.measure.loading.ours import First, Pass, Target, first_of, run_ours, taken
+from smallfiles.measure.loading.ours import First, Pass, first_of, run_ours, taken
 from smallfiles.pack import PackConfig, pack
 
 COUNT = 20
@@ -112,7 +113,7 @@ def test_nothing_is_left_running_or_lying_about(result, folder):
 
 
 def target(folder, samples):
-    return Target(folder / "x.arrow", "arrow", "arrow", "JPEG", samples, 0)
+    return Target(folder / "x.arrow", "arrow", "arrow", samples, 0)
 
 
 @pytest.mark.parametrize("mode", ["processes", "threads"])
@@ -234,7 +235,7 @@ def test_files_of_different_sets_are_refused(folder, tmp_path):
     source = sources.load(folder / "data")
     part = sources.Source(source.manifest.select(range(5)), source.store, source.kind)
     pack(part, tmp_path / "y.h5")
-    with pytest.raises(UsageError, match="different sets"):
+    with pytest.raises(UsageError, match=r"y\.h5 holds 5 samples"):
         bench_loading([folder / "x.arrow", tmp_path / "y.h5"], SMALL)
 
 
@@ -251,7 +252,7 @@ def test_captions_are_refused(tmp_path):
 def test_the_command_line_measures_and_keeps(result, folder, tmp_path, capsys, monkeypatch):
     asked = []
 
-    def measure(paths, config):
+    def measure(paths, config, others):
         asked.append((paths, config))
         return result
 

@@ -20,7 +20,6 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -31,6 +30,7 @@ from smallfiles.images import RandomResizedCrop
 from smallfiles.images.picture import open_picture
 from smallfiles.loading.batches import Array, Batch, Indices, Layout, SampleRngs
 from smallfiles.loading.makers import ImageBatches
+from smallfiles.measure.bench import Target
 from smallfiles.measure.config import LoadBenchConfig, Mode
 from smallfiles.measure.workers import Place
 from smallfiles.samples import Buffer, Reader, Sample
@@ -80,27 +80,6 @@ def taken(batches: Iterable[Any], count: Callable[[Any], int]) -> Pass:
         samples += count(batch)
         clock = perf_counter()
     return Pass(samples, perf_counter() - began, tuple(waits))
-
-
-@dataclass(frozen=True)
-class Target:
-    """A packed file whose pictures are loaded.
-
-    Args:
-        path: Where it is.
-        format: Its format.
-        name: In records.
-        kind: Of the pictures: JPEG, raw, and how they were scaled.
-        samples: How many are loaded.
-        bytes: Of these.
-    """
-
-    path: Path
-    format: str
-    name: str
-    kind: str
-    samples: int
-    bytes: int
 
 
 class First:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ import numpy as np
 
 from smallfiles import formats
 from smallfiles.errors import UsageError
-from smallfiles.measure.bench import Bench
+from smallfiles.measure.bench import Bench, Target, one_set
 from smallfiles.measure.config import LoadBenchConfig
 from smallfiles.measure.loading.advice import STAGES
-from smallfiles.measure.loading.ours import Pass, Target, run_ours, stages_of
+from smallfiles.measure.loading.ours import Pass, run_ours, stages_of
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Result
 from smallfiles.measure.workers import Job, WorkerPool, WorkFailed
@@ -80,19 +80,19 @@ def bench_loading(
     bench = Bench(config, (*_PACKAGES, *(more.PACKAGES if more is not None else ())))
     runs = (config.repeats + 1) * len(config.workers) * len(config.modes) * len(paths)
     allowed = bench.allowed(paths, config.count, runs)
-    targets = _named([_target(Path(path), allowed.samples) for path in paths])
+    found = [_target(Path(path), allowed.samples) for path in paths]
+    kinds = dict.fromkeys(target.kind for target in found)
+    groups = [one_set([target for target in found if target.kind == kind]) for kind in kinds]
     with WorkerPool() as pool:
-        for kind in dict.fromkeys(target.kind for target in targets):
-            group = [target for target in targets if target.kind == kind]
-            _same_set(group)
+        for group in groups:
             beside: Any = contextlib.nullcontext([]) if more is None else more.beside(group[0], config, bench)
             with beside as peers:
                 _measure(bench, pool, group[0], [*_ours(group, config), *peers], config)
-        _measure_stages(bench, pool, targets, config)
+        _measure_stages(bench, pool, groups, config)
     if not bench.records and not bench.failed:
         raise UsageError(
             f"nothing is called {', '.join(config.only)}",
-            expected=f"one of {', '.join(f'{targets[0].name}, {mode}' for mode in config.modes)}",
+            expected=f"one of {', '.join(sorted(_modes_of(groups[0][0], config)))}",
             next_step="Leave --only out to measure all",
         )
     return bench.result()
@@ -109,32 +109,13 @@ def _target(path: Path, most: int) -> Target:
                 next_step="Pack a data set with labels, or measure reading with: bench read",
             )
         size = sum(reader.size(index) for index in range(samples))
-        return Target(path, format, format, _kind(reader), samples, size)
+        return Target(path, format, format, samples, size, _kind(reader))
 
 
 def _kind(reader: Reader) -> str:
     scaled = (reader.info().get("provenance") or {}).get("resize")
     stored = "raw" if bytes(reader.read(0)[:2]) == b"P6" else "JPEG"
     return f"{stored} scaled to {scaled.get('short_side')} ahead" if isinstance(scaled, dict) else stored
-
-
-def _named(targets: list[Target]) -> list[Target]:
-    """By format where that is unique among those that are compared, else by file name."""
-    shared = [(target.kind, target.format) for target in targets]
-    return [
-        target if shared.count((target.kind, target.format)) == 1 else replace(target, name=target.path.name)
-        for target in targets
-    ]
-
-
-def _same_set(group: Sequence[Target]) -> None:
-    sets = {(target.samples, target.bytes) for target in group}
-    if len(sets) > 1 or len({target.name for target in group}) < len(group):
-        raise UsageError(
-            f"{', '.join(str(target.path) for target in group)} hold different sets",
-            expected="files packed from one data set, in one order",
-            next_step="Measure them in separate runs",
-        )
 
 
 def _ours(group: Sequence[Target], config: LoadBenchConfig) -> list[Candidate]:
@@ -206,7 +187,7 @@ def _waits(runs: Sequence[Outcome]) -> dict[str, float | None]:
 
 
 def _measure_stages(
-    bench: Bench, pool: WorkerPool, targets: Sequence[Target], config: LoadBenchConfig
+    bench: Bench, pool: WorkerPool, groups: Sequence[Sequence[Target]], config: LoadBenchConfig
 ) -> None:
     """A record a file, with the seconds that each stage of a batch takes."""
 
@@ -216,21 +197,21 @@ def _measure_stages(
         batch = min(config.batch, target.samples)
         return Outcome(batch, target.bytes * batch // target.samples, made_s, stages)
 
-    for kind in dict.fromkeys(target.kind for target in targets):
-        group = [
-            target
-            for target in targets
-            if target.kind == kind
-            and (not config.only or {f"{target.name}, {mode}" for mode in config.modes} & set(config.only))
-        ]
+    for group in groups:
+        wanted = [each for each in group if not config.only or _modes_of(each, config) & set(config.only)]
         bench.measure(
             STAGES,
             [
-                Case(f"{each.name}, {kind}", partial(run, each), warm_up=False, format=each.format)
-                for each in group
+                Case(f"{each.name}, {each.kind}", partial(run, each), warm_up=False, format=each.format)
+                for each in wanted
             ],
-            place=targets[0].path,
-            whole=(group[0].samples, group[0].bytes) if group else (0, 0),
+            place=group[0].path,
+            whole=(group[0].samples, group[0].bytes),
             touched="every page read, every picture decoded",
             batch=config.batch,
         )
+
+
+def _modes_of(target: Target, config: LoadBenchConfig) -> set[str]:
+    """The names of a file in the records of epochs."""
+    return {f"{target.name}, {mode}" for mode in config.modes}
