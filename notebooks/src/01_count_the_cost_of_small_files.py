@@ -266,7 +266,7 @@ for size in (1_000, 4_000, 16_000, 64_000, 256_000, 1_000_000, 4_000_000):
 best = {name: {size: max(runs) for size, runs in line.items()} for name, line in rates.items()}
 many, one = best["many files, warm"], best["one file, warm"]  # other programs only slow a run down
 even = next((size for size in many if 2 * many[size] >= one[size]), None)
-title = f"Warm, pieces of 1 kB come out of one file {one[1000] / many[1000]:.1f} times as fast as out of many; "
+title = f"Warm, best runs: pieces of 1 kB come out of one file {one[1000] / many[1000]:.1f} times as fast as out of many; "
 title += f"from {bytes_text(even)} on many reach half of its speed" if even else "many files never reach half of that speed"
 figures.lines(rates, title, x="size of a file or piece (B)", y="read per second (B)", log="xy", guess=guess)
 

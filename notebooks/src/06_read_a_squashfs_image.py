@@ -132,7 +132,7 @@ for name, opened in written.items():
 # Expect a factor of 8 to 30. Unpacking gzip costs most of it. Fragments cost more than they seem to here: several files, or
 # their ends, share a block, which must be fetched and unpacked in full for one of them. A reader keeps the fragments
 # that it unpacked last, which helps with 240 files; of a million, the next one is hardly ever among them. Blocks of 1 MiB,
-# which `mksquashfs -b 1M` makes and many guides recommend, multiply all of this.
+# which `mksquashfs -b 1M` makes, multiply all of this.
 #
 # So the size of a squashfs file tells nothing about its speed. But the file can be asked, whoever packed it:
 

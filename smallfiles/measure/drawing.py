@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from smallfiles.errors import UsageError
 from smallfiles.measure.loading.advice import advice, kind_of
-from smallfiles.measure.record import Record, Spread, ratio
+from smallfiles.measure.record import Record, Spread
 from smallfiles.measure.table import reference_of
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def finding(records: Sequence[Record], reference: str | None = None) -> str:
     if best.spread.median < base.spread.median:
         return f"{head}: nothing is faster than {base.name}"
     leaders = [record for record in others if record.spread.overlaps(best.spread)]
-    factors = sorted(ratio(record, base).median for record in leaders)
+    factors = sorted(record.spread.median / base.spread.median for record in leaders)  # as they are drawn
     return f"{head}: {_and([r.name for r in leaders])} {_factor_text(factors)} as fast as {base.name}"
 
 

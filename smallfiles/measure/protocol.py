@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -187,14 +187,18 @@ class Comparison:
         return Spread.of([(run.extra["units"] or 1) / run.rate_per_s for run in self.runs[name]]).median
 
     def times(self, name: str, reference: str = "") -> Spread:
-        """How many times as fast a function is as another, paired round by round.
+        """How many times as fast a function is as another.
+
+        The median is that of the two medians, so that it agrees with the bars of a figure; the spread is that
+        of the rounds, pair by pair, and says how sure it is.
 
         Args:
             name: Of the function.
             reference: Of the other; the first if not given.
         """
-        pairs = zip(self.rates_per_s(name), self.rates_per_s(reference or next(iter(self.runs))), strict=True)
-        return Spread.of([mine / theirs for mine, theirs in pairs])
+        mine, theirs = self.rates_per_s(name), self.rates_per_s(reference or next(iter(self.runs)))
+        pairs = Spread.of([one / other for one, other in zip(mine, theirs, strict=True)])
+        return replace(pairs, median=Spread.of(mine).median / Spread.of(theirs).median)
 
     @property
     def finding(self) -> str:

@@ -7,6 +7,7 @@ import pytest
 from helpers import figures
 from smallfiles import measure
 from smallfiles.errors import UsageError
+from smallfiles.measure.protocol import Comparison, Outcome
 
 
 def slept(seconds, count=None):
@@ -69,3 +70,13 @@ def test_the_figure_starts_at_zero_and_shows_each_run():
     assert [label.get_text() for label in axes.get_yticklabels()] == ["slow", "quick"]
     assert sum(len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o") == 6
     assert "as fast as slow" in figure.get_suptitle()
+
+
+def test_a_factor_is_that_of_the_bars_and_its_spread_that_of_the_rounds():
+    rates = {"a": (10, 10, 30), "b": (20, 60, 90)}  # 2, 6 and 3 times as fast, round by round
+    runs = {name: tuple(Outcome(rate, 0, 1.0) for rate in found) for name, found in rates.items()}
+    result = Comparison(runs, "images", {}, {}, prepared=False)
+    gain = result.times("b")
+    assert gain.median == result.spread("b").median / result.spread("a").median == 6
+    assert (gain.minimum, gain.maximum) == (2, 6)
+    assert result.finding == "b is 6.0 times as fast as a"
