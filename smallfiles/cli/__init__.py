@@ -21,6 +21,7 @@ from typing import Any
 
 from smallfiles import __version__
 from smallfiles.cli import (
+    advise,
     bench,
     demo,
     doctor,
@@ -57,6 +58,7 @@ _VERBS = (
     ring,
     epoch,
     simulate,
+    advise,
 )
 
 _WHY = """\

@@ -121,3 +121,31 @@ WAYS = {
     "staged": Way(operations=0, requests=0, staged=True),
 }
 """Files of their own; one packed file, read at random; shards, read from end to end; a copy on each node."""
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """The training that is planned.
+
+    Args:
+        nodes: How many.
+        epochs: How many.
+        gpus: Per node.
+        batch: Samples per GPU and step.
+        step_s: Seconds of one training step.
+        metadata_ops_s: What the metadata servers do for all; None takes the model's default.
+    """
+
+    nodes: int = option(1, "of the training", least=1)
+    epochs: int = option(90, "of the training", least=1)
+    gpus: int = option(4, "per node", least=1)
+    batch: int = option(64, "samples per GPU and step", least=1)
+    step_s: float = option(
+        0.05, "milliseconds of a training step", flag="step-ms", scale=1e-3, least=0.1e-3, metavar="T"
+    )
+    metadata_ops_s: float | None = option(
+        None, "operations per second that the servers do for all; ask your site", flag="metadata-ops", least=1
+    )
+
+    def __post_init__(self) -> None:
+        check(self)

@@ -1,0 +1,256 @@
+"""Look at somebody's own files for a minute, and say how to keep them: format, shards, staging, workers.
+
+What is measured here (size of a sample, time of an open, time to decode, memory of the node) goes into the
+model of `smallfiles.scaling`; what one node cannot measure (how much the servers do for all) is asked for or
+taken from its defaults, and the advice says so.
+
+The trap: on a file system that was read a moment ago everything comes out of the page cache, and any format
+will do. So pages are dropped before, where that is possible; names of files stay known to the client.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+
+from smallfiles import machine, sources
+from smallfiles.errors import SmallfilesError
+from smallfiles.machine.nodelocal import named_directories, node_local, problem_of
+from smallfiles.measure.cache import can_be_cold, drop
+from smallfiles.progress import bytes_text
+from smallfiles.scaling import WAYS, Forecast, Storage, Work, simulate
+from smallfiles.scaling.config import TrainingPlan
+
+_LOOKED_AT, _SECONDS, _IN_FLIGHT = 400, 15.0, 16
+_DECODED = 60
+_SMALLEST_SHARD, _LARGEST_SHARD = 64 << 20, 4 << 30
+_SHARDS_PER_WORKER = 4
+_SPARE = 0.25  # of the node's memory, for the training itself
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one node sees of the data.
+
+    Args:
+        samples: In the data set.
+        sample_bytes: Mean size.
+        kind: Of the file system.
+        shared: Whether other nodes see it.
+        cold: Whether pages were dropped before.
+        alone_s: Median time to open and read one file, one after the other.
+        together_s: Files per second with several in flight, inverted.
+        decode_s: Median time to decode and crop one; 0 if they are no images.
+        cpus: That this job may use.
+        local_bytes: Most that fits into one node-local place.
+    """
+
+    samples: int
+    sample_bytes: int
+    kind: str
+    shared: bool
+    cold: bool
+    alone_s: float
+    together_s: float
+    decode_s: float
+    cpus: int
+    local_bytes: int
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to do, and why.
+
+    Args:
+        way: One of `scaling.WAYS`.
+        hours: Of all epochs, for each way that is possible.
+        forecasts: For each way.
+        workers: Per GPU.
+        shard_bytes: Where shards are advised, else 0.
+        commands: To be pasted.
+        reasons: Sentences.
+    """
+
+    way: str
+    hours: dict[str, float]
+    forecasts: dict[str, Forecast]
+    workers: int
+    shard_bytes: int
+    commands: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+
+def measure_folder(folder: Path) -> Measured:
+    """Look at some files of a data set, as good neighbours do: a few hundred, for some seconds.
+
+    Args:
+        folder: What `pack` would be given.
+
+    Raises:
+        SourceError: It is no data set.
+    """
+    source = sources.load(folder)
+    paths, sizes, total = source.manifest.paths, source.manifest.sizes, len(source.manifest)
+    rows = np.random.default_rng(0).permutation(total)[:_LOOKED_AT]
+    names = [paths[int(row)].as_py() for row in rows]
+    sample_bytes = [source.store.size(name) for name in names] if sizes is None else sizes[rows].tolist()
+    buffer = memoryview(bytearray(max(sample_bytes) + 1))
+    root = getattr(source.store, "root", None)
+    cold = root is not None and can_be_cold(folder)
+    if root is not None and cold:
+        with contextlib.suppress(SmallfilesError):  # then it is warm, which the times tell
+            drop(Path(root) / name for name in names)
+    half = len(names) // 2 or 1
+    alone = list(_within(_SECONDS, (_timed_read(source, name, buffer) for name in names[:half])))
+    began, rest = perf_counter(), names[half : half + len(alone)] or names[:1]
+    with ThreadPoolExecutor(_IN_FLIGHT) as pool:
+        list(pool.map(lambda name: source.store.read_into(name, memoryview(bytearray(len(buffer)))), rest))
+    together_s = (perf_counter() - began) / len(rest)
+    found = machine.filesystem(folder)
+    places = [node_local(path) for _, path in named_directories() if problem_of(path) is None]
+    memory = int(machine.memory_limit_bytes() * (1 - _SPARE))
+    return Measured(
+        samples=total,
+        sample_bytes=int(np.mean(sample_bytes)),
+        kind=found.kind,
+        shared=found.shared,
+        cold=cold,
+        alone_s=median(alone),
+        together_s=together_s,
+        decode_s=_decode_s(source, names[:_DECODED], buffer),
+        cpus=machine.usable_cpus(),
+        local_bytes=max(
+            (min(p.free_bytes, memory if p.in_memory else p.free_bytes) for p in places), default=0
+        ),
+    )
+
+
+def _within(seconds: float, times: Iterator[float]) -> Iterator[float]:
+    until = perf_counter() + seconds
+    for each in times:
+        yield each
+        if perf_counter() > until:
+            return
+
+
+def _timed_read(source: sources.Source, name: str, buffer: memoryview) -> float:
+    began = perf_counter()
+    source.store.read_into(name, buffer)
+    return perf_counter() - began
+
+
+def _decode_s(source: sources.Source, names: Sequence[str], buffer: memoryview) -> float:
+    from smallfiles.images import RandomResizedCrop
+
+    transform, rng, times = RandomResizedCrop(224), np.random.default_rng(0), []
+    for name in names:
+        size = source.store.read_into(name, buffer)
+        began = perf_counter()
+        try:
+            transform(bytes(buffer[:size]), rng)
+        except SmallfilesError:
+            return 0.0  # no images: whatever decodes them is not ours
+        times.append(perf_counter() - began)
+    return median(times)
+
+
+def advise(found: Measured, plan: TrainingPlan, data: str) -> Advice:
+    """What to do with data that was measured.
+
+    Args:
+        found: What one node sees.
+        plan: The training.
+        data: How the data is named in commands.
+    """
+    wanted = plan.gpus * plan.batch / plan.step_s
+    most = max(1, found.cpus // plan.gpus)
+    workers = max(1, min(most, int(np.ceil(1.2 * wanted * found.decode_s / plan.gpus))))
+    storage = replace(Storage(), latency_s=min(found.alone_s / 2, 60.0), cache_bytes=float(found.local_bytes))
+    if plan.metadata_ops_s is not None:
+        storage = replace(storage, metadata_ops_s=plan.metadata_ops_s)
+    work = Work(
+        samples=found.samples,
+        sample_bytes=found.sample_bytes,
+        batch=plan.batch,
+        gpus=plan.gpus,
+        workers=workers,
+        step_s=plan.step_s,
+        decode_s=found.decode_s,
+    )
+    everything = found.samples * found.sample_bytes
+    possible = {name: way for name, way in WAYS.items() if not way.staged or everything <= found.local_bytes}
+    forecasts = {name: simulate(work, storage, way, plan.nodes) for name, way in possible.items()}
+    hours = {
+        name: (each.first_epoch_s + (plan.epochs - 1) * each.epoch_s) / 3600
+        for name, each in forecasts.items()
+    }
+    best = min(hours, key=lambda name: (round(hours[name] / min(hours.values()), 1), _SIMPLEST.index(name)))
+    shard_bytes = _shard_bytes(everything, plan.nodes * plan.gpus * workers) if best == "shards" else 0
+    commands = _commands(best, data, shard_bytes, plan, workers)
+    return Advice(
+        best, hours, forecasts, workers, shard_bytes, commands, _reasons(found, plan, forecasts, workers)
+    )
+
+
+_SIMPLEST = ("packed", "staged", "shards", "files")
+"""Of two ways that take equally long, the first is advised: one file is easier to keep than many."""
+
+
+def _shard_bytes(everything: int, readers: int) -> int:
+    """So many shards that each worker has some to choose from, and each large enough for a file system."""
+    fair = everything // (readers * _SHARDS_PER_WORKER)
+    return int(min(_LARGEST_SHARD, max(_SMALLEST_SHARD, fair)))
+
+
+def _commands(best: str, data: str, shard_bytes: int, plan: TrainingPlan, workers: int) -> tuple[str, ...]:
+    name = shlex.quote(Path(data).absolute().name or "data")
+    out = f"{name}.tars" if best == "shards" else f"{name}.arrow"
+    more = f" -O max_bytes={shard_bytes}" if shard_bytes else ""
+    order = " --order stream" if best == "shards" else ""
+    lines = [f"smallfiles pack {shlex.quote(data)} {out}{more}"]
+    lines += [f"smallfiles stage {out}   # once per node, in the job"] if best == "staged" else []
+    lines += [f"smallfiles train {out} --batch {plan.batch} --workers {workers}{order}"]
+    return tuple(lines) if best != "files" else (f"smallfiles train {out}   # after packing: {lines[0]}",)
+
+
+def _reasons(
+    found: Measured, plan: TrainingPlan, forecasts: dict[str, Forecast], workers: int
+) -> tuple[str, ...]:
+    state = "cold" if found.cold else "as they are cached now"
+    told = [
+        f"{found.samples:,} samples of {bytes_text(found.sample_bytes)} on {found.kind}; to open and read "
+        f"one takes {1e3 * found.alone_s:.2g} ms, {state}, {1e3 * found.together_s:.2g} ms with {_IN_FLIGHT} "
+        "in flight",
+    ]
+    if found.decode_s:
+        needs = plan.batch / plan.step_s * found.decode_s
+        told.append(
+            f"decoding takes {1e3 * found.decode_s:.2g} ms: each GPU wants {needs:.1f} CPUs for it, "
+            f"and {found.cpus / plan.gpus:.1f} are there"
+        )
+        if needs > found.cpus / plan.gpus:
+            told.append(
+                "so GPUs wait for decoding whatever the format: pack with --resize, or ask for more CPUs"
+            )
+    if found.samples * found.sample_bytes > found.local_bytes:
+        told.append(
+            f"a copy per node ({bytes_text(found.samples * found.sample_bytes)}) does not fit into what is "
+            f"free there ({bytes_text(found.local_bytes)})"
+        )
+    if not found.shared and plan.nodes > 1:
+        told.append(
+            f"{found.kind} is of this machine alone: copy the data to where all nodes see it, and ask again"
+        )
+    if plan.metadata_ops_s is None and plan.nodes > 1:
+        told.append(
+            f"the servers were taken to do {Storage().metadata_ops_s:,.0f} operations per second for all"
+        )
+    return tuple(told)

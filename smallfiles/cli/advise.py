@@ -1,0 +1,66 @@
+"""`advise`: measure somebody's own data for a minute, and recommend."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from smallfiles.cli.arguments import Verbs, add_run
+from smallfiles.cli.output import in_seconds, print_json
+from smallfiles.options import add_flags, from_args
+from smallfiles.scaling.config import TrainingPlan
+
+if TYPE_CHECKING:
+    from smallfiles.advise import Advice
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verb."""
+    parser = add_run(verbs, "advise", run)
+    parser.add_argument("dir", type=Path, metavar="DIR", help="your data, as `pack` would be given it")
+    add_flags(parser, TrainingPlan)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look at your own files for a minute, and recommend format, shards, staging and workers.
+
+    A few hundred files are read, and some decoded; the rest is a forecast, as smallfiles simulate makes it.
+    Nothing is written.
+
+    Examples:
+        smallfiles advise data
+        smallfiles advise /scratch/me/imagenet --nodes 64 --epochs 90 --gpus 4 --step-ms 30
+    """
+    from smallfiles.advise import advise, measure_folder
+
+    began, plan = perf_counter(), from_args(TrainingPlan, arguments)
+    found = measure_folder(arguments.dir)
+    advice = advise(found, plan, str(arguments.dir))
+    if arguments.json:
+        totals = {"samples": found.samples, "bytes": found.samples * found.sample_bytes}
+        seconds = round(perf_counter() - began, 3)
+        print_json({**totals, "seconds": seconds, "measured": asdict(found), "advice": asdict(advice)})
+    else:
+        _tell(advice, plan.epochs)
+    return 0
+
+
+def _tell(advice: Advice, epochs: int) -> None:
+    from smallfiles.measure.table import aligned
+
+    print(*advice.reasons, "", sep="\n")
+    rows = [
+        [
+            name,
+            in_seconds(each.epoch_s),
+            f"{each.waiting:.0%}",
+            in_seconds(3600 * advice.hours[name]),
+            each.limit,
+        ]
+        for name, each in advice.forecasts.items()
+    ]
+    print(aligned(("way", "an epoch", "GPUs wait", f"{epochs} epochs", "limit"), rows))
+    print(f"\n{advice.way}, with {advice.workers} workers per GPU:", *advice.commands, sep="\n  ")

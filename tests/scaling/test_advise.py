@@ -1,0 +1,119 @@
+"""Advice follows from what was measured, can be pasted, and says what was not measured."""
+
+import dataclasses
+import io
+import json
+import shlex
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from smallfiles.advise import Measured, advise, measure_folder
+from smallfiles.cli import build_parser, main
+from smallfiles.errors import SourceError
+from smallfiles.formats.tar.options import Options
+from smallfiles.scaling.config import TrainingPlan
+
+GB = 10**9
+IMAGENET = Measured(
+    samples=1_281_167,
+    sample_bytes=110_000,
+    kind="lustre",
+    shared=True,
+    cold=True,
+    alone_s=0.002,
+    together_s=0.0002,
+    decode_s=0.003,
+    cpus=64,
+    local_bytes=50 * GB,
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    for number in range(30):
+        file = io.BytesIO()
+        Image.fromarray(rng.integers(0, 256, (64, 80, 3), np.uint8)).save(file, "JPEG")
+        path = tmp_path / "my photos" / f"class {number % 3}" / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(file.getvalue())
+    return tmp_path / "my photos"
+
+
+def test_many_nodes_that_cannot_hold_a_copy_are_told_to_use_shards_of_a_fair_size():
+    found = advise(IMAGENET, TrainingPlan(nodes=32, step_s=0.1), "/data/imagenet")
+    assert found.way == "shards"
+    assert "staged" not in found.hours
+    assert any("does not fit" in reason for reason in found.reasons)
+    readers = 32 * 4 * found.workers
+    assert found.shard_bytes == max(64 << 20, IMAGENET.samples * IMAGENET.sample_bytes // (4 * readers))
+    assert (
+        found.commands[0] == f"smallfiles pack /data/imagenet imagenet.tars -O max_bytes={found.shard_bytes}"
+    )
+    assert Options(max_bytes=found.shard_bytes)
+
+
+def test_a_small_set_on_one_node_is_told_to_use_one_packed_file():
+    small = dataclasses.replace(IMAGENET, samples=10_000, alone_s=0.0001)
+    found = advise(small, TrainingPlan(nodes=1, gpus=1, step_s=0.2), "flowers")
+    assert (found.way, found.shard_bytes) == ("packed", 0)
+    assert found.commands[0] == "smallfiles pack flowers flowers.arrow"
+
+
+def test_workers_are_as_many_as_decoding_needs_and_the_job_has():
+    plan = TrainingPlan(gpus=4, batch=64, step_s=0.1)  # 640 samples per second and GPU, 3 ms each
+    assert advise(IMAGENET, plan, "d").workers == 3
+    few = dataclasses.replace(IMAGENET, cpus=4)
+    poor = advise(few, plan, "d")
+    assert poor.workers == 1
+    assert any("GPUs wait for decoding whatever the format" in reason for reason in poor.reasons)
+    assert {each.limit for each in poor.forecasts.values()} >= {"workers"}
+
+
+def test_what_one_node_cannot_measure_is_said_or_asked_for():
+    many = TrainingPlan(nodes=64)
+    assert any(
+        "were taken to do 100,000 operations" in reason for reason in advise(IMAGENET, many, "d").reasons
+    )
+    known = dataclasses.replace(many, metadata_ops_s=5000.0)
+    told = advise(IMAGENET, known, "d")
+    assert not any("were taken to do" in reason for reason in told.reasons)
+    assert told.hours["files"] > advise(IMAGENET, many, "d").hours["files"]
+    local = dataclasses.replace(IMAGENET, shared=False, kind="ext4")
+    assert any("of this machine alone" in reason for reason in advise(local, many, "d").reasons)
+
+
+def test_a_folder_is_measured_without_writing_and_its_commands_can_be_pasted(folder, capsys):
+    before = sorted(folder.rglob("*"))
+    found = measure_folder(folder)
+    assert (found.samples, found.cpus >= 1) == (30, True)
+    assert found.sample_bytes == pytest.approx(
+        np.mean([p.stat().st_size for p in folder.rglob("*.jpg")]), abs=1
+    )
+    assert min(found.alone_s, found.together_s, found.decode_s) > 0
+    assert main(["advise", str(folder), "--nodes", "2", "--epochs", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "30 samples of" in out
+    assert "3 epochs" in out
+    lines = [line.strip() for line in out.splitlines() if line.startswith("  smallfiles ")]
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        assert build_parser().parse_args(words[1:])
+    assert sorted(folder.rglob("*")) == before
+    assert main(["advise", str(folder), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert (record["samples"], record["measured"]["samples"]) == (30, 30)
+    assert record["advice"]["way"] in record["advice"]["forecasts"]
+
+
+def test_samples_that_are_no_images_are_not_decoded_and_no_data_is_a_sentence(tmp_path, capsys):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.jpg").write_bytes(b"no picture")
+    assert measure_folder(tmp_path).decode_s == 0
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceError, match="no data set"):
+        measure_folder(tmp_path / "empty")
+    assert main(["advise", str(tmp_path / "empty")]) == 1
+    assert "Traceback" not in capsys.readouterr().err
