@@ -3,6 +3,7 @@
     with serving(Path("store")):                        # or a store elsewhere: the environment says which
         push("train.tars", "s3://course/train")
         pull("s3://course/train", "copy.tars")
+        reader = open("s3://course/train")          # for make_loader(reader, LoaderConfig(order="stream"))
 
 The trap: an object store is no file system. It has no folders, no renames and no appends, each request
 waits for a network, and a listing shows uploads of which half is missing. Notebook 09 teaches it.
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from smallfiles.objectstore.client import ConditionError, Entry, NoObjectError, Store
     from smallfiles.objectstore.config import Moved, Place, TransferConfig
     from smallfiles.objectstore.server import Server, serving
+    from smallfiles.objectstore.streaming import RemoteTar, open, open_store
     from smallfiles.objectstore.transfer import Listing, ls, pull, push
 
 __all__ = [
@@ -32,10 +34,13 @@ __all__ = [
     "Moved",
     "NoObjectError",
     "Place",
+    "RemoteTar",
     "Server",
     "Store",
     "TransferConfig",
     "ls",
+    "open",
+    "open_store",
     "pull",
     "push",
     "read_blocks",
@@ -50,6 +55,7 @@ __getattr__ = lazy.names(
         "client": ["ConditionError", "Entry", "NoObjectError", "Store"],
         "config": ["Moved", "Place", "TransferConfig"],
         "server": ["Server", "serving"],
+        "streaming": ["RemoteTar", "open", "open_store"],
         "transfer": ["Listing", "ls", "pull", "push"],
     },
 )

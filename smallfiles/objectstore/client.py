@@ -56,7 +56,7 @@ class NoObjectError(SourceError):
     """There is no such object."""
 
 
-class ConditionError(SmallfilesError):
+class ConditionError(SourceError):
     """What was asked for on a condition: the object is there already, or is another one now."""
 
 

@@ -43,12 +43,12 @@ _LOOKS_S = (0.0, 0.3, 1.5)  # another push of the same may be writing the same b
 _T = TypeVar("_T")
 
 
-def push(out: Path | str, url: str, *, config: TransferConfig | None = None) -> Moved:
+def push(out: Path | str, url: str | Store, *, config: TransferConfig | None = None) -> Moved:
     """Send a packed output and publish it.
 
     Args:
         out: A packed file or folder of shards.
-        url: `s3://bucket/prefix`; this data set alone lies there.
+        url: `s3://bucket/prefix`; this data set alone lies there. Or a store that has keys of its own.
         config: How.
 
     Returns:
@@ -60,7 +60,8 @@ def push(out: Path | str, url: str, *, config: TransferConfig | None = None) -> 
         SmallfilesError: The store refused, or did not answer.
     """
     began, config = time.perf_counter(), config or TransferConfig()
-    store, (catalog, paths) = Store(Place.parse(url)), of_output(Path(out))
+    store = url if isinstance(url, Store) else Store(Place.parse(url))
+    catalog, paths = of_output(Path(out))
     published = _text(store, MANIFEST)
     if published not in (None, catalog.text):
         raise _taken(store, "another data set")

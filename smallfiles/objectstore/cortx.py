@@ -1,0 +1,262 @@
+"""The short form that programs written for cortx_pytorch use: they run with only the import changed.
+
+    client = make_client(URL, ACCESS_KEY, SECRET_KEY)
+    upload_cv_dataset(ImageFolder("train"), client, "course", "train", maxsize=1e8, maxcount=1e4, workers=8)
+
+    dataset = RemoteDataset(client, "course", "train").decode("pil").to_tuple("jpg;png", "cls").batched(64)
+    for images, labels in DataLoader(dataset, num_workers=4, batch_size=None): …
+
+Beneath is what the rest of this room does: files keep their bytes, an upload is verified and resumes, each
+sample comes once an epoch over all ranks and workers, and each epoch has another order.
+
+The trap: keys that stand in such a program stand in its history too; without them `make_client(URL)` takes
+those of the environment. Notebook 09 compares the two.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.context import get_spawning_popen
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
+
+import torch
+from PIL import Image
+from torch.utils.data import IterableDataset, default_collate, get_worker_info
+
+from smallfiles.errors import FormatError, UsageError
+from smallfiles.formats.tar import Options
+from smallfiles.formats.tar.sides import DATA_SUFFIXES
+from smallfiles.loading.plan import EpochPlan
+from smallfiles.loading.stream import Window
+from smallfiles.machine.ranks import ranks
+from smallfiles.objectstore.access import Keys
+from smallfiles.objectstore.client import Store
+from smallfiles.objectstore.config import Place, TransferConfig
+from smallfiles.objectstore.streaming import RemoteTar, open_store
+from smallfiles.objectstore.transfer import push
+from smallfiles.pack import PackConfig, pack
+from smallfiles.samples import Buffer, Target
+from smallfiles.sources import from_dataset
+
+Item: TypeAlias = Any
+Step: TypeAlias = Callable[[Item], Item]
+_MOST_WORKERS = 1024
+_BUFFER = 1000
+
+
+@dataclass(frozen=True)
+class Client:
+    """A server, and who we are there.
+
+    Args:
+        endpoint: Its URL; empty asks the environment.
+        keys: None asks the environment.
+    """
+
+    endpoint: str = ""
+    keys: Keys | None = field(default=None, repr=False)
+
+    def store(self, bucket: str, folder: str) -> Store:
+        """The objects below a folder of a bucket."""
+        return Store(Place.parse(f"s3://{bucket}/{folder}"), endpoint=self.endpoint, keys=self.keys)
+
+
+def make_client(url: str = "", access_key: str = "", secret_key: str = "") -> Client:
+    """Say which server, and who we are.
+
+    Args:
+        url: Of the server; the environment's if empty.
+        access_key: Better left to the environment or the profile of the AWS tools.
+        secret_key: Likewise.
+    """
+    if bool(access_key) != bool(secret_key):
+        raise UsageError(
+            "one of access_key and secret_key was given",
+            expected="both, or none",
+            next_step="Leave both out, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        )
+    return Client(url, Keys(access_key, secret_key) if access_key else None)
+
+
+def upload_cv_dataset(
+    dataset: Any,
+    client: Client,
+    bucket: str,
+    base_folder: str,
+    maxsize: float = 1e8,
+    maxcount: float = 100_000,
+    workers: int = 8,
+) -> None:
+    """Pack a data set in the manner of torchvision into shards, in random order, and push them.
+
+    Args:
+        dataset: Gives (picture, label); see `sources.from_dataset`.
+        client: From `make_client`.
+        bucket: Where to.
+        base_folder: Beginning of the names of all objects.
+        maxsize: Bytes of a shard, at most.
+        maxcount: Samples of a shard, at most.
+        workers: Requests in flight.
+
+    Raises:
+        SmallfilesError: It cannot be packed or sent; run it again, and what is there already is kept.
+    """
+    options = Options(max_bytes=int(maxsize), max_count=int(maxcount))
+    with TemporaryDirectory(prefix="smallfiles-") as folder:
+        out = Path(folder) / "data.tars"
+        pack(from_dataset(dataset), out, PackConfig(options=options, shuffle=0))
+        push(out, client.store(bucket, base_folder), config=TransferConfig(workers=workers))
+
+
+class RemoteDataset(IterableDataset[Item]):
+    """The samples of pushed shards, for a plain `DataLoader` with `batch_size=None`.
+
+    A sample is a dict with the suffix of its file (`jpg`, `png`, …), `cls` and `__key__`, until `to_tuple`.
+
+    Args:
+        client: From `make_client`.
+        bucket: Where the shards are.
+        folder: Beginning of their names.
+        seed: Of the order of all epochs.
+    """
+
+    def __init__(self, client: Client, bucket: str, folder: str, *, seed: int = 0) -> None:
+        self.reader: RemoteTar = open_store(client.store(bucket, folder))
+        self._seed, self._batch = seed, 0
+        self._steps: tuple[Step, ...] = ()
+        passes: Any = torch.zeros(_MOST_WORKERS, dtype=torch.int64)
+        self._passes: torch.Tensor = passes.share_memory_()  # a worker of the next epoch is a new process
+
+    def decode(self, kind: str = "pil") -> RemoteDataset:
+        """Make pictures of encoded bytes: PIL, in RGB."""
+        if kind != "pil":
+            raise UsageError(
+                f"pictures were asked for as {kind!r}",
+                expected="'pil'",
+                next_step="Convert them in map_tuple",
+            )
+        return self._with(_decoded)
+
+    def to_tuple(self, *names: str) -> RemoteDataset:
+        """Take fields out of each sample; `jpg;png` takes the one that is there."""
+        return self._with(partial(_fields, names))
+
+    def map_tuple(self, *functions: Step) -> RemoteDataset:
+        """Apply a function to each field of a tuple."""
+        return self._with(partial(_mapped, functions))
+
+    def batched(self, size: int) -> RemoteDataset:
+        """Make batches: fields stacked as `DataLoader` does it."""
+        if size < 1:
+            raise UsageError(f"a batch of {size}", expected="1 or more", next_step="Choose another size")
+        found = self._with()
+        found._batch = size
+        return found
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next pass is this epoch; without a call it is the one after the last."""
+        self._passes[:] = epoch
+
+    def _with(self, *steps: Step) -> RemoteDataset:
+        if self._batch:
+            raise UsageError(
+                "a step was asked for after batched",
+                expected="batched as the last one",
+                next_step="Move it up",
+            )
+        new = RemoteDataset.__new__(RemoteDataset)
+        new.__dict__ |= self.__dict__ | {"_steps": (*self._steps, *steps)}
+        return new
+
+    def __iter__(self) -> Iterator[Item]:
+        info, here = get_worker_info(), ranks()
+        number, count = (0, 1) if info is None else (info.id, info.num_workers)
+        epoch = int(self._passes[number])
+        self._passes[number] += 1
+        plan = EpochPlan(
+            samples=len(self.reader),
+            batch=self._batch or 1,
+            seed=self._seed,
+            rank=here.rank,
+            world_size=here.world_size,
+            streams=count,
+            shards=self.reader.shard_sizes(),
+            buffer=_BUFFER,
+        )
+        reads, emits = (order.tolist() for order in plan.stream(epoch, number))
+        window = Window(self.reader, reads, emits, plan.buffer, 0)
+        for start in range(0, len(emits), plan.batch):
+            items = [self._made(window, index) for index in emits[start : start + plan.batch]]
+            yield default_collate(items) if self._batch else items[0]
+
+    def _made(self, window: Window, index: int) -> Item:
+        (data,) = window.read_many([index])
+        item: Item = _as_dict(self.reader.key(index), data, self.reader.target(index))
+        for step in self._steps:
+            item = step(item)
+        return item
+
+    def __getstate__(self) -> dict[str, Any]:
+        if get_spawning_popen() is not None:
+            for step in self._steps:
+                _refuse_unsendable(step)
+        return self.__dict__
+
+
+def _as_dict(key: str, data: Buffer, target: Target) -> dict[str, Any]:
+    suffix = key.rpartition(".")[2].lower()
+    picture, told = "jpg" if suffix == "jpeg" else suffix, "cls" if isinstance(target, int) else "json"
+    return {"__key__": key, picture: data, told: target}
+
+
+def _decoded(sample: dict[str, Any]) -> dict[str, Any]:
+    found = dict(sample)
+    for name, value in sample.items():
+        if f".{name}" in DATA_SUFFIXES:
+            try:
+                found[name] = Image.open(io.BytesIO(value)).convert("RGB")
+            except (OSError, ValueError) as error:
+                raise FormatError(
+                    f"{sample['__key__']} does not decode ({error})",
+                    expected="a whole picture",
+                    next_step="Replace it, pack and push again",
+                ) from error
+    return found
+
+
+def _fields(names: tuple[str, ...], sample: dict[str, Any]) -> tuple[Any, ...]:
+    found = []
+    for wanted in names:
+        there = [name for name in wanted.split(";") if name in sample]
+        if not there:
+            raise UsageError(
+                f"{sample['__key__']} has no {wanted}",
+                expected=f"one of {', '.join(name for name in sample if name != '__key__')}",
+                next_step="Name these in to_tuple",
+            )
+        found.append(sample[there[0]])
+    return tuple(found)
+
+
+def _mapped(functions: tuple[Step, ...], item: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(function(value) for function, value in zip(functions, item, strict=True))
+
+
+def _refuse_unsendable(step: Step) -> None:
+    """Say which function cannot reach a worker that is started anew."""
+    for function in (*(step.args[0] if isinstance(step, partial) else ()), step):
+        try:
+            pickle.dumps(function)
+        except Exception:
+            name = getattr(function, "__qualname__", type(function).__name__)
+            raise UsageError(
+                f"{name}, given to map_tuple, cannot be sent to a worker that is started anew",
+                expected="a function that has a name in a module, for spawn and forkserver",
+                next_step="Write it with def, or give the DataLoader multiprocessing_context='fork'",
+            ) from None

@@ -1,0 +1,310 @@
+"""Read shards where they lie in an object store, as fast as the network brings them.
+
+    reader = objectstore.open("s3://course/train.tars")
+    loader = make_loader(reader, LoaderConfig(order="stream", workers=4), transform=transform)
+
+A stream knows which samples it will read, and in which order. So it asks for the blocks that hold them
+before they are needed, several at once, and few of them lie in memory. Each is compared with the digest
+taken while packing.
+
+The trap: a request waits for 10 to 100 ms before its first byte, whatever its size. With one in flight the
+network is idle nearly all the time. Notebook 09 measures it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from smallfiles.errors import DamagedFileError, ResourceError, UsageError
+from smallfiles.formats import placed
+from smallfiles.formats.bytefile import ByteFile
+from smallfiles.formats.tar import index
+from smallfiles.formats.tar.reader import Shards, TarReader
+from smallfiles.objectstore.catalog import Item, read_blocks
+from smallfiles.objectstore.client import Store
+from smallfiles.objectstore.config import Place
+from smallfiles.objectstore.nodecache import NodeCache
+from smallfiles.samples import Buffer
+
+AHEAD = 2
+"""Blocks that wait or are on their way for each request in flight: the memory of a stream, and no more."""
+
+_WHOLE = -1
+_Block: TypeAlias = tuple[int, int]
+"""Number of a shard, and of a block in it; `_WHOLE` is a shard that is kept on this node."""
+
+
+def open(url: str, *, keep_bytes: int = 0, where: str | Path = "auto", in_flight: int = 8) -> RemoteTar:
+    """Open pushed shards for streams, and for random access with a request a sample.
+
+    Args:
+        url: Where they were pushed to: `s3://BUCKET/PREFIX`.
+        keep_bytes: Keep shards of so many bytes on this node from the first epoch on.
+        where: Where on this node: `auto`, or a directory.
+        in_flight: Requests at once, in each process.
+
+    Raises:
+        NoObjectError: Nothing was pushed there, or not all of it.
+        UsageError: There are no keys, or they are refused.
+        ResourceError: There is no room on this node.
+    """
+    return open_store(Store(Place.parse(url)), keep_bytes=keep_bytes, where=where, in_flight=in_flight)
+
+
+def open_store(
+    store: Store, *, keep_bytes: int = 0, where: str | Path = "auto", in_flight: int = 8
+) -> RemoteTar:
+    """`open` for a store whose server and keys the environment does not say."""
+    if keep_bytes < 0 or in_flight < 1:
+        raise UsageError(
+            f"{keep_bytes} bytes to keep and {in_flight} requests in flight were asked for",
+            expected="0 or more bytes, and 1 request or more",
+            next_step="Choose other numbers",
+        )
+    return RemoteTar(store, NodeCache(store, keep_bytes, where), in_flight)
+
+
+class RemoteShard:
+    """The bytes of one shard in the store.
+
+    Args:
+        store: Where it is.
+        item: What the manifest says of it.
+    """
+
+    def __init__(self, store: Store, item: Item) -> None:
+        self._store, self._item, self._etag = store, item, ""
+        self.path, self.size = Path(item.name), item.bytes
+        self.block_bytes = item.digest.block_bytes
+
+    def read(self, start: int, stop: int) -> Buffer:
+        """The bytes from `start` to `stop`, in one request: of one object, but not hashed."""
+        data = bytearray(stop - start)
+        self._etag = self._store.read_into(self._item.name, start, memoryview(data), if_match=self._etag)
+        return data
+
+    def expect(self, start: int, stop: int) -> None:
+        """Nothing: who knows what comes next reads by `RemoteTar.following`."""
+
+    def block(self, number: int) -> Buffer:
+        """A block, compared with its digest.
+
+        Raises:
+            DamagedFileError: It is not what was packed.
+        """
+        return read_blocks(self._store, self._item, number, 1)
+
+
+class RemoteShards(Shards):
+    """What one process has opened: the indexes of all shards from this node, and their bytes far away."""
+
+    def __init__(self, store: Store, cache: NodeCache, in_flight: int) -> None:
+        folder, self.known = cache.begin(store)
+        paths = [folder / item.name for item in self.known]
+        indexes = [index.load(path, "mmap") for path in paths]
+        for path, item, found in zip(paths, self.known, indexes, strict=True):
+            index.check_size(path, item.bytes, found)
+        super().__init__(paths, indexes, "pread")
+        self.in_flight, self._remote, self._cache = in_flight, store, cache
+        self._far = [RemoteShard(store, item) for item in self.known]
+        self.pool = ThreadPoolExecutor(in_flight, "objectstore")
+        weakref.finalize(self, self.pool.shutdown, wait=False, cancel_futures=True)
+
+    def store(self, number: int) -> placed.Store:
+        """A shard, from this node if it is kept here."""
+        return self._cache.kept(self.known[number]) or self.far(number)
+
+    def far(self, number: int) -> RemoteShard:
+        """A shard in the store."""
+        return self._far[number]
+
+    def extent(self, position: int) -> tuple[int, int, int]:
+        """Shard, first byte and one after the last of a sample."""
+        number, row = self.place(position)
+        start = int(self.indexes[number].offsets[row])
+        return number, start, start + int(self.indexes[number].sizes[row])
+
+    def blocks(self, number: int, start: int, stop: int) -> list[_Block]:
+        """What must be fetched for some bytes of a shard."""
+        if self._cache.keeps(self.known[number]):
+            return [(number, _WHOLE)] if start < stop else []
+        size = self.far(number).block_bytes
+        last = -(-stop // size) if start < stop else 0
+        return [(number, block) for block in range(start // size, last)]
+
+    def fetch(self, block: _Block) -> Buffer | ByteFile | BlockByBlock:
+        """A block; or all of a shard, from the file of this node if that has room for it."""
+        number, which = block
+        far = self.far(number)
+        if which != _WHOLE:
+            return far.block(which)
+        try:
+            return self._cache.fetched(self.known[number], self._remote, self.pool)
+        except ResourceError:
+            return BlockByBlock(far)
+
+
+class BlockByBlock:
+    """A shard that was to be kept and has no room: read in order, one block after the other.
+
+    Args:
+        far: The shard.
+    """
+
+    def __init__(self, far: RemoteShard) -> None:
+        self._far, self._number, self._block = far, -1, b""
+
+    def read(self, start: int, stop: int) -> Buffer:
+        """The bytes from `start` to `stop`."""
+        size, parts = self._far.block_bytes, []
+        for number in range(start // size, -(-stop // size)):
+            if number != self._number:
+                self._number, self._block = number, bytes(self._far.block(number))
+            parts.append(self._block[max(0, start - number * size) : stop - number * size])
+        return b"".join(parts)
+
+
+_Found: TypeAlias = Buffer | ByteFile | BlockByBlock
+
+
+class _Url(type(Path())):  # type: ignore[misc]
+    """A path that begins with `s3://`, for messages."""
+
+    def __str__(self) -> str:
+        return str.replace(super().__str__(), "s3:/", "s3://", 1)
+
+
+class RemoteTar(TarReader):
+    """Random access to the samples of pushed shards, and streams of them.
+
+    Args:
+        store: Where they were pushed to.
+        cache: What of them is kept on this node.
+        in_flight: Requests at once, for each stream and each batch.
+    """
+
+    def __init__(self, store: Store, cache: NodeCache, in_flight: int) -> None:
+        super().__init__(Path(), "pread")
+        self.path = _Url(str(store.place))
+        self._store, self._cache, self._in_flight = store, cache, in_flight
+
+    def _open(self) -> RemoteShards:
+        return RemoteShards(self._store, self._cache, self._in_flight)
+
+    def _shards(self) -> RemoteShards:
+        found = self._handle()
+        assert isinstance(found, RemoteShards)
+        return found
+
+    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
+        """Several samples in the order asked for, with several requests in flight."""
+        order = sorted({self._checked(index) for index in indices})
+        found = dict(zip(order, self._shards().pool.map(self.read, order), strict=True))
+        return [found[self._checked(index)] for index in indices]
+
+    def following(self, order: Sequence[int]) -> ReadAhead:
+        """A reader for one that will read just these samples, in this order."""
+        return ReadAhead(self, self._shards(), order)
+
+    def close(self) -> None:
+        """Let go of the store, and of what was kept on this node for it."""
+        super().close()
+        self._cache.end()
+
+    def __repr__(self) -> str:
+        return f"RemoteTar({self._store!r})"
+
+
+class ReadAhead:
+    """A reader of samples whose order is known: their blocks are on their way before they are asked for.
+
+    Args:
+        reader: Of all samples.
+        shards: What this process opened.
+        order: The samples that will be read.
+    """
+
+    def __init__(self, reader: RemoteTar, shards: RemoteShards, order: Sequence[int]) -> None:
+        self._reader, self._shards = reader, shards
+        self._planned = self._blocks(order)
+        self._coming: deque[tuple[_Block, Future[_Found]]] = deque()
+        self._held: dict[_Block, Future[_Found]] = {}
+        self._late: dict[int, Buffer | DamagedFileError] = {}
+        self._whole = ThreadPoolExecutor(1, "objectstore-shard")  # one shard after the other is kept
+        weakref.finalize(self, self._whole.shutdown, wait=False, cancel_futures=True)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def __len__(self) -> int:
+        return len(self._reader)
+
+    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
+        """The next samples of the order; where one fails, `read` gives the others."""
+        found = [self._attempt(index) for index in indices]
+        for one in found:
+            if isinstance(one, DamagedFileError):
+                self._late = dict(zip(indices, found, strict=True))
+                raise one
+        return [data for data in found if not isinstance(data, DamagedFileError)]
+
+    def read(self, index: int) -> Buffer:
+        """Any sample, by blocks of its own, compared with their digests."""
+        late = self._late.pop(index, None)
+        if isinstance(late, DamagedFileError):
+            raise late
+        if late is not None:
+            return late
+        extent = self._shards.extent(index)
+        return self._cut(extent, {block: self._shards.fetch(block) for block in self._shards.blocks(*extent)})
+
+    def _blocks(self, order: Sequence[int]) -> Iterator[_Block]:
+        """What is fetched one after the other: blocks that the sample before did not need."""
+        before: list[_Block] = []
+        for position in order:
+            needed = self._shards.blocks(*self._shards.extent(position))
+            yield from (block for block in needed if block not in before)
+            before = needed or before
+
+    def _attempt(self, index: int) -> Buffer | DamagedFileError:
+        extent = self._shards.extent(index)
+        needed = self._shards.blocks(*extent)
+        held = {block: self._held.get(block) or self._take(block) for block in needed}
+        self._held = held or self._held
+        try:
+            return self._cut(extent, {block: future.result() for block, future in held.items()})
+        except DamagedFileError as error:
+            return error
+
+    def _take(self, block: _Block) -> Future[_Found]:
+        """The next block of the plan; others behind it are asked for."""
+        while len(self._coming) < AHEAD * self._shards.in_flight:
+            following = next(self._planned, None)
+            if following is None:
+                break
+            pool = self._whole if following[1] == _WHOLE else self._shards.pool
+            self._coming.append((following, pool.submit(self._shards.fetch, following)))
+        planned, future = self._coming.popleft()
+        assert planned == block, f"{block} is read where {planned} was planned"
+        return future
+
+    def _cut(self, extent: tuple[int, int, int], found: dict[_Block, _Found]) -> Buffer:
+        """The bytes of a sample, copied, or its blocks would live as long as the last sample in them."""
+        number, start, stop = extent
+        if not found:
+            return b""
+        (_, first), *_ = found
+        parts = list(found.values())
+        if isinstance(parts[0], ByteFile | BlockByBlock):
+            return bytes(parts[0].read(start, stop))
+        begin = first * self._shards.far(number).block_bytes
+        views = [memoryview(part) for part in parts if isinstance(part, bytes | bytearray | memoryview)]
+        last = len(views) - 1
+        views[last] = views[last][: stop - begin - sum(map(len, views[:last]))]
+        views[0] = views[0][start - begin :]
+        return b"".join(views)

@@ -1,0 +1,164 @@
+"""The two programs of cortx_pytorch's example, with only the import changed."""
+
+import secrets
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+from torchvision import datasets, transforms
+
+from smallfiles.errors import UsageError
+from smallfiles.objectstore import cortx
+
+COUNT, CLASSES = 90, 5
+UPLOAD = """
+from smallfiles.objectstore.cortx import upload_cv_dataset, make_client
+from torchvision import datasets
+
+if __name__ == '__main__':
+    client = make_client(URL, ACCESS_KEY, SECRET_KEY)
+    bucket = 'BUCKET'
+    folder = 'FOLDER'
+    ds = ds = datasets.ImageFolder(TREE)
+    upload_cv_dataset(ds, client=client, bucket=bucket,
+                      base_folder=folder, maxsize=2e4,
+                      maxcount=100000, workers=30)
+"""
+TRAIN = """
+import torch as ch
+from tqdm import tqdm
+from smallfiles.objectstore.cortx import RemoteDataset, make_client
+from torchvision import transforms
+
+preproc = transforms.Compose([
+    transforms.RandomResizedCrop(224),
+    transforms.RandomHorizontalFlip(),
+    transforms.ToTensor(),
+])
+
+if __name__ == '__main__':
+    client = make_client(URL, ACCESS_KEY, SECRET_KEY)
+    bucket = 'BUCKET'
+    folder = 'FOLDER'
+    dataset = (RemoteDataset(client, bucket, folder)
+        .decode("pil")
+        .to_tuple("jpg;png", "cls")
+        .map_tuple(preproc, lambda x: x)
+        .batched(64)
+    )
+    dataloader = ch.utils.data.DataLoader(dataset, num_workers=3, batch_size=None)
+    for image, label in tqdm((x for x in dataloader), total = 100000 / 60):
+        print(tuple(image.shape), label.tolist())
+"""
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    root = tmp_path_factory.mktemp("tree") / "val"
+    for number in range(COUNT):
+        path = root / f"c{number % CLASSES}" / f"{number:03}.{'png' if number % 9 == 0 else 'JPEG'}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (20 + number % 7, 18), (number, 100, 200 - number)).save(path)
+    return root
+
+
+@pytest.fixture(scope="module")
+def uploaded(servers, tree):
+    server = servers("rclone")
+    folder = secrets.token_hex(6)
+    client = cortx.make_client(server.url, server.keys.key_id, server.keys.secret)
+    cortx.upload_cv_dataset(datasets.ImageFolder(tree), client, "first", folder, maxsize=2e4, workers=4)
+    return client, "first", folder
+
+
+def run(program, server, folder, tree, path, before=""):
+    for name, value in (("URL", server.url), ("ACCESS_KEY", server.keys.key_id), ("TREE", str(tree))):
+        program = program.replace(name, repr(value), 1)
+    program = program.replace("SECRET_KEY", repr(server.keys.secret), 1)
+    path.write_text(before + program.replace("BUCKET", "first").replace("FOLDER", folder))
+    return subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=120)
+
+
+def test_its_two_programs_run_with_only_the_import_changed(servers, tree, tmp_path):
+    server, folder = servers("rclone"), secrets.token_hex(6)
+    done = run(UPLOAD, server, folder, tree, tmp_path / "upload.py")
+    assert done.returncode == 0, done.stderr
+    done = run(TRAIN, server, folder, tree, tmp_path / "train.py")
+    assert done.returncode == 0, done.stderr
+    rows = [eval(line.replace(") [", "), [")) for line in done.stdout.splitlines()]
+    assert {shape[1:] for shape, _ in rows} == {(3, 224, 224)}
+    assert Counter(label for _, labels in rows for label in labels) == dict.fromkeys(
+        range(CLASSES), COUNT // CLASSES
+    )
+
+
+def test_a_lambda_under_forkserver_is_told_in_a_sentence(servers, uploaded, tmp_path):
+    begin = "import multiprocessing; multiprocessing.set_start_method('forkserver', force=True)\n"
+    done = run(TRAIN, servers("rclone"), uploaded[2], "", tmp_path / "train.py", begin)
+    assert done.returncode == 1
+    assert "<lambda>, given to map_tuple, cannot be sent to a worker that is started anew" in done.stderr
+
+
+def same(value):
+    return value
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_each_sample_comes_once_an_epoch_in_another_order(uploaded, method):
+    dataset = cortx.RemoteDataset(*uploaded).decode("pil").to_tuple("jpg;png", "cls", "__key__")
+    dataset = dataset.map_tuple(
+        transforms.Compose([transforms.Resize((8, 8)), transforms.ToTensor()]), same, same
+    )
+    settings = {"num_workers": 3, "multiprocessing_context": method, "persistent_workers": method != "fork"}
+    loader = DataLoader(dataset.batched(7), batch_size=None, **settings)
+    epochs = [list(loader) for _ in range(2)]
+    keys = [[key for _, _, some in epoch for key in some] for epoch in epochs]
+    assert sorted(keys[0]) == sorted(keys[1]) and len(set(keys[0])) == COUNT
+    assert keys[0] != keys[1]
+    for images, labels, names in epochs[0]:
+        assert images.shape == (len(names), 3, 8, 8) and labels.dtype == torch.int64
+        assert [int(name[1]) for name in names] == labels.tolist()
+    dataset.reader.close()
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_share_the_samples(uploaded, world, monkeypatch):
+    found = []
+    for rank in range(world):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", str(world))
+        dataset = cortx.RemoteDataset(*uploaded).to_tuple("__key__", "jpg;png")
+        found += list(dataset)
+        dataset.reader.close()
+    assert len(found) == len({key for key, _ in found}) == COUNT
+
+
+def test_files_keep_their_bytes(uploaded, tree):
+    dataset = cortx.RemoteDataset(*uploaded)
+    for sample in dataset:
+        data = sample.get("jpg") or sample.get("png")
+        assert bytes(data) == (tree / sample["__key__"]).read_bytes()
+    assert len(dataset.reader.shard_sizes()) > 3
+    dataset.reader.close()
+
+
+def test_keys_are_in_no_repr(uploaded):
+    client, *_ = uploaded
+    assert client.keys.secret not in repr(client) + repr(client.store("first", "x"))
+
+
+def test_what_makes_no_sense_is_told(uploaded):
+    with pytest.raises(UsageError, match="one of access_key and secret_key"):
+        cortx.make_client("http://127.0.0.1:1", "only one")
+    dataset = cortx.RemoteDataset(*uploaded)
+    with pytest.raises(UsageError, match="has no jpg;webp; expected one of"):
+        list(dataset.to_tuple("jpg;webp"))
+    with pytest.raises(UsageError, match="pictures were asked for as 'torchrgb'"):
+        dataset.decode("torchrgb")
+    with pytest.raises(UsageError, match="a step was asked for after batched"):
+        dataset.batched(3).to_tuple("cls")
+    dataset.reader.close()

@@ -1,0 +1,308 @@
+"""Streams of pushed shards: each sample once, its own bytes, few requests at the start, many in flight."""
+
+import gc
+import multiprocessing
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from smallfiles import digests, formats, staging
+from smallfiles.errors import ResourceError
+from smallfiles.loading import BadSampleError, LoaderConfig, make_loader
+from smallfiles.objectstore import nodecache, streaming
+from smallfiles.objectstore.catalog import of_output
+from smallfiles.objectstore.client import ConditionError, NoObjectError
+from smallfiles.objectstore.config import MANIFEST
+from smallfiles.samples import Sample, Schema
+
+COUNT, SHARDS = 300, 50
+EACH = COUNT // SHARDS
+BLOCK_BYTES = 8 << 10
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory):
+    """Fifty shards with several blocks each, and samples that reach over their borders."""
+    rng = np.random.default_rng(5)
+    samples = [
+        Sample(f"c{n % 7}/{n:05}.jpg", rng.bytes(int(rng.integers(0, 9000)) * (n % 11 > 0)), n % 7)
+        for n in range(COUNT)
+    ]
+    out = tmp_path_factory.mktemp("packed") / "train.tars"
+    total = sum(len(sample.data) for sample in samples)
+    schema = Schema(COUNT, total, 9000, classes=tuple(f"c{n}" for n in range(7)))
+    tar = formats.get("tar")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(digests, "BLOCK_BYTES", BLOCK_BYTES)
+        tar.write(samples, out, schema=schema, options=tar.Options(max_count=EACH))
+    assert len(list(out.glob("*.tar"))) == SHARDS
+    return out
+
+
+def push(store, path):
+    """As `smallfiles push` leaves it."""
+    catalog, files = of_output(path)
+    for item, file in zip(catalog.items, files, strict=True):
+        store.put(item.name, file.read_bytes())
+    store.put(MANIFEST, catalog.text.encode())
+    return store
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Open a store, and look that nothing of it is left on the node afterwards."""
+    readers, place = [], tmp_path / "node"
+    place.mkdir()
+
+    def open(store, **more):
+        readers.append(streaming.open_store(store, **{"where": place, **more}))
+        return readers[-1]
+
+    open.place = place
+    yield open
+    for reader in readers:
+        reader.close()
+    until = time.monotonic() + 10
+    while list(place.iterdir()) and time.monotonic() < until:
+        time.sleep(0.05)  # a stream that was broken off finishes the shard that it is at
+    assert list(place.iterdir()) == []
+
+
+def stream(reader, rank=0, world=1, **more):
+    settings = {"order": "stream", "batch": 16, "workers": 2, "mode": "threads", "buffer": 64, "seed": 3}
+    return make_loader(reader, LoaderConfig(**(settings | more), rank=rank, world_size=world))
+
+
+def contents(loader):
+    """Number, label and bytes of each sample, in order."""
+    found = []
+    for batch in loader:
+        offsets, data = batch["offsets"].tolist(), batch["data"].numpy().tobytes()
+        rows = zip(batch["index"].tolist(), batch["target"].tolist(), offsets[:-1], offsets[1:], strict=True)
+        found += [(index, target, data[start:stop]) for index, target, start, stop in rows]
+    return found
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_each_sample_comes_once_with_its_own_bytes(server, place, packed, opened, world):
+    store = push(server.store(place), packed)
+    local, found = formats.open(packed), []
+    for rank in range(world):
+        mine = contents(stream(opened(store), rank, world))
+        assert mine == contents(stream(local, rank, world))  # the order of files on a disk
+        found += mine
+    assert Counter(index for index, _, _ in found) == Counter(range(COUNT))
+    assert all(data == bytes(local.read(index)) for index, _, data in found)
+
+
+@pytest.fixture
+def pushed(far, packed):
+    """Behind a line that the test makes bad."""
+    return push(far, packed)
+
+
+@pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("forkserver", 1), ("spawn", 1)])
+def test_processes_get_the_same_bytes_epoch_after_epoch(pushed, opened, packed, method, workers):
+    loader = stream(opened(pushed), mode="processes", start_method=method, workers=workers)
+    local = stream(formats.open(packed), workers=workers)
+    assert contents(loader) == contents(local)
+    assert contents(loader) == contents(local)
+    assert multiprocessing.active_children()
+    del loader
+    gc.collect()
+
+
+def test_random_access_gives_the_same_bytes(pushed, opened, packed):
+    reader, local = opened(pushed), formats.open(packed)
+    rows = np.random.default_rng(0).permutation(COUNT)[:70].tolist()
+    assert list(map(bytes, reader.read_many(rows))) == list(map(bytes, local.read_many(rows)))
+    assert bytes(reader.read(-1)) == bytes(local.read(-1))
+    assert (reader.keys(), reader.classes, len(reader)) == (local.keys(), local.classes, COUNT)
+    assert reader.info()["file_bytes"] == local.info()["file_bytes"]
+    again = pickle.loads(pickle.dumps(reader))
+    again._store = reader._store  # keys are not pickled but for workers
+    assert bytes(again.read(7)) == bytes(local.read(7))
+
+
+def test_a_node_asks_once_for_what_says_where_samples_are(pushed, opened, line):
+    line.seen.clear()
+    first = opened(pushed)
+    len(first)
+    assert Counter(one.partition(" ")[0] for one in line.seen) == {"HEAD": 1, "GET": 1 + SHARDS}
+    assert not line.asked("list-type")
+    line.seen.clear()
+    for _ in range(3):  # other ranks of this node
+        len(opened(pushed))
+    assert Counter(one.partition(" ")[0] for one in line.seen) == {"HEAD": 3}
+
+
+def test_a_shard_that_is_replaced_is_not_taken_for_what_was_packed(pushed, opened, packed):
+    name, reader = "shard-000007.tar", opened(pushed)
+    reader.read(7 * EACH + 1)
+    torn = bytearray((packed / name).read_bytes())
+    torn[600] ^= 1
+    pushed.put(name, bytes(torn))
+    with pytest.raises(ConditionError, match="was replaced while it was read"):
+        reader.read(7 * EACH + 3)
+    with pytest.raises(BadSampleError, match=rf"of s3://.*{name}: block 0 of \d is not what was packed"):
+        contents(stream(reader))
+
+
+def test_a_place_where_another_set_lies_by_now_is_read_anew(pushed, opened, packed, tmp_path):
+    """No process takes what the node has of the set that was there before."""
+    before = opened(pushed)
+    assert len(before) == COUNT
+    other = tmp_path / "few.tars"
+    other.mkdir()
+    for path in packed.glob("shard-00000*"):
+        shutil.copy(path, other / path.name)
+    push(pushed, other)
+    assert len(opened(pushed)) == 10 * EACH
+
+
+def test_a_resumed_epoch_goes_on_without_reading_what_came_before(pushed, opened, packed, line):
+    whole = contents(stream(opened(pushed)))
+    loader = stream(opened(pushed))
+    half = iter(loader)
+    for _ in range(10):
+        next(half)
+    state = loader.state_dict()
+    half.close()
+    again = stream(opened(pushed))
+    again.load_state_dict(state)
+    line.seen.clear()
+    assert contents(again) == whole[10 * 16 :]
+    blocks = sum(-(-path.stat().st_size // BLOCK_BYTES) for path in packed.glob("*.tar"))
+    assert len(line.asked("GET")) < 0.75 * blocks
+
+
+def test_a_line_that_breaks_is_gone_on_with_inside_the_shard(pushed, opened, packed, line):
+    line.only, line.cut_after, line.cuts = r"shard-\d+\.tar$", 3000, 40
+    line.refuse = [(503, "SlowDown")] * 5
+    assert contents(stream(opened(pushed))) == contents(stream(formats.open(packed)))
+    assert line.cuts == 0
+
+
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+def test_a_damaged_block_costs_its_samples_and_no_others(pushed, opened, packed, line, on_error):
+    line.only, line.flip = "shard-000011.tar$", 5
+    reader = opened(pushed)
+    loader = stream(reader, on_error=on_error)
+    if on_error == "stop":
+        with pytest.raises(BadSampleError, match=r"shard-000011\.tar: block \d of \d is not what was packed"):
+            contents(loader)
+        return
+    found = contents(loader)
+    lost = set(range(COUNT)) - {index for index, _, _ in found}
+    assert lost == {n for n in range(11 * EACH, 12 * EACH) if reader.size(n)}
+    assert len(loader.faults) == len(lost)
+
+
+def test_a_server_that_is_gone_is_told_and_no_sample_is_left_out(pushed, opened, line):
+    loader = stream(opened(pushed), on_error="skip")
+    batches = iter(loader)
+    next(batches)
+    line.refuse = [(500, "InternalError")] * 9999
+    with pytest.raises(ResourceError, match=r"answered InternalError \(500\) again and again"):
+        list(batches)
+
+
+def test_several_requests_are_in_flight_and_memory_is_bounded(pushed, opened, line):
+    reader = opened(pushed, in_flight=5)
+    at_once, most, lock = 0, 0, threading.Lock()
+
+    def count(method, target):
+        nonlocal at_once, most
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+        time.sleep(0.01)
+        with lock:
+            at_once -= 1
+
+    line.before = count
+    reader = reader.following(range(COUNT))
+    line.seen.clear()
+    reader.read_many(range(12))
+    time.sleep(0.5)
+    assert most == 5
+    assert len(line.asked("GET")) <= 12 + streaming.AHEAD * 5
+
+
+def test_shards_are_kept_on_the_node_up_to_the_limit(pushed, opened, packed, line):
+    sizes = [path.stat().st_size for path in sorted(packed.glob("*.tar"))]
+    reader = opened(pushed, keep_bytes=sum(sizes[:20]))
+    local = formats.open(packed)
+    loader, plain = stream(reader), stream(local)
+    assert contents(loader) == contents(plain)
+    slots = [copy for copy in staging.listing([opened.place]) if copy.path.name != "train.tars"]
+    kept = {path.name for path in opened.place.rglob("*.tar")}
+    assert kept == {f"shard-{number:06}.tar" for number in range(20)} and slots
+    line.seen.clear()
+    assert contents(loader) == contents(plain)
+    assert contents(stream(opened(pushed, keep_bytes=sum(sizes[:20])), 1, 2))  # another rank of the node
+    asked = {one.rpartition("/")[2] for one in line.asked("GET")}
+    assert asked == {f"shard-{number:06}.tar" for number in range(20, SHARDS)}
+
+
+def test_a_node_that_is_full_reads_from_the_store(pushed, opened, packed, monkeypatch):
+    reader = opened(pushed, keep_bytes=1 << 40)
+    real = nodecache.places.check_room
+
+    def full(place, output, config):
+        if output.bytes:
+            raise ResourceError("it is full", expected="room", next_step="Make some")
+        real(place, output, config)
+
+    monkeypatch.setattr(nodecache.places, "check_room", full)
+    assert contents(stream(reader)) == contents(stream(formats.open(packed)))
+    assert not list(opened.place.rglob("*.tar"))
+
+
+def test_a_damaged_shard_is_never_kept(pushed, opened, line):
+    line.only, line.flip = "shard-000011.tar$", 5
+    reader = opened(pushed, keep_bytes=1 << 40)
+    with pytest.raises(BadSampleError, match=r"shard-000011\.tar: block"):
+        contents(stream(reader))
+    gc.collect()
+    assert not list(opened.place.rglob("shard-000011.tar"))
+
+
+KILLED = """
+import sys, time
+from smallfiles.objectstore import streaming
+reader = streaming.open("s3://" + sys.argv[1], keep_bytes=1 << 40, where=sys.argv[2])
+list(zip(reader.following(range(30)).read_many(range(30)), range(30)))
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_a_killed_process_kept_goes(pushed, opened, servers, as_user, number):
+    as_user(servers("rclone"), url=pushed.endpoint)
+    command = [sys.executable, "-c", KILLED, str(pushed.place).removeprefix("s3://"), str(opened.place)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ})
+    assert process.stdout.readline() == b"ready\n"
+    assert list(opened.place.rglob("shard-000000.tar"))
+    process.send_signal(number)
+    process.wait(20)
+    process.stdout.close()
+    if number == signal.SIGKILL:
+        len(opened(pushed))  # the next one sweeps
+    assert not list(opened.place.rglob("shard-000000.tar"))
+
+
+def test_what_was_pushed_in_part_is_no_data_set(far, packed, opened):
+    far.put("shard-000000.tar", (packed / "shard-000000.tar").read_bytes())
+    with pytest.raises(NoObjectError, match=f"has no {MANIFEST}, so no data set is complete there"):
+        opened(far)
