@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from smallfiles.errors import DamagedFileError, ResourceError, UsageError
-from smallfiles.formats import placed
+from smallfiles.formats import reader as formats_reader
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.tar import index
 from smallfiles.formats.tar.reader import Shards, TarReader
@@ -115,7 +115,7 @@ class RemoteShards(Shards):
         self.pool = ThreadPoolExecutor(in_flight, "objectstore")
         weakref.finalize(self, self.pool.shutdown, wait=False, cancel_futures=True)
 
-    def store(self, number: int) -> placed.Store:
+    def store(self, number: int) -> formats_reader.Store:
         """A shard, from this node if it is kept here."""
         return self._cache.kept(self.known[number]) or self.far(number)
 
