@@ -321,6 +321,16 @@ def test_a_batch_is_announced_in_stored_order_before_its_first_read(variant, pac
     assert [bytes(each) for each in data] == [bytes(samples[index].data) for index in wanted]
 
 
+def test_targets_of_a_run_let_go_of_the_pages_that_were_looked_at(variant, packs, monkeypatch):
+    if variant.format in ("files", "tar"):
+        pytest.skip("their targets lie in a file of their own")
+    out, samples = packs(variant)
+    told = []
+    monkeypatch.setattr(ByteFile, "forget", lambda file: told.append(file.path))
+    assert formats.open(out).targets(1, 4) == [sample.target for sample in samples[1:4]]
+    assert told == [out]
+
+
 def test_what_is_read_compares_with_bytes_and_cannot_be_written(variant, packs):
     out, samples = packs(variant)
     reader = formats.open(out)

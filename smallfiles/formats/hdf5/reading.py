@@ -157,6 +157,13 @@ class HDF5Reader(PlacedReader[_Opened]):
         index, opened = self._checked(index), self._handle()
         return opened.captions(index) if opened.labels is None else int(opened.labels.item(index))
 
+    def targets(self, start: int, stop: int) -> list[Target]:
+        """Labels or captions of a run of samples; mapped pages that were looked at are let go."""
+        opened = self._handle()
+        found = super().targets(start, stop) if opened.labels is None else opened.labels[start:stop].tolist()
+        opened.file.forget()
+        return found
+
     def meta(self, index: int) -> Meta | None:
         index, opened = self._checked(index), self._handle()
         if "meta_offsets" not in opened.found.arrays:

@@ -135,6 +135,13 @@ class SquashFSReader(BaseReader[_Opened]):
         target: Target = self._handle().samples.targets[self._checked(index)].as_py()
         return target
 
+    def targets(self, start: int, stop: int) -> list[Target]:
+        """Labels or captions of a run of samples; mapped pages that were looked at are let go."""
+        opened = self._handle()
+        found: list[Target] = opened.samples.targets.slice(start, stop - start).to_pylist()
+        opened.file.forget()
+        return found
+
     def meta(self, index: int) -> Meta | None:
         index, metas = self._checked(index), self._handle().samples.metas
         return None if metas is None else self._object(metas[index].as_py(), index)
