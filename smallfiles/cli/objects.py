@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from smallfiles.cli.arguments import Verbs, add_verb
+from smallfiles.cli.arguments import Verbs, add_run
 from smallfiles.cli.output import in_seconds, print_json, say
 from smallfiles.keys import printable
 from smallfiles.objectstore.config import TransferConfig
@@ -20,67 +20,36 @@ from smallfiles.progress import bytes_text, plural
 if TYPE_CHECKING:
     from smallfiles.objectstore import Moved
 
-_WHO = """\
-Where the store is and who you are is said by AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and
-AWS_SECRET_ACCESS_KEY, or by a profile in ~/.aws, as for all tools of that kind."""
-_PUSH = """\
-The objects first, the manifest smallfiles.json last: what was interrupted never looks whole, and the
-same command goes on with it. Every part is verified. Another data set at that place is refused.
-
-"""
-_PULL = """\
-Each block is compared with the digest that was taken while packing. The file or folder appears under
-its name when it is complete; the same command goes on where an interrupted one ended.
-
-"""
-_LS = """\
-Objects with their samples and bytes, and whether all of the data set is there.
-
-"""
-_SERVER = """\
-For trying and teaching. The folders in DIR are the buckets. It listens on this machine alone, with keys
-drawn anew. On a terminal it shows them as export lines and runs until Ctrl-C. With
-
-  eval "$(smallfiles s3-server DIR)"
-
-it goes to the background, the shell or job script knows the keys, and it ends with that shell (or earlier:
-kill $SMALLFILES_S3_SERVER)."""
 _SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 
 def add(verbs: Verbs) -> None:
     """Add the verbs."""
-    why = "send a packed output to an object store, verified, resumable"
-    parser = add_verb(verbs, "push", why, _PUSH + _WHO, ["smallfiles push train.tars s3://course/train"])
-    parser.add_argument("out", type=Path, metavar="OUT", help="a packed file or folder of shards")
-    parser.add_argument("url", metavar="S3://…", help="bucket and prefix, for this data set alone")
-    add_flags(parser, TransferConfig)
-    parser.set_defaults(run=run_push)
-
-    why = "fetch a data set from an object store, verified, resumable"
-    parser = add_verb(verbs, "pull", why, _PULL + _WHO, ["smallfiles pull s3://course/train train.tars"])
-    parser.add_argument("url", metavar="S3://…", help="what it was pushed to")
-    parser.add_argument("out", type=Path, metavar="OUT", help="the packed file or folder to make")
-    add_flags(parser, TransferConfig)
-    parser.set_defaults(run=run_pull)
-
-    why = "list what an object store holds"
-    parser = add_verb(
-        verbs, "ls", why, _LS + _WHO, ["smallfiles ls s3://course/train", "smallfiles ls s3://course"]
-    )
-    parser.add_argument("url", metavar="S3://…", help="bucket and prefix")
-    parser.set_defaults(run=run_ls)
-
-    why = "serve a folder of this machine as an object store"
-    examples = ["mkdir -p store/course", 'eval "$(smallfiles s3-server store)"']
-    parser = add_verb(verbs, "s3-server", why, _SERVER, ["smallfiles s3-server store", *examples])
-    parser.add_argument("dir", type=Path, metavar="DIR", help="its folders are the buckets")
-    parser.add_argument("--port", type=int, default=0, metavar="N", help="where to listen; otherwise chosen")
-    parser.set_defaults(run=run_server)
+    push, pull = add_run(verbs, "push", run_push), add_run(verbs, "pull", run_pull)
+    push.add_argument("out", type=Path, metavar="OUT", help="a packed file or folder of shards")
+    push.add_argument("url", metavar="S3://…", help="bucket and prefix, for this data set alone")
+    pull.add_argument("url", metavar="S3://…", help="what it was pushed to")
+    pull.add_argument("out", type=Path, metavar="OUT", help="the packed file or folder to make")
+    for parser in (push, pull):
+        add_flags(parser, TransferConfig)
+    add_run(verbs, "ls", run_ls).add_argument("url", metavar="S3://…", help="bucket and prefix")
+    server = add_run(verbs, "s3-server", run_server)
+    server.add_argument("dir", type=Path, metavar="DIR", help="its folders are the buckets")
+    server.add_argument("--port", type=int, default=0, metavar="N", help="where to listen; otherwise chosen")
 
 
 def run_push(arguments: argparse.Namespace) -> int:
-    """Send and tell."""
+    """Send a packed output to an object store, verified, resumable.
+
+    The objects first, the manifest smallfiles.json last: what was interrupted never looks whole, and the
+    same command goes on with it. Every part is verified. Another data set at that place is refused.
+
+    Where the store is and who you are is said by AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and
+    AWS_SECRET_ACCESS_KEY, or by a profile in ~/.aws, as for all tools of that kind.
+
+    Examples:
+        smallfiles push train.tars s3://course/train
+    """
     from smallfiles import objectstore
 
     config = from_args(TransferConfig, arguments)
@@ -88,7 +57,17 @@ def run_push(arguments: argparse.Namespace) -> int:
 
 
 def run_pull(arguments: argparse.Namespace) -> int:
-    """Fetch and tell."""
+    """Fetch a data set from an object store, verified, resumable.
+
+    Each block is compared with the digest that was taken while packing. The file or folder appears under
+    its name when it is complete; the same command goes on where an interrupted one ended.
+
+    Where the store is and who you are is said by AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and
+    AWS_SECRET_ACCESS_KEY, or by a profile in ~/.aws, as for all tools of that kind.
+
+    Examples:
+        smallfiles pull s3://course/train train.tars
+    """
     from smallfiles import objectstore
 
     config = from_args(TransferConfig, arguments)
@@ -111,7 +90,17 @@ def _tell(arguments: argparse.Namespace, moved: Moved, done: str) -> int:
 
 
 def run_ls(arguments: argparse.Namespace) -> int:
-    """List; what is not complete is said."""
+    """List what an object store holds.
+
+    Objects with their samples and bytes, and whether all of the data set is there.
+
+    Where the store is and who you are is said by AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and
+    AWS_SECRET_ACCESS_KEY, or by a profile in ~/.aws, as for all tools of that kind.
+
+    Examples:
+        smallfiles ls s3://course/train
+        smallfiles ls s3://course
+    """
     from smallfiles import objectstore
 
     found = objectstore.ls(arguments.url)
@@ -132,7 +121,21 @@ def run_ls(arguments: argparse.Namespace) -> int:
 
 
 def run_server(arguments: argparse.Namespace) -> int:
-    """Serve until Ctrl-C, or in the background of the shell that asked."""
+    """Serve a folder of this machine as an object store.
+
+    For trying and teaching. The folders in DIR are the buckets. It listens on this machine alone, with keys
+    drawn anew. On a terminal it shows them as export lines and runs until Ctrl-C. With
+
+      eval "$(smallfiles s3-server DIR)"
+
+    it goes to the background, the shell or job script knows the keys, and it ends with that shell (or
+    earlier: kill $SMALLFILES_S3_SERVER).
+
+    Examples:
+        smallfiles s3-server store
+        mkdir -p store/course
+        eval "$(smallfiles s3-server store)"
+    """
     from smallfiles.objectstore.server import Server
 
     stays = sys.stdout.isatty()
