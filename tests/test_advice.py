@@ -22,6 +22,7 @@ SAID_BY = {
     "measure/cache.py": ["bench read"],
     "measure/loading": ["bench load"],
     "measure/reading.py": ["bench read"],
+    "advise.py": ["train"],  # it writes that command
     "demo": ["demo"],
     "digests.py": ["verify"],
     "cli/failures.py": list(VERBS),
