@@ -35,6 +35,12 @@ def pack(out, samples=SAMPLES, **options):
     return out
 
 
+def save(out, options=None, **columns):
+    table = pa.table(columns)
+    with pa.ipc.new_file(str(out), table.schema, options=options) as writer:
+        writer.write_table(table)
+
+
 def rows_of(path):
     with pa.memory_map(str(path)) as file:
         reader = pa.ipc.open_file(file)
@@ -137,35 +143,24 @@ def test_we_read_a_stream_of_hugging_face_datasets_with_images_as_structs(tmp_pa
     ids=["webdataset-names", "by-type", "chunked"],
 )
 def test_we_read_foreign_tables_with_one_binary_and_one_integer_column(out, columns):
-    table = pa.table(columns)
-    with pa.ipc.new_file(str(out), table.schema) as writer:
-        writer.write_table(table)
+    save(out, **columns)
     reader = formats.open(out)
     assert [(bytes(reader.read(n)), reader.target(n)) for n in range(2)] == [(b"1", 3), (b"22", 4)]
     assert reader.keys().to_pylist() == (["a", "b"] if "__key__" in columns else ["0", "1"])
 
 
 def test_nulls_and_missing_labels_of_foreign_tables_are_unknown_labels(out):
-    table = pa.table({"jpg": [b"1", b"2"], "label": pa.array([5, None], pa.int16())})
-    with pa.ipc.new_file(str(out), table.schema) as writer:
-        writer.write_table(table)
+    save(out, jpg=[b"1", b"2"], label=pa.array([5, None], pa.int16()))
     assert [formats.open(out).target(n) for n in range(2)] == [5, -1]
-    out.unlink()
-    with pa.ipc.new_file(str(out), table.select(["jpg"]).schema) as writer:
-        writer.write_table(table.select(["jpg"]))
+    save(out, jpg=[b"1", b"2"])
     assert formats.open(out).target(0) == -1
 
 
 def test_a_table_without_images_and_a_compressed_one_are_refused_with_advice(out):
-    table = pa.table({"x": [1.5], "y": ["text"]})
-    with pa.ipc.new_file(str(out), table.schema) as writer:
-        writer.write_table(table)
+    save(out, x=[1.5], y=["text"])
     with pytest.raises(FormatError, match="binary column"):
         len(formats.open(out))
-    table = pa.table({"jpg": [b"abc" * 1000], "label": [1]})
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_file(str(out), table.schema, options=options) as writer:
-        writer.write_table(table)
+    save(out, pa.ipc.IpcWriteOptions(compression="zstd"), jpg=[b"abc" * 1000], label=[1])
     with pytest.raises(FormatError, match="without compression"):
         formats.open(out).read(0)
 
@@ -230,12 +225,6 @@ def test_a_foreign_file_of_a_million_single_rows_is_sampled_and_checked_when_rea
     with pytest.raises(FormatError, match="2 rows in record batch 701, and one in the others") as caught:
         reader.read(701)
     assert not isinstance(caught.value, DamagedFileError)
-
-
-def save(out, **columns):
-    table = pa.table(columns)
-    with pa.ipc.new_file(str(out), table.schema) as writer:
-        writer.write_table(table)
 
 
 @pytest.mark.parametrize(

@@ -445,11 +445,7 @@ def test_thousands_of_headers_that_announce_each_other_are_no_recursion(tmp_path
 
 def by_tarfile(path, names):
     """A tar as `tar -cf` makes it of class folders."""
-    with tarfile.open(path, "w") as out:
-        for name in names:
-            about = tarfile.TarInfo(name)
-            about.size = len(name)
-            out.addfile(about, io.BytesIO(name.encode()))
+    tarfile_of(path, [(name, name.encode()) for name in names])
     return path
 
 
