@@ -253,16 +253,20 @@ class TarStore(NamedStore):
         start, size = int(self._archive.offsets[row]), int(self._archive.sizes[row])
         if size > len(buffer):
             return size  # a stream stays where it is, for the call with a larger buffer
-        with retold(FormatError, SourceError):
+        try:
             opened = self._open(path.partition("/")[0] if self._archive.tars else "")
             if isinstance(opened, StreamedStore):
                 buffer[:size] = opened.read(start, start + size)
-            elif (got := opened.read_into(start, buffer[:size])) != size:
-                raise SourceError(
-                    f"{path} in {self.describe()} ends after {got:,} of {size:,} bytes",
-                    expected="a whole archive",
-                    next_step="Copy or download it again",
-                )
+                return size
+            got = opened.read_into(start, buffer[:size])
+        except FormatError as error:  # a context would cost a microsecond a sample
+            raise SourceError(error.got, expected=error.expected, next_step=error.next_step) from error
+        if got != size:
+            raise SourceError(
+                f"{path} in {self.describe()} ends after {got:,} of {size:,} bytes",
+                expected="a whole archive",
+                next_step="Copy or download it again",
+            )
         return size
 
     def _opened(self, tar: str) -> ByteFile | StreamedStore:
