@@ -344,7 +344,7 @@ for kind, n in loaders:
 kind, best = max(loaders, key=lambda case: median(lines[case[0]][case[1]]))
 gain = result.times(f"{kind} {best}", "processes 0").median
 close = [n for n in tasks if n != f"{kind} {best}" and result.spread(n).overlaps(result.spread(f"{kind} {best}"))]
-title = f"Best here: {kind} {best}, {gain:.1f} times as fast as no workers" if best else "Here no workers are best"
+title = f"Best here: {kind} {best}, {gain:.1f} times as fast as no workers" if best else "Best here: no workers"
 title += f" ({setup.cpus} CPUs)"
 title += f"; within the spread: {', '.join(close)}" if close else ""
 marks = {"CPUs": setup.cpus} if setup.cpus <= 8 else None
