@@ -271,7 +271,7 @@ def in_shell(line, unbuffered=""):
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("words", ["inspect {}", "inspect {} --json", "--help", "bench --help", "--version"])
+@pytest.mark.parametrize("words", ["inspect {} --json", "bench --help"])
 def test_full_and_closed_outputs_are_no_bugs(words, unbuffered, packed):
     line = f"smallfiles {words.format(shlex.quote(str(packed)))}"
     full = in_shell(f"{line} >/dev/full", unbuffered)

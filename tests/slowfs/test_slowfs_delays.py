@@ -105,12 +105,6 @@ class TestStore:
             "bytes": 1000,
         }
 
-    def test_a_bandwidth_is_kept(self, folder):
-        store = SlowStore(FolderStore(folder), SlowConfig(0, bandwidth_bytes_s=3e6))
-        began = time.monotonic()
-        store.read_into("4.jpg", memoryview(bytearray(300_001)))
-        assert time.monotonic() - began >= 0.1
-
     def test_a_missing_file_is_named_after_the_wait(self, folder):
         with pytest.raises(SourceError, match="nothing is missing"):
             SlowStore(FolderStore(folder)).read_into("nothing", memoryview(bytearray(1)))
