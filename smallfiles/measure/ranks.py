@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from smallfiles import machine
+from smallfiles import machine, objectstore
 from smallfiles.atomic import write_json
 from smallfiles.errors import FormatError, OutputExistsError, first_few
 from smallfiles.loading import LoaderConfig, make_loader
@@ -92,7 +92,7 @@ def read_share(path: Path, folder: Path, config: LoaderConfig, epoch: int = 0) -
     """Read this rank's part of an epoch and note what came.
 
     Args:
-        path: A packed file.
+        path: A packed file, or the URL of pushed shards.
         folder: Seen by all ranks; gets a record of this one.
         config: How to read.
         epoch: Which one.
@@ -106,7 +106,7 @@ def read_share(path: Path, folder: Path, config: LoaderConfig, epoch: int = 0) -
         raise OutputExistsError(
             f"{record} exists already", expected="an empty folder", next_step="Name a new folder for each run"
         )
-    loader = make_loader(path, config)
+    loader = make_loader(objectstore.open_anywhere(path), config)
     loader.set_epoch(epoch)
     seen: list[np.ndarray[Any, Any]] = []
     size, began = 0, perf_counter()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from smallfiles.objectstore.client import ConditionError, Entry, NoObjectError, Store
     from smallfiles.objectstore.config import Moved, Place, TransferConfig
     from smallfiles.objectstore.server import Server, serving
-    from smallfiles.objectstore.streaming import RemoteTar, open, open_store
+    from smallfiles.objectstore.streaming import RemoteTar, open, open_anywhere, open_store
     from smallfiles.objectstore.transfer import Listing, ls, pull, push
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "TransferConfig",
     "ls",
     "open",
+    "open_anywhere",
     "open_store",
     "pull",
     "push",
@@ -55,7 +56,7 @@ __getattr__ = lazy.names(
         "client": ["ConditionError", "Entry", "NoObjectError", "Store"],
         "config": ["Moved", "Place", "TransferConfig"],
         "server": ["Server", "serving"],
-        "streaming": ["RemoteTar", "open", "open_store"],
+        "streaming": ["RemoteTar", "open", "open_anywhere", "open_store"],
         "transfer": ["Listing", "ls", "pull", "push"],
     },
 )

@@ -20,6 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from smallfiles import formats
 from smallfiles.errors import DamagedFileError, ResourceError, UsageError
 from smallfiles.formats import reader as formats_reader
 from smallfiles.formats.bytefile import ByteFile
@@ -29,7 +30,7 @@ from smallfiles.objectstore.catalog import Item, read_blocks
 from smallfiles.objectstore.client import Store
 from smallfiles.objectstore.config import Place
 from smallfiles.objectstore.nodecache import NodeCache
-from smallfiles.samples import Buffer
+from smallfiles.samples import Buffer, Reader
 
 AHEAD = 2
 """Blocks that wait or are on their way for each request in flight: the memory of a stream, and no more."""
@@ -67,6 +68,12 @@ def open_store(
             next_step="Choose other numbers",
         )
     return RemoteTar(store, NodeCache(store, keep_bytes, where), in_flight)
+
+
+def open_anywhere(path: Path | str) -> Reader:
+    """A packed file, or pushed shards by their URL, of which a `Path` keeps one slash only."""
+    bare = str(path).removeprefix("s3:/")
+    return formats.open(path) if bare == str(path) else open(f"s3://{bare.lstrip('/')}")
 
 
 class RemoteShard:

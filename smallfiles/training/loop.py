@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from smallfiles import formats, images
+from smallfiles import images, objectstore
 from smallfiles.errors import ResourceError, UsageError, first_few
 from smallfiles.loading import make_loader
 from smallfiles.loading.dataset import name_of_data
@@ -123,9 +123,9 @@ def train(
     """
     config = config or TrainConfig()
     check_ring(config, val is not None)
-    reader = formats.open(data)
+    reader = objectstore.open_anywhere(data)
     classes = class_count(reader, data)
-    others = None if val is None else formats.open(val)
+    others = None if val is None else objectstore.open_anywhere(val)
     if others is not None and val is not None:
         check_same_classes(reader, data, others, val)
     with joined() as group:

@@ -11,6 +11,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
+from smallfiles.cli import main
 from smallfiles.errors import UsageError
 from smallfiles.objectstore import cortx
 
@@ -137,6 +138,22 @@ def test_ranks_share_the_samples(uploaded, world, monkeypatch):
         found += list(dataset)
         dataset.reader.close()
     assert len(found) == len({key for key, _ in found}) == COUNT
+
+
+def test_the_verbs_of_a_job_stream_what_was_pushed(servers, uploaded, as_user, tmp_path, monkeypatch, capsys):
+    as_user(servers("rclone"))
+    url, seen = f"s3://first/{uploaded[2]}", str(tmp_path / "seen")
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        assert main(["epoch", url, seen, "--order", "stream", "--workers", "2", "--batch", "8"]) == 0
+    monkeypatch.delenv("RANK")
+    monkeypatch.delenv("WORLD_SIZE")
+    assert main(["epoch", "--count", seen]) == 0
+    few = ["--size", "32", "--epochs", "1", "--max-steps", "2", "--workers", "2", "--batch", "8"]
+    assert main(["train", url, "--order", "stream", *few]) == 0
+    said = capsys.readouterr().out
+    assert f"{COUNT} samples" in said and "epoch 0: 16 samples" in said
 
 
 def test_files_keep_their_bytes(uploaded, tree):
