@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks import decoding, scaling, slow, squashfs, staging
+from benchmarks import decoding, objectstore, scaling, slow, squashfs, staging
 from smallfiles import cli
 from smallfiles.cli.bench import TOPICS, Topic
 from smallfiles.measure import BenchConfig, Result
@@ -81,11 +81,24 @@ def _scaling(folder: Path, config: scaling.ScalingBenchConfig) -> Result:
     return scaling.bench_scaling(folder, config)
 
 
+def _objectstore(folder: Path, config: BenchConfig) -> Result:
+    """Packed shards to an object store and back.
+
+    Beside `rclone copy` with parts of the same size and as many requests in flight. The servers run on this
+    machine: rclone's, and SeaweedFS where it is installed.
+
+    Examples:
+        python -m benchmarks objectstore data --count 3000 --repeats 5
+    """
+    return objectstore.bench_objectstore(folder, config)
+
+
 _MORE = {
     "stage": Topic(_stage, (*_FIELDS, "caches")),
     "decode": Topic(_decode, tuple(name for name in _FIELDS if name != "cap")),
     "slow": Topic(_slow, (*_FIELDS, "latency_ms"), slow.SlowBenchConfig),
     "scaling": Topic(_scaling, ("repeats", "seed", "latency_ms", "servers"), scaling.ScalingBenchConfig),
+    "objectstore": Topic(_objectstore, ("repeats", "count", "seed")),
     "squashfs": Topic(_squashfs, (*_FIELDS, "caches")),
 }
 """Topics that there are here only."""

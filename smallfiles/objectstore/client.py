@@ -10,8 +10,11 @@ connections of their own.
 
 The trap: a client that was used before `fork` may hang in the child for ever, as those on a thread pool of
 their own do (obstore 0.12 was tried), and a loader forks. So this one is a few lines over `http.client`; it
-reads straight into the caller's memory. Others cut a read short without a word, or begin the object anew.
-Not every server heeds If-Match, so the ETag of each answer is compared too. Notebook 09 teaches it.
+reads straight into the caller's memory. (20 objects of 16 MB from and to rclone, 8 requests in flight, three
+rounds on two busy cores: 60 to 70 MB/s up and 100 to 170 down, as boto3 and obstore within their spread; CPU
+seconds up and down 0.6 and 0.5, obstore 0.3 and 0.8, boto3 0.5 and 0.4. boto3 needs an older python-dateutil
+than the one pinned.) Not every server heeds If-Match, so the ETag of each answer is compared too. Notebook
+09 teaches it.
 """
 
 from __future__ import annotations

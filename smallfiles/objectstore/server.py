@@ -110,16 +110,25 @@ class Server:
 def serving(folder: Path | str) -> Iterator[Server]:
     """Serve a folder while the block runs; the environment says where and with which keys."""
     server = Server(Path(folder))
-    before = {name: os.environ.pop(name, None) for name in _OURS}
-    os.environ.update(server.environment)
     try:
-        yield server
+        with in_environment(server.environment):
+            yield server
+    finally:
+        server.close()
+
+
+@contextlib.contextmanager
+def in_environment(environment: dict[str, str]) -> Iterator[None]:
+    """Have the environment name this store, and no other, while the block runs."""
+    before = {name: os.environ.pop(name, None) for name in _OURS}
+    os.environ.update(environment)
+    try:
+        yield
     finally:
         for name, value in before.items():
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-        server.close()
 
 
 def rclone() -> str:

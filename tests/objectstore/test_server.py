@@ -109,6 +109,19 @@ def test_it_is_ended_by_the_number_that_it_told(folder):
     process.communicate(b"\n")
 
 
+def test_uploads_and_downloads_are_compared_with_rclone_on_both_servers(servers, tmp_path, capsys):
+    from benchmarks.__main__ import main
+
+    for name in ("rclone", "seaweedfs"):
+        servers(name)  # skips, or fails in CI, where a program is missing
+    (tmp_path / "tree" / "a").mkdir(parents=True)
+    for number in range(20):
+        (tmp_path / "tree" / "a" / f"{number}.jpg").write_bytes(b"\xff\xd8\xff" + bytes(9000) + b"\xff\xd9")
+    assert main(["objectstore", str(tmp_path / "tree"), "--repeats", "1", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert len(result["records"]) == 8 and not result.get("failed"), result
+
+
 def test_what_cannot_be_served_is_a_sentence(folder, monkeypatch, tmp_path):
     with pytest.raises(ResourceError, match=r"is no folder.*mkdir -p"):
         Server(tmp_path / "none")

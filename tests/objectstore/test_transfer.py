@@ -156,6 +156,7 @@ def test_the_parts_of_an_object_that_were_sent_are_not_sent_again(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)
 def test_a_push_that_is_killed_1000_times_loses_nothing(
     bad_line, server, as_user, packed, tmp_path, small_parts
 ):

