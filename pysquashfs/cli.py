@@ -1,4 +1,4 @@
-"""The command line: look into images, unpack and pack them, without mounting them.
+"""The command line: look into images, verify and pack them, without mounting them.
 
 Exit codes: 0 done, 1 a failure told in a sentence (or a verification that found damage), 2 a command line
 that makes no sense. Data goes to standard output, messages to standard error.
@@ -36,7 +36,6 @@ Squashfs images without a mount, root or a C library.
   python -m pysquashfs info photos.sqfs               how it is made, and why it is slow if it is
   python -m pysquashfs list photos.sqfs train --long
   python -m pysquashfs cat photos.sqfs train/1.jpg > 1.jpg
-  python -m pysquashfs extract photos.sqfs out train  the folder train only
 """
 
 
@@ -63,10 +62,6 @@ def build_parser() -> argparse.ArgumentParser:
     add = verb("cat", "write files of an image to standard output", _cat)
     add("paths", nargs="+", metavar="PATH")
     add("--backend", choices=_BACKENDS, default="auto")
-    add = verb("extract", "unpack an image, or some of it, into a new folder", _extract)
-    add("folder", type=Path, metavar="FOLDER", help="a name that is free")
-    add("members", nargs="*", metavar="PATH", help="files and folders to unpack; all if there is none")
-    add("--links", action="store_true", help="make symlinks too, where they stay in the folder")
     _add_pack(verb("pack", "pack a folder into one image", _pack))
     add = verb("mount", "show an image as a folder until Ctrl-C, without root where FUSE is there", _mount)
     add("folder", type=Path, nargs="?", metavar="FOLDER", help="where; a temporary folder if not given")
@@ -81,7 +76,6 @@ def _add_pack(add: Callable[..., Any]) -> None:
     add("--level", type=int, metavar="N", help="of the compressor")
     add("--block-bytes", type=int, default=131072, metavar="N", help="4096 to 1048576, a power of two")
     add("--fragments", action="store_true", help="put ends of files together: smaller, slow at random")
-    add("--deduplicate", action="store_true", help="store equal files once")
     add("--in-flight", type=int, metavar="N", help="files read at a time; found out if not given")
     add("--threads", type=int, metavar="N", help="that compress")
     add("--overwrite", action="store_true", help="replace an image of that name")
@@ -194,31 +188,13 @@ def _cat(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _extract(arguments: argparse.Namespace) -> int:
-    from pysquashfs.extract import extract
-
-    began = perf_counter()
-    found = extract(
-        arguments.image,
-        arguments.folder,
-        arguments.members or None,
-        symlinks=arguments.links,
-    )
-    _report(arguments, vars(found), began, f"unpacked {found.files:,} files into {found.folder}")
-    if found.long_names:
-        _say(f"{found.long_names:,} paths were left out: a name of 256 bytes fits into no Linux file system")
-    if found.left_out:
-        _say(f"{found.left_out:,} links, devices or pipes were left out")
-    return 0
-
-
 def _pack(arguments: argparse.Namespace) -> int:
     from pysquashfs.writer import pack
     from pysquashfs.writer.folder import folder_items
 
     began = perf_counter()
-    names = ("compression", "level", "block_bytes", "fragments", "deduplicate", "in_flight")
-    chosen = {name: getattr(arguments, name) for name in (*names, "threads", "overwrite")}
+    names = ("compression", "level", "block_bytes", "fragments", "in_flight", "threads", "overwrite")
+    chosen = {name: getattr(arguments, name) for name in names}
     found = pack(arguments.out, folder_items(arguments.source), **chosen)
     _report(arguments, vars(found), began, f"packed {found.files:,} files into {found.path}")
     return 0

@@ -36,7 +36,6 @@ class Found:
     references: list[Array] = field(default_factory=list)
     kinds: list[Array] = field(default_factory=list)
     path_bytes: int = 0
-    longest_name: int = 0
 
 
 @dataclass
@@ -118,7 +117,6 @@ def _scan(listings: Table, at: int, stop: int, prefix: bytes, level: _Level, fou
         raise listings.damaged(f"makes more than {found.path_bytes:,} bytes of paths", "no bomb")
     names = [raw[p + 8 : p + 9 + raw[p + 6]] for p in new]
     _check_names(listings, prefix, names)
-    found.longest_name = max(found.longest_name, *map(len, names), 0)
     found.paths.extend([prefix + name for name in names])
 
 

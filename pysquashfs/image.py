@@ -15,7 +15,7 @@ from typing import Any
 
 from pysquashfs import layout
 from pysquashfs.errors import ImageIndexError, NotFoundError
-from pysquashfs.index import LONG_NAME, Entries
+from pysquashfs.index import Entries
 from pysquashfs.info import describe
 from pysquashfs.names import Names
 from pysquashfs.open_image import OpenImage
@@ -37,7 +37,6 @@ class Stat:
     gid: int
     inode: int
     target: str | None = None  # of a symlink, as stored; it is never followed
-    extractable: bool = True  # False where a name has 256 bytes, which no Linux file system holds
 
 
 class SquashFS(OpenImage):
@@ -114,7 +113,6 @@ class SquashFS(OpenImage):
             gid=int(index.ids[entries.gid[row]]),
             inode=int(entries.number[row]),
             target=target,
-            extractable=not entries.flags[row] & LONG_NAME,
         )
 
     def read(self, path: str | os.PathLike[str]) -> bytes:

@@ -22,7 +22,6 @@ from pysquashfs.superblock import Superblock
 Array = npt.NDArray[Any]
 
 RAW = 1  # all blocks stored raw, one after another, no fragment, no hole: one pread
-LONG_NAME = 2  # a part of the path has 256 bytes, one more than Linux can hold: listed, never extracted
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +32,7 @@ class Entries:
     reference: Array  # uint64: block of the inode << 16 | offset in it, as libsquashfs takes it
     number: Array  # uint32: inode number
     kind: Array  # uint8: layout.FILE, layout.DIRECTORY, ...
-    flags: Array  # uint8: RAW, LONG_NAME
+    flags: Array  # uint8: RAW or 0
     mode: Array  # uint16: permissions
     mtime: Array  # uint32: seconds
     uid: Array  # uint16: index in `Index.ids`
@@ -76,10 +75,6 @@ class Index:
     fragment_start: Array  # int64: position of each fragment in the image
     fragment_word: Array  # uint32: its size as stored
     ids: Array  # uint32: user and group ids
-
-    def blocks(self, row: int) -> int:
-        """How many blocks of its own a file has."""
-        return int(block_counts(self.files.size[row], self.files.fragment[row], self.superblock.block_bytes))
 
 
 def block_counts(size: Array, fragment: Array, block_bytes: int) -> Array:

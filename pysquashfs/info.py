@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pysquashfs import layout
-from pysquashfs.index import LONG_NAME, RAW, Index, block_counts
+from pysquashfs.index import RAW, Index, block_counts
 from pysquashfs.reading import spans
 
 Array = npt.NDArray[Any]
@@ -33,7 +33,7 @@ def describe(index: Index) -> dict[str, Any]:
         `image_bytes`, `stored_bytes` (of their data), `fragments`, `files_in_fragments`, `share_raw`
         (of the bytes of files: what lies raw), `share_one_read` (of the files: one `pread` each),
         `read_amplification` (bytes fetched and unpacked for each delivered, over all files read whole
-        at random), `long_names`, `findings` (sentences) and `recommended` (a command, or "").
+        at random), `findings` (sentences) and `recommended` (a command, or "").
     """
     files, block = index.files, index.superblock
     rows = np.unique(files.reference, return_index=True)[1]  # hard links once
@@ -54,7 +54,6 @@ def describe(index: Index) -> dict[str, Any]:
         "share_raw": raw / total if total else 1.0,
         "share_one_read": float((files.flags & RAW != 0).mean()) if len(files) else 1.0,
         "read_amplification": fetched / total if total else 1.0,
-        "long_names": int((files.flags & LONG_NAME != 0).sum() + (index.others.flags & LONG_NAME != 0).sum()),
     }
     found["findings"], found["recommended"] = _findings(found, total)
     return found
@@ -128,8 +127,6 @@ def _findings(found: dict[str, Any], total: int) -> tuple[list[str], str]:
         notes.append(f"Compression with {found['compressor']} saves {saved:.0%} of the data.")
         if found["compressor"] in ("gzip", "xz"):
             notes.append("zstd at level 3 unpacks several times quicker and saves about as much.")
-    if found["long_names"]:
-        notes.append(f"{found['long_names']:,} paths have a name of 256 bytes, which Linux cannot extract.")
     if slow:
         return [*slow, *notes], _better(saved)
     scattered = 1 - found["share_one_read"]

@@ -24,18 +24,6 @@ _SYMLINK_BYTES = _BODY + layout.SYMLINK_INODE.size
 _CHUNK_WORDS = 1 << 22
 
 
-class FileColumns(NamedTuple):
-    """See `index.Files`; `words` are the stored sizes of all blocks of files that are not raw."""
-
-    words: Array
-    size: Array
-    start: Array
-    fragment: Array
-    fragment_offset: Array
-    flags: Array
-    first_word: Array
-
-
 class _Fields(NamedTuple):
     size: Array
     start: Array
@@ -56,8 +44,11 @@ def common(table: Table, at: Array) -> dict[str, Array]:
     }
 
 
-def files(table: Table, at: Array, block_bytes: int) -> FileColumns:
+def files(table: Table, at: Array, block_bytes: int) -> tuple[dict[str, Array], Array]:
     """Columns of the regular files whose inodes are at these positions.
+
+    Returns:
+        The columns of `index.Files`, and the stored sizes of all blocks of files that are not raw.
 
     Raises:
         DamagedImageError: An inode is cut off, claims an absurd size, or lies inside another.
@@ -75,10 +66,15 @@ def files(table: Table, at: Array, block_bytes: int) -> FileColumns:
     raw, words = _split_raw(table, fields, size, blocks, block_bytes)
     kept = np.where(raw, 0, blocks)
     first = np.cumsum(kept) - kept
-    flags = np.where(raw, RAW, 0).astype(np.uint8)
-    start = fields.start.astype(np.int64)  # whether it lies in the image is checked with the index
-    columns = (size, start, fields.fragment, fields.fragment_offset, flags, first)
-    return FileColumns(words, *(column[back] for column in columns))
+    columns = {
+        "size": size,
+        "start": fields.start.astype(np.int64),  # whether it lies in the image is checked with the index
+        "fragment": fields.fragment,
+        "fragment_offset": fields.fragment_offset,
+        "flags": np.where(raw, RAW, 0).astype(np.uint8),
+        "first_word": first,
+    }
+    return {name: column[back] for name, column in columns.items()}, words
 
 
 def symlinks(table: Table, at: Array) -> tuple[Array, Array]:

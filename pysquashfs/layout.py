@@ -30,7 +30,6 @@ FLAG_DATA_RAW: Final = 0x0002
 FLAG_FRAGMENTS_RAW: Final = 0x0008
 FLAG_NO_FRAGMENTS: Final = 0x0010
 FLAG_ALWAYS_FRAGMENTS: Final = 0x0020
-FLAG_DUPLICATES: Final = 0x0040  # duplicate files were looked for, and share their blocks
 FLAG_NO_XATTRS: Final = 0x0200
 FLAG_COMPRESSOR_OPTIONS: Final = 0x0400  # a raw metadata block with options follows the superblock
 

@@ -86,16 +86,18 @@ class LibraryBackend(PureBackend):
                 next_step='Use backend="pure"',
             )
         self._unpacker, self._do_block = out[0], out[0].do_block
-        self._unpacked = ffi.new("uint8_t[]", self._block_bytes)
+        self._unpacked, self._of_bytes = ffi.new("char[]", self._block_bytes), ffi.typeof("uint8_t[]")
+        self._room = ffi.cast("uint8_t *", self._unpacked)
         weakref.finalize(self, _destroy, ffi, self._unpacker, os.getpid()).atexit = False
 
     def _decompressed(self, stored: memoryview, position: int) -> bytes:
-        unpacker, data = self._unpacker, self._ffi.from_buffer("uint8_t[]", stored)
-        size = self._do_block(unpacker, data, len(data), self._unpacked, self._block_bytes)
+        data = self._ffi.from_buffer(self._of_bytes, stored)
+        size = self._do_block(self._unpacker, data, len(stored), self._room, self._block_bytes)
         if size <= 0:  # 0: it does not end, or is larger than a block
             fault = f"the block at byte {position:,} does not decompress (libsquashfs error {size})"
             raise self._damaged(fault, "it as it was written")
-        return bytes(self._ffi.buffer(self._unpacked, size))
+        unpacked: bytes = self._ffi.unpack(self._unpacked, size)
+        return unpacked
 
 
 def available() -> str | None:

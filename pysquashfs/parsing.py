@@ -19,7 +19,7 @@ from pysquashfs import compression, directories, inodes, layout, superblock
 from pysquashfs.directories import Found
 from pysquashfs.errors import DamagedImageError, SquashFSError
 from pysquashfs.image_file import ImageFile
-from pysquashfs.index import LONG_NAME, RAW, Files, Index, Others, block_counts
+from pysquashfs.index import RAW, Files, Index, Others, block_counts
 from pysquashfs.metadata import Table, read_entries
 from pysquashfs.names import Names
 from pysquashfs.superblock import Superblock
@@ -83,18 +83,8 @@ def _lookups(image: ImageFile, block: Superblock) -> tuple[Array, Array, int]:
 
 def _files(nodes: Table, found: Found, rows: Array, block_bytes: int) -> tuple[Files, Array]:
     shared = _common(nodes, found, rows)
-    at = shared.pop("at")
-    columns = inodes.files(nodes, at, block_bytes)
-    shared["flags"] |= columns.flags
-    files = Files(
-        **shared,
-        size=columns.size,
-        start=columns.start,
-        fragment=columns.fragment,
-        fragment_offset=columns.fragment_offset,
-        first_word=columns.first_word,
-    )
-    return files, columns.words
+    columns, words = inodes.files(nodes, shared.pop("at"), block_bytes)
+    return Files(**{**shared, **columns}), words
 
 
 def _others(nodes: Table, found: Found, rows: Array) -> Others:
@@ -114,16 +104,13 @@ def _common(nodes: Table, found: Found, rows: Array) -> dict[str, Any]:
     paths = found.paths
     order = np.array(sorted(rows.tolist(), key=paths.__getitem__), np.int64)
     wanted = [paths[row] for row in order.tolist()]
-    long = np.zeros(len(wanted), np.uint8)
-    if found.longest_name > layout.LINUX_NAME_BYTES:
-        long[:] = [LONG_NAME * (max(map(len, path.split(b"/"))) > layout.LINUX_NAME_BYTES) for path in wanted]
     at = _joined(found.inodes, np.int64)[order]
     return {
         "at": at,
         "names": Names.of(wanted),
         "reference": _joined(found.references, np.uint64)[order],
         "kind": _joined(found.kinds, np.uint8)[order],
-        "flags": long,
+        "flags": np.zeros(len(wanted), np.uint8),
         **inodes.common(nodes, at),
     }
 

@@ -52,6 +52,8 @@ class PureBackend:
         self._mapping = self._image.mapped()
         self._mapped = None if self._mapping is None else memoryview(self._mapping)
         self._flags, self._size, self._start = view(files.flags), view(files.size), view(files.start)
+        self._in_fragment, self._first_word = view(files.fragment), view(files.first_word)
+        self._offset, self._words = view(files.fragment_offset), view(index.words)
         self._block_bytes = index.superblock.block_bytes
         self._compressor = index.superblock.compressor
         self._limit = _FREE_BYTES + _MAX_GROWTH * index.image_bytes
@@ -87,10 +89,10 @@ class PureBackend:
         if self._flags[row] & RAW:
             yield from self._raw_pieces(row)
             return
-        files, index, left = self._index.files, self._index, self._size[row]
-        first, count = int(files.first_word[row]), index.blocks(row)
-        position = self._start[row]
-        words = index.words[first : first + count].tolist()
+        left, position, first = self._size[row], self._start[row], self._first_word[row]
+        count, rest = divmod(left, self._block_bytes)
+        count += rest > 0 and self._in_fragment[row] == layout.NO_FRAGMENT
+        words = self._words[first : first + count].tolist()
         for run in _runs([word & layout.DATA_SIZE for word in words]):
             stored = self._image.read(position, sum(words[k] & layout.DATA_SIZE for k in run))
             at = 0
@@ -102,7 +104,7 @@ class PureBackend:
                 at += len(block)
             position += len(stored)
         if left:
-            yield self._tail(int(files.fragment[row]), int(files.fragment_offset[row]), left)
+            yield self._tail(self._in_fragment[row], self._offset[row], left)
 
     def _raw_pieces(self, row: int) -> Iterator[bytes]:
         start, end = self._start[row], self._start[row] + self._size[row]

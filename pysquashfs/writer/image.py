@@ -6,7 +6,6 @@ hold its place, and `close` returns what belongs there, so that a digest can be 
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Iterable
 
@@ -28,8 +27,8 @@ class ImageWriter:
 
     One long sequential write replaces a million creations, which is what a parallel file system likes.
     The format keeps its tables behind the data, so what is kept until `close` grows with the number of
-    files: 32 bytes each and the name, 4 a block, 8 more with fragments, about 200 with `deduplicate`;
-    and while the largest folder is sorted, its names as objects. Data itself does not wait.
+    files: 32 bytes each and the name, 4 a block, 8 more with fragments; and while the largest folder is
+    sorted, its names as objects. Data itself does not wait.
 
     Example:
         >>> with open("x.sqfs", "wb") as file:  # doctest: +SKIP
@@ -54,8 +53,6 @@ class ImageWriter:
         self._sizes = array("Q")
         self._blocks = Blocks(sink, self.settings, len(head))
         self._tails = Tails(self._blocks, self.settings.block_bytes, self.settings.fragments)
-        self._originals: dict[int, int] = {}
-        self._known: dict[bytes, int] = {}
         self.bytes = 0
 
     @property
@@ -73,27 +70,21 @@ class ImageWriter:
         Raises:
             SquashFSError: The name cannot be in an image.
         """
-        self.add_pieces(name, [data], _digest_of(data) if self.settings.deduplicate else None)
+        self.add_pieces(name, [data])
 
-    def add_pieces(self, name: str, pieces: Iterable[Buffer], digest: bytes | None = None) -> None:
+    def add_pieces(self, name: str, pieces: Iterable[Buffer]) -> None:
         """Store a file that comes in pieces, for one that is too large to be held.
 
         Args:
             name: Relative path with `/`.
             pieces: Its bytes; each piece but the last a multiple of the block size.
-            digest: Hash of all of it, by which an equal file is recognised; None stores it anyway.
 
         Raises:
             SquashFSError: The name cannot be in an image, or a piece has another length.
         """
-        file = self._tree.add(name)
+        self._tree.add(name)
         self._blocks.begin()
-        original = self._known.setdefault(digest, file) if digest is not None else file
-        if original != file:
-            self._originals[file] = original
-            size, end = self._sizes[original], memoryview(b"")
-        else:
-            size, end = self._store(name, pieces)
+        size, end = self._store(name, pieces)
         self._tails.add(end)
         self._sizes.append(size)
         self.bytes += size
@@ -128,19 +119,11 @@ class ImageWriter:
         """
         self._tails.finish()
         self._blocks.finish()
-        self._known.clear()
-        return Tables(
-            self._sink, self.settings, self._tree, self._sizes, self._originals, self._blocks, self._tails
-        ).write()
+        return Tables(self._sink, self.settings, self._tree, self._sizes, self._blocks, self._tails).write()
 
     def abandon(self) -> None:
         """Stop the threads that compress; for whoever gives up before `close`."""
         self._blocks.close()
-
-
-def _digest_of(data: Buffer) -> bytes | None:
-    # A digest of 128 bits stands for the bytes: an accident among 2**40 files is as likely as 2**-49.
-    return hashlib.sha256(data).digest()[:16] if len(data) else None
 
 
 def _compressor_options(settings: Settings) -> bytes:

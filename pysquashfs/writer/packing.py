@@ -10,7 +10,7 @@ from pathlib import Path
 from pysquashfs.writer.image import ImageWriter
 from pysquashfs.writer.output import Output, aside
 from pysquashfs.writer.settings import DEFAULT_BLOCK_BYTES, Settings, refused
-from pysquashfs.writer.sources import Item, digest_of, pieces, read_ahead
+from pysquashfs.writer.sources import Item, pieces, read_ahead
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,6 @@ def pack(
     level: int | None = None,
     block_bytes: int = DEFAULT_BLOCK_BYTES,
     fragments: bool = False,
-    deduplicate: bool = False,
     threads: int | None = None,
     in_flight: int | None = None,
     overwrite: bool = False,
@@ -59,7 +58,6 @@ def pack(
         level: Of the compressor.
         block_bytes: A power of two from 4,096 to 1,048,576.
         fragments: Put the ends of files together: smaller, and slow to read at random.
-        deduplicate: Store equal files once.
         threads: That compress; None for all CPUs this process may use.
         in_flight: Files that are opened and read at a time. None for 8 where reading waits, and for one,
             without threads, where files are in memory.
@@ -76,7 +74,7 @@ def pack(
         >>> pack(Path("x.sqfs"), [("a/1.txt", b"one"), ("2.jpg", Path("photo.jpg"))])  # doctest: +SKIP
         PackedImage(path=PosixPath('x.sqfs'), files=2, bytes=48213, image_bytes=53248)
     """
-    settings = Settings(compression, level, block_bytes, fragments, deduplicate, threads)
+    settings = Settings(compression, level, block_bytes, fragments, threads)
     if in_flight is not None and in_flight < 1:
         raise refused(f"the number of files in flight is {in_flight!r}", "1 or more")
     out = Path(out)
@@ -84,11 +82,7 @@ def pack(
         output = Output(descriptor, out)
         with _writer(output, settings) as writer, contextlib.closing(read_ahead(items, in_flight)) as found:
             for name, source in found:
-                if not isinstance(source, Path):
-                    writer.add(name, source)
-                else:
-                    digest = digest_of(source) if settings.deduplicate else None
-                    writer.add_pieces(name, pieces(source), digest)
+                writer.add_pieces(name, pieces(source) if isinstance(source, Path) else [source])
             output.finish(writer.close())
     return PackedImage(out, writer.files, writer.bytes, output.bytes)
 

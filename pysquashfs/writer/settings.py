@@ -24,7 +24,6 @@ class Settings:
         level: Of the compressor; None for its default.
         block_bytes: 4,096 to 1,048,576, a power of two. Files stored raw are contiguous whatever it is.
         fragments: Put the ends of files together in shared blocks: smaller, and slow at random.
-        deduplicate: Store equal files once; costs a hash of everything and about 200 bytes a file.
         threads: That compress; None for as many as there are CPUs to use.
     """
 
@@ -32,7 +31,6 @@ class Settings:
     level: int | None = None
     block_bytes: int = DEFAULT_BLOCK_BYTES
     fragments: bool = False
-    deduplicate: bool = False
     threads: int | None = None
 
     def __post_init__(self) -> None:

@@ -10,7 +10,6 @@ must be what is stored, so each is asked for one byte more than it should have.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import stat
 from collections import deque
@@ -142,12 +141,6 @@ def pieces(path: Path) -> Iterator[Buffer]:
                 raise _changed(path, size)
     finally:
         os.close(descriptor)
-
-
-def digest_of(path: Path) -> bytes:
-    """A hash of a large file, by which an equal one is recognised."""
-    with _reading(path), path.open("rb", buffering=0) as file:
-        return hashlib.file_digest(file, "sha256").digest()[:16]
 
 
 def _open(path: Path) -> tuple[int, int]:

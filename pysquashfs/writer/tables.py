@@ -37,7 +37,6 @@ class Tables:
         settings: How the image is written.
         tree: The names.
         sizes: Bytes of each file.
-        originals: The file whose blocks a file shares, where that is another.
         blocks: Where the data went.
         tails: Which ends of files lie in fragments.
     """
@@ -48,13 +47,11 @@ class Tables:
         settings: Settings,
         tree: Tree,
         sizes: array[int],
-        originals: dict[int, int],
         blocks: Blocks,
         tails: Tails,
     ) -> None:
         self._sink, self._settings = sink, settings
-        self._tree, self._sizes, self._originals = tree, sizes, originals
-        self._blocks, self._tails = blocks, tails
+        self._tree, self._sizes, self._blocks, self._tails = tree, sizes, blocks, tails
         self._position = blocks.position
         self._inodes = MetadataWriter(self._write, settings.image_compressor)
         self._held: list[bytes] = []
@@ -127,8 +124,6 @@ class Tables:
         blocks = bounds[1:]
         np.floor_divide(sizes, size, out=blocks, casting="unsafe")
         blocks += (sizes % size != 0) & ~self._tails.in_fragments(len(sizes))
-        if self._originals:
-            blocks[np.fromiter(self._originals, np.int64, len(self._originals))] = 0
         np.cumsum(blocks, out=blocks)
         bounds *= 4
         return memoryview(bounds)  # type: ignore[arg-type]
@@ -157,12 +152,9 @@ class Tables:
         )
 
     def _file_inode(self, number: int, file: int) -> tuple[int, bytes]:
-        original = self._originals.get(file, file)
-        words = self._words[self._first_words[original] : self._first_words[original + 1]]
-        start = self._blocks.starts[original] if len(words) else 0
-        return inodes.file_inode(
-            number, start, self._sizes[file], words.tobytes(), *self._tails.place(original)
-        )
+        words = self._words[self._first_words[file] : self._first_words[file + 1]]
+        start = self._blocks.starts[file] if len(words) else 0
+        return inodes.file_inode(number, start, self._sizes[file], words.tobytes(), *self._tails.place(file))
 
 
 def flags(settings: Settings) -> int:
@@ -171,8 +163,6 @@ def flags(settings: Settings) -> int:
     if settings.raw:
         found |= layout.FLAG_DATA_RAW | layout.FLAG_FRAGMENTS_RAW
     found |= layout.FLAG_ALWAYS_FRAGMENTS if settings.fragments else layout.FLAG_NO_FRAGMENTS
-    if settings.deduplicate:
-        found |= layout.FLAG_DUPLICATES
     if settings.image_compressor == "lz4":
         found |= layout.FLAG_COMPRESSOR_OPTIONS
     return found

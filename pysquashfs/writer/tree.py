@@ -35,7 +35,6 @@ class Tree:
         self._blob = bytearray()
         self._ends = array("Q")
         self._folder_of = array("I")
-        self._told = 1
 
     @property
     def files(self) -> int:
@@ -91,10 +90,6 @@ class Tree:
         start = self._ends[number - 1] if number else 0
         return bytes(self._blob[start : self._ends[number]])
 
-    def folder_name(self, number: int) -> bytes:
-        """The last part of the path of a folder."""
-        return self._folder_names[number]
-
     def folder_path(self, number: int) -> str:
         """The path of a folder, for messages; it ends in a slash, and is empty for the root."""
         parts: list[bytes] = []
@@ -102,11 +97,6 @@ class Tree:
             parts.append(self._folder_names[number])
             number = self._parents[number]
         return "".join(os.fsdecode(part) + "/" for part in reversed(parts))
-
-    def new_folders(self) -> list[bytes]:
-        """The paths of folders that came since this was asked last, each before what is in it."""
-        first, self._told = self._told, len(self._folder_names)
-        return [os.fsencode(self.folder_path(number)[:-1]) for number in range(first, self._told)]
 
     def parents(self) -> Array:
         """The parent of every folder; the root is its own."""
@@ -132,7 +122,7 @@ class Tree:
         Raises:
             SquashFSError: Two names are equal.
         """
-        names = [self.file_name(file) for file in files] + [self.folder_name(child) for child in folders]
+        names = [self.file_name(file) for file in files] + [self._folder_names[child] for child in folders]
         previous = b""
         for row in sorted(range(len(names)), key=names.__getitem__):
             name = names[row]
@@ -145,16 +135,6 @@ class Tree:
                 )
             previous = name
             yield row, name
-
-    def check_unique(self) -> None:
-        """Raise a SquashFSError if a name comes twice; for who writes no tables, which notices by itself."""
-        files, bounds = self.by_folder()
-        inside, inside_bounds = self.folders_in_folders()
-        for folder in range(self.folders):
-            of = files[bounds[folder] : bounds[folder + 1]].tolist()
-            children = inside[inside_bounds[folder] : inside_bounds[folder + 1]].tolist()
-            for _ in self.sorted_listing(folder, of, children):
-                pass
 
 
 def _fault(path: bytes) -> str:

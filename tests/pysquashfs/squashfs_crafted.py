@@ -55,11 +55,11 @@ def craft(top, *, tails=(), bombs=0, **claims):
         pieces.append(layout.FRAGMENT_ENTRY.pack(len(data), word, 0))
         data += content
     offsets = _offsets(nodes)
-    listings, inodes = bytearray(), bytearray()
+    listings, inodes, numbers = bytearray(), bytearray(), {node: at for at, node in enumerate(nodes)}
     for node in nodes:
         if node.kind == layout.DIRECTORY:
             node.place = len(listings)
-            node.listed = _listing(node, nodes, offsets)
+            node.listed = _listing(node, numbers, offsets)
             listings += node.listed
     for number, node in enumerate(nodes):
         inodes += _inode(node, number + 1)
@@ -116,9 +116,9 @@ def _reference(at):
     return _block_start(at) << 16 | at % layout.METADATA_BYTES
 
 
-def _listing(node, nodes, offsets):
+def _listing(node, numbers, offsets):
     """A header for each entry, which is as right as one for many."""
-    numbers, listed = {other: number for number, other in enumerate(nodes)}, bytearray()
+    listed = bytearray()
     for name, child in node.entries:
         listed += layout.DIRECTORY_HEADER.pack(0, _block_start(offsets[child]), numbers[child] + 1)
         kind = child.kind if child.claimed_kind is None else child.claimed_kind

@@ -54,6 +54,23 @@ def files_of(root):
     }
 
 
+def reads_as(image, root):
+    """All files of an open image, by path, by number, and many at once; all names; all targets."""
+    wanted = files_of(root)
+    assert list(image.paths) == sorted(wanted, key=os.fsencode)
+    for row, (path, file) in enumerate((path, wanted[path]) for path in image):
+        data = file.read_bytes()
+        assert image.read(path) == image.read_at(row) == b"".join(image.chunks(path)) == data, path
+        assert image.stat(path).size == len(data)
+    backwards = list(image.paths)[::-1]
+    assert image.read_many(backwards, threads=3) == [wanted[path].read_bytes() for path in backwards]
+    everything = [os.path.relpath(os.path.join(f, n), root) for f, ds, ns in os.walk(root) for n in ds + ns]
+    assert sorted(image.list()) == sorted(everything)
+    assert image.stat("link").target == "text/100.bin"
+    assert image.stat("dangling").target == "/nowhere/at all"
+    assert image.verify().faults == ()
+
+
 def run(*command, **options):
     done = subprocess.run([str(word) for word in command], capture_output=True, timeout=120, **options)
     assert done.returncode == 0, done.stderr.decode(errors="replace")

@@ -43,7 +43,7 @@ def call(capfd):
 def test_help_is_quick_and_names_every_verb():
     done = run("--help")
     assert done.returncode == 0
-    for verb in ("list", "info", "cat", "extract", "pack", "mount", "verify"):
+    for verb in ("list", "info", "cat", "pack", "mount", "verify"):
         assert f"\n    {verb} ".encode() in done.stdout
     code = "import sys, pysquashfs.cli as c; c.main(['--help']); print('numpy' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, check=True)
@@ -105,39 +105,14 @@ def test_cat_writes_nothing_when_a_path_is_missing(call, image):
     assert call("cat", image, "z", "--json")[0] == 1
 
 
-def test_extract_and_pack_undo_each_other(call, image, tmp_path):
-    code, out, err = call("extract", image, tmp_path / "out")
-    assert (code, out) == (0, "")
-    assert err.startswith(f"unpacked 4 files into {tmp_path / 'out'}: 3,000,008 bytes in ")
-    code, out, err = call("pack", tmp_path / "out", tmp_path / "y.sqfs", "--compression", "gzip", "--json")
-    facts = json.loads(out)
-    assert (code, err, facts["files"], facts["bytes"]) == (0, "", 4, 3_000_008)
-    assert {"seconds", "image_bytes", "path"} <= set(facts)
-    assert call("extract", tmp_path / "y.sqfs", tmp_path / "again")[0] == 0
-    assert folder_bytes(tmp_path / "again") == ITEMS
-    code, out, err = call("extract", image, tmp_path / "some", "a", "--json")
-    assert (code, json.loads(out)["files"]) == (0, 2)
-    assert sorted(folder_bytes(tmp_path / "some")) == ["a/1", "a/b/2"]
-
-
-def test_what_extract_leaves_out_is_told(call, tmp_path):
-    entries = [(b"a", file(b"x")), (b"l", symlink(b"a")), (b"out", symlink(b"/")), (b"n" * 256, file(b"y"))]
-    (tmp_path / "x").write_bytes(craft(folder(*entries)))
-    code, _, err = call("extract", tmp_path / "x", tmp_path / "out")
-    assert code == 0
-    assert "1 paths were left out: a name of 256 bytes" in err and "2 links, devices or pipes" in err
-    code, _, err = call("extract", tmp_path / "x", tmp_path / "linked", "--links")
-    assert os.readlink(tmp_path / "linked/l") == "a"
-    assert "1 links, devices" in err
-
-
 def test_pack_takes_every_setting(call, tmp_path):
     (tmp_path / "d/e").mkdir(parents=True)
     (tmp_path / "d/e/f").write_bytes(content(10_000, "text"))
     (tmp_path / "d/twin").symlink_to("e/f")
-    words = ["--compression", "zstd", "--level", "5", "--block-bytes", "4096", "--fragments", "--deduplicate"]
+    words = ["--compression", "zstd", "--level", "5", "--block-bytes", "4096", "--fragments"]
     words += ["--in-flight", "2", "--threads", "1"]
-    assert call("pack", tmp_path / "d", tmp_path / "x.sqfs", *words)[0] == 0
+    code, out, err = call("pack", tmp_path / "d", tmp_path / "x.sqfs", *words, "--json")
+    assert (code, err, json.loads(out)["files"], json.loads(out)["bytes"]) == (0, "", 2, 20_000)
     facts = json.loads(call("info", tmp_path / "x.sqfs", "--json")[1])
     assert (facts["compressor"], facts["block_bytes"], facts["fragments"]) == ("zstd", 4096, 1)
     assert (facts["files"], facts["bytes"]) == (2, 20_000)

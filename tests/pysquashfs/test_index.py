@@ -3,17 +3,14 @@
 import os
 import random
 import shutil
-import time
 
 import numpy as np
 import pytest
 from squashfs_crafted import craft, file, folder
 
-from pysquashfs import SquashFS, index_file, layout
-from pysquashfs.index import RAW, Files, Index, Others
+from pysquashfs import SquashFS, index_file
 from pysquashfs.index_file import MIN_ENTRIES, index_path
 from pysquashfs.names import STEP, Names
-from pysquashfs.superblock import Superblock
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +98,7 @@ def test_no_damage_to_an_index_is_believed(image, parses):
     check(image)
     whole = index_path(image).read_bytes()
     rng = random.Random(7)
-    for case in range(60):
+    for case in range(30):
         damaged = bytearray(whole)
         if case % 3 == 0:
             damaged[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
@@ -143,15 +140,6 @@ def test_an_index_with_a_right_checksum_and_wrong_positions_is_ignored(image, pa
     assert len(parses) == 2
 
 
-def test_a_read_only_folder_is_no_error(image, monkeypatch):
-    def refuse(index, path):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(index_file, "save", refuse)
-    check(image)
-    assert os.listdir(image.parent) == ["x.sqfs"]
-
-
 def test_a_failed_write_leaves_nothing_beside_the_image(image, monkeypatch):
     def full(index):
         yield b"some bytes"
@@ -174,63 +162,3 @@ def test_every_name_is_found_and_no_other(count):
         prefix = folder_ + b"/" if folder_ else b""
         inside = [row for row, path in enumerate(paths) if path.startswith(prefix)]
         assert list(names.below(folder_)) == inside
-
-
-def synthetic(count, path):
-    """The index of an image of `count` files that need not exist, and an empty image of its size."""
-    names = Names.of([b"train/n%08d/%08d.JPEG" % (row // 1300, row) for row in range(count)])
-    size = np.full(count, 100_000, np.int64)
-    start = np.arange(count, dtype=np.int64) * 100_000 + 96
-    end = int(start[-1] + size[-1])
-    with path.open("wb") as opened:
-        opened.truncate(end)
-    raw = layout.SUPERBLOCK.pack(
-        *(layout.MAGIC, count, 0, 131072, 0, 1, 17, 0, 1, 4, 0, 0, end, 96, layout.ABSENT, 96, 97),
-        *(layout.ABSENT, layout.ABSENT),
-    )
-    with path.open("r+b") as opened:
-        opened.write(raw)
-
-    def shared(rows):
-        small = np.zeros(rows, np.uint16)
-        return {
-            "reference": np.arange(rows, dtype=np.uint64),
-            "number": np.arange(rows, dtype=np.uint32),
-            "mode": small,
-            "mtime": np.zeros(rows, np.uint32),
-            "uid": small,
-            "gid": small,
-        }
-
-    none, bytes_ = np.zeros(0, np.int64), np.zeros(0, np.uint8)
-    files = Files(
-        names=names,
-        kind=np.full(count, layout.FILE, np.uint8),
-        flags=np.full(count, RAW, np.uint8),
-        size=size,
-        start=start,
-        fragment=np.full(count, layout.NO_FRAGMENT, np.uint32),
-        fragment_offset=np.zeros(count, np.uint32),
-        first_word=np.zeros(count, np.int64),
-        **shared(count),
-    )
-    others = Others(
-        Names.of([]), kind=bytes_, flags=bytes_, target=none, target_bytes=none, targets=bytes_, **shared(0)
-    )
-    block = Superblock(raw, count, 0, 131072, 0, "gzip", 0, 1, 0, end, 96, None, 96, 97, None, None)
-    ids = np.zeros(1, np.uint32)
-    return Index(block, end, path.stat().st_mtime_ns, files, others, none, none, none, ids)
-
-
-def test_the_index_of_imagenet_opens_in_under_half_a_second(tmp_path):
-    count, path = 1_281_167, tmp_path / "imagenet.sqfs"
-    index_file.save(synthetic(count, path), index_path(path))
-    took_s = []
-    for _ in range(3):
-        began_s = time.perf_counter()
-        with SquashFS(path) as image:
-            assert len(image) == count
-            assert image.row("train/n00000500/00650123.JPEG") == 650_123
-        took_s.append(time.perf_counter() - began_s)
-    print(f"opened {count:,} files in {min(took_s):.2f} s")
-    assert min(took_s) < 0.5

@@ -1,8 +1,5 @@
 """Damaged images through the C library, in child processes: it may not crash, hang, or give other bytes.
 
-Two fuzzes. One damages the file, so that most cases end at our own checks, as for a user. The other
-damages the index behind those checks, so that the library itself meets absurd sizes and positions.
-
 Where the two back ends may differ: the library refuses blocks of zstd and xz with bytes behind their end.
 It never gives what the other refuses.
 """
@@ -19,8 +16,8 @@ from squashfs_trees import content
 
 from pysquashfs import SquashFS, SquashFSError, layout, pack
 
-CASES = 600
-MANY = 10_000
+CASES = 300
+MANY = 20_000
 BATCH = 100
 CASE_S = 20
 KINDS = ("refused", "read", "damaged", "stricter", "looser", "other")
@@ -71,61 +68,30 @@ def damage_file(random, image):
     return bytes(data)
 
 
-def damage_index(random, index):
-    """Numbers that the checks would have refused, or that lie."""
-    files = index.files
-    files.flags[:] = np.where(random.random(len(files)) < 0.7, 0, files.flags)
-    columns = (
-        files.size,
-        files.start,
-        files.fragment,
-        files.fragment_offset,
-        index.words,
-        index.fragment_word,
-    )
-    for column in (columns[k] for k in random.integers(len(columns), size=3)):
-        if not len(column):
-            continue
-        row = random.integers(len(column))
-        absurd = [0, 1, 4095, 4097, 1 << 24, (1 << 24) + 1, (1 << 24) - 1, (1 << 32) - 1, index.image_bytes]
-        value = (
-            int(random.choice(absurd))
-            if random.random() < 0.5
-            else int(column[row]) + int(random.integers(-9, 10))
-        )
-        if column is files.fragment and len(index.fragment_start):
-            value %= len(index.fragment_start)
-        column[row] = np.clip(value, 0, np.iinfo(column.dtype).max)
-
-
-def outcome(path, backend, seed, behind):
+def outcome(path, backend, seed):
     """The bytes of every file, or the name of the error."""
     try:
         with SquashFS(path, backend=backend, cache=False) as image:
-            if behind:
-                damage_index(np.random.default_rng(seed), image.index)
             found = []
             for row in range(len(image)):
                 try:
                     found.append(image.read_at(row))
                 except SquashFSError:
                     found.append(None)
-                except IndexError:  # the sizes of blocks of a damaged index end too soon; both ask the same
-                    found.append(None)
             return found
     except SquashFSError as error:
         return type(error).__name__
 
 
-def child(images, cases, folder, behind, out):
+def child(images, cases, folder, out):
     """Try cases, and say before each which it is."""
     with os.fdopen(out, "w") as said:
         for seed in cases:
             print(json.dumps({"start": seed}), file=said, flush=True)
             random, path = np.random.default_rng(seed), folder / "case"
             image = images[random.integers(len(images))]
-            path.write_bytes(image if behind else damage_file(random, image))
-            pure, native = (outcome(path, name, seed, behind) for name in ("pure", "libsquashfs"))
+            path.write_bytes(damage_file(random, image))
+            pure, native = (outcome(path, name, seed) for name in ("pure", "libsquashfs"))
             print(json.dumps({"seed": seed, **compare(pure, native)}), file=said, flush=True)
 
 
@@ -144,12 +110,12 @@ def compare(pure, native):
     return found
 
 
-def fuzz(images, folder, first, count, behind):
+def fuzz(images, folder, first, count):
     """Run cases in children; returns their counts, and the seeds that crashed, hung or differed."""
     totals, cases = dict.fromkeys(KINDS, 0), list(range(first, first + count))
     bad = {kind: [] for kind in ("crashed", "hung", "other", "looser")}
     while cases:
-        ended, done = run_batch(images, cases[:BATCH], folder, behind)
+        ended, done = run_batch(images, cases[:BATCH], folder)
         for case in done:
             totals.update({kind: totals[kind] + case[kind] for kind in KINDS})
             for kind in ("other", "looser"):
@@ -163,7 +129,7 @@ def fuzz(images, folder, first, count, behind):
     return totals, bad
 
 
-def run_batch(images, cases, folder, behind):
+def run_batch(images, cases, folder):
     """One child. Returns how it ended before its time, if it did, and the cases it finished."""
     reading, writing = os.pipe()
     pid = os.fork()
@@ -171,7 +137,7 @@ def run_batch(images, cases, folder, behind):
         status = 1
         try:
             os.close(reading)
-            child(images, cases, folder, behind, writing)
+            child(images, cases, folder, writing)
             status = 0
         finally:
             os._exit(status)
@@ -200,20 +166,18 @@ def run_batch(images, cases, folder, behind):
     return (("crashed", started) if code else None), done
 
 
-@pytest.mark.parametrize("behind", [False, True], ids=["the file", "behind our checks"])
 @pytest.mark.parametrize("count", [CASES, pytest.param(MANY, marks=pytest.mark.slow)])
-def test_the_library_survives_and_agrees(need_libsquashfs, images, tmp_path, count, behind, record_property):
+def test_the_library_survives_and_agrees(need_libsquashfs, images, tmp_path, count):
     first = int(os.environ.get("FUZZ_SEED", "0"))
-    totals, bad = fuzz(images, tmp_path, first, count, behind)
+    totals, bad = fuzz(images, tmp_path, first, count)
     print(f"seeds {first} to {first + count - 1}: {totals}, {bad}")
-    record_property("fuzz", str(totals))
     assert bad == {"crashed": [], "hung": [], "other": [], "looser": []}
     assert totals["read"] > count  # the fuzz reaches the data
     assert totals["damaged"] > count / 20
 
 
 def test_a_crash_and_a_hang_would_be_noticed(images, tmp_path, monkeypatch):
-    def outcome_of(path, backend, seed, behind):
+    def outcome_of(path, backend, seed):
         if seed == 3:
             os.kill(os.getpid(), signal.SIGKILL)  # a segmentation fault would print a trace
         if seed == 5:
@@ -224,6 +188,6 @@ def test_a_crash_and_a_hang_would_be_noticed(images, tmp_path, monkeypatch):
 
     monkeypatch.setitem(globals(), "outcome", outcome_of)
     monkeypatch.setitem(globals(), "CASE_S", 0.5)
-    totals, bad = fuzz(images, tmp_path, 0, 10, True)
+    totals, bad = fuzz(images, tmp_path, 0, 10)
     assert bad == {"crashed": [3], "hung": [5], "other": [7], "looser": [8]}
     assert totals["read"] == 6

@@ -5,13 +5,10 @@ import os
 import pickle
 import threading
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 
-import numpy as np
 import pytest
 from squashfs_trees import content
-from torch.utils.data import DataLoader, Dataset
 
 from pysquashfs import SquashFS, SquashFSError
 from pysquashfs.errors import ClosedError, DamagedImageError, NotFoundError
@@ -41,41 +38,6 @@ def wanted():
         (number, content(1000 + 61 * number, "noise" if number % 2 else "text", number))
         for number in range(COUNT)
     ]
-
-
-class Files(Dataset):
-    """What a course participant would write, of two images."""
-
-    def __init__(self, opened):
-        self.opened = opened
-
-    def __len__(self):
-        return 2 * COUNT
-
-    def __getitem__(self, row):
-        return row, self.opened[row // COUNT].read_at(row % COUNT)
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_workers_of_a_dataloader_read_right_bytes(images, method):
-    opened = [SquashFS(path) for path in images]
-    first = [image.read_at(0) for image in opened]  # what the parent opened, a fork would take along
-    loader = DataLoader(
-        Files(opened), batch_size=8, num_workers=2, shuffle=True, multiprocessing_context=method,
-        collate_fn=list, timeout=120,
-    )  # fmt: skip
-    seen = sorted(sample for batch in loader for sample in batch)
-    right = [data for _, data in wanted()]
-    assert seen == list(enumerate(right + right))
-    assert [image.read_at(0) for image in opened] == first
-
-
-def test_threads_read_right_bytes(image):
-    right = dict(wanted())
-    with SquashFS(image) as opened, ThreadPoolExecutor(16) as pool:
-        rows = np.random.default_rng(0).integers(0, COUNT, 6000).tolist()
-        found = pool.map(opened.read_at, rows)
-        assert sum(data != right[row] for row, data in zip(rows, found, strict=True)) == 0
 
 
 def _checksums(image, out):

@@ -10,7 +10,7 @@ import pytest
 from squashfs_peers import PACKAGES
 from squashfs_trees import run
 
-from pysquashfs import SquashFS, layout
+from pysquashfs import SquashFS
 from pysquashfs.writer import ImageWriter, Settings
 
 MIB = 1 << 20
@@ -104,14 +104,6 @@ def test_compressed_data_beyond_4_gib_of_a_file_is_counted(tmp_path, need_tool):
     assert run(need_tool("unsquashfs", "squashfs-tools"), "-cat", tmp_path / "x.sqfs", "small") == b"s"
 
 
-def test_inodes_are_short_where_numbers_are_small(tmp_path, gain_beyond):
-    from pysquashfs.writer.inodes import file_inode
-
-    small, large = file_inode(1, 96, 10, b""), file_inode(1, 1 << 32, 10, b"")
-    assert (small[0], large[0]) == (layout.FILE, layout.FILE)
-    assert [int.from_bytes(found[1][:2], "little") for found in (small, large)] == [2, 9]
-
-
 COUNT_FILES = """
 import resource, sys
 from pysquashfs.writer import ImageWriter
@@ -126,7 +118,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 """
 
 
-@pytest.mark.parametrize("count", [100_000, pytest.param(1_281_167, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [40_000, pytest.param(1_281_167, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("folders", [1000, 1])
 def test_memory_is_bounded_for_very_many_files(count, folders, repository):
     gc.collect()
