@@ -255,7 +255,7 @@ show.figure(figures.bars(speeds, f"With colours, views come at {colours:.2f} tim
 # A JPEG can be decoded at a half, a quarter or an eighth of its size for less work. Images of 500 x 375 pixels are too
 # small for that, since half of 375 is less than 224. With photographs four times as wide, expect 1.2 to 1.5 times the speed
 # in training, which shows parts, and 1.5 to 2 times in validation, which shows the whole image. Our transforms do it by
-# themselves (`reducing_gap=2.0`). If your images are that large, scale them once while packing: `pack --resize 256`. Every
+# themselves. If your images are that large, scale them once while packing: `pack --resize 256`. Every
 # epoch is then cheaper, and the detail is gone for good.
 #
 # </details>

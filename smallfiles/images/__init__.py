@@ -15,58 +15,38 @@ times what decoding does. Notebook 08 teaches it.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from smallfiles import lazy
 
 if TYPE_CHECKING:
-    from smallfiles.images.colour import ColourJitter
-    from smallfiles.images.decoding import decode, recovered
-    from smallfiles.images.downscaling import resize_ahead, resized
-    from smallfiles.images.faults import DamagedImageError, ImageError
-    from smallfiles.images.normalising import IMAGENET_MEAN, IMAGENET_STD, normalise
-    from smallfiles.images.resizing import Filter, resize
-    from smallfiles.images.transforms import (
-        CentreCrop,
-        Normalised,
-        RandomResizedCrop,
-        RandomShortSide,
-        Transform,
-    )
+    from smallfiles.images.colour import ColourJitter as ColourJitter
+    from smallfiles.images.decoding import decode as decode
+    from smallfiles.images.decoding import recovered as recovered
+    from smallfiles.images.downscaling import resize_ahead as resize_ahead
+    from smallfiles.images.downscaling import resized as resized
+    from smallfiles.images.faults import DamagedImageError as DamagedImageError
+    from smallfiles.images.faults import ImageError as ImageError
+    from smallfiles.images.normalising import IMAGENET_MEAN as IMAGENET_MEAN
+    from smallfiles.images.normalising import IMAGENET_STD as IMAGENET_STD
+    from smallfiles.images.normalising import normalise as normalise
+    from smallfiles.images.resizing import Filter as Filter
+    from smallfiles.images.resizing import resize as resize
+    from smallfiles.images.transforms import CentreCrop as CentreCrop
+    from smallfiles.images.transforms import RandomResizedCrop as RandomResizedCrop
+    from smallfiles.images.transforms import RandomShortSide as RandomShortSide
+    from smallfiles.images.transforms import Transform as Transform
 
-_HOMES = {
-    "downscaling": ("resize_ahead", "resized"),
-    "colour": ("ColourJitter",),
-    "decoding": ("decode", "recovered"),
-    "faults": ("DamagedImageError", "ImageError"),
-    "normalising": ("IMAGENET_MEAN", "IMAGENET_STD", "normalise"),
-    "resizing": ("Filter", "resize"),
-    "transforms": ("CentreCrop", "Normalised", "RandomResizedCrop", "RandomShortSide", "Transform"),
-}
-
-__all__ = [
-    "IMAGENET_MEAN",
-    "IMAGENET_STD",
-    "CentreCrop",
-    "ColourJitter",
-    "DamagedImageError",
-    "Filter",
-    "ImageError",
-    "Normalised",
-    "RandomResizedCrop",
-    "RandomShortSide",
-    "Transform",
-    "decode",
-    "normalise",
-    "recovered",
-    "resize",
-    "resize_ahead",
-    "resized",
-]
-
-
-def __getattr__(name: str) -> Any:
-    """Import PyTorch when pictures are scaled, not when packing looks whether they decode."""
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"smallfiles.images.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# PyTorch is imported when pictures are scaled, not when packing looks whether they decode.
+__getattr__ = lazy.names(
+    __name__,
+    {
+        "colour": ["ColourJitter"],
+        "decoding": ["decode", "recovered"],
+        "downscaling": ["resize_ahead", "resized"],
+        "faults": ["DamagedImageError", "ImageError"],
+        "normalising": ["IMAGENET_MEAN", "IMAGENET_STD", "normalise"],
+        "resizing": ["Filter", "resize"],
+        "transforms": ["CentreCrop", "RandomResizedCrop", "RandomShortSide", "Transform"],
+    },
+)

@@ -38,7 +38,6 @@ from smallfiles.samples import Buffer, Sample
 Store: TypeAlias = Literal["jpeg", "raw"]
 
 QUALITY = 90
-_GAP = 2.0
 _IN_FLIGHT_EACH = 4
 
 
@@ -96,10 +95,10 @@ def _scaled(picture: Picture, short: int | None) -> Pixels:
     """The pixels of a picture, scaled down if its shorter side is longer than `short`."""
     whole = Box(0, 0, picture.height, picture.width)
     if short is None or min(picture.width, picture.height) <= short:
-        return picture.part(whole, picture.height, picture.width, None)
+        return picture.part(whole, picture.height, picture.width)
     columns, rows = scaled_size(picture.width, picture.height, short)
     scaled = np.empty((rows, columns, 3), np.uint8)
-    resize(picture.part(whole, rows, columns, _GAP), scaled)
+    resize(picture.part(whole, rows, columns), scaled)
     return scaled
 
 

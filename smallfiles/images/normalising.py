@@ -26,30 +26,20 @@ def normalise(batch: torch.Tensor) -> torch.Tensor: ...
 
 
 @overload
-def normalise(
-    batch: npt.NDArray[np.uint8], out: npt.NDArray[np.float32] | None = ...
-) -> npt.NDArray[np.float32]: ...
+def normalise(batch: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]: ...
 
 
-def normalise(
-    batch: torch.Tensor | npt.NDArray[np.uint8], out: npt.NDArray[np.float32] | None = None
-) -> torch.Tensor | npt.NDArray[np.float32]:
+def normalise(batch: torch.Tensor | npt.NDArray[np.uint8]) -> torch.Tensor | npt.NDArray[np.float32]:
     """Subtract ImageNet's mean and divide by its standard deviation, channel by channel.
 
     Args:
         batch: uint8, [B, rows, columns, channels]; a tensor may lie on any device.
-        out: Written to and returned if given, for an array of numpy.
 
     Returns:
         float32, [B, channels, rows, columns], on the same device. A tensor keeps its order in memory
         (`torch.channels_last`), which convolutions are fastest with.
     """
-    scale, shift = _SCALE[:, None, None], _SHIFT[:, None, None]
-    if isinstance(batch, torch.Tensor):
-        factor, offset = (torch.from_numpy(values).to(batch.device) for values in (scale, shift))
-        return batch.permute(0, 3, 1, 2).to(torch.float32).mul_(factor).add_(offset)
-    planes = batch.transpose(0, 3, 1, 2)
-    found = np.empty(planes.shape, np.float32) if out is None else out
-    np.multiply(planes, scale, out=found)
-    found += shift
-    return found
+    if not isinstance(batch, torch.Tensor):
+        return normalise(torch.from_numpy(batch)).numpy()
+    factor, offset = (torch.from_numpy(values[:, None, None]).to(batch.device) for values in (_SCALE, _SHIFT))
+    return batch.permute(0, 3, 1, 2).to(torch.float32).mul_(factor).add_(offset)

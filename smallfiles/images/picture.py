@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
-from smallfiles.errors import UsageError
 from smallfiles.images import turbo
 from smallfiles.images.crops import Box
 from smallfiles.images.decoding import Pixels, check_size, decode_by_pillow, decode_reduced
@@ -25,7 +23,8 @@ from smallfiles.images.faults import not_a_picture
 from smallfiles.images.header import Header, read_header
 from smallfiles.samples import Buffer
 
-Gap: TypeAlias = float | None
+REDUCING_GAP = 2.0
+"""With so many times the pixels that are needed left over, the loss cannot be seen."""
 
 _DENOMINATORS = (8, 4, 2)
 _RAW = re.compile(rb"P6\s(\d{1,9})\s(\d{1,9})\s255\s")
@@ -50,7 +49,7 @@ class Picture:
     header: Header | None
     pixels: Pixels | None
 
-    def part(self, box: Box, rows: int, columns: int, gap: Gap) -> Pixels:
+    def part(self, box: Box, rows: int, columns: int, gap: float | None = REDUCING_GAP) -> Pixels:
         """The pixels of a part that will be scaled to `rows` x `columns`.
 
         Args:
@@ -112,21 +111,7 @@ def raw_pixels(data: Buffer) -> Pixels | None:
     return np.frombuffer(data, np.uint8, offset=found.end()).reshape(height, width, 3)
 
 
-def check_gap(gap: Gap) -> None:
-    """Refuse a gap that would leave fewer pixels than are needed.
-
-    Raises:
-        UsageError: It is less than 1.
-    """
-    if gap is not None and not gap >= 1:
-        raise UsageError(
-            f"reducing_gap={gap} is asked for",
-            expected="1 or more, or None",
-            next_step="Leave it out: with 2 the loss cannot be seen",
-        )
-
-
-def _denominator(box: Box, rows: int, columns: int, gap: Gap) -> int:
+def _denominator(box: Box, rows: int, columns: int, gap: float | None) -> int:
     """The strongest reduction in decoding that leaves `gap` times the pixels needed."""
     if gap is None:
         return 1

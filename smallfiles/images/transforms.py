@@ -3,7 +3,6 @@
     RandomResizedCrop   the usual augmentation of ImageNet training
     RandomShortSide     shorter side drawn from a range, then a random crop (VGG, the first ResNets)
     CentreCrop          for validation
-    Normalised          one of these as float32, for a loop that normalises in its workers
 
 Each is a function of the bytes and a random generator, can be pickled, and makes arrays of one shape.
 Everything stays uint8 until `normalise`, on the device.
@@ -23,15 +22,13 @@ import numpy.typing as npt
 from smallfiles.errors import UsageError
 from smallfiles.images.colour import ColourJitter
 from smallfiles.images.crops import Box, centred, random_resized, random_square, short_side
-from smallfiles.images.normalising import normalise
-from smallfiles.images.picture import Gap, check_gap, open_picture
+from smallfiles.images.picture import open_picture
 from smallfiles.images.resizing import Filter, check_filter, resize
 from smallfiles.samples import Buffer
 
 Array: TypeAlias = npt.NDArray[Any]
 
 _UINT8: np.dtype[Any] = np.dtype(np.uint8)
-_FLOAT32: np.dtype[Any] = np.dtype(np.float32)
 
 
 class Transform(Protocol):
@@ -79,14 +76,13 @@ class _RandomSquare(_Made):
     flip: float
     jitter: ColourJitter | None
     filter: Filter = "antialias"
-    reducing_gap: Gap
 
     def into(self, data: Buffer, rng: np.random.Generator, out: Array) -> None:
         """The square of one picture, written into `out`."""
         picture = open_picture(data)
         box = self.box(picture.width, picture.height, rng)
         mirrored = self.flip > 0 and rng.random() < self.flip
-        pixels = picture.part(box, out.shape[0], out.shape[1], self.reducing_gap)
+        pixels = picture.part(box, out.shape[0], out.shape[1])
         resize(pixels, out, self.filter, flip=mirrored)
         if self.jitter is not None:
             self.jitter.apply(out, rng)
@@ -107,7 +103,6 @@ class RandomResizedCrop(_RandomSquare):
         flip: Probability of mirroring.
         filter: How pixels are scaled.
         jitter: Random change of colours; None leaves them.
-        reducing_gap: See `Picture.part`; None decodes at full size always.
     """
 
     size: int = 224
@@ -116,11 +111,10 @@ class RandomResizedCrop(_RandomSquare):
     flip: float = 0.5
     filter: Filter = "antialias"
     jitter: ColourJitter | None = None
-    reducing_gap: Gap = 2.0
 
     def __post_init__(self) -> None:
         check_filter(self.filter)
-        _check(self.size, self.flip, self.reducing_gap)
+        _check(self.size, self.flip)
         _check_range("scale", self.scale, 1.0)
         _check_range("ratio", self.ratio, float("inf"))
 
@@ -146,17 +140,15 @@ class RandomShortSide(_RandomSquare):
         crop: Of the square, in pixels.
         flip: Probability of mirroring.
         jitter: Random change of colours; None leaves them.
-        reducing_gap: See `Picture.part`; None decodes at full size always.
     """
 
     short: tuple[int, int] = (256, 480)
     crop: int = 224
     flip: float = 0.5
     jitter: ColourJitter | None = None
-    reducing_gap: Gap = 2.0
 
     def __post_init__(self) -> None:
-        _check(self.crop, self.flip, self.reducing_gap)
+        _check(self.crop, self.flip)
         _check_range("short", self.short, float("inf"))
         _check_fits(self.crop, self.short[0])
 
@@ -180,15 +172,13 @@ class CentreCrop(_Made):
     Args:
         resize: Length of the shorter side, in pixels.
         crop: Of the square, in pixels.
-        reducing_gap: See `Picture.part`; None decodes at full size always.
     """
 
     resize: int = 256
     crop: int = 224
-    reducing_gap: Gap = 2.0
 
     def __post_init__(self) -> None:
-        _check(self.crop, 0.0, self.reducing_gap)
+        _check(self.crop, 0.0)
         _check_fits(self.crop, self.resize)
 
     @property
@@ -202,38 +192,12 @@ class CentreCrop(_Made):
         columns, rows = short_side(picture.width, picture.height, self.resize)
         whole = Box(0, 0, picture.height, picture.width)
         scaled = np.empty((rows, columns, 3), np.uint8)
-        resize(picture.part(whole, rows, columns, self.reducing_gap), scaled)
+        resize(picture.part(whole, rows, columns), scaled)
         left, top = centred(columns, rows, self.crop)
         out[:] = scaled[top : top + self.crop, left : left + self.crop]
 
 
-@dataclass(frozen=True)
-class Normalised(_Made):
-    """What another transform makes, as normalised float32 with the channels first.
-
-    For training loops that expect finished tensors; four times the bytes to send, see `normalise`.
-
-    Args:
-        transform: Makes uint8 pictures.
-    """
-
-    transform: Transform
-
-    dtype = _FLOAT32
-
-    @property
-    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        """Channels, rows, columns."""
-        rows, columns, channels = self.transform.shape
-        return channels, rows, columns
-
-    def into(self, data: Buffer, rng: np.random.Generator, out: Array) -> None:
-        """The picture, written into `out`."""
-        normalise(self.transform(data, rng)[None], out=out[None])
-
-
-def _check(size: int, flip: float, gap: Gap) -> None:
-    check_gap(gap)
+def _check(size: int, flip: float) -> None:
     if size < 1 or not 0 <= flip <= 1:
         raise UsageError(
             f"a square of {size} pixels, mirrored with probability {flip}, is asked for",

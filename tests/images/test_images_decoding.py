@@ -304,7 +304,6 @@ def test_settings_that_make_no_sense_are_refused():
         lambda: images.RandomResizedCrop(scale=(0.5, 0.1)),
         lambda: images.RandomResizedCrop(filter="lanczos"),
         lambda: images.RandomResizedCrop(flip=1.5),
-        lambda: images.RandomResizedCrop(reducing_gap=0.5),
         lambda: images.RandomShortSide((200, 300), 224),
         lambda: images.CentreCrop(200, 224),
         lambda: images.ColourJitter(-1),

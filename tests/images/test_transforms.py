@@ -13,6 +13,7 @@ from torchvision.transforms.v2 import functional as F
 
 from smallfiles import images
 from smallfiles.images import crops
+from smallfiles.images.picture import open_picture
 
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 ALL = [
@@ -21,7 +22,6 @@ ALL = [
     images.RandomShortSide((70, 100), 64),
     images.RandomShortSide((70, 100), 64, jitter=images.ColourJitter()),
     images.CentreCrop(70, 64),
-    images.Normalised(images.RandomResizedCrop(64)),
 ]
 
 
@@ -104,14 +104,15 @@ def test_short_side_shows_what_resizing_the_whole_picture_would():
         assert difference(found, _array(expected))[0] < 6  # half a pixel of position
 
 
-@pytest.mark.parametrize("gap,most", [(None, 0.02), (2.0, 3.0), (1.0, 7.0)])
+@pytest.mark.parametrize("gap,most", [(2.0, 3.0), (1.0, 7.0)])
 def test_what_decoding_at_reduced_size_loses(gap, most):
     data = jpeg(2000, 1500)
-    transform = images.RandomResizedCrop(scale=(0.9, 1.0), flip=0.0, reducing_gap=gap)
-    exact = images.RandomResizedCrop(scale=(0.9, 1.0), flip=0.0, reducing_gap=None)
     for seed in range(3):
-        rngs = np.random.default_rng(seed), np.random.default_rng(seed)
-        assert difference(transform(data, rngs[0]), exact(data, rngs[1]))[0] <= most
+        box = crops.random_resized(2000, 1500, np.random.default_rng(seed), (0.9, 1.0), RATIO)
+        found, exact = np.empty((2, 224, 224, 3), np.uint8)
+        images.resize(open_picture(data).part(box, 224, 224, gap), found)
+        images.resize(open_picture(data).part(box, 224, 224, None), exact)
+        assert difference(found, exact)[0] <= most
 
 
 def _ours(count, width, height, seed=0, scale=SCALE, ratio=RATIO):
@@ -136,20 +137,6 @@ def test_crops_are_distributed_as_those_of_torchvision(size):
         lambda b: b[:, 1],
     ):
         assert stats.ks_2samp(measure(ours), measure(theirs)).pvalue > 0.005
-
-
-def test_the_test_of_distributions_can_fail():
-    ours = _ours(4000, 500, 375, scale=(0.12, 1.0))
-    theirs = _theirs(4000, 500, 375)
-    assert stats.ks_2samp(ours[:, 2] * ours[:, 3], theirs[:, 2] * theirs[:, 3]).pvalue < 0.005
-
-
-def test_crops_reach_all_borders():
-    boxes = _ours(20_000, 60, 45)
-    assert boxes[:, :2].min() == 0
-    assert (boxes[:, 0] + boxes[:, 2]).max() == 45 and (boxes[:, 1] + boxes[:, 3]).max() == 60
-    full = crops.random_resized(60, 45, np.random.default_rng(0), (1.0, 1.0), (4 / 3, 4 / 3))
-    assert full == (0, 0, 45, 60)
 
 
 @given(width=st.integers(1, 3000), height=st.integers(1, 3000), seed=st.integers(0, 2**32 - 1))
@@ -204,12 +191,6 @@ def test_each_change_of_colour_equals_torchvision(kind):
     assert difference(found, _array(expected)) <= (1.0, 2)
 
 
-def test_no_jitter_leaves_every_pixel():
-    found = pixels(31, 17).copy()
-    images.ColourJitter(0, 0, 0).apply(found, np.random.default_rng(0))
-    assert (found == pixels(31, 17)).all()
-
-
 def test_normalise_equals_torchvision_on_tensors_and_arrays():
     batch = np.stack([pixels(32, 24, seed) for seed in range(3)])
     tensors = images.normalise(torch.from_numpy(batch))
@@ -221,8 +202,6 @@ def test_normalise_equals_torchvision_on_tensors_and_arrays():
     assert torch.allclose(tensors, expected, atol=1e-5)
     arrays = images.normalise(batch)
     assert arrays.dtype == np.float32 and np.allclose(arrays, expected, atol=1e-5)
-    wrapped = images.Normalised(images.CentreCrop(24, 24))(encoded(pixels(24, 24), "PNG"), None)
-    assert np.allclose(wrapped, images.normalise(pixels(24, 24)[None])[0], atol=1e-6)
 
 
 @pytest.mark.parametrize("transform", ALL, ids=repr)
