@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from smallfiles.ring import Filler
 
 _TRANSFORMS = ("resized-crop", "short-side", "centre", "none")
-_OF_A_BATCH = ("batch", "seed", "shuffle", "drop_last", "pad", "on_error", "rank", "world_size")
+_OF_A_BATCH = ("batch", "seed", "shuffle", "drop_last", "on_error", "rank", "world_size")
 
 
 def add(verbs: Verbs) -> None:
@@ -159,7 +159,7 @@ def _status(arguments: argparse.Namespace) -> int:
         size = sum(each.slots * each.slot_bytes for each in found)
         print_json({"samples": 0, "bytes": size, "seconds": 0.0, "rings": rings})
     for each in [] if arguments.json else found:
-        print(f"{each.sentence()}; {bytes_text(each.slots * each.slot_bytes)}")
+        print(each.sentence() + (f"; {bytes_text(each.slots * each.slot_bytes)}" if each.slots else ""))
         for note in each.notes:
             print(f"  {note}")
     if not found:

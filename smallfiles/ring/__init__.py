@@ -15,8 +15,9 @@ helps. The trap: it is memory of the job. Notebook 08 teaches it.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from smallfiles import lazy
 
 if TYPE_CHECKING:
     from smallfiles.ring.channel import RingError as RingError
@@ -33,25 +34,16 @@ if TYPE_CHECKING:
     from smallfiles.ring.report import RingStatus as RingStatus
     from smallfiles.ring.report import status as status
 
-_HOMES = {
-    "Filler": "filler",
-    "RingConfig": "config",
-    "RingError": "channel",
-    "RingLoader": "loader",
-    "RingStatus": "report",
-    "RingWarning": "link",
-    "attach": "loader",
-    "lives": "folder",
-    "names": "folder",
-    "open_ring": "loader",
-    "remove_leftover": "folder",
-    "ring_name": "folder",
-    "status": "report",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import PyTorch for a trainer only; a producer, or `ring status`, does without."""
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"smallfiles.ring.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# PyTorch is imported for a trainer only; a producer, or `ring status`, does without.
+__getattr__ = lazy.names(
+    __name__,
+    {
+        "channel": ["RingError"],
+        "config": ["RingConfig"],
+        "filler": ["Filler"],
+        "folder": ["lives", "names", "remove_leftover", "ring_name"],
+        "link": ["RingWarning"],
+        "loader": ["RingLoader", "attach", "open_ring"],
+        "report": ["RingStatus", "status"],
+    },
+)

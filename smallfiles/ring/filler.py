@@ -93,10 +93,10 @@ class Filler:
         )
         self._selector = leaving.enter_context(contextlib.closing(selectors.PollSelector()))
         hub = (self._book, self._memory, self._selector, self._note)
+        self._pool = ProducerPool(maker, order, *hub, on_made)
+        leaving.callback(self._pool.close)  # may take seconds, in which nobody shall wait for an answer
         self._trainers = TrainerSide(files, *hub, lambda: asdict(self.status()))
         leaving.callback(self._trainers.close)
-        self._pool = ProducerPool(maker, order, *hub, on_made)
-        leaving.callback(self._pool.close)
         files.describe(record)
 
     def _left_at(self, record: dict[str, Any]) -> Position | None:

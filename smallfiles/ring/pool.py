@@ -61,8 +61,8 @@ class _Producer:
         """Why it is gone, in words that follow its name."""
         self.process.join(_PATIENCE_S)
         code = self.process.exitcode
-        if code is None or code >= 0:
-            return "ended" if code is None else f"ended with exit code {code}"
+        if code is None or code >= 0:  # 255 also if another thread of this program took the code first
+            return "ended" if code in (None, 255) else f"ended with exit code {code}"
         return _BY_SIGNAL.get(-code) or f"was killed by signal {-code}"
 
 

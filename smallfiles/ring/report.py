@@ -6,6 +6,7 @@ only for a dead one the last position is read from its folder. Notebook 08 teach
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,7 +17,7 @@ from smallfiles.ring.book import END, Position
 from smallfiles.ring.channel import connect
 from smallfiles.ring.folder import RingFiles, names
 
-State = Literal["starting", "filling", "full", "waiting for a trainer", "gone"]
+State = Literal["starting", "filling", "full", "waiting for a trainer", "ending", "gone"]
 
 _ANSWER_S = 10.0
 
@@ -27,7 +28,8 @@ class RingStatus:
 
     Args:
         name: Of the ring.
-        state: What the filler does; `starting` also if it is too busy to answer, `gone` if it was killed.
+        state: What the filler does; `starting` also if it is too busy to answer, `ending` if it takes no more
+            questions, `gone` if it was killed.
         pid: Process of the filler.
         trainer_pid: Process of the trainer; None if there is none.
         slots: How many batches the ring holds.
@@ -76,8 +78,8 @@ class RingStatus:
                 f"ring {self.name}: its filler (process {self.pid}) is gone; "
                 f"the trainer was at batch {self.trainer_batch:,} of epoch {self.trainer_epoch}"
             )
-        if self.state == "starting":
-            return f"ring {self.name}: its filler (process {self.pid}) is starting"
+        if self.state in ("starting", "ending"):
+            return f"ring {self.name}: its filler (process {self.pid}) is {self.state}"
         trainer = "no trainer" if self.trainer_pid is None else f"trainer (process {self.trainer_pid})"
         ahead = (
             "all made" if self.filler_epoch < 0 else f"epoch {self.filler_epoch} batch {self.filler_batch:,}"
@@ -99,12 +101,15 @@ def status(name: str, where: Path = SHARED_MEMORY) -> RingStatus:
     Raises:
         UsageError: There is no such ring.
     """
-    files = RingFiles.of(name, where)
-    answer = _asked(files)
+    files, busy = RingFiles.of(name, where), False
+    try:
+        answer = _asked(files)
+    except TimeoutError:
+        answer, busy = None, True
     if answer is not None:
         return answer
-    alive = files.lives()
-    if files.description() is None and not alive:
+    alive, described = files.lives(), files.description() is not None
+    if not described and not alive:
         others = [other for other in names(where) if other != name]
         raise UsageError(
             f"there is no ring called {name} in {where}",
@@ -112,22 +117,18 @@ def status(name: str, where: Path = SHARED_MEMORY) -> RingStatus:
             next_step="Start one: smallfiles ring fill --help",
         )
     epoch, batch = epoch_and_batch(files.position() or Position(0, 0))
-    state: State = "starting" if alive else "gone"
+    state: State = "gone" if not alive else "ending" if described and not busy else "starting"
     return RingStatus(name, state, files.pid(), trainer_epoch=epoch, trainer_batch=batch)
 
 
 def _asked(files: RingFiles) -> RingStatus | None:
-    """What a live filler says; None if there is none, or if it is too busy."""
+    """What a live filler says; None if there is none, or if it does not listen any more."""
     channel = connect(files)
     if channel is None:
         return None
-    try:
+    with contextlib.closing(channel):
         channel.send({"hello": "status"})
         answer = channel.receive(_ANSWER_S)
-    except TimeoutError:
-        return None
-    finally:
-        channel.close()
     return RingStatus(**{**answer, "notes": tuple(answer["notes"])}) if answer else None
 
 

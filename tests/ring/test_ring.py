@@ -2,6 +2,8 @@
 
 import os
 import stat
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -43,16 +45,6 @@ def test_it_gives_what_a_data_loader_gives(where):
 
 def _plan_of(loader):
     return {"plan": loader.state_dict()["plan"]}
-
-
-def test_each_epoch_is_augmented_anew(plan, config):
-    with ring.open_ring(Numbers(), plan, config()) as loader:
-        first, second = (
-            {int(i): row.clone() for b in loader for i, row in zip(b["index"], b["pixels"], strict=True)}
-            for _ in range(2)
-        )
-    assert first.keys() == second.keys() == set(range(50))
-    assert not any(torch.equal(first[index], second[index]) for index in first)
 
 
 def test_a_batch_is_a_view_of_its_slot(maker, plan, config):
@@ -283,6 +275,22 @@ def test_a_filler_that_does_not_run_yet_is_starting(maker, plan, config, where, 
     filler.close()
     with pytest.raises(UsageError, match="expected a ring, and none is there"):
         ring.status("train", where)
+
+
+def test_a_filler_whose_producers_finish_their_batch_is_ending(plan, config, where):
+    """Nobody who asks waits for them, or reads that it is starting."""
+    filler = ring.Filler(Numbers(delay_s=0.6), plan, config(name="train"))
+    thread = threading.Thread(target=filler.run)
+    thread.start()
+    while ring.status("train", where).making < 2:
+        time.sleep(0.01)
+    filler.stop()
+    told = set()
+    with pytest.raises(UsageError, match="no ring called train"):
+        while True:
+            told.add(ring.status("train", where).sentence().partition("; ")[0])
+    thread.join()
+    assert f"ring train: its filler (process {os.getpid()}) is ending" in told
 
 
 def test_what_strangers_say_at_the_socket_is_not_heard(maker, plan, config, where, same):

@@ -121,16 +121,6 @@ Ring.TestCase.settings = settings(max_examples=150, stateful_step_count=50, dead
 TestBatchesComeInOrderWholeAndOnce = Ring.TestCase
 
 
-def test_the_slot_that_was_freed_last_is_filled_first():
-    book = Book(4, Position(0, 0), lambda p: Position(0, p.batch + 1))
-    for _ in range(2):
-        _, slot = book.claim(1)
-        book.made(1, slot, None)
-    (first,) = book.deliver(1)
-    book.done(first.position)
-    assert book.claim(1) == (Position(0, 2), first.slot)
-
-
 def test_a_stranger_s_word_about_a_slot_is_not_believed():
     book = Book(2, Position(0, 0), after)
     _, slot = book.claim(1)

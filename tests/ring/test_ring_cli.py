@@ -148,12 +148,6 @@ def test_the_transform_is_chosen_by_flags():
     assert chosen("--transform", "none") is None
 
 
-def test_a_fill_without_data_is_refused(capsys):
-    assert main(["ring", "fill"]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("usage: smallfiles ring fill ") and "required: DATA" in told
-
-
 def test_raw_bytes_travel_by_ring_too(packed, where):
     config = LoaderConfig(batch=6, mode="main")
     expected = make_loader(packed, config)

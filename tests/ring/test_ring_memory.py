@@ -11,15 +11,10 @@ import pytest
 
 from smallfiles.errors import ResourceError
 from smallfiles.ring import memory
-from smallfiles.ring.memory import Memory, choose_slots, slot_bytes
+from smallfiles.ring.memory import Memory, choose_slots
 
 HERE = Path(__file__).parent
 MB = 1 << 20
-
-
-@pytest.mark.parametrize("size, pages", [(0, 1), (1, 1), (4096, 1), (4097, 2), (MB, 256)])
-def test_a_slot_is_whole_pages(size, pages):
-    assert slot_bytes(size) == pages * 4096
 
 
 @pytest.fixture
