@@ -20,33 +20,23 @@ from typing import TYPE_CHECKING
 from smallfiles import lazy
 
 if TYPE_CHECKING:
-    from smallfiles.staging.config import StageConfig, Staged, break_even
-    from smallfiles.staging.copies import Copy, Unstaged, copies_of, listing, sweep_all, unstage, unstage_all
-    from smallfiles.staging.run import stage, stage_for_job, staged
-    from smallfiles.staging.transfer import stage_to
-
-__all__ = [
-    "Copy",
-    "StageConfig",
-    "Staged",
-    "Unstaged",
-    "break_even",
-    "copies_of",
-    "listing",
-    "stage",
-    "stage_for_job",
-    "stage_to",
-    "staged",
-    "sweep_all",
-    "unstage",
-    "unstage_all",
-]
+    from smallfiles.staging.config import StageConfig as StageConfig
+    from smallfiles.staging.config import Staged as Staged
+    from smallfiles.staging.copies import copies_of as copies_of
+    from smallfiles.staging.copies import listing as listing
+    from smallfiles.staging.copies import sweep_all as sweep_all
+    from smallfiles.staging.copies import unstage as unstage
+    from smallfiles.staging.copies import unstage_all as unstage_all
+    from smallfiles.staging.run import stage as stage
+    from smallfiles.staging.run import stage_for_job as stage_for_job
+    from smallfiles.staging.run import staged as staged
+    from smallfiles.staging.transfer import stage_to as stage_to
 
 __getattr__ = lazy.names(
     __name__,
     {
-        "config": ["StageConfig", "Staged", "break_even"],
-        "copies": ["Copy", "Unstaged", "copies_of", "listing", "sweep_all", "unstage", "unstage_all"],
+        "config": ["StageConfig", "Staged"],
+        "copies": ["copies_of", "listing", "sweep_all", "unstage", "unstage_all"],
         "run": ["stage", "stage_for_job", "staged"],
         "transfer": ["stage_to"],
     },

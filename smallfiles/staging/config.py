@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from smallfiles.errors import UsageError
 from smallfiles.options import check, option, words
 
 Shards = Literal["all", "rank"]
@@ -73,36 +71,3 @@ class Staged:
             "bytes_per_s": round(self.rate),
             "notes": list(self.notes),
         }
-
-
-def break_even(copy_s: float, epoch_slow_s: float, epoch_staged_s: float) -> float:
-    """After how many epochs staging has paid.
-
-    An epoch that is bound by decoding is no faster from memory, and then no number of epochs pays for the
-    copy: so measure an epoch, not a raw read.
-
-    Args:
-        copy_s: Seconds of staging.
-        epoch_slow_s: Seconds of an epoch from where the data lies.
-        epoch_staged_s: Seconds of an epoch from the copy.
-
-    Returns:
-        Epochs, with a fraction; infinite if the staged epoch is not shorter.
-
-    Raises:
-        UsageError: A duration is negative or no number.
-
-    Example:
-        >>> break_even(30.0, 20.0, 5.0)
-        2.0
-    """
-    if not all(math.isfinite(seconds) and seconds >= 0 for seconds in (copy_s, epoch_slow_s, epoch_staged_s)):
-        raise UsageError(
-            f"durations of {copy_s}, {epoch_slow_s} and {epoch_staged_s} s were given",
-            expected="three finite durations, none negative",
-            next_step="Measure them again",
-        )
-    saved_s = epoch_slow_s - epoch_staged_s
-    if copy_s == 0:
-        return 0.0
-    return copy_s / saved_s if saved_s > 0 else math.inf

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from smallfiles import locks, machine
 from smallfiles.errors import UsageError
@@ -47,18 +47,6 @@ class Copy:
     in_use: bool
     kept_for: tuple[str, ...]
     owner: str
-
-    def as_json(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return {
-            "path": str(self.path),
-            "bytes": self.bytes,
-            "age_s": round(self.age_s, 1),
-            "state": self.state,
-            "in_use": self.in_use,
-            "kept_for": list(self.kept_for),
-            "owner": self.owner,
-        }
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,13 @@ from smallfiles.staging import run
 
 
 @pytest.fixture(autouse=True)
-def own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_variables(monkeypatch):
     for variable in (*nodelocal.VARIABLES, "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "RANK", "WORLD_SIZE"):
         monkeypatch.delenv(variable, raising=False)
 
 
 @pytest.fixture(autouse=True)
-def nothing_in_shared_memory() -> Iterator[None]:
+def nothing_in_shared_memory():
     before = {path.name for path in Path("/dev/shm").glob(f"{locks.PREFIX}*")}
     yield
     run.give_back_all()
@@ -31,7 +30,7 @@ def nothing_in_shared_memory() -> Iterator[None]:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Path]:
+def node(tmp_path):
     place = tmp_path / "node"
     place.mkdir()
     yield place
@@ -40,12 +39,10 @@ def node(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., subprocess.CompletedProcess[str]]:
+def command(capsys, monkeypatch):
     """Run a command line in this process, perhaps as a job of that number."""
 
-    def run(*words: object, job: str = "") -> subprocess.CompletedProcess[str]:
+    def run(*words, job=""):
         with monkeypatch.context() as patch:
             if job:
                 patch.setenv("SLURM_JOB_ID", job)
@@ -58,5 +55,5 @@ def command(
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
+def source(tmp_path):
     return packed(tmp_path / "data" / "train.arrow")

@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
@@ -18,7 +16,7 @@ MIB = 1 << 20
 ROOMY = staging.StageConfig(leave_bytes=0)
 
 
-def packed(path: Path, size: int = 9 * MIB + 12_345, *, seed: int = 0, digest: bool = True) -> Path:
+def packed(path, size=9 * MIB + 12_345, *, seed=0, digest=True):
     """A file of random bytes with its digest beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(np.random.default_rng(seed).integers(0, 256, size, np.uint8).tobytes())
@@ -27,7 +25,7 @@ def packed(path: Path, size: int = 9 * MIB + 12_345, *, seed: int = 0, digest: b
     return path
 
 
-def shards(folder: Path, count: int = 4, size: int = 300_000) -> Path:
+def shards(folder, count=4, size=300_000):
     """A folder of shards with a DALI index each."""
     for number in range(count):
         shard = packed(folder / f"shard-{number:06d}.tar", size + number, seed=number)
@@ -35,19 +33,24 @@ def shards(folder: Path, count: int = 4, size: int = 300_000) -> Path:
     return folder
 
 
-def names(folder: Path) -> list[str]:
+def names(folder):
     """Everything in a folder, relative."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def wait_for(condition: Callable[[], object], what: str, limit_s: float = 20.0) -> None:
+def listed(node):
+    """Copies at a place; others of this user may stage elsewhere on this machine."""
+    return [copy for copy in staging.listing([node]) if node in copy.path.parents]
+
+
+def wait_for(condition, what, limit_s=20.0):
     until = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < until, f"waited too long for {what}"
         time.sleep(0.002)
 
 
-def slowly(pause_s: float) -> None:
+def slowly(pause_s):
     """Make every piece of this process's copies take a while."""
     copying.PIECE_BYTES = 64 << 10
     write = copying.Copier._write
@@ -59,7 +62,7 @@ def slowly(pause_s: float) -> None:
     copying.Copier._write = slow
 
 
-def forked(work: Callable[[], int | None]) -> int:
+def forked(work):
     """Run `work` in a forked child; its answer is the exit code, 99 for an exception."""
     pid = os.fork()
     if pid:
@@ -76,7 +79,7 @@ def forked(work: Callable[[], int | None]) -> int:
         os._exit(code)
 
 
-def exit_code(pid: int, limit_s: float = 60.0) -> int:
+def exit_code(pid, limit_s=60.0):
     """Wait for a child; negative for the signal that ended it."""
     until = time.monotonic() + limit_s
     while True:
@@ -90,6 +93,6 @@ def exit_code(pid: int, limit_s: float = 60.0) -> int:
         time.sleep(0.002)
 
 
-def cli(*words: object, **more) -> subprocess.CompletedProcess[str]:
+def cli(*words, **more):
     command = [sys.executable, "-m", "smallfiles", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **more)

@@ -15,7 +15,7 @@ from smallfiles.staging import StageConfig, outputs, places
 GIB = 1 << 30
 
 
-def test_every_name_is_looked_at_in_order_and_each_path_once(tmp_path: Path) -> None:
+def test_every_name_is_looked_at_in_order_and_each_path_once(tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     for folder in (one, two):
         folder.mkdir()
@@ -33,9 +33,7 @@ def test_every_name_is_looked_at_in_order_and_each_path_once(tmp_path: Path) -> 
     )
 
 
-def test_a_shared_missing_or_relative_directory_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shared_missing_or_relative_directory_is_told(tmp_path, monkeypatch):
     import dataclasses
 
     assert nodelocal.problem_of(tmp_path) is None
@@ -47,7 +45,7 @@ def test_a_shared_missing_or_relative_directory_is_told(
     assert nodelocal.problem_of(tmp_path) == "lies on lustre, which other nodes share"
 
 
-def fake_machine(root: Path, version: int, limit: str, used: int, cache: int, available: int) -> Path:
+def fake_machine(root, version, limit, used, cache, available):
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/meminfo").write_text(f"MemTotal: 99 kB\nMemAvailable: {available >> 10} kB\n")
     kind, options = ("cgroup2", "rw") if version == 2 else ("cgroup", "rw,memory")
@@ -67,9 +65,7 @@ def fake_machine(root: Path, version: int, limit: str, used: int, cache: int, av
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_what_a_job_may_fill_is_its_limit_less_what_it_uses_except_cache(
-    version: int, tmp_path: Path
-) -> None:
+def test_what_a_job_may_fill_is_its_limit_less_what_it_uses_except_cache(version, tmp_path):
     root = fake_machine(tmp_path / "a", version, str(8 * GIB), 6 * GIB, GIB, 100 * GIB)
     assert nodelocal.memory_headroom_bytes(root) == 3 * GIB + 1000
     root = fake_machine(tmp_path / "b", version, str(8 * GIB), 9 * GIB, 0, 100 * GIB)
@@ -78,16 +74,12 @@ def test_what_a_job_may_fill_is_its_limit_less_what_it_uses_except_cache(
     assert nodelocal.memory_headroom_bytes(root) == 5 * GIB
 
 
-def local(
-    path: str, variable: str, *, mount: str = "/scratch", kind: str = "xfs", free: int = 50 * GIB
-) -> nodelocal.NodeLocal:
+def local(path, variable, *, mount="/scratch", kind="xfs", free=50 * GIB):
     found = machine.FileSystem(kind, False, 4096, 100 * GIB, free, None, None, Path(mount))
     return nodelocal.NodeLocal(Path(path), variable, found, free, None, kind == "tmpfs")
 
 
-def test_the_sites_own_first_then_memory_and_a_system_disk_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sites_own_first_then_memory_and_a_system_disk_last(tmp_path, monkeypatch):
     known = {
         "/tmp": local("/tmp", "TMPDIR", mount="/"),
         "/dev/shm": local("/dev/shm", "", mount="/dev/shm", kind="tmpfs"),
@@ -110,7 +102,7 @@ def test_the_sites_own_first_then_memory_and_a_system_disk_last(
     assert not places.is_system_disk(job_disk) and places.is_system_disk(known["/tmp"])
 
 
-def test_workers_are_left_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_left_their_memory(monkeypatch):
     monkeypatch.setattr(machine, "usable_cpus", lambda: 8)
     monkeypatch.setattr(machine, "memory_limit_bytes", lambda: 64 * GIB)
     memory, disk = local("/dev/shm", "", kind="tmpfs"), local("/scratch", "L_SCRATCH")
@@ -121,9 +113,7 @@ def test_workers_are_left_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert places.leave_bytes(memory, StageConfig()) == GIB // 2
 
 
-def test_room_is_compared_with_the_copy_and_what_workers_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_room_is_compared_with_the_copy_and_what_workers_need(tmp_path, monkeypatch):
     output = outputs.find(packed(tmp_path / "x.arrow", 10 * MIB), ROOMY)
     place = local("/dev/shm", "", kind="tmpfs", free=15 * MIB)
     monkeypatch.setattr(nodelocal, "node_local", lambda *words: place)
@@ -132,7 +122,7 @@ def test_room_is_compared_with_the_copy_and_what_workers_need(
         places.check_room(place, output, StageConfig(leave_bytes=6 * MIB))
 
 
-def test_a_place_that_cannot_serve_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_place_that_cannot_serve_is_refused_by_name(tmp_path):
     with pytest.raises(ResourceError, match="gone is not there"):
         places.candidates(tmp_path / "gone", tmp_path)
     (tmp_path / "file").write_text("")

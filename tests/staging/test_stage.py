@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 from staging_tools import MIB, ROOMY, exit_code, forked, names, packed, shards
@@ -17,7 +16,7 @@ from smallfiles.slowfs.delays import CHARGED
 from smallfiles.staging import StageConfig, outputs, run
 
 
-def test_a_copy_is_equal_private_and_goes_with_its_block(source: Path, node: Path) -> None:
+def test_a_copy_is_equal_private_and_goes_with_its_block(source, node):
     with staging.staged(source, node, config=ROOMY) as copy:
         assert copy.path.read_bytes() == source.read_bytes()
         assert copy.path.name == source.name and node in copy.path.parents
@@ -36,14 +35,14 @@ def test_a_copy_is_equal_private_and_goes_with_its_block(source: Path, node: Pat
 
 
 @pytest.mark.parametrize("size", [0, 1, MIB, 4 * MIB, 4 * MIB + 1, 12 * MIB - 1])
-def test_every_size_is_copied_whole(size: int, tmp_path: Path, node: Path) -> None:
+def test_every_size_is_copied_whole(size, tmp_path, node):
     source = packed(tmp_path / "x.h5", size, seed=size)
     with staging.staged(source, node, config=ROOMY) as copy:
         assert copy.path.read_bytes() == source.read_bytes()
 
 
 @pytest.mark.skipif(slowfs.why_not() is not None, reason=f"no FUSE: {slowfs.why_not()}")
-def test_a_server_is_asked_little_and_not_one_thing_after_the_other(tmp_path: Path, node: Path) -> None:
+def test_a_server_is_asked_little_and_not_one_thing_after_the_other(tmp_path, node):
     """One after the other, 20 shards would be 200 questions: 4 s at 20 ms each."""
     source = packed(tmp_path / "shown" / "x.arrow")
     folder = shards(tmp_path / "shown" / "x.tars", 20)
@@ -58,14 +57,14 @@ def test_a_server_is_asked_little_and_not_one_thing_after_the_other(tmp_path: Pa
     assert len(found.members) == 60 and found.has_digests and found.shared
 
 
-def test_a_digest_that_never_ends_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_digest_that_never_ends_is_not_waited_for(tmp_path):
     source = packed(tmp_path / "x.arrow", digest=False)
     os.mkfifo(f"{source}.digest.json")
     with pytest.raises(FormatError, match="no plain file"):
         outputs.find(source, ROOMY)
 
 
-def test_a_folder_of_too_many_names_to_list_is_asked_about_each(tmp_path: Path) -> None:
+def test_a_folder_of_too_many_names_to_list_is_asked_about_each(tmp_path):
     source = packed(tmp_path / "closed" / "x.arrow")
     source.with_name("x.arrow.idx").write_text("v1.2 0")
     many = outputs.find(source, ROOMY)
@@ -75,7 +74,7 @@ def test_a_folder_of_too_many_names_to_list_is_asked_about_each(tmp_path: Path) 
     assert [member.name for member in many.members] == ["x.arrow", "x.arrow.digest.json", "x.arrow.idx"]
 
 
-def test_an_output_of_every_format_can_be_read_from_its_copy(tmp_path: Path, node: Path) -> None:
+def test_an_output_of_every_format_can_be_read_from_its_copy(tmp_path, node):
     from smallfiles import sources
     from smallfiles.pack import pack
 
@@ -92,16 +91,14 @@ def test_an_output_of_every_format_can_be_read_from_its_copy(tmp_path: Path, nod
             original.close()
 
 
-def test_a_file_without_a_digest_is_copied_and_the_digest_computed_and_said(
-    tmp_path: Path, node: Path
-) -> None:
+def test_a_file_without_a_digest_is_copied_and_the_digest_computed_and_said(tmp_path, node):
     source = packed(tmp_path / "x.arrow", digest=False)
     with staging.staged(source, node, config=ROOMY) as copy:
         assert not copy.verified and any("not verified against a digest" in note for note in copy.notes)
         assert digests.ContentDigest.load(digests.sidecar(copy.path)) == digests.digest_file(source)
 
 
-def test_a_second_call_uses_the_same_copy_and_the_last_one_out_removes_it(source: Path, node: Path) -> None:
+def test_a_second_call_uses_the_same_copy_and_the_last_one_out_removes_it(source, node):
     first = staging.stage(source, node, config=ROOMY)
     second = staging.stage(source, node, config=ROOMY)
     assert second.path == first.path and second.reused and second.rate == 0
@@ -112,13 +109,13 @@ def test_a_second_call_uses_the_same_copy_and_the_last_one_out_removes_it(source
     assert staging.unstage(first.path).removed  # gone already is no failure
 
 
-def test_equal_content_elsewhere_shares_the_copy(source: Path, tmp_path: Path, node: Path) -> None:
+def test_equal_content_elsewhere_shares_the_copy(source, tmp_path, node):
     twin = packed(tmp_path / "elsewhere" / source.name)
     with staging.staged(source, node, config=ROOMY) as one, staging.staged(twin, node, config=ROOMY) as two:
         assert one.path == two.path and two.reused
 
 
-def test_a_file_that_was_packed_again_never_meets_its_old_copy(source: Path, node: Path) -> None:
+def test_a_file_that_was_packed_again_never_meets_its_old_copy(source, node):
     with staging.staged(source, node, config=ROOMY) as old:
         packed(source, seed=1)
         with staging.staged(source, node, config=ROOMY) as new:
@@ -126,7 +123,7 @@ def test_a_file_that_was_packed_again_never_meets_its_old_copy(source: Path, nod
             assert new.path.read_bytes() == source.read_bytes() != old.path.read_bytes()
 
 
-def test_a_copy_that_somebody_changed_is_not_reused(source: Path, node: Path) -> None:
+def test_a_copy_that_somebody_changed_is_not_reused(source, node):
     copy = staging.stage(source, node, config=ROOMY)
     copy.path.chmod(0o600)
     copy.path.write_bytes(b"scribble")
@@ -135,7 +132,7 @@ def test_a_copy_that_somebody_changed_is_not_reused(source: Path, node: Path) ->
         assert not again.reused and again.path.read_bytes() == source.read_bytes()
 
 
-def test_a_folder_of_shards_is_copied_with_what_lies_beside_it(tmp_path: Path, node: Path) -> None:
+def test_a_folder_of_shards_is_copied_with_what_lies_beside_it(tmp_path, node):
     folder = shards(tmp_path / "train.tars")
     (tmp_path / "train.tars.faults.json").write_text("{}")
     with staging.staged(folder, node, config=ROOMY) as copy:
@@ -143,9 +140,7 @@ def test_a_folder_of_shards_is_copied_with_what_lies_beside_it(tmp_path: Path, n
         assert (copy.path.parent / "train.tars.faults.json").exists()
 
 
-def test_a_rank_copies_its_own_shards_as_its_launcher_counts_them(
-    tmp_path: Path, node: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_copies_its_own_shards_as_its_launcher_counts_them(tmp_path, node, monkeypatch):
     folder = shards(tmp_path / "train.tars")
     monkeypatch.setenv("WORLD_SIZE", "3")
     for rank in (0, 1, 2):
@@ -159,7 +154,7 @@ def test_a_rank_copies_its_own_shards_as_its_launcher_counts_them(
         staging.stage(folder, node, config=StageConfig(leave_bytes=0, shards="rank"))
 
 
-def test_what_cannot_be_staged_is_a_sentence(tmp_path: Path, node: Path) -> None:
+def test_what_cannot_be_staged_is_a_sentence(tmp_path, node):
     tree = tmp_path / "tree"
     for number in range(120):
         (tree / f"{number}.jpg").parent.mkdir(exist_ok=True)
@@ -182,14 +177,14 @@ def test_what_cannot_be_staged_is_a_sentence(tmp_path: Path, node: Path) -> None
         staging.unstage(tmp_path / "x.arrow")
 
 
-def test_a_size_that_is_not_the_digests_is_refused_before_copying(source: Path, node: Path) -> None:
+def test_a_size_that_is_not_the_digests_is_refused_before_copying(source, node):
     with source.open("ab") as file:
         file.write(b"more")
     with pytest.raises(DamagedFileError, match="of its digest"):
         staging.stage(source, node, config=ROOMY)
 
 
-def test_a_changed_digest_changes_the_key_and_so_does_a_new_time_without_one(tmp_path: Path) -> None:
+def test_a_changed_digest_changes_the_key_and_so_does_a_new_time_without_one(tmp_path):
     config = StageConfig()
     source = packed(tmp_path / "x.arrow", 5000)
     first = outputs.find(source, config).key
@@ -201,10 +196,10 @@ def test_a_changed_digest_changes_the_key_and_so_does_a_new_time_without_one(tmp
     assert len({first, bare, outputs.find(source, config).key}) == 3
 
 
-def test_a_previous_handler_stays_in_charge_and_exit_cleans_up(source: Path, node: Path) -> None:
+def test_a_previous_handler_stays_in_charge_and_exit_cleans_up(source, node):
     """A training that saves its state on SIGTERM may read on: the copy stays until it exits."""
 
-    def work() -> int:
+    def work():
         seen = []
         signal.signal(signal.SIGTERM, lambda *_: seen.append(1))
         copy = staging.stage(source, node, config=ROOMY)
@@ -216,10 +211,8 @@ def test_a_previous_handler_stays_in_charge_and_exit_cleans_up(source: Path, nod
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_without_a_handler_cleans_up_and_still_ends_the_process(
-    number: signal.Signals, source: Path, node: Path
-) -> None:
-    def work() -> int:
+def test_a_signal_without_a_handler_cleans_up_and_still_ends_the_process(number, source, node):
+    def work():
         signal.signal(number, signal.SIG_DFL)
         staging.stage(source, node, config=ROOMY)
         os.kill(os.getpid(), number)
@@ -229,20 +222,20 @@ def test_a_signal_without_a_handler_cleans_up_and_still_ends_the_process(
     assert names(node) == []
 
 
-def test_handlers_are_put_back_when_nothing_is_staged(source: Path, node: Path) -> None:
+def test_handlers_are_put_back_when_nothing_is_staged(source, node):
     before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)]
     with staging.staged(source, node, config=ROOMY):
         pass
     assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)] == before
 
 
-def test_a_forked_worker_that_ends_takes_nothing_away(source: Path, node: Path) -> None:
+def test_a_forked_worker_that_ends_takes_nothing_away(source, node):
     with staging.staged(source, node, config=ROOMY) as copy:
         assert exit_code(forked(lambda: 0 if copy.path.exists() else 1)) == 0
         assert copy.path.exists()
 
 
 @pytest.mark.parametrize("wrong", [{"leave_bytes": -1}, {"shards": "some"}])
-def test_a_configuration_that_makes_no_sense_is_refused(wrong: dict) -> None:
+def test_a_configuration_that_makes_no_sense_is_refused(wrong):
     with pytest.raises(UsageError):
         StageConfig(**wrong)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from staging_tools import ROOMY, exit_code, forked, names, packed
+from staging_tools import exit_code, forked, listed, names, packed
 
 from smallfiles import owners, staging
 from smallfiles.cli import main
@@ -21,9 +21,7 @@ STAGE = f"'{sys.executable}' -m smallfiles stage"
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_stage_prints_the_path_alone_and_the_copy_stays_for_the_job(
-    source: Path, node: Path, command: Command
-) -> None:
+def test_stage_prints_the_path_alone_and_the_copy_stays_for_the_job(source, node, command):
     done = command("stage", source, "--where", node, "--leave-bytes", 0)
     assert done.returncode == 0, done.stderr
     path = Path(done.stdout.removesuffix("\n"))
@@ -39,7 +37,7 @@ def test_stage_prints_the_path_alone_and_the_copy_stays_for_the_job(
     assert "nothing of yours" in command("staged", "--where", node).stderr
 
 
-def test_a_job_script_stages_uses_and_cleans_up_even_when_it_fails(source: Path, node: Path) -> None:
+def test_a_job_script_stages_uses_and_cleans_up_even_when_it_fails(source, node):
     script = f"""
         set -euo pipefail
         staged=$({STAGE} '{source}' --where '{node}' --leave-bytes 0)
@@ -52,21 +50,19 @@ def test_a_job_script_stages_uses_and_cleans_up_even_when_it_fails(source: Path,
     assert names(node) == []
 
 
-def test_a_copy_goes_when_the_session_of_its_shell_has_ended(
-    source: Path, node: Path, command: Command
-) -> None:
+def test_a_copy_goes_when_the_session_of_its_shell_has_ended(source, node, command):
     """The next command on the node removes it: nobody lives who could."""
     script = f"{STAGE} '{source}' --where '{node}' --leave-bytes 0; kill -9 $$"
     done = subprocess.run(
         ["bash", "-c", script], capture_output=True, text=True, timeout=60, start_new_session=True
     )
     assert done.returncode == -9 and Path(done.stdout.strip()).exists()
-    assert [copy.state for copy in staging.listing([node])] == ["leftover"]
+    assert [copy.state for copy in listed(node)] == ["leftover"]
     assert "removed 1" in command("staged", "--sweep", "--where", node).stderr
     assert names(node) == []
 
 
-def test_a_session_lives_as_long_as_any_of_its_processes(source: Path, node: Path) -> None:
+def test_a_session_lives_as_long_as_any_of_its_processes(source, node):
     script = f"""
         {STAGE} '{source}' --where '{node}' --leave-bytes 0 > /dev/null
         sleep 30 > /dev/null 2>&1 &
@@ -87,19 +83,17 @@ def test_a_session_lives_as_long_as_any_of_its_processes(source: Path, node: Pat
     assert names(node) == []
 
 
-def in_job(number: str) -> dict[str, str]:
+def in_job(number):
     return {**os.environ, "SLURM_JOB_ID": number}
 
 
-def test_two_jobs_of_one_user_share_a_copy_and_each_gives_back_its_own(
-    source: Path, node: Path, command: Command
-) -> None:
+def test_two_jobs_of_one_user_share_a_copy_and_each_gives_back_its_own(source, node, command):
     sleepers = [subprocess.Popen(["sleep", "60"], env=in_job(number)) for number in ("901", "902")]
     try:
         words = ("stage", source, "--where", node, "--leave-bytes", 0)
         paths = {command(*words, job=number).stdout.strip() for number in ("901", "902")}
         (path,) = paths
-        assert set(staging.listing([node])[0].kept_for) == {"job 901", "job 902"}
+        assert set(listed(node)[0].kept_for) == {"job 901", "job 902"}
         first = command("unstage", path, job="901")
         assert "stays, since it is kept for job 902" in first.stderr and Path(path).exists()
         assert command("unstage", "--where", node, job="902").returncode == 0
@@ -110,7 +104,7 @@ def test_two_jobs_of_one_user_share_a_copy_and_each_gives_back_its_own(
             sleeper.wait()
 
 
-def fake_squeue(folder: Path, script: str) -> None:
+def fake_squeue(folder, script):
     folder.mkdir()
     (folder / "squeue").write_text(f"#!/bin/sh\n{script}\n")
     (folder / "squeue").chmod(0o755)
@@ -125,9 +119,7 @@ def fake_squeue(folder: Path, script: str) -> None:
         ("echo 'Unable to contact slurm controller' >&2; exit 1", None),
     ],
 )
-def test_the_scheduler_is_asked_about_a_job_without_processes_here(
-    script: str, alive: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_scheduler_is_asked_about_a_job_without_processes_here(script, alive, tmp_path, monkeypatch):
     fake_squeue(tmp_path / "bin", script)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "77123")
@@ -139,7 +131,7 @@ def test_the_scheduler_is_asked_about_a_job_without_processes_here(
     assert not owners.Owner(**{**vars(owner), "boot": "another"}).is_alive()
 
 
-def test_a_process_is_known_by_its_start_time_too() -> None:
+def test_a_process_is_known_by_its_start_time_too():
     me = owners.this_process()
     assert me.is_alive() and str(os.getpid()) in me.text
     assert not owners.Owner(**{**vars(me), "started": me.started + 1}).is_alive()
@@ -149,7 +141,7 @@ def test_a_process_is_known_by_its_start_time_too() -> None:
     assert owners.start_time(pid) == 0
 
 
-def test_keep_outlives_everybody_until_it_is_unstaged(source: Path, node: Path, command: Command) -> None:
+def test_keep_outlives_everybody_until_it_is_unstaged(source, node, command):
     script = f"{STAGE} '{source}' --where '{node}' --leave-bytes 0 --keep; kill -9 $$"
     done = subprocess.run(
         ["bash", "-c", script], capture_output=True, text=True, timeout=60, start_new_session=True
@@ -160,7 +152,7 @@ def test_keep_outlives_everybody_until_it_is_unstaged(source: Path, node: Path, 
     assert "removed" in command("unstage", path).stderr and names(node) == []
 
 
-def test_unstage_as_json_and_a_wrong_path(source: Path, node: Path, command: Command) -> None:
+def test_unstage_as_json_and_a_wrong_path(source, node, command):
     path = command("stage", source, "--where", node, "--leave-bytes", 0).stdout.strip()
     record = json.loads(command("unstage", path, "--json").stdout)
     assert record == {"copies": [{"path": path, "removed": True, "note": "removed"}]}
@@ -168,16 +160,7 @@ def test_unstage_as_json_and_a_wrong_path(source: Path, node: Path, command: Com
     assert wrong.returncode == 2 and "no staged copy" in wrong.stderr and source.exists()
 
 
-def test_staged_as_json(source: Path, node: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with staging.staged(source, node, config=ROOMY) as copy:
-        assert main(["staged", "--json", "--where", str(node)]) == 0
-        (found,) = [c for c in json.loads(capsys.readouterr().out)["copies"] if c["path"] == str(copy.path)]
-        assert found["in_use"] and found["state"] == "finished" and found["bytes"] > 0
-
-
-def test_a_heavy_copy_on_a_login_node_is_warned_of(
-    source: Path, node: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_heavy_copy_on_a_login_node_is_warned_of(source, node, command, monkeypatch):
     from smallfiles import machine
 
     asked = []
@@ -188,19 +171,11 @@ def test_a_heavy_copy_on_a_login_node_is_warned_of(
     shutil.rmtree(node / "scratch")
 
 
-def test_flags_that_contradict_are_a_sentence(source: Path, tmp_path: Path) -> None:
+def test_flags_that_contradict_are_a_sentence(source, tmp_path):
     assert main(["stage", str(source), "--to", str(tmp_path / "x"), "--keep"]) == 2
 
 
-def test_several_outputs_are_staged_beside_each_other(source: Path, node: Path, tmp_path: Path) -> None:
-    other = packed(tmp_path / "data" / "val.h5", 5000, seed=9)
-    with staging.staged(source, node, config=ROOMY) as one, staging.staged(other, node, config=ROOMY) as two:
-        assert {copy.path for copy in staging.listing([node])} == {one.path, two.path}
-
-
-def test_unstage_works_with_the_name_or_path_that_was_staged(
-    source: Path, node: Path, tmp_path: Path, command: Command
-) -> None:
+def test_unstage_works_with_the_name_or_path_that_was_staged(source, node, tmp_path, command):
     other = packed(tmp_path / "elsewhere" / source.name, seed=3)
     stage = ("--where", node, "--leave-bytes", 0)
     for name in (source.name, source, f"{source.parent}/../{source.parent.name}/{source.name}"):

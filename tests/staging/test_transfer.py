@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
-from pathlib import Path
 
 import pytest
 from staging_tools import MIB, cli, exit_code, forked, names, packed, shards, slowly, wait_for
@@ -15,14 +13,13 @@ from smallfiles.errors import (
     BusyError,
     DamagedFileError,
     OutputExistsError,
-    PackError,
     ResourceError,
     UsageError,
 )
 from smallfiles.staging import copying, transfer
 
 
-def same(source: Path, copy: Path) -> bool:
+def same(source, copy):
     if source.is_dir():
         return names(source) == names(copy) and all(
             (source / name).read_bytes() == (copy / name).read_bytes() for name in names(source)
@@ -31,7 +28,7 @@ def same(source: Path, copy: Path) -> bool:
 
 
 @pytest.mark.parametrize("folder", [False, True])
-def test_a_copy_is_published_whole_with_what_lies_beside_it(folder: bool, tmp_path: Path) -> None:
+def test_a_copy_is_published_whole_with_what_lies_beside_it(folder, tmp_path):
     source = shards(tmp_path / "a" / "x.tars") if folder else packed(tmp_path / "a" / "x.arrow")
     copy = staging.stage_to(source, tmp_path / "new" / "scratch")
     assert copy.path == tmp_path / "new" / "scratch" / source.name and copy.verified and not copy.reused
@@ -42,7 +39,7 @@ def test_a_copy_is_published_whole_with_what_lies_beside_it(folder: bool, tmp_pa
     assert again.reused and again.rate == 0 and "there already" in again.notes[0]
 
 
-def test_a_file_without_digest_gets_one_and_is_known_again_by_its_time(tmp_path: Path) -> None:
+def test_a_file_without_digest_gets_one_and_is_known_again_by_its_time(tmp_path):
     source = packed(tmp_path / "a" / "x.arrow", digest=False)
     copy = staging.stage_to(source, tmp_path / "b")
     assert not copy.verified and "not verified against a digest" in copy.notes[0]
@@ -50,7 +47,7 @@ def test_a_file_without_digest_gets_one_and_is_known_again_by_its_time(tmp_path:
     assert staging.stage_to(source, tmp_path / "b").reused
 
 
-def test_something_else_of_that_name_is_never_overwritten(source: Path, tmp_path: Path) -> None:
+def test_something_else_of_that_name_is_never_overwritten(source, tmp_path):
     other = packed(tmp_path / "b" / source.name, 1000, seed=5)
     before = other.read_bytes()
     with pytest.raises(OutputExistsError):
@@ -62,12 +59,12 @@ def test_something_else_of_that_name_is_never_overwritten(source: Path, tmp_path
 
 
 @pytest.mark.parametrize("digest", [True, False])
-def test_a_killed_transfer_goes_on_where_it_was(digest: bool, tmp_path: Path) -> None:
+def test_a_killed_transfer_goes_on_where_it_was(digest, tmp_path):
     source = packed(tmp_path / "a" / "x.arrow", 24 * MIB, digest=digest)
     scratch = tmp_path / "scratch"
     journal = scratch / ".x.arrow.packing" / "records" / "journal"
 
-    def work() -> int:
+    def work():
         slowly(0.004)
         staging.stage_to(source, scratch)
         return 0
@@ -82,7 +79,7 @@ def test_a_killed_transfer_goes_on_where_it_was(digest: bool, tmp_path: Path) ->
     assert not journal.exists()
 
 
-def interrupted(source: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> Path:
+def interrupted(source, scratch, monkeypatch, after):
     """Leave half a transfer, as a full disk does; the folder of what is there."""
     write, done = copying.Copier._write, []
 
@@ -99,9 +96,7 @@ def interrupted(source: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch, af
     return scratch / f".{source.name}.packing"
 
 
-def test_blocks_that_were_damaged_meanwhile_are_copied_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_that_were_damaged_meanwhile_are_copied_again(tmp_path, monkeypatch):
     source = packed(tmp_path / "a" / "x.arrow", 24 * MIB)
     aside = interrupted(source, tmp_path / "b", monkeypatch, 14)
     with (aside / "data" / "x.arrow").open("r+b") as file:
@@ -112,9 +107,7 @@ def test_blocks_that_were_damaged_meanwhile_are_copied_again(
     assert same(source, copy.path)
 
 
-def test_half_a_copy_of_an_older_source_is_not_continued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_a_copy_of_an_older_source_is_not_continued(tmp_path, monkeypatch):
     source = packed(tmp_path / "a" / "x.arrow", 24 * MIB)
     interrupted(source, tmp_path / "b", monkeypatch, 14)
     packed(source, 24 * MIB, seed=8)
@@ -122,7 +115,7 @@ def test_half_a_copy_of_an_older_source_is_not_continued(
     assert same(source, copy.path) and not copy.notes
 
 
-def test_a_damaged_archive_publishes_nothing(source: Path, tmp_path: Path) -> None:
+def test_a_damaged_archive_publishes_nothing(source, tmp_path):
     with source.open("r+b") as file:
         file.write(b"flipped")
     with pytest.raises(DamagedFileError, match="block 0"):
@@ -130,22 +123,12 @@ def test_a_damaged_archive_publishes_nothing(source: Path, tmp_path: Path) -> No
     assert not (tmp_path / "b" / source.name).exists()
 
 
-def test_two_transfers_of_one_output_do_not_mix(source: Path, tmp_path: Path) -> None:
-    aside = tmp_path / "b" / f".{source.name}.packing"
-    aside.mkdir(parents=True)
-    with (aside / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(PackError, match="another run is staging"):
-            staging.stage_to(source, tmp_path / "b")
-    assert same(source, staging.stage_to(source, tmp_path / "b").path)
-
-
-def test_many_transfers_at_once_end_in_one_copy_and_in_sentences(source: Path, tmp_path: Path) -> None:
+def test_many_transfers_at_once_end_in_one_copy_and_in_sentences(source, tmp_path):
     """One copies; the others find it finished or are turned away, and nobody meets a raw error."""
     for number in range(12):
         scratch, start = tmp_path / f"b{number}", tmp_path / f"start {number}"
 
-        def work(scratch: Path = scratch, start: Path = start) -> int:
+        def work(scratch=scratch, start=start):
             while not start.exists():
                 pass
             try:
@@ -166,9 +149,7 @@ def test_many_transfers_at_once_end_in_one_copy_and_in_sentences(source: Path, t
         assert names(scratch) == names(source.parent)
 
 
-def test_too_little_room_is_told_before_the_first_byte(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_little_room_is_told_before_the_first_byte(source, tmp_path, monkeypatch):
     import dataclasses
 
     real = machine.filesystem
@@ -181,9 +162,7 @@ def test_too_little_room_is_told_before_the_first_byte(
     assert names(tmp_path / "b") == []
 
 
-def test_large_files_on_lustre_are_striped_before_the_first_byte(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_files_on_lustre_are_striped_before_the_first_byte(source, tmp_path, monkeypatch):
     import dataclasses
 
     tools = tmp_path / "bin"
@@ -202,7 +181,7 @@ def test_large_files_on_lustre_are_striped_before_the_first_byte(
     assert call == f"setstripe -c 4 {tmp_path}/lustre/.{source.name}.packing/data"
 
 
-def test_the_command_prints_where_the_copy_is(source: Path, tmp_path: Path) -> None:
+def test_the_command_prints_where_the_copy_is(source, tmp_path):
     done = cli("stage", source, "--to", tmp_path / "b")
     assert done.returncode == 0 and done.stdout == f"{tmp_path / 'b' / source.name}\n"
     assert "there already" in cli("stage", source, "--to", tmp_path / "b").stderr
