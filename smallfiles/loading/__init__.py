@@ -12,8 +12,9 @@ crops in all workers. `make_loader` sets them together. Notebook 08 teaches it.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from smallfiles import lazy
 
 if TYPE_CHECKING:
     from smallfiles.loading.batches import Batch as Batch
@@ -28,23 +29,18 @@ if TYPE_CHECKING:
     from smallfiles.loading.packets import LoadedBatch as LoadedBatch
     from smallfiles.loading.plan import EpochPlan as EpochPlan
 
-_HOMES = {
-    "BadSampleError": "faults",
-    "Batch": "batches",
-    "BatchMaker": "batches",
-    "EpochPlan": "plan",
-    "ImageBatches": "makers",
-    "LoadedBatch": "packets",
-    "Loader": "loader",
-    "LoaderConfig": "config",
-    "SampleDataset": "dataset",
-    "WorkerDiedError": "killed",
-    "make_loader": "loader",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import PyTorch when something is loaded, not when a command line lists its flags."""
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"smallfiles.loading.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# PyTorch is imported when something is loaded, not when a command line lists its flags.
+__getattr__ = lazy.names(
+    __name__,
+    {
+        "batches": ["Batch", "BatchMaker"],
+        "config": ["LoaderConfig"],
+        "dataset": ["SampleDataset"],
+        "faults": ["BadSampleError"],
+        "killed": ["WorkerDiedError"],
+        "loader": ["Loader", "make_loader"],
+        "makers": ["ImageBatches"],
+        "packets": ["LoadedBatch"],
+        "plan": ["EpochPlan"],
+    },
+)

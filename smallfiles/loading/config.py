@@ -46,7 +46,6 @@ class LoaderConfig:
         seed: Of all orders and all augmentation.
         shuffle: A new order in each epoch.
         drop_last: Leave out samples so that all batches of all ranks are full.
-        pad: Repeat samples so that all ranks have equally many.
         on_error: What to do about a sample that cannot be read or decoded: `stop` with its name, `skip` it,
             `repeat` its neighbour, or `keep` what a damaged JPEG still gives; all but `stop` are counted.
         order: `random`, or `stream`: long runs from shard to shard, shuffled in a buffer.
@@ -68,7 +67,6 @@ class LoaderConfig:
     seed: int = option(0, "of all orders and all augmentation", least=0)
     shuffle: bool = option(True, "a new order in each epoch", both=True)
     drop_last: bool = option(False, "leave out samples so that all batches are full", both=True)
-    pad: bool = option(False, "repeat samples so that all ranks have equally many", both=True)
     on_error: OnError = option(
         "stop",
         "at a sample that cannot be made: stop, leave it out, repeat its neighbour, or keep what a damaged "
@@ -140,10 +138,3 @@ def default_workers(where: Ranks) -> int:
     elif where.source == "torchrun" or cpus >= (os.cpu_count() or 1):
         cpus = cpus // where.local_world_size
     return max(1, min(cpus, MOST_WORKERS))
-
-
-def wants_pinning(config: LoaderConfig) -> bool:
-    """Whether batches go into pinned memory."""
-    import torch
-
-    return torch.cuda.is_available() if config.pin_memory is None else config.pin_memory

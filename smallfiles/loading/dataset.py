@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias, overload
+from typing import TYPE_CHECKING, TypeAlias, overload
 
 import numpy as np
 import torch
@@ -25,10 +25,13 @@ from smallfiles import formats
 from smallfiles.errors import SmallfilesError, UsageError
 from smallfiles.loading.batches import BatchMaker, Indices, Layout
 from smallfiles.loading.config import OnError
-from smallfiles.loading.makers import ImageBatches, RawBatches, Transform
+from smallfiles.loading.makers import ImageBatches, RawBatches
 from smallfiles.loading.packets import Block, FailedBatch, LoadedBatch, Packet, to_tensors
 from smallfiles.loading.schedule import split_numbers
 from smallfiles.samples import Reader
+
+if TYPE_CHECKING:
+    from smallfiles.images import Transform
 
 Item: TypeAlias = dict[str, torch.Tensor]
 Source: TypeAlias = Reader | Path | str | BatchMaker

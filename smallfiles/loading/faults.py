@@ -27,7 +27,6 @@ from smallfiles.samples import Buffer, Reader
 
 Put: TypeAlias = Callable[[int, int, Buffer], None]
 """Makes one sample: its place in the batch, its number, its bytes."""
-Fetched: TypeAlias = list[tuple[int, Buffer]]
 
 # What damaged bytes make decoders raise. Others (a TypeError, say) are mistakes in a program.
 _OF_DATA = (SmallfilesError, OSError, ValueError, RuntimeError, SyntaxError, EOFError)
@@ -103,32 +102,6 @@ def _made(put: Put, place: int, index: int, data: Buffer, on_error: OnError) -> 
     return None
 
 
-def fetch(
-    reader: Reader, indices: Indices, epoch: int, on_error: OnError
-) -> tuple[Fetched, tuple[Fault, ...]]:
-    """The bytes of samples, with those that cannot be read left out or replaced.
-
-    Raises:
-        BadSampleError: A sample cannot be read and `on_error` is `stop`, or none can.
-    """
-    numbers = [int(index) for index in indices]
-    found, errors = _read(reader, numbers)
-    faults = tuple(
-        _fault(reader, index, epoch, errors[index], on_error)
-        for index, data in zip(numbers, found, strict=True)
-        if data is None
-    )
-    if faults and len(faults) == len(numbers):
-        raise _none_left(reader, faults, epoch)
-    places = list(range(len(numbers)))
-    holes = [place for place in places if found[place] is None]
-    if on_error == "repeat":
-        for hole, source in _neighbours(holes, len(numbers)):
-            places[hole] = source
-    pairs = ((numbers[place], found[place]) for place in places)
-    return [(index, data) for index, data in pairs if data is not None], faults
-
-
 def _read(reader: Reader, numbers: list[int]) -> tuple[list[Buffer | None], dict[int, Exception]]:
     """The bytes of all samples in one call; if that fails, one by one to know which."""
     try:
@@ -167,7 +140,7 @@ def _fault(reader: Reader, index: int, epoch: int, error: Exception, on_error: O
     return fault
 
 
-def _none_left(reader: Reader, faults: tuple[Fault, ...] | list[Fault], epoch: int) -> BadSampleError:
+def _none_left(reader: Reader, faults: list[Fault], epoch: int) -> BadSampleError:
     first = faults[0]
     return BadSampleError(
         f"all {len(faults)} samples of a batch of {reader.path} failed in epoch {epoch}, "

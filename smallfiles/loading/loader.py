@@ -14,19 +14,21 @@ and world_size=1. Notebook 08 teaches it.
 from __future__ import annotations
 
 import multiprocessing
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import islice
 from traceback import clear_frames
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.utils.data import DataLoader
 
 from smallfiles import machine
 from smallfiles.loading.batches import BatchMaker, Fault, nbytes
-from smallfiles.loading.config import LoaderConfig, Mode, default_workers, place, wants_pinning
+from smallfiles.loading.config import LoaderConfig, Mode, default_workers, place
 from smallfiles.loading.dataset import (
     Delivered,
     SampleDataset,
@@ -37,12 +39,15 @@ from smallfiles.loading.dataset import (
     name_of_data,
 )
 from smallfiles.loading.killed import SHM, WorkerDiedError, WorkerMemory, check_shared_memory, explained
-from smallfiles.loading.makers import Transform
 from smallfiles.loading.packets import Block, FailedBatch, LoadedBatch
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.loading.schedule import EpochBatches, Schedule
 from smallfiles.loading.stream import StreamDataset
-from smallfiles.loading.threads import InThreads
+
+if TYPE_CHECKING:
+    from smallfiles.images import Transform
+
+T = TypeVar("T")
 
 KEPT_FAULTS = 1000
 """Faults that a loader remembers; it counts all."""
@@ -148,6 +153,51 @@ class Loader(DataLoader[Any]):
             earlier = earlier.__cause__ or earlier.__context__
 
 
+class InThreads(Iterator[T]):
+    """Items of several iterators in turn, each drawn from in a thread of its own, which begins at once.
+
+    The decoders let go of Python's global lock while they work, so threads decode side by side, and a batch
+    that a thread made need not be sent. What Python itself does between two images runs in one thread at a
+    time, the trainer's too: a dozen threads are about the limit, and notebook 08 measures it.
+
+    Args:
+        parts: Drawn from in turn, until one ends.
+        ahead: How many items each thread may be ahead of what was taken.
+    """
+
+    def __init__(self, parts: list[Iterator[T]], ahead: int) -> None:
+        pools = [ThreadPoolExecutor(1, f"loader-{number}") for number in range(len(parts))]
+        self._lanes = deque(
+            (part, pool, deque(pool.submit(next, part) for _ in range(ahead)))
+            for part, pool in zip(parts, pools, strict=True)
+        )
+
+    def __next__(self) -> T:
+        if not self._lanes:
+            raise StopIteration
+        part, pool, waiting = self._lanes[0]
+        try:
+            item = waiting.popleft().result()
+        except BaseException:
+            self.close()
+            raise
+        waiting.append(pool.submit(next, part))
+        self._lanes.rotate(-1)
+        return item
+
+    def close(self) -> None:
+        """End the threads; each finishes the item that it is at."""
+        for wait in (False, True):
+            for _, pool, _ in self._lanes:
+                pool.shutdown(wait, cancel_futures=True)
+        self._lanes.clear()
+
+    def __del__(self) -> None:
+        # In whichever thread collects garbage, which may be one that the lanes wait for: it must not wait.
+        for _, pool, _ in self._lanes:
+            pool.shutdown(False, cancel_futures=True)
+
+
 class ThreadLoader(Loader):
     """A `Loader` whose batches are made by threads of the trainer; the same batches.
 
@@ -213,7 +263,6 @@ def make_loader(
         rank=where.rank,
         world_size=where.world_size,
         drop_last=config.drop_last,
-        pad=config.pad,
         data=name_of_data(maker.reader),
         **(_stream_fields(maker, config, workers) if config.order == "stream" else {}),
     )
@@ -245,7 +294,8 @@ def choose_mode(config: LoaderConfig, workers: int, batch_bytes: int) -> Mode:
 def _assemble(
     maker: BatchMaker, plan: EpochPlan, config: LoaderConfig, mode: Mode, workers: int, memory: WorkerMemory
 ) -> Loader:
-    settings: dict[str, Any] = {"pin_memory": wants_pinning(config)}
+    pin = torch.cuda.is_available() if config.pin_memory is None else config.pin_memory
+    settings: dict[str, Any] = {"pin_memory": pin}
     if mode == "processes":
         forks = "fork" in multiprocessing.get_all_start_methods()
         settings |= {
@@ -274,11 +324,7 @@ def _as_it_is(batch: Delivered) -> Delivered:
 
 def _stream_fields(maker: BatchMaker, config: LoaderConfig, workers: int) -> dict[str, Any]:
     sizes = getattr(maker.reader, "shard_sizes", tuple)
-    return {
-        "streams": max(1, workers),
-        "shards": sizes(),
-        "buffer": config.buffer,
-    }
+    return {"streams": max(1, workers), "shards": sizes(), "buffer": config.buffer}
 
 
 def _batch_bytes(maker: BatchMaker, batch: int) -> int:

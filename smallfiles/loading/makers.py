@@ -9,33 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from smallfiles.errors import UsageError
 from smallfiles.loading.batches import Array, Batch, Indices, Layout, SampleRngs, allocate
 from smallfiles.loading.config import OnError
-from smallfiles.loading.faults import fetch, fill
+from smallfiles.loading.faults import fill
 from smallfiles.samples import Buffer, Reader
+
+if TYPE_CHECKING:
+    from smallfiles.images import Transform
 
 _INT64: np.dtype[Any] = np.dtype(np.int64)
 _UINT8: np.dtype[Any] = np.dtype(np.uint8)
-
-
-class Transform(Protocol):
-    """What makes an image of encoded bytes; those of `smallfiles.images` do."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Rows, columns, channels."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of the pixels."""
-
-    def into(self, data: Buffer, rng: np.random.Generator, out: Array) -> Any:
-        """Decode and augment `data` into `out`."""
 
 
 @dataclass(frozen=True)
@@ -107,17 +95,21 @@ class RawBatches:
 
     def make(self, indices: Indices, epoch: int, out: Mapping[str, Array] | None = None) -> Batch:
         """See `BatchMaker`."""
-        found, faults = fetch(self.reader, indices, epoch, self.on_error)
-        total = sum(len(data) for _, data in found)
-        arrays = _lead(self._layout(len(found), total), out)
-        offsets = np.cumsum([0, *(len(data) for _, data in found)])
-        arrays["offsets"][:] = offsets
-        for (_, data), start, stop in zip(found, offsets[:-1], offsets[1:], strict=True):
+        pieces = np.empty(len(indices), object)
+        held = {"data": pieces, "index": np.empty(len(indices), np.int64)}
+
+        def put(place: int, index: int, data: Buffer) -> None:
+            pieces[place] = data
+
+        found = fill(self.reader, indices, epoch, held, put, self.on_error)
+        offsets = np.cumsum([0, *map(len, found.arrays["data"])])
+        arrays = _lead(self._layout(len(found), offsets[-1]), out)
+        arrays["offsets"][:], arrays["index"][:] = offsets, found.arrays["index"]
+        for data, start, stop in zip(found.arrays["data"], offsets[:-1], offsets[1:], strict=True):
             arrays["data"][start:stop] = np.frombuffer(data, np.uint8)
-        arrays["index"][:] = [index for index, _ in found]
         if "target" in arrays:
-            arrays["target"][:] = [self.reader.target(index) for index, _ in found]
-        return Batch(arrays, faults)
+            arrays["target"][:] = [self.reader.target(index) for index in found.arrays["index"].tolist()]
+        return Batch(arrays, found.faults)
 
     def _layout(self, count: int, data_bytes: int) -> Layout:
         found: Layout = {"data": ((data_bytes,), _UINT8), "offsets": ((count + 1,), _INT64)}

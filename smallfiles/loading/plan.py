@@ -1,7 +1,7 @@
 """Which samples a rank reads in an epoch, in which order, cut into batches: arithmetic, no files.
 
 Every sample comes exactly once an epoch, for any numbers of ranks, workers and shards; samples are
-repeated or left out only when asked, and counted. The order is a function of the seed and the epoch.
+left out only when asked, and counted. The order is a function of the seed and the epoch.
 
 The trap: webdataset 1.0.2 shuffles the shards alike in each epoch unless it is told the epoch, and gives
 whole shards to ranks, so that some have more batches than others and the last all-reduce waits for ever.
@@ -10,7 +10,7 @@ Notebooks 05 and 10 teach it.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -34,7 +34,6 @@ class EpochPlan:
         rank: Number of this process.
         world_size: How many processes share the data set.
         drop_last: Leave out samples so that all batches of all ranks are full, and equally many.
-        pad: Repeat samples so that all ranks have equally many.
         streams: 0 reads at random. Otherwise each rank reads so many long runs, from shard to shard.
         shards: Number of samples in each shard; empty cuts into runs of `buffer` samples.
         buffer: Samples that a stream holds to shuffle them; 1 keeps the order inside a shard.
@@ -51,7 +50,6 @@ class EpochPlan:
     rank: int = 0
     world_size: int = 1
     drop_last: bool = False
-    pad: bool = False
     streams: int = 0
     shards: tuple[int, ...] = ()
     buffer: int = 1024
@@ -67,8 +65,6 @@ class EpochPlan:
                 "a rank from 0 to one less than the number of ranks",
                 "Take both from smallfiles.machine.ranks",
             )
-        if self.drop_last and self.pad:
-            _refuse("drop_last and pad are both asked for", "one of them", "Choose one")
         if self.shards and sum(self.shards) != self.samples:
             _refuse(
                 f"the shards hold {sum(self.shards):,} samples and the data set {self.samples:,}",
@@ -88,11 +84,9 @@ class EpochPlan:
         return tuple(-(-size // self.batch) for size in self.samples_per_rank())
 
     def samples_per_rank(self) -> tuple[int, ...]:
-        """Number of samples of each rank, after dropping or padding."""
+        """Number of samples of each rank, after dropping."""
         own = self._own_sizes()
-        if self.drop_last:
-            return (min(own) // self.batch * self.batch,) * self.world_size
-        return (max(own),) * self.world_size if self.pad else own
+        return (min(own) // self.batch * self.batch,) * self.world_size if self.drop_last else own
 
     def indices(self, epoch: int) -> Order:
         """Numbers of this rank's samples in the order of its batches."""
@@ -127,10 +121,6 @@ class EpochPlan:
         rng = self._rng(epoch, _BUFFER, self.rank * self.streams + number)
         return reads, through_buffer(reads, self.buffer, rng)
 
-    def of_rank(self, rank: int) -> EpochPlan:
-        """The same plan for another rank."""
-        return replace(self, rank=rank)
-
     def depends_on(self) -> dict[str, Any]:
         """What decides which samples a batch number means, for a checkpoint; the rank does not count."""
         fields = asdict(self)
@@ -150,9 +140,7 @@ class EpochPlan:
 
     def _share(self, order: Order) -> Order:
         """This rank's part of an order: every n-th, so that the ranks' batches together follow it."""
-        own = order[self.rank :: self.world_size]
-        size = self.samples_per_rank()[self.rank]
-        return own[:size] if size <= len(own) else np.resize(own if len(own) else order, size)
+        return order[self.rank :: self.world_size][: self.samples_per_rank()[self.rank]]
 
     def _run(self, epoch: int, number: int) -> Order:
         """What a stream reads: its part of this rank's part of the shards."""
@@ -172,11 +160,7 @@ class EpochPlan:
         numbers = self._shard_order(epoch, len(borders) - 1)
         own = self._own_sizes()
         start = sum(own[: self.rank])
-        order = _joined(borders, numbers, start, start + own[self.rank])
-        size = self.samples_per_rank()[self.rank]
-        if size <= len(order):
-            return order[:size]
-        return np.resize(order if len(order) else _joined(borders, numbers, 0, self.samples), size)
+        return _joined(borders, numbers, start, start + self.samples_per_rank()[self.rank])
 
     def _borders(self) -> Order:
         """First sample of each shard, and one after the last."""

@@ -72,7 +72,7 @@ class Window:
             piece = self._reads[self._read : max(until, self._read + READ_AHEAD)]
             self._fetch([index for index in piece if index not in self._done])
             self._read += len(piece)
-        # What is not held was damaged, or comes a second time since the ranks are padded.
+        # What is not held was damaged.
         late = {index: self._reader.read(index) for index in indices if index not in self._held}
         found = {index: self._held.pop(index) for index in set(indices) - set(late)} | late
         return [found[index] for index in indices]

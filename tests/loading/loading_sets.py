@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -32,7 +31,7 @@ class Stub:
         return out
 
 
-def stub_samples(count: int, bad: tuple[int, ...] = (), captions: bool = False) -> list[Sample]:
+def stub_samples(count, bad=(), captions=False):
     samples = []
     for number in range(count):
         head = b"torn" if number in bad else b"good"
@@ -42,13 +41,13 @@ def stub_samples(count: int, bad: tuple[int, ...] = (), captions: bool = False) 
     return samples
 
 
-def write(samples: list[Sample], out: Path, **options) -> Path:
+def write(samples, out, **options):
     """Pack samples; the options are those of the format."""
     captions = bool(samples) and isinstance(samples[0].target, list)
     return write_many(iter(samples), len(samples), out, "captions" if captions else "label", **options)
 
 
-def write_many(samples, count: int, out: Path, target="label", **options) -> Path:
+def write_many(samples, count, out, target="label", **options):
     """Pack samples that come one by one."""
     schema = Schema(count=count, total_bytes=count * 64, largest_bytes=64, target=target)
     module = formats.get(formats.name_of(out))
@@ -56,17 +55,17 @@ def write_many(samples, count: int, out: Path, target="label", **options) -> Pat
     return out
 
 
-def numbers(batches) -> list[list[int]]:
+def numbers(batches):
     """The samples of each batch."""
     return [batch["index"].tolist() for batch in batches]
 
 
-def flat(lists) -> list[int]:
+def flat(lists):
     """One list of several."""
     return [number for numbers in lists for number in numbers]
 
 
-def digest(batches) -> list[str]:
+def digest(batches):
     """All of each batch, as text."""
     return [
         json.dumps({name: tensor.tolist() for name, tensor in sorted(batch.items())}) for batch in batches

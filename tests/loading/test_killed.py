@@ -106,7 +106,7 @@ def test_shared_memory_that_is_too_small_is_refused_before_the_start(tmp_path):
     assert choose_mode(LoaderConfig(mode="processes"), 0, 1000) == "main"
 
 
-def run(code: str, *before: str) -> subprocess.CompletedProcess[str]:
+def run(code, *before):
     folder = Path(__file__).parent
     script = f"import sys\nsys.path.insert(0, {str(folder)!r})\n" + textwrap.dedent(code)
     words = [*before, sys.executable, "-c", script]

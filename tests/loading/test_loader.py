@@ -15,8 +15,8 @@ from smallfiles import formats
 from smallfiles.errors import UsageError
 from smallfiles.loading import BadSampleError, LoaderConfig, SampleDataset, make_loader
 from smallfiles.loading.dataset import maker_of
+from smallfiles.loading.loader import InThreads
 from smallfiles.loading.makers import RawBatches
-from smallfiles.loading.threads import InThreads
 
 COUNT = 101
 METHODS = multiprocessing.get_all_start_methods()
@@ -230,16 +230,6 @@ def test_an_empty_set_gives_no_batches(tmp_path):
     for config in MODES:
         for order in ("random", "stream"):
             assert list(loader(path, config, order=order)) == []
-
-
-def test_float_images_keep_the_shape_of_their_transform(path):
-    images = pytest.importorskip("smallfiles.images")
-    transform = images.Normalised(sets.Stub())
-    batch = next(
-        iter(make_loader(path, LoaderConfig(mode="threads", workers=1, batch=4), transform=transform))
-    )
-    assert batch["image"].dtype == torch.float32
-    assert batch["image"].shape == (4, 3, 8, 8)
 
 
 def test_torch_gets_its_threads_back(path):

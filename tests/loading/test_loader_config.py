@@ -24,7 +24,6 @@ configs = st.builds(
     seed=st.integers(0, 2**63),
     shuffle=st.booleans(),
     drop_last=st.booleans(),
-    pad=st.booleans(),
     on_error=st.sampled_from(["stop", "skip", "repeat"]),
     order=st.sampled_from(["random", "stream"]),
     buffer=st.integers(1, 9999),
@@ -33,7 +32,7 @@ configs = st.builds(
 )
 
 
-def followed(config: LoaderConfig) -> LoaderConfig:
+def followed(config):
     """The same without what its other settings make meaningless."""
     names = {"buffer"} if config.order == "random" else set()
     names |= {"workers", "prefetch", "start_method"} if config.mode == "main" else set()
@@ -41,7 +40,7 @@ def followed(config: LoaderConfig) -> LoaderConfig:
     return dataclasses.replace(config, **{name: getattr(LoaderConfig(), name) for name in names})
 
 
-def parsed(text: str) -> LoaderConfig:
+def parsed(text):
     parser = argparse.ArgumentParser()
     add_flags(parser, LoaderConfig)
     return LoaderConfig.from_args(parser.parse_args(shlex.split(text)))
@@ -88,34 +87,22 @@ def test_settings_that_make_no_sense_are_refused(fields, message):
         LoaderConfig(**fields)
 
 
-def test_ranks_of_torchrun_share_the_cpus_of_their_node(monkeypatch):
-    monkeypatch.setattr("smallfiles.machine.usable_cpus", lambda: 12)
-    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
-    assert default_workers(Ranks(0, 8, 0, 4, 0, 2, "torchrun")) == 3
-    assert default_workers(Ranks(0, 64, 0, 64, source="torchrun")) == 1
-
-
-def test_a_task_that_slurm_bound_keeps_its_cpus(monkeypatch):
-    monkeypatch.setattr("smallfiles.machine.usable_cpus", lambda: 12)
-    monkeypatch.setattr(os, "cpu_count", lambda: 48)
-    where = Ranks(0, 8, 0, 4, 0, 2, "slurm")
-    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
-    assert default_workers(where) == 12
-    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "7")
-    assert default_workers(where) == 7
-
-
-def test_a_task_that_sees_the_whole_node_shares_it(monkeypatch):
-    monkeypatch.setattr("smallfiles.machine.usable_cpus", lambda: 12)
-    monkeypatch.setattr(os, "cpu_count", lambda: 12)
-    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
-    assert default_workers(Ranks(0, 8, 0, 4, 0, 2, "slurm")) == 3
-
-
-def test_a_large_node_is_not_taken_as_a_whole(monkeypatch):
-    monkeypatch.setattr("smallfiles.machine.usable_cpus", lambda: 128)
-    monkeypatch.setattr(os, "cpu_count", lambda: 256)
-    assert default_workers(Ranks()) == 16
+@pytest.mark.parametrize(
+    ("where", "usable", "of_node", "asked", "workers"),
+    [
+        (Ranks(0, 8, 0, 4, 0, 2, "torchrun"), 12, 48, "", 3),  # ranks share the CPUs of their node
+        (Ranks(0, 64, 0, 64, source="torchrun"), 12, 48, "", 1),
+        (Ranks(0, 8, 0, 4, 0, 2, "slurm"), 12, 48, "", 12),  # a task that Slurm bound keeps its own
+        (Ranks(0, 8, 0, 4, 0, 2, "slurm"), 12, 48, "7", 7),
+        (Ranks(0, 8, 0, 4, 0, 2, "slurm"), 12, 12, "", 3),  # one that sees the whole node shares it
+        (Ranks(), 128, 256, "", 16),  # a large node is not taken as a whole
+    ],
+)
+def test_workers_are_as_many_as_this_rank_has_cpus(monkeypatch, where, usable, of_node, asked, workers):
+    monkeypatch.setattr("smallfiles.machine.usable_cpus", lambda: usable)
+    monkeypatch.setattr(os, "cpu_count", lambda: of_node)
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", asked)
+    assert default_workers(where) == workers
 
 
 def test_the_rank_comes_from_the_launcher_unless_it_is_given(monkeypatch):

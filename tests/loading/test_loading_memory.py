@@ -10,14 +10,14 @@ from smallfiles.loading import LoaderConfig, make_loader
 from smallfiles.samples import Sample
 
 
-def memory_bytes(pid: int) -> dict[str, int]:
+def memory_bytes(pid):
     """Private and proportional memory of a process."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     found = {line.split()[0].rstrip(":"): int(line.split()[1]) * 1024 for line in lines[1:]}
     return {"private": found["Private_Clean"] + found["Private_Dirty"], "proportional": found["Pss"]}
 
 
-def worker_memory(loader, batches: int) -> list[dict[str, int]]:
+def worker_memory(loader, batches):
     """Memory of each worker after so many batches of a new epoch."""
     passing = iter(loader)
     for _ in range(batches):
@@ -25,7 +25,7 @@ def worker_memory(loader, batches: int) -> list[dict[str, int]]:
     return [memory_bytes(worker.pid) for worker in loader._iterator._workers]
 
 
-def in_mib(found: list[dict[str, int]]) -> str:
+def in_mib(found):
     both = (max(entry[name] for entry in found) / 2**20 for name in ("private", "proportional"))
     return "private {:.0f} MiB, proportional {:.0f} MiB".format(*both)
 

@@ -309,7 +309,7 @@ with joined() as group:
 class TestConfig:
     def test_the_command_line_says_the_same(self):
         given = training.TrainConfig(
-            loader=LoaderConfig(batch=32, workers=3, seed=5, pad=True),
+            loader=LoaderConfig(batch=32, workers=3, seed=5),
             epochs=7,
             model="resnet18",
             every=9,
