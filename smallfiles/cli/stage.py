@@ -130,8 +130,7 @@ def _unstage(arguments: argparse.Namespace) -> int:
     else:
         done = staging.unstage_all(arguments.where)
     if arguments.json:
-        copies = [{"path": str(one.path), "removed": one.removed, "note": one.note} for one in done]
-        print_json({"copies": copies})
+        print_json({"copies": [{**vars(one), "path": str(one.path)} for one in done]})
         return 0
     for one in done:
         say(f"{one.path}: {one.note}")
@@ -157,7 +156,8 @@ def _staged(arguments: argparse.Namespace) -> int:
     copies = staging.listing(arguments.where)
     if arguments.json:
         total = sum(copy.bytes for copy in copies)
-        print_json({"bytes": total, "removed": removed, "copies": [copy.as_json() for copy in copies]})
+        found = [{**vars(copy), "path": str(copy.path)} for copy in copies]
+        print_json({"bytes": total, "removed": removed, "copies": found})
         return 0
     for copy in copies:
         uses = ["in use"] * copy.in_use + [f"kept for {holder}" for holder in copy.kept_for]

@@ -278,7 +278,7 @@ def _decoded(transform: RandomResizedCrop, data: Buffer, rng: np.random.Generato
     """The first half of what the transform does, with the same random numbers."""
     picture = open_picture(data)
     box = transform.box(picture.width, picture.height, rng)
-    picture.part(box, transform.size, transform.size, transform.reducing_gap)
+    picture.part(box, transform.size, transform.size)
 
 
 def _sent(maker: ImageBatches, config: LoadBenchConfig) -> tuple[float, float]:
