@@ -57,7 +57,7 @@ EVERY_TRAIN = TrainConfig(EVERY_LOADER, "resnet18", 2, 96, 0.1, 5, checkpoint=Pa
         *((each, each.to_cli("x.arrow", "--batch", "8"), None) for each in (
             RingConfig(), RingConfig("r", slots=9, producers=2, epochs=3, where=Path("/tmp/a b"))
         )),
-        (synth.SynthConfig("kaggle", 9, 1, 4, True, 2), None, None),
+        (synth.SynthConfig("kaggle", 9, 1, 4), None, None),
     ],
 )  # fmt: skip
 def test_a_command_means_the_configuration_that_printed_it(config, command, read):
