@@ -67,7 +67,7 @@ class Server:
         while True:
             try:
                 if name != "rclone":
-                    self.store("s3://first")._ask("PUT", "")
+                    self.store("s3://first")._ask("create_bucket", "")
                 self.store("s3://first").put("x", b"")
                 return
             except Exception:
