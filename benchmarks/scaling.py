@@ -53,7 +53,8 @@ def bench_scaling(folder: Path, config: ScalingBenchConfig | None = None, *, oth
         A record for each number of processes; the forecast is in its `extra`.
     """
     config = config or ScalingBenchConfig()
-    slow = SlowConfig(latency_s=config.latency_ms / 1e3, servers=config.servers)
+    # Times vary as those of the model do: as much as they last.
+    slow = SlowConfig(latency_s=config.latency_ms / 1e3, servers=config.servers, jitter=1.0)
     bench = Bench(config, ("smallfiles", "numpy"))
     paths = sources.load(folder).manifest.paths.to_pylist()[: _FILES * max(_PROCESSES)]
     plain_s = median(_read(folder, paths[:_FILES]) for _ in range(3)) / _FILES
