@@ -40,6 +40,15 @@ SHOWS: dict[str, tuple[str, ...]] = {
     "06": ("os.pread(", "DataLoader(", "file.seek("),
     "07": ("fcntl.flock(", "os.replace(", "shutil.copyfile("),
     "08": ("DataLoader(", "num_workers=", "prefetch_factor=", "class Views(Dataset)"),
+    "09": (
+        "S3SigV4Auth(",
+        "continuation-token",
+        '"range"',
+        "ThreadPoolExecutor",
+        "DataLoader(",
+        "make_loader",
+        "RemoteDataset(",
+    ),
     "10": ('init_process_group("gloo"', "DDP(", "loss.backward()", "signal.signal("),
 }
 """What a notebook teaches: names that a reader must see in its code cells, not behind a call."""

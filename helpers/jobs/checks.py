@@ -58,7 +58,7 @@ def problems(
             yield f"{argument.name}: {value} does not exist; {_how_to_get(root, site, argument)}"
         elif argument.is_written:
             yield from _output(argument.name, Path(value))
-        elif not argument.is_read and not _can_be_written(Path(value)):
+        elif not argument.is_read and not argument.is_word and not _can_be_written(Path(value)):
             yield f"{argument.name}: {value} cannot be written; name another place behind --"
     yield from _space(job, given)
 
@@ -108,7 +108,7 @@ def _can_be_written(folder: Path) -> bool:
 def _space(job: Job, given: Mapping[str, str]) -> Iterator[str]:
     """Only where the input is packed: walking a tree is what the job does, not the login node."""
     inputs = [Path(given[a.name]) for a in job.arguments if a.is_read]
-    outputs = [Path(given[a.name]) for a in job.arguments if not a.is_read]
+    outputs = [Path(given[a.name]) for a in job.arguments if not a.is_read and not a.is_word]
     if not inputs or not outputs or job.uses == "gpu":  # which writes checkpoints
         return
     size = _packed_bytes(inputs[0])

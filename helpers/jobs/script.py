@@ -7,10 +7,10 @@
     # Then: 05_merge_tar
 
 `Args` gives each positional argument and what it is if not given; a name that begins with OUT is written and
-must not exist, one that begins with DATA is read and must; one whose default is a number is a number. `Uses`
-chooses the site's options (cpu, gpu, transfer). `Then` is submitted after it, when it ended well. The trap:
-`#SBATCH` lines after the first command are not read by Slurm, without any word; `faults` names them. Notebook
-10 reads such a script.
+must not exist, one that begins with DATA is read and must; one whose default is a number or a URL is no
+path. `Uses` chooses the site's options (cpu, gpu, transfer). `Then` is submitted after it, when it ended
+well. The trap: `#SBATCH` lines after the first command are not read by Slurm, without any word; `faults`
+names them. Notebook 10 reads such a script.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Argument:
         return self.name.startswith("DATA")
 
     @property
-    def is_number(self) -> bool:
-        """Whether it is a number and no path."""
-        return self.default.isdigit()
+    def is_word(self) -> bool:
+        """Whether it is a number or a URL, and no path."""
+        return self.default.isdigit() or "://" in self.default
 
     @property
     def is_written(self) -> bool:

@@ -114,7 +114,7 @@ def _arguments(site: Site, job: Job, words: Sequence[str]) -> tuple[dict[str, st
     for argument in job.arguments:
         if positional and not positional[0].startswith("-"):
             word = positional.pop(0)
-            value = word if argument.is_number else str(Path(word).expanduser().absolute())
+            value = word if argument.is_word else str(Path(word).expanduser().absolute())
         else:
             value = Template(argument.default).safe_substitute(site.environment)
         given[argument.name] = value

@@ -669,5 +669,5 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 # %% [markdown] id="next"
 # ## Next
 #
-# This is the last step inside one node. [10 · Run it on many nodes](10_run_it_on_many_nodes.ipynb) takes the same loader to
-# several, as a job.
+# [09 · Stream shards from object storage](09_stream_shards.ipynb) feeds the same loader from a store that is far away, and
+# [10 · Run it on many nodes](10_run_it_on_many_nodes.ipynb) takes it to several nodes, as a job.

@@ -13,6 +13,7 @@ from exercises.checks import ex05_shard_a_dataset as ex05
 from exercises.checks import ex06_read_a_squashfs_image as ex06
 from exercises.checks import ex07_stage_a_dataset as ex07
 from exercises.checks import ex08_keep_the_gpu_fed as ex08
+from exercises.checks import ex09_stream_shards as ex09
 from exercises.checks import ex10_run_it_on_many_nodes as ex10
 from smallfiles.sources import synthetic
 
@@ -44,6 +45,8 @@ CHECKS = {
     "reader of a loader": ex08.reader,
     "picture": ex08.picture,
     "collate": ex08.collate,
+    "read_object": ex09.read_object,
+    "stream": ex09.stream,
     "place": ex10.place,
 }
 

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("pysquashfs", "smallfiles", "helpers", "benchmarks")
 POINTS_AT = re.compile(r"[Nn]otebooks?\s+\d\d(?:(?:,|\s+to|\s+and|\s+or)\s+\d\d)*")
 ABOUT = {
-    **{f"helpers/experiments/nb{number}": {number} for number in ("08", "10")},
+    **{f"helpers/experiments/nb{number}": {number} for number in ("08", "09", "10")},
     "helpers/jobs": {"10"},
     "smallfiles/formats/arrow": {"03"},
     "smallfiles/formats/files": {"01"},
@@ -20,6 +20,7 @@ ABOUT = {
     "smallfiles/images": {"08"},
     "smallfiles/manifest": {"02"},
     "smallfiles/measure/loading": {"08"},
+    "smallfiles/objectstore": {"09"},
     "smallfiles/ring": {"08"},
     "smallfiles/slowfs": {"01"},
     "smallfiles/sources/flickr30k": {"02", "03"},

@@ -11,11 +11,12 @@ import subprocess
 import tarfile
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from smallfiles import formats, pack, sources
+from smallfiles import formats, objectstore, pack, sources
 from smallfiles import measure as bench
 from smallfiles.measure import ranks
 from smallfiles.measure.loading.advice import STAGES, advice
@@ -133,6 +134,24 @@ def test_two_nodes_with_two_ranks_and_two_workers_read_each_sample_once(cluster,
     assert found.exact and found.shares[0].of == 240
     assert [share.node for share in found.shares] == ["n1", "n1", "n2", "n2"]
     assert [share.samples for share in found.shares] == [60] * 4
+
+
+def test_two_nodes_stream_what_was_pushed_and_no_log_holds_a_key(cluster, manifest, tmp_path):
+    shards, options = tmp_path / "train.tars", formats.get("tar").Options(max_count=20)
+    pack.pack(sources.load(manifest), shards, pack.PackConfig(options=options))
+    (tmp_path / "store" / "course").mkdir(parents=True)
+    server = objectstore.Server(tmp_path / "store")
+    try:
+        known = replace(cluster, environment={**cluster.environment, **server.environment})
+        where = (shards, "s3://course/train", tmp_path / "seen")
+        log = known.done("09_stream", *where, work=tmp_path)
+    finally:
+        server.close()
+    found = ranks.count(tmp_path / "seen")
+    assert found.exact and found.shares[0].of == 240
+    assert [share.node for share in found.shares] == ["n1", "n1", "n2", "n2"]
+    assert f"read each of {found.shares[0].of} samples exactly once" in log
+    assert server.keys.secret not in log and server.keys.key_id not in log
 
 
 class TestTraining:

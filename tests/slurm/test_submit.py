@@ -165,6 +165,13 @@ class TestSubmission:
             )
         assert "SLURM_ARRAY_TASK_ID/$parts" in packing.job.path.read_text()
 
+    def test_a_url_is_passed_on_as_it_is(self, checkout, tmp_path):
+        (tmp_path / "data").mkdir(exist_ok=True)
+        words = [str(tmp_path / "data"), "s3://course/a set", str(tmp_path / "seen")]
+        for given, expected in ((words, "s3://course/a set"), (words[:1], "s3://course/train")):
+            (streaming,) = jobs.plan(checkout, "here", "09_stream", given)
+            assert streaming.argv[streaming.argv.index(str(streaming.job.path)) + 2] == expected
+
     def test_the_log_of_each_job_is_told_by_its_name(self, checkout, tmp_path):
         logs = tmp_path / "w o r k/logs"
         packing, merging = jobs.plan(checkout, "here", "05_pack_tar")

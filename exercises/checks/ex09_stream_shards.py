@@ -1,0 +1,215 @@
+"""Exercise 09: read an object although requests fail, and stream an epoch with several of them in flight.
+
+    Busy, Missing    what a request raises
+    read_object      task 1: the whole object, whatever the line does
+    stream           task 2: the objects of one rank in order, the next ones on their way
+
+Answers are judged by the requests that they send, not by their speed. The trap it teaches: what a line broke
+off looks like a short object, and nothing but a count tells. Notebook 09 sends participants here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from threading import Condition
+from typing import Any
+
+from exercises.checks.attempt import Attempt
+from exercises.checks.check import check
+
+DATA = bytes(range(251)) * 8
+ALL, IN_FLIGHT = len(DATA), 3
+_LEAST_PAUSE_S, _MOST_REQUESTS, _MEETING_S = 0.001, 40, 0.25
+
+
+class Busy(Exception):
+    """503 SlowDown: the server has too much to do at the moment."""
+
+
+class Missing(Exception):
+    """404: there is no object of that name."""
+
+
+class _TooMany(BaseException):
+    """So many requests that it will never end; not an `Exception`, so that no answer swallows it."""
+
+
+class Wire:
+    """A line to one object: what each request gives, in turn: so many bytes, or an exception."""
+
+    def __init__(self, script: tuple[Any, ...]) -> None:
+        self.script, self.starts = list(script), list[int]()
+        self.pauses, self._failed = list[float](), 0.0
+
+    def ask(self, name: str, start: int) -> bytes:
+        """One request."""
+        if self._failed:
+            self.pauses.append(time.perf_counter() - self._failed)
+        self._failed = 0.0
+        self.starts.append(start)
+        if len(self.starts) > _MOST_REQUESTS:
+            raise _TooMany
+        gives = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        if isinstance(gives, int):
+            return DATA[start : start + gives]
+        self._failed = time.perf_counter()
+        raise gives(f"{name} from {start}")
+
+
+# What the line does; the last item again and again.
+WHOLE = (ALL,)
+CUT = (300, 500, ALL)
+BUSY = (Busy, 300, Busy, Busy, ALL)
+OFTEN_BUSY = (*(Busy, 200) * 7, ALL)
+GONE = (300, Busy)
+MISSING = (Missing,)
+
+_SHORT = "the line broke off, and less came than `size`, without an error: ask again for what is missing"
+_ANEW = "you begin at byte 0 again: on a bad line that may never end; ask from len(data) on"
+_JOINED = "bytes are missing or come twice: ask from len(data) on, and append what comes to data"
+_TRY = "a busy server is a matter of moments: catch Busy, pause, and ask again"
+_PAUSE = "you ask again at once: hundreds of ranks that do so keep the server busy; pause before the next try"
+_TOTAL = "you count all failures together: on a long object begin to count anew when bytes came"
+_ENDLESS = "you never give up: a job that waits for a server that is gone holds its GPUs for hours"
+_PART = "the server is gone, and you return a part as if it were the object: let the last Busy out"
+_NEVER = "no try makes a missing object appear: catch Busy alone, and let other errors out at once"
+
+
+def _read(attempt: Attempt, script: tuple[Any, ...], what: str) -> tuple[Wire, Any]:
+    """What an answer makes of a line; an exception of the line is a result too."""
+    wire = Wire(script)
+
+    def ask(name: str, start: int) -> bytes:
+        return wire.ask(name, start)
+
+    try:
+        got = attempt(ask, "shard.tar", ALL, _shown=f'ask, "shard.tar", {ALL}')
+    except _TooMany:
+        because = _JOINED if max(wire.starts) >= ALL else _ENDLESS
+        raise attempt.wrong(f"more than {_MOST_REQUESTS} requests", "an end", because) from None
+    except Exception as error:
+        if not isinstance(error.__cause__, Busy | Missing):
+            raise
+        got = error.__cause__
+    attempt.given(f"{attempt.name} {what}")
+    return wire, got
+
+
+@check(
+    buys="A training of three days outlives broken lines, and a server that is gone ends it with an error."
+)
+def read_object(attempt: Attempt) -> None:
+    """`read_object(ask, name, size)` returns the whole object, or lets an error out."""
+    for script, what in (
+        (WHOLE, "on a good line"),
+        (CUT, "on a line that breaks off twice"),
+        (BUSY, "where the server is busy three times"),
+        (OFTEN_BUSY, "where the server is busy before each of seven pieces"),
+    ):
+        wire, got = _read(attempt, script, what)
+        raised, again = isinstance(got, Busy), wire.starts.count(0) > 1 + (script[0] is Busy)
+        because = _JOINED
+        if raised:
+            because = _TOTAL if script is OFTEN_BUSY else _TRY
+        elif isinstance(got, bytes | bytearray) and len(got) < ALL and DATA.startswith(bytes(got)):
+            because = _SHORT
+        shown = got if raised or not isinstance(got, bytes | bytearray) else f"{len(got)} bytes"
+        attempt.require(got == DATA and not raised, shown, f"the {ALL} bytes of the object", because)
+        attempt.require(not again, f"requests from {wire.starts}", "each byte asked for once", _ANEW)
+        paused = min(wire.pauses, default=1) >= _LEAST_PAUSE_S
+        attempt.require(paused, "the next request at once", "a pause after each Busy", _PAUSE)
+    _, got = _read(attempt, GONE, "where the server is gone after a piece")
+    attempt.require(isinstance(got, Busy), got, "Busy, after a few tries", _PART)
+    wire, got = _read(attempt, MISSING, "of a name that is not there")
+    once = isinstance(got, Missing) and len(wire.starts) == 1
+    attempt.require(once, f"{len(wire.starts)} requests, {got!r}", "Missing, after one request", _NEVER)
+
+
+class Store:
+    """Objects whose names are their contents; counts who asks at a time, and lets `meet` requests meet."""
+
+    def __init__(self, meet: int = 1, fails: str = "") -> None:
+        self.asked, self.at_once, self.most = list[str](), 0, 0
+        self._meet, self._fails, self._lock = meet, fails, Condition()
+
+    def fetch(self, name: str) -> bytes:
+        """One object; one in ten takes longer."""
+        with self._lock:
+            self.asked.append(name)
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+            self._lock.notify_all()
+            if not self._lock.wait_for(lambda: self.most >= self._meet, _MEETING_S):
+                self._meet = 0  # nobody else comes
+        if name.endswith("0"):
+            time.sleep(0.01)
+        with self._lock:
+            self.at_once -= 1
+        if name == self._fails:
+            raise Missing(name)
+        return name.encode()
+
+
+def _slice(names: list[str], rank: int, ranks: int) -> list[str]:
+    length = len(names) // ranks
+    return names[rank * length : (rank + 1) * length]
+
+
+_SPLITS: tuple[tuple[Callable[[list[str], int, int], list[str]], str], ...] = (
+    (lambda names, rank, ranks: names, "every rank reads everything: deal the names out first"),
+    (_slice, "rounding down loses the tail, and neighbours stay together: deal in turn"),
+    (lambda names, rank, ranks: names[rank + 1 :: ranks], "ranks count from 0: rank 0 takes the first name"),
+)
+_SOONEST = "they come as they arrive, in another order each time: wait for them in the order of the names"
+_ONE = "one request after the other: submit the next ones to a pool before you wait for this one"
+_AHEAD = (
+    "all is asked for at once and waits in memory (pool.map and lists do that): keep in_flight on their way"
+)
+_LOST = "a fetch failed, and its object is missing without a word: .result() raises, so let it out"
+
+
+def _stream(attempt: Attempt, store: Store, names: list[str], rank: int, ranks: int) -> Iterator[bytes]:
+    def fetch(name: str) -> bytes:
+        return store.fetch(name)
+
+    shown = f"fetch, {len(names)} names, {rank}, {ranks}, {IN_FLIGHT}"
+    found = attempt(fetch, names, rank, ranks, IN_FLIGHT, _shown=shown)
+    with attempt.guarded():
+        return iter(found)
+
+
+def _list(attempt: Attempt, found: Iterator[bytes], most: int) -> list[str]:
+    with attempt.guarded():
+        pieces = [piece for piece, _ in zip(found, range(most), strict=False)]
+        return [bytes(piece).decode() for piece in pieces]
+
+
+@check(
+    buys="Latency now costs an epoch almost nothing, on any number of ranks, in the memory of a few shards."
+)
+def stream(attempt: Attempt) -> None:
+    """`stream(fetch, names, rank, ranks, in_flight)` yields one rank's objects, in order."""
+    for count, ranks in ((8, 1), (8, 2), (7, 2), (1, 2), (10, 3)):
+        names = [f"shard-{number:06}" for number in range(count)]
+        for rank in range(ranks):
+            got, due = _list(attempt, _stream(attempt, Store(), names, rank, ranks), 99), names[rank::ranks]
+            fits = (because for split, because in _SPLITS if split(names, rank, ranks) == got != due)
+            otherwise = _SOONEST if sorted(got) == due else "each object of this rank once, and no other"
+            attempt.require(got == due, got, f"{due}", next(fits, otherwise))
+    names, store = [f"shard-{number:06}" for number in range(12)], Store(meet=IN_FLIGHT)
+    found = _stream(attempt, store, names, 0, 1)
+    _list(attempt, found, 2)
+    time.sleep(0.05)
+    asked, most = len(store.asked), store.most
+    _list(attempt, found, 99)
+    attempt.require(most >= IN_FLIGHT, f"{most} at a time", f"{IN_FLIGHT} requests in flight", _ONE)
+    bounded = asked <= 2 + IN_FLIGHT + 1 and store.most <= IN_FLIGHT
+    attempt.require(bounded, f"{asked} asked for when 2 were taken", f"at most {2 + IN_FLIGHT}", _AHEAD)
+    try:
+        got = _list(attempt, _stream(attempt, Store(fails=names[5]), names, 0, 1), 99)
+    except Exception as error:
+        if not isinstance(error.__cause__, Missing):
+            raise
+        return
+    raise attempt.wrong(f"{len(got)} objects and no error", "Missing, from shard-000005", _LOST)

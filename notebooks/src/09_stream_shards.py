@@ -1,0 +1,527 @@
+# %% [markdown] id="top"
+# # 09 · Stream shards from object storage
+#
+# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 160 synthetic images
+#
+# An object store keeps *objects* in *buckets*. It speaks HTTP, so it can be in the next room or on another continent, it is
+# cheap, and it grows without limit. It is not a file system: there are no folders, nothing is renamed or appended to,
+# and each request waits for the network.
+#
+# This notebook starts a real S3 server on this machine, and puts a network of any length before it.
+
+# %% [markdown] id="questions"
+# ## Questions
+#
+# - What does one request cost?
+# - When is an upload complete, and how does a reader know?
+# - How do I hide the latency of a network?
+# - Does each sample come once, even if connections break?
+# - What should a node keep?
+
+# %% [markdown] id="objectives"
+# ## After this you can
+#
+# - estimate from latency and object size how fast a store can be read,
+# - push shards in parallel so that half an upload is never mistaken for a whole one,
+# - stream shards into a DataLoader with several requests in flight,
+# - tell a reader that continues from one that loses samples without a word,
+# - say how many requests a job sends when it starts.
+
+# %% [markdown] id="setup"
+# ## Set up
+
+# %% id="start"
+import sys
+
+sys.path.append("..")
+from helpers import figures, show, start
+
+setup = start("09")
+
+# %% [markdown]
+# The server is `rclone serve s3`, which stores each object as a file. Its keys are drawn anew each time and are handed on
+# in the environment. A key that is written into a notebook stays in its history. `Line` stands before the server and
+# makes each request as late as we like. The 1,500 small files are for section 2.
+
+# %%
+import os
+import tempfile
+from pathlib import Path
+
+from helpers.experiments.nb09 import Line
+from smallfiles import objectstore
+
+bucket = Path(tempfile.mkdtemp(dir=setup.scratch)) / "course"
+(bucket / "photos").mkdir(parents=True)
+for number in range(1_500):
+    (bucket / "photos" / f"{number:05}.jpg").write_bytes(b"a photograph")
+server = objectstore.Server(bucket.parent)  # folders in this folder are buckets
+line = Line(server.port)
+os.environ.pop("AWS_ENDPOINT_URL_S3", None)  # yours, if you have one, would win
+os.environ.update(server.environment | {"AWS_ENDPOINT_URL": line.url, "AWS_SESSION_TOKEN": ""})
+[name for name in os.environ if name.startswith("AWS_")]
+
+# %% [markdown] id="ask" tags=["core"]
+# ## 1 · Ask for an object
+#
+# A request is plain HTTP with a signature, here made by botocore, the base of boto3. The secret key signs and is never sent.
+
+# %%
+import http.client
+from urllib.parse import urlsplit
+
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.session import Session
+
+keys = Session().get_credentials()  # of the environment, or of ~/.aws
+
+
+def ask(method, key, query=None, body=b"", **headers):
+    """The answer to one request for an object of the bucket `course`."""
+    request = AWSRequest(method, f"{line.url}/course/{key}", headers, body, params=query or {})
+    S3SigV4Auth(keys, "s3", "us-east-1").add_auth(request)
+    signed = request.prepare()
+    parts = urlsplit(signed.url)
+    connection = http.client.HTTPConnection(parts.netloc)
+    connection.request(method, f"{parts.path}?{parts.query}", body, dict(signed.headers))
+    return connection.getresponse()
+
+
+print(ask("PUT", "hello.txt", body=b"hello").status)
+answer = ask("GET", "hello.txt")
+print(answer.status, answer.headers["ETag"], answer.read())
+
+# %% [markdown]
+# The *ETag* changes with the content of an object. `Store` sends the same requests, keeps its connections open, and tries
+# again where that can help. We read objects of 1 kB to 10 MB, first without added latency, then with 20 ms, as to a
+# data centre in the next country.
+#
+# > **Predict.** With 20 ms, how many images of 100 kB come per second, one after the other? From which size on does the
+# > latency hardly matter?
+
+# %%
+from functools import partial
+
+from smallfiles import measure
+
+store = objectstore.Store(objectstore.Place.parse("s3://course/sizes"))
+sizes = [1_000, 10_000, 100_000, 1_000_000, 10_000_000]
+for size in sizes:
+    store.put(f"{size}", bytes(size))
+
+
+def get(size):
+    return len(store.get(f"{size}"))
+
+
+# %%
+lines = {}
+for added_s in (0, 0.02):
+    line.set(latency_s=added_s)
+    found = measure.compare({f"{size}": partial(get, size) for size in sizes}, rounds=3, unit="bytes")
+    lines[f"{1000 * added_s:.0f} ms added"] = {size: found.rates_per_s(f"{size}") for size in sizes}
+
+# %%
+from statistics import median
+
+slow = {size: median(runs) for size, runs in lines["20 ms added"].items()}
+title = f"With 20 ms, objects of 100 kB come at {slow[100_000] / 1e6:.1f} MB/s, objects of 10 MB at {slow[10_000_000] / 1e6:,.0f} MB/s"
+figures.lines(lines, title, x="size of the object (B)", y="throughput (B/s)", log="xy")
+
+# %% [markdown]
+# One request after the other brings at most 50 objects per second at 20 ms, whatever the bandwidth. Expect less than
+# 5 MB/s for images of 100 kB, and 10 to 50 times as much for objects of 10 MB. So we send shards, not images
+# ([notebook 05](05_shard_a_dataset.ipynb)).
+
+# %% [markdown] id="push" tags=["core"]
+# ## 2 · Push shards, and publish them last
+#
+# Here a shard holds 8 images, about 1 MB, so that our small set has 20 of them. Real shards have 100 MB, and a reader
+# asks for 4 MiB at a time; the number of requests per image is similar.
+
+# %%
+from smallfiles import formats
+from smallfiles.formats import tar
+from smallfiles.objectstore import TransferConfig
+from smallfiles.pack import PackConfig, pack
+
+out = Path(tempfile.mkdtemp(dir=setup.scratch)) / "train.tars"
+packed = pack(setup.source(), out, PackConfig(options=tar.Options(max_count=8), shuffle=0))
+shards = sorted(path.name for path in packed.path.glob("*.tar"))
+
+# %% [markdown]
+# `push` sends every shard and its index, asks what the server holds, and compares it with the digests taken while packing.
+#
+# > **Predict.** With 20 ms, how much faster is a push with 8 requests in flight than with one?
+
+# %%
+line.set(latency_s=0.02)
+seconds = {}
+for workers in (1, 2, 4, 8):
+    moved = objectstore.push(packed.path, f"s3://course/push-{workers}", config=TransferConfig(workers))
+    seconds[f"{workers} in flight"] = moved.seconds
+gain = seconds["1 in flight"] / seconds["8 in flight"]
+figures.bars(seconds, f"With 8 requests in flight, {moved.objects} objects are there {gain:.1f} times sooner", x="time (s)")
+
+# %% [markdown]
+# Not 8 times: some requests must wait for others. First a claim on the place, last the *manifest object*
+# `smallfiles.json`, which names each object with its digest. It appears when everything else is there and was compared. So
+# we end a push in the middle, as a time limit does, and look.
+#
+# > **Predict.** What does a listing show? What does a reader say?
+
+# %%
+import multiprocessing
+import time
+
+from smallfiles.errors import SmallfilesError
+
+half = "s3://course/half"
+there = objectstore.Store(objectstore.Place.parse(half))
+slowly = {"config": TransferConfig(workers=2)}
+upload = multiprocessing.get_context("fork").Process(target=objectstore.push, args=(packed.path, half), kwargs=slowly)
+upload.start()
+while sum(1 for _ in there.entries()) < 15:
+    time.sleep(0.01)
+upload.kill()
+upload.join()
+
+# %%
+found = objectstore.ls(half)
+print(f"{len(found.entries)} objects: {found.note}")
+try:
+    objectstore.open(half)
+except SmallfilesError as error:
+    show.say(f"The reader: *{error}*")
+moved = objectstore.push(packed.path, half)
+print(f"pushed again: {moved.kept_bytes / moved.bytes:.0%} was there already; now {objectstore.ls(half).note or 'complete'}")
+
+# %% [markdown]
+# A reader that lists what is there would have trained on a part of the set, without an error. A listing has another
+# trap. These are the 1,500 objects of the set-up.
+#
+# > **Predict.** How many names does one request return?
+
+# %%
+import xml.etree.ElementTree as XML
+
+
+def page(token=""):
+    """Names, and where the next page begins."""
+    query = {"list-type": "2", "prefix": "photos/"} | ({"continuation-token": token} if token else {})
+    found = XML.fromstring(ask("GET", "", query).read())
+    return [key.text for key in found.iterfind("{*}Contents/{*}Key")], found.findtext("{*}NextContinuationToken")
+
+
+names, token = page()
+print(len(names), "names; is there another page?", bool(token))
+while token:
+    more, token = page(token)
+    names += more
+print(len(names), "names of all pages")
+
+# %%
+pages = 1_281_167 / 1000
+print(f"ImageNet, an object per image: {pages:,.0f} pages one after the other, {pages * 0.02:.0f} s at 20 ms")
+print(f"512 ranks that list it: {512 * pages:,.0f} requests; a manifest object once per node, of 8 ranks: {512 // 8}")
+
+# %% [markdown]
+# A page ends at 1,000 names. A program that takes the first page trains on a part again. And a page cannot be asked for
+# before the one before it has come. One request for the manifest object replaces all that.
+
+# %% [markdown] id="flight" tags=["core"]
+# ## 3 · Keep requests in flight
+#
+# While one request travels, others can travel too. A stream knows what it will read, so it asks early:
+#
+# ![One request at a time: each waits for the network, then brings its bytes. Four in flight: the waiting overlaps, and bytes arrive nearly all the time.](pictures/requests_in_flight.svg)
+#
+# *Latency does not become smaller. It happens at the same time.*
+
+# %%
+from concurrent.futures import ThreadPoolExecutor
+
+url = "s3://course/push-8"
+remote = objectstore.Store(objectstore.Place.parse(url))
+
+
+def all_shards(in_flight):
+    """Bytes of all shards, several of which are on their way at a time."""
+    with ThreadPoolExecutor(in_flight) as pool:
+        return sum(map(len, pool.map(remote.get, shards)))
+
+
+result = measure.compare({f"{n} in flight": partial(all_shards, n) for n in (1, 4)}, rounds=2, unit="bytes")
+print(result)
+
+# %% [markdown]
+# `pool.map` asks for all shards at once and keeps what nobody has taken yet: an epoch of ImageNet would be 140 GB of memory.
+# In the exercise you write one that does not. `objectstore.open` gives a reader for `make_loader` that holds at
+# most two blocks of 4 MiB per request in flight, and compares each with its digest:
+
+# %%
+from smallfiles.loading import LoaderConfig, make_loader
+
+config = LoaderConfig(batch=32, mode="main", order="stream", buffer=64)
+readers = {}
+for n in (1, 2, 4, 8):
+    line.set()
+    readers[n] = objectstore.open(url, in_flight=n)
+    print(f"{n} in flight: {line.count()['requests']} requests to open")
+loaders = {n: make_loader(reader, config) for n, reader in readers.items()}
+batch = next(iter(loaders[8]))
+{name: tuple(tensor.shape) for name, tensor in batch.items()}
+
+# %% [markdown]
+# The first reader on a node fetches the manifest and an index per shard. All others only ask whether that manifest is still the
+# one there, so a start of hundreds of ranks is no storm.
+#
+# The other baseline is what a folder of images becomes when it is copied to a store: one object per image.
+
+# %%
+files = objectstore.Store(objectstore.Place.parse("s3://course/files"))
+line.set()
+with ThreadPoolExecutor(8) as pool:
+    for number, sample in enumerate(formats.open(packed.path)):
+        pool.submit(files.put, f"{number}.jpg", bytes(sample.data))
+
+
+def epoch(loader):
+    return sum(len(batch["index"]) for batch in loader)
+
+
+def one_by_one(count=8):
+    return sum(bool(files.get(f"{number}.jpg")) for number in range(count))
+
+
+# %% [markdown]
+# > **Predict.** From how many milliseconds of latency on do 8 requests in flight bring four times as many images as one?
+
+# %%
+guess = 10  # change me: milliseconds
+
+# %%
+ways = {"object per image": one_by_one, **{f"{n} in flight": partial(epoch, loaders[n]) for n in loaders}}
+lines = {name: {} for name in ways}
+for added_ms in (0, 5, 20, 50):
+    line.set(latency_s=added_ms / 1000)
+    result = measure.compare(ways, rounds=2, unit="images")
+    for name in ways:
+        lines[name][added_ms] = result.rates_per_s(name)
+
+# %%
+far = {name: median(line[50]) for name, line in lines.items()}
+gain, single = far["8 in flight"] / far["1 in flight"], far["8 in flight"] / far["object per image"]
+title = f"At 50 ms, 8 requests in flight bring {gain:.1f} times the images of one, {single:.0f} times those of single objects"
+figures.lines(lines, title, x="added latency, ms", y="images per second", guess=guess)
+
+# %% [markdown]
+# Without latency expect little difference: the bytes are the work. At 50 ms one request in flight waits nearly all the
+# time, and each doubling helps, until bytes, hashes or the server are the limit: 3 to 6 times with 8 in flight. Shards alone,
+# with one request in flight, are 5 to 8 times as fast as single objects, since a shard holds 8 images.
+#
+# How many does *your* network need? As many as fit into a round trip: bandwidth x latency / 4 MiB.
+
+# %%
+for bytes_per_s, latency_s in ((125e6, 0.02), (1.25e9, 0.02), (1.25e9, 0.1)):
+    needed = bytes_per_s * latency_s / (4 << 20)
+    print(f"{bytes_per_s / 1e6:5,.0f} MB/s, {1000 * latency_s:3.0f} ms: {needed:4.1f} requests on their way")
+
+# %% [markdown] id="once" tags=["core"]
+# ## 4 · Read each sample once, on a line that breaks
+#
+# Programs written for [cortx_pytorch](https://pypi.org/project/cortx-pytorch/) run on this reader with their import
+# changed. It is a dataset for a plain DataLoader, and takes its keys from the environment:
+
+# %%
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from smallfiles.objectstore.cortx import RemoteDataset, make_client
+
+
+def small(image):
+    return torch.from_numpy(np.array(image.resize((64, 64)))).permute(2, 0, 1)
+
+
+line.set()
+dataset = RemoteDataset(make_client(), "course", "push-8").decode("pil").to_tuple("jpg;png", "cls")
+loader = DataLoader(dataset.map_tuple(small, int).batched(32), batch_size=None, num_workers=2, multiprocessing_context="fork")
+images, labels = next(iter(loader))
+images.shape, labels[:8]
+
+# %% [markdown]
+# Now we count an epoch of 2 ranks with 2 workers each, while six answers break off.
+#
+# > **Predict.** How many of the samples come, and how often?
+
+# %%
+from collections import Counter
+
+line.set(cuts=6, cut_after=400_000)
+came = Counter()
+for rank in range(2):
+    config = LoaderConfig(batch=16, workers=2, mode="processes", order="stream", buffer=64, rank=rank, world_size=2)
+    for batch in make_loader(readers[4], config):
+        came.update(batch["index"].tolist())
+print(f"{len(came)} of {packed.samples} samples, each {set(came.values())} times")
+
+# %% [markdown]
+# No sample was lost. That does not come by itself. Three ways to get one shard:
+
+# %%
+
+
+def takes_what_came(key):
+    answer, data = ask("GET", key), b""
+    while piece := answer.read(65536):
+        data += piece
+    return data
+
+
+def begins_anew(key):
+    size = int(ask("HEAD", key).headers["content-length"])
+    while len(data := takes_what_came(key)) < size:
+        pass
+    return data
+
+
+def goes_on(key):
+    head, data = ask("HEAD", key).headers, b""
+    while len(data) < int(head["content-length"]):
+        answer = ask("GET", key, **{"range": f"bytes={len(data)}-", "if-match": head["etag"]})
+        while piece := answer.read(65536):
+            data += piece
+    return data
+
+
+# %% [markdown]
+# > **Predict.** Three answers break off after a third of the shard. How many bytes does each way return, and how many
+# > travel?
+
+# %%
+size = (packed.path / shards[0]).stat().st_size
+for way in (takes_what_came, begins_anew, goes_on):
+    line.set(cuts=3, cut_after=size // 3)
+    data, count = way(f"push-8/{shards[0]}"), line.count()
+    print(f"{way.__name__:15} returns {len(data) / size:4.0%}; {count['bytes'] / size:4.0%} travelled")
+
+# %% [markdown]
+# The first raises no error: `http.client` returns what it has, and a tar that ends early looks like a shorter one. The
+# second is right, but may never end where connections break more often than a shard takes. The third asks for the rest
+# by a range, *if* the object still has the same ETag, so it never joins two versions. `Store` does this, waits longer
+# after each failure, and reads keys that have expired again. It never skips the rest: a server that is gone is an
+# error, since no sample is to blame.
+
+# %% [markdown] id="keep" tags=["optional"]
+# ## 5 · Keep shards on the node
+#
+# *Optional, 5 minutes.* Every epoch asks for the same shards. A node can keep some in `/dev/shm` or on its disk, under the rules
+# of staging ([notebook 07](07_stage_a_dataset.ipynb)): once per node, verified, and gone with the last process that reads
+# them.
+#
+# > **Predict.** With room for half of the shards, how long does a second epoch take, compared with keeping nothing?
+
+# %%
+line.set(latency_s=0.02)
+total = sum(path.stat().st_size for path in packed.path.glob("*.tar"))
+config, epochs = LoaderConfig(batch=32, mode="main", order="stream", buffer=64), {}
+for name, keep_bytes in {"keeps nothing": 0, "keeps half": total // 2, "keeps all": total}.items():
+    reader = objectstore.open(url, in_flight=2, keep_bytes=keep_bytes)
+    loader, epochs[name] = make_loader(reader, config), {}
+    for number in (1, 2, 3):
+        began = time.perf_counter()
+        epoch(loader)
+        epochs[name][number] = time.perf_counter() - began
+    reader.close()
+
+# %%
+second = {name: seconds[2] for name, seconds in epochs.items()}
+less = {name: second[name] / second["keeps nothing"] for name in second}
+title = f"A second epoch takes {less['keeps all']:.0%} of the time with all shards kept, {less['keeps half']:.0%} with half"
+figures.lines(epochs, title, x="epoch", y="seconds")
+
+# %% [markdown]
+# The first epoch is the slower one: a shard is fetched whole, one after the other, and here each is one request. Half of the
+# shards saves about half of the requests, in every later epoch. The usual rule, to throw out what was used
+# longest ago, would save nothing: an epoch reads each shard once, so what was thrown out is always needed before what
+# stays. Therefore a fixed part of the shards is kept.
+
+# %% [markdown] id="exercise"
+# ## Exercise
+#
+# [Exercise 09](../exercises/09_stream_shards.ipynb): read objects although requests fail, with several in flight, and stream an
+# epoch exactly once over two ranks.
+
+# %% [markdown] id="cluster"
+# ## On the cluster
+#
+# Push once, from a node that can reach the store:
+
+# %%
+for reader in readers.values():
+    reader.close()  # what lies on this node goes
+line.close()
+server.close()
+show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/train")
+
+# %% [markdown]
+# ```bash
+# export AWS_ENDPOINT_URL=https://s3.example.org      # and your keys: in the environment, or in ~/.aws/credentials
+# slurm/submit SITE 09_stream -- train.tars s3://course/train seen
+# ```
+#
+# The job pushes what is not there yet, streams an epoch on two nodes, and counts that each sample came once. Its script
+# and its log hold no key. Ask first whether your compute nodes can reach the store: on many clusters only some can.
+
+# %% [markdown] id="key-points"
+# ## Key points
+#
+# - One request after the other brings at most one object per round trip: send shards.
+# - Latency is hidden by requests in flight: bandwidth x latency / request size of them.
+# - A manifest object, written last, says what is complete. A listing does not, and ends at 1,000 names.
+# - What breaks off is asked for from there, by range and If-Match. Silence is worse than an error.
+# - Keep a fixed part of the shards on the node. Keep keys out of programs.
+
+# %% [markdown] id="quiz"
+# ## Check yourself
+#
+# **1.** Round trips take 50 ms, and you read images of 100 kB, one request at a time, over a network of 10 Gbit/s. You get
+# (a) 1.25 GB/s (b) 125 MB/s (c) 2 MB/s
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(c)**: 20 requests per second of 100 kB. (a) is the network, which is idle nearly all the time. (b) would need 60 requests
+# in flight.
+#
+# </details>
+#
+# **2.** An epoch has a few hundred images fewer than the day before, and there was no error. What do you look for first?
+# (a) A connection that broke off (b) A damaged JPEG (c) A full `/dev/shm`
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(a)**, in a reader that takes what came: the rest of a shard is missing. (b) would be an error, or one image. (c) is an
+# error that names the place.
+#
+# </details>
+#
+# **3.** 64 ranks start by listing a bucket of 100,000 objects. What do you change?
+# (a) More requests in flight (b) One object that names all others (c) A longer timeout
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(b)**: one request instead of 100 per rank. (a) Pages come one after the other, so nothing can overlap. (c) The store
+# would still answer 6,400 requests at once.
+#
+# </details>
+
+# %% [markdown] id="next"
+# ## Next
+#
+# [10 · Run it on many nodes](10_run_it_on_many_nodes.ipynb): ranks, nodes, and what a job script must pass on.

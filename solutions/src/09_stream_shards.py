@@ -1,0 +1,189 @@
+# %% [markdown] id="top"
+# # Exercise 09 · Stream an epoch, though requests fail
+#
+# ★★☆ · 30 minutes · after [notebook 09](../notebooks/09_stream_shards.ipynb)
+#
+# Each rank of a training reads its shards from an object store. The line breaks now and then, and at times the server is busy.
+# First you read one object in spite of that, then an epoch, with several requests in flight.
+
+# %% id="start"
+import sys
+
+sys.path.append("..")
+from helpers import show, start
+
+setup = start("ex09")
+
+# %% [markdown] id="object"
+# ## Task 1
+#
+# `ask(name, start)` returns bytes of an object from `start` on, but only some if the line breaks. If the server is busy it
+# raises `Busy`: pause for 10 ms or more, and ask again; let the fifth `Busy` in a row out. Let other errors out at once.
+# Return the whole object:
+#
+# `read_object(ask, name: str, size: int) -> bytes`
+
+# %% id="object-answer"
+import time
+
+from exercises.checks.ex09_stream_shards import Busy
+
+
+def read_object(ask, name: str, size: int) -> bytes:
+    """An object of `size` bytes."""
+    # --8<-- solution
+    data, failed = b"", 0
+    while len(data) < size:
+        try:
+            data += ask(name, len(data))
+            failed = 0
+        except Busy:
+            failed += 1
+            if failed == 5:
+                raise
+            time.sleep(0.01 * 2**failed)
+    return data
+    # --8<-- stub
+    # raise NotImplementedError  # your code: about ten lines
+    # --8<-- end
+
+
+# %% id="object-check"
+from exercises.checks import ex09_stream_shards as check
+
+whole = check.read_object(read_object)
+whole
+
+# %% [markdown] id="object-hints"
+# <details>
+# <summary>Hint 1: what is missing</summary>
+#
+# A loop that goes on while `len(data) < size`, and asks from `len(data)` on, needs no special case for a broken line.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: in a row</summary>
+#
+# Count failures, and set the count back to zero when bytes came. A bare `raise` in an `except` block lets the error out.
+#
+# </details>
+
+# %% [markdown] id="epoch"
+# ## Task 2
+#
+# `fetch(name)` returns an object. Yield those of one rank, in order: ranks take names in turn, rank 0 the first. While you
+# yield, the next are on their way: at most `in_flight` asked for and not yet yielded. Let errors out:
+#
+# `stream(fetch, names: list[str], rank: int, ranks: int, in_flight: int) -> Iterator[bytes]`
+
+# %% id="epoch-answer"
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+
+def stream(fetch, names: list[str], rank: int, ranks: int, in_flight: int) -> Iterator[bytes]:
+    """The objects of one rank."""
+    # --8<-- solution
+    coming = deque()
+    with ThreadPoolExecutor(in_flight) as pool:
+        for name in names[rank::ranks]:
+            coming.append(pool.submit(fetch, name))
+            if len(coming) == in_flight:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
+    # --8<-- stub
+    # raise NotImplementedError  # your code: about eight lines, with yield
+    # --8<-- end
+
+
+# %% id="epoch-check"
+streamed = check.stream(stream)
+streamed
+
+# %% [markdown] id="epoch-hints"
+# <details>
+# <summary>Hint 1: a window</summary>
+#
+# `pool.submit(fetch, name)` returns a *future* at once. Keep futures in a `deque`: append at one end, and take the oldest
+# from the other when there are `in_flight` of them. `.result()` waits for it, and raises its error.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: the end</summary>
+#
+# After the last name some futures are still in the deque.
+#
+# </details>
+
+# %% [markdown] id="use"
+# ## With your functions
+#
+# Two ranks stream shards from a real S3 server, on a line with 20 ms of latency that breaks off five times.
+
+# %% id="push"
+import os
+import tarfile
+import tempfile
+from pathlib import Path
+
+from helpers.experiments.nb09 import Line
+from smallfiles import objectstore
+from smallfiles.formats import tar
+from smallfiles.pack import PackConfig, pack
+
+place = Path(tempfile.mkdtemp(dir=setup.scratch))
+packed = pack(setup.source(), place / "train.tars", PackConfig(options=tar.Options(max_count=8)))
+(place / "store" / "course").mkdir(parents=True)
+server = objectstore.Server(place / "store")
+line = Line(server.port)
+os.environ.pop("AWS_ENDPOINT_URL_S3", None)
+os.environ.update(server.environment | {"AWS_ENDPOINT_URL": line.url, "AWS_SESSION_TOKEN": ""})
+objectstore.push(packed.path, "s3://course/train")
+catalog = objectstore.Catalog.read(objectstore.Store(objectstore.Place.parse("s3://course/train")))
+sizes = {item.name: item.bytes for item in catalog.items if item.is_data}
+
+# %% id="ask"
+import http.client
+
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.session import Session
+
+keys = Session().get_credentials()
+
+
+def ask(name: str, start: int) -> bytes:
+    """One request, and what comes before the line breaks."""
+    request = AWSRequest("GET", f"{line.url}/course/train/{name}", {"range": f"bytes={start}-"})
+    S3SigV4Auth(keys, "s3", "us-east-1").add_auth(request)
+    connection = http.client.HTTPConnection(line.url.removeprefix("http://"))
+    connection.request("GET", f"/course/train/{name}", headers=dict(request.headers))
+    answer = connection.getresponse()
+    if answer.status == 503:
+        raise Busy
+    return b"".join(iter(lambda: answer.read(65536), b""))
+
+
+# %% id="count"
+import io
+
+if not (whole and streamed):
+    show.say("Solve both tasks first; then this cell streams with your functions.")
+else:
+    line.set(latency_s=0.02, cuts=5, cut_after=300_000)
+    found, began = [], time.perf_counter()
+    for rank in range(2):
+        for data in stream(lambda name: read_object(ask, name, sizes[name]), list(sizes), rank, 2, 4):
+            members = tarfile.open(fileobj=io.BytesIO(data)).getnames()
+            found += [name for name in members if name.endswith(".cls")]  # one per sample
+    seconds = time.perf_counter() - began
+    show.say(
+        f"{len(found)} samples, **{len(set(found))} of them different**, of {packed.samples}; {line.count()['requests']} "
+        f"requests for {len(sizes)} shards, in {seconds:.1f} s."
+    )
+line.close()
+server.close()

@@ -1,0 +1,150 @@
+"""Reading and streaming: each known wrong answer gets its own diagnosis, every right way passes."""
+
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+import pytest
+from telling import judged
+
+from exercises.checks import ex09_stream_shards as ex09
+from exercises.checks.ex09_stream_shards import Busy
+
+# Task 1
+
+
+def reading(*, tries=5, resets=True, anew=False, pause_s=0.01, catch=Busy, from_=len, part=False):
+    """The solution, with one thing changed."""
+
+    def answer(ask, name, size):
+        data, failed = b"", 0
+        while len(data) < size:
+            try:
+                more = ask(name, from_(data))
+                data = more if anew else data + more
+                failed = 0 if resets else failed
+            except catch:
+                failed += 1
+                if failed >= tries:
+                    if part:
+                        break
+                    raise
+                time.sleep(pause_s)
+        return data
+
+    return answer
+
+
+def once(ask, name, size):
+    return ask(name, 0)
+
+
+def recursive(ask, name, size, data=b"", tries=6):
+    if len(data) >= size:
+        return data
+    try:
+        return recursive(ask, name, size, data + ask(name, len(data)))
+    except Busy:
+        if tries == 1:
+            raise
+        time.sleep(0.002)
+        return recursive(ask, name, size, data, tries - 1)
+
+
+def by_pieces(ask, name, size):
+    pieces, got, pauses = bytearray(), 0, iter([0.002] * 4)
+    while got < size:
+        try:
+            pieces += ask(name, got)
+            got, pauses = len(pieces), iter([0.002] * 4)
+        except Busy as error:
+            pause = next(pauses, None)
+            if pause is None:
+                raise error
+            time.sleep(pause)
+    return bytes(pieces)
+
+
+WRONG_READS = {
+    "takes what came": (once, "ask again for what is missing"),
+    "begins anew": (reading(anew=True, from_=lambda data: 0), "begin at byte 0 again"),
+    "joins from the start": (reading(from_=lambda data: 0), "come twice"),
+    "one byte too far": (reading(from_=lambda data: len(data) and len(data) + 1), "come twice"),
+    "catches nothing": (reading(catch=()), "catch Busy"),
+    "no pause": (reading(pause_s=0), "pause before the next try"),
+    "counts all failures": (reading(resets=False), "count anew"),
+    "never gives up": (reading(tries=10**9, pause_s=0.002), "never give up"),
+    "returns a part": (reading(part=True), "return a part"),
+    "catches everything": (reading(catch=Exception), "catch Busy alone"),
+}
+TestReadObject = judged(ex09.read_object, WRONG_READS, [reading(), by_pieces, recursive])
+
+
+# Task 2
+
+
+def streaming(split=lambda names, rank, ranks: names[rank::ranks], skips=()):
+    def answer(fetch, names, rank, ranks, in_flight):
+        coming = deque()
+        with ThreadPoolExecutor(in_flight) as pool:
+            for name in [*split(names, rank, ranks), *[None] * in_flight]:
+                if name is not None:
+                    coming.append(pool.submit(fetch, name))
+                if coming and (len(coming) == in_flight or name is None):
+                    try:
+                        yield coming.popleft().result()
+                    except skips:
+                        pass
+
+    return answer
+
+
+def one_by_one(fetch, names, rank, ranks, in_flight):
+    yield from map(fetch, names[rank::ranks])
+
+
+def by_map(fetch, names, rank, ranks, in_flight):
+    with ThreadPoolExecutor(in_flight) as pool:
+        yield from pool.map(fetch, names[rank::ranks])
+
+
+def as_a_list(fetch, names, rank, ranks, in_flight):
+    return list(streaming()(fetch, names, rank, ranks, in_flight))
+
+
+def as_they_come(fetch, names, rank, ranks, in_flight):
+    with ThreadPoolExecutor(in_flight) as pool:
+        for done in as_completed([pool.submit(fetch, name) for name in names[rank::ranks]]):
+            yield done.result()
+
+
+def refills_first(fetch, names, rank, ranks, in_flight):
+    mine = names[rank::ranks]
+    with ThreadPoolExecutor(in_flight) as pool:
+        coming = deque(pool.submit(fetch, name) for name in mine[:in_flight])
+        for number in range(len(mine)):
+            data = coming.popleft().result()
+            coming.extend(pool.submit(fetch, name) for name in mine[number + in_flight :][:1])
+            yield data
+
+
+WRONG_STREAMS = {
+    "every rank everything": (streaming(lambda names, rank, ranks: names), "every rank reads everything"),
+    "equal slices": (
+        streaming(lambda names, rank, ranks: names[rank * (len(names) // ranks) :][: len(names) // ranks]),
+        "loses the tail",
+    ),
+    "counts from one": (streaming(lambda names, rank, ranks: names[rank + 1 :: ranks]), "count from 0"),
+    "as they arrive": (as_they_come, "as they arrive"),
+    "one after the other": (one_by_one, "one request after the other"),
+    "all at once": (by_map, "waits in memory"),
+    "a list": (as_a_list, "waits in memory"),
+    "swallows errors": (streaming(skips=Exception), "without a word"),
+}
+TestStream = judged(ex09.stream, WRONG_STREAMS, [streaming(), refills_first])
+
+
+@pytest.mark.parametrize("check", [ex09.read_object, ex09.stream])
+def test_what_an_answer_raises_of_its_own_is_told(check):
+    verdict = check(lambda *given: 1 / 0)
+    assert verdict.state == "not yet" and "ZeroDivisionError" in str(verdict)
