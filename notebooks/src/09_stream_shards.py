@@ -3,9 +3,9 @@
 #
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 160 synthetic images
 #
-# An object store keeps *objects* in *buckets*. It speaks HTTP, so it can be in the next room or on another continent, it is
-# cheap, and it grows without limit. It is not a file system: there are no folders, nothing is renamed or appended to,
-# and each request waits for the network.
+# An object store keeps *objects* in *buckets*. It speaks HTTP, so it can be in the next room or on another continent,
+# it is cheap, and it grows without limit. It is not a file system: there are no folders, nothing is renamed or appended
+# to, and each request waits for the network.
 #
 # This notebook starts a real S3 server on this machine, and puts a network of any length before it.
 
@@ -39,9 +39,9 @@ from helpers import figures, show, start
 setup = start("09")
 
 # %% [markdown]
-# The server is `rclone serve s3`, which stores each object as a file. Its keys are drawn anew each time and are handed on
-# in the environment. A key that is written into a notebook stays in its history. `Line` stands before the server and
-# makes each request as late as we like. The 1,500 small files are for section 2.
+# The server is `rclone serve s3`, which stores each object as a file. Its keys are drawn anew each time and are handed
+# on in the environment. A key that is written into a notebook stays in its history. `Line` stands before the server and
+# makes each request as late as we like. Both end with this kernel. The 1,500 small files are for section 2.
 
 # %%
 import os
@@ -64,7 +64,8 @@ os.environ.update(server.environment | {"AWS_ENDPOINT_URL": line.url, "AWS_SESSI
 # %% [markdown] id="ask" tags=["core"]
 # ## 1 · Ask for an object
 #
-# A request is plain HTTP with a signature, here made by botocore, the base of boto3. The secret key signs and is never sent.
+# A request is plain HTTP with a signature, here made by botocore, the base of boto3. The secret key signs and is never
+# sent.
 
 # %%
 import http.client
@@ -93,9 +94,9 @@ answer = ask("GET", "hello.txt")
 print(answer.status, answer.headers["ETag"], answer.read())
 
 # %% [markdown]
-# The *ETag* changes with the content of an object. `Store` sends the same requests, keeps its connections open, and tries
-# again where that can help. We read objects of 1 kB to 10 MB, first without added latency, then with 20 ms, as to a
-# data centre in the next country.
+# The *ETag* changes with the content of an object. `Store` sends the same requests, keeps its connections open, and
+# tries again where that can help. We read objects of 1 kB to 10 MB, first without added latency, then with 20 ms, as to
+# a data centre in the next country.
 #
 # > **Predict.** With 20 ms, how many images of 100 kB come per second, one after the other? From which size on does the
 # > latency hardly matter?
@@ -126,7 +127,8 @@ for added_s in (0, 0.02):
 from statistics import median
 
 slow = {size: median(runs) for size, runs in lines["20 ms added"].items()}
-title = f"With 20 ms, objects of 100 kB come at {slow[100_000] / 1e6:.1f} MB/s, objects of 10 MB at {slow[10_000_000] / 1e6:,.0f} MB/s"
+images, large = slow[100_000] / 1e6, slow[10_000_000] / 1e6
+title = f"With 20 ms, objects of 100 kB come at {images:.1f} MB/s, objects of 10 MB at {large:,.0f} MB/s"
 figures.lines(lines, title, x="size of the object (B)", y="throughput (B/s)", log="xy")
 
 # %% [markdown]
@@ -151,7 +153,8 @@ packed = pack(setup.source(), out, PackConfig(options=tar.Options(max_count=8), 
 shards = sorted(path.name for path in packed.path.glob("*.tar"))
 
 # %% [markdown]
-# `push` sends every shard and its index, asks what the server holds, and compares it with the digests taken while packing.
+# `push` sends every shard and its index, asks what the server holds, and compares it with the digests taken while
+# packing.
 #
 # > **Predict.** With 20 ms, how much faster is a push with 8 requests in flight than with one?
 
@@ -162,12 +165,13 @@ for workers in (1, 2, 4, 8):
     moved = objectstore.push(packed.path, f"s3://course/push-{workers}", config=TransferConfig(workers))
     seconds[f"{workers} in flight"] = moved.seconds
 gain = seconds["1 in flight"] / seconds["8 in flight"]
-figures.bars(seconds, f"With 8 requests in flight, {moved.objects} objects are there {gain:.1f} times sooner", x="time (s)")
+title = f"With 8 requests in flight, {moved.objects} objects are there {gain:.1f} times sooner"
+figures.bars(seconds, title, x="time (s)")
 
 # %% [markdown]
-# Not 8 times: some requests must wait for others. First a claim on the place, last the *manifest object*
-# `smallfiles.json`, which names each object with its digest. It appears when everything else is there and was compared. So
-# we end a push in the middle, as a time limit does, and look.
+# Not 8 times: this machine does the server's work too, and some requests must wait for others. First a claim on the
+# place, last the *manifest object* `smallfiles.json`, which names each object with its digest. It appears when
+# everything else is there and was compared. So we end a push in the middle, as a time limit does, and look.
 #
 # > **Predict.** What does a listing show? What does a reader say?
 
@@ -195,7 +199,8 @@ try:
 except SmallfilesError as error:
     show.say(f"The reader: *{error}*")
 moved = objectstore.push(packed.path, half)
-print(f"pushed again: {moved.kept_bytes / moved.bytes:.0%} was there already; now {objectstore.ls(half).note or 'complete'}")
+now = objectstore.ls(half).note or "complete"
+print(f"pushed again: {moved.kept_bytes / moved.bytes:.0%} was there already; now {now}")
 
 # %% [markdown]
 # A reader that lists what is there would have trained on a part of the set, without an error. A listing has another
@@ -256,9 +261,10 @@ result = measure.compare({f"{n} in flight": partial(all_shards, n) for n in (1, 
 print(result)
 
 # %% [markdown]
-# `pool.map` asks for all shards at once and keeps what nobody has taken yet: an epoch of ImageNet would be 140 GB of memory.
-# In the exercise you write one that does not. `objectstore.open` gives a reader for `make_loader` that holds at
-# most two blocks of 4 MiB per request in flight, and compares each with its digest:
+# `pool.map` asks for all shards at once and keeps what nobody has taken yet: an epoch of ImageNet would be 140 GB of
+# memory. In the exercise you write one that does not. `objectstore.open` gives a reader for `make_loader` that holds at
+# most two blocks of 4 MiB per request in flight, and compares each with its digest. Shards come in an order drawn from
+# seed and epoch, and a buffer mixes their samples; `state_dict()` resumes at a batch, as with local files:
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -274,8 +280,8 @@ batch = next(iter(loaders[8]))
 {name: tuple(tensor.shape) for name, tensor in batch.items()}
 
 # %% [markdown]
-# The first reader on a node fetches the manifest and an index per shard. All others only ask whether that manifest is still the
-# one there, so a start of hundreds of ranks is no storm.
+# The first reader on a node fetches the manifest and an index per shard. All others only ask whether that manifest is
+# still the one there, so a start of hundreds of ranks is no storm.
 #
 # The other baseline is what a folder of images becomes when it is copied to a store: one object per image.
 
@@ -313,13 +319,13 @@ for added_ms in (0, 5, 20, 50):
 # %%
 far = {name: median(line[50]) for name, line in lines.items()}
 gain, single = far["8 in flight"] / far["1 in flight"], far["8 in flight"] / far["object per image"]
-title = f"At 50 ms, 8 requests in flight bring {gain:.1f} times the images of one, {single:.0f} times those of single objects"
+title = f"At 50 ms, 8 in flight bring {gain:.1f} times the images of one, {single:.0f} times those of single objects"
 figures.lines(lines, title, x="added latency, ms", y="images per second", guess=guess)
 
 # %% [markdown]
 # Without latency expect little difference: the bytes are the work. At 50 ms one request in flight waits nearly all the
-# time, and each doubling helps, until bytes, hashes or the server are the limit: 3 to 6 times with 8 in flight. Shards alone,
-# with one request in flight, are 5 to 8 times as fast as single objects, since a shard holds 8 images.
+# time, and each doubling helps, until bytes, hashes or the server are the limit: 3 to 6 times with 8 in flight. Shards
+# alone, with one request in flight, are 5 to 8 times as fast as single objects, since a shard holds 8 images.
 #
 # How many does *your* network need? As many as fit into a round trip: bandwidth x latency / 4 MiB.
 
@@ -331,7 +337,7 @@ for bytes_per_s, latency_s in ((125e6, 0.02), (1.25e9, 0.02), (1.25e9, 0.1)):
 # %% [markdown] id="once" tags=["core"]
 # ## 4 · Read each sample once, on a line that breaks
 #
-# Programs written for [cortx_pytorch](https://pypi.org/project/cortx-pytorch/) run on this reader with their import
+# Programs written for `cortx_pytorch` run on this reader with their import
 # changed. It is a dataset for a plain DataLoader, and takes its keys from the environment:
 
 # %%
@@ -348,7 +354,8 @@ def small(image):
 
 line.set()
 dataset = RemoteDataset(make_client(), "course", "push-8").decode("pil").to_tuple("jpg;png", "cls")
-loader = DataLoader(dataset.map_tuple(small, int).batched(32), batch_size=None, num_workers=2, multiprocessing_context="fork")
+batches = dataset.map_tuple(small, int).batched(32)
+loader = DataLoader(batches, batch_size=None, num_workers=2, multiprocessing_context="fork")
 images, labels = next(iter(loader))
 images.shape, labels[:8]
 
@@ -367,6 +374,7 @@ for rank in range(2):
     for batch in make_loader(readers[4], config):
         came.update(batch["index"].tolist())
 print(f"{len(came)} of {packed.samples} samples, each {set(came.values())} times")
+print(f"{line.count()['requests']} requests for {len(shards)} shards")
 
 # %% [markdown]
 # No sample was lost. That does not come by itself. Three ways to get one shard:
@@ -418,9 +426,9 @@ for way in (takes_what_came, begins_anew, goes_on):
 # %% [markdown] id="keep" tags=["optional"]
 # ## 5 · Keep shards on the node
 #
-# *Optional, 5 minutes.* Every epoch asks for the same shards. A node can keep some in `/dev/shm` or on its disk, under the rules
-# of staging ([notebook 07](07_stage_a_dataset.ipynb)): once per node, verified, and gone with the last process that reads
-# them.
+# *Optional, 5 minutes.* Every epoch asks for the same shards. A node can keep some in `/dev/shm` or on its disk, under
+# the rules of staging ([notebook 07](07_stage_a_dataset.ipynb)): once per node, verified, and gone with the last
+# process that reads them.
 #
 # > **Predict.** With room for half of the shards, how long does a second epoch take, compared with keeping nothing?
 
@@ -440,20 +448,20 @@ for name, keep_bytes in {"keeps nothing": 0, "keeps half": total // 2, "keeps al
 # %%
 second = {name: seconds[2] for name, seconds in epochs.items()}
 less = {name: second[name] / second["keeps nothing"] for name in second}
-title = f"A second epoch takes {less['keeps all']:.0%} of the time with all shards kept, {less['keeps half']:.0%} with half"
+title = f"A second epoch takes {less['keeps all']:.0%} of the time with all kept, {less['keeps half']:.0%} with half"
 figures.lines(epochs, title, x="epoch", y="seconds")
 
 # %% [markdown]
-# The first epoch is the slower one: a shard is fetched whole, one after the other, and here each is one request. Half of the
-# shards saves about half of the requests, in every later epoch. The usual rule, to throw out what was used
+# The first epoch is the slower one: a shard is fetched whole, one after the other, and here each is one request. Half
+# of the shards saves about half of the requests, in every later epoch. The usual rule, to throw out what was used
 # longest ago, would save nothing: an epoch reads each shard once, so what was thrown out is always needed before what
 # stays. Therefore a fixed part of the shards is kept.
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 09](../exercises/09_stream_shards.ipynb): read objects although requests fail, with several in flight, and stream an
-# epoch exactly once over two ranks.
+# [Exercise 09](../exercises/09_stream_shards.ipynb): read objects although requests fail, with several in flight, and
+# stream an epoch exactly once over two ranks.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
@@ -461,10 +469,6 @@ figures.lines(epochs, title, x="epoch", y="seconds")
 # Push once, from a node that can reach the store:
 
 # %%
-for reader in readers.values():
-    reader.close()  # what lies on this node goes
-line.close()
-server.close()
 show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/train")
 
 # %% [markdown]
@@ -488,14 +492,14 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** Round trips take 50 ms, and you read images of 100 kB, one request at a time, over a network of 10 Gbit/s. You get
-# (a) 1.25 GB/s (b) 125 MB/s (c) 2 MB/s
+# **1.** Round trips take 50 ms, and you read images of 100 kB, one request at a time, over a network of 10 Gbit/s. You
+# get (a) 1.25 GB/s (b) 125 MB/s (c) 2 MB/s
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**: 20 requests per second of 100 kB. (a) is the network, which is idle nearly all the time. (b) would need 60 requests
-# in flight.
+# **(c)**: 20 requests per second of 100 kB. (a) is the network, which is idle nearly all the time. (b) would need 60
+# requests in flight.
 #
 # </details>
 #
@@ -505,8 +509,8 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 # <details>
 # <summary>Answer</summary>
 #
-# **(a)**, in a reader that takes what came: the rest of a shard is missing. (b) would be an error, or one image. (c) is an
-# error that names the place.
+# **(a)**, in a reader that takes what came: the rest of a shard is missing. (b) would be an error, or one image. (c) is
+# an error that names the place.
 #
 # </details>
 #

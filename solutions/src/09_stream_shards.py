@@ -3,8 +3,8 @@
 #
 # ★★☆ · 30 minutes · after [notebook 09](../notebooks/09_stream_shards.ipynb)
 #
-# Each rank of a training reads its shards from an object store. The line breaks now and then, and at times the server is busy.
-# First you read one object in spite of that, then an epoch, with several requests in flight.
+# Each rank of a training reads its shards from an object store. The line breaks now and then, and at times the server
+# is busy. First you read one object in spite of that, then an epoch, with several requests in flight.
 
 # %% id="start"
 import sys
@@ -185,5 +185,3 @@ else:
         f"{len(found)} samples, **{len(set(found))} of them different**, of {packed.samples}; {line.count()['requests']} "
         f"requests for {len(sizes)} shards, in {seconds:.1f} s."
     )
-line.close()
-server.close()
