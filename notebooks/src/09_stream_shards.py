@@ -186,7 +186,7 @@ there = objectstore.Store(objectstore.Place.parse(half))
 slowly = {"config": TransferConfig(workers=2)}
 upload = multiprocessing.get_context("fork").Process(target=objectstore.push, args=(packed.path, half), kwargs=slowly)
 upload.start()
-while sum(1 for _ in there.entries()) < 15:
+while upload.is_alive() and sum(1 for _ in there.entries()) < 15:
     time.sleep(0.01)
 upload.kill()
 upload.join()
