@@ -61,8 +61,8 @@ PLANS: dict[str, Plan] = {
     "ex07": Plan("Exercise 07", minutes=40, seconds=5, wants=("folder",)),
     "08": Plan("Keep the GPU fed", minutes=40, seconds=50, wants=("folder",), small=240),
     "ex08": Plan("Exercise 08", minutes=30, seconds=12, wants=("folder",), small=240),
-    "09": Plan("Stream shards from object storage", minutes=40, seconds=45, wants=("folder",), small=160),
-    "ex09": Plan("Exercise 09", minutes=30, seconds=10, wants=("folder",), small=160),
+    "09": Plan("Stream shards from object storage", minutes=40, seconds=45, wants=("folder",), small=128),
+    "ex09": Plan("Exercise 09", minutes=30, seconds=10, wants=("folder",), small=128),
     "10": Plan("Run it on many nodes", minutes=35, seconds=35, wants=("folder",)),
     "ex10": Plan("Exercise 10", minutes=40, seconds=8, wants=("folder",)),
 }

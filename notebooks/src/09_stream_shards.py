@@ -1,7 +1,7 @@
 # %% [markdown] id="top"
 # # 09 · Stream shards from object storage
 #
-# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 160 synthetic images
+# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 128 synthetic images
 #
 # An object store keeps *objects* in *buckets*. It speaks HTTP, so it can be in the next room or on another continent,
 # it is cheap, and it grows without limit. It is not a file system: there are no folders, nothing is renamed or appended
@@ -139,8 +139,8 @@ figures.lines(lines, title, x="size of the object (B)", y="throughput (B/s)", lo
 # %% [markdown] id="push" tags=["core"]
 # ## 2 · Push shards, and publish them last
 #
-# Here a shard holds 8 images, about 1 MB, so that our small set has 20 of them. Real shards have 100 MB, and a reader
-# asks for 4 MiB at a time; the number of requests per image is similar.
+# Here a shard holds 8 images, about 1 MB, so that our small set has 16 of them. Real shards have 100 MB, and a reader
+# asks for 4 MiB at a time, some 40 images of ImageNet.
 
 # %%
 from smallfiles import formats
