@@ -7,7 +7,8 @@
 Batches travel through queues: metadata server, storage targets, the network of their node, their worker.
 
 The trap: it is a model, and its numbers are yours: take them from `smallfiles bench` on your cluster. What
-carries over is which part is full first, and at how many nodes. Notebook 11 compares it with real runs.
+carries over is which part is full first, and at how many nodes. `python -m benchmarks scaling` compares it
+with real runs.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ one process, 544,000 at most, 29,000 creations, 160,000 removals; an open lies b
 your own: `smallfiles bench read` on your file system gives latency and bytes per second of one node.
 
 The trap: a packed file lies on one storage target unless it is striped (`lfs setstripe -c -1`). Then every
-node of the cluster asks the same few disks. Notebook 11 moves that bottleneck.
+node of the cluster asks the same few disks.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ A worker begins its next batch when it has room for it, as in a DataLoader. What
 one visit to each queue; service times of metadata vary as waiting for independent operations does.
 
 The trap: all ranks step together, so one late batch among forty thousand lets all of them wait: the more
-nodes, the nearer is the mean wait to the worst one. Notebook 11 shows it.
+nodes, the nearer is the mean wait to the worst one.
 """
 
 from __future__ import annotations
