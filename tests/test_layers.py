@@ -190,3 +190,9 @@ def test_the_toolbox_works_without_this_repository(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_no_two_test_modules_have_one_name():
+    """They are imported by it alone, so that the second of one process cannot be."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted({name for name in names if names.count(name) > 1}) == []

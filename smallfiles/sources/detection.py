@@ -196,7 +196,7 @@ def _from_manifest(path: Path, root: Path | None, options: SourceOptions) -> Sou
             expected="the folder or tar file that its paths are relative to",
             next_step="Say where it is with root (--root DIR)",
         )
-    store, notes = _store_at(place, options)
+    store, notes = _store_at(place, options, manifest.path(0) if len(manifest) else "")
     return Source(manifest, store, "manifest", notes, place)
 
 
@@ -211,10 +211,12 @@ def _hinted(path: Path, hint: str) -> Path:
     return path.absolute().parent / hint
 
 
-def _store_at(place: Path, options: SourceOptions) -> tuple[ByteStore, tuple[str, ...]]:
+def _store_at(place: Path, options: SourceOptions, first: str) -> tuple[ByteStore, tuple[str, ...]]:
+    """What holds the bytes of a manifest, of whose paths `first` is one."""
     if format := packed.format_of(place):
         return packed.open_store(place, format), ()
-    if place.is_dir() and not tarball.tars_in(place):
+    in_tars = f"{first.partition('/')[0]}.tar" in tarball.tars_in(place) if place.is_dir() else False
+    if place.is_dir() and not in_tars:
         return folder.FolderStore(place), ()
     if place.is_dir():
         archive = tarball.open_folder(place, replace(options, unlabelled=True))

@@ -210,6 +210,12 @@ def test_a_manifest_finds_its_samples_in_a_folder_of_class_tars(tmp_path):
     assert contents(sources.load(tmp_path / "m.json", root=tmp_path / "in")) == contents(source)
 
 
+def test_tars_beside_the_data_of_a_manifest_are_no_classes(tmp_path):
+    folder = class_tars(tmp_path / "in")
+    (folder / "m.json").write_text('{"cat/1.jpg": 0}')
+    assert sources.load(folder / "m.json", root=folder).store.describe() == f"folder {folder}"
+
+
 def test_more_class_tars_than_a_process_may_open_are_read(tmp_path):
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     many = {f"n{k:03}": {"1.jpg": str(k).encode()} for k in range(300)}
@@ -243,6 +249,7 @@ def test_what_lies_beside_class_tars_is_left_aside_or_refused(tmp_path):
         (tar_bytes({"cat/1.jpg": b"x", "dog/2.jpg": b"y"}), r"odd.tar holds 2 folders \(cat, dog\)"),
         (b"no tar at all" * 100, "odd.tar"),
     ],
+    ids=["cut", "compressed", "two folders", "no tar"],
 )
 def test_a_tar_that_is_no_class_is_refused_by_name(tmp_path, data, said):
     put(class_tars(tmp_path / "in") / "odd.tar", data)
