@@ -104,11 +104,20 @@ class ProducerPool:
 
     def hire(self) -> None:
         """Start one more producer."""
+        while not self._start():
+            self._deaths[None] += 1
+            self._check_beginnings("was killed while it was started")
+
+    def _start(self) -> bool:
+        """Start a process; whether it lived long enough to be given its work."""
         ours, theirs = pair()
         arguments = (theirs.socket, self._maker, self._order.plan)
         process = self._context.Process(target=run_process, args=arguments, daemon=True)
         try:
             process.start()
+        except (BrokenPipeError, EOFError):  # who was to read it is dead: the process, or the server that forks
+            ours.close()
+            return False
         except BaseException as error:
             ours.close()
             raise _explained(error) from error
@@ -118,6 +127,7 @@ class ProducerPool:
         producer = _Producer(self._started, ours, process)
         self._producers.append(producer)
         self._selector.register(ours, selectors.EVENT_READ, lambda: self._hear(producer))
+        return True
 
     def hand_out(self) -> None:
         """Give each producer a batch, then a second one to begin as soon as it has made the first."""
@@ -173,19 +183,24 @@ class ProducerPool:
         self._deaths[at if producer.began else None] += 1
         self.restarts += 1
         how = producer.how_it_ended()
-        self._check_deaths(producer, at, how)
+        if producer.began:
+            self._check_deaths(at, how)
+        else:
+            self._check_beginnings(how)
         doing = f"while making batch {at.batch:,} of epoch {at.epoch}" if at else "between two batches"
         self._note(f"producer {producer.number} {how} {doing}; another one was started, and nothing is lost")
         self.hire()
 
-    def _check_deaths(self, producer: _Producer, at: Position | None, how: str) -> None:
-        if not producer.began and self._deaths[None] >= _DEATHS_BEFORE_BEGINNING:
+    def _check_beginnings(self, how: str) -> None:
+        if self._deaths[None] >= _DEATHS_BEFORE_BEGINNING:
             raise RingError(
                 f"{_DEATHS_BEFORE_BEGINNING} producers in a row ended before they began; the last one {how}",
                 expected="processes that can import the program that started them",
                 next_step='Start the program under `if __name__ == "__main__":`',
             )
-        if producer.began and at is not None and self._deaths[at] >= _DEATHS_AT_ONE_BATCH:
+
+    def _check_deaths(self, at: Position | None, how: str) -> None:
+        if at is not None and self._deaths[at] >= _DEATHS_AT_ONE_BATCH:
             samples = ", ".join(str(index) for index in self._order.indices(at)[:5])
             raise RingError(
                 f"{_DEATHS_AT_ONE_BATCH} producers died at batch {at.batch:,} of epoch {at.epoch} "
@@ -203,7 +218,7 @@ def _explained(error: BaseException) -> BaseException:
             expected="a maker that can be pickled: of a class in a module, without open files",
             next_step="Define its class in a module",
         )
-    if isinstance(error, OSError | RuntimeError | EOFError):  # EOF: the fork server was ended
+    if isinstance(error, OSError | RuntimeError):
         return ResourceError(
             f"no producer can be started ({' '.join(str(error).split())[:200]})",
             expected="room for one more process",

@@ -141,6 +141,51 @@ def test_producers_killed_a_thousand_times_cost_no_batch(config, same, patient):
     assert kill_producers(1000, 2, config, same) > 1000
 
 
+@pytest.fixture
+def stillborn(monkeypatch):
+    """The next so many producers are killed after they were forked and before they are given their work."""
+    left, connect_to_new_process = [0], multiprocessing.forkserver.connect_to_new_process
+
+    def killing(descriptors):
+        before = set(producers()) if left[0] else set()
+        ends = connect_to_new_process(descriptors)
+        if left[0]:
+            left[0] -= 1
+            wait_for(lambda: set(producers()) - before)
+            (child,) = set(producers()) - before
+            os.kill(child, signal.SIGKILL)
+            wait_for(lambda: not Path(f"/proc/{child}").exists())
+        return ends
+
+    monkeypatch.setattr(multiprocessing.forkserver, "connect_to_new_process", killing)
+    return lambda count: left.__setitem__(0, count)
+
+
+def test_a_producer_killed_while_it_is_started_is_replaced(config, same, stillborn):
+    with ring.open_ring(Numbers(delay_s=0.002), PLAN, config(slots=8)) as loader:
+        next(iter(loader))
+        stillborn(2)
+        with pytest.warns(RingWarning, match="killed by signal 9"):
+            os.kill(producers()[0], signal.SIGKILL)
+            for _ in range(3):
+                epoch = loader.schedule.epoch
+                for number, batch in enumerate(loader):
+                    same(batch, Numbers(), PLAN, epoch, number)
+
+
+def test_producers_that_are_all_killed_while_they_are_started_end_the_ring_in_a_sentence(config, stillborn):
+    with ring.open_ring(Numbers(delay_s=0.002), PLAN, config(slots=8)) as loader:
+        next(iter(loader))
+        stillborn(50)
+        os.kill(producers()[0], signal.SIGKILL)
+        with (
+            pytest.raises(RingError, match="3 producers in a row .* killed while it was started"),
+            pytest.warns(RingWarning),
+        ):
+            for _ in range(50):
+                list(loader)
+
+
 def test_a_sample_that_kills_every_producer_is_named(config, tmp_path):
     tally = tmp_path / "deaths"
     tally.touch()
