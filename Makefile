@@ -43,7 +43,7 @@ setup: ## make .venv and install the pinned packages (PYTHON=, VENV=, SYSTEM_SIT
 	@tools/setup.sh formats,s3
 
 setup-dev:
-	@tools/setup.sh formats,s3,dev,browser
+	@tools/setup.sh formats,s3,dev,browser,site
 
 bench: setup ## measure everything on this machine, one after the other (half an hour)
 	$(py) -m benchmarks pack

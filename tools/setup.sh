@@ -1,7 +1,7 @@
 #!/bin/sh
 # Make the virtual environment and install the project into it, pinned. Called by `make setup`.
 #
-# Usage: tools/setup.sh EXTRAS          for example: tools/setup.sh formats,s3,dev,browser
+# Usage: tools/setup.sh EXTRAS          for example: tools/setup.sh formats,s3,dev,browser,site
 #   PYTHON=…        the Python to use; otherwise the first suitable one on PATH
 #   VENV=…          where the environment goes (.venv)
 #   SYSTEM_SITE=1   build on the PyTorch that PYTHON already has, and download no other
