@@ -115,7 +115,7 @@ class ProducerPool:
         process = self._context.Process(target=run_process, args=arguments, daemon=True)
         try:
             process.start()
-        except (BrokenPipeError, EOFError):  # who was to read it is dead: the process, or the server that forks
+        except (BrokenPipeError, EOFError):  # its reader, or the server that forks, is dead
             ours.close()
             return False
         except BaseException as error:

@@ -179,7 +179,7 @@ def test_producers_that_are_all_killed_while_they_are_started_end_the_ring_in_a_
         stillborn(50)
         os.kill(producers()[0], signal.SIGKILL)
         with (
-            pytest.raises(RingError, match="3 producers in a row .* killed while it was started"),
+            pytest.raises(RingError, match=r"3 producers in a row .* killed while it was started"),
             pytest.warns(RingWarning),
         ):
             for _ in range(50):
