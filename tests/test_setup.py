@@ -17,7 +17,8 @@ from packaging.utils import canonicalize_name
 from smallfiles import formats
 from smallfiles.cli import build_parser, parse
 
-CONDA_NAMES = {"torch": "pytorch", "matplotlib": "matplotlib-base", "lmdb": "python-lmdb", "xxhash": "python-xxhash"}
+CONDA_NAMES = {"torch": "pytorch", "matplotlib": "matplotlib-base", "xxhash": "python-xxhash"}
+CONDA_NAMES["lmdb"] = "python-lmdb"
 HEAVY = {"torch", "torchvision", "numpy", "pyarrow", "h5py", "scipy", "matplotlib", "PIL", "IPython"}
 SHELL_TOOLS = ("sh", "dirname", "cat", "cksum", "grep", "ls", "rm", "sed", "make", "printf", "mkdir", "cp")
 SHELL_TOOLS += ("find", "head")
