@@ -1,5 +1,8 @@
 """Packed shards to an object store and back, beside `rclone copy`, on the servers that are installed.
 
+A data set of torchvision is sent too, beside the method of cortx_pytorch: each picture encoded again by the
+workers of a DataLoader, and a shard sent when the next one begins.
+
 Both have eight requests in flight and parts of 16 MiB, and read from and write to memory. Servers, clients
 and their checksums share the processors of one machine, so this compares what clients cost; a network of
 its own would hide that.
@@ -10,6 +13,8 @@ The trap: what was sent once is not sent again. So each run has a place of its o
 from __future__ import annotations
 
 import contextlib
+import io
+import itertools
 import os
 import secrets
 import shutil
@@ -20,21 +25,30 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic, perf_counter, sleep
+from typing import Any, TypeAlias
+
+from torch.utils.data import DataLoader, Dataset, Subset
+from torchvision.datasets import ImageFolder
+from webdataset import ShardWriter
 
 from benchmarks.staging import first_of
 from smallfiles import sources
 from smallfiles.errors import PackError, SmallfilesError
 from smallfiles.formats.tar.options import Options
+from smallfiles.machine import usable_cpus
 from smallfiles.measure.bench import Bench
 from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Result
 from smallfiles.measure.scratch import memory_folder
 from smallfiles.objectstore import Place, Store, pull, push, serving
+from smallfiles.objectstore.cortx import make_client, upload_cv_dataset
 from smallfiles.objectstore.server import in_environment, rclone
 from smallfiles.pack import PackConfig, pack
 
+Pictures: TypeAlias = Subset[Any]
 _SHARD_BYTES, _SPARE_BYTES = 64 << 20, 512 << 20
 _COPIES = 5  # the source, one object store's and one more of each direction at once
 _START_S = 60.0
@@ -60,6 +74,9 @@ def bench_objectstore(folder: Path, config: BenchConfig | None = None) -> Result
     servers: dict[str, Callable[[Path], AbstractContextManager[object]]] = {"rclone": serving}
     if shutil.which("weed", path=sysconfig.get_path("scripts")):
         servers["seaweedfs"] = _seaweedfs
+    pictures = ImageFolder(str(folder))
+    names = set(chosen.manifest.paths.to_pylist())
+    kept = [at for at, (path, _) in enumerate(pictures.samples) if os.path.relpath(path, folder) in names]
     with memory_folder(_COPIES * size + _SPARE_BYTES) as memory:
         shards = memory / "set.tars"
         pack(chosen, shards, PackConfig(verify="none", options=Options(max_bytes=_SHARD_BYTES)))
@@ -67,23 +84,26 @@ def bench_objectstore(folder: Path, config: BenchConfig | None = None) -> Result
             place = memory / name
             (place / "bench").mkdir(parents=True)
             with serve(place):
-                _measure(bench, name, shards, len(chosen.manifest), size)
+                _measure(bench, name, shards, Subset(pictures, kept), size)
             shutil.rmtree(place)
     return bench.result()
 
 
-def _measure(bench: Bench, server: str, shards: Path, samples: int, size: int) -> None:
-    ready = "s3://bench/ready"
+def _measure(bench: Bench, server: str, shards: Path, pictures: Pictures, size: int) -> None:
+    ready, samples = "s3://bench/ready", len(pictures)
     push(shards, ready)
     ways = {
+        ("data set", "upload_cv_dataset"): lambda place, copy: _keeping(pictures, place),
+        ("data set", "cortx_pytorch's method"): lambda place, copy: _encoding_again(pictures, place),
         ("upload", "smallfiles push"): lambda place, copy: push(shards, place),
         ("upload", "rclone copy"): lambda place, copy: _rclone(str(shards), place),
         ("download", "smallfiles pull"): lambda place, copy: pull(ready, copy),
         ("download", "rclone copy"): lambda place, copy: _rclone(ready, str(copy)),
     }
-    for direction in ("upload", "download"):
+    for direction in ("data set", "upload", "download"):
+        least = size // 10 if direction == "data set" else size  # another quality makes pictures smaller
         cases = [
-            Case(name, partial(_timed, way, shards, samples, size), format="tar", workers=8)
+            Case(name, partial(_timed, way, shards, samples, least), format="tar", workers=8)
             for (what, name), way in ways.items()
             if what == direction
         ]
@@ -92,11 +112,11 @@ def _measure(bench: Bench, server: str, shards: Path, samples: int, size: int) -
             cases,
             place=shards,
             whole=(samples, size),
-            touched="every byte compared",
+            touched="every byte sent" if direction == "data set" else "every byte compared",
         )
 
 
-def _timed(way: Callable[[str, Path], object], shards: Path, samples: int, size: int) -> Outcome:
+def _timed(way: Callable[[str, Path], object], shards: Path, samples: int, least: int) -> Outcome:
     place, copy = f"s3://bench/{secrets.token_hex(6)}", shards.with_name("copy.tars")
     try:
         began = perf_counter()
@@ -104,14 +124,53 @@ def _timed(way: Callable[[str, Path], object], shards: Path, samples: int, size:
         seconds = perf_counter() - began
         there = [path.stat().st_size for path in copy.glob("*")]
         there += [entry.bytes for entry in Store(Place.parse(place)).entries()]
-        if sum(there) < size:
+        if sum(there) < least:
             raise PackError("a part is missing", expected="all shards", next_step="Try it by hand")
-        return Outcome(samples, size, seconds)
+        return Outcome(samples, sum(there), seconds)
     finally:
         shutil.rmtree(copy, ignore_errors=True)
         store = Store(Place.parse(place))
         for entry in list(store.entries()):
             store.delete(entry.name)
+
+
+def _keeping(pictures: Pictures, place: str) -> None:
+    at = Place.parse(place)
+    upload_cv_dataset(pictures, make_client(), at.bucket, at.prefix, maxsize=_SHARD_BYTES)
+
+
+def _encoding_again(pictures: Pictures, place: str) -> None:
+    store = Store(Place.parse(place))
+    loader: DataLoader[Any] = DataLoader(
+        EncodedAgain(pictures), batch_size=256, shuffle=True, num_workers=usable_cpus(), collate_fn=list
+    )
+    with (
+        TemporaryDirectory() as folder,
+        ShardWriter(
+            f"{folder}/shard-%06d.tar",
+            maxsize=_SHARD_BYTES,
+            verbose=0,
+            post=lambda path: store.put(Path(path).name, Path(path).read_bytes()),
+        ) as writer,
+    ):
+        for number, (data, label) in enumerate(itertools.chain.from_iterable(loader)):
+            writer.write({"__key__": f"{number:08d}", "jpg": data, "cls": label})
+
+
+class EncodedAgain(Dataset[tuple[bytes, int]]):
+    """JPEG files of pictures that were JPEG files."""
+
+    def __init__(self, pictures: Pictures) -> None:
+        self._pictures = pictures
+
+    def __len__(self) -> int:
+        return len(self._pictures)
+
+    def __getitem__(self, index: int) -> tuple[bytes, int]:
+        picture, label = self._pictures[index]
+        encoded = io.BytesIO()
+        picture.save(encoded, format="JPEG")
+        return encoded.getvalue(), label
 
 
 def _rclone(source: str, target: str) -> None:

@@ -211,8 +211,9 @@ def _shard_bytes(everything: int, readers: int) -> int:
 
 
 def _commands(best: str, data: str, shard_bytes: int, plan: TrainingPlan, workers: int) -> tuple[str, ...]:
-    name = shlex.quote(Path(data).absolute().name or "data")
-    out = f"{name}.tars" if best == "shards" else f"{name}.arrow"
+    path = Path(data).absolute()
+    name = path.stem or "data"  # of a packed file too
+    out = shlex.quote(f"{name}.tars" if best == "shards" else f"{name}.arrow")
     more = f" -O max_bytes={shard_bytes}" if shard_bytes else ""
     order = " --order stream" if best == "shards" else ""
     lines = [f"smallfiles pack {shlex.quote(data)} {out}{more}"]

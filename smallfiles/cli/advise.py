@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from smallfiles.cli.arguments import Verbs, add_run
 from smallfiles.cli.output import in_seconds, print_json
 from smallfiles.options import add_flags, from_args
+from smallfiles.progress import plural
 from smallfiles.scaling.config import TrainingPlan
 
 if TYPE_CHECKING:
@@ -63,4 +64,4 @@ def _tell(advice: Advice, epochs: int) -> None:
         for name, each in advice.forecasts.items()
     ]
     print(aligned(("way", "an epoch", "GPUs wait", f"{epochs} epochs", "limit"), rows))
-    print(f"\n{advice.way}, with {advice.workers} workers per GPU:", *advice.commands, sep="\n  ")
+    print(f"\n{advice.way}, with {plural(advice.workers, 'worker')} per GPU:", *advice.commands, sep="\n  ")

@@ -13,6 +13,7 @@ from smallfiles.cli.output import in_seconds, print_json
 from smallfiles.errors import UsageError
 from smallfiles.loading.config import LoaderConfig
 from smallfiles.options import add_flags, given
+from smallfiles.progress import plural
 
 if TYPE_CHECKING:
     from smallfiles.measure.ranks import Count
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     wanted = 1 if arguments.count else 2
     if len(arguments.paths) != wanted:
         raise UsageError(
-            f"{len(arguments.paths)} paths were given",
+            f"{plural(len(arguments.paths), 'path')} given",
             expected="--count FOLDER" if arguments.count else "a packed file and a folder for the records",
             next_step="See smallfiles epoch --help",
         )

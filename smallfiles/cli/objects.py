@@ -79,12 +79,11 @@ def _tell(arguments: argparse.Namespace, moved: Moved, done: str) -> int:
         print_json(moved.as_json())
         return 0
     print(moved.url if done == "sent" else moved.path)
-    content = (
-        f"{plural(moved.objects, 'object')}, {plural(moved.samples, 'sample')}, {bytes_text(moved.bytes)}"
-    )
+    moving = bytes_text(moved.bytes - moved.kept_bytes)
     say(
-        f"{content} {done} in {in_seconds(moved.seconds)}, {bytes_text(moved.rate)}/s"
-        + (f"; {bytes_text(moved.kept_bytes)} of it were there already" if moved.kept_bytes else "")
+        f"{plural(moved.objects, 'object')}, {plural(moved.samples, 'sample')}: "
+        f"{moving} {done} in {in_seconds(moved.seconds)}, {bytes_text(moved.rate)}/s"
+        + (f"; {bytes_text(moved.kept_bytes)} were there already" if moved.kept_bytes else "")
     )
     return 0
 

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     for name, forecasts in found.items():
         print(_table(name, forecasts))
-        parts = [f"{part} at {at:,.0f} nodes" for part, at in full[name].items() if at < float("inf")]
+        parts = [f"{part} {_at(at)}" for part, at in full[name].items() if at < float("inf")]
         print(f"full if no GPU waited: {', '.join(parts) or 'nothing that nodes share'}")
         cures = {each.limit: each.change_first for each in forecasts if each.limit != "GPUs"}
         print(
@@ -68,6 +68,11 @@ def run(arguments: argparse.Namespace) -> int:
             sep="\n",
         )
     return 0
+
+
+def _at(nodes: float) -> str:
+    """Where something is full; GPUs that take no time at all fill it at once."""
+    return f"at {nodes:,.0f} nodes" if nodes >= 1 else "before the first node"
 
 
 def _table(name: str, forecasts: list[Forecast]) -> str:
