@@ -54,7 +54,7 @@ OPTIONAL_MODULES = {
 INSTALL = "python -m pip install -c requirements.lock -e"
 SLOW_IMPORT_S = 20.0
 CPUS, MEMORY_BYTES, DISK_BYTES, SHM_BYTES, FILES = 2, 4 << 30, 5 << 30, 1 << 30, 20_000
-_TOOLS = {"mksquashfs": "06", "squashfuse": "06", "sbatch": "10"}
+_TOOLS = {"mksquashfs": "06", "squashfuse": "06", "sbatch": "10", "unshare": "12"}
 
 
 @dataclass(frozen=True)
@@ -416,9 +416,7 @@ def _workshop(folder: Path) -> Iterator[Finding]:
         yield _enough("files", place.inodes_free, FILES, advice)
     yield _enough("/dev/shm", shm.free_bytes, SHM_BYTES, "07 stages to disk, and 08 has small rings only.")
     why_not = slowfs.why_not()
-    advice = (
-        "01, 04, 06, 07 and 10 cannot imitate slow storage; show the teacher's figures." if why_not else ""
-    )
+    advice = "01, 06, 07 and 10 cannot imitate slow storage; show the teacher's figures." if why_not else ""
     yield Finding("workshop: slowfs", why_not or "can be mounted", "warn" if why_not else "ok", advice)
     for tool, notebook in _TOOLS.items():
         missing = shutil.which(tool) is None

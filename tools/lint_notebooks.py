@@ -50,6 +50,7 @@ SHOWS: dict[str, tuple[str, ...]] = {
         "RemoteDataset(",
     ),
     "10": ('init_process_group("gloo"', "DDP(", "loss.backward()", "signal.signal("),
+    "12": ("os.pread(", "set_epoch(", "copied_mb(", "unshare", "RLIMIT_NOFILE", "sched_setaffinity("),
 }
 """What a notebook teaches: names that a reader must see in its code cells, not behind a call."""
 
@@ -65,6 +66,9 @@ HEADINGS = (
     QUIZ,
     "Next",
 )
+APPENDIX = {"12": ("Find your symptom", *HEADINGS[2:3], *HEADINGS[4:])}
+"""The parts of an appendix: one looks things up in it, so it begins with symptoms and has no exercise."""
+
 FORBIDDEN = {
     r"!\s*(pip|wget|curl|conda|apt)\b": "installs or downloads",
     r"^\s*%?(pip|conda) install": "installs",
@@ -176,9 +180,10 @@ def _anatomy(page: Page) -> Iterator[str]:
     if not found or found[0][0] != 1 or not found[0][1].startswith(f"{number} · "):
         yield f"the first heading is not `# {number} · Title`"
     titles = [title for level, title in found if level == 2]
-    present = [title for title in titles if title in HEADINGS]
-    if present != list(HEADINGS):
-        yield f"the parts are {present}, not {list(HEADINGS)} in this order"
+    parts = APPENDIX.get(number, HEADINGS)
+    present = [title for title in titles if title in parts]
+    if present != list(parts):
+        yield f"the parts are {present}, not {list(parts)} in this order"
     for label in ("Minutes", "Machine", "Needs", "Data"):
         if f"**{label}**" not in page.cells[0].text:
             yield f"the first cell does not say **{label}**"

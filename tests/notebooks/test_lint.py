@@ -143,6 +143,11 @@ def test_an_experiment_that_asks_for_no_guess_is_found(problems):
     assert sum("asks for no guess" in problem for problem in problems(cells)) == 3
 
 
+def test_an_appendix_begins_with_the_symptoms_and_has_no_exercise(problems):
+    found = problems(drop("## Exercise"), name="12_breaks.ipynb")
+    assert any("not ['Find your symptom', 'Set up', 'On the cluster'" in problem for problem in found)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
