@@ -50,6 +50,7 @@ SHOWS: dict[str, tuple[str, ...]] = {
         "RemoteDataset(",
     ),
     "10": ('init_process_group("gloo"', "DDP(", "loss.backward()", "signal.signal("),
+    "11": ("formats.open(", "measure.compare", "open_slow", "def mean_wait(", "simulate(", "saturation("),
     "12": ("os.pread(", "set_epoch(", "copied_mb(", "unshare", "RLIMIT_NOFILE", "sched_setaffinity("),
 }
 """What a notebook teaches: names that a reader must see in its code cells, not behind a call."""

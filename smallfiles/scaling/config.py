@@ -11,9 +11,10 @@ node of the cluster asks the same few disks.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
-from smallfiles.options import check, option
+from smallfiles.options import check, option, words
 
 
 @dataclass(frozen=True)
@@ -149,3 +150,7 @@ class TrainingPlan:
 
     def __post_init__(self) -> None:
         check(self)
+
+    def to_cli(self, data: str) -> str:
+        """The command that advises on the same training."""
+        return shlex.join(["smallfiles", "advise", data, *words(self)])

@@ -1,0 +1,222 @@
+"""Exercise 11: how long each part of a cluster takes for an epoch, a whole training, and three choices.
+
+    parts        task 1: seconds of metadata, targets, network and GPUs
+    training_s   task 2: all epochs, with the copies that staging makes first
+    choice       task 3: a way of storing for each project, with its hours
+
+The trap it teaches: what all nodes share does not grow with the nodes, and parts that work at the same time
+do not add up. Notebook 11 sends participants here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from exercises.checks.attempt import Attempt
+from exercises.checks.check import check
+from smallfiles.scaling import WAYS, Storage, Way, Work
+
+Case: TypeAlias = tuple[Work, Storage, Way, int]
+Mistake: TypeAlias = tuple[Callable[..., float], str]
+NAMES = ("metadata", "targets", "network", "GPUs")
+
+
+@dataclass(frozen=True)
+class Project:
+    """What somebody wants to train, and where.
+
+    Args:
+        work: The training.
+        storage: The cluster's.
+        nodes: How many.
+        epochs: How many.
+        room_bytes: What a node can keep.
+        jumps: Whether the training picks any sample at any time.
+    """
+
+    work: Work
+    storage: Storage
+    nodes: int
+    epochs: int
+    room_bytes: float
+    jumps: bool = False
+
+
+PROJECTS = {
+    "microscopy": Project(Work(4_000_000, 15_000, batch=256), Storage(), 32, 50, 200e9),
+    "ImageNet-21k": Project(Work(14_197_122, 110_000, step_s=0.1), Storage(), 16, 30, 400e9),
+    "hard negatives": Project(Work(step_s=0.1), Storage(metadata_ops_s=5_000), 2, 90, 64e9, jumps=True),
+}
+
+_WORK, _OTHER = Work(), Work(100_000, 1_000_000, batch=32, gpus=8, step_s=0.2)
+_SMALL = Storage(20_000, targets=4, stripes=2, target_bytes_s=1e9, node_bytes_s=1e9, request_s=0.005)
+CASES: tuple[Case, ...] = tuple(
+    (work, storage, WAYS[way], nodes)
+    for work, storage, nodes in ((_WORK, Storage(), 1), (_WORK, _SMALL, 16), (_OTHER, _SMALL, 3))
+    for way in ("files", "shards", "packed")
+)
+
+
+def _spread(storage: Storage, way: Way) -> int:
+    return storage.stripes if way.striped else storage.targets
+
+
+def _seconds(work: Work, storage: Storage, way: Way, nodes: int) -> dict[str, float]:
+    reading_s = work.sample_bytes / storage.target_bytes_s + way.requests * storage.request_s
+    each_s = (
+        way.operations / storage.metadata_ops_s,
+        reading_s / _spread(storage, way),
+        work.sample_bytes / (nodes * storage.node_bytes_s),
+        work.step_s / (work.batch * work.gpus * nodes),
+    )
+    return {name: work.samples * seconds for name, seconds in zip(NAMES, each_s, strict=True)}
+
+
+_SHARED = "all nodes share the storage: more nodes do not make it faster, so do not divide this part by them"
+_OWN = "each node brings its own: divide by the number of nodes"
+_OPERATIONS = "each sample costs way.operations, not one"
+_SEEK = "each of way.requests takes storage.request_s besides the bytes: a seek"
+_FEWER = "a sample needs way.requests requests, which may be less than one"
+_TOGETHER = "the targets work at the same time: divide by their number"
+_STRIPED = "a striped way lies on storage.stripes targets, any other on all storage.targets"
+_BITS = "node_bytes_s counts bytes, not bits"
+_GPUS = "a node has work.gpus of them"
+_BATCH = "a step takes work.batch samples, not one"
+
+
+def _times(name: str, factor: Callable[[Work, Storage, Way, int], float]) -> Callable[..., float]:
+    """The right answer for a part, so many times too long."""
+    return lambda w, s, y, n: _seconds(w, s, y, n)[name] * factor(w, s, y, n)
+
+
+_WRONG: dict[str, tuple[Mistake, ...]] = {
+    "metadata": (
+        (_times("metadata", lambda w, s, y, n: 1 / n), _SHARED),
+        (lambda w, s, y, n: w.samples / s.metadata_ops_s, _OPERATIONS),
+    ),
+    "targets": (
+        (_times("targets", lambda w, s, y, n: 1 / n), _SHARED),
+        (lambda w, s, y, n: _seconds(w, replace(s, request_s=0), y, n)["targets"], _SEEK),
+        (lambda w, s, y, n: _seconds(w, s, replace(y, requests=1), n)["targets"], _FEWER),
+        (_times("targets", lambda w, s, y, n: _spread(s, y)), _TOGETHER),
+        (lambda w, s, y, n: _seconds(w, s, replace(y, striped=not y.striped), n)["targets"], _STRIPED),
+    ),
+    "network": (
+        (_times("network", lambda w, s, y, n: n), f"this is one node's network; {_OWN}"),
+        (_times("network", lambda w, s, y, n: 8), _BITS),
+    ),
+    "GPUs": (
+        (_times("GPUs", lambda w, s, y, n: n), f"these are the GPUs of one node; {_OWN}"),
+        (_times("GPUs", lambda w, s, y, n: w.gpus), _GPUS),
+        (_times("GPUs", lambda w, s, y, n: w.batch), _BATCH),
+    ),
+}
+
+
+def _close(got: Any, expected: float, tolerance: float = 0.001) -> bool:
+    number = isinstance(got, int | float) and not isinstance(got, bool)
+    return number and math.isclose(got, expected, rel_tol=tolerance, abs_tol=1e-9)
+
+
+def _shown(work: Work, storage: Storage, way: Way, nodes: int, *more: int) -> str:
+    of = ", ".join(f"{name}={getattr(way, name)}" for name in ("operations", "requests", "striped", "staged"))
+    return ", ".join(["work", "storage", f"Way({of})", f"nodes={nodes}", *map(str, more)])
+
+
+@check(buys="A pencil now says which part of the cluster is full first, before a job has run.")
+def parts(attempt: Attempt) -> None:
+    """`parts(work, storage, way, nodes)` gives the seconds that each part would take alone."""
+    for case in CASES:
+        got, right = attempt(*case, _shown=_shown(*case)), _seconds(*case)
+        named = isinstance(got, dict) and set(got) == set(NAMES)
+        attempt.require(named, got, f"a dict of {', '.join(NAMES)}", "the four parts have these names")
+        for name in NAMES:
+            fits = (text for wrong, text in _WRONG[name] if _close(got[name], wrong(*case)))
+            because = next(fits, "samples, times what one sample costs, by what can be done at the same time")
+            attempt.given(f"{attempt.name}({_shown(*case)})[{name!r}]")
+            attempt.require(_close(got[name], right[name]), got[name], f"{right[name]:.6g} s", because)
+
+
+def _copy_s(work: Work, storage: Storage, nodes: int) -> float:
+    everything, at_once = work.samples * work.sample_bytes, storage.targets * storage.target_bytes_s
+    return max(everything / storage.node_bytes_s, nodes * everything / at_once)
+
+
+def _training(work: Work, storage: Storage, way: Way, nodes: int, epochs: int) -> float:
+    seconds = _seconds(work, storage, way, nodes)
+    if way.staged:
+        return _copy_s(work, storage, nodes) + epochs * seconds["GPUs"]
+    return epochs * max(seconds.values())
+
+
+_SUM = "the parts work at the same time: take the slowest"
+_ONE = "this is one epoch; there are `epochs` of them"
+_NEVER = "this training never waits: take the slowest part, and add the copy where the way is staged"
+_ONCE = "a copy is made once, and read in every epoch: do not multiply it by the epochs"
+_EACH = "every node makes a copy of everything: the targets deliver `nodes` times the data set"
+_OWN_COPY = "an epoch from a copy asks nothing of the storage or the network; only the GPUs are left"
+TRAINING_MISTAKES: tuple[Mistake, ...] = (
+    (lambda w, s, y, n, e: e * sum(_seconds(w, s, y, n).values()), _SUM),
+    (lambda w, s, y, n, e: max(_seconds(w, s, y, n).values()), _ONE),
+    (lambda w, s, y, n, e: e * _seconds(w, s, y, n)["GPUs"], _NEVER),
+    (lambda w, s, y, n, e: _training(w, s, y, n, e) + (e - 1) * _copy_s(w, s, n), _ONCE),
+    (lambda w, s, y, n, e: _copy_s(w, s, 1) + e * _seconds(w, s, y, n)["GPUs"], _EACH),
+    (lambda w, s, y, n, e: _copy_s(w, s, n) + e * max(_seconds(w, s, y, n).values()), _OWN_COPY),
+    (lambda w, s, y, n, e: _training(w, s, y, n, e) / 3600, "these are hours; return seconds"),
+)
+
+
+@check(buys="Staging pays or it does not: you can say from how many epochs on, for any number of nodes.")
+def training_s(attempt: Attempt) -> None:
+    """`training_s(work, storage, way, nodes, epochs)`: the slowest part each epoch; a copy once."""
+    staged = [(work, storage, WAYS["staged"], nodes) for work, storage, _, nodes in CASES[::3]]
+    for case in (*CASES, *staged):
+        got, right = attempt(*case, 20, _shown=_shown(*case, 20)), _training(*case, 20)
+        fits = (text for wrong, text in TRAINING_MISTAKES if _close(got, wrong(*case, 20)))
+        because = next(
+            fits, "`epochs` times the slowest of your parts; staged: one copy, then the GPUs alone"
+        )
+        attempt.require(_close(got, right), got, f"{right:.6g} s", because)
+
+
+def _hours(project: Project) -> dict[str, float]:
+    """Of each way that is possible."""
+    everything = project.work.samples * project.work.sample_bytes
+    possible = {
+        name: way
+        for name, way in WAYS.items()
+        if not (way.staged and everything > project.room_bytes) and not (name == "shards" and project.jumps)
+    }
+    given = (project.nodes, project.epochs)
+    return {
+        name: _training(project.work, project.storage, way, *given) / 3600 for name, way in possible.items()
+    }
+
+
+_NO_ROOM = "the data set is larger than what a node can keep: samples x bytes, against room_bytes"
+_NO_JUMPS = "this training picks any sample at any time; shards are read from start to end"
+
+
+@check(buys="You can defend a format with three numbers, and say when another one would win.")
+def choice(attempt: Attempt) -> None:
+    """`choice` names a way of storing for each project, and its hours."""
+    got = attempt.answer
+    named = isinstance(got, dict) and set(got) == set(PROJECTS)
+    attempt.require(named, got, f"a dict of {', '.join(PROJECTS)}", "each project has one entry")
+    for name, project in PROJECTS.items():
+        attempt.given(f"choice[{name!r}]")
+        pair = isinstance(got[name], tuple | list) and len(got[name]) == 2 and got[name][0] in WAYS
+        attempt.require(
+            pair, got[name], f"(way, hours), a way of {', '.join(WAYS)}", "the name of a way, and hours"
+        )
+        (way, hours), possible = got[name], _hours(project)
+        least = min(possible.values())
+        why_not = _NO_ROOM if way == "staged" else _NO_JUMPS
+        attempt.require(way in possible, way, "a way that is possible", why_not)
+        because = f"it takes {possible[way]:.3g} h, and another way that is possible takes {least:.3g} h"
+        attempt.require(possible[way] <= 1.01 * least, way, "the fastest way", because)
+        because = "take your own training_s with the project's numbers, by 3,600"
+        attempt.require(_close(hours, possible[way], 0.05), hours, f"{possible[way]:.3g} h", because)

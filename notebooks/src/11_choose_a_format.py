@@ -1,0 +1,414 @@
+# %% [markdown] id="top"
+# # 11 · Choose a format
+#
+# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
+#
+# Files, Arrow, HDF5, tar shards, squashfs, LMDB, Zarr: you have packed and read most of them. Which one do you take? That
+# depends on your storage and on the number of nodes more than on the format. On one computer we can measure. For 10,000
+# nodes we need a model, and a model must first be compared with something real.
+
+# %% [markdown] id="questions"
+# ## Questions
+#
+# - Which format is read fastest, and does that matter?
+# - What does each one ask of the storage?
+# - Why does a server make others wait before it is fully busy?
+# - At how many nodes does each way of storing become too slow?
+# - What should *I* use?
+
+# %% [markdown] id="objectives"
+# ## After this you can
+#
+# - measure formats side by side on your own data,
+# - count the operations that a format costs per sample,
+# - explain how waiting grows with the use of a server,
+# - forecast an epoch on any number of nodes, and say which part is full first,
+# - recommend a format with numbers.
+
+# %% [markdown] id="setup"
+# ## Set up
+
+# %% id="start"
+import sys
+
+sys.path.append("..")
+from helpers import figures, show, start
+
+setup = start("11")
+
+# %% [markdown] id="read" tags=["core"]
+# ## 1 · Read every format
+#
+# The same images, packed once in each format. The suffix of the output chooses it.
+
+# %%
+import tempfile
+from pathlib import Path
+
+from smallfiles import formats
+from smallfiles.pack import pack
+
+SUFFIXES = ("files", "arrow", "h5", "tars", "sqfs")
+out = Path(tempfile.mkdtemp(dir=setup.scratch))
+packed = {suffix: pack(setup.source(), out / f"train.{suffix}") for suffix in SUFFIXES}
+for suffix, one in packed.items():
+    extra = one.file_bytes / one.payload_bytes - 1
+    print(f"{suffix:6} {one.files:4} files, {extra:6.2%} more bytes than the images")
+
+# %% [markdown]
+# All of them keep the bytes of a JPEG as they are, so none is much larger than another. What differs is the number of
+# files, and how a reader finds sample 237.
+#
+# > **Predict.** Everything is in the page cache. How many times faster than plain files is the fastest format, in random
+# > order?
+
+# %%
+guess = 3  # change me: times as fast as files
+
+# %%
+from functools import partial
+
+import numpy as np
+
+from smallfiles import measure
+
+order = np.random.default_rng(0).permutation(setup.count).tolist()
+readers = {suffix: formats.open(out / f"train.{suffix}") for suffix in SUFFIXES}
+
+
+def read(reader, indices):
+    """Read samples one by one, and copy their bytes, so that every page is touched."""
+    return sum(bytes(reader.read(index)) != b"" for index in indices)
+
+
+result = measure.compare({suffix: partial(read, readers[suffix], order) for suffix in SUFFIXES}, unit="images")
+print(result)
+
+# %%
+rates = {suffix: result.rates_per_s(suffix) for suffix in SUFFIXES}
+plain = np.median(rates["files"])
+best = max(SUFFIXES, key=lambda suffix: np.median(rates[suffix]))
+times = np.median(rates[best]) / plain
+title = f"In random order from memory, {best} is {times:.1f} times as fast as plain files"
+figures.bars(rates, title, x="images per second", guess=guess * plain)
+
+# %% [markdown]
+# Now put that next to the work that follows: each image must be decoded.
+
+# %%
+from smallfiles.images import RandomResizedCrop
+
+view, rng = RandomResizedCrop(224), np.random.default_rng(0)
+jpegs = [bytes(readers["arrow"].read(index)) for index in order[:100]]
+
+
+def decode():
+    return sum(view(data, rng).shape[0] == 224 for data in jpegs)
+
+
+decoding = measure.compare({"decode and crop": decode}, rounds=3, unit="images")
+decode_s = 1 / np.median(decoding.rates_per_s("decode and crop"))
+for suffix in SUFFIXES:
+    share = 1 / np.median(rates[suffix]) / decode_s
+    print(f"{suffix:6} reading takes {share:6.2%} of the time of decoding")
+
+# %% [markdown]
+# From memory, reading is a few percent of the work, in any format: such a chart is no reason to choose one. On a cluster
+# the bytes come from a storage that others use too.
+
+# %% [markdown] id="ask" tags=["core"]
+# ## 2 · Count what the storage is asked
+#
+# `slowfs` shows a folder as a slow storage would, and counts operations. We read 100 images at random from each format,
+# with nothing cached.
+#
+# > **Predict.** How many look-ups and opens per image: files? One packed file? Shards?
+
+# %%
+from smallfiles.slowfs import SlowConfig, open_slow
+
+asked = {}
+with open_slow(out, SlowConfig(latency_s=0.002)) as slow:
+    print(slow.summary)
+    for suffix in SUFFIXES if slow.how == "fuse" else ():
+        before = slow.counts()
+        read(formats.open(slow / f"train.{suffix}"), order[:100])
+        asked[suffix] = {name: (count - before[name]) / 100 for name, count in slow.counts().items()}
+
+# %%
+for suffix, counts in asked.items():
+    operations, size = counts["lookup"] + counts["open"] + counts["list"], counts["bytes"] / 1000
+    print(f"{suffix:6} {operations:5.2f} metadata operations, {counts['reads']:5.2f} reads, {size:4.0f} kB per image")
+
+# %% [markdown]
+# Plain files cost about two operations per image: the name is looked up, the file is opened. Every packed format costs a
+# handful in total, however many images it holds. Between packed formats there is hardly a difference: each image is one
+# or two reads, and the kernel reads a little ahead. So for a storage there are not seven formats but four *ways*:
+
+# %%
+from dataclasses import asdict
+
+from smallfiles.scaling import WAYS
+
+for name, way in WAYS.items():
+    print(f"{name:7}", asdict(way))
+
+# %% [markdown]
+# *files*: two operations and one read per image. *packed*: one large file, striped over storage servers, a read per
+# image. *shards*: read from start to end, so one read of 1 MB brings ten images. *staged*: each node copies everything
+# once.
+
+# %% [markdown] id="queue" tags=["core"]
+# ## 3 · Wait in a queue
+#
+# A metadata server can do a fixed number of operations per second. Requests of thousands of workers arrive at random.
+# Eight lines simulate that, with times in units of one operation:
+
+# %%
+
+
+def mean_wait(use, requests=50_000):
+    """How long a request waits, on average, at a server that is busy for this share of the time."""
+    gaps = rng.exponential(1 / use, requests)  # between arrivals
+    work = rng.exponential(1, requests)
+    wait = total = 0.0
+    for gap, length in zip(gaps, work):
+        total += wait
+        wait = max(0.0, wait + length - gap)
+    return total / requests
+
+
+# %% [markdown]
+# > **Predict.** From which use on does a request wait longer than 4 operations, on average?
+
+# %%
+guess = 0.5  # change me: a share of the time
+
+# %%
+uses = [0.1, 0.3, 0.5, 0.7, 0.8, 0.9]
+waits = {
+    "simulated": {use: [mean_wait(use) for _ in range(3)] for use in uses},
+    "theory": {use: use / (1 - use) for use in uses},
+}
+half, nearly = (np.median(waits["simulated"][use]) for use in (0.5, 0.9))
+title = f"At 50 % use a request waits {half:.1f} operations, at 90 % {nearly:.1f}"
+figures.lines(waits, title, x="use of the server", y="wait, in operations", guess=guess)
+
+# %% [markdown]
+# The line is the formula of the simplest queue, known as M/M/1: use / (1 - use). At 80 % it is 4. The dots scatter near full use,
+# since long queues need long to form and to empty. A storage that is "only 90 % busy" makes everybody wait.
+#
+# Now a storage that we can ask for real: `slowfs` with 4 operations at a time, 2 ms each on average. Threads read files
+# of it. The forecast is made by `simulate`, which has a queue like ours for each part of a cluster.
+
+# %%
+from concurrent.futures import ThreadPoolExecutor
+
+from smallfiles.scaling import Storage, Way, Work, simulate
+
+storage = SlowConfig(latency_s=0.002, servers=4, jitter=1.0)
+names = sorted(path for path in setup.path().rglob("*.jp*g"))
+THREADS, EACH = (1, 2, 4, 8, 16), 25
+
+
+def files_per_s(root, threads):
+    paths = [root / path.relative_to(setup.path()) for path in rng.choice(names, threads * EACH)]
+    with ThreadPoolExecutor(threads) as pool:
+        counted = measure.compare({"read": lambda: len(list(pool.map(Path.read_bytes, paths)))}, rounds=2)
+    return counted.rates_per_s("read")
+
+
+# %%
+measured = {}
+with open_slow(setup.path(), SlowConfig(latency_s=0)) as fast, open_slow(setup.path(), storage) as slow:
+    mounts = slow.how == "fuse"
+    alone_s = 1 / np.median(files_per_s(fast.path if mounts else setup.path(), 1))  # without any delay
+    for threads in THREADS if mounts else ():
+        measured[threads] = files_per_s(slow.path, threads)
+
+# %%
+per_file = 2  # a look-up and an open, as counted above
+free = {"latency_s": 0, "request_s": 0, "target_bytes_s": 1e15, "node_bytes_s": 1e15}
+server = Storage(metadata_ops_s=4 / 0.002, metadata_threads=4, **free)
+forecast = {}
+for threads in THREADS:
+    job = Work(samples=4_000 * threads, batch=1, gpus=1, workers=threads, step_s=0, decode_s=alone_s)
+    forecast[threads] = job.samples / simulate(job, server, Way(per_file, 0), 1).epoch_s
+series = {"forecast": forecast} | ({"measured": measured} if measured else {})
+error = max(abs(forecast[n] / np.median(runs) - 1) for n, runs in measured.items()) if measured else 0
+title = f"The forecast is at most {error:.0%} off" if measured else "A forecast; this machine cannot mount the storage"
+figures.lines(series, title, x="threads that read", y="files per second")
+
+# %% [markdown]
+# Up to 4 threads, each thread adds its share. Beyond, the server is the limit, and more threads only wait longer. The
+# forecast knows nothing of this measurement, only the latency, the operations per file, the 4 servers, and how long a
+# read takes without any delay. Expect 10 to 30 % between the two.
+
+# %% [markdown] id="nodes" tags=["core"]
+# ## 4 · From 1 to 10,000 nodes
+#
+# ImageNet, 4 GPUs per node, 8 workers per GPU, 64 images per step of 50 ms, and the time to decode that you measured
+# above. The storage is a middle-sized Lustre: 24 targets of 0.7 GB/s, 0.5 ms for a read request, 100,000 metadata
+# operations per second. All GPUs step together.
+#
+# > **Predict.** At how many nodes do plain files stop getting faster? And one packed file?
+
+# %%
+guess = 100  # change me: nodes
+
+# %%
+work, lustre = Work(decode_s=decode_s), Storage()
+nodes = [1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000]
+found = {name: {count: simulate(work, lustre, way, count) for count in nodes} for name, way in WAYS.items()}
+
+# %%
+epochs = {name: {count: one.epoch_s for count, one in forecasts.items()} for name, forecasts in found.items()}
+never = {count: work.samples / (count * work.node_samples_s) for count in nodes}
+hundred = found["files"][100].epoch_s / found["shards"][100].epoch_s
+title = f"On 100 nodes an epoch from files takes {hundred:.1f} times as long as one from shards"
+figures.lines({**epochs, "never waiting": never}, title, x="nodes", y="time of an epoch (s)", log="xy", guess=guess)
+
+# %% [markdown]
+# A line that turns flat has met a limit that all nodes share. Behind that point you pay for GPUs that wait:
+
+# %%
+some = (1, 10, 100, 1_000, 10_000)
+print("GPUs wait", "".join(f"{count:8,}" for count in some), "nodes")
+for name, forecasts in found.items():
+    waiting = "".join(f"{forecasts[count].waiting:8.0%}" for count in some)
+    print(f"{name:9} {waiting}   the limit on 1,000 nodes: {forecasts[1_000].limit}")
+
+# %% [markdown]
+# Which part is full first follows from a division, without any simulation: what the storage can do per second, by what
+# one node asks of it per second.
+
+# %%
+from smallfiles.scaling import saturation
+
+asks = work.node_samples_s
+print(f"one node takes {asks:,.0f} images/s = {2 * asks:,.0f} operations/s = {asks * work.sample_bytes / 1e6:,.0f} MB/s")
+for name in ("files", "packed", "shards"):
+    full = saturation(work, lustre, WAYS[name])
+    print(f"{name:7}", {part: round(count, 1) for part, count in full.items() if count < 1e6})
+
+# %% [markdown]
+# Files and single reads of a packed file fill the targets with *requests*: half a millisecond for each image. Shards ask
+# for ten images at a time, so their limit is bytes: enough for some 20 nodes. Beyond, only a copy on each node helps. It
+# costs once, and that once grows with the nodes. And a default that is easily forgotten, one packed file *without* striping:
+
+# %%
+alone = Storage(stripes=1)
+for count in (1, 10, 100):
+    one, many = (simulate(work, place, WAYS["packed"], count).epoch_s for place in (alone, lustre))
+    first = found["staged"][count].first_epoch_s
+    print(f"{count:4} nodes: {one:6,.0f} s on one target, {many:4,.0f} s on 24; staging and first epoch {first:,.0f} s")
+
+# %% [markdown]
+# `lfs setstripe -c -1 FOLDER`, before the file is written, is worth more than any choice between formats.
+
+# %% [markdown] id="choose" tags=["core"]
+# ## 5 · Choose
+#
+# ![A chart of four questions. Object store: tar shards, streamed. Fits into a node: one packed file, staged. Programs need paths: squashfs. Any sample at any time: one striped packed file. Otherwise tar shards, read in order.](pictures/choose_a_format.svg)
+#
+# *Four questions, in the order in which they exclude most.*
+#
+# `advise` asks them of your own data: it reads a few hundred files, decodes some, and puts the results into the model.
+#
+# > **Predict.** 16 nodes train 90 epochs on the images of this notebook. What will it recommend?
+
+# %%
+from smallfiles.advise import advise, measure_folder
+from smallfiles.scaling.config import TrainingPlan
+
+plan = TrainingPlan(nodes=16, epochs=90, step_s=0.05)
+advice = advise(measure_folder(setup.path()), plan, "data")
+print(*advice.reasons, "", advice.way, *advice.commands, sep="\n")
+
+# %% [markdown]
+# Read the reasons, not only the last line. With 400 images on a disk of this computer most advice is the same. On the
+# data that you came with, on the file system where it lies, it is not.
+#
+# <details>
+# <summary>Other people's loaders</summary>
+#
+# FFCV, DALI, SPDL, LitData and MosaicML Streaming bring formats or decoders of their own. `make bench-peers` measures
+# those that are installed, on the same files in one run; the
+# [records](../results/README.md) hold what we measured. They differ mostly in decoding: what they read is one large file
+# or a few shards too. Change your loader when decoding is your limit ([notebook 08](08_keep_the_gpu_fed.ipynb)), and your
+# way of storing when the storage is.
+#
+# </details>
+
+# %% [markdown] id="exercise"
+# ## Exercise
+#
+# [Exercise 11](../exercises/11_choose_a_format.ipynb): forecast an epoch by hand, and recommend a way of storing for
+# three projects.
+
+# %% [markdown] id="cluster"
+# ## On the cluster
+#
+# One minute on a compute node, on your own data:
+
+# %%
+show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
+
+# %% [markdown]
+# Ask your site for the metadata rate and the number of targets, and give them to `smallfiles simulate`. Then measure what
+# you chose on one node, on two and on four, before you ask for 64:
+#
+# ```bash
+# smallfiles bench read train.arrow train.tars
+# ```
+
+# %% [markdown] id="key-points"
+# ## Key points
+#
+# - From memory all packed formats are fast enough; decoding costs far more.
+# - A storage knows four ways: files, one packed file, shards, a copy per node.
+# - Waiting grows as use / (1 - use): plan for 70 %, not for 100 %.
+# - The limit that all nodes share decides: operations and requests per second, then bytes per second.
+# - Stripe what you pack, stage what fits, shard the rest. Measure on two nodes before you ask for 64.
+
+# %% [markdown] id="quiz"
+# ## Check yourself
+#
+# **1.** On one node, from memory, Arrow is twice as fast as tar. Your training takes (a) half the time (b) about the same
+# time (c) twice the time
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(b)**: reading is a few percent of the work. (a) would need a training that does nothing but read. (c) Arrow is not
+# slower.
+#
+# </details>
+#
+# **2.** A metadata server does 100,000 operations per second. Each image costs two, each node takes 5,000 images per
+# second. GPUs begin to wait
+# (a) at 10 nodes (b) somewhat before 10 nodes (c) at 20 nodes
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(b)**: 10 nodes need all of it, and a queue grows long before a server is full. (c) forgets that each image costs two
+# operations.
+#
+# </details>
+#
+# **3.** 200 nodes train on 2 TB that lie in one file on one storage target. What first?
+# (a) Convert to shards (b) Stripe the file over all targets (c) More workers
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(b)**: one disk serves 200 nodes, and striping is one command and a copy. (a) helps only if the shards lie on several
+# targets. (c) More workers ask the same disk.
+#
+# </details>
+
+# %% [markdown] id="next"
+# ## Next
+#
+# [12 · When it breaks](12_when_it_breaks.ipynb): symptoms, causes, remedies.

@@ -1,0 +1,159 @@
+# %% [markdown] id="top"
+# # Exercise 11 · Recommend a way of storing
+#
+# ★★☆ · 40 minutes · after [notebook 11](../notebooks/11_choose_a_format.ipynb)
+#
+# Three groups ask you how to store their images. You forecast their trainings with a pencil: what each part of a cluster
+# takes for an epoch if nothing else took time. Then you recommend, with numbers.
+
+# %% id="start"
+import sys
+
+sys.path.append("..")
+from helpers import show, start
+
+setup = start("ex11")
+
+# %% [markdown] id="given"
+# `Work`, `Storage` and `Way` are those of notebook 11. You need these of their fields; `help(Storage)` explains them:
+
+# %% id="fields"
+from smallfiles.scaling import WAYS, Storage, Work
+
+work, storage = Work(), Storage()
+print(f"{work.samples=} {work.sample_bytes=} {work.batch=} {work.gpus=} {work.step_s=}")
+print(f"{storage.metadata_ops_s=} {storage.targets=} {storage.stripes=} {storage.target_bytes_s=}")
+print(f"{storage.request_s=} {storage.node_bytes_s=}")
+WAYS["packed"]
+
+# %% [markdown] id="parts"
+# ## Task 1: the parts
+#
+# Seconds per epoch that each part would take alone, as a dict: `"metadata"` does operations; `"targets"` read bytes, and
+# spend `request_s` on each request (a striped way lies on `stripes` of them, any other on all); `"network"`, one per
+# node, moves bytes; `"GPUs"` step.
+#
+# `parts(work, storage, way, nodes) -> dict[str, float]`
+
+
+# %% id="parts-answer"
+def parts(work, storage, way, nodes) -> dict[str, float]:
+    """Seconds of an epoch, part by part."""
+    # --8<-- solution
+    spread = storage.stripes if way.striped else storage.targets
+    reading_s = work.sample_bytes / storage.target_bytes_s + way.requests * storage.request_s
+    return {
+        "metadata": work.samples * way.operations / storage.metadata_ops_s,
+        "targets": work.samples * reading_s / spread,
+        "network": work.samples * work.sample_bytes / (nodes * storage.node_bytes_s),
+        "GPUs": work.samples / (nodes * work.gpus * work.batch) * work.step_s,
+    }
+    # --8<-- stub
+    # raise NotImplementedError  # your code: about eight lines
+    # --8<-- end
+
+
+# %% id="parts-check"
+from exercises.checks import ex11_choose_a_format as check
+
+parts_verdict = check.parts(parts)
+parts_verdict
+
+# %% [markdown] id="parts-hints"
+# <details>
+# <summary>Hint 1: one sample first</summary>
+#
+# What does one sample cost each part? Multiply by the samples, and divide by what works at the same time.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: shared or not</summary>
+#
+# Metadata and targets are there once, however many nodes ask. Networks and GPUs come with each node.
+#
+# </details>
+
+# %% [markdown] id="training"
+# ## Task 2: a whole training
+#
+# All parts work at the same time. If `way.staged`, every node first copies everything: limited by its network, or by all
+# targets together, which deliver the data set `nodes` times. Then only the GPUs count. Return seconds:
+#
+# `training_s(work, storage, way, nodes, epochs) -> float`
+
+
+# %% id="training-answer"
+def training_s(work, storage, way, nodes, epochs) -> float:
+    """Seconds of all epochs."""
+    # --8<-- solution
+    seconds = parts(work, storage, way, nodes)
+    if not way.staged:
+        return epochs * max(seconds.values())
+    everything = work.samples * work.sample_bytes
+    by_network = everything / storage.node_bytes_s
+    by_targets = nodes * everything / (storage.targets * storage.target_bytes_s)
+    return max(by_network, by_targets) + epochs * seconds["GPUs"]
+    # --8<-- stub
+    # raise NotImplementedError  # your code: about seven lines that call parts
+    # --8<-- end
+
+
+# %% id="training-check"
+training_verdict = check.training_s(training_s)
+training_verdict
+
+# %% [markdown] id="training-hints"
+# <details>
+# <summary>Hint: what adds up</summary>
+#
+# Work at the same time does not add up: the slowest part decides. The copy comes before, so it does.
+#
+# </details>
+
+# %% [markdown] id="choice"
+# ## Task 3: three projects
+#
+# - *microscopy*: tiles of 15 kB, 32 nodes, 50 epochs
+# - *ImageNet-21k*: 16 nodes, 30 epochs
+# - *hard negatives*: ImageNet on 2 nodes, 90 epochs; any sample at any time; your share of the metadata servers is
+#   5,000 operations per second
+#
+# Which way is possible and fastest, and how many hours does it take?
+#
+# `choice: dict[str, tuple[str, float]]`
+
+# %% id="projects"
+for name, project in check.PROJECTS.items():
+    everything = project.work.samples * project.work.sample_bytes
+    print(f"{name}: {everything / 1e9:,.0f} GB, room for {project.room_bytes / 1e9:,.0f} GB, jumps: {project.jumps}")
+    for way in WAYS if parts_verdict and training_verdict else ():
+        seconds = training_s(project.work, project.storage, WAYS[way], project.nodes, project.epochs)
+        print(f"    {way:7} {seconds / 3600:6.2f} h")
+
+# %% id="choice-answer"
+# --8<-- solution
+choice = {"microscopy": ("staged", 0.12), "ImageNet-21k": ("shards", 2.89), "hard negatives": ("packed", 6.26)}
+# --8<-- stub
+# choice = ...  # your answer: {"microscopy": ("files", 1.5), "ImageNet-21k": …, "hard negatives": …}
+# --8<-- end
+
+# %% id="choice-check"
+chosen = check.choice(choice)
+chosen
+
+# %% [markdown] id="use"
+# ## Does the simulation agree?
+#
+# A pencil knows no queues, and no decoding: `simulate` has both, and steps all GPUs together.
+
+# %% id="compare"
+from smallfiles.scaling import simulate
+
+for name, project in check.PROJECTS.items() if chosen else ():
+    way, hours = choice[name]
+    found = simulate(project.work, project.storage, WAYS[way], project.nodes)
+    total = (found.first_epoch_s + (project.epochs - 1) * found.epoch_s) / 3600
+    show.say(f"**{name}**, {way}: {hours:.2f} h by pencil, {total:.2f} h simulated; the limit is {found.limit}.")
+if not chosen:
+    show.say("Solve the three tasks first; then this cell compares.")

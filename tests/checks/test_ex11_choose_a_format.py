@@ -1,0 +1,116 @@
+"""Parts, trainings and choices: each known wrong answer gets its own diagnosis, every right way passes."""
+
+import dataclasses
+
+import pytest
+from telling import assert_told, judged
+
+from exercises.checks import ex11_choose_a_format as ex11
+from smallfiles.scaling import WAYS, simulate
+
+RIGHT = {"microscopy": ("staged", 0.12), "ImageNet-21k": ("shards", 2.9), "hard negatives": ("packed", 6.26)}
+
+
+def pencil(work, storage, way, nodes, *, part="", change=None):
+    """The solution, with one part changed."""
+    spread = storage.stripes if way.striped else storage.targets
+    found = {
+        "metadata": work.samples * way.operations / storage.metadata_ops_s,
+        "targets": work.samples
+        * (work.sample_bytes / storage.target_bytes_s + way.requests * storage.request_s)
+        / spread,
+        "network": work.samples * work.sample_bytes / (nodes * storage.node_bytes_s),
+        "GPUs": work.samples / (nodes * work.gpus * work.batch) * work.step_s,
+    }
+    if change:
+        found[part] = change(found[part], work, storage, way, nodes)
+    return found
+
+
+def wrong(part, change):
+    return lambda *case: pencil(*case, part=part, change=change)
+
+
+WRONG_PARTS = {
+    "metadata by nodes": (wrong("metadata", lambda t, w, s, y, n: t / n), "all nodes share"),
+    "one operation": (
+        wrong("metadata", lambda t, w, s, y, n: w.samples / s.metadata_ops_s),
+        "way.operations",
+    ),
+    "targets by nodes": (wrong("targets", lambda t, w, s, y, n: t / n), "all nodes share"),
+    "no seek": (
+        wrong(
+            "targets", lambda t, w, s, y, n: pencil(w, dataclasses.replace(s, request_s=0), y, n)["targets"]
+        ),
+        "a seek",
+    ),
+    "a request per sample": (
+        wrong(
+            "targets", lambda t, w, s, y, n: pencil(w, s, dataclasses.replace(y, requests=1), n)["targets"]
+        ),
+        "less than one",
+    ),
+    "one target": (
+        wrong("targets", lambda t, w, s, y, n: t * (s.stripes if y.striped else s.targets)),
+        "divide by their number",
+    ),
+    "always all targets": (
+        wrong("targets", lambda t, w, s, y, n: t * (s.stripes / s.targets if y.striped else 1)),
+        "storage.stripes",
+    ),
+    "one network": (wrong("network", lambda t, w, s, y, n: t * n), "one node's network"),
+    "bits": (wrong("network", lambda t, w, s, y, n: 8 * t), "not bits"),
+    "GPUs of one node": (wrong("GPUs", lambda t, w, s, y, n: t * n), "GPUs of one node"),
+    "one GPU": (wrong("GPUs", lambda t, w, s, y, n: t * w.gpus), "work.gpus"),
+    "one sample a step": (wrong("GPUs", lambda t, w, s, y, n: t * w.batch), "work.batch"),
+    "other names": (lambda *case: {"all": 1.0}, "these names"),
+}
+TestParts = judged(ex11.parts, WRONG_PARTS, [pencil])
+
+
+def training(work, storage, way, nodes, epochs, *, copies=1, of=None, epoch=None, combine=max, times=1.0):
+    """The solution, with one thing changed."""
+    seconds, everything = pencil(work, storage, way, nodes), work.samples * work.sample_bytes
+    if not way.staged:
+        return times * epochs * combine(seconds.values())
+    at_once = storage.targets * storage.target_bytes_s
+    copy = max(everything / storage.node_bytes_s, (of or nodes) * everything / at_once)
+    return times * (copies * copy + epochs * (combine(seconds.values()) if epoch else seconds["GPUs"]))
+
+
+WRONG_TRAININGS = {
+    "adds up": (lambda *c: training(*c, combine=sum), "take the slowest"),
+    "one epoch": (lambda w, s, y, n, e: training(w, s, y, n, 1), "this is one epoch"),
+    "never waits": (lambda w, s, y, n, e: e * pencil(w, s, y, n)["GPUs"], "never waits"),
+    "a copy per epoch": (lambda *c: training(*c, copies=20), "do not multiply"),
+    "a copy of one node": (lambda *c: training(*c, of=1), "`nodes` times"),
+    "a copy that asks the storage": (lambda *c: training(*c, epoch=True), "only the GPUs"),
+    "hours": (lambda *c: training(*c, times=1 / 3600), "these are hours"),
+}
+TestTraining = judged(ex11.training_s, WRONG_TRAININGS, [training])
+
+
+@pytest.mark.parametrize(
+    ("project", "answer", "diagnosis"),
+    [
+        ("ImageNet-21k", ("staged", 3.3), "larger than what a node can keep"),
+        ("hard negatives", ("shards", 6.26), "from start to end"),
+        ("microscopy", ("shards", 0.165), "another way that is possible takes 0.117 h"),
+        ("ImageNet-21k", ("shards", 10_400), "by 3,600"),
+        ("ImageNet-21k", "shards", "and hours"),
+    ],
+)
+def test_a_wrong_choice_gets_its_diagnosis(project, answer, diagnosis):
+    assert_told(ex11.choice(RIGHT | {project: answer}), diagnosis)
+
+
+def test_the_right_choices_pass_and_the_simulation_agrees_with_them():
+    assert ex11.choice(RIGHT)
+    for name, project in ex11.PROJECTS.items():
+        found = {
+            way: simulate(project.work, project.storage, WAYS[way], project.nodes)
+            for way in ex11._hours(project)
+        }
+        total = {way: one.first_epoch_s + (project.epochs - 1) * one.epoch_s for way, one in found.items()}
+        chosen = total[RIGHT[name][0]]
+        assert chosen <= 1.05 * min(total.values()), (name, total)
