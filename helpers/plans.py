@@ -44,7 +44,7 @@ PLANS: dict[str, Plan] = {
     "01": Plan("Count the cost of small files", minutes=30, seconds=40, wants=("folder",)),
     "ex01": Plan("Exercise 01", minutes=20, seconds=10, wants=("folder",)),
     "02": Plan(
-        "Describe a dataset with a JSON manifest", 30, 15, ("prepared", "kaggle", "official", "flickr30k")
+        "Describe a data set with a JSON manifest", 30, 15, ("prepared", "kaggle", "official", "flickr30k")
     ),
     "ex02": Plan("Exercise 02", minutes=20, seconds=2, wants=("official",)),
     "03": Plan("Pack samples into Arrow", minutes=30, seconds=20, wants=("folder", "flickr30k")),
@@ -52,7 +52,7 @@ PLANS: dict[str, Plan] = {
     "04": Plan("Pack samples into HDF5", minutes=30, seconds=30, wants=("folder",)),
     "ex04": Plan("Exercise 04", minutes=30, seconds=5, wants=("folder",)),
     "05": Plan(
-        "Shard a dataset into tar files", minutes=40, seconds=35, wants=("folder", "official", "flickr30k")
+        "Shard a data set into tar files", minutes=40, seconds=35, wants=("folder", "official", "flickr30k")
     ),
     "ex05": Plan("Exercise 05", minutes=20, seconds=10, wants=("folder",)),
     "06": Plan("Read a squashfs file without mounting it", minutes=35, seconds=45, wants=("folder",)),

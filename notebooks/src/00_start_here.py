@@ -13,8 +13,8 @@
 #
 # This first notebook looks at the machine under your hands, and at how notebooks, exercises and checks work.
 #
-# The whole course takes two days. With three hours, take 01 (parts 2 to 4), 05 (1, 2, 4), 08 (1, 3), 07 (3, 4) and 10 (1,
-# 2, 5). Parts that begin with *Optional* can wait in any case. If something breaks, look it up in
+# The whole course takes two days. With three hours, take 01 (sections 2 to 4), 05 (1, 2, 4), 08 (1, 3), 07 (3, 4) and 10 (1,
+# 2, 5). Sections that begin with *Optional* can wait in any case. If something breaks, look it up in
 # [12 · When it breaks](12_when_it_breaks.ipynb).
 
 # %% [markdown] id="questions"

@@ -434,5 +434,5 @@ show.command(config, "read", [files.name, one_file.name])
 # %% [markdown] id="next"
 # ## Next
 #
-# Notebook 02, [Describe a dataset with a JSON manifest](02_describe_a_dataset.ipynb), lists the files once, so that no job has to search for them
+# Notebook 02, [Describe a data set with a JSON manifest](02_describe_a_dataset.ipynb), lists the files once, so that no job has to search for them
 # again.

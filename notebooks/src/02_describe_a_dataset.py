@@ -1,5 +1,5 @@
 # %% [markdown] id="top"
-# # 02 · Describe a dataset with a JSON manifest
+# # 02 · Describe a data set with a JSON manifest
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 00 · **Data** made by the set-up cell
 #

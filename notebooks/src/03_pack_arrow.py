@@ -458,4 +458,4 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # %% [markdown] id="next"
 # ## Next
 #
-# Notebook 04, [Pack samples into HDF5](04_pack_hdf5.ipynb), does the same with another format, and meets the trap that forked workers are.
+# Notebook 04, [Pack samples into HDF5](04_pack_hdf5.ipynb), does the same with another format, and shows the trap that forked workers fall into.

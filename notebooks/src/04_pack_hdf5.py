@@ -127,7 +127,7 @@ with h5py.File(killed) as file:
 try:
     len(formats.open(killed))
 except SmallfilesError as error:
-    show.say(f"The course's reader: {error}")
+    show.say(f"Our reader: *{error}*")
 
 # %% [markdown]
 # The file opens, and it has the full shape. So `pack` writes under another name, and publishes only a complete file.
@@ -179,7 +179,7 @@ figures.bars(measure.compare(ways, rounds=5, unit="images written"))
 
 # %% [markdown]
 # A row of variable length needs a place in a heap; a blob needs none. The third bar cuts the blob into *chunks*
-# and compresses them. The next part asks what that buys.
+# and compresses them. The next section asks what that buys.
 
 # %% [markdown] id="reading" tags=["core"]
 # ## 3 · Read one sample at random
@@ -499,5 +499,5 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 # %% [markdown] id="next"
 # ## Next
 #
-# Notebook 05, [Shard a dataset into tar files](05_shard_a_dataset.ipynb), packs the same images into files that are read
+# Notebook 05, [Shard a data set into tar files](05_shard_a_dataset.ipynb), packs the same images into files that are read
 # from front to back, and asks how random that can be.

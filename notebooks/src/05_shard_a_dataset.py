@@ -1,5 +1,5 @@
 # %% [markdown] id="top"
-# # 05 · Shard a dataset into tar files
+# # 05 · Shard a data set into tar files
 #
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** three small synthetic sets
 #
@@ -96,7 +96,7 @@ images, labels = next(iter(loader))
 images.shape, torch.as_tensor(labels)[:8]
 
 # %% [markdown]
-# Beside it, the same with this package. `order="stream"` reads long runs from shard to shard as webdataset does. It plans
+# Beside it, the same with our loader. `order="stream"` reads long runs from shard to shard as webdataset does. It plans
 # the order for all ranks and workers at once, so the splits of section 4 cannot be forgotten:
 
 # %%
@@ -397,7 +397,7 @@ for name, splitters in {
 
 # %%
 counts, by_rank = read_epoch(shards[:3], **both)
-show.say(f"The ranks got **{by_rank}** samples. They exchange gradients at each step, so one waits forever.")
+show.say(f"The ranks got **{by_rank}** samples. They exchange gradients at each step, so one waits for the other until a timeout.")
 
 # %% [markdown]
 # That is how training hangs at the end of an epoch

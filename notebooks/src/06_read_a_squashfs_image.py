@@ -1,7 +1,7 @@
 # %% [markdown] id="top"
 # # 06 · Read a squashfs file without mounting it
 #
-# **Minutes** 35 · **Machine** any Linux computer, two CPUs are enough · **Needs** nothing; shows more where `mksquashfs` and
+# **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** nothing; shows more where `mksquashfs` and
 # FUSE are installed · **Data** 400 synthetic images
 #
 # A squashfs file holds a whole folder tree, read-only. Linux can mount it, so that every program sees files again. Many
@@ -311,9 +311,10 @@ title = f"With seek and read, {seen}"
 show.figure(figures.bars(wrong, title, x="wrong samples of 12,000, two workers", guess=guess))
 
 # %% [markdown]
-# An open file has an *offset*, and forked workers share it. One worker seeks, the other one seeks too, and then the first
-# reads: bytes of the right file, of the wrong sample. Training goes on, with images that do not belong to their labels.
-# How often the workers collide depends on chance and on your CPUs; if the first bar is 0, run the cell again.
+# An open file has an *offset*, and forked workers share it, as in [notebook 04](04_pack_hdf5.ipynb). One worker seeks, the
+# other one seeks too, and then the first reads: bytes of the right file, of the wrong sample. Training goes on, with images
+# that do not belong to their labels. How often the workers collide depends on chance and on your CPUs; if the first bar is 0,
+# run the cell again.
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
@@ -325,7 +326,7 @@ show.figure(figures.bars(wrong, title, x="wrong samples of 12,000, two workers",
 # %% [markdown] id="environment" tags=["optional"]
 # ## 5 · Put an environment into one file
 #
-# *Optional, 6 minutes.* How many modules does one import load? Each is a file to find, open and read.
+# *Optional, 6 minutes.* Notebook 00 counted the files that a fresh Python opens for one import. Most of them are modules:
 
 # %%
 import subprocess
@@ -333,7 +334,7 @@ import subprocess
 COUNT = "import sys; __import__(sys.argv[1]); print(sum(hasattr(m, '__file__') for m in [*sys.modules.values()]))"
 for module in ("json", "numpy", "torch"):
     end = subprocess.run([sys.executable, "-c", COUNT, module], capture_output=True, text=True, check=True)
-    print(f"import {module:6} loads {int(end.stdout):6,} files")
+    print(f"import {module:6} loads {int(end.stdout):6,} modules")
 
 # %% [markdown]
 # Each process of a job asks the metadata server for all of them, in the same second as all others. The environment is a
@@ -433,7 +434,7 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # <details>
 # <summary>Answer</summary>
 #
-# **b**: the size does not show it, since photographs do not compress; `python -m pysquashfs info` does. (a) raw and
+# **(b)**: the size does not show it, since photographs do not compress; `python -m pysquashfs info` does. (a) raw and
 # without fragments it is as fast as plain files or faster. (c) a mount has the same blocks to unpack.
 #
 # </details>
@@ -444,7 +445,7 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # <details>
 # <summary>Answer</summary>
 #
-# **b**: each worker has its own object, but the open file behind it, with its offset, is one (so not c). Nothing is
+# **(b)**: each worker has its own object, but the open file behind it, with its offset, is one (so not c). Nothing is
 # violated from the kernel's view, so there is no exception (a). Open per process, or use `os.pread`.
 #
 # </details>
@@ -455,7 +456,7 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # <details>
 # <summary>Answer</summary>
 #
-# **b**: here unpacking costs more than the saved bytes. It may still be right for a quota, which is a reason of its own
+# **(b)**: here unpacking costs more than the saved bytes. It may still be right for a quota, which is a reason of its own
 # (a). (c) on a day with 300 MB/s per reader the answer turns.
 #
 # </details>

@@ -1,7 +1,7 @@
 # %% [markdown] id="top"
 # # 07 · Stage data to /dev/shm
 #
-# **Minutes** 35 · **Machine** any Linux computer, two CPUs are enough · **Needs** nothing · **Data** 400 synthetic images
+# **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
 # A packed file on a parallel file system is read again in every epoch, by every rank, while others read theirs. A node
 # has storage of its own: a disk, or memory that looks like a folder. To *stage* is to copy the file there first.
@@ -101,7 +101,7 @@ print(f"and this job may fill {(before[1] - after[1]) >> 20} MiB less (others us
 
 # %% [markdown]
 # So the copy competes with the loader: its workers need memory for images and batches, and send each other batches
-# through `/dev/shm` too. When it is full, a worker dies with a *bus error*
+# through `/dev/shm` too. When it is full, a worker fails, or dies with a *bus error*
 # ([pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)). `stage` therefore keeps some room free.
 #
 # Some sites give each job a *private* `/dev/shm` (in Slurm: `job_container/tmpfs`). Then two jobs on a node cannot share a
@@ -547,7 +547,7 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # <details>
 # <summary>Answer</summary>
 #
-# **b**: on most clusters the file counts as memory of your job, and 4 GB are not enough for training. (a) `df` shows the
+# **(b)**: on most clusters the file counts as memory of your job, and 4 GB are not enough for training. (a) `df` shows the
 # limit of the folder, which is that of the node. (c) compute nodes usually have no swap, and the limit of a job includes it.
 #
 # </details>
@@ -558,7 +558,7 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # <details>
 # <summary>Answer</summary>
 #
-# **b and c**. Ranks that look at the same moment all see no copy and all write to it. A rank that looks a little later sees a
+# **(b) and (c)**. Ranks that look at the same moment all see no copy and all write to it. A rank that looks a little later sees a
 # name, although the bytes are still coming. (a) is true only if the first has finished before the second looks.
 #
 # </details>
@@ -569,7 +569,7 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # <details>
 # <summary>Answer</summary>
 #
-# **c**: reading is hidden behind training already, so nothing is saved. (a) and (b) divide by what reading saves, but an
+# **(c)**: reading is hidden behind training already, so nothing is saved. (a) and (b) divide by what reading saves, but an
 # epoch still takes 12 minutes. Others on the cluster gain, though: you read the storage once.
 #
 # </details>

@@ -1,7 +1,7 @@
 # %% [markdown] id="top"
 # # 08 · Keep the GPU fed
 #
-# **Minutes** 40 · **Machine** any Linux computer; two CPUs are enough, no GPU needed · **Needs** nothing · **Data** 240
+# **Minutes** 40 · **Machine** any Linux computer with two CPUs, no GPU needed · **Needs** nothing · **Data** 240
 # synthetic images
 #
 # A packed file delivers bytes as fast as memory. A GPU wants batches: decoded, cropped, scaled and stacked. That work is
@@ -368,7 +368,8 @@ one = 256 * 224 * 224 * 3
 print(f"{8 * 2 * one / 1e9:.1f} GB as bytes, {4 * 8 * 2 * one / 1e9:.1f} GB as floats")
 
 # %% [markdown]
-# Processes keep them in `/dev/shm`. Where that is too small, a worker dies with a *bus error*; `make_loader` checks first.
+# Processes keep them in `/dev/shm`. Where that is too small, a worker fails or dies with a *bus error*
+# ([notebook 12](12_when_it_breaks.ipynb)); `make_loader` checks first.
 
 # %% [markdown] id="ring" tags=["optional"]
 # ## 4 · Build a ring
@@ -639,7 +640,7 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 # <details>
 # <summary>Answer</summary>
 #
-# **c**: it is the only one that makes a batch cheaper. (a) and (b) store batches that were made earlier, but here batches
+# **(c)**: it is the only one that makes a batch cheaper. (a) and (b) store batches that were made earlier, but here batches
 # come too slowly on average, so any buffer runs empty. (d) speeds up the copy to the GPU, which is not the longest stage.
 #
 # </details>
@@ -650,7 +651,7 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 # <details>
 # <summary>Answer</summary>
 #
-# **c**. (b) is the same as (a): it counts the node. 128 workers take turns on 8 CPUs and keep 256 batches in memory. (d)
+# **(c)**. (b) is the same as (a): it counts the node. 128 workers take turns on 8 CPUs and keep 256 batches in memory. (d)
 # leaves most of your CPUs idle. `len(os.sched_getaffinity(0))` counts what you may use.
 #
 # </details>
@@ -661,7 +662,7 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 # <details>
 # <summary>Answer</summary>
 #
-# **c**: the GPU is the limit, and loading is hidden behind it. (a) and (b) would need the loader to be the limit. (d) would
+# **(c)**: the GPU is the limit, and loading is hidden behind it. (a) and (b) would need the loader to be the limit. (d) would
 # need the loader to take something from the GPU. But you can now give CPUs back, or share the node.
 #
 # </details>

@@ -40,8 +40,8 @@ setup = start("09")
 
 # %% [markdown]
 # The server is `rclone serve s3`, which stores each object as a file. Its keys are drawn anew each time and are handed
-# on in the environment. A key that is written into a notebook stays in its history. `Line` stands before the server and
-# makes each request as late as we like. Both end with this kernel. The 1,500 small files are for section 2.
+# on in the environment. A key that is written into a notebook stays in its history. `Line` sits in front of the server
+# and makes each request as late as we like. Both end with this kernel. The 1,500 small files are for section 2.
 
 # %%
 import os
@@ -338,7 +338,7 @@ for bytes_per_s, latency_s in ((125e6, 0.02), (1.25e9, 0.02), (1.25e9, 0.1)):
 # ## 4 · Read each sample once, on a line that breaks
 #
 # Programs written for `cortx_pytorch` run on this reader with their import
-# changed. It is a dataset for a plain DataLoader, and takes its keys from the environment:
+# changed. It is a data set for a plain DataLoader, and takes its keys from the environment:
 
 # %%
 import numpy as np

@@ -1,7 +1,7 @@
 # %% [markdown] id="top"
 # # 10 · Run it on many nodes
 #
-# **Minutes** 35 · **Machine** any Linux computer, two CPUs are enough · **Needs** nothing; uses Slurm if it is here ·
+# **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** nothing; uses Slurm if it is here ·
 # **Data** 400 synthetic images
 #
 # A program that reads on your laptop should read on two nodes, and on two hundred, without a changed line. For that, each
@@ -263,7 +263,7 @@ for name, wrap in {"without DDP": lambda model: model, "with DDP": DDP}.items():
 # fight for this machine's CPUs. The data comes from one slow storage of 50 MB per second, then from copies, as after
 # staging.
 #
-# > **Predict.** An image has about 100 KB, and a step takes 10 of them. For how many ranks is the storage fast enough?
+# > **Predict.** An image has about 100 kB, and a step takes 10 of them. For how many ranks is the storage fast enough?
 
 # %%
 guess = 2  # change me: the storage is fast enough for so many ranks
@@ -377,7 +377,7 @@ print("in one go: ", nodes.play(partial(train, whole), two)[0])
 # %% [markdown] id="script" tags=["core"]
 # ## 5 · Read a job script, and submit it
 #
-# This is the whole script of a reading like that of part 2, from `slurm/jobs`:
+# This is the whole script of a reading like that of section 2, from `slurm/jobs`:
 
 # %%
 from helpers import jobs
@@ -457,7 +457,7 @@ show.command(config, "train.arrow")
 # <details>
 # <summary>Answer</summary>
 #
-# **b**: the script is one process on the first node, and so is what it starts. (a) is what `srun python train.py` does. There
+# **(b)**: the script is one process on the first node, and so is what it starts. (a) is what `srun python train.py` does. There
 # is no error (c): the other seven places stay idle, or a program that believes `SLURM_NTASKS` waits for them.
 #
 # </details>
@@ -468,8 +468,8 @@ show.command(config, "train.arrow")
 # <details>
 # <summary>Answer</summary>
 #
-# **b**: counts per rank say nothing about *which* samples; all four may have read the same quarter. (a) is the mistake of
-# part 2. (c): PyTorch's sampler repeats one sample here, which is harmless in training.
+# **(b)**: counts per rank say nothing about *which* samples; all four may have read the same quarter. (a) is the mistake of
+# section 2. (c): PyTorch's sampler repeats one sample here, which is harmless in training.
 #
 # </details>
 #
@@ -479,7 +479,7 @@ show.command(config, "train.arrow")
 # <details>
 # <summary>Answer</summary>
 #
-# **c**: the shared storage is exhausted, and a copy takes it out of the loop. (a) and (b) ask the same storage for more. (d)
+# **(c)**: the shared storage is exhausted, and a copy takes it out of the loop. (a) and (b) ask the same storage for more. (d)
 # reads as many bytes per sample as before.
 #
 # </details>

@@ -520,7 +520,8 @@ silent.close()
 #
 # ### A class that workers cannot find
 #
-# **Cause** Workers that are not forked (the default since Python 3.14) import the module of your class, and a notebook is none.
+# **Cause** Workers that are not forked (the default since Python 3.14) import the module of your class, and a notebook is
+# none. A DataLoader may then wait forever.
 # **Remedy** Put the class into a file and import it, or ask for `multiprocessing_context="fork"`.
 
 # %%

@@ -16,7 +16,7 @@ from helpers import show, start
 setup = start("ex02")
 
 # %% [markdown] id="task-1"
-# ## Task 1 · The manifest
+# ## Task 1: the manifest
 #
 # `classes` maps each ILSVRC2012_ID to `(wnid, words)`. `truth[0]` is the ID of image 1. `paths` are the images that are
 # there, in any order. Return `{path: label}`, where the label is the rank, from 0, of the wnid among all sorted wnids:
@@ -69,7 +69,7 @@ built
 # </details>
 
 # %% [markdown] id="task-2"
-# ## Task 2 · The guard
+# ## Task 2: the guard
 #
 # `known` maps file names without suffix to sorted-order labels. Return `"sorted"` if all known images that the manifest
 # holds have that label, `"other"` if any has not, and `"unknown"` if it holds none of them. Paths may have folders:

@@ -195,7 +195,7 @@ else:
     show.say("Solve both tasks first; then this cell uses your functions.")
 
 # %% [markdown] id="ours"
-# The package's reader takes your file as it is. It asks HDF5 only where the bytes lie, and reads them without it.
+# Our reader takes your file as it is. It asks HDF5 only where the bytes lie, and reads them without it.
 
 # %% id="reader"
 if written and read:
@@ -203,4 +203,4 @@ if written and read:
 
     reader = formats.open(out)
     ours = rate(lambda index: bytes(reader.read(index)), count)
-    show.say(f"The package's reader: {ours:,.0f} samples/s from {len(reader)} samples of your file.")
+    show.say(f"Our reader: {ours:,.0f} samples/s from {len(reader)} samples of your file.")

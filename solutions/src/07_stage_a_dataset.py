@@ -1,7 +1,7 @@
 # %% [markdown] id="top"
 # # Exercise 07 · Stage a file that others stage too
 #
-# A ★★ · 20 minutes, B ★★★ · 20 minutes, optional · after [notebook 07](../notebooks/07_stage_a_dataset.ipynb)
+# A ★★☆ · 20 minutes, B ★★★ · 20 minutes, optional · after [notebook 07](../notebooks/07_stage_a_dataset.ipynb)
 #
 # Copying a file is one line. A copy on a node is shared, though: by jobs that start at the same moment, by jobs that are
 # killed, by users who plant links. Here you write the few lines that make the difference.
@@ -19,7 +19,7 @@ setup = start("ex07")
 # %% [markdown] id="task-a"
 # ## Task A: lock and rename
 #
-# ★★ · 20 minutes. Copy `src` into `folder` (make it, mode 700) and return the copy's path. Two jobs may call at once, and
+# ★★☆ · 20 minutes. Copy `src` into `folder` (make it, mode 700) and return the copy's path. Two jobs may call at once, and
 # one may be killed half-way. Half a copy never has the final name; a good copy is reused, an old one replaced:
 #
 # `stage(src: Path, folder: Path) -> Path`
