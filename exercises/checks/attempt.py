@@ -67,10 +67,7 @@ class Attempt:
         with self.guarded(), _printed() as printed:
             result = self.answer(*given)
         if not _same(given, arguments):
-            because = (
-                "your function changes what it was given (sort, append, pop …), and the caller needs it: "
-            )
-            because += "work on a copy, for example with sorted() or list()"
+            because = "your function changes what it was given (sort, append, pop …): work on a copy"
             as_they_were = f"arguments left as they were: {', '.join(map(shown, arguments))}"
             raise self.wrong("a changed argument", as_they_were, because)
         if result is None or result is ...:
@@ -127,9 +124,8 @@ def diagnose(got: Any, *mistakes: tuple[Any, str], otherwise: str = "the result 
         *mistakes: What a mistake gives here, and its diagnosis; the first that fits is taken.
         otherwise: When none fits.
     """
-    return next(
-        (text for value, text in mistakes if type(value) is type(got) and _same(value, got)), otherwise
-    )
+    fits = (text for value, text in mistakes if type(value) is type(got) and _same(value, got))
+    return next(fits, otherwise)
 
 
 def is_stub(answer: Any) -> bool:

@@ -27,25 +27,18 @@ GRID = ((2, 3, 16), (2, 3, 4), *itertools.product((1, 2, 3, 8), (1, 2, 5), (1, 2
 EPOCH_GRID = ((2, 3, 16), (1, 1, 60), (2, 2, 60), (3, 2, 7), (2, 5, 3), (8, 5, 60))
 SEED = 5
 _NONE = "with fewer shards than processes some get none; return an empty list for them"
-_CROSSED = (
-    "you crossed ranks and workers: a rank has as many processes as workers, so rank * workers + worker"
-)
+_CROSSED = "you crossed ranks and workers: a rank has as many processes as workers: rank * workers + worker"
 _ALIKE = {
     (True, True): "every process reads the same: neither rank nor worker decides what is left to others",
     (True, False): "you forgot the workers: all of a rank read the same, so samples come once for each",
     (False, True): "you forgot the ranks: all GPUs train on the same samples, so more GPUs gain nothing",
 }
-_HASHED = (
-    "the result hangs on the order of a set, or on hash(), which differs in each process; use the list's"
-)
+_HASHED = "this hangs on the order of a set, or on hash(), which differs in each process; use the list's"
 _CHANCE = "asked twice the same it answers differently: leave nothing to chance but random.Random(seed …)"
-_OWN_DECK = (
-    "with rank or worker in the seed each shuffles a deck of its own; use seed and epoch only, then deal"
-)
+_OWN_DECK = "with rank or worker in the seed each shuffles a deck of its own; use seed and epoch only"
 _STARVES = (
-    "your count runs through all workers of one rank first, so late ranks get less, and others wait for "
+    "late ranks get less, and others wait: split over the ranks first, then each share over its workers"
 )
-_STARVES += "them; split over the ranks first, then each share over its workers"
 
 
 def _in_turn(shards: Hand, rank: int, ranks: int, worker: int, workers: int) -> Hand:

@@ -33,10 +33,7 @@ _SHARED = "the workers inherit one open file with one offset, and each seeks whe
 _SHARED += "read: use os.pread, which takes the position as an argument"
 _THREADS = "threads share the open file of their process, and its offset, as long as you seek; use os.pread"
 _NUMBER = "the number of a descriptor means nothing in another process: leave it behind in __getstate__"
-_OPENS = (
-    "each open is a question to the metadata server, and one large file was made to ask it once. Keep the "
-)
-_OPENS += "descriptor, with the number of the process that opened it"
+_OPENS = "each open is a question to the metadata server, and one large file was made to ask it once; keep it"
 _WHOLE = "your reader takes in the whole file, and a real one does not fit into a worker's memory"
 _ALONG = "your reader takes samples along when it is pickled, and every worker keeps a copy"
 
@@ -84,8 +81,8 @@ def count_wrong(read: Callable[[int], Any], truth: Sequence[bytes], seconds: flo
     limit_s=30,
     errors={
         NameError: "a name is not defined; compare it with the cells above, and import what you use",
-        TypeError: "if it is about pickle: an open file, a mapping or a lock cannot travel to another "
-        "process; leave it behind in __getstate__. If not, compare your class with the signature in the task",
+        TypeError: "if about pickle: what is open cannot travel, leave it behind in __getstate__; if not, "
+        "compare your class with the task",
         FileNotFoundError: "the path that is given must be opened, not another one",
         OSError: "if it says Bad file descriptor: its number is that of another process, or it was closed",
     },
@@ -209,7 +206,6 @@ class Tried:
 
     def frugal(self) -> None:
         """Refuse what is right and expensive: opening each time, and reading everything."""
-        before = len(offsets_of(self.path))
         counted = in_worker(self.costs, limit_s=10)
         self.attempt.given(f"{_READS} reads in one process")
         got = counted["error"] if isinstance(counted, dict) else "no answer in 10 s"
@@ -218,9 +214,6 @@ class Tried:
         few = read <= 4 * wanted + (1 << 20)
         self.attempt.require(few, f"{read:,} bytes read", f"about the {wanted:,} that were asked for", _WHOLE)
         self.attempt.require(opens <= 2, f"the file was opened {opens} times", "once", _OPENS)
-        more = len(offsets_of(self.path)) - before
-        because = "what is opened and not kept must be closed"
-        self.attempt.require(more <= 1, f"{more} more open descriptors", "none", because)
 
     def costs(self) -> tuple[int, int, int]:
         """Opens of the file, bytes that this process read, bytes that it asked for."""
@@ -246,7 +239,6 @@ def _wrong_place(got: bytes, path: Path, start: int, size: int) -> str:
     with path.open("rb") as file:
         for count, at, because in (
             (start, size, "os.pread takes the number of bytes first, and then the position"),
-            (max(0, size - start), start, "places hold start and size, not start and stop"),
             (size, 0, "you read from the beginning of the file: go to the start of the sample"),
         ):
             if got == os.pread(file.fileno(), count, at):

@@ -48,31 +48,21 @@ WHY = {
     "again": "a good copy was there: compare size and modification time, which shutil.copy2 keeps",
     "deletes": "copies of other jobs lie in the folder and are in use; remove only the file that you made",
     "old": "that the name exists says little: compare size and st_mtime_ns with the source",
-    "overwritten": "a job had the old copy open, and its batches change while it reads. Write to another "
-    "name, then os.replace: a job that has the old file open keeps it",
+    "overwritten": "a job reads the old copy while it changes: write to another name, then os.replace",
     "half": "that the name exists does not say that the copy is complete: compare its size with the source",
-    "final name": "half a copy lies under the final name while you copy, and others take it for a copy: "
-    "write to another name in the same folder, then os.replace, which is one step",
-    "given half": "the second job gave out what the first was still copying: to look and to act are two "
-    "steps. Take a lock (fcntl.flock) before you look",
-    "shared": "two jobs came into each other's way: both write to one temporary name, or one removes what "
-    "the other is writing. Hold a lock (fcntl.flock) while you copy, or use a name of your own",
+    "final name": "half a copy lies under the final name: write to another name, then os.replace, one step",
+    "given half": "the second job gave out half a copy: take a lock (fcntl.flock) before you look",
+    "shared": "two jobs write to one temporary name: hold a lock (fcntl.flock) while you copy",
     "refused": "the second job failed because the first was copying; it should wait, or copy for itself",
-    "stuck": "the next job waits forever: a lock *file* stays when its owner dies, while the kernel lets "
-    "go of fcntl.flock by itself; let go of it when you are done",
+    "stuck": "the next job waits forever: a lock *file* stays when its owner dies; fcntl.flock lets go",
     "handler": "after your function SIGTERM still calls your handler: put the old one back in `finally`",
-    "followed": "you went after a symbolic link that somebody planted under the name: look with is_symlink, "
-    "write to a name of your own and os.replace, which replaces the link itself",
-    "folder followed": "`folder` was a symbolic link, planted to lead your data elsewhere; "
-    "mkdir(exist_ok=True) is content with it, so look with folder.is_symlink() and raise OSError",
+    "followed": "you wrote through a planted link: look with is_symlink; os.replace replaces the link itself",
+    "folder followed": "`folder` was a planted link; look with folder.is_symlink() and raise OSError",
     "full ignored": "the disk was full, and you did not say so; let the OSError of the copy through",
-    "full left": "what you had copied keeps the full disk full. Write to another name, and remove that in "
-    "`finally`, which also runs when an exception passes",
-    "term left": "SIGTERM ends a Python process at once, and no `finally` runs; a handler that raises makes "
-    "it run: signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))",
+    "full left": "your part keeps the full disk full: remove the temporary file in `finally`",
+    "term left": "SIGTERM runs no `finally`, unless a handler raises: lambda *_: sys.exit(143)",
     "term ignored": "after SIGTERM comes SIGKILL: clean up and end at once, with a code other than 0",
-    "kill left": "what a killed job had copied stays forever, and fills the memory; under a lock, one fixed "
-    "temporary name is enough, and the next job removes or overwrites it",
+    "kill left": "what a killed job copied stays: under a lock, one fixed temporary name is written over",
 }
 
 Answer = Callable[[Path, Path], Any]
@@ -215,9 +205,7 @@ class Scene:
         if told["error"] == "NotImplementedError":
             raise NotStarted
         self.refuse(told["error"] is not None, failed, str(told.get("text")))
-        self.refuse(
-            told["digest"] != digest(self.src), because, f"{told['path']}, other bytes than the source"
-        )
+        self.refuse(told["digest"] != digest(self.src), because, f"{told['path']}, other bytes than src")
         return told
 
     def clean(self, because: str, *known: str) -> None:
@@ -293,9 +281,7 @@ def two_at_once(scene: Scene) -> None:
             if early is not None:
                 gone = early["error"] == "FileNotFoundError"
                 scene.good(early, "given half", failed="shared" if gone else "refused")
-            scene.refuse(
-                half, "final name", f"half of {NAME}, while the first still copies", "no such name yet"
-            )
+            scene.refuse(half, "final name", f"half of {NAME} while the first copies", "no such name yet")
             first.send(signal.SIGCONT)
             for told in (first.report(), early or second.report()):
                 scene.good(told, "shared", failed="shared", none="stuck")

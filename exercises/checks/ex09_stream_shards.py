@@ -96,9 +96,7 @@ def _read(attempt: Attempt, script: tuple[Any, ...], what: str) -> tuple[Wire, A
     return wire, got
 
 
-@check(
-    buys="A training of three days outlives broken lines, and a server that is gone ends it with an error."
-)
+@check(buys="A training of three days outlives broken lines; a server that is gone ends it with an error.")
 def read_object(attempt: Attempt) -> None:
     """`read_object(ask, name, size)` returns the whole object, or lets an error out."""
     for script, what in (
@@ -164,7 +162,7 @@ _SPLITS: tuple[tuple[Callable[[list[str], int, int], list[str]], str], ...] = (
 _SOONEST = "they come as they arrive, in another order each time: wait for them in the order of the names"
 _ONE = "one request after the other: submit the next ones to a pool before you wait for this one"
 _AHEAD = (
-    "all is asked for at once and waits in memory (pool.map and lists do that): keep in_flight on their way"
+    "all is asked for at once (pool.map and lists do that), and waits in memory: keep in_flight on their way"
 )
 _LOST = "a fetch failed, and its object is missing without a word: .result() raises, so let it out"
 
@@ -186,7 +184,7 @@ def _list(attempt: Attempt, found: Iterator[bytes], most: int) -> list[str]:
 
 
 @check(
-    buys="Latency now costs an epoch almost nothing, on any number of ranks, in the memory of a few shards."
+    buys="Latency now costs an epoch almost nothing, on any number of ranks, in the memory of some shards."
 )
 def stream(attempt: Attempt) -> None:
     """`stream(fetch, names, rank, ranks, in_flight)` yields one rank's objects, in order."""

@@ -92,32 +92,25 @@ def place(attempt: Attempt) -> None:
         got = tuple(got) if isinstance(got, list) else got
         known = [(told, WHERE[because]) for told, because in wrong.items() if told != right]
         texts = (tuple(map(str, right)), WHERE["text"])
-        attempt.expect(
-            right, got, because=diagnose(got, texts, *known, otherwise="other numbers belong here")
-        )
+        because = diagnose(got, texts, *known, otherwise="other numbers belong here")
+        attempt.expect(right, got, because=because)
 
 
 # --- Task 2: what the script asks for ---
 
 UNFILLED = "exit 99"
-HOW_TO_START = (
-    "Replace the stub: open the job script beside this notebook, fill its two gaps, remove the line "
-    f"`{UNFILLED} …`, save it, and run this cell again."
-)
+HOW_TO_START = f"Replace the stub: in the job script fill its two gaps, remove `{UNFILLED} …`, save it."
 ASKS = {
     "syntax": "bash cannot read the script; look at the line that it names",
-    "site": "that belongs to the site's file, so that the script runs everywhere; Uses: gpu asks for GPUs",
     "nodes": "without --nodes Slurm may put all tasks on one node: ask for two, --nodes=2",
     "tasks": "each node runs two ranks: --ntasks-per-node=2",
     "cpus": "without --cpus-per-task each rank gets one CPU, and its loader workers wait for each other",
     "time": "a job without --time gets the partition's limit, often a day, and waits longer in the queue",
-    "signal": "without --signal=USR1@90 Slurm kills the ranks at the limit; `train` writes on USR1 or TERM",
-    "notice": "a checkpoint takes time, and 30 seconds are the least: --signal=USR1@90",
+    "signal": "without --signal=USR1@90 Slurm kills the ranks at the limit, or so late that no time is left",
     "requeue": "without --requeue Slurm refuses to queue the job again, where sites have that off",
 }
-_SHORT = {"-N": "--nodes", "-n": "--ntasks", "-c": "--cpus-per-task", "-t": "--time", "-G": "--gpus"}
+_SHORT = {"-N": "--nodes", "-n": "--ntasks", "-c": "--cpus-per-task", "-t": "--time"}
 _FLAGS = ("--requeue", "--no-requeue", "--exclusive", "--hold", "--overcommit", "--contiguous")
-_OF_SITES = ("--gres", "--gpus", "--gpus-per-node", "--gpus-per-task")
 
 
 def asked(path: Path) -> dict[str, str]:
@@ -162,13 +155,11 @@ def _examine(attempt: Attempt, path: Path) -> None:
     _, kind, notice_s = signal_of(path) or (False, "", 0)
     four = found.get("--ntasks") == "4" and not found.get("--ntasks-per-node")
     for name, holds, expected, because in (
-        *((name, name not in found, "no such option", "site") for name in _OF_SITES),
         ("--nodes", found.get("--nodes") == "2", "--nodes=2", "nodes"),
         ("--ntasks-per-node", four or found.get("--ntasks-per-node") == "2", "--ntasks-per-node=2", "tasks"),
         ("--cpus-per-task", found.get("--cpus-per-task") == "2", "--cpus-per-task=2", "cpus"),
         ("--time", re.search("[1-9]", found.get("--time", "")) is not None, "--time=HH:MM:SS", "time"),
-        ("--signal", kind in ("USR1", "TERM", "10", "15"), "--signal=USR1@90", "signal"),
-        ("--signal", notice_s >= 30, "--signal=USR1@90", "notice"),
+        ("--signal", kind in ("USR1", "TERM", "10", "15") and notice_s >= 30, "--signal=USR1@90", "signal"),
         ("--requeue", "--requeue" in found, "--requeue", "requeue"),
     ):
         got = f"{name}={found[name]}" if name in found else f"no {name}"
@@ -189,14 +180,11 @@ DOES = {
     "data": "the first argument of the script is what to train on",
     "checkpoint": 'without --checkpoint "$checkpoints" the next run begins from nothing',
     "workers": "a loader needs as many workers as its rank has CPUs: --workers with $cpus",
-    "fixed": "this number is fixed in the body of your script: with other options of sbatch it is wrong. "
-    "Slurm tells it: $SLURM_CPUS_PER_TASK (or $cpus), and srun takes nodes and tasks from the job",
+    "fixed": "with other options of sbatch this number is wrong: take $cpus; srun knows nodes and tasks",
     "rest": 'what follows the first two arguments belongs to train: end its line with "$@"',
     "lost code": "`set -e` ends the script at the code 75 of srun: keep the code with || code=$?",
-    "no requeue": "exit code 75 means: stopped in time, queue me again, with the number of this job: "
-    'scontrol requeue "$SLURM_JOB_ID" (sbatch makes a new job, and loses its options)',
-    "to script": "with B: only the script gets the signal: without a trap it dies of it, and a trap waits "
-    "for the command in front; leave B: out, or run srun with & and wait for it",
+    "no requeue": 'exit code 75 means "queue me again", under this number: scontrol requeue "$SLURM_JOB_ID"',
+    "to script": "with B: only the script gets the signal, and bash waits for srun first: leave B: out",
     "unheard": "the signal did not reach the ranks",
     "always": "a job that is queued again when all is done, or failed, never ends; ask after code 75 only",
     "code": "Slurm shows what the script says: end it with the exit code of srun, whatever that is",
@@ -373,8 +361,7 @@ def _at_the_time_limit(attempt: Attempt, path: Path) -> None:
 
 
 @check(
-    buys="A training of three days now runs where a day is the limit, and on any number of nodes.",
-    limit_s=90.0,
+    buys="A training of three days now runs where a day is the limit, on any number of nodes.", limit_s=90.0
 )
 def job(attempt: Attempt) -> None:
     """A job script that trains on two nodes and goes on after its time limit."""

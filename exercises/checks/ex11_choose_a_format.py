@@ -176,9 +176,7 @@ def training_s(attempt: Attempt) -> None:
     for case in (*CASES, *staged):
         got, right = attempt(*case, 20, _shown=_shown(*case, 20)), _training(*case, 20)
         fits = (text for wrong, text in TRAINING_MISTAKES if _close(got, wrong(*case, 20)))
-        because = next(
-            fits, "`epochs` times the slowest of your parts; staged: one copy, then the GPUs alone"
-        )
+        because = next(fits, "`epochs` times the slowest part; staged: one copy, then the GPUs alone")
         attempt.require(_close(got, right), got, f"{right:.6g} s", because)
 
 
@@ -191,9 +189,8 @@ def _hours(project: Project) -> dict[str, float]:
         if not (way.staged and everything > project.room_bytes) and not (name == "shards" and project.jumps)
     }
     given = (project.nodes, project.epochs)
-    return {
-        name: _training(project.work, project.storage, way, *given) / 3600 for name, way in possible.items()
-    }
+    taken = {name: _training(project.work, project.storage, way, *given) for name, way in possible.items()}
+    return {name: seconds / 3600 for name, seconds in taken.items()}
 
 
 _NO_ROOM = "the data set is larger than what a node can keep: samples x bytes, against room_bytes"
@@ -209,9 +206,7 @@ def choice(attempt: Attempt) -> None:
     for name, project in PROJECTS.items():
         attempt.given(f"choice[{name!r}]")
         pair = isinstance(got[name], tuple | list) and len(got[name]) == 2 and got[name][0] in WAYS
-        attempt.require(
-            pair, got[name], f"(way, hours), a way of {', '.join(WAYS)}", "the name of a way, and hours"
-        )
+        attempt.require(pair, got[name], f"a pair, of {', '.join(WAYS)}", "the name of a way, and hours")
         (way, hours), possible = got[name], _hours(project)
         least = min(possible.values())
         why_not = _NO_ROOM if way == "staged" else _NO_JUMPS

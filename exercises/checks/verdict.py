@@ -59,9 +59,8 @@ class Verdict:
 
     def __str__(self) -> str:
         head = f"{LOOKS[self.state][0]} {self.exercise}: {self.state}"
-        return "\n".join(
-            [head, *(f"    {name:9} {text}" if name else f"  {text}" for name, text in self.parts)]
-        )
+        lines = (f"    {name:9} {text}" if name else f"  {text}" for name, text in self.parts)
+        return "\n".join([head, *lines])
 
     __repr__ = __str__
 
@@ -83,10 +82,8 @@ def _as_html(part: tuple[str, str]) -> str:
         return f"<div>{html.escape(text)}</div>"
     value = html.escape(text)
     value = value if name == "because" else f"<code>{value}</code>"
-    return (
-        '<div style="display: flex; gap: 0.8em;">'
-        f'<span style="flex: 0 0 5em; opacity: 0.8;">{name}</span><span>{value}</span></div>'
-    )
+    label = f'<span style="flex: 0 0 5em; opacity: 0.8;">{name}</span>'
+    return f'<div style="display: flex; gap: 0.8em;">{label}<span>{value}</span></div>'
 
 
 def shown(value: Any) -> str:

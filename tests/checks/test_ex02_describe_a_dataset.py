@@ -145,7 +145,7 @@ def whole_paths(manifest, known):
 WRONG_GUARDS = {
     "any": (lambda m, k: word(any(found(m, k))) if found(m, k) else "unknown", "one is enough"),
     "all of nothing": (lambda m, k: word(all(found(m, k))), "none of the known images"),
-    "zero is false": (by_truth, "0 is false in a condition"),
+    "zero is false": (by_truth, "is false in a condition"),
     "no folders": (whole_paths, "the paths have folders"),
     "all must occur": (
         lambda m, k: word(all({stem(p): v for p, v in m.items()}.get(n) == v for n, v in k.items())),

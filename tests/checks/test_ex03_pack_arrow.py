@@ -123,7 +123,6 @@ WRONG_CAPTIONS = {
     "bad row dropped": (partial(by_lines, fix=lambda p: None), "Repair it, do not drop it"),
     "bad row keeps its number": (partial(by_lines, fix=lambda p: [p[0], 4, p[1]]), "a number is left"),
     "bad row becomes nan": (partial(with_pandas, quoting=csv.QUOTE_NONE), "NaN"),
-    "bad row becomes the text nan": (partial(by_lines, fix=lambda p: [p[0], 4, "nan"]), "a caption is lost"),
     "bad row raises": (by_lines, "lost its second"),
     "quotes of pandas": (partial(with_pandas, skipinitialspace=True, on_bad_lines="skip"), "QUOTE_NONE"),
     "split at every |": (
@@ -139,7 +138,7 @@ WRONG_CAPTIONS = {
     "lower case": (changed(lambda texts: [text.lower() for text in texts]), "as in the table"),
     "names as bytes": (
         lambda path: {n.encode(): t for n, t in read_captions(path).items()},
-        "names are text",
+        "a name is text",
     ),
 }
 
@@ -227,7 +226,7 @@ def joined(folder, out):
 WRONG_FILES = {
     "nothing written": (lambda folder, out: 6, "nothing was written there"),
     "one row a caption": (per_caption, "every image five times"),
-    "the last batch": (last_batch_lost, "the last batch is not full"),
+    "the last batch": (last_batch_lost, "the last batch"),
     "sorted as numbers": (partial(write, change=by_number), "sort by the text"),
     "order of the folder": (
         partial(
@@ -253,13 +252,13 @@ WRONG_FILES = {
         ),
         "no column is called key",
     ),
-    "encoded again": (column(2, encoded_again), "what read_bytes() gives"),
-    "str of bytes": (column(2, lambda data: str(data).encode()), "what read_bytes() gives"),
+    "encoded again": (column(2, encoded_again), "what read_bytes() of this image gives"),
+    "str of bytes": (column(2, lambda data: str(data).encode()), "what read_bytes() of this image gives"),
     "images out of step": (partial(write, change=images_out_of_step), "another image"),
     "one batch for all": (partial(write, rows=10_000), "fetches the whole batch"),
     "compressed": (partial(write, options=pa.ipc.IpcWriteOptions(compression="zstd")), "JPEGs do not shrink"),
-    "parquet": (parquet, "this is Parquet"),
-    "a stream": (partial(write, new=pa.ipc.new_stream), "IPC stream"),
+    "parquet": (parquet, "Parquet and IPC streams"),
+    "a stream": (partial(write, new=pa.ipc.new_stream), "Parquet and IPC streams"),
     "never closed": (never_closed, "footer is missing"),
     "wrong count": (partial(write, returns=5), "the number of images"),
     "no count": (lambda folder, out: write(folder, out) and None, "without return"),

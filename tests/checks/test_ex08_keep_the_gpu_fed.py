@@ -121,11 +121,6 @@ class PastTheDisk(Lazy):
         return [(bytes(data), target) for data, target in super().__call__(indices)]
 
 
-class Distinct(Lazy):
-    def __call__(self, indices):
-        return super().__call__(list(dict.fromkeys(indices)))
-
-
 class LabelFirst(Lazy):
     def __call__(self, indices):
         return [(label, data) for data, label in super().__call__(indices)]
@@ -243,8 +238,6 @@ WRONG_PICTURES = {
     "a tensor": (lambda d, b, s: torch.from_numpy(picture(d, b, s)), "return an array of numpy"),
     "channels first": (lambda d, b, s: picture(d, b, s).transpose(2, 0, 1), "channels come last"),
     "not scaled": (lambda d, b, s: cut(d, b), "not scaled"),
-    "blue first": (lambda d, b, s: picture(d, b, s)[:, :, ::-1], "red and blue"),
-    "turned": (lambda d, b, s: picture(d, b, s).transpose(1, 0, 2), "exchanged in the result"),
     "squeezed": (lambda d, b, s: scaled(images.decode(d), s), "whole picture squeezed"),
     "rows as columns": (rows_as_columns, "rows come first"),
     "ends as sizes": (ends_as_sizes, "not the end"),
@@ -278,21 +271,16 @@ def collate_c(pictures, labels):
     return {"image": torch.tensor(found), "target": torch.tensor(labels)}
 
 
-def window_of_one(pictures):
-    return torch.from_numpy(pictures[0][None]) if len(pictures) == 1 else stacked(pictures)
-
-
 WRONG_BATCHES = {
     "as given": (collate_c, "4 bytes for one"),
-    "channels first": (with_image(lambda p: stacked(p).permute(0, 3, 1, 2)), "channels come last"),
-    "joined": (with_image(lambda p: torch.from_numpy(np.concatenate(p))), "one large picture"),
-    "changed": (with_image(lambda p: stacked(p) // 2), "only puts them together"),
+    "channels first": (with_image(lambda p: stacked(p).permute(0, 3, 1, 2)), "channels stay last"),
+    "joined": (with_image(lambda p: torch.from_numpy(np.concatenate(p))), "the first axis counts"),
+    "changed": (with_image(lambda p: stacked(p) // 2), "only puts the views together"),
     "a list of tensors": (with_image(lambda p: [torch.from_numpy(each) for each in p]), "one tensor"),
     "short labels": (
         lambda p, labels: {"image": stacked(p), "target": torch.tensor(labels, dtype=torch.int32)},
         "int64 only",
     ),
-    "a window": (with_image(window_of_one), "a window on the view"),
     "Python lists": (
         with_image(lambda p: torch.tensor([each.tolist() for each in p], dtype=torch.uint8)),
         "object of Python",
