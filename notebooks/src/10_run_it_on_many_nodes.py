@@ -488,4 +488,5 @@ show.command(config, "train.arrow")
 # ## Next
 #
 # That is the whole road: described, packed, staged, fed, on many nodes. Take it to your own data: `slurm/submit`
-# without arguments lists the sites and the jobs.
+# without arguments lists the sites and the jobs. Which of the formats to take is the question of
+# [11 · Choose a format](11_choose_a_format.ipynb).

@@ -62,7 +62,8 @@ def said(call, *arguments):
     try:
         return call(*arguments)
     except Exception as error:
-        return f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
+        text = str(error).replace(f"{setup.scratch}/", "")
+        return f"{type(error).__name__}: {text.strip().splitlines()[-1]}"
 
 
 def in_child(call, *arguments):
@@ -86,9 +87,11 @@ reader = formats.open(shard)
 #
 # ### Shared offset
 #
-# **Cause** A file that is opened before the workers start is one open file in all of them, with one place where the next read
-# begins ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)). **Remedy** Open it at the first read of each
-# process, or name the place in each read. Taught in [04](04_pack_hdf5.ipynb) and [06](06_read_a_squashfs_image.ipynb).
+# - **Symptom** Without workers the loss falls, with workers it does not. Or: `h5py objects cannot be pickled`.
+# - **Cause** A file that is opened before the workers start is one open file in all of them, with one place where the
+#   next read begins ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)).
+# - **Remedy** Open it at the first read of each process, or name the place in each read ([04](04_pack_hdf5.ipynb) and
+#   [06](06_read_a_squashfs_image.ipynb)).
 #
 # > **Predict.** Of 12,000 samples, how many are wrong without workers, with one, and with two?
 
@@ -149,9 +152,11 @@ print(len(pickle.dumps(reader)), "bytes: our reader, which opens the file again 
 # %% [markdown]
 # ### Wrong label order
 #
-# **Cause** The development kit counts classes from 1 in its own order, models from 0 in the order of sorted wnids
-# ([timm#1081](https://github.com/huggingface/pytorch-image-models/issues/1081)). **Remedy** Rank of the sorted wnid, never
-# `ID - 1`; look at images whose label is known ([02](02_describe_a_dataset.ipynb)).
+# - **Symptom** A pretrained model is right for 0.1 % of ImageNet's validation images. Labels are in range.
+# - **Cause** The development kit counts classes from 1 in its own order, models from 0 in the order of sorted wnids
+#   ([timm#1081](https://github.com/huggingface/pytorch-image-models/issues/1081)).
+# - **Remedy** Rank of the sorted wnid, never `ID - 1`; look at images whose label is known
+#   ([02](02_describe_a_dataset.ipynb)).
 
 # %%
 from smallfiles.manifest import Manifest
@@ -164,9 +169,10 @@ for labels in ((490, 361, 171, 822), (489, 360, 170, 821), (65, 970, 230, 809)):
 # %% [markdown]
 # ### Same order in every epoch
 #
-# **Cause** `DistributedSampler` draws its order from seed and epoch, and nobody gives it the epoch
-# ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)). **Remedy** `set_epoch`, or a loader that counts
-# ([10](10_run_it_on_many_nodes.ipynb)).
+# - **Symptom** Every epoch brings the same batches; training learns less than it should.
+# - **Cause** `DistributedSampler` draws its order from seed and epoch, and nobody gives it the epoch
+#   ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)).
+# - **Remedy** `set_epoch`, or a loader that counts ([10](10_run_it_on_many_nodes.ipynb)).
 
 # %%
 from torch.utils.data import DistributedSampler
@@ -179,10 +185,13 @@ print("after set_epoch(1): ", list(sampler)[:5])
 # %% [markdown]
 # ### Samples lost in shards
 #
-# **Cause** webdataset cuts names at the first dot, so `cat.v1.jpg` and `cat.v2.jpg` become one sample; and it refuses
-# several ranks until you say how to split. A split over ranks only repeats samples in each worker; fewer shards than workers leave
-# some without any, and training hangs at the end. **Remedy** No dots in keys (`pack` writes `%2E`), both splits, more shards
-# than workers, and count keys ([05](05_shard_a_dataset.ipynb)).
+# - **Symptom** Fewer samples than images, or each of them several times. Or: `you need to add an explicit
+#   nodesplitter`.
+# - **Cause** webdataset cuts names at the first dot, so `cat.v1.jpg` and `cat.v2.jpg` become one sample; and it refuses
+#   several ranks until you say how to split. A split over ranks only repeats samples in each worker; fewer shards than
+#   workers leave some without any, and training hangs at the end.
+# - **Remedy** No dots in keys (`pack` writes `%2E`), both splits, more shards than workers, and count keys
+#   ([05](05_shard_a_dataset.ipynb)).
 
 # %%
 import tarfile
@@ -202,10 +211,12 @@ with patch.dict(os.environ, RANK="0", WORLD_SIZE="2"):
 # %% [markdown]
 # ### Half a copy
 #
-# **Cause** A copy or an extraction was stopped. A tar that ends between two samples looks like a shorter one, and a tree with
-# half of its files like a smaller data set. webdataset's `ShardWriter` writes under the final name from the start.
-# **Remedy** Compare with something that knows the whole: end mark, index, digest
-# or manifest. Write aside, then rename ([03](03_pack_arrow.ipynb)).
+# - **Symptom** Fewer samples than yesterday.
+# - **Cause** A copy or an extraction was stopped. A tar that ends between two samples looks like a shorter one, and a
+#   tree with half of its files like a smaller data set. webdataset's `ShardWriter` writes under the final name from the
+#   start.
+# - **Remedy** Compare with something that knows the whole: end mark, index, digest or manifest. Write aside, then
+#   rename ([03](03_pack_arrow.ipynb)).
 
 # %%
 cut = setup.scratch / "cut.tar"
@@ -224,14 +235,16 @@ from smallfiles import sources
 
 found = sources.load(tree)
 print("ImageFolder would see", len(found.manifest), "images and be content")
-print(said(source.manifest.check_files, found.store).replace(f"{setup.scratch}/", "")[:120])
+print(said(source.manifest.check_files, found.store)[:120])
 
 # %% [markdown]
 # ### Page cache in a benchmark
 #
-# **Cause** The first run brings the bytes into memory, the second finds them there
-# ([DALI#1415](https://github.com/NVIDIA/DALI/issues/1415)). **Remedy** Say which of the two you measure, make it so before
-# each run, and take turns ([01](01_count_the_cost_of_small_files.ipynb)).
+# - **Symptom** The second run is several times as fast as the first.
+# - **Cause** The first run brings the bytes into memory, the second finds them there
+#   ([DALI#1415](https://github.com/NVIDIA/DALI/issues/1415)).
+# - **Remedy** Say which of the two you measure, make it so before each run, and take turns
+#   ([01](01_count_the_cost_of_small_files.ipynb)).
 
 # %%
 from time import perf_counter
@@ -253,9 +266,10 @@ for run in ("first", "second"):
 #
 # ### Growing workers
 #
-# **Cause** To look at a Python object is to change its reference count, and the page with it is copied into the worker
-# ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). **Remedy** Columns: Arrow or NumPy
-# ([02](02_describe_a_dataset.ipynb)).
+# - **Symptom** Memory grows during the first epoch, although nothing is kept. At the end: `killed by signal: Killed`.
+# - **Cause** To look at a Python object is to change its reference count, and the page with it is copied into the
+#   worker ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)).
+# - **Remedy** Columns: Arrow or NumPy ([02](02_describe_a_dataset.ipynb)).
 #
 # > **Predict.** A worker looks at every tenth path of 300,000. How much of the list does it copy?
 
@@ -284,10 +298,11 @@ for name in tables:
 # %% [markdown]
 # ### Shared memory is full
 #
-# **Cause** Workers hand their batches over in `/dev/shm`. A container has 64 MB there, and staged data fills it too
-# ([pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)). **Remedy** Fewer or smaller batches ahead (bytes, not
-# floats), threads, `--shm-size` for containers. `make_loader` computes what it needs before it starts
-# ([08](08_keep_the_gpu_fed.ipynb)).
+# - **Symptom** `unable to allocate shared memory`, or `killed by signal: Bus error`.
+# - **Cause** Workers hand their batches over in `/dev/shm`. A container has 64 MB there, and staged data fills it too
+#   ([pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)).
+# - **Remedy** Fewer or smaller batches ahead (bytes, not floats), threads, `--shm-size` for containers. `make_loader`
+#   computes what it needs before it starts ([08](08_keep_the_gpu_fed.ipynb)).
 #
 # To make it happen, give a process a `/dev/shm` of 8 MB. Where the system allows it, everybody may mount something that
 # nobody else sees:
@@ -351,9 +366,10 @@ for die in (lambda: view[5_000], lambda: os.kill(os.getpid(), signal.SIGKILL)):
 # %% [markdown]
 # ### Too many open files
 #
-# **Cause** Each tensor that comes from a worker is an open file, as long as you keep it
-# ([pytorch#973](https://github.com/pytorch/pytorch/issues/973)). Older versions say `received 0 items of ancdata`.
-# **Remedy** Keep a copy, not the tensor; raise `ulimit -n`; or `set_sharing_strategy("file_system")`.
+# - **Symptom** `Too many open files`, in older versions `received 0 items of ancdata`.
+# - **Cause** Each tensor that comes from a worker is an open file, as long as you keep it
+#   ([pytorch#973](https://github.com/pytorch/pytorch/issues/973)).
+# - **Remedy** Keep a copy, not the tensor; raise `ulimit -n`; or `set_sharing_strategy("file_system")`.
 
 # %%
 import resource
@@ -374,9 +390,10 @@ print("cloned:           ", in_child(keep_batches, True))
 # %% [markdown]
 # ### More than 2 GiB in one array
 #
-# **Cause** The borders in a `binary` column are 32-bit numbers
-# ([arrow#10776](https://github.com/apache/arrow/issues/10776)). **Remedy** Leave the data in chunks, one record batch each,
-# or choose `large_binary` ([03](03_pack_arrow.ipynb)).
+# - **Symptom** `offset overflow while concatenating arrays`.
+# - **Cause** The borders in a `binary` column are 32-bit numbers
+#   ([arrow#10776](https://github.com/apache/arrow/issues/10776)).
+# - **Remedy** Leave the data in chunks, one record batch each, or choose `large_binary` ([03](03_pack_arrow.ipynb)).
 
 # %%
 chunk = pa.array([bytes(1 << 20)] * 64)  # 64 MiB
@@ -389,9 +406,10 @@ print(len(pa.table({"data": photos}).to_batches()), "record batches of", chunk.n
 #
 # ### No space left
 #
-# **Cause** A file system, or your quota, ends at its bytes or at its inodes. Error 28 means either, 122 is a quota.
-# **Remedy** `df -i`, your site's quota command, `smallfiles doctor`; then pack, environments included
-# ([00](00_start_here.ipynb), [06](06_read_a_squashfs_image.ipynb)).
+# - **Symptom** `No space left on device`, although `df -h` shows space. Or: `Disk quota exceeded`.
+# - **Cause** A file system, or your quota, ends at its bytes or at its inodes. Error 28 means either, 122 is a quota.
+# - **Remedy** `df -i`, your site's quota command, `smallfiles doctor`; then pack, environments included
+#   ([00](00_start_here.ipynb), [06](06_read_a_squashfs_image.ipynb)).
 #
 # > **Predict.** A folder has room for 12 MB and for five inodes. How many empty files fit?
 
@@ -408,9 +426,11 @@ for number in (errno.ENOSPC, errno.EDQUOT):
 # %% [markdown]
 # ### Locked file
 #
-# **Cause** HDF5 locks a file at each opening. Somebody has it open for writing, or the file system has no locks
-# ([h5py#1101](https://github.com/h5py/h5py/issues/1101)). **Remedy** For complete files `locking=False`, or
-# `HDF5_USE_FILE_LOCKING=FALSE` before the import. Never while somebody writes ([04](04_pack_hdf5.ipynb)).
+# - **Symptom** `Unable to lock file`, or `No locks available`.
+# - **Cause** HDF5 locks a file at each opening. Somebody has it open for writing, or the file system has no locks
+#   ([h5py#1101](https://github.com/h5py/h5py/issues/1101)).
+# - **Remedy** For complete files `locking=False`, or `HDF5_USE_FILE_LOCKING=FALSE` before the import. Never while
+#   somebody writes ([04](04_pack_hdf5.ipynb)).
 
 # %%
 ASK = "import h5py, sys; h5py.File(sys.argv[1], 'r'); print('opened')"
@@ -424,9 +444,11 @@ with h5py.File(path, "r+"):
 # %% [markdown]
 # ### No mount without root
 #
-# **Cause** A squashfs file wants a loop device, and that takes root, or FUSE and a device file
-# ([enroot#180](https://github.com/NVIDIA/enroot/issues/180)). **Remedy** Read it by a library
-# ([06](06_read_a_squashfs_image.ipynb)). (If you are root here, the mount is not tried.)
+# - **Symptom** `must be superuser to use mount`, or `failed to setup loop device`.
+# - **Cause** A squashfs file wants a loop device, and that takes root, or FUSE and a device file
+#   ([enroot#180](https://github.com/NVIDIA/enroot/issues/180)).
+# - **Remedy** Read it by a library ([06](06_read_a_squashfs_image.ipynb)). (If you are root here, the mount is not
+#   tried.)
 
 # %%
 squashed = setup.scratch / "train.sqfs"
@@ -440,10 +462,13 @@ print(by_library.key(7), len(by_library.read(7)), "bytes, no mount")
 # %% [markdown]
 # ### LMDB on a parallel file system
 #
-# **Cannot be shown here**: it takes Lustre, NFS or another remote file system. **Cause** LMDB maps its file and locks it, and its
-# authors say not to use it there ([py-lmdb#228](https://github.com/jnwatson/py-lmdb/issues/228),
-# [#281](https://github.com/jnwatson/py-lmdb/issues/281)). **Remedy** Stage it to the node ([07](07_stage_a_dataset.ipynb)), then
-# `lmdb.open(path, readonly=True, lock=False, readahead=False)`; or another format. See where your data is:
+# - **Symptom** `lmdb.Error: …: Function not implemented`, or `No locks available`. It cannot be shown here: it takes
+#   Lustre, NFS or the like.
+# - **Cause** LMDB maps its file and locks it, and its authors say not to use it there
+#   ([py-lmdb#228](https://github.com/jnwatson/py-lmdb/issues/228),
+#   [#281](https://github.com/jnwatson/py-lmdb/issues/281)).
+# - **Remedy** Stage it to the node ([07](07_stage_a_dataset.ipynb)), then `lmdb.open(path, readonly=True, lock=False,
+#   readahead=False)`; or another format. See where your data is:
 
 # %%
 from smallfiles import machine
@@ -455,8 +480,9 @@ for place in (setup.scratch, Path.home()):
 # %% [markdown]
 # ### Leftovers in memory
 #
-# **Cause** A killed job cannot clean up, and what is in `/dev/shm` stays until somebody removes it. **Remedy**
-# `smallfiles staged --sweep`, or the next `stage` ([07](07_stage_a_dataset.ipynb)).
+# - **Symptom** `df -h` shows a `/dev/shm` that is half full before your job has begun.
+# - **Cause** A killed job cannot clean up, and what is in `/dev/shm` stays until somebody removes it.
+# - **Remedy** `smallfiles staged --sweep`, or the next `stage` ([07](07_stage_a_dataset.ipynb)).
 
 # %%
 from smallfiles import staging
@@ -480,9 +506,11 @@ print("removed:", staging.sweep_all([node]), "- left:", len(staging.listing([nod
 #
 # ### One CPU for all workers
 #
-# **Cause** Since Slurm 22.05, `srun` does not take over `--cpus-per-task` from the script
-# ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)). **Remedy**
-# `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`, and count what you may use ([10](10_run_it_on_many_nodes.ipynb)).
+# - **Symptom** More workers bring nothing, and `top` shows them sharing one CPU.
+# - **Cause** Since Slurm 22.05, `srun` does not take over `--cpus-per-task` from the script
+#   ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)).
+# - **Remedy** `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`, and count what you may use
+#   ([10](10_run_it_on_many_nodes.ipynb)).
 #
 # > **Predict.** A task is bound to one CPU of a script that asked for two. What do three ways to count say?
 
@@ -498,9 +526,12 @@ print("the variable {}, os.cpu_count() {}, os.sched_getaffinity {}".format(*in_c
 # %% [markdown]
 # ### No network
 #
-# **Cause** Compute nodes cannot reach the internet. Either the request is refused at once, or nothing answers and a program
-# without a timeout waits until the time limit. **Remedy** Download on a login node into a folder that jobs see (`TORCH_HOME`,
-# `HF_HOME`), then `HF_HUB_OFFLINE=1`; give every request a timeout.
+# - **Symptom** `Connection refused`, `Network is unreachable`, `Temporary failure in name resolution`. Or the job
+#   hangs.
+# - **Cause** Compute nodes cannot reach the internet. Either the request is refused at once, or nothing answers and a
+#   program without a timeout waits until the time limit.
+# - **Remedy** Download on a login node into a folder that jobs see (`TORCH_HOME`, `HF_HOME`), then `HF_HUB_OFFLINE=1`;
+#   give every request a timeout.
 
 # %%
 import socket
@@ -516,13 +547,12 @@ for name, port in {"refused": nobody, "silent": silent.getsockname()[1]}.items()
 silent.close()
 
 # %% [markdown]
-# Without a network at all it reads `Temporary failure in name resolution` or `Network is unreachable`.
-#
 # ### A class that workers cannot find
 #
-# **Cause** Workers that are not forked (the default since Python 3.14) import the module of your class, and a notebook is
-# none. A DataLoader may then wait forever.
-# **Remedy** Put the class into a file and import it, or ask for `multiprocessing_context="fork"`.
+# - **Symptom** `Can't get attribute … on <module '__main__'`, or a DataLoader that waits forever.
+# - **Cause** Workers that are not forked (the default since Python 3.14) import the module of your class, and a
+#   notebook is none.
+# - **Remedy** Put the class into a file and import it, or ask for `multiprocessing_context="fork"`.
 
 # %%
 PROGRAM = """
