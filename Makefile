@@ -15,7 +15,7 @@ scripts = .ci/run tools/*.sh $(wildcard solutions/*.sbatch) $(wildcard slurm/*.s
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all check setup setup-dev bench lab notebooks kernel lock clean
+.PHONY: help demo test test-all check setup setup-dev bench lab notebooks kernel site lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -68,10 +68,13 @@ notebooks: setup-dev ## build notebooks, exercises and solutions from their sour
 kernel: setup ## register the environment as a Jupyter kernel of this user (JupyterHub, Open OnDemand)
 	@$(py) tools/register_kernel.py
 
+site: setup-dev ## the course as a web page in site_output/html, all notebooks executed (ten minutes; later runs one)
+	$(py) tools/build_site.py $(if $(DRAFT),--no-execute)
+
 lock: setup-dev ## resolve the newest versions into requirements.lock
 	$(py) -m uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --upgrade \
 	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet -o requirements.lock
 
-clean: ## delete what demo, test and check wrote (the environment stays)
-	rm -rf demo_output test_output .pytest_cache .mypy_cache .ruff_cache .hypothesis smallfiles.egg-info
+clean: ## delete what demo, test, check and site wrote (the environment stays)
+	rm -rf demo_output test_output site_output .pytest_cache .mypy_cache .ruff_cache .hypothesis smallfiles.egg-info
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +

@@ -98,7 +98,7 @@ def set_digest(keys: pa.Array, targets: pa.Array, order: Order | None = None) ->
         order: What `byte_order(keys)` returned, if known.
 
     Returns:
-        `sha256:` and 64 hexadecimal digits.
+        The word sha256, a colon, and 64 hexadecimal digits.
 
     Raises:
         UsageError: Lengths differ, or an entry is null.

@@ -28,7 +28,7 @@ _UINT8: np.dtype[Any] = np.dtype(np.uint8)
 
 @dataclass(frozen=True)
 class ImageBatches:
-    """Images and labels: `image` [B, *shape of the transform], `target` and `index` int64 [B].
+    """Images and labels: `image` has shape [B, shape of the transform], `target` and `index` are int64 [B].
 
     Args:
         reader: A packed set with labels.

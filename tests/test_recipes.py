@@ -1,0 +1,73 @@
+"""Each recipe of docs/recipes.md is short, and runs as it is printed."""
+
+import ast
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from smallfiles import sources
+from smallfiles.pack import PackConfig, pack
+from smallfiles.sources import synthetic
+
+ROOT = Path(__file__).resolve().parents[1]
+BLOCK = re.compile(r"^## (.+?)$.*?^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+RECIPES = {name: block for name, *block in BLOCK.findall((ROOT / "docs/recipes.md").read_text())}
+MOST_LINES = 15
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with what the recipes start from, and a copy of what a wheel is built of."""
+    folder = tmp_path_factory.mktemp("recipes")
+    synthetic.make(folder / "images", "folder", count=48, classes=4, size=(64, 48))
+    pack(sources.load(folder / "images"), folder / "train.arrow", PackConfig(verify="none"))
+    pack(sources.load(folder / "images"), folder / "packed" / "shards.tars", PackConfig(shuffle=0))
+    for name in ("smallfiles", "pysquashfs"):
+        shutil.copytree(ROOT / name, folder / "clone" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, folder / "clone")
+    return folder
+
+
+def missing(code):
+    """The first package that a recipe imports and that is not here."""
+    nodes = [node for node in ast.walk(ast.parse(code)) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    named = [getattr(node, "module", None) or alias.name for node in nodes for alias in node.names]
+    return next((name for name in named if importlib.util.find_spec(name.partition(".")[0]) is None), None)
+
+
+def command_of(language, code, name, folder):
+    if language == "bash":
+        return ["bash", "-eo", "pipefail", "-c", code]
+    file = folder / "train.py"
+    file.write_text(code)
+    several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"] * ("DDP" in name)
+    return [sys.executable, *several, str(file)]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_runs_as_it_is_printed(name, place, tmp_path):
+    language, code = RECIPES[name]
+    assert len(code.splitlines()) <= MOST_LINES
+    if language == "python" and (package := missing(code)):
+        pytest.skip(f"{package}: not installed")
+    for item in ("images", "train.arrow", "train.arrow.digest.json"):
+        (tmp_path / item).symlink_to(place / item)
+    if name == "Load it":
+        (tmp_path / "shards.tars").symlink_to(place / "packed" / "shards.tars")
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    settings = {"PYTHONPATH": str(ROOT), "PATH": path, "COURSE_ROOT": str(place / "clone")}
+    done = subprocess.run(
+        command_of(language, code, name, tmp_path),
+        cwd=tmp_path,
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]

@@ -1,0 +1,124 @@
+"""Build the course as a web page: execute the notebooks, write the generated pages, run Sphinx.
+
+`make site` calls it. The tree that Sphinx reads mirrors the repository (`docs/`, `notebooks/`, `exercises/`),
+so that a relative link in `docs/` leads to the same file here and on the page. An executed notebook is kept
+until one of its cells changes.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+from site_pages import write_pages
+from traitlets.config import Config
+
+ROOT = Path(__file__).resolve().parents[1]
+OUT = ROOT / "site_output"
+CELL_LIMIT_S = 300
+WIDGET = "application/vnd.jupyter.widget-view+json"
+ENTRY = '<!doctype html><html lang="en"><title>Course</title><meta http-equiv="refresh" content="0; url={}">'
+
+
+def main() -> int:
+    """Build the page; the exit code is that of Sphinx."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of the site (default: site_output)")
+    parser.add_argument("--no-execute", action="store_true", help="show the notebooks without their outputs")
+    options = parser.parse_args()
+    source, html = options.out / "source", options.out / "html"
+    assemble(source)
+    if not options.no_execute:
+        for path in sorted((source / "notebooks").glob("*.ipynb")):
+            shutil.copy(executed(path, options.out / "executed" / path.name), path)
+    write_pages(source / "docs")
+    code = sphinx(source, html)
+    (html / "index.html").write_text(ENTRY.format("docs/index.html"))
+    sys.stdout.write(f"{html / 'index.html'}\n" if code == 0 else "")
+    return code
+
+
+def assemble(source: Path) -> None:
+    """Lay out what Sphinx reads; files that did not change keep their time, so that Sphinx skips them."""
+    shutil.rmtree(source, ignore_errors=True)
+    for folder, patterns in {
+        "docs": ("*",),
+        "notebooks": ("*.ipynb", "pictures/*.svg"),
+        "exercises": ("*.ipynb", "*.sbatch"),
+        "results": ("README.md",),
+    }.items():
+        for path in sorted(path for pattern in patterns for path in (ROOT / folder).glob(pattern)):
+            if path.is_file():
+                (source / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, source / path.relative_to(ROOT))
+
+
+def sphinx(source: Path, html: Path) -> int:
+    """Render the pages; a warning is an error."""
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-c", str(ROOT / "docs")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tools")))}
+    return subprocess.run([*command, str(source), str(html)], env=environment, check=False).returncode
+
+
+def jupyter_anchor(heading: str) -> str:
+    """The anchor that JupyterLab gives a heading, so that a link to a part works in both."""
+    return heading.replace(" ", "-")
+
+
+def executed(path: Path, kept: Path) -> Path:
+    """The notebook with its outputs, executed anew if a cell has changed since."""
+    notebook = read(path)
+    if kept.exists() and sources(read(kept)) == sources(notebook):
+        return kept
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="site-") as folder:
+        execute(notebook, Path(folder))
+    without_widgets(notebook)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")  # type: ignore[no-untyped-call]
+    sys.stdout.write(f"executed {path.name} in {time.monotonic() - began:.0f} s\n")
+    return kept
+
+
+def read(path: Path) -> Any:
+    """A notebook."""
+    return nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)  # type: ignore[no-untyped-call]
+
+
+def sources(notebook: Any) -> list[str]:
+    """The text of all cells."""
+    return [cell.source for cell in notebook.cells]
+
+
+def without_widgets(notebook: Any) -> None:
+    """Take out progress bars, which a page without scripts of other hosts would show as text."""
+    notebook.metadata.pop("widgets", None)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [each for each in cell.outputs if WIDGET not in each.get("data", {})]
+
+
+def execute(notebook: Any, folder: Path) -> None:
+    """Run every cell at the small size, as a participant who starts now would; an error ends the build."""
+    own = ("COURSE_DATA", "COURSE_STRICT", "MPLBACKEND")
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_LIMIT_S,
+        startup_timeout=120,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
+        config=Config(KernelManager={"transport_encryption": "auto"}),
+    )
+    settings = {"COURSE_SIZE": "small", "PYTHONPATH": str(ROOT), "JUPYTER_PREFER_ENV_PATH": "1"}
+    client.execute(env={k: v for k, v in os.environ.items() if k not in own} | settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
