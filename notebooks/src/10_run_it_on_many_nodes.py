@@ -373,6 +373,29 @@ print("in one go: ", nodes.play(partial(train, whole), two)[0])
 # sample comes twice or never. (With momentum or Adam, save the optimizer's state too.) A checkpoint only at the end of each
 # epoch would lose up to an epoch per limit. `smallfiles train` does all this, exits with code 75, and the script asks to be
 # queued again under its number.
+#
+# Sometimes fewer nodes are free than before. The state then means what all ranks together had left.
+#
+# > **Predict.** 4 ranks stop after 3 batches of 16. How many of the 400 images does one of 3 ranks still get?
+
+# %%
+size, state, most = 4, None, 3  # ranks; where to go on; batches until the time limit
+
+
+def read(rank):
+    """What a rank reads, and the state that it leaves."""
+    loader = make_loader(packed, LoaderConfig(batch=16, mode="main", rank=rank, world_size=size))
+    if state:
+        loader.load_state_dict(state)
+    return [index for batch in islice(loader, most) for index in batch["index"].tolist()], loader.state_dict()
+
+
+# %%
+first = [read(rank) for rank in range(size)]
+size, state, most = 3, first[0][1], None
+second = [read(rank) for rank in range(size)]
+came = Counter(index for indices, _ in first + second for index in indices)
+print([len(indices) for indices, _ in second], f"{len(came)} images came, each {set(came.values())} times")
 
 # %% [markdown] id="script" tags=["core"]
 # ## 5 · Read a job script, and submit it

@@ -80,7 +80,7 @@ class Loader(DataLoader[Any]):
 
     @property
     def plan(self) -> EpochPlan:
-        """What each epoch is; `plan.batches_per_rank()` tells where ranks differ."""
+        """What the epoch is that is on; `plan.batches_per_rank()` tells where ranks differ."""
         return self.schedule.plan
 
     def set_epoch(self, epoch: int) -> None:
@@ -92,12 +92,17 @@ class Loader(DataLoader[Any]):
         return self.schedule.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The next pass goes on where the loader was that gave this state.
+        """The next pass goes on where the loader was that gave this state, also on another number of ranks.
 
         Raises:
-            UsageError: That loader had another data set, batch size, seed or number of ranks.
+            UsageError: That loader had another data set, seed or order.
         """
         self.schedule.load_state_dict(state)
+        self._iterator = None  # workers that live on know the plan of before
+
+    def __len__(self) -> int:
+        """Number of batches of the epoch that is on, or comes next."""
+        return self.plan.length()
 
     def __iter__(self) -> Iterator[LoadedBatch]:  # type: ignore[override]  # torch names a class of its own
         if self._iterator is None:  # else the workers are there, and hold what they need
@@ -219,7 +224,7 @@ class ThreadLoader(Loader):
             return InThreads(lanes, self.ahead)
         assert isinstance(dataset, SampleDataset)
         self.schedule.take()
-        orders = self.plan.batches(epoch)
+        orders = self.schedule.plan_of(epoch).batches(epoch)
         make = partial(deliver, dataset.maker, epoch=epoch, allocate=allocate)
         parts = [islice(orders, start + number, None, self.threads) for number in range(self.threads)]
         return InThreads([map(make, part) for part in parts], self.ahead)

@@ -10,8 +10,10 @@ Notebooks 05 and 10 teach it.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, NoReturn, TypeAlias
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +22,22 @@ from smallfiles.errors import UsageError
 
 Order: TypeAlias = npt.NDArray[np.int64]
 _SAMPLES, _SHARDS, _BUFFER = range(3)  # what a generator is for: equal seeds must not give equal numbers
+
+
+class Earlier(NamedTuple):
+    """What was read of an epoch before it went on with other numbers of ranks, streams or batches.
+
+    Args:
+        world_size: Ranks of then.
+        batch: Samples in a batch.
+        streams: Of each rank.
+        batches: How many each rank had read.
+    """
+
+    world_size: int
+    batch: int
+    streams: int
+    batches: int
 
 
 @dataclass(frozen=True)
@@ -38,6 +56,7 @@ class EpochPlan:
         shards: Number of samples in each shard; empty cuts into runs of `buffer` samples.
         buffer: Samples that a stream holds to shuffle them; 1 keeps the order inside a shard.
         data: Which data set it is, in stored order (`dataset.name_of_data`); empty if not known.
+        earlier: What was read of this epoch before; the plan is of the rest.
 
     Raises:
         UsageError: These numbers contradict each other.
@@ -54,6 +73,7 @@ class EpochPlan:
     shards: tuple[int, ...] = ()
     buffer: int = 1024
     data: str = ""
+    earlier: tuple[Earlier, ...] = ()
 
     def __post_init__(self) -> None:
         for name, least in (("samples", 0), ("batch", 1), ("seed", 0), ("streams", 0), ("buffer", 1)):
@@ -125,18 +145,34 @@ class EpochPlan:
         """What decides which samples a batch number means, for a checkpoint; the rank does not count."""
         fields = asdict(self)
         shards = fields.pop("shards")
-        del fields["rank"]
+        del fields["rank"], fields["earlier"]
         return fields | {"shards": len(shards)}
 
+    def rest(self, earlier: tuple[Earlier, ...]) -> EpochPlan:
+        """What is left of an epoch of which so much was read on other grids of ranks, one after the other."""
+        return replace(self, earlier=earlier)
+
+    def _before(self) -> Iterator[tuple[EpochPlan, int]]:
+        """The plans of earlier grids, and the batches that each of their ranks read."""
+        for number, (world_size, batch, streams, batches) in enumerate(self.earlier):
+            grid = replace(self, rank=0, world_size=world_size, batch=batch, streams=streams)
+            yield grid.rest(self.earlier[:number]), batches
+
+    def _left(self) -> int:
+        """Samples of this epoch that no earlier grid read."""
+        read = (min(size, n * plan.batch) for plan, n in self._before() for size in plan.samples_per_rank())
+        return self.samples - sum(read)
+
     def _own_sizes(self) -> tuple[int, ...]:
-        least, more = divmod(self.samples, self.world_size)
+        least, more = divmod(self._left(), self.world_size)
         return tuple(least + (rank < more) for rank in range(self.world_size))
 
     def _order(self, epoch: int) -> Order:
-        """All samples of all ranks in random order."""
+        """All samples of all ranks in random order; all ranks read it from its start, so the end is left."""
+        first = self.samples - self._left()
         if not self.shuffle:
-            return np.arange(self.samples)
-        return self._rng(epoch, _SAMPLES).permutation(self.samples)
+            return np.arange(first, self.samples)
+        return self._rng(epoch, _SAMPLES).permutation(self.samples)[first:]
 
     def _share(self, order: Order) -> Order:
         """This rank's part of an order: every n-th, so that the ranks' batches together follow it."""
@@ -156,11 +192,16 @@ class EpochPlan:
 
     def _rank_run(self, epoch: int) -> Order:
         """What this rank reads, shard after shard."""
-        borders = self._borders()
-        numbers = self._shard_order(epoch, len(borders) - 1)
         own = self._own_sizes()
         start = sum(own[: self.rank])
-        return _joined(borders, numbers, start, start + self.samples_per_rank()[self.rank])
+        stop = start + self.samples_per_rank()[self.rank]
+        if self.earlier:
+            return _left_in_shards(replace(self, rank=0), epoch)[start:stop]
+        return self._in_shards(epoch, start, stop)
+
+    def _in_shards(self, epoch: int, start: int, stop: int) -> Order:
+        borders = self._borders()
+        return _joined(borders, self._shard_order(epoch, len(borders) - 1), start, stop)
 
     def _borders(self) -> Order:
         """First sample of each shard, and one after the last."""
@@ -176,6 +217,17 @@ class EpochPlan:
 
     def _cut(self, order: Order) -> list[Order]:
         return [order[start : start + self.batch] for start in range(0, len(order), self.batch)]
+
+
+@lru_cache(maxsize=1)
+def _left_in_shards(plan: EpochPlan, epoch: int) -> Order:
+    """What earlier grids left of the shards put one after the other."""
+    whole, read = plan._in_shards(epoch, 0, plan.samples), np.zeros(plan.samples, bool)
+    for before, batches in plan._before():
+        for rank in range(before.world_size):
+            for batch in replace(before, rank=rank).batches(epoch)[:batches]:
+                read[batch] = True
+    return whole[~read[whole]]
 
 
 def _joined(borders: Order, numbers: Order, start: int, stop: int) -> Order:

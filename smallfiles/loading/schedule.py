@@ -14,10 +14,12 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from smallfiles.errors import UsageError
-from smallfiles.loading.plan import EpochPlan
+from smallfiles.loading.plan import Earlier, EpochPlan
 
 EPOCH_BIT = 40
 """From this bit on, the number of a sample tells its epoch."""
+_GRID = ("world_size", "batch", "streams")
+"""What may change where an epoch goes on: ranks, samples in a batch, workers of a stream."""
 
 
 class Schedule:
@@ -33,10 +35,19 @@ class Schedule:
     """
 
     def __init__(self, plan: EpochPlan) -> None:
-        self.plan = plan
         self.epoch = 0
         self.start = 0
         self.at: tuple[int, int] | None = None
+        self._whole, self._rest = plan, (-1, plan)
+
+    @property
+    def plan(self) -> EpochPlan:
+        """What the epoch is that is on, or comes next."""
+        return self.plan_of((self.at or (self.epoch,))[0])
+
+    def plan_of(self, epoch: int) -> EpochPlan:
+        """What an epoch is: the one that was begun on another grid of ranks is what was left of it."""
+        return self._rest[1] if epoch == self._rest[0] else self._whole
 
     def set_epoch(self, epoch: int) -> None:
         """The next pass is this epoch; from its first batch, unless it was to begin elsewhere anyway."""
@@ -50,7 +61,7 @@ class Schedule:
         Raises:
             UsageError: The epoch has fewer batches.
         """
-        length = self.plan.length()
+        length = self.plan_of(epoch).length()
         if epoch < 0 or not 0 <= batch <= length:
             raise UsageError(
                 f"epoch {epoch} is to begin at batch {batch}",
@@ -68,26 +79,53 @@ class Schedule:
     def state_dict(self) -> dict[str, Any]:
         """Where training is: epoch, batches handed out in it, and what these numbers depend on."""
         epoch, batch = self.at or (self.epoch, self.start)
-        if batch and batch >= self.plan.length():
+        if batch and batch >= self.plan_of(epoch).length():
             epoch, batch = epoch + 1, 0
-        return {"epoch": epoch, "batch": batch, "plan": self.plan.depends_on()}
+        return self.state_at(epoch, batch)
+
+    def state_at(self, epoch: int, batch: int) -> dict[str, Any]:
+        """The state of one that is before this batch of this epoch."""
+        earlier = [list(each) for each in self.plan_of(epoch).earlier]
+        return {"epoch": epoch, "batch": batch, "plan": self._whole.depends_on(), "earlier": earlier}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The next pass goes on where the schedule was that gave this state.
 
+        On another number of ranks, or with batches of another size, it is what all ranks of then together
+        had left of that epoch.
+
         Raises:
-            UsageError: It was of another data set, batch size, seed or number of ranks.
+            UsageError: It was of another data set, seed or order.
         """
-        now, then = self.plan.depends_on(), state.get("plan")
-        if then != now:
-            names = [name for name in now if not isinstance(then, dict) or then.get(name) != now[name]]
+        then, earlier = self._checked(state)
+        epoch, batch = int(state["epoch"]), int(state["batch"])
+        if batch >= 0 and any(then[name] != getattr(self._whole, name) for name in _GRID):
+            grid = Earlier(then["world_size"], then["batch"], then["streams"], batch)
+            earlier, batch = (*earlier, grid), 0
+        self._rest = (epoch, self._whole.rest(earlier))
+        # A rank that has one batch fewer than others is through when they are at their last.
+        most = max(self.plan_of(epoch).batches_per_rank())
+        self.start_at(epoch, min(batch, self.plan_of(epoch).length()) if batch <= most else batch)
+
+    def _checked(self, state: dict[str, Any]) -> tuple[dict[str, Any], tuple[Earlier, ...]]:
+        """What the state depends on, and what was read of its epoch before."""
+        now, then = self._whole.depends_on(), state.get("plan")
+        try:
+            like = now | {name: int(then[name]) for name in _GRID}  # type: ignore[index]
+            earlier = tuple(Earlier(*map(int, each)) for each in state.get("earlier", ()))
+        except (TypeError, ValueError, KeyError):
+            then, like, earlier = None, now, ()
+        if bool(like["streams"]) != bool(now["streams"]):  # read in another order
+            like["streams"] = now["streams"]
+        if then != like:
+            names = [name for name in now if not isinstance(then, dict) or then.get(name) != like[name]]
             before = {name: then.get(name) for name in names} if isinstance(then, dict) else "unknown"
             raise UsageError(
                 f"the state is of a loader with {before}",
                 expected=f"{ ({name: now[name] for name in names}) }, as this one has",
                 next_step="Resume with the data set and the settings of the run that was stopped",
             )
-        self.start_at(int(state["epoch"]), int(state["batch"]))
+        return like, earlier
 
 
 class EpochBatches(Sampler[list[int]]):
@@ -118,7 +156,7 @@ class EpochBatches(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         # torch makes two iterators for one pass and uses one: nothing may happen before the first batch.
         epoch, start = self.schedule.take()
-        for batch in self.schedule.plan.batches(epoch)[start:]:
+        for batch in self.schedule.plan_of(epoch).batches(epoch)[start:]:
             yield (batch | (epoch << EPOCH_BIT)).tolist()
 
 

@@ -143,7 +143,7 @@ class StreamDataset(IterableDataset[Delivered]):
             step: One for each worker.
             allocate: Makes the memory of a batch; None chooses.
         """
-        plan = self.schedule.plan
+        plan = self.schedule.plan_of(epoch)
         opened: dict[int, tuple[BatchMaker, list[int]]] = {}
         for number in range(first, plan.length(), step):
             stream, own = number % plan.streams, number // plan.streams * plan.batch
@@ -154,7 +154,7 @@ class StreamDataset(IterableDataset[Delivered]):
 
     def _open(self, epoch: int, stream: int, start: int, alone: bool) -> tuple[BatchMaker, list[int]]:
         """A maker that reads this stream, and the order in which it hands out."""
-        plan = self.schedule.plan
+        plan = self.schedule.plan_of(epoch)
         reads, emits = (order.tolist() for order in plan.stream(epoch, stream))
         if not alone:  # several workers take turns in it: each reads what it needs
             return self.maker, emits

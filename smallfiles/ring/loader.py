@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from smallfiles import signals
-from smallfiles.errors import SmallfilesError
+from smallfiles.errors import SmallfilesError, UsageError
 from smallfiles.loading.batches import BatchMaker, Fault
 from smallfiles.loading.dataset import name_of_data
 from smallfiles.loading.loader import KEPT_FAULTS
@@ -127,6 +127,12 @@ class RingLoader:
         Raises:
             UsageError: That loader had another data set, batch size, seed or number of ranks.
         """
+        if state.get("plan") != self.plan.depends_on() or state.get("earlier"):
+            raise UsageError(
+                f"ring {self.name} holds other batches than those of the epoch that was begun",
+                expected="the state of as many ranks, with batches of the same size",
+                next_step="Resume on as many ranks as before, or finish that epoch without a ring",
+            )
         self.schedule.load_state_dict(state)
 
     def __iter__(self) -> Iterator[LoadedBatch]:

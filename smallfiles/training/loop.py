@@ -96,6 +96,7 @@ class _Run:
     val: Reader | None
     asked_to_stop: Sequence[int]
     classes: int
+    start: int = 0  # the first step of the epoch that goes on
 
 
 def train(
@@ -118,7 +119,7 @@ def train(
 
     Raises:
         FormatError: A file has no labels, or the two are of different classes.
-        UsageError: The loader, the ring or the checkpoint is of another data set, model or number of ranks.
+        UsageError: The loader, the ring or the checkpoint is of another data set or model.
         ResourceError: The ranks do not meet, lose each other, or a checkpoint cannot be written.
     """
     config = config or TrainConfig()
@@ -172,7 +173,7 @@ def _loader(reader: Reader, config: TrainConfig, group: Group) -> Any:
 
 def _epochs(run: _Run) -> TrainReport:
     reports, resumed_at, begun = _resume(run)
-    first, start = resumed_at or (0, 0)
+    first, start = (resumed_at or (0, 0))[0], run.start
     for epoch in range(first, run.config.epochs):
         run.loader.set_epoch(epoch)
         report = _epoch(run, epoch, start, reports, begun)
@@ -273,8 +274,9 @@ def _resume(run: _Run) -> tuple[list[EpochReport], tuple[int, int] | None, tuple
         )
     if state is None or place is None:
         return [], None, (0.0, 0.0)
-    mine = min(place[1], run.loader.plan.length())  # a rank with fewer batches may be through already
-    run.loader.load_state_dict({**state.loader, "batch": mine})
+    run.loader.load_state_dict(state.loader)
+    same = run.loader.schedule.state_dict()["plan"] == state.loader["plan"]
+    run.start = place[1] if same else 0  # on other ranks than then: the first step of what they left
     try:
         inner(run.model).load_state_dict(state.model)
         run.optimizer.load_state_dict(state.optimizer)
@@ -313,7 +315,7 @@ def _keep(
     """Write down that the next step is `step` of `epoch`; one rank writes for all."""
     if run.config.checkpoint is None or not run.group.is_first:
         return
-    place = {**run.loader.state_dict(), "epoch": epoch, "batch": step}
+    place = run.loader.schedule.state_at(epoch, step)
     written = [dataclasses.asdict(each) for each in reports]
     model, optimizer = inner(run.model).state_dict(), run.optimizer.state_dict()
     state = checkpoint.State(model, optimizer, place, written, (begun[0], begun[1]))

@@ -1,5 +1,6 @@
 """One loader, whatever makes its batches: processes, threads, or neither."""
 
+import itertools
 import multiprocessing
 import threading
 import time
@@ -91,6 +92,32 @@ def test_a_loader_stopped_at_batch_5_goes_on_at_batch_5(path, config, order):
     assert sets.digest(again) == later[1]
 
 
+@pytest.mark.parametrize("order", ["random", "stream"])
+@pytest.mark.parametrize("config", MODES, ids=lambda config: config.mode)
+def test_an_epoch_begun_on_two_ranks_is_finished_by_three_then_by_one(path, config, order):
+    """Each sample once, the next epoch whole again, and a stop in the rest of an epoch is a stop too."""
+    seen, state = Counter(), None
+    for world, stop in ((2, 3), (3, 2), (1, 10**6)):
+        for rank in range(world):
+            made = loader(path, config, order=order, rank=rank, world_size=world)
+            if state is not None:
+                made.load_state_dict(state)
+                made.set_epoch(0)
+            for batch in itertools.islice(made, stop):
+                seen.update(batch["index"].tolist())
+            kept = made.state_dict()
+        state = kept
+    assert set(seen.values()) == {1} and len(seen) == len(formats.open(path))
+    assert (state["epoch"], state["earlier"]) == (1, [])
+    assert sets.digest(made) == sets.digest(skipped(loader(path, config, order=order)))
+
+
+def skipped(made):
+    """A loader before its second epoch."""
+    made.set_epoch(1)
+    return made
+
+
 def test_a_state_says_where_the_loader_is(path):
     made = loader(path, MODES[0])
     at = [made.state_dict()]
@@ -104,8 +131,15 @@ def test_a_state_says_where_the_loader_is(path):
 
 def test_a_state_of_another_loader_is_refused(path):
     state = loader(path, MODES[0]).state_dict()
-    with pytest.raises(UsageError, match=r"'batch': 8.*'batch': 16"):
-        loader(path, MODES[0], batch=16).load_state_dict(state)
+    with pytest.raises(UsageError, match=r"'seed': 3.*'seed': 1"):
+        loader(path, MODES[0], seed=1).load_state_dict(state)
+    with pytest.raises(UsageError, match=r"'streams': 0.*'streams': 1"):
+        loader(path, MODES[0], order="stream").load_state_dict(state)
+    for odd in (None, {"world_size": "x"}, state["plan"] | {"batch": []}):
+        with pytest.raises(UsageError, match="the state is of a loader with"):
+            loader(path, MODES[0]).load_state_dict(state | {"plan": odd})
+    with pytest.raises(UsageError, match="the state is of a loader with"):
+        loader(path, MODES[0]).load_state_dict(state | {"earlier": [["x"]]})
     with pytest.raises(UsageError, match="batch from 0 to 13"):
         loader(path, MODES[0]).load_state_dict(state | {"batch": 14})
     with pytest.raises(UsageError, match="unknown"):

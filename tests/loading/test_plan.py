@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smallfiles.errors import UsageError
-from smallfiles.loading.plan import EpochPlan, through_buffer
+from smallfiles.loading.plan import Earlier, EpochPlan, through_buffer
 
 
 def all_ranks(plan, epoch):
@@ -55,6 +55,34 @@ def test_a_grid_of_ranks_streams_and_shards_gives_every_sample_once():
             assert sum(plan.samples_per_rank()) == plan.samples
             tried += 1
     assert tried > 1200
+
+
+grids = st.tuples(st.integers(1, 5), st.integers(1, 9), st.integers(1, 3), st.integers(0, 12))
+
+
+@given(
+    st.integers(0, 120), st.lists(grids, max_size=3), grids, st.booleans(), st.booleans(), st.integers(0, 9)
+)
+def test_an_epoch_that_goes_on_on_other_ranks_gives_every_sample_once(
+    samples, stops, last, streamed, shuffle, shards
+):
+    sizes, seen, earlier = shards_of(samples, shards) if streamed else (), np.zeros(samples, int), ()
+    plan = EpochPlan(samples, seed=4, shuffle=shuffle, shards=sizes, buffer=7)
+    for world, batch, streams, batches in (*stops, (*last[:3], 10**6)):
+        streams *= streamed
+        grid = replace(plan, world_size=world, batch=batch, streams=streams).rest(earlier)
+        ranks = [own[:batches] for own in all_ranks(grid, 3)]
+        seen += counted(grid, ranks)
+        earlier = (*earlier, Earlier(world, batch, streams, batches))
+        assert tuple(map(len, all_ranks(grid, 3))) == grid.batches_per_rank()
+    assert (seen == 1).all()
+
+
+def test_on_other_ranks_the_global_order_is_the_same():
+    whole = EpochPlan(96, batch=24, seed=1).batches(2)
+    rest = EpochPlan(96, batch=8, seed=1, world_size=3).rest((Earlier(2, 12, 0, 1),))
+    for number, batch in enumerate(whole[1:]):
+        assert sorted(batch) == sorted(np.concatenate([own[number] for own in all_ranks(rest, 2)]))
 
 
 plans = st.builds(

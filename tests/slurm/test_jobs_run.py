@@ -182,6 +182,23 @@ class TestTraining:
         cluster.start_soon(number)
         self.look_at_the_end(cluster, number, epochs=3)
 
+    @pytest.mark.timeout(400)
+    def test_what_two_nodes_began_one_node_finishes(self, cluster, arrow, tmp_path):
+        """Each sample of the epoch that was begun comes once, on fewer ranks than it began on."""
+        kept, words = tmp_path / "kept", ("--epochs", 2, *self.WORDS)
+        (number,) = cluster.submit("10_train", arrow, kept, *words, options=self.FEW)
+        until(lambda: (kept / "last.pt").exists())
+        cluster.run("scancel", number)
+        assert cluster.wait(number) == "CANCELLED"
+        begun = checkpoint.load(kept).loader
+        assert begun["plan"]["world_size"] == 2 and begun["batch"] > 0
+        log = cluster.done("10_train", arrow, kept, *words, options=("--nodes=1", *self.FEW))
+        assert f"went on at epoch {begun['epoch']}, step {begun['batch']}" in log
+        samples = dict(re.findall(r"^epoch (\d+): ([\d,]+) samples", log, re.M))
+        assert set(samples.values()) == {"240"} and len(samples) == 2
+        (rank,) = checkpoint.load(kept).epochs[begun["epoch"]]["ranks"]
+        assert rank["samples"] == 240 - 8 * begun["batch"]
+
     @pytest.mark.slow
     @pytest.mark.timeout(900)
     def test_stopped_before_its_limit_it_is_queued_again_and_finishes(self, cluster, arrow, tmp_path):

@@ -214,11 +214,6 @@ class TestCheckpoints:
         with pytest.raises(errors.UsageError, match="data set"):
             training.train(other, config=config(checkpoint=tmp_path, batch=2))
 
-    def test_one_of_another_batch_size_is_refused(self, data, tmp_path):
-        training.train(data[0], config=config(checkpoint=tmp_path, epochs=1))
-        with pytest.raises(errors.UsageError, match="batch"):
-            training.train(data[0], config=config(checkpoint=tmp_path, batch=8))
-
     def test_one_of_another_model_is_refused(self, data, tmp_path):
         training.train(data[0], config=config(checkpoint=tmp_path, epochs=1, batch=200))
         with pytest.raises(errors.UsageError, match="of another model"):
@@ -378,6 +373,22 @@ class TestRanks:
         assert [each["samples"] for each in report["epochs"]] == [400, 400]
         assert report["epochs"][-1]["loss"] == pytest.approx(alone["epochs"][-1]["loss"], abs=0.01)
         assert_close(weights(kept[1]), weights(kept[2]))
+
+    def test_an_epoch_that_two_ranks_began_is_finished_by_one_with_other_batches(
+        self, data, tmp_path, free_port
+    ):
+        words = ("--epochs", "2", "--workers", "0", "--every", "5", "--checkpoint", tmp_path)
+        ranks = [self.start(data, rank, *words, "--batch", "8", port=free_port) for rank in (0, 1)]
+        wait_for(tmp_path / checkpoint.NAME)
+        ranks[1].send_signal(signal.SIGUSR1)
+        for process in ranks:
+            process.communicate(timeout=60)
+            assert process.returncode == cli.train.INTERRUPTED
+        epoch, batch = (checkpoint.load(tmp_path).loader[name] for name in ("epoch", "batch"))
+        report = run(*command(data, *words, "--batch", "5"))
+        left = 400 - 16 * batch
+        assert [each["samples"] for each in report["epochs"]] == [400, 400]
+        assert report["epochs"][epoch]["ranks"][0]["samples"] == left
 
     def finish(self, data, *words, port):
         """Two ranks to their end; what the first one reported."""
