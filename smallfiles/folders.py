@@ -14,6 +14,17 @@ from smallfiles.errors import SourceError
 from smallfiles.options import check, option
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".webp", ".tif", ".tiff", ".gif")
+IMAGE_BEGINNINGS = {
+    b"\xff\xd8\xff": "JPEG",
+    b"\x89PNG\r\n\x1a\n": "PNG",
+    b"GIF8": "GIF",
+    b"BM": "BMP",
+    b"II*\0": "TIFF",
+    b"MM\0*": "TIFF",
+    b"RIFF": "WebP",
+    **{b"P%d" % number: "PPM" for number in range(1, 8)},
+}
+"""First bytes of an image file, and what it is."""
 
 _SPLITS = {
     "train": "train",

@@ -395,7 +395,7 @@ def test_the_readme_is_short_and_names_every_command_and_format(repository):
     for verb in verbs:
         assert re.search(rf"^\|.*`{verb}\b", text, re.MULTILINE), verb
     for name in formats.names():
-        assert any(f"`x{suffix}`" in text for suffix in formats._FORMATS[name]), name
+        assert any(f"`x{suffix}`" in text for suffix in formats.SUFFIXES[name]), name
 
 
 def test_the_readme_asks_only_for_commands_that_exist(repository):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
 
-FORMATS = "files, arrow, hdf5, tar, squashfs"
+FORMATS = "files, arrow, hdf5, tar, squashfs, lmdb, zarr"
 
 
 class Teaching(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):

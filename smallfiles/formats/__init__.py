@@ -5,7 +5,7 @@
     Options                  a frozen dataclass; every field has a default
 
 `write` writes straight to `out`; `smallfiles.pack` adds what makes it safe (aside, verified,
-published). Adding a format is one module and one line in `_FORMATS`.
+published). Adding a format is one module and one line in `SUFFIXES`.
 """
 
 from __future__ import annotations
@@ -18,19 +18,22 @@ from types import ModuleType
 from smallfiles.errors import FormatError, UsageError
 from smallfiles.samples import Reader
 
-_FORMATS: dict[str, tuple[str, ...]] = {
+SUFFIXES: dict[str, tuple[str, ...]] = {
     # name of format and module -> suffixes of its files
     "files": (".files",),
     "arrow": (".arrow",),
     "hdf5": (".h5", ".hdf5"),
     "tar": (".tars", ".tar", ".tar.gz", ".tar.zst"),
     "squashfs": (".sqfs", ".squashfs"),
+    "lmdb": (".lmdb",),
+    "zarr": (".zarr",),
 }
+_FOLDERS = ("files", "tar", "lmdb", "zarr")  # LMDB's own is a folder with data.mdb in it
 
 
 def names() -> tuple[str, ...]:
     """Names of all formats, in the order in which the course meets them."""
-    return tuple(_FORMATS)
+    return tuple(SUFFIXES)
 
 
 def get(name: str) -> ModuleType:
@@ -39,10 +42,10 @@ def get(name: str) -> ModuleType:
     Raises:
         UsageError: No such format.
     """
-    if name not in _FORMATS:
+    if name not in SUFFIXES:
         raise UsageError(
             f"the format {name!r} is unknown",
-            expected=f"one of {', '.join(_FORMATS)}",
+            expected=f"one of {', '.join(SUFFIXES)}",
             next_step="Choose one of these",
         )
     return importlib.import_module(f"smallfiles.formats.{name}")
@@ -57,10 +60,10 @@ def name_of(path: Path, format: str | None = None) -> str:
     if format is not None:
         get(format)
         return format
-    for name, suffixes in _FORMATS.items():
+    for name, suffixes in SUFFIXES.items():
         if path.name.endswith(suffixes):
             return name
-    known = ", ".join(suffix for suffixes in _FORMATS.values() for suffix in suffixes)
+    known = ", ".join(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
     raise UsageError(
         f"the name {path.name!r} tells no format",
         expected=f"a name ending in one of {known}",
@@ -93,7 +96,7 @@ def open(path: Path | str, format: str | None = None) -> Reader:
             expected=f"a packed {name} file",
             next_step="Check the path, or make it with: smallfiles pack",
         )
-    if not (path.is_file() or (path.is_dir() and name in ("files", "tar"))):
+    if not (path.is_file() or (path.is_dir() and name in _FOLDERS)):
         raise FormatError(  # a pipe would keep the reader waiting for ever
             f"{path} is {'a folder' if path.is_dir() else 'neither a file nor a folder'}",
             expected=f"a packed {name} file",

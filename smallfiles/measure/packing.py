@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from smallfiles import sources
+from smallfiles import formats, sources
 from smallfiles.errors import UsageError
 from smallfiles.formats.output import writing
 from smallfiles.measure.bench import Bench, medians
@@ -29,7 +29,7 @@ from smallfiles.measure.record import Record, Result
 from smallfiles.measure.scratch import memory_folder
 from smallfiles.measure.workers import WorkerPool
 
-FORMATS = {"arrow": "x.arrow", "hdf5": "x.h5", "tar": "x.tars", "squashfs": "x.sqfs", "files": "x.files"}
+FORMATS = {name: f"x{suffixes[0]}" for name, suffixes in formats.SUFFIXES.items()}
 SLOW_SAMPLES = 300
 _SLOW = ("Jülich HDF5",)
 _PACKAGES = ("smallfiles", "numpy", "pyarrow", "h5py", "webdataset", "xxhash")

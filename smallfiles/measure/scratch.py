@@ -23,7 +23,7 @@ from smallfiles.errors import ResourceError
 
 MEMORY = Path("/dev/shm")
 SAMPLE_BYTES = 110_000
-PACKED = ("set.files", "set.arrow", "set.h5", "set.tars", "set.sqfs")
+PACKED = ("set.files", "set.arrow", "set.h5", "set.tars", "set.sqfs", "set.lmdb", "set.zarr")
 _PREFIX = "smallfiles-bench-"
 _LOCK = "lock"
 _SPARE_BYTES = 256 << 20

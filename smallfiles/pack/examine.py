@@ -14,21 +14,11 @@ import struct
 from collections.abc import Callable
 
 from smallfiles.errors import SmallfilesError, SourceError
-from smallfiles.folders import IMAGE_SUFFIXES
+from smallfiles.folders import IMAGE_BEGINNINGS, IMAGE_SUFFIXES
 
 Examine = Callable[[str, memoryview], bool]
 """Whether EXIF says to turn it; raises a SourceError that names the path if its bytes cannot be packed."""
 
-_MAGIC: tuple[tuple[bytes, str], ...] = (
-    (b"\xff\xd8\xff", "JPEG"),
-    (b"\x89PNG\r\n\x1a\n", "PNG"),
-    (b"GIF8", "GIF"),
-    (b"BM", "BMP"),
-    (b"II*\0", "TIFF"),
-    (b"MM\0*", "TIFF"),
-    (b"RIFF", "WebP"),
-    *((b"P%d" % number, "PPM") for number in range(1, 8)),
-)
 _END_OF_IMAGE = b"\xff\xd9"
 _EXIF = b"Exif\0\0"
 _EXIF_BEGINS_WITHIN = 64  # behind the start marker, or behind a JFIF segment of 18 bytes
@@ -64,7 +54,7 @@ def check_header(path: str, data: memoryview) -> bool:
         return _EXIF in head and _is_turned(
             data, head.index(_EXIF) + len(_EXIF)
         )  # nearly all files, in a millionth of a second
-    kind = next((name for magic, name in _MAGIC if head.startswith(magic)), None)
+    kind = next((name for magic, name in IMAGE_BEGINNINGS.items() if head.startswith(magic)), None)
     if kind is None:
         raise _bad(path, f"is no image (it begins with {head[:8]!r})")
     if kind == "JPEG" and _was_cut_off(data):

@@ -150,6 +150,9 @@ def _parts(path: Path, format: str) -> list[Path]:
         data = [path]
     elif format == "files":
         data = [path / MANIFEST]
+    elif format != "tar":  # the arrays of zarr
+        files = (file for file in path.rglob("*") if file.is_file())
+        data = sorted({file.with_name(file.name.removesuffix(digests.SIDECAR_SUFFIX)) for file in files})
     else:
         beside = digests.SIDECAR_SUFFIX
         names = {entry.name.removesuffix(beside) for entry in path.iterdir() if entry.name[0] != "."}
@@ -190,7 +193,9 @@ def _named(reader: Reader, file: Path, block: int, block_bytes: int) -> str:
         if span is not None and span[0] == file and span[1] < stop and span[2] > start:
             hurt.append(reader.key(index))
     names = f": {first_few(hurt, len(hurt))}" if hurt else ""
-    place = f"{file.name}: block {block} (bytes {start:,} to {stop:,})"
+    inside = reader.path not in (file, file.parent) and file.is_relative_to(reader.path)
+    name = file.relative_to(reader.path) if inside else file.name
+    place = f"{name}: block {block} (bytes {start:,} to {stop:,})"
     return f"{place} is damaged, {len(hurt)} samples in it{names}"
 
 

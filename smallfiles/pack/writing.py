@@ -70,6 +70,7 @@ class Written:
 
     def save(self, folder: Path) -> None:
         """Write the record; the JSON file comes last and says that it is whole."""
+        (folder / f"{self.name}.json").unlink(missing_ok=True)  # of a run that was killed behind this point
         arrays = {"checksums": self.checksums, "kept": self.kept}
         for name, array in arrays.items():
             np.save(folder / f"{self.name}.{name}.npy", array, allow_pickle=False)
@@ -102,7 +103,7 @@ class Written:
                 dict(facts["beside"]),
                 int(facts["turned"]),
             )
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, EOFError):
             return None
 
 

@@ -30,7 +30,7 @@ from smallfiles.sources.record import NamedStore, Source
 
 _HEAD_BYTES = 1024
 _ROWS_AT_ONCE = 4096
-_SINGLE = ("arrow", "hdf5", "squashfs")
+_SINGLE = ("arrow", "hdf5", "squashfs", "lmdb")
 
 
 def format_of(path: Path) -> str | None:
@@ -40,8 +40,8 @@ def format_of(path: Path) -> str | None:
         path: A file or folder that exists.
     """
     if path.is_dir():
-        if path.name.endswith(".tars"):
-            return "tar"
+        if path.name.endswith((".tars", ".zarr", ".lmdb")):
+            return formats.name_of(path)
         is_ours = path.name.endswith(".files") or FORMAT.encode() in _head(path / MANIFEST)
         return "files" if is_ours else None
     if path.with_name(path.name + ".index.arrow").is_file() or b" comment=smallfiles " in _head(path):

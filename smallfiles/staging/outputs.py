@@ -176,16 +176,31 @@ class _Questions:
 
     def inside(self, folder: Path, config: StageConfig) -> list[_Asked]:
         """The packed files of a folder that this rank wants, and what lies beside them."""
-        try:
-            names = {name for name in _names(folder) if not name.startswith(".")}
-        except OSError as error:
-            raise unreadable(folder, error) from error
+        if not folder.name.endswith(".zarr"):
+            try:
+                names = {name for name in _names(folder) if not name.startswith(".")}
+            except OSError as error:
+                raise unreadable(folder, error) from error
+            return self._of_folder(folder, folder.name, names, config)
+        if config.shards != "all":
+            raise UsageError(
+                f"{folder} has arrays for all ranks together, and shards for each rank were asked for",
+                expected="a folder of shards that each tell their samples",
+                next_step="Stage all of it (--shards all), or pack .tars",
+            )
+        asked = []
+        for place, _, files in sorted(os.walk(folder)):  # an array is a folder
+            name = folder.name + place.removeprefix(str(folder))
+            asked += self._of_folder(Path(place), name, set(files), config) if files else []
+        return asked or self._of_folder(folder, folder.name, set(), config)
+
+    def _of_folder(self, folder: Path, prefix: str, names: set[str], config: StageConfig) -> list[_Asked]:
         data = [folder / name for name in sorted(names) if not _is_beside(name, names)]
         status = {path: self._pool.submit(_status, path) for path in data}
         _refuse_tree(folder, [status[path].result() for path in data])
         asked = []
         for path in _of_rank(folder, data, config):
-            name = f"{folder.name}/{path.name}"
+            name = f"{prefix}/{path.name}"
             asked += [self.about(path, name, is_data=True, names=names, status=status[path])]
             asked += self.beside(path, name, names)
         return asked

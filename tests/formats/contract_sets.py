@@ -68,6 +68,9 @@ VARIANTS = (
         (("compression", "gzip"), ("fragments", True)),
         component_bytes=255,
     ),
+    Variant("lmdb", "lmdb", ".lmdb"),
+    Variant("zarr", "zarr", ".zarr"),
+    Variant("zarr-small", "zarr", ".zarr", (("chunk_bytes", 100), ("shard_bytes", 1000))),
 )
 BY_NAME = {variant.name: variant for variant in VARIANTS}
 

@@ -12,6 +12,8 @@ FORMATS = {
     "hdf5": "out.h5",
     "tar": "out.tars",
     "squashfs": "out.sqfs",
+    "lmdb": "out.lmdb",
+    "zarr": "out.zarr",
 }
 
 

@@ -108,6 +108,8 @@ def test_every_flipped_byte_is_found_and_its_sample_named(name: str, source: Sou
         "arrow": lambda: out,
         "squashfs": lambda: out,
         "hdf5": lambda: out,
+        "lmdb": lambda: out,
+        "zarr": lambda: out / "data" / "c.0",
         "tar": lambda: next(out.glob("*.tar")),
     }
     victim = victims[name]()

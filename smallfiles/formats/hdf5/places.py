@@ -23,6 +23,7 @@ import numpy as np
 
 from smallfiles.errors import FormatError, SmallfilesError
 from smallfiles.formats import provenance
+from smallfiles.formats.blob import NAMES
 from smallfiles.formats.bytefile import ByteFile, damaged
 
 _ROW = struct.Struct("<IQI")  # length, address of the heap, number of the object in it
@@ -32,10 +33,6 @@ _MAX_OBJECTS = 1 << 16  # numbers of 16 bits; more is a heap that leads nowhere
 _MAX_RATIO = 1_100  # what deflate can reach, rounded up
 _HEAP_SIZE = struct.Struct("<Q")
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
-_NUMBERS = (
-    *("offsets", "labels", "targets", "caption_data", "caption_offsets", "caption_rows"),
-    *("key_data", "key_offsets", "meta_data", "meta_offsets"),
-)
 
 
 @dataclass(frozen=True)
@@ -108,8 +105,8 @@ def _look(opened: h5py.File, file: ByteFile, split: str | None) -> Found:
             expected="a group with data and offsets, or with images and targets",
             next_step="Choose another split, or pack the data with this package",
         )
-    sets = {name: _member(group, name, file.path) for name in ("data", "images", *_NUMBERS)}
-    arrays = {name: _numbers(item, file) for name in _NUMBERS if (item := sets[name]) is not None}
+    sets = {name: _member(group, name, file.path) for name in ("data", "images", *NAMES)}
+    arrays = {name: _numbers(item, file) for name in NAMES if (item := sets[name]) is not None}
     data, base = sets["data"], opened.userblock_size
     if data is None:
         return Found(split, record, arrays | {"images": _rows(sets["images"], file)}, None, 0, base)

@@ -12,19 +12,17 @@ from array import array
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import h5py
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from smallfiles.digests import BlockHasher
 from smallfiles.errors import FormatError, ResourceError, UsageError
 from smallfiles.formats import provenance
+from smallfiles.formats.blob import arrays_of
 from smallfiles.formats.columns import Columns
 from smallfiles.formats.output import packed, save_digest, write_all, writing
-from smallfiles.manifest.arrays import to_numpy
 from smallfiles.samples import Packed, Sample, Schema
 
 # Fixed, so that a newer library writes the same bytes; 1.8 allows attributes over 64 KiB.
@@ -50,7 +48,7 @@ def write_blob(samples: Iterable[Sample], out: Path, schema: Schema, options: An
             if hasher is not None:
                 hasher.update(sample.data)
             borders.append(stop)
-    _complete(out, schema, chain([("offsets", np.frombuffer(borders, np.uint64))], _arrays(columns)))
+    _complete(out, schema, chain([("offsets", np.frombuffer(borders, np.uint64))], arrays_of(columns)))
     files = save_digest(out, (hasher or BlockHasher()) if digest else None)
     return packed("hdf5", files, len(borders) - 1, borders[-1])
 
@@ -75,39 +73,9 @@ def write_vlen(samples: Iterable[Sample], out: Path, schema: Schema, options: An
                 images[count - 1] = np.frombuffer(sample.data, np.uint8)
         with _translated(out):
             file.flush()
-    _complete(out, schema, _arrays(columns, "targets", "<i2"))
+    _complete(out, schema, arrays_of(columns, "targets", "<i2"))
     files = save_digest(out, BlockHasher() if digest else None)
     return packed("hdf5", files, count, payload)
-
-
-_Arrays: TypeAlias = Iterator[tuple[str, np.ndarray]]
-
-
-def _arrays(columns: Columns, labels: str = "labels", kind: str = "<i8") -> _Arrays:
-    """Data sets for the columns: a text as a run of bytes and its borders, no JSON object as the empty text.
-
-    HDF5 can store strings itself, but each then costs a look-up in a heap. The trap: n strings have n + 1
-    borders. Notebook 04 draws it.
-    """
-    for name in columns.kinds:
-        found = columns.finish(name)
-        if name == "label":
-            yield labels, to_numpy(found).astype(kind, copy=False)
-        elif name == "captions":
-            yield from _texts("caption", found.flatten())
-            yield "caption_rows", _borders(found)
-        else:
-            yield from _texts(name, pc.fill_null(found, "") if found.null_count else found)
-
-
-def _texts(name: str, found: pa.StringArray) -> _Arrays:
-    borders, data = _borders(found), found.buffers()[2]
-    yield f"{name}_data", np.frombuffer(data or b"", np.uint8, int(borders[-1]))
-    yield f"{name}_offsets", borders
-
-
-def _borders(found: pa.Array) -> np.ndarray:
-    return np.frombuffer(found.buffers()[1], np.int32, len(found) + 1).astype(np.uint64)
 
 
 def _lay_out(out: Path, schema: Schema, options: Any) -> int:
