@@ -10,6 +10,7 @@ import pytest
 
 from smallfiles import formats, sources
 from smallfiles.errors import FormatError, MissingPackageError, UsageError
+from smallfiles.samples import Sample
 
 zarr = pytest.importorskip("zarr")
 
@@ -118,7 +119,8 @@ def test_senseless_shards_are_refused():
 
 
 def test_a_packed_group_is_a_source(tmp_path):
-    samples = write_ours(tmp_path / "x.zarr")
+    samples = [Sample(f"{number}.jpg", b"1" * number, number) for number in range(9)]
+    formats.get("zarr").write(samples, tmp_path / "x.zarr", schema=sets.schema_of(samples))
     found = sources.load(tmp_path / "x.zarr")
     assert found.kind == "packed zarr"
     assert found.manifest.paths.to_pylist() == [sample.key for sample in samples]
