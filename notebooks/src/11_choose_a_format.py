@@ -48,7 +48,7 @@ from pathlib import Path
 from smallfiles import formats
 from smallfiles.pack import pack
 
-SUFFIXES = ("files", "arrow", "h5", "tars", "sqfs")
+SUFFIXES = ("files", "arrow", "h5", "tars", "sqfs", "lmdb", "zarr")
 out = Path(tempfile.mkdtemp(dir=setup.scratch))
 packed = {suffix: pack(setup.source(), out / f"train.{suffix}") for suffix in SUFFIXES}
 for suffix, one in packed.items():
@@ -141,8 +141,8 @@ for suffix, counts in asked.items():
     print(f"{suffix:6} {operations:5.2f} metadata operations, {counts['reads']:5.2f} reads, {size:4.0f} kB per image")
 
 # %% [markdown]
-# Plain files cost about two operations per image: the name is looked up, the file is opened. Every packed format costs a
-# handful in total, however many images it holds. Between packed formats there is hardly a difference: each image is one
+# Plain files cost about two operations per image: the name is looked up, the file is opened. A packed format costs a few
+# when it is opened, however many images it holds. Between packed formats there is hardly a difference: each image is one
 # or two reads, and the kernel reads a little ahead. So for a storage there are not seven formats but four *ways*:
 
 # %%
