@@ -8,7 +8,6 @@ until one of its cells changes.
 import argparse
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,6 +17,7 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 from site_pages import write_pages
+from sphinx.cmd import build
 from traitlets.config import Config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,10 +61,9 @@ def assemble(source: Path) -> None:
 
 
 def sphinx(source: Path, html: Path) -> int:
-    """Render the pages; a warning is an error."""
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-c", str(ROOT / "docs")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tools")))}
-    return subprocess.run([*command, str(source), str(html)], env=environment, check=False).returncode
+    """Render the pages, in this process, which has imported what they describe; a warning is an error."""
+    options = ["-W", "--keep-going", "-q", "-c", str(ROOT / "docs"), "-d", str(html.parent / "doctrees")]
+    return build.main([*options, str(source), str(html)])
 
 
 def jupyter_anchor(heading: str) -> str:
