@@ -4,11 +4,10 @@
     reader       task 2: a file that is opened once
     picture      task 3: a view for less work
     collate      task 4: a batch of bytes
-    follow       what the exercise measures with
 
-A loader here is three parts: `read` gives bytes and labels, `picture` makes a view of the bytes, `collate`
-makes a batch of views. Cures are judged by what they give and by what they do: opens, floats, pixels and
-bytes are counted, for seconds differ from machine to machine.
+The loader in three parts, and what measures it, are in `helpers.experiments.nb08`. Cures are judged by what
+they give and by what they do: opens, floats, pixels and bytes are counted, for seconds differ from machine to
+machine.
 
 The trap it teaches: the longest stage is not always what limits a training. Notebook 08 sends participants
 here.
@@ -20,14 +19,12 @@ import gc
 import io
 import random
 import tempfile
-import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -36,112 +33,15 @@ from torch.overrides import TorchFunctionMode
 
 from exercises.checks.attempt import Attempt
 from exercises.checks.check import check
+from helpers.experiments.nb08 import SIDE, Disk, scaled
 from smallfiles import formats
 from smallfiles.formats import arrow
-from smallfiles.images import RandomShortSide, decode, resize
+from smallfiles.images import decode
 from smallfiles.images.crops import Box
 from smallfiles.images.decoding import Pixels
-from smallfiles.images.header import read_header
-from smallfiles.images.picture import open_picture
-from smallfiles.samples import Reader, Sample, Schema
+from smallfiles.samples import Sample, Schema
 
-SIDE, BATCH, STAGES = 224, 16, ("read", "augment", "collate", "transfer")
-Picture: TypeAlias = Callable[[bytes, Box, int], Pixels]
-Collate: TypeAlias = Callable[[list[Pixels], list[int]], dict[str, torch.Tensor]]
-
-
-# --- What the exercise measures with ---
-
-
-class Disk:
-    """A disk that is slow to open, and counts."""
-
-    def __init__(self, open_s: float = 0.006) -> None:  # as on a busy parallel file system
-        self.open_s, self.opens, self.reads = open_s, 0, 0
-
-    def open(self, path: Path) -> OpenFile:
-        """Open a packed file."""
-        time.sleep(self.open_s)
-        self.opens += 1
-        return OpenFile(self, formats.open(path))
-
-
-@dataclass
-class OpenFile:
-    """An open packed file."""
-
-    disk: Disk
-    file: Reader
-
-    def __len__(self) -> int:
-        return len(self.file)
-
-    def read(self, index: int) -> bytes:
-        """The bytes of one sample."""
-        self.disk.reads += 1
-        return bytes(self.file.read(index))
-
-    def target(self, index: int) -> int:
-        """The label of one sample."""
-        return cast(int, self.file.target(index))
-
-
-class GoodRead:
-    """Reads from a file that is opened when it is first needed."""
-
-    def __init__(self, disk: Disk, path: Path) -> None:
-        self.disk, self.path = disk, path
-        self.file: OpenFile | None = None
-
-    def __call__(self, indices: list[int]) -> list[tuple[bytes, int]]:
-        """Bytes and labels."""
-        self.file = self.file or self.disk.open(self.path)
-        return [(self.file.read(index), self.file.target(index)) for index in indices]
-
-
-def good_picture(data: bytes, box: Box, size: int) -> Pixels:
-    """A view, of which only the part is decoded."""
-    return _scaled(open_picture(data).part(box, size, size, None), size)
-
-
-def good_collate(pictures: list[Pixels], labels: list[int]) -> dict[str, torch.Tensor]:
-    """Bytes in one tensor, labels as whole numbers."""
-    return {"image": torch.from_numpy(np.stack(pictures)), "target": torch.tensor(labels, dtype=torch.int64)}
-
-
-def follow(
-    path: Path, *, read: Any = GoodRead, picture: Picture = good_picture, collate: Collate = good_collate
-) -> dict[str, float]:
-    """Seconds of one worker per batch of 16, by stage; the median of three batches.
-
-    Args:
-        path: A packed file.
-        read: A class made of a disk and a path; called with numbers of samples.
-        picture: Makes a view.
-        collate: Makes a batch.
-    """
-    reading, runs, threads = read(Disk(), path), [], torch.get_num_threads()
-    torch.set_num_threads(1)  # as in a worker
-    count = len(formats.open(path))
-    for at in range(0, 4 * BATCH, BATCH):
-        indices, marks = [number % count for number in range(at, at + BATCH)], [perf_counter()]
-        samples = reading(indices)
-        marks.append(perf_counter())
-        views = [picture(data, box_of(data, i), SIDE) for (data, _), i in zip(samples, indices, strict=True)]
-        marks.append(perf_counter())
-        batch = collate(views, [label for _, label in samples])
-        marks.append(perf_counter())
-        for tensor in batch.values():  # a worker puts its batch into memory that the trainer sees
-            tensor.clone().share_memory_()  # type: ignore[no-untyped-call]
-        runs.append(np.diff([*marks, perf_counter()]))
-    torch.set_num_threads(threads)
-    return dict(zip(STAGES, np.median(runs[1:], axis=0).tolist(), strict=True))
-
-
-def box_of(data: bytes, index: int) -> Box:
-    """The part of a picture that its view shows: a function of the number of the sample."""
-    header = read_header(data) or open_picture(data)
-    return RandomShortSide().box(header.width, header.height, np.random.default_rng(index))
+# --- What an answer does ---
 
 
 @dataclass
@@ -336,13 +236,7 @@ def picture(attempt: Attempt) -> None:
 
 
 def _view(pixels: Pixels, box: Box) -> Pixels:
-    return _scaled(pixels[box.top : box.top + box.height, box.left : box.left + box.width], SIZE)
-
-
-def _scaled(pixels: Pixels, size: int) -> Pixels:
-    out = np.empty((size, size, 3), np.uint8)
-    resize(pixels, out)
-    return out
+    return scaled(pixels[box.top : box.top + box.height, box.left : box.left + box.width], SIZE)
 
 
 def _distance(one: Pixels, other: Pixels) -> float:
@@ -370,7 +264,7 @@ def _other_view(got: Pixels, pixels: Pixels, box: Box) -> str:
         "rows come first: pixels[top:bottom, left:right]": pixels[left : left + width, top : top + height],
         "box holds height and width, not the end: cut to top + height": pixels[top:height, left:width],
     }
-    near = [t for t, other in others.items() if other.size and _distance(got, _scaled(other, SIZE)) <= _NEAR]
+    near = [t for t, other in others.items() if other.size and _distance(got, scaled(other, SIZE)) <= _NEAR]
     return near[0] if near else "that is another part of the picture, or another scaling"
 
 

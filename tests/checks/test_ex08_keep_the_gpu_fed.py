@@ -11,6 +11,7 @@ from PIL import Image
 from telling import judged
 
 from exercises.checks import ex08_keep_the_gpu_fed as ex08
+from helpers.experiments import nb08
 from smallfiles import formats, images
 from smallfiles.images.crops import Box
 from smallfiles.pack import PackConfig, pack
@@ -166,7 +167,7 @@ class ByCachedProperty:
         return [(self.file.read(index), self.file.target(index)) for index in indices]
 
 
-TestReader = judged(ex08.reader, WRONG_READERS, [Lazy, ByCachedProperty, ex08.GoodRead])
+TestReader = judged(ex08.reader, WRONG_READERS, [Lazy, ByCachedProperty, nb08.GoodRead])
 
 
 # Task 3
@@ -245,7 +246,7 @@ WRONG_PICTURES = {
 }
 
 
-TestPicture = judged(ex08.picture, WRONG_PICTURES, [picture, by_pillow, ex08.good_picture])
+TestPicture = judged(ex08.picture, WRONG_PICTURES, [picture, by_pillow, nb08.good_picture])
 
 
 # Task 4
@@ -300,7 +301,7 @@ def filled(pictures, labels):
     return {"image": image, "target": torch.tensor(labels)}
 
 
-TestCollate = judged(ex08.collate, WRONG_BATCHES, [collate, by_torch, filled, ex08.good_collate])
+TestCollate = judged(ex08.collate, WRONG_BATCHES, [collate, by_torch, filled, nb08.good_collate])
 
 
 # All
@@ -331,20 +332,20 @@ def packed(tmp_path_factory):
 class TestPractice:
     def test_each_given_loader_is_slow_where_it_is_said_to_be(self, packed: Path):
         found = {
-            "read": ex08.follow(packed, read=EachSample),
-            "collate": ex08.follow(packed, collate=collate_c),
+            "read": nb08.follow(packed, read=EachSample),
+            "collate": nb08.follow(packed, collate=collate_c),
         }
         for stage, stages in found.items():
             assert max(stages, key=stages.get) == stage, str(stages)
             assert right(stages, 2, 0.01) == stage
-        good = ex08.follow(packed)
-        assert ex08.follow(packed, picture=as_given)["augment"] > 2 * good["augment"]
+        good = nb08.follow(packed)
+        assert nb08.follow(packed, picture=as_given)["augment"] > 2 * good["augment"]
         assert sum(good.values()) < sum(found["read"].values())
 
     def test_a_box_is_a_function_of_the_number_alone(self):
         data = ex08.smooth(300, 200, "PNG")
-        box = ex08.box_of(data, 7)
-        assert box == ex08.box_of(data, 7) and isinstance(box, Box)
+        box = nb08.box_of(data, 7)
+        assert box == nb08.box_of(data, 7) and isinstance(box, Box)
         assert box.top + box.height <= 200 and box.left + box.width <= 300
 
     def test_the_meter_sees_floats_and_memory(self):
