@@ -1,4 +1,4 @@
-"""Each recipe of docs/recipes.md is short, and runs as it is printed."""
+"""Each recipe is short and runs as it is printed; the pages name nothing that is not there."""
 
 import ast
 import importlib.util
@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from smallfiles import sources
+from smallfiles.cli import flags_of_verbs
 from smallfiles.pack import PackConfig, pack
 from smallfiles.sources import synthetic
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^## (.+?)$.*?^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RECIPES = {name: block for name, *block in BLOCK.findall((ROOT / "docs/recipes.md").read_text())}
+PAGES = ["CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 MOST_LINES = 15
 
 
@@ -71,3 +73,18 @@ def test_a_recipe_runs_as_it_is_printed(name, place, tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_names_only_files_targets_verbs_and_jobs_that_exist(name):
+    text = (ROOT / name).read_text()
+    tops = "slurm|tests|tools|helpers|smallfiles|notebooks|exercises|solutions|docs|results|data_manifests"
+    paths = re.findall(rf"`((?:{tops})/[\w./-]*)`", text)
+    placeholders = re.compile(r"NN|NAME|ROOM|SITE")
+    assert [path for path in paths if not placeholders.search(path) and not (ROOT / path).exists()] == []
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)) <= targets
+    verbs = {flags.partition(" ")[0] for flags in flags_of_verbs()}
+    assert set(re.findall(r"(?:^|`)smallfiles ([a-z][a-z0-9-]*)", text, re.MULTILINE)) <= verbs
+    jobs = {path.stem for path in (ROOT / "slurm" / "jobs").glob("*.sbatch")}
+    assert set(re.findall(r"slurm/submit (?:SITE|NAME|local) (\w+)", text)) <= jobs
