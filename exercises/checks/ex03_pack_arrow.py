@@ -14,10 +14,8 @@ captions. Notebook 03 sends participants here.
 from __future__ import annotations
 
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,14 +28,13 @@ from torch.utils.data import DataLoader, SequentialSampler
 from exercises.checks.attempt import Attempt
 from exercises.checks.check import check
 from exercises.checks.verdict import Verdict
-from smallfiles import formats, sources
+from helpers.experiments.nb03 import HEADER, Truth, lay_out, practice_folder, row, truth_of
+from smallfiles import formats
 from smallfiles.captions import CaptionBatch, CaptionDataset, Vocabulary, collate
 from smallfiles.errors import FormatError
 from smallfiles.measure.traffic import watched
 from smallfiles.progress import bytes_text
 
-HEADER = "image_name| comment_number| comment\n"
-MOST_IMAGES = 400
 MOST_ROWS = 128
 _BUYS = "One large file now stands for {count:,} small ones; it holds every caption, and each image once."
 
@@ -89,11 +86,6 @@ def _expect_texts(attempt: Attempt, wanted: Mapping[Any, list[str]], given: Mapp
 
 
 # --- Task 1: the table ---
-
-
-def row(name: str, number: int, caption: str, spoilt: bool = False) -> str:
-    """One row of results.csv; a spoilt one has lost its second delimiter."""
-    return f"{name}| {number}{'   ' if spoilt else '| '}{caption}\n"
 
 
 _DOG = (
@@ -148,43 +140,7 @@ def _expect_names(attempt: Attempt, wanted: Mapping[str, Any], got: Mapping[Any,
     attempt.require(set(got) == set(wanted), f"names {sorted(map(str, got))}", f"{sorted(wanted)}", because)
 
 
-# --- Folders to pack ---
-
-
-@dataclass(frozen=True)
-class Truth:
-    """What a packed file of `folder` must hold: captions by image name, sorted, and images' bytes."""
-
-    folder: Path
-    images: Path
-    captions: Mapping[str, list[str]]
-
-    def data(self, name: str) -> bytes:
-        """The bytes of an image."""
-        return (self.images / name).read_bytes()
-
-
-def truth_of(folder: Path) -> Truth:
-    """Read a folder with the package's own reader; refuses what is no Flickr30K."""
-    source = sources.load(folder, "flickr30k", split="all", sizes=False)
-    names = source.manifest.paths.to_pylist()
-    told = dict(zip(names, source.manifest.targets.to_pylist(), strict=True))
-    return Truth(folder, source.root or folder, told)
-
-
-def practice_folder(folder: Path, place: Path) -> Path:
-    """The participant's Flickr30K, or at `place` a part of it by links that is quick to pack."""
-    truth = truth_of(folder)
-    table = next((p for depth in ("", "*/", "*/*/") for p in folder.glob(depth + "results.csv")), None)
-    if table and len(truth.captions) <= MOST_IMAGES:
-        return folder
-    lines = table.read_text(encoding="utf-8").split("\n")[1:] if table else []
-    rows = {line: line.partition("|")[0] for line in lines if line.partition("|")[0] in truth.captions}
-    spoilt = [name for line, name in rows.items() if line.count("|") == 1][:1]
-    chosen = dict.fromkeys(sorted({*spoilt, *list(truth.captions)[: MOST_IMAGES - len(spoilt)]}))
-    kept = [f"{line}\n" for line, name in rows.items() if name in chosen]
-    made = [row(name, n, text) for name in chosen for n, text in enumerate(truth.captions[name])]
-    return _lay_out(place, {name: truth.images / name for name in chosen}, kept or made)
+# --- A folder to pack ---
 
 
 NAMES = ("998845445.jpg", "1000092795.jpg", "36979.jpg", "2199200615.jpg", "10002456.jpg", "4954.jpg")
@@ -199,19 +155,7 @@ def _awkward_folder(place: Path) -> Path:
         pixels = np.random.default_rng(seed).integers(0, 256, (24, 32, 3), np.uint8)
         Image.fromarray(pixels).save(place / name, quality=93 - seed, comment=b"from a camera")
         images[name] = place / name
-    return _lay_out(place / "awkward", images, rows)
-
-
-def _lay_out(place: Path, images: Mapping[str, Path], rows: Sequence[str]) -> Path:
-    """As Kaggle's archive: links to the images two folders deep, `results.csv` twice."""
-    inner = place / "flickr30k_images/flickr30k_images"
-    shutil.rmtree(inner.parent, ignore_errors=True)  # a cell that runs again
-    inner.mkdir(parents=True)
-    for folder in (inner, inner.parent):
-        (folder / "results.csv").write_text("".join([HEADER, *rows]), encoding="utf-8")
-    for name, image in images.items():
-        (inner / name).symlink_to(image.absolute())
-    return place
+    return lay_out(place / "awkward", images, rows)
 
 
 # --- Task 2: the file ---

@@ -19,8 +19,9 @@ setup = start("ex03")
 
 # %% id="folder"
 from exercises.checks import ex03_pack_arrow as check
+from helpers.experiments import nb03
 
-folder = check.practice_folder(setup.path(), setup.scratch / "part")
+folder = nb03.practice_folder(setup.path(), setup.scratch / "part")
 
 # %% [markdown] id="look"
 # ## Look at the table

@@ -20,7 +20,7 @@ from telling import assert_told, judged
 from torch.utils.data import DataLoader
 
 from exercises.checks import ex03_pack_arrow as ex03
-from exercises.checks.ex03_pack_arrow import MOST_IMAGES, practice_folder, row, truth_of
+from helpers.experiments.nb03 import MOST_IMAGES, practice_folder, row, truth_of
 from smallfiles import captions, formats, sources
 from smallfiles.captions import CaptionDataset, Vocabulary
 from smallfiles.errors import SourceError
