@@ -27,6 +27,7 @@ from smallfiles.errors import DamagedFileError, FormatError, SourceError, UsageE
 from smallfiles.machine.ranks import ranks
 from smallfiles.staging.config import StageConfig
 
+_GROUP = "zarr.json"  # of the whole folder: equal in all of ours, and without a digest
 _SMALL_BYTES = 1 << 20
 _MANY = 100
 _LISTED = 1000
@@ -201,7 +202,8 @@ class _Questions:
         asked = []
         for path in _of_rank(folder, data, config):
             name = f"{prefix}/{path.name}"
-            asked += [self.about(path, name, is_data=True, names=names, status=status[path])]
+            is_data = name.partition("/")[2] != _GROUP
+            asked += [self.about(path, name, is_data=is_data, names=names, status=status[path])]
             asked += self.beside(path, name, names)
         return asked
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import multiprocessing
+import warnings
 
 import contract_sets as sets
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from smallfiles import formats, sources
 from smallfiles.errors import FormatError, MissingPackageError, UsageError
+from smallfiles.pack import verify
 from smallfiles.samples import Sample
 
 zarr = pytest.importorskip("zarr")
@@ -34,17 +36,19 @@ def write_theirs(path, data, **how):
     return path
 
 
-@pytest.mark.parametrize(("chunk", "shard"), [(1000, 5000), (128, 1 << 20), (7, 7)])
+@pytest.mark.parametrize(("chunk", "shard"), [(1000, 5000), (128, 1 << 20), (50, 50)])
 def test_the_zarr_library_reads_all_arrays_of_ours(tmp_path, chunk, shard):
     samples = write_ours(tmp_path / "x.zarr", chunk, shard)
     root = zarr.open_group(tmp_path / "x.zarr", mode="r")
+    with warnings.catch_warnings(action="error"):  # zarr names what is not its own
+        assert {"data", "offsets", "labels"} < set(root.array_keys())
     borders = root["offsets"][:].tolist()
     found = [root["data"][first:last].tobytes() for first, last in itertools.pairwise(borders)]
     assert found == [sample.data for sample in samples]
     assert root["labels"][:].tolist() == [sample.target for sample in samples]
     keys, ends = root["key_data"][:].tobytes(), root["key_offsets"][:]
     assert [keys[a:b].decode() for a, b in itertools.pairwise(ends)] == [s.key for s in samples]
-    assert root.attrs["smallfiles"]["schema"]["count"] == len(samples)
+    assert root["data"].attrs["smallfiles"]["schema"]["count"] == len(samples)
     assert root["data"].shards == (min(shard, -(-borders[-1] // chunk) * chunk),)
 
 
@@ -124,3 +128,11 @@ def test_a_packed_group_is_a_source(tmp_path):
     found = sources.load(tmp_path / "x.zarr")
     assert found.kind == "packed zarr"
     assert found.manifest.paths.to_pylist() == [sample.key for sample in samples]
+
+
+def test_a_group_that_says_more_than_ours_is_not_called_intact(tmp_path):
+    write_ours(tmp_path / "x.zarr")
+    assert verify(tmp_path / "x.zarr").verdict == "intact"
+    path = tmp_path / "x.zarr" / "zarr.json"
+    path.write_text(path.read_text().replace("{}", '{"by":"me"}'))
+    assert verify(tmp_path / "x.zarr").verdict == "unproven"

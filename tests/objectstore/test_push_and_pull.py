@@ -26,7 +26,7 @@ from smallfiles.errors import (
 )
 from smallfiles.objectstore import Catalog, NoObjectError, Place, Store, TransferConfig, ls, pull, push
 
-FORMATS = [".arrow", ".h5", ".tars", ".tar", ".sqfs"]
+FORMATS = [".arrow", ".h5", ".tars", ".tar", ".sqfs", ".lmdb"]
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """zarr, version 3: a folder of arrays, the bytes of all samples in one array of few large files (shards).
 
-    x.zarr/zarr.json            a group; its attribute `smallfiles` is the provenance
-    x.zarr/data/c.0, c.1, …     uint8[total], sharded: chunks of 128 KiB in files of 512 MiB, uncompressed
+    x.zarr/zarr.json            a group, written last
+    x.zarr/data/c.0, c.1, …     uint8[total], sharded: chunks of 128 KiB in files of 512 MiB, uncompressed;
+                                its attribute `smallfiles` is the provenance
     x.zarr/offsets, labels, key_data, …   the arrays of `smallfiles.formats.blob`, each a single file
 
     root = zarr.open_group("x.zarr", mode="r")
