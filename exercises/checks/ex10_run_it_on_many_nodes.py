@@ -2,7 +2,7 @@
 
     place    rank, number of ranks and local rank, from what a launcher tells
     job      what the script asks Slurm for, and what it does: run by real bash, with a played Slurm
-             (`ex10_player.py` stands for srun, scontrol, python)
+             (`helpers.experiments.nb10.played_slurm` stands for srun, scontrol, python)
 
 The script is judged by what it does, not by how it is written. The traps it teaches: numbers of the job are
 not numbers of the process; `srun` does not take over the CPUs; a script that stops at code 75 never asks to
@@ -32,8 +32,8 @@ from exercises.checks.check import check
 from helpers.experiments.nb10 import players as environments
 from helpers.jobs import script as scripts
 
-PLAYER = Path(__file__).with_name("ex10_player.py")
 _ROOT = Path(__file__).resolve().parents[2]
+PLAYER = _ROOT / "helpers/experiments/nb10/played_slurm.py"
 _NAME = "10_run_it_on_many_nodes.sbatch"
 
 
@@ -110,7 +110,6 @@ ASKS = {
     "requeue": "without --requeue Slurm refuses to queue the job again, where sites have that off",
 }
 _SHORT = {"-N": "--nodes", "-n": "--ntasks", "-c": "--cpus-per-task", "-t": "--time"}
-_FLAGS = ("--requeue", "--no-requeue", "--exclusive", "--hold", "--overcommit", "--contiguous")
 
 
 def asked(path: Path) -> dict[str, str]:
@@ -122,7 +121,7 @@ def asked(path: Path) -> dict[str, str]:
         if not name.startswith("--") and len(name) > 2:
             name, equals, value = name[:2], "=", name[2:]
         name = _SHORT.get(name, name)
-        if not equals and name not in _FLAGS and words and not words[0].startswith("-"):
+        if not equals and words and not words[0].startswith("-"):
             value = words.pop(0)
         found[name] = value.strip("\"'")
     return found

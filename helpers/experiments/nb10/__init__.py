@@ -2,6 +2,7 @@
 
     players       what launchers tell a process, and processes that are told so
     submitting    a job of the course, sent and waited for
+    played_slurm  srun, scontrol and python as a job script sees them, for exercise 10
 
 The trap: what is played is the place of a process, not its machine. CPUs, memory and storage are shared by
 all "nodes" here, so times are measured only where that does not matter, or is what is meant. Notebook 10

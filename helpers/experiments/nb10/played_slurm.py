@@ -1,4 +1,4 @@
-"""Stands for the commands of a job script while it is tried: `python player.py NAME ARGS…`.
+"""Stands for the commands of a job script while it is tried: `python played_slurm.py NAME ARGS…`.
 
 It plays Slurm 22.05: a task gets the CPUs that `srun` itself was told, and SIGUSR1 is handed on to the tasks.
 Each call leaves a record. The trap: it runs dozens of times in a check, so it imports the standard library
@@ -80,7 +80,7 @@ def srun(words: list[str]) -> int:
         try:
             running.append(subprocess.Popen(command, env=env, start_new_session=True))
         except OSError as error:
-            print(f"srun: {error}", file=sys.stderr)
+            sys.stderr.write(f"srun: {error}\n")
             return 2
         (PLACE / "tasks" / str(running[-1].pid)).touch()
 
