@@ -15,7 +15,7 @@ scripts = .ci/run tools/*.sh $(wildcard solutions/*.sbatch) $(wildcard slurm/*.s
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all check setup setup-dev bench lab notebooks kernel site lock clean
+.PHONY: help demo test test-all check setup setup-dev bench bench-peers lab notebooks kernel site lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -53,6 +53,10 @@ bench: setup ## measure everything on this machine, one after the other (half an
 	$(py) -m benchmarks load
 	$(py) -m benchmarks stage
 	$(py) -m benchmarks slow
+
+OUT ?= results/peers-$(shell date +%F).json
+bench-peers: setup ## ours beside the software of others (an hour; DATA=DIR for your images, FLAGS='--count 1000')
+	$(py) -m benchmarks peers $(if $(DATA),"$(DATA)") $(FLAGS) --save $(OUT)
 
 # Its root is the repository, for the notebooks link to the exercises beside their folder.
 lab: setup ## open JupyterLab at notebook 00

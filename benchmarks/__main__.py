@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks import decoding, objectstore, scaling, slow, squashfs, staging
+from benchmarks import decoding, objectstore, peers, scaling, slow, squashfs, staging
 from smallfiles import cli
 from smallfiles.cli.bench import TOPICS, Topic
 from smallfiles.measure import BenchConfig, Result
@@ -81,6 +81,18 @@ def _scaling(folder: Path, config: scaling.ScalingBenchConfig) -> Result:
     return scaling.bench_scaling(folder, config)
 
 
+def _peers(folder: Path, config: peers.PeersConfig) -> Result:
+    """Ours and what others wrote, on the same files.
+
+    Packing, raw random reads, decoding with augmenting, epochs, and accelerators that are imitated. With
+    --save the table and the figure are written beside the records.
+
+    Examples:
+        python -m benchmarks peers data --save results/peers.json
+    """
+    return peers.bench_peers(folder, config)
+
+
 def _objectstore(folder: Path, config: BenchConfig) -> Result:
     """Packed shards to an object store and back.
 
@@ -96,6 +108,9 @@ def _objectstore(folder: Path, config: BenchConfig) -> Result:
 _MORE = {
     "stage": Topic(_stage, (*_FIELDS, "caches")),
     "decode": Topic(_decode, tuple(name for name in _FIELDS if name != "cap")),
+    "peers": Topic(
+        _peers, ("repeats", "count", "seed", "cap", "step"), peers.PeersConfig, publish=peers.publish
+    ),
     "slow": Topic(_slow, (*_FIELDS, "latency_ms"), slow.SlowBenchConfig),
     "scaling": Topic(_scaling, ("repeats", "seed", "latency_ms", "servers"), scaling.ScalingBenchConfig),
     "objectstore": Topic(_objectstore, ("repeats", "count", "seed")),

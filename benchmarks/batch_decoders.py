@@ -14,7 +14,6 @@ that of swscale, which widens when it reduces. All three are antialiased. Notebo
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +24,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from PIL import Image
 
-from benchmarks.pipelines import RATIO, SCALE, SIZE
+from benchmarks import needed
+from benchmarks.pipelines import RATIO, SCALE, SIZE, Kind
 from smallfiles.images.crops import random_resized
 from smallfiles.images.header import read_header
 
@@ -45,23 +45,20 @@ class Peer:
         name: In records; says the filter.
         modules: What it imports.
         start: Gives its epoch for as long as the block lasts.
+        kind: What it does.
     """
 
     name: str
     modules: tuple[str, ...]
     start: Callable[[Sequence[bytes], int], contextlib.AbstractContextManager[Epoch]]
-
-
-def _module(name: str) -> Any:
-    """A module whose types are not our business; it is installed or not."""
-    return importlib.import_module(name)
+    kind: Kind = "augment"
 
 
 def _dali(antialias: bool) -> Callable[..., contextlib.AbstractContextManager[Epoch]]:
     @contextlib.contextmanager
     def start(files: Sequence[bytes], threads: int) -> Iterator[Epoch]:
-        dali = _module("nvidia.dali")
-        fn, types = _module("nvidia.dali.fn"), _module("nvidia.dali.types")
+        dali = needed("nvidia.dali")
+        fn, types = needed("nvidia.dali.fn"), needed("nvidia.dali.types")
         arrays = [np.frombuffer(data, np.uint8) for data in files]
         batches = [arrays[at : at + BATCH] for at in range(0, len(arrays), BATCH)]
 
@@ -88,7 +85,7 @@ def _dali(antialias: bool) -> Callable[..., contextlib.AbstractContextManager[Ep
 
 @contextlib.contextmanager
 def _spdl(files: Sequence[bytes], threads: int) -> Iterator[Epoch]:
-    io_of_spdl, pipelines = _module("spdl.io"), _module("spdl.pipeline")
+    io_of_spdl, pipelines = needed("spdl.io"), needed("spdl.pipeline")
     rng = np.random.default_rng(0)
 
     def one(data: bytes) -> Any:

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
 
+from benchmarks import missing
 from benchmarks.batch_decoders import PEERS, Peer
 from benchmarks.pipelines import METHODS, Kind, Method, One
 from smallfiles import formats, sources
@@ -32,14 +32,14 @@ from smallfiles.images.header import read_header
 from smallfiles.measure.bench import Bench, medians
 from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.protocol import Case, Outcome
-from smallfiles.measure.record import Result
+from smallfiles.measure.record import Failed, Result
 from smallfiles.measure.workers import Place, WorkerPool, WorkFailed, last_words
 
 MOST_PICTURES = 400
 WORKERS = (1, 2)
 _PACKAGES = (
     *("smallfiles", "numpy", "pillow", "simplejpeg", "torch", "torchvision", "turbojpeg"),
-    *("opencv-python-headless", "nvidia-dali-cuda120", "ffcv", "spdl-io"),
+    *("torchcodec", "opencv-python-headless", "nvidia-dali-cuda120", "ffcv", "spdl-io"),
 )
 _KINDS: dict[Kind, tuple[str, str]] = {
     "decode": ("decoding", "every picture decoded"),
@@ -49,20 +49,25 @@ _KINDS: dict[Kind, tuple[str, str]] = {
 
 def installed(candidate: Method | Peer) -> bool:
     """Whether it can run here."""
+    return not _absent(candidate)
+
+
+def _absent(candidate: Method | Peer) -> str:
+    """Why it cannot run here; empty if it can."""
     if candidate.name == "turbojpeg" and turbo.library() is None:
-        return False
-    try:
-        return all(find_spec(module) is not None for module in candidate.modules)
-    except ModuleNotFoundError:  # the parent of a dotted name is missing
-        return False
+        return "no TurboJPEG 3 here, so whole pictures are decoded: python -m pip install pylibjxl"
+    return missing(candidate.modules)
 
 
-def bench_decoding(source: Path, config: BenchConfig | None = None) -> Result:
+def bench_decoding(
+    source: Path, config: BenchConfig | None = None, kinds: Sequence[Kind] = ("decode", "augment")
+) -> Result:
     """Measure decoding and augmenting of a data set's pictures, with one and two at work.
 
     Args:
         source: A packed file, or a data set.
         config: Repeats, seed, number of pictures (at most `MOST_PICTURES`).
+        kinds: What to measure.
 
     Returns:
         One record for each method, kind and number of workers, processor time in `extra`.
@@ -74,13 +79,15 @@ def bench_decoding(source: Path, config: BenchConfig | None = None) -> Result:
     bench = Bench(config, _PACKAGES)
     files = jpegs(source, min(config.count, MOST_PICTURES))
     known: list[Method | Peer] = [*METHODS.values(), *PEERS.values()]
-    bench.notes += _missing(known)
-    here = [each for each in known if installed(each)]
     broken: dict[str, str] = {}
     preload = ("benchmarks.decoding", "torchvision")
     for count in WORKERS:
         with WorkerPool("forkserver", preload, partial(_hold, files)) as pool:
-            for kind, (what, touched) in _KINDS.items():
+            for kind in kinds:
+                what, touched = _KINDS[kind]
+                told = f"{what}, {count} at work"
+                fit = [each for each in known if each.kind == kind]
+                bench.failed += [Failed(told, each.name, why) for each in fit if (why := _absent(each))]
                 cases = [
                     Case(
                         each.name,
@@ -88,11 +95,10 @@ def bench_decoding(source: Path, config: BenchConfig | None = None) -> Result:
                         format="jpeg",
                         workers=count,
                     )
-                    for each in here
-                    if kind == (each.kind if isinstance(each, Method) else "augment")
+                    for each in fit
+                    if installed(each)
                 ]
                 whole = (len(files), sum(map(len, files)))
-                told = f"{what}, {count} at work"
                 bench.measure(told, cases, place=None, whole=whole, touched=touched, extra=_facts)
     return bench.result()
 
@@ -185,12 +191,3 @@ def _epoch(place: Place, name: str, threads: int) -> float:
 def _facts(runs: Sequence[Outcome]) -> dict[str, Any]:
     library = turbo.library()
     return medians(runs) | {"turbojpeg": library.origin if library is not None else None}
-
-
-def _missing(known: Sequence[Method | Peer]) -> list[str]:
-    """What is to be said of what is not installed."""
-    missing = [each.name for each in known if not installed(each) and each.name != "turbojpeg"]
-    notes = [f"not installed here, so not measured: {', '.join(missing)}"] if missing else []
-    if turbo.library() is None:
-        notes.append("no TurboJPEG 3 here, so whole pictures are decoded: python -m pip install pylibjxl")
-    return notes

@@ -19,6 +19,7 @@ from smallfiles.images import RandomResizedCrop, resize
 from smallfiles.images.crops import random_resized
 from smallfiles.images.decoders import DECODERS
 from smallfiles.images.resizing import Filter
+from smallfiles.samples import Buffer
 
 Kind: TypeAlias = Literal["decode", "augment"]
 One: TypeAlias = Callable[[bytes, np.random.Generator], Any]
@@ -47,11 +48,21 @@ class Method:
     modules: tuple[str, ...] = ()
 
 
+def _torchcodec(data: Buffer) -> Any:
+    from torchcodec.decoders import decode_jpeg
+
+    return decode_jpeg(bytes(data)).permute(1, 2, 0).numpy()
+
+
+_DECODERS = {**DECODERS, "torchcodec": _torchcodec}
+_CV, _TV, _TC = ("cv2",), ("torchvision",), ("torchcodec",)
+
+
 def _plain(decoder: str, scale: Callable[[], Scale]) -> Callable[[], One]:
     """A method of a decoder and something that scales: decode all, cut out, scale."""
 
     def make() -> One:
-        decode = DECODERS[decoder]
+        decode = _DECODERS[decoder]
         scaled = scale()
 
         def one(data: bytes, rng: np.random.Generator) -> Any:
@@ -75,8 +86,8 @@ def _by_us(filter: Filter) -> Callable[[], Scale]:
 
 
 def _only(decoder: str) -> Method:
-    decode = DECODERS[decoder]
-    modules = {"opencv": ("cv2",), "torchvision": ("torchvision",)}.get(decoder, ())
+    decode = _DECODERS[decoder]
+    modules = {"opencv": _CV, "torchvision": _TV, "torchcodec": _TC}.get(decoder, ())
     return Method(decoder, "decode", lambda: lambda data, rng: decode(data), modules)
 
 
@@ -129,14 +140,12 @@ def _pillow() -> One:
     return one
 
 
-_CV = ("cv2",)
-_TV = ("torchvision",)
-
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
         Method("Pillow, antialias", "augment", _pillow),
         Method("torchvision, antialias", "augment", _plain("torchvision", _by_torchvision(True)), _TV),
+        Method("TorchCodec, antialias", "augment", _plain("torchcodec", _by_torchvision(True)), _TC),
         Method("torchvision, linear", "augment", _plain("torchvision", _by_torchvision(False)), _TV),
         Method(
             "simplejpeg + torchvision, antialias", "augment", _plain("simplejpeg", _by_torchvision(True)), _TV
@@ -147,7 +156,7 @@ METHODS: dict[str, Method] = {
         Method("ours without TurboJPEG 3, antialias", "augment", _plain("simplejpeg", _by_us("antialias"))),
         Method("ours, antialias", "augment", lambda: RandomResizedCrop(SIZE, filter="antialias")),
         Method("ours, linear", "augment", lambda: RandomResizedCrop(SIZE, filter="linear")),
-        *(_only(name) for name in ("pillow", "torchvision", "opencv", "simplejpeg", "turbojpeg")),
+        *map(_only, _DECODERS),
     )
 }
 """By the name that the records carry."""

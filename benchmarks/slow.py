@@ -22,7 +22,7 @@ from time import perf_counter
 
 import numpy as np
 
-from benchmarks.packing import METHODS
+from benchmarks.packing import METHODS, WAITING
 from benchmarks.staging import first_of
 from smallfiles import slowfs, sources
 from smallfiles.errors import UsageError
@@ -41,7 +41,6 @@ from smallfiles.slowfs import SlowConfig
 SERIAL = "serial script"
 CEILING = "bare readers"
 IN_FLIGHT = 32
-_TOO_SLOW = ("Jülich HDF5",)  # it waits for its own Python, not for storage
 _OURS = {"arrow": "packed.arrow", "hdf5": "packed.h5", "tar": "packed.tars"}
 _PACKAGES = ("smallfiles", "numpy", "pyarrow", "h5py", "webdataset", "xxhash")
 _SPARE_BYTES = 64 << 20
@@ -73,8 +72,7 @@ def bench_slow(folder: Path, config: SlowBenchConfig | None = None) -> Result:
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder", expected="a folder to show slowly", next_step="Give one")
     bench = Bench(config, _PACKAGES)
-    scripts = {SERIAL: concatenate, **METHODS}
-    scripts = {name: each for name, each in scripts.items() if name not in _TOO_SLOW}
+    scripts = {SERIAL: concatenate, **{name: METHODS[name] for name in WAITING}}
     runs = config.repeats * (len(scripts) + len(_OURS) + 1)
     bench.notes.append(f"slow folder: {slow.summary()}; scripts pack {SLOW_SAMPLES} samples at most")
     with slowfs.mounted(folder, slow) as shown:

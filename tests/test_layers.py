@@ -55,7 +55,7 @@ SHORT = 60
 REASON = "Short, since"
 SMALL = {
     "a configuration, imported whenever the command line starts": [
-        *("measure/config", "ring/config", "slowfs/config", "staging/config"),
+        *("ring/config", "slowfs/config", "staging/config"),
     ],
     "one question to the system, asked by several rooms": [
         *("machine/nodes", "measure/traffic", "signals", "keys", "slowfs/delays"),

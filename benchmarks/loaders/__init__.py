@@ -2,7 +2,7 @@
 
     material    the same pictures, laid out as each of them wants them
     juelich     the loaders of the Jülich course, re-stated: plain files, Arrow, HDF5
-    dataloaders torchvision's ImageFolder and webdataset, with Pillow, in a DataLoader
+    dataloaders ImageFolder, webdataset, LitData, Streaming, Hugging Face, in a DataLoader
     engines     DALI on the CPU, FFCV, SPDL: threads of their own
 
 Each is measured only where it is installed, and named with the line that installs it where it is not.
@@ -16,7 +16,6 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from benchmarks.loaders import dataloaders, engines, juelich
-from benchmarks.loaders.material import MATERIAL
 from benchmarks.loaders.peer import Peer, measured_beside
 from smallfiles.measure.bench import Bench, Target
 from smallfiles.measure.config import LoadBenchConfig
@@ -26,18 +25,12 @@ PEERS: dict[str, Peer] = {peer.name: peer for peer in (*juelich.PEERS, *dataload
 """By the name that the records carry."""
 
 PACKAGES = (
-    "torchvision",
-    "pillow",
-    "webdataset",
-    "nvidia-dali-cuda120",
-    "spdl-io",
-    "spdl-core",
-    "ffcv",
-    "numba",
+    *("torchvision", "torchcodec", "pillow", "webdataset", "litdata", "mosaicml-streaming", "datasets"),
+    *("nvidia-dali-cuda120", "spdl-io", "spdl-core", "ffcv", "numba"),
 )
 """Whose versions records tell."""
 
 
 def beside(target: Target, config: LoadBenchConfig, bench: Bench) -> AbstractContextManager[list[Candidate]]:
     """The loaders of others that can load these pictures here, for as long as the block lasts."""
-    return measured_beside(target, config, bench, PEERS, MATERIAL)
+    return measured_beside(target, config, bench, PEERS)

@@ -10,23 +10,24 @@ the clock starts, as it is not ready any more when the clock stops. Notebook 08 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
+from benchmarks import needed
 from benchmarks.loaders.material import FILES, listed
-from benchmarks.loaders.peer import FFCV, Peer, Setting, Start, module
+from benchmarks.loaders.peer import Peer, Setting, Start
 from benchmarks.pipelines import RATIO, SCALE
 from smallfiles.images.crops import random_resized
 from smallfiles.images.header import read_header
-from smallfiles.measure.loading.ours import Epoch, Pass, taken
+from smallfiles.measure.loading.steps import Epoch
 
 
 def _dali(antialias: bool) -> Start:
     @contextlib.contextmanager
     def start(setting: Setting) -> Iterator[Epoch]:
-        dali, fn, types = (module(f"nvidia.dali{name}") for name in ("", ".fn", ".types"))
+        dali, fn, types = (needed(f"nvidia.dali{name}") for name in ("", ".fn", ".types"))
 
         def pipeline() -> Any:
             root = str(setting.folder / FILES)
@@ -49,10 +50,10 @@ def _dali(antialias: bool) -> Start:
         built.build()
         number = -(-setting.samples // setting.batch)
 
-        def epoch() -> Pass:
+        def epoch() -> Iterable[int]:
             for _ in range(setting.prefetch):
                 built.run()
-            return taken((built.run() for _ in range(number)), lambda batch: len(batch[1]))
+            return (len(built.run()[1]) for _ in range(number))
 
         yield epoch
 
@@ -62,8 +63,8 @@ def _dali(antialias: bool) -> Start:
 def _ffcv(raw: bool) -> Start:
     @contextlib.contextmanager
     def start(setting: Setting) -> Iterator[Epoch]:
-        loaders, transforms = module("ffcv.loader"), module("ffcv.transforms")
-        basics, rgb = module("ffcv.fields.basics"), module("ffcv.fields.rgb_image")
+        loaders, transforms = needed("ffcv.loader"), needed("ffcv.transforms")
+        basics, rgb = needed("ffcv.fields.basics"), needed("ffcv.fields.rgb_image")
         square = setting.size, setting.size
         images = [
             rgb.RandomResizedCropRGBImageDecoder(square, SCALE, RATIO),
@@ -79,14 +80,14 @@ def _ffcv(raw: bool) -> Start:
             drop_last=False,
             pipelines={"image": images, "label": [basics.IntDecoder(), transforms.ToTensor()]},
         )
-        yield lambda: taken(loader, lambda batch: len(batch[1]))
+        yield lambda: (len(labels) for _, labels in loader)
 
     return start
 
 
 @contextlib.contextmanager
 def _spdl(setting: Setting) -> Iterator[Epoch]:
-    io, pipelines = module("spdl.io"), module("spdl.pipeline")
+    io, pipelines = needed("spdl.io"), needed("spdl.pipeline")
     paths = np.array(listed(setting.folder)[0])
     rng = np.random.default_rng(0)
 
@@ -102,12 +103,12 @@ def _spdl(setting: Setting) -> Iterator[Epoch]:
         frames = io.decode_packets(io.demux_image(data), filter_desc=filters)
         return np.asarray(io.to_numpy(io.convert_frames(frames)))
 
-    def epoch() -> Pass:
+    def epoch() -> Iterable[int]:
         builder = pipelines.PipelineBuilder().add_source([str(path) for path in rng.permutation(paths)])
         builder = builder.pipe(one, concurrency=setting.workers).aggregate(setting.batch)
         pipeline = builder.pipe(np.stack).add_sink(setting.prefetch).build(num_threads=setting.workers)
         with pipeline.auto_stop():
-            return taken(pipeline, len)
+            yield from map(len, pipeline)
 
     yield epoch
 
@@ -119,6 +120,6 @@ PEERS = (
     Peer("DALI, antialias", FILES, _dali(True), _OF_DALI),
     Peer("DALI, linear", FILES, _dali(False), _OF_DALI),
     Peer("SPDL, antialias", FILES, _spdl, ("spdl.io", "spdl.pipeline")),
-    Peer("FFCV, area", "jpeg.beton", _ffcv(False), _OF_FFCV, FFCV),
-    Peer("FFCV raw, area", "raw.beton", _ffcv(True), _OF_FFCV, FFCV, "raw"),
+    Peer("FFCV, area", "jpeg.beton", _ffcv(False), _OF_FFCV),
+    Peer("FFCV raw, area", "raw.beton", _ffcv(True), _OF_FFCV, "raw"),
 )

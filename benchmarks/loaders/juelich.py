@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from benchmarks.loaders.material import FILES, listed
-from benchmarks.loaders.peer import Peer, Setting
-from smallfiles.measure.loading.ours import Epoch, taken
+from benchmarks.loaders.peer import Peer, Setting, data_loader
+from smallfiles.measure.loading.steps import Epoch
 
 SIDE = 256
 Open = Callable[[Path], "JuelichSet"]
@@ -109,15 +109,8 @@ class OfHDF5(JuelichSet):
 def _start(dataset: Open) -> Callable[[Setting], contextlib.AbstractContextManager[Epoch]]:
     @contextlib.contextmanager
     def start(setting: Setting) -> Iterator[Epoch]:
-        loader: DataLoader[Any] = DataLoader(
-            dataset(setting.folder),
-            batch_size=setting.batch,
-            shuffle=True,
-            num_workers=setting.workers,
-            prefetch_factor=setting.prefetch,
-            persistent_workers=True,
-        )
-        yield lambda: taken(loader, lambda batch: len(batch[1]))
+        loader = data_loader(dataset(setting.folder), setting, shuffle=True)
+        yield lambda: (len(labels) for _, labels in loader)
 
     return start
 

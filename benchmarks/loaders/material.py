@@ -11,16 +11,34 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from benchmarks import needed
 from benchmarks.batch_decoders import quality_of
-from benchmarks.loaders.peer import Maker, module
-from benchmarks.packing import juelich_arrow
+from benchmarks.packing import (
+    cortx_shards,
+    huggingface_arrow,
+    juelich_arrow,
+    litdata_chunks,
+    streaming_shards,
+)
 from smallfiles.images import decode
+from smallfiles.measure.bench import Target
+from smallfiles.measure.loading.ours import first_of
+from smallfiles.measure.methods import Method
+from smallfiles.measure.protocol import attempt
+from smallfiles.measure.scratch import memory_folder
+from smallfiles.measure.workers import Job, Place, WorkerPool
+from smallfiles.progress import progress
 from smallfiles.samples import Reader
+
+Maker: TypeAlias = Callable[[Reader, Path], None]
+"""Lays pictures out as a loader of others wants them."""
 
 FILES = "files"
 _SHARDS = 16
@@ -46,10 +64,13 @@ def listed(folder: Path) -> tuple[list[str], list[int]]:
     return [str(path) for path in paths], [int(path.parent.name) for path in paths]
 
 
-def arrow(reader: Reader, out: Path) -> None:
-    """The Arrow file of the Jülich course."""
-    paths, labels = listed(out.parent)
-    juelich_arrow(paths, labels, out)
+def packed(method: Method) -> Maker:
+    """What a way of packing makes of the files."""
+
+    def write(reader: Reader, out: Path) -> None:
+        method(*listed(out.parent), out)
+
+    return write
 
 
 def hdf5(reader: Reader, out: Path) -> None:
@@ -92,7 +113,7 @@ class _Decoded:
 
 def _beton(raw: bool) -> Maker:
     def write(reader: Reader, out: Path) -> None:
-        fields, writer = module("ffcv.fields"), module("ffcv.writer")
+        fields, writer = needed("ffcv.fields"), needed("ffcv.writer")
         some = [bytes(reader.read(index)) for index in range(min(20, len(reader)))]
         how = {"write_mode": "raw"} if raw else {"write_mode": "jpg", "jpeg_quality": quality_of(some)}
         columns = {"image": fields.RGBImageField(**how), "label": fields.IntField()}
@@ -104,10 +125,42 @@ def _beton(raw: bool) -> Maker:
 
 MATERIAL: dict[str, Maker] = {
     FILES: files,
-    "juelich.arrow": arrow,
+    "juelich.arrow": packed(juelich_arrow),
     "juelich.h5": hdf5,
     "shards": shards,
+    "cortx": packed(cortx_shards),
+    "litdata": packed(litdata_chunks),
+    "streaming": packed(streaming_shards),
+    "huggingface": packed(huggingface_arrow),
     "jpeg.beton": _beton(raw=False),
     "raw.beton": _beton(raw=True),
 }
 """By the name of the file or folder; the first is what others are made from."""
+
+
+@contextlib.contextmanager
+def laid_out(target: Target, names: Iterable[str]) -> Iterator[tuple[Path, dict[str, str]]]:
+    """A folder beside a packed file with its pictures in these layouts, and why some of them are missing.
+
+    Args:
+        target: Whose pictures.
+        names: Keys of `MATERIAL`. Files are made too, unless pictures are raw; others are made from them.
+    """
+    wanted = {*names, *([FILES] if names and not target.kind.startswith("raw") else [])}
+    order = [name for name in MATERIAL if name in wanted]
+    missing: dict[str, str] = {}
+    with memory_folder(target.bytes * len(order), target.path.parent) as folder:
+        with (
+            progress(len(order), "laying out files for others", unit="layouts") as shown,
+            WorkerPool() as pool,
+        ):
+            for name in order:
+                job: dict[object, Job] = {"maker": partial(_made, name, target, folder)}
+                attempt(name, partial(pool.run, job, target.samples), missing)
+                shown.advance()
+        yield folder, missing
+
+
+def _made(name: str, target: Target, folder: Path, place: Place) -> None:
+    """In a process of its own, since a writer of others may take its process with it."""
+    MATERIAL[name](first_of(target), folder / name)

@@ -34,6 +34,7 @@ class Topic:
         config: Its configuration.
         several: Whether it takes several packed files, or one data set.
         others: The module with what others do; for functions that take one.
+        publish: Writes more beside the records that were saved.
     """
 
     measure: Callable[..., Result]
@@ -41,6 +42,7 @@ class Topic:
     config: type[BenchConfig] | type[LoadBenchConfig] = BenchConfig
     several: bool = False
     others: str = ""
+    publish: Callable[[Path, Result], None] | None = None
 
 
 def _read(paths: Sequence[Path], config: BenchConfig) -> Result:
@@ -73,10 +75,12 @@ def _pack(source: Path, config: BenchConfig, others: str = "") -> Result:
 def _load(paths: Sequence[Path], config: LoadBenchConfig, others: str = "") -> Result:
     """Whole epochs of training crops.
 
-    By processes, threads and through a ring; where the time of a batch goes.
+    By processes, threads and through a ring; where the time of a batch goes; with --step, how many
+    accelerators could be fed.
 
     Examples:
         smallfiles bench load train.arrow train.h5 train.tars --workers 2,4
+        smallfiles bench load train.arrow --step resnet50-h100
     """
     from smallfiles.measure.loading import bench_loading
 
@@ -122,7 +126,8 @@ def _bench(arguments: argparse.Namespace) -> int:
     in the record; compare only within one run. What fails is a line of the table, and costs nothing but
     itself. On a shared file system the number of operations is capped, and said. The flags of a topic:
     smallfiles bench TOPIC --help. In a clone of the course `python -m benchmarks TOPIC` measures the software
-    of others beside ours, with more topics: stage, decode, slow, scaling, squashfs.
+    of others beside ours, with more topics: peers, stage, decode, slow, scaling,
+    squashfs.
 
     Examples:
         smallfiles bench read train.arrow train.h5 train.tars
@@ -146,6 +151,8 @@ def _bench(arguments: argparse.Namespace) -> int:
         )
     if arguments.save is not None:
         save(result.records, arguments.save, result.failed)
+        if arguments.topic.publish is not None:
+            arguments.topic.publish(arguments.save, result)
     return 0
 
 
@@ -231,10 +238,10 @@ def _figure(arguments: argparse.Namespace) -> int:
 def _drawn(records: Sequence[Record], reference: str | None) -> tuple[Figure, str]:
     """Bars a condition; for loaders with several numbers of workers, lines over these."""
     from smallfiles.measure import drawing
-    from smallfiles.measure.loading.advice import STAGES, advice
+    from smallfiles.measure.loading.advice import advice
 
-    epochs = [record for record in records if record.what != STAGES]
-    if advice(records) and len({record.workers for record in epochs}) > 1:
+    epochs = [record for record in records if record.what.startswith("epoch of ")]
+    if advice(epochs) and len({record.workers for record in epochs}) > 1:
         return drawing.tuning(epochs), drawing.tuning_in_words(epochs)
     groups = [list(group) for _, group in groupby(records, key=lambda record: (record.what, record.cache))]
     return drawing.throughput(*groups, reference=reference), drawing.alt_text(*groups, reference=reference)

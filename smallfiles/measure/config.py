@@ -11,13 +11,33 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from smallfiles import options
+from smallfiles.errors import UsageError
 from smallfiles.options import option
 
 Cache: TypeAlias = Literal["warm", "cold"]
 Order: TypeAlias = Literal["random", "sequential"]
 Mode: TypeAlias = Literal["processes", "threads", "ring"]
 Filter: TypeAlias = Literal["antialias", "linear"]
+Step: TypeAlias = Literal[
+    "resnet50-a100",
+    "resnet50-h100",
+    "retinanet-a100",
+    "retinanet-h100",
+    "retinanet-b200",
+    "retinanet-mi355",
+    "unet3d-a100",
+    "unet3d-h100",
+    "cosmoflow-a100",
+    "cosmoflow-h100",
+]
 MODES: tuple[Mode, ...] = get_args(Mode)
+BATCH = 64
+
+# `computation_time` and `batch_size` of configs/dlio/workload/<name, with _ for ->.yaml of mlcommons/storage.
+_MS = (435, 224, 210, 180, 47.55, 63.4, 636, 323, 5.51, 3.5)
+_BATCHES = (400, 400, 16, 16, 24, 32, 7, 7, 1, 1)
+STEPS: dict[Step, tuple[float, int]] = dict(zip(get_args(Step), zip(_MS, _BATCHES, strict=True), strict=True))
+"""The training steps that MLPerf Storage emulates: milliseconds, and samples of one accelerator."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +71,38 @@ class LoadBenchConfig:
     workers: tuple[int, ...] = option((2,), "processes or threads to measure with", least=1, metavar="N,N")
     modes: tuple[Mode, ...] = option(MODES, "where batches are made", flag="mode", metavar="M,M")
     only: tuple[str, ...] = option((), "only what has this name; repeatable", metavar="NAME", many=True)
-    batch: int = option(64, "samples in a batch", least=1)
+    batch: int = option(BATCH, "samples in a batch", least=1)
     prefetch: int = option(2, "batches that each worker makes ahead", least=1)
     size: int = option(224, "of the training crops", least=1, metavar="PIXELS")
     filter: Filter = option("antialias", "how pixels are scaled; loaders of others say theirs by name")
+    step: Step | None = option(None, "a training step of MLPerf Storage, with its batch, to be imitated")
+    step_ms: float | None = option(None, "or one of so many milliseconds", least=0.1, metavar="T")
     reference: str | None = option(None, "ratios against this one; the first if not given", metavar="NAME")
     seed: int = option(0, "of orders, crops and rounds", least=0, metavar="S")
     cap: bool = option(True, "no limit on a shared file system; ask your site first")
 
     def __post_init__(self) -> None:
         options.check(self)
+        if self.step is not None:
+            step_ms, batch = STEPS[self.step]
+            if self.step_ms not in (None, step_ms) or self.batch not in (BATCH, batch):
+                raise UsageError(
+                    f"--step {self.step} was given with another --step-ms or --batch",
+                    expected=f"its own: {step_ms:g} ms for {batch} samples",
+                    next_step="Leave them out, or give --step-ms and --batch without --step",
+                )
+            object.__setattr__(self, "step_ms", step_ms)
+            object.__setattr__(self, "batch", batch)
+
+    @property
+    def step_s(self) -> float | None:
+        """Seconds of a step of the accelerators that are imitated; None where there are none."""
+        return None if self.step_ms is None else self.step_ms / 1e3
+
+    @property
+    def trained(self) -> str:
+        """What a batch is loaded for, in words; empty without a step."""
+        return f" for {self.step or f'steps of {self.step_ms:g} ms'}" if self.step_ms is not None else ""
 
     def to_cli(self, targets: Sequence[str] = ()) -> str:
         """The command that does the same run."""

@@ -1,9 +1,9 @@
 """The methods of packing that are compared, each run in a process of its own.
 
 Concatenation is the least that any packer must do, so its rate is the yardstick on every machine. What
-other people's software does lies outside of the toolbox, in a module with two tables that is imported
-where the method runs: `METHODS`, functions from paths and labels to one output, and `MODULES`, what each
-imports before its clock starts.
+other people's software does lies outside of the toolbox, in a module that is imported where the method runs:
+`METHODS`, functions from paths and labels to one output, and `prepare(name)`, which imports what one needs
+before its clock starts, or says how to install it.
 
 The trap: an import that is timed makes a quick method look slow, and one that it has no use for makes it
 look large. So this module imports next to nothing, and a process what its own method needs.
@@ -15,7 +15,8 @@ import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import perf_counter, process_time
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from smallfiles.measure.workers import Place, status_bytes
@@ -45,7 +46,7 @@ def methods(others: str = "") -> dict[str, Method]:
     """By the name that records carry.
 
     Args:
-        others: Name of the module with the tables; "" has concatenation only.
+        others: Name of the module with the table; "" has concatenation only.
     """
     more = importlib.import_module(others).METHODS if others else {}
     return {REFERENCE: concatenate, **more}
@@ -53,9 +54,8 @@ def methods(others: str = "") -> dict[str, Method]:
 
 def imported(name: str, others: str) -> Method:
     """A method, with what it imports."""
-    modules = importlib.import_module(others).MODULES if others else {}
-    if name in modules:
-        importlib.import_module(modules[name])
+    if others and name != REFERENCE:
+        importlib.import_module(others).prepare(name)
     return methods(others)[name]
 
 
@@ -104,9 +104,9 @@ def packed(task: Task, place: Place) -> dict[str, Any]:
     work = _by_method(task, source) if task.careful is None else _by_us(task, source, task.careful)
     pa.array([0])  # imports pandas where it is installed: a second that no method shall be charged for
     ready_bytes = status_bytes("VmRSS")
-    began, cpu_began = perf_counter(), process_time()
+    began, cpu_began = perf_counter(), _cpu_s()
     work()
-    seconds, cpu_s, peak_bytes = perf_counter() - began, process_time() - cpu_began, status_bytes("VmHWM")
+    seconds, cpu_s, peak_bytes = perf_counter() - began, _cpu_s() - cpu_began, status_bytes("VmHWM")
     costs = {
         "cpu_s": cpu_s,
         "peak_above_interpreter_bytes": peak_bytes - place.began_bytes,
@@ -114,6 +114,12 @@ def packed(task: Task, place: Place) -> dict[str, Any]:
     }
     done = {"samples": len(source.manifest), "bytes": total_bytes, "seconds": seconds}
     return {**done, "extra": costs}
+
+
+def _cpu_s() -> float:
+    """Processor time so far, with that of processes that were started and have ended."""
+    spent = [getrusage(who) for who in (RUSAGE_SELF, RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in spent)
 
 
 def _warm(source: Source) -> int:

@@ -12,6 +12,7 @@ on a few hundred samples; its rate does not depend on how many.
 
 from __future__ import annotations
 
+import importlib
 import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -32,7 +33,7 @@ from smallfiles.measure.workers import WorkerPool
 FORMATS = {name: f"x{suffixes[0]}" for name, suffixes in formats.SUFFIXES.items()}
 SLOW_SAMPLES = 300
 _SLOW = ("Jülich HDF5",)
-_PACKAGES = ("smallfiles", "numpy", "pyarrow", "h5py", "webdataset", "xxhash")
+_PACKAGES = ("smallfiles", "numpy", "pyarrow", "h5py", "xxhash")
 _SERIAL = "all methods open one file at a time, as concatenation does (pack would choose by file system)"
 _SPARE_BYTES = 64 << 20
 _PIECE_BYTES = 4 << 20
@@ -54,7 +55,8 @@ def bench_packing(source: Path, config: BenchConfig | None = None, *, others: st
         UsageError: The source is an archive, which peers cannot read.
     """
     config = config or BenchConfig()
-    bench = Bench(config, _PACKAGES)
+    more = importlib.import_module(others).PACKAGES if others else ()
+    bench = Bench(config, (*_PACKAGES, *more))
     bench.notes.append(_SERIAL)
     whole = _measure(source)
     wanted = min(config.count, whole[0])

@@ -23,7 +23,7 @@ def test_every_method_has_a_record_with_the_storage_it_was_measured_on(images):
     config = SlowBenchConfig(repeats=2, count=64, latency_ms=1.0)
     result = bench_slow(images, config)
     names = [record.name for record in result.records]
-    assert names == [SERIAL, "Jülich Arrow", "webdataset", CEILING, "arrow", "hdf5", "tar"]
+    assert names == [SERIAL, "Jülich Arrow", "Aalto shards", "webdataset", CEILING, "arrow", "hdf5", "tar"]
     for record in result.records:
         assert record.repeats == 2 and record.filesystem == KIND and record.samples == 64
         assert record.extra["latency_s"] == 0.001
@@ -43,7 +43,7 @@ def test_the_command_saves_what_it_shows(images, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "packing at 0.5 ms an operation" in out and SERIAL in out
     records = json.loads(saved.read_text())["records"]
-    assert len(records) == 7 and str(images) not in saved.read_text()
+    assert len(records) == 8 and str(images) not in saved.read_text()
 
 
 def test_what_is_no_folder_is_refused(images):

@@ -2,6 +2,7 @@
 
     run         every case in interleaved rounds, each in a process that does nothing else
     ours        our loader by processes, by threads, and through a ring; what one worker does for one batch
+    steps       an epoch as the trainer sees it; accelerators that are imitated, and how many could be fed
     advice      records as tables; which mode and how many workers to take
 
 The loaders of others are in `benchmarks.loaders`. Notebook 08 measures with it.

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from smallfiles.measure.config import MODES
+from smallfiles.measure.loading.steps import BUSY
 from smallfiles.measure.record import Failed, Record
 from smallfiles.measure.table import aligned, summary
 
@@ -141,7 +142,11 @@ def _waits(records: Sequence[Record]) -> str:
         [record.name, *(_ms(record.extra[key]) for key in ("first_batch_s", "wait_p50_s", "wait_p99_s"))]
         for record in records
     ]
-    header = ("ms", "first batch\nof a new loader", "wait for a batch\nmedian", "99 of 100\nbelow")
+    header = ["ms", "first batch\nof a new loader", "wait for a batch\nmedian", "99 of 100\nbelow"]
+    if any("utilisation" in record.extra for record in records):
+        header += ["one accelerator\ncomputes", f"fed for {BUSY:.0%}\nof the time"]
+        for row, record in zip(rows, records, strict=True):
+            row += [f"{record.extra['utilisation']:.1%}", f"{record.extra['accelerators']:g}"]
     return aligned(header, rows)
 
 

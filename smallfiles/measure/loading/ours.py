@@ -17,11 +17,11 @@ the decoder seems slow; so each page is touched while reading is timed. Notebook
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from smallfiles.loading.batches import Array, Batch, Indices, Layout, SampleRngs
 from smallfiles.loading.makers import ImageBatches
 from smallfiles.measure.bench import Target
 from smallfiles.measure.config import LoadBenchConfig, Mode
+from smallfiles.measure.loading.steps import Pass, emulated, taken
 from smallfiles.measure.workers import Place
 from smallfiles.samples import Buffer, Reader, Sample
 
@@ -40,46 +41,9 @@ if TYPE_CHECKING:
     from smallfiles.ring import RingLoader
 
 
-@dataclass(frozen=True)
-class Pass:
-    """One epoch, as the trainer saw it; a mean would hide the batch for which it waited a second.
-
-    Args:
-        samples: That came.
-        seconds: From asking for the first batch to the end.
-        waits_s: Seconds that each batch was waited for.
-        first_s: Seconds from making the loader to its first batch of all; None if it was made before.
-    """
-
-    samples: int
-    seconds: float
-    waits_s: tuple[float, ...]
-    first_s: float | None = None
-
-
-Epoch: TypeAlias = Callable[[], Pass]
-"""Runs one epoch."""
-
 BATCHES = 4
 _SENT = 24
 _PAGE_BYTES = 4096
-
-
-def taken(batches: Iterable[Any], count: Callable[[Any], int]) -> Pass:
-    """Take all batches as fast as they come, as a trainer without work would.
-
-    Args:
-        batches: Of one epoch.
-        count: How many samples a batch has.
-    """
-    began = clock = perf_counter()
-    samples, waits = 0, []
-    for batch in batches:
-        now = perf_counter()
-        waits.append(now - clock)
-        samples += count(batch)
-        clock = perf_counter()
-    return Pass(samples, perf_counter() - began, tuple(waits))
 
 
 class First:
@@ -127,22 +91,28 @@ def run_ours(
     maker = _maker(target, config)
     if mode == "ring":
         with _ring(maker, target.samples, workers, config) as ring:
-            return _epoch(ring, began)
+            return _epoch(ring, began, workers, config)
     loader = _loader(maker, mode, workers, config)
     try:
-        return _epoch(loader, began)
+        return _epoch(loader, began, workers, config)
     finally:
         del loader
         gc.collect()  # the workers end with it
 
 
-def _epoch(loader: Loader | RingLoader, began: float) -> Pass:
+def _epoch(loader: Loader | RingLoader, began: float, workers: int, config: LoadBenchConfig) -> Pass:
     warming = iter(loader)
     next(warming)
     first_s = perf_counter() - began
     for _ in warming:
         pass
-    return replace(taken(loader, lambda batch: len(batch["index"])), first_s=first_s)
+    done = replace(taken(_counts(loader)), first_s=first_s)
+    ready = workers * config.prefetch + 1
+    return emulated(done, lambda: _counts(loader), config.batch, config.step_s, ready)
+
+
+def _counts(loader: Loader | RingLoader) -> Iterable[int]:
+    return (len(batch["index"]) for batch in loader)
 
 
 def _maker(target: Target, config: LoadBenchConfig) -> ImageBatches:
@@ -172,7 +142,8 @@ def _ring(maker: ImageBatches, samples: int, workers: int, config: LoadBenchConf
     from smallfiles.ring import RingConfig, open_ring
 
     plan = EpochPlan(samples, config.batch, config.seed)
-    settings = RingConfig(slots=workers * config.prefetch + 1, producers=workers, epochs=2)
+    epochs = 2 if config.step_s is None else None
+    settings = RingConfig(slots=workers * config.prefetch + 1, producers=workers, epochs=epochs)
     loader = open_ring(maker, plan, settings)
     loader.schedule.start_at(0, _last_batches(plan.length(), workers))
     return loader

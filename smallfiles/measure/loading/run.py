@@ -25,7 +25,8 @@ from smallfiles.errors import UsageError
 from smallfiles.measure.bench import Bench, Target, one_set
 from smallfiles.measure.config import LoadBenchConfig
 from smallfiles.measure.loading.advice import STAGES
-from smallfiles.measure.loading.ours import Pass, run_ours, stages_of
+from smallfiles.measure.loading.ours import run_ours, stages_of
+from smallfiles.measure.loading.steps import BUSY, Pass
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Result
 from smallfiles.measure.workers import Job, WorkerPool, WorkFailed
@@ -81,6 +82,12 @@ def bench_loading(
     runs = (config.repeats + 1) * len(config.workers) * len(config.modes) * len(paths)
     allowed = bench.allowed(paths, config.count, runs)
     found = [_target(Path(path), allowed.samples) for path in paths]
+    if config.step_s is not None:
+        bench.notes.append(
+            f"accelerators are imitated by sleeping {config.step_ms:g} ms a step of {config.batch} samples, "
+            "as MLPerf Storage does (this is none of its results); how many are busy "
+            f"{BUSY:.0%} of the time is measured, with several numbers of them that take turns at one loader"
+        )
     kinds = dict.fromkeys(target.kind for target in found)
     groups = [one_set([target for target in found if target.kind == kind]) for kind in kinds]
     with WorkerPool() as pool:
@@ -149,11 +156,11 @@ def _measure(
             what=what,
         )
         for each in sorted(candidates, key=lambda each: config.workers.index(each.workers))
-        for what in [f"epoch of {target.kind}, {each.workers} workers"]
+        for what in [epoch_of(target, config, each.workers)]
     ]
-    conditions = {"crop_pixels": config.size, "filter": config.filter}
+    conditions = {"crop_pixels": config.size, "filter": config.filter, "step_ms": config.step_ms}
     bench.measure(
-        f"epoch of {target.kind}",
+        f"epoch of {target.kind}{config.trained}",
         cases,
         place=target.path,
         whole=(target.samples, target.bytes),
@@ -161,6 +168,11 @@ def _measure(
         batch=config.batch,
         extra=lambda runs: {**_waits(runs), **conditions, **runs[0].extra["facts"]},
     )
+
+
+def epoch_of(target: Target, config: LoadBenchConfig, workers: int) -> str:
+    """What is measured, in records."""
+    return f"epoch of {target.kind}{config.trained}, {workers} workers"
 
 
 def _run(pool: WorkerPool, each: Candidate, size: int, broken: dict[str, str]) -> Outcome:
@@ -179,11 +191,15 @@ def _waits(runs: Sequence[Outcome]) -> dict[str, float | None]:
     passes: list[Pass] = [run.extra["pass"] for run in runs]
     waits = np.concatenate([done.waits_s for done in passes])
     starts = [done.first_s for done in passes if done.first_s is not None]
-    return {
+    found = {
         "first_batch_s": float(np.median(starts)) if starts else None,
         "wait_p50_s": float(np.percentile(waits, 50)),
         "wait_p99_s": float(np.percentile(waits, 99)),
     }
+    if passes[0].busy is not None:
+        found["utilisation"] = float(np.median([done.busy for done in passes]))
+        found["accelerators"] = float(np.median([done.accelerators for done in passes]))
+    return found
 
 
 def _measure_stages(

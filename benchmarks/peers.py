@@ -1,0 +1,187 @@
+"""Ours and what others wrote, side by side on the same files: packing, raw reads, crops, epochs.
+
+    python -m benchmarks peers data --save results/peers.json
+
+One run of four measurements, each of which interleaves its candidates in rounds; whatever is not installed,
+fails or takes its process with it is a line of the table, with the reason. The table (`peers.md`) and the
+figure (`peers.png`) are written beside the records; the table begins with our best beside the best of others,
+whoever is ahead.
+
+The trap: the best of many candidates is partly luck, so a factor is stated only where quartiles do not
+overlap. And a crop with another filter is another crop: what says `linear` is compared with `linear`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
+from pathlib import Path
+
+from benchmarks.decoding import bench_decoding
+from benchmarks.reading import bench_raw_reads
+from benchmarks.staging import first_of
+from smallfiles import cli, sources
+from smallfiles.measure import BenchConfig, bench_packing
+from smallfiles.measure.bench import Target
+from smallfiles.measure.config import LoadBenchConfig, Step
+from smallfiles.measure.loading import bench_loading
+from smallfiles.measure.loading.advice import STAGES
+from smallfiles.measure.loading.steps import BUSY
+from smallfiles.measure.methods import REFERENCE, listed
+from smallfiles.measure.packing import FORMATS
+from smallfiles.measure.record import Failed, Record, Result
+from smallfiles.measure.scratch import memory_folder
+from smallfiles.measure.table import times
+from smallfiles.options import option
+from smallfiles.pack import PackConfig, pack
+
+_YARDSTICKS = (REFERENCE, "plain files")
+_AHEAD = 256
+_RAW_TIMES = 4
+_LAST = "hashed and verified"
+_NO_READS = "webdataset, DALI, SPDL and FFCV give no raw sample by its number, so epochs only"
+
+
+@dataclass(frozen=True)
+class PeersConfig(BenchConfig):
+    """How to measure all of them."""
+
+    repeats: int = option(5, "rounds", least=1)
+    step: Step | None = option("retinanet-b200", "the training step of MLPerf Storage that is imitated")
+
+
+def bench_peers(folder: Path, config: PeersConfig | None = None) -> Result:
+    """Measure packing, raw reads, decoding with augmenting, and epochs.
+
+    Args:
+        folder: One sub-folder a class.
+        config: How.
+
+    Returns:
+        All records; what failed; what has to be said.
+
+    Raises:
+        ResourceError: Memory has no room for all the copies.
+    """
+    found = list(_measured(folder, config or PeersConfig()))
+    return Result(
+        tuple(each for part in found for each in part.records if each.what != STAGES),
+        tuple(dict.fromkeys(note for part in found for note in part.notes)),
+        tuple(each for part in found for each in part.failed if each.what != STAGES),
+    )
+
+
+def publish(saved: Path, result: Result) -> None:
+    """Write the table and the figure beside the records.
+
+    Args:
+        saved: The records.
+        result: What they are of.
+    """
+    saved.with_suffix(".md").write_text(as_markdown(result), encoding="utf-8")
+    cli.main(["figure", str(saved), str(saved.with_suffix(".png"))])
+
+
+def _measured(folder: Path, config: PeersConfig) -> Iterator[Result]:
+    yield bench_packing(folder, config, others="benchmarks.packing")
+    source = first_of(sources.load(folder), config.count)
+    files, _ = listed(source)
+    size = sum(Path(path).stat().st_size for path in files)
+    loads = LoadBenchConfig(repeats=config.repeats, count=config.count, seed=config.seed, cap=config.cap)
+    with memory_folder((len(FORMATS) + _RAW_TIMES) * size) as place:
+        paths, failed = {}, []
+        for format, name in FORMATS.items():
+            try:
+                pack(source, place / name, PackConfig(verify="none"))
+                paths[format] = place / name
+            except Exception as error:
+                failed.append(Failed("random reads", format, str(error)))
+        pack(source, place / "raw.arrow", PackConfig(verify="none", resize=_AHEAD, store="raw"))
+        target = Target(paths["arrow"], "arrow", "arrow", len(files), size, "JPEG")
+        yield Result((), (_NO_READS,), tuple(failed))
+        yield bench_raw_reads(files, paths, target, config)
+        yield bench_decoding(paths["arrow"], config, ["augment"])
+        yield bench_loading([paths["arrow"], place / "raw.arrow"], loads, others="benchmarks.loaders")
+        if config.step is not None:
+            stepped = replace(loads, step=config.step)
+            yield bench_loading([paths["arrow"]], stepped, others="benchmarks.loaders")
+
+
+def as_markdown(result: Result) -> str:
+    """The tables of a run, for the pages of the course: what won, all that ran, all that did not.
+
+    Args:
+        result: Of `bench_peers`.
+    """
+    first = result.records[0]
+    versions = dict(sorted(chain.from_iterable(each.versions.items() for each in result.records)))
+    made = first.machine
+    groups = {what: list(group) for what, group in groupby(result.records, key=lambda each: each.what)}
+    rows = [row for group in groups.values() for row in _ahead(group)]
+    lines = [
+        "# Side by side",
+        f"{first.set_samples:,} files of {first.set_bytes / first.set_samples / 1e3:,.0f} kB, in memory; "
+        f"{first.repeats} interleaved rounds; quartiles in brackets; our own in bold. Measured on: "
+        f"{made['cpu']}, {made['cpus_usable']} cores, {made['memory_bytes'] >> 30} GiB, {made['system']}, "
+        f"kernel {made['kernel']}, Python {made['python']}.",
+        f"Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}.",
+        _table(("measure", "our best", "images/s", "best of others", "images/s", "ours ÷ theirs"), rows),
+        *chain.from_iterable(
+            _section(what, groups.get(what, []), [each for each in result.failed if each.what == what])
+            for what in dict.fromkeys([*groups, *(each.what for each in result.failed)])
+        ),
+        "## Notes",
+        "\n".join(f"- {note}" for note in result.notes),
+    ]
+    return "\n\n".join(lines) + "\n"
+
+
+def _ahead(group: Sequence[Record]) -> Iterator[list[str]]:
+    """Our best and the best of others, for each filter that both have."""
+    for linear in (False, True):
+        fit = [each for each in group if each.name.endswith(", linear") == linear]
+        ours = [each for each in fit if _is_ours(each) and not each.name.endswith(_LAST)]
+        others = [each for each in fit if not _is_ours(each) and each.name not in _YARDSTICKS]
+        if ours and others:
+            mine, theirs = _best(ours), _best(others)
+            named = [mine.name, _rate(mine), theirs.name, _rate(theirs), times(mine, theirs)]
+            yield [mine.what, *named]
+
+
+def _section(what: str, group: Sequence[Record], failed: Sequence[Failed]) -> Iterator[str]:
+    yield f"## {what[:1].upper()}{what[1:]}"
+    if group:
+        best = _best([each for each in group if _is_ours(each)] or group)
+        emulated = any("utilisation" in each.extra for each in group)
+        head = ["", "images/s", f"÷ {best.name}"]
+        head += ["one accelerator computes", f"accelerators fed ≥ {BUSY:.0%} of the time"] * emulated
+        ordered = sorted(group, key=lambda each: -each.spread.median)
+        yield _table(head, [_row(each, best, emulated) for each in ordered])
+    if failed:
+        yield "\n".join(f"- Not measured: {each.name}: {each.why}" for each in failed)
+
+
+def _row(record: Record, best: Record, emulated: bool) -> list[str]:
+    name = f"**{record.name}**" if _is_ours(record) else record.name
+    fed = [f"{record.extra['utilisation']:.0%}", f"{record.extra['accelerators']:g}"] if emulated else []
+    return [name, _rate(record), times(record, best), *fed]
+
+
+def _rate(record: Record) -> str:
+    spread = record.spread
+    return f"{spread.median:,.0f} ({spread.lower:,.0f} to {spread.upper:,.0f})"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    ruler = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ruler, *rows))
+
+
+def _best(records: Sequence[Record]) -> Record:
+    return max(records, key=lambda each: each.spread.median)
+
+
+def _is_ours(record: Record) -> bool:
+    packed = record.format in FORMATS and record.name not in _YARDSTICKS
+    return packed or record.name.startswith("ours")

@@ -1,0 +1,122 @@
+"""Accelerators that are imitated: against closed forms, on a clock that nothing else moves."""
+
+import dataclasses
+import itertools
+import json
+
+import pytest
+
+from smallfiles.cli import main
+from smallfiles.errors import UsageError
+from smallfiles.measure.config import STEPS, LoadBenchConfig
+from smallfiles.measure.loading.steps import BUSY, Clock, Pass, emulated, most_fed, utilisation
+
+STEP_S, BATCH, STEPS_RUN, READY = 0.2, 8, 50, 5
+
+
+class Fake:
+    """A clock, and loaders on it."""
+
+    def __init__(self):
+        self.time, self.slept = 0.0, 0
+        self.clock = Clock(lambda: self.time, self.sleep)
+
+    def sleep(self, seconds):
+        self.time += seconds
+        self.slept += 1
+
+    def serial(self, batch_s):
+        """Makes a batch only when it is asked for."""
+        while True:
+            self.time += batch_s
+            yield BATCH
+
+    def ahead(self, batch_s):
+        """Makes one batch after the other from now on, and holds some that are not taken yet."""
+        made, taken = self.time, []
+        for number in itertools.count():
+            room = taken[number - READY] if number >= READY else 0.0
+            made = max(made, room) + batch_s
+            self.time = max(self.time, made)
+            taken.append(self.time)
+            yield BATCH
+
+
+@pytest.fixture
+def fake():
+    return Fake()
+
+
+def test_a_loader_that_is_quicker_than_the_step_keeps_one_accelerator_busy(fake):
+    assert utilisation(fake.ahead(0.05), BATCH, STEP_S, STEPS_RUN, clock=fake.clock) == pytest.approx(1)
+    assert fake.slept == STEPS_RUN
+
+
+@pytest.mark.parametrize("number", [1, 2, 8])
+def test_with_a_slower_loader_utilisation_is_the_step_over_the_time_of_its_batches(fake, number):
+    found = utilisation(fake.ahead(0.5), BATCH, STEP_S, STEPS_RUN, number, fake.clock)
+    assert found == pytest.approx(STEP_S / (0.5 * number), rel=2 / STEPS_RUN)
+
+
+def test_loading_for_the_first_step_does_not_count(fake):
+    found = utilisation(fake.serial(0.3), BATCH, STEP_S, 10, clock=fake.clock)
+    assert found == pytest.approx(10 * STEP_S / (10 * STEP_S + 9 * 0.3))
+
+
+@pytest.mark.parametrize(("batch_s", "fed"), [(0.5, 0), (0.1, 2), (0.021, 10), (0.002, 111)])
+def test_as_many_are_fed_as_the_rate_of_the_loader_allows(fake, batch_s, fed):
+    rate = BATCH / batch_s
+    done = Pass(100 * BATCH, 100 * BATCH / rate / 1.2, ())  # its rate promises a fifth too much
+    found = emulated(
+        done, lambda: itertools.islice(fake.ahead(batch_s), 400), BATCH, STEP_S, READY, fake.clock
+    )
+    assert fed == int(STEP_S / batch_s / BUSY)
+    assert found.accelerators == pytest.approx(fed, abs=max(0.1, 0.12 * fed))
+    assert found.busy == pytest.approx(min(1, STEP_S / batch_s), rel=0.12)
+
+
+@pytest.mark.parametrize("guess", [0, 1, 5, 12])
+def test_the_search_ends_at_the_last_that_are_busy_wherever_it_begins(guess):
+    asked = []
+    assert most_fed(lambda number: asked.append(number) or (1.0 if number <= 6 else 0.5), guess) == 6
+    assert len(asked) <= 6 and most_fed(lambda number: 0.5, guess) == 0
+
+
+def test_no_step_means_no_sleep(fake):
+    done = Pass(1, 1.0, ())
+    assert emulated(done, None, BATCH, None, 0, fake.clock) is done and not fake.slept
+
+
+def test_a_named_step_brings_its_batch_and_refuses_another():
+    config = LoadBenchConfig(step="resnet50-h100")
+    assert (config.step_s, config.batch) == (0.224, 400)  # of resnet50_h100.yaml
+    assert dataclasses.replace(config, only=("arrow, threads",)).batch == 400
+    assert LoadBenchConfig(step_ms=30).batch == 64 and len(STEPS) == 10
+    with pytest.raises(UsageError, match="another --step-ms or --batch"):
+        LoadBenchConfig(step="resnet50-h100", batch=32)
+
+
+def test_the_command_says_how_many_are_fed(tmp_path, capsys):
+    saved = tmp_path / "r.json"
+    data, packed = tmp_path / "data", tmp_path / "x.arrow"
+    assert main(["synth", str(data), "--layout", "folder", "--count", "12"]) == 0
+    assert main(["pack", str(data), str(packed)]) == 0
+    words = [
+        "bench",
+        "load",
+        str(packed),
+        "--step-ms",
+        "100",
+        "--batch",
+        "4",
+        "--size",
+        "32",
+        "--repeats",
+        "1",
+    ]
+    assert main([*words, "--mode", "threads", "--workers", "1", "--save", str(saved)]) == 0
+    told = capsys.readouterr()
+    assert "imitated by sleeping 100 ms a step of 4 samples" in told.err and "computes" in told.out
+    record = json.loads(saved.read_text())["records"][0]
+    assert record["what"] == "epoch of JPEG for steps of 100 ms, 1 workers"
+    assert record["extra"]["utilisation"] > 0.5 and record["extra"]["accelerators"] >= 1

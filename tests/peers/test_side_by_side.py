@@ -1,0 +1,113 @@
+"""Ours beside others in one run: what fails costs a line, a loss is shown as plainly as a win."""
+
+import dataclasses
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from benchmarks import packing, peers, reading
+from smallfiles import sources
+from smallfiles.measure import BenchConfig, Failed, Record, Result, load, save
+from smallfiles.measure.bench import Target
+from smallfiles.measure.methods import listed
+from smallfiles.pack import pack
+
+COUNT = 12
+LITDATA = """
+import os, signal
+def optimize(*words, **more):
+    pass
+class StreamingDataset:
+    def __init__(self, *words):
+        pass
+    def __getitem__(self, index):
+        os.kill(os.getpid(), signal.SIGSEGV)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("peers") / "data"
+    for number in range(COUNT):
+        path = root / f"class{number % 2}" / f"{number:03d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"\xff\xd8\xff" + bytes([number]) * (100 + number) + b"\xff\xd9")
+    return root
+
+
+def test_a_store_that_takes_its_process_with_it_costs_the_others_nothing(folder, tmp_path, monkeypatch):
+    (tmp_path / "litdata.py").write_text(LITDATA)
+    monkeypatch.syspath_prepend(tmp_path)
+    absent = reading.Store("files", reading.STORES["plain files"].open, ("no_such_package",))
+    chosen = {name: reading.STORES[name] for name in ("plain files", "LitData")}
+    monkeypatch.setattr(reading, "STORES", {**chosen, "Absent": absent})
+    source = sources.load(folder)
+    pack(source, tmp_path / "x.arrow")
+    files, _ = listed(source)
+    target = Target(
+        tmp_path / "x.arrow", "arrow", "arrow", COUNT, sum(Path(path).stat().st_size for path in files)
+    )
+    result = reading.bench_raw_reads(files, {"arrow": target.path}, target, BenchConfig(repeats=2))
+    assert [each.name for each in result.records] == ["arrow", "plain files"]
+    assert all(each.repeats == 2 and each.bytes % target.bytes == 0 for each in result.records)
+    failed = {each.name: each.why for each in result.failed}
+    assert failed["LitData"] == "its process was killed by SIGSEGV"
+    assert failed["Absent"].startswith("no_such_package is not installed: python -m pip install")
+    monkeypatch.setattr(reading, "STORES", {})
+    wrong = reading.bench_raw_reads(files[1:], {"arrow": target.path}, target, BenchConfig(repeats=1))
+    assert not wrong.records and wrong.failed[0].why == "other bytes came than were packed"
+
+
+def test_aaltos_shards_have_every_sample_in_another_order_and_a_list_of_places(folder, tmp_path):
+    paths, labels = listed(sources.load(folder))
+    packing.aalto_shards(paths, labels, tmp_path / "out")
+    with tarfile.open(tmp_path / "out" / "0.tar") as tar:
+        names = [name for name in tar.getnames() if name.endswith(".img")]
+        found = {name: tar.extractfile(name).read() for name in names}
+        places = {member.name: member.offset for member in tar.getmembers()}
+    told = json.loads((tmp_path / "out" / "FileInfo.json").read_text())
+    assert sorted(found.values()) == sorted(Path(path).read_bytes() for path in paths)
+    assert names != sorted(names) and set(told) == set(paths)
+    assert {Path(each["targetFile"]).name for each in told.values()} == {"0.tar"} and places
+
+
+def record(name, rates, **changes):
+    made = {
+        "cpu": "x",
+        "cpus_usable": 2,
+        "memory_bytes": 8 << 30,
+        "system": "y",
+        "kernel": "6",
+        "python": "3",
+    }
+    base = Record(
+        "random reads", name, name, rates, 5, 500, 0.5, "tmpfs", "warm", "all", 5, 500, machine=made
+    )
+    return dataclasses.replace(base, **changes)
+
+
+def test_the_table_says_who_is_ahead_and_the_figure_lies_beside_it(tmp_path):
+    reads = [
+        record("arrow", (10.0, 10.2)),
+        record("plain files", (50.0, 51.0)),
+        record("LitData", (30.0, 31.0)),
+    ]
+    epochs = [
+        record(name, rates, what="epoch of JPEG, 2 workers", format=format, extra=fed)
+        for name, rates, format, fed in (
+            ("arrow, threads", (9.0, 9.1), "arrow", {"utilisation": 1.0, "accelerators": 3.0}),
+            ("DALI, antialias", (3.0, 3.1), "DALI", {"utilisation": 0.5, "accelerators": 0.0}),
+        )
+    ]
+    failed = Failed("random reads", "FFCV", "ffcv is not installed: build it")
+    result = Result((*reads, *epochs), ("by the way",), (failed,))
+    save(result.records, tmp_path / "r.json", result.failed)
+    peers.publish(tmp_path / "r.json", result)
+    text = (tmp_path / "r.md").read_text()
+    assert "| random reads | arrow | 10 (10 to 10) | LitData | 30 (30 to 31) | 0.33 |" in text
+    assert "| **arrow, threads** | 9 (9 to 9) | 1 | 100% | 3 |" in text
+    assert "| DALI, antialias | 3 (3 to 3) | 0.34 | 50% | 0 |" in text
+    assert "- Not measured: FFCV: ffcv is not installed: build it" in text and "- by the way" in text
+    assert (tmp_path / "r.png").stat().st_size and len(load(tmp_path / "r.json")) == 5
