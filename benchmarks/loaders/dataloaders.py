@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks import needed
 from benchmarks.loaders.material import FILES
-from benchmarks.loaders.peer import Peer, Setting, Start, data_loader
+from benchmarks.loaders.peer import Peer, Setting, Start, data_loader, workers_of
 from smallfiles.measure.loading.steps import Epoch
 from smallfiles.measure.methods import read_file
 
@@ -105,13 +105,7 @@ def _litdata(setting: Setting) -> Iterator[Epoch]:
     dataset = litdata.StreamingDataset(
         str(setting.folder / "litdata"), shuffle=True, transform=Changed(setting.size)
     )
-    loader = litdata.StreamingDataLoader(
-        dataset,
-        batch_size=setting.batch,
-        num_workers=setting.workers,
-        prefetch_factor=setting.prefetch,
-        persistent_workers=True,
-    )
+    loader = litdata.StreamingDataLoader(dataset, **workers_of(setting))
     yield lambda: (len(labels) for _, labels in loader)
 
 

@@ -130,6 +130,15 @@ def _epoch(name: str, setting: Setting, unmade: str, place: Place) -> Pass:
 
 def data_loader(dataset: Any, setting: Setting, **more: Any) -> DataLoader[Any]:
     """The loader of PyTorch over a data set of others."""
-    ahead = {"prefetch_factor": setting.prefetch, "persistent_workers": True}
-    settings = {"batch_size": setting.batch, "num_workers": setting.workers, **ahead, **more}
-    return DataLoader(dataset, **settings)
+    return DataLoader(dataset, **{**workers_of(setting), **more})
+
+
+def workers_of(setting: Setting) -> dict[str, Any]:
+    """What loaders in PyTorch's manner are given; forked, as on Linux by default up to Python 3.13."""
+    return {
+        "batch_size": setting.batch,
+        "num_workers": setting.workers,
+        "prefetch_factor": setting.prefetch,
+        "persistent_workers": True,
+        "multiprocessing_context": "fork",
+    }
