@@ -85,7 +85,8 @@ def connect(endpoint: str, keys: Keys | None) -> Any:
             tcp_keepalive=True,
             request_checksum_calculation="when_required",  # Content-MD5 and our digests serve all servers
             response_checksum_validation="when_required",
-            s3={"addressing_style": "path" if named else "auto"},
+            # The signature holds the Content-MD5, so a body need not be hashed a second time, by SHA-256.
+            s3={"addressing_style": "path" if named else "auto", "payload_signing_enabled": False},
         )
         return session.create_client("s3", region_name=region, endpoint_url=endpoint or None, config=config)
     except (BotoCoreError, ValueError) as error:
