@@ -18,7 +18,7 @@ from smallfiles.measure.drawing import alt_text, as_page, throughput
 from smallfiles.measure.record import Record, load
 from smallfiles.measure.table import reference_of, times
 
-ROOT = Path(__file__).resolve().parents[1]
+RESULTS = Path(__file__).resolve().parents[1] / "results"
 ROOMS = "machine sources manifest formats pack staging objectstore images loading ring training"
 ROOMS += " slowfs scaling measure samples digests errors"
 MODULES = [*(f"smallfiles.{room}" for room in ROOMS.split()), "pysquashfs"]
@@ -79,16 +79,16 @@ def directive(module: ModuleType, name: str) -> list[str]:
 
 
 def comparison_page(docs: Path) -> str:
-    """Every record of results/ as a figure and a table, and the page on peers if there is one."""
-    peers = ROOT / "results" / "peers.md"
+    """Every record of results/ as a figure and a table, and where the page on peers is, if there is one."""
     parts = [
         "# What it buys, beside the software of others",
         "All numbers come from `results/`, measured on one virtual machine with two cores. Rounds are "
         "interleaved; compare only within one table. Where quartiles overlap there is no clear difference, "
         "and the table says ≈ 1. `make bench` repeats it.",
-        *([peers.read_text().replace("# ", "## ")] if peers.exists() else []),
+        *["[Beside other loaders](../results/peers.md), on the same files."]
+        * (RESULTS / "peers.md").exists(),
     ]
-    for path in sorted((ROOT / "results").glob("*.json")):
+    for path in sorted(RESULTS.glob("*.json")):
         for number, group in enumerate(groups(load(path))):
             parts += section(group, REFERENCES.get(path.name), docs / "figures" / f"{path.stem}-{number}.svg")
     return "\n\n".join(parts) + "\n"
