@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles.formats import provenance
-from smallfiles.formats.bytefile import ByteFile, damaged
+from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.columns import Columns
 from smallfiles.formats.reader import PlacedReader, Store, numbered_keys
 from smallfiles.manifest.arrays import to_numpy
@@ -200,6 +200,10 @@ class BlobReader(PlacedReader[AnyBlob], Generic[AnyBlob]):
     """Random access to a blob; a format adds how one is opened, and its name."""
 
     format = ""
+
+    def __init__(self, path: Path, access: Access = "auto") -> None:
+        super().__init__(path)
+        self._access = access
 
     def __len__(self) -> int:
         return self._handle().count

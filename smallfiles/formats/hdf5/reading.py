@@ -82,8 +82,8 @@ class HDF5Reader(BlobReader[_Opened]):
     format = "hdf5"
 
     def __init__(self, path: Path, split: str | None = None, access: Access = "auto") -> None:
-        super().__init__(path)
-        self._split, self._access = split, access
+        super().__init__(path, access)
+        self._split = split
 
     def _open(self) -> _Opened:
         file = ByteFile(self.path, self._access)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -20,18 +19,8 @@ from smallfiles.errors import FormatError
 from smallfiles.folders import IMAGE_BEGINNINGS
 from smallfiles.formats import provenance
 from smallfiles.formats.blob import NAMES, BlobReader, FileBlob
-from smallfiles.formats.bytefile import Access, ByteFile, damaged
-from smallfiles.formats.lmdb.writing import (
-    APART,
-    BRANCH,
-    HEAD,
-    LEAF,
-    MAGIC,
-    META,
-    NO_PAGE,
-    PROVENANCE,
-    VERSION,
-)
+from smallfiles.formats.bytefile import ByteFile, damaged
+from smallfiles.formats.lmdb import writing as form
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
 
@@ -86,11 +75,11 @@ class _Tree:
         return page_bytes, found[14], found[18], found[19]
 
     def _meta_at(self, place: int) -> tuple[int, ...] | None:
-        place += HEAD.size
-        if place + META.size > self._file.size:
+        place += form.HEAD.size
+        if place + form.META.size > self._file.size:
             return None
-        found = META.unpack_from(self._file.view, place)
-        return found if found[:2] == (MAGIC, VERSION) else None
+        found = form.META.unpack_from(self._file.view, place)
+        return found if found[:2] == (form.MAGIC, form.VERSION) else None
 
     def entries(self) -> _Entries:
         """All of them.
@@ -99,11 +88,11 @@ class _Tree:
             FormatError: Values are databases, or keys have several values.
             DamagedFileError: The tree cannot be right.
         """
-        pages = np.array([] if self._root == NO_PAGE else [min(self._root, NO_PAGE >> 2)], np.int64)
+        pages = np.array([] if self._root == form.NO_PAGE else [min(self._root, form.NO_PAGE >> 2)], np.int64)
         if self._depth > _DEEPEST:
             raise self._damaged(f"its tree has {self._depth} levels")
         for _ in range(self._depth - 1):
-            half = self._nodes(pages, BRANCH)[0] >> 1
+            half = self._nodes(pages, form.BRANCH)[0] >> 1
             pages = self._number(half) | self._words[half + 2].astype(np.int64) << 32
         self._check_pages(pages)
         for page in pages.tolist():
@@ -133,7 +122,7 @@ class _Tree:
         places = pages * self._page_bytes
         half = places >> 1
         lower, upper = (self._words[half + word].astype(np.int64) for word in (6, 7))
-        counts = (lower - HEAD.size) >> 1
+        counts = (lower - form.HEAD.size) >> 1
         if (
             (self._words[half + 5] & _KINDS != kind)
             | (counts < 0)
@@ -143,14 +132,14 @@ class _Tree:
             raise self._damaged("a page of its tree is of another kind")
         first = np.repeat(places, counts)
         number = np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
-        offsets = self._words[(first >> 1) + HEAD.size // 2 + number].astype(np.int64)
+        offsets = self._words[(first >> 1) + form.HEAD.size // 2 + number].astype(np.int64)
         ends = first + self._page_bytes
         if ((offsets < np.repeat(upper, counts)) | (offsets + 8 > self._page_bytes) | (offsets & 1)).any():
             raise self._damaged("an entry of its tree lies outside of its page")
         return first + offsets, ends
 
     def _leaves(self, pages: _Places) -> tuple[_Places, _Places, _Places, _Places]:
-        nodes, ends = self._nodes(pages, LEAF)
+        nodes, ends = self._nodes(pages, form.LEAF)
         half = nodes >> 1
         sizes, flags, key_sizes = self._number(half), self._words[half + 2], self._words[half + 3]
         if (flags & _OTHERS).any():
@@ -159,12 +148,14 @@ class _Tree:
                 expected="one value for each key",
                 next_step="Copy the one that you want with: mdb_dump -s NAME OLD | mdb_load NEW",
             )
-        keys, apart = nodes + 8, (flags & APART).astype(bool)
+        keys, apart = nodes + 8, (flags & form.APART).astype(bool)
         starts = keys + key_sizes
         if (starts + np.where(apart, 8, sizes) > ends).any():
             raise self._damaged("a key or a value of its tree reaches beyond its page")
         numbers = self._bytes[starts[apart, None] + np.arange(8)].view("<u8")[:, 0]
-        starts[apart] = np.minimum(numbers, NO_PAGE >> 24).astype(np.int64) * self._page_bytes + HEAD.size
+        starts[apart] = (
+            np.minimum(numbers, form.NO_PAGE >> 24).astype(np.int64) * self._page_bytes + form.HEAD.size
+        )
         if (starts + sizes > self._file.size).any():
             raise self._damaged("a value lies behind its end")
         return keys, key_sizes.astype(np.int64), starts, sizes
@@ -178,10 +169,10 @@ class _Opened(FileBlob):
         file.forget()  # the pages of the tree are not needed again
         names = [found.key(file, row).decode("utf-8", "replace") for row in found.last(len(NAMES) + 1)]
         rows = dict(zip(names, found.last(len(NAMES) + 1), strict=True))
-        self.layout = "indexed" if PROVENANCE in rows else "foreign"
+        self.layout = "indexed" if form.PROVENANCE in rows else "foreign"
         if self.layout == "indexed":
             arrays = {name: _numbers(file, found, rows[name], name) for name in NAMES if name in rows}
-            record = provenance.loads(_numbers(file, found, rows[PROVENANCE], "_data").tobytes())
+            record = provenance.loads(_numbers(file, found, rows[form.PROVENANCE], "_data").tobytes())
         else:
             _refuse_others(file, found)
             arrays, record = _stand_ins(file, found), {}
@@ -238,10 +229,6 @@ class LMDBReader(BlobReader[_Opened]):
 
     format = "lmdb"
     _outlives_fork = True
-
-    def __init__(self, path: Path, access: Access = "auto") -> None:
-        super().__init__(path)
-        self._access = access
 
     def _open(self) -> _Opened:
         path = self.path / "data.mdb" if self.path.is_dir() else self.path

@@ -23,16 +23,7 @@ from smallfiles.formats import provenance
 from smallfiles.formats.blob import NAMES, Blob, BlobReader
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.reader import Store
-from smallfiles.formats.zarr.writing import (
-    ATTRIBUTE,
-    CHECKED,
-    CHECKSUM_BYTES,
-    LITTLE,
-    METADATA,
-    RAW,
-    shard_index,
-    sharded,
-)
+from smallfiles.formats.zarr import writing as form
 from smallfiles.samples import Buffer
 
 _MOST_NUMBERS = 1 << 62
@@ -68,7 +59,7 @@ class _Array:
 
 def _metadata(folder: Path) -> dict[str, Any]:
     """What a group or an array says of itself; {} if there is none."""
-    path = folder / METADATA
+    path = folder / form.METADATA
     if not path.is_file():
         return {}
     file = ByteFile(path, "pread")
@@ -113,7 +104,7 @@ def _numbers(array: _Array) -> np.ndarray:
     """All of a column: a view of its file, or what the library makes of it."""
     if not array.count:
         return np.zeros(0, array.kind)
-    if array.codecs in (RAW, LITTLE) and array.chunk >= array.count:
+    if array.codecs in (form.RAW, form.LITTLE) and array.chunk >= array.count:
         file = array.file(0)
         if file.size != array.chunk * array.kind.itemsize:
             raise damaged(file.path, f"it has {file.size:,} bytes for {array.chunk:,} numbers")
@@ -153,7 +144,7 @@ class _Data:
         end = stored + (self.shard // self._chunk * 16 if self._chunk else 0)
         right = file.size == end + self._tail  # else an index might be made that fills the memory
         if right and self._chunk:
-            right = file.view[stored:end] == shard_index(used, self._chunk, self.shard).tobytes()
+            right = file.view[stored:end] == form.shard_index(used, self._chunk, self.shard).tobytes()
         if not right:
             raise damaged(file.path, "it does not hold its chunks one after the other, and their index")
 
@@ -183,13 +174,13 @@ class _Data:
 
 def _layout(array: _Array) -> tuple[int, int]:
     """Bytes of a chunk in a shard (0 without shards), and of the checksum behind the index."""
-    if array.kind.itemsize == 1 and array.codecs in (RAW, LITTLE):
+    if array.kind.itemsize == 1 and array.codecs in (form.RAW, form.LITTLE):
         return 0, 0
     with contextlib.suppress(KeyError, TypeError, IndexError, ValueError):
         chunk = index(array.codecs[0]["configuration"]["chunk_shape"][0])
-        for inner in (RAW, LITTLE):
-            for codecs, tail in ((CHECKED, CHECKSUM_BYTES), (LITTLE, 0)):
-                same = array.codecs == sharded(chunk, inner, codecs) and array.kind.itemsize == 1
+        for inner in (form.RAW, form.LITTLE):
+            for codecs, tail in ((form.CHECKED, form.CHECKSUM_BYTES), (form.LITTLE, 0)):
+                same = array.codecs == form.sharded(chunk, inner, codecs) and array.kind.itemsize == 1
                 if same and chunk > 0 == array.chunk % chunk:
                     return chunk, tail
     raise _unknown(array.folder, "compressed, or in shards of another kind")
@@ -202,7 +193,7 @@ class _Opened(Blob):
         group = _metadata(path)
         if group.get("node_type") != "group":
             raise FormatError(
-                f"{path} holds no {METADATA} of a group",
+                f"{path} holds no {form.METADATA} of a group",
                 expected="a finished zarr group of version 3 with the arrays data, offsets and labels",
                 next_step="Check the path; write one of version 2 again with zarr, or pack the data here",
             )
@@ -211,7 +202,7 @@ class _Opened(Blob):
             raise _unknown(path, "it has no array data")
         data = found.pop("data")
         self.data = _Data(data, access)
-        record = data.attributes.get(ATTRIBUTE) if isinstance(data.attributes, dict) else None
+        record = data.attributes.get(form.ATTRIBUTE) if isinstance(data.attributes, dict) else None
         arrays = {name: _numbers(array) for name, array in found.items()}
         super().__init__(path, arrays, provenance.loads(json.dumps(record)))
 
@@ -235,10 +226,6 @@ class ZarrReader(BlobReader[_Opened]):
 
     format = "zarr"
     _outlives_fork = True
-
-    def __init__(self, path: Path, access: Access = "auto") -> None:
-        super().__init__(path)
-        self._access = access
 
     def _open(self) -> _Opened:
         return _Opened(self.path, self._access)
