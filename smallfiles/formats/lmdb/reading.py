@@ -166,7 +166,6 @@ class _Opened(FileBlob):
 
     def __init__(self, file: ByteFile) -> None:
         found = _Tree(file).entries()
-        file.forget()  # the pages of the tree are not needed again
         names = [found.key(file, row).decode("utf-8", "replace") for row in found.last(len(NAMES) + 1)]
         rows = dict(zip(names, found.last(len(NAMES) + 1), strict=True))
         self.layout = "indexed" if form.PROVENANCE in rows else "foreign"
