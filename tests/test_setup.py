@@ -14,7 +14,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from smallfiles import formats
+from smallfiles import __version__, formats
 from smallfiles.cli import build_parser, parse
 
 CONDA_NAMES = {"torch": "pytorch", "matplotlib": "matplotlib-base", "xxhash": "python-xxhash"}
@@ -406,6 +406,11 @@ def test_the_readme_asks_only_for_commands_that_exist(repository):
         parse(shlex.split(command, comments=True))
     targets = set(re.findall(r"^([a-z-]+):", (repository / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)) <= targets
+
+
+def test_the_citation_names_the_version(repository):
+    cited = yaml.safe_load((repository / "CITATION.cff").read_text())
+    assert cited["version"] == __version__
 
 
 def test_every_path_that_the_readme_names_exists(repository):

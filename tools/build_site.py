@@ -37,7 +37,8 @@ def main() -> int:
     assemble(source)
     if not options.no_execute:
         for path in sorted((source / "notebooks").glob("*.ipynb")):
-            shutil.copy(executed(path, options.out / "executed" / path.name), path)
+            shown = executed(path, options.out / "executed" / path.name).read_text(encoding="utf-8")
+            path.write_text(anonymous(shown), encoding="utf-8")
     write_pages(source / "docs")
     code = sphinx(source, html)
     (html / "index.html").write_text(ENTRY.format("docs/index.html"))
@@ -94,6 +95,11 @@ def read(path: Path) -> Any:
 def sources(notebook: Any) -> list[str]:
     """The text of all cells."""
     return [cell.source for cell in notebook.cells]
+
+
+def anonymous(text: str) -> str:
+    """A notebook that does not tell where on this machine it was executed."""
+    return text.replace(sys.prefix, "COURSE/.venv").replace(str(ROOT), "COURSE")
 
 
 def without_widgets(notebook: Any) -> None:
