@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from pathlib import Path
 
-from benchmarks.decoding import bench_decoding
+from benchmarks.decoding import MOST_PICTURES, bench_decoding
 from benchmarks.reading import bench_raw_reads
 from benchmarks.staging import first_of
 from smallfiles import cli, sources
@@ -40,6 +40,7 @@ _YARDSTICKS = (REFERENCE, "plain files")
 _AHEAD = 256
 _RAW_TIMES = 4
 _LAST = "hashed and verified"
+_FEW = f"decoding is measured on the first {MOST_PICTURES} files at most"
 _NO_READS = "webdataset, DALI, SPDL and FFCV give no raw sample by its number, so epochs only"
 
 
@@ -99,7 +100,7 @@ def _measured(folder: Path, config: PeersConfig) -> Iterator[Result]:
                 failed.append(Failed("random reads", format, str(error)))
         pack(source, place / "raw.arrow", PackConfig(verify="none", resize=_AHEAD, store="raw"))
         target = Target(paths["arrow"], "arrow", "arrow", len(files), size, "JPEG")
-        yield Result((), (_NO_READS,), tuple(failed))
+        yield Result((), (_NO_READS, _FEW), tuple(failed))
         yield bench_raw_reads(files, paths, target, config)
         yield bench_decoding(paths["arrow"], config, ["augment"])
         yield bench_loading([paths["arrow"], place / "raw.arrow"], loads, others="benchmarks.loaders")
@@ -114,14 +115,14 @@ def as_markdown(result: Result) -> str:
     Args:
         result: Of `bench_peers`.
     """
-    first = result.records[0]
+    first, last = result.records[0], result.records[-1]
     versions = dict(sorted(chain.from_iterable(each.versions.items() for each in result.records)))
     made = first.machine
     groups = {what: list(group) for what, group in groupby(result.records, key=lambda each: each.what)}
     rows = [row for group in groups.values() for row in _ahead(group)]
     lines = [
         "# Side by side",
-        f"{first.set_samples:,} files of {first.set_bytes / first.set_samples / 1e3:,.0f} kB, in memory; "
+        f"{last.set_samples:,} files of {last.set_bytes / last.set_samples / 1e3:,.0f} kB, in memory; "
         f"{first.repeats} interleaved rounds; quartiles in brackets; our own in bold. Measured on: "
         f"{made['cpu']}, {made['cpus_usable']} cores, {made['memory_bytes'] >> 30} GiB, {made['system']}, "
         f"kernel {made['kernel']}, Python {made['python']}.",
