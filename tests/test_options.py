@@ -35,7 +35,10 @@ EVERY_TRAIN = TrainConfig(EVERY_LOADER, "resnet18", 2, 96, 0.1, 5, checkpoint=Pa
         *((each, each.to_cli("read", ["a b.arrow"]), bench.config_of) for each in (
             BenchConfig(), BenchConfig(3, 10, ("random",), ("cold",), "plain files", 7, False)
         )),
-        *((each, each.to_cli(["x.arrow"]), bench.config_of) for each in (LoadBenchConfig(), EVERY_LOAD)),
+        *((each, each.to_cli(["x.arrow"]), bench.config_of) for each in (
+            *(LoadBenchConfig(), EVERY_LOAD),
+            *(LoadBenchConfig(step="resnet50-h100"), LoadBenchConfig(step_ms=47.55)),
+        )),
         *((each, each.to_cli("data", "out dir/x.tars"), pack.config_of) for each in (
             PackConfig(),
             PackConfig("tar", None, 8, "full", "skip", "decode", 5, (2, 7), False, False),

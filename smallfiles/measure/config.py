@@ -75,11 +75,11 @@ class LoadBenchConfig:
     prefetch: int = option(2, "batches that each worker makes ahead", least=1)
     size: int = option(224, "of the training crops", least=1, metavar="PIXELS")
     filter: Filter = option("antialias", "how pixels are scaled; loaders of others say theirs by name")
-    step: Step | None = option(None, "a training step of MLPerf Storage, with its batch, to be imitated")
-    step_ms: float | None = option(None, "or one of so many milliseconds", least=0.1, metavar="T")
     reference: str | None = option(None, "ratios against this one; the first if not given", metavar="NAME")
     seed: int = option(0, "of orders, crops and rounds", least=0, metavar="S")
     cap: bool = option(True, "no limit on a shared file system; ask your site first")
+    step: Step | None = option(None, "a training step of MLPerf Storage, with its batch, to be imitated")
+    step_ms: float | None = option(None, "or one of so many milliseconds", least=0.1, metavar="T")
 
     def __post_init__(self) -> None:
         options.check(self)
