@@ -87,9 +87,9 @@ class LoadBenchConfig:
             step_ms, batch = STEPS[self.step]
             if self.step_ms not in (None, step_ms) or self.batch not in (BATCH, batch):
                 raise UsageError(
-                    f"--step {self.step} was given with another --step-ms or --batch",
+                    f"--step {self.step} was given together with another step or batch size",
                     expected=f"its own: {step_ms:g} ms for {batch} samples",
-                    next_step="Leave them out, or give --step-ms and --batch without --step",
+                    next_step="Leave these out, or name no step of MLPerf Storage",
                 )
             object.__setattr__(self, "step_ms", step_ms)
             object.__setattr__(self, "batch", batch)

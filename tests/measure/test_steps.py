@@ -92,7 +92,7 @@ def test_a_named_step_brings_its_batch_and_refuses_another():
     assert (config.step_s, config.batch) == (0.224, 400)  # of resnet50_h100.yaml
     assert dataclasses.replace(config, only=("arrow, threads",)).batch == 400
     assert LoadBenchConfig(step_ms=30).batch == 64 and len(STEPS) == 10
-    with pytest.raises(UsageError, match="another --step-ms or --batch"):
+    with pytest.raises(UsageError, match="another step or batch size"):
         LoadBenchConfig(step="resnet50-h100", batch=32)
 
 

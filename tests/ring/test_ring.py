@@ -40,7 +40,8 @@ def test_it_gives_what_a_data_loader_gives(where):
             for ours, theirs in zip(loader, peer, strict=True):
                 assert ours.keys() == theirs.keys()
                 assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-        assert loader.state_dict() == peer.state_dict() == {"epoch": 2, "batch": 0, **_plan_of(peer)}
+        whole = {"epoch": 2, "batch": 0, "earlier": [], **_plan_of(peer)}
+        assert loader.state_dict() == peer.state_dict() == whole
 
 
 def _plan_of(loader):
@@ -102,7 +103,7 @@ def test_training_goes_on_from_the_state_of_a_checkpoint(maker, plan, config, sa
         loader.load_state_dict(state)
         for number, batch in enumerate(loader, 4):
             same(batch, maker, plan, 0, number)
-        with pytest.raises(UsageError, match="settings of the run"):
+        with pytest.raises(UsageError, match="holds other batches"):
             loader.load_state_dict({"epoch": 0, "batch": 4, "plan": {}})
 
 

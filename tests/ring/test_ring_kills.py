@@ -161,7 +161,7 @@ def stillborn(monkeypatch):
     return lambda count: left.__setitem__(0, count)
 
 
-def test_a_producer_killed_while_it_is_started_is_replaced(config, same, stillborn):
+def test_a_producer_killed_while_it_is_started_is_replaced(config, same, stillborn, patient):
     with ring.open_ring(Numbers(delay_s=0.002), PLAN, config(slots=8)) as loader:
         next(iter(loader))
         stillborn(2)

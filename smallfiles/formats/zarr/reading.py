@@ -96,7 +96,7 @@ def _unknown(folder: Path, what: str) -> FormatError:
     return FormatError(
         f"{folder} is not stored as samples are ({what})",
         expected="integers in one dimension, and those of data uncompressed, in shards or a single chunk",
-        next_step="Write it with zarr: create_array(…, shards=…, compressors=None), or pack the data here",
+        next_step="Write it in shards and without compressors (zarr.create_array), or pack the data here",
     )
 
 
