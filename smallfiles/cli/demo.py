@@ -25,7 +25,7 @@ def add(verbs: Verbs) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Go the whole road once: data, manifest, packing, measuring, report.
 
-    Makes a data set (or takes yours, which is only read), writes its manifest, packs it into every format
+    Makes a data set (or takes yours, which is only read), writes its manifest, packs it into four formats
     with verification, measures reading, prints a table and writes a figure and a small report. Under three
     minutes on two cores.
 

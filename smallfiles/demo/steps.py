@@ -56,7 +56,7 @@ class DemoResult:
 
 
 def run(config: DemoConfig, say: Say) -> DemoResult:
-    """Make or take a data set, pack it into every format, measure, report.
+    """Make or take a data set, pack it into four formats, measure, report.
 
     Args:
         config: What to do.
