@@ -13,9 +13,9 @@
 #
 # This first notebook looks at the machine under your hands, and at how notebooks, exercises and checks work.
 #
-# The whole course takes two days. With three hours, take 01 (sections 2 to 4), 05 (1, 2, 4), 08 (1, 3), 07 (3, 4) and 10 (1,
-# 2, 5). Sections that begin with *Optional* can wait in any case. If something breaks, look it up in
-# [12 · When it breaks](12_when_it_breaks.ipynb).
+# The whole course takes two days. With three hours, take 01 (sections 2 to 4), 05 (1, 2, 4), 08 (1, 3), 07 (3, 4), 10 (1,
+# 2, 5) and 11 (5). *Optional* sections can always wait. Run the cells of what you skip: later cells need them. If something
+# breaks, look it up in [12 · When it breaks](12_when_it_breaks.ipynb).
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -145,7 +145,7 @@ def files_opened_by(module):
 
 # %% [markdown]
 # > **Predict.** How many files does `import torch` open in a fresh Python: 10, 100 or 1,000? Write your number into the
-# > next cell. In this course a guess is kept, and the figure shows it beside what was measured.
+# > next cell; the figure shows it beside what was measured.
 
 # %%
 guess = 100  # change me: files that import torch opens

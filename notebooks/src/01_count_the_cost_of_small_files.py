@@ -108,8 +108,8 @@ figures.lines(factors, title, x="allocation unit (B)", y="bytes taken per byte s
 # %% [markdown] id="operations" tags=["core"]
 # ## 2 · Time a single open
 #
-# To read a file, a program opens it, reads, and closes it. Often it asks for the size first (`stat`). Each of these is a
-# call to the operating system. We time every single call, and each kind of call in its own pass over the files.
+# To read a file, a program opens it, reads, and closes it. Often it asks for the size first (`stat`). Each calls the
+# *kernel*: here the core of Linux, not that of a notebook. We time every call, each kind in its own pass over the files.
 #
 # ![Two sequences. A file per image: ask the metadata server, wait, read, again and again. One large file: ask once, then read long runs.](pictures/open_and_read.svg)
 #

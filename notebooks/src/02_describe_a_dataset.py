@@ -71,10 +71,10 @@ for layout, data in setup.data.items():
         print("    note:", note)
 
 # %% [markdown]
-# Only the class folders tell (`n01440764` is a *wnid*, WordNet's number of a noun). For Kaggle's tree the labels are in a
-# CSV file, for the official tar in the development kit, and the tar is read without unpacking it. (So is a folder with a
-# tar per class, as ImageNet-21k is handed out; there the class is the name of the tar.) Flickr30K has captions in up to
-# three files. The notes say what was guessed or left aside. Read them: a wrong guess costs a training run.
+# Only the class folders tell (`n01440764` is a *wnid*, WordNet's name of a class). For Kaggle's tree the labels are in a
+# CSV file, for the official tar in the development kit, and the tar is read without unpacking it. (So is
+# ImageNet-21k's folder of one tar per class.) Flickr30K has captions in up to three files. The notes say what was guessed
+# or left aside. Read them: a wrong guess costs a training run.
 #
 # Captions come as a `.token` file and as `results.csv`, of which one row lost a delimiter.
 #
@@ -148,8 +148,8 @@ show.say(f"The walk asked about {len(manifest):,} files, the reading about one."
 # On a warm local disk each question takes microseconds, and a small data set shows little. On a parallel file system
 # each is a trip over the network to a server that all users share.
 #
-# Two shapes of JSON are understood: ours, with a header and columns, and the flat one of the Jülich course,
-# `{path: label}`.
+# Two shapes of JSON are understood: ours, with a header and columns, and the flat `{path: label}` of the
+# Jülich course (given on this subject at the Jülich Supercomputing Centre).
 
 # %%
 manifest.save_flat(setup.scratch / "flat.json")

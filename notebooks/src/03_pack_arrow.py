@@ -64,7 +64,7 @@ rows[0]["captions"][:2]
 #
 # ![Strips of bytes: in Arrow, HDF5 blob and squashfs images lie back to back; in HDF5 vlen each lies in a heap, in tar behind a header.](pictures/bytes_of_formats.svg)
 #
-# *Where images lie in the formats of this course. Not to scale: images fill nearly all of each file.*
+# *Where images lie in four formats. Not to scale: images fill nearly all of each file.*
 
 # %%
 small = setup.scratch / "six.arrow"
@@ -74,7 +74,7 @@ with pa.OSFile(str(small), "wb") as file, pa.ipc.new_file(file, schema) as write
 
 # %% [markdown]
 # > **Predict.** The JPEG files are already compressed, and Arrow adds headers. How much larger is the file than the six
-# > images together: 0.1 %, 1 % or 10 %?
+# > images together: about 0.1 %, 1 % or 10 %?
 
 # %%
 payload = sum(len(row["data"]) for row in rows)
@@ -250,8 +250,8 @@ figures.lines(rates, title, **axes, log="xy", note="random reads, warm cache", g
 # %% [markdown] id="juelich" tags=["core"]
 # ## 4 · Feed a DataLoader
 #
-# The Jülich course writes one row per batch, `image_data: binary, label: uint16`, so batch i is sample i. Our package
-# writes this layout too. Its loader opens an `OSFile`, and the last figure says why that is sound for one row per batch.
+# The Jülich course writes one row per batch, `image_data: binary, label: uint16`, so batch i is sample i. Its loader
+# opens an `OSFile`, and the last figure says why that is sound for one row per batch. Our package writes this layout too.
 # Here is a `Dataset` of this shape. It opens the file at the first read of each process, never in `__init__`: a worker
 # must not use what its parent has opened (notebook 04 shows what happens otherwise).
 

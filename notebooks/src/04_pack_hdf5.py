@@ -20,7 +20,7 @@
 # ## After this you can
 #
 # - look into any HDF5 file, and tell rows of variable length from one run of bytes with offsets,
-# - write bytes without making a Python integer of each one,
+# - write bytes without making a Python list of them,
 # - choose between contiguous, chunked and compressed storage by what a random read costs,
 # - write a `Dataset` whose workers read the right samples,
 # - get past a file lock, and know when not to.
@@ -187,7 +187,7 @@ figures.bars(measure.compare(ways, rounds=5, unit="images written"))
 # Training reads samples in random order. HDF5 can store a data set *contiguous*, as one run, or in *chunks*, which can be
 # compressed. A chunk is fetched and unpacked as a whole, even for one byte of it.
 #
-# > **Predict.** Images have about 100 kB and chunks 1 MiB. How many bytes are read per byte of an image that is
+# > **Predict.** Images are about 100 kB, chunks 1 MiB. How many bytes are read per byte of an image that is
 # > delivered? Does gzip reduce that?
 
 # %%
@@ -342,7 +342,7 @@ for name, file in {"by path": blob, "file object": blob.open("rb")}.items():
 # ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887),
 # [pytorch#3415](https://github.com/pytorch/pytorch/issues/3415)).
 #
-# Do not rely on the driver. Open the file at the first read, in the process that reads:
+# Do not rely on that. Open the file at the first read, in the process that reads:
 
 
 # %%
@@ -454,7 +454,7 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 # ## Key points
 #
 # - An image lies in a heap behind a row of variable length, or in one run of bytes between two offsets.
-# - `np.array(list(data))` makes an object of each byte; `np.frombuffer` looks at them where they are.
+# - `np.array(list(data))` makes a list entry for each byte; `np.frombuffer` looks at them where they are.
 # - Chunks are read whole, and JPEG does not shrink: store samples contiguous.
 # - Workers share the offset of a file that was opened before them: open it in the process that reads.
 # - "Unable to lock file" means that somebody has it open, or that there are no locks. Switch them off only for files that
@@ -481,7 +481,7 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 # <summary>Answer</summary>
 #
 # **(b)**. A chunk is read whole, for one image of it. (a) JPEG is compressed already; gzip saves a percent or two. (c)
-# Compressing takes time for every byte, as the second figure shows.
+# Compressing takes time for every byte, as section 2 shows.
 #
 # </details>
 #

@@ -72,7 +72,7 @@ built
 # ## Task 2: the guard
 #
 # `known` maps file names without suffix to sorted-order labels. Return `"sorted"` if all known images that the manifest
-# holds have that label, `"other"` if any has not, and `"unknown"` if it holds none of them. Paths may have folders:
+# holds have that label, `"other"` if any has another, and `"unknown"` if it holds none of them. Paths may have folders:
 #
 # `label_order(manifest: dict, known: dict) -> str`
 
