@@ -97,7 +97,7 @@ images.shape, torch.as_tensor(labels)[:8]
 
 # %% [markdown]
 # Beside it, the same with our loader. `order="stream"` reads long runs from shard to shard as webdataset does. It plans
-# the order for all ranks and workers at once, so the splits of section 4 cannot be forgotten:
+# the order for all processes and their workers at once, so the splits of section 4 cannot be forgotten:
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -129,7 +129,7 @@ for sample in wds.WebDataset(str(place / "plain.tar"), shardshuffle=False):
 # %% [markdown] id="mix" tags=["core"]
 # ## 2 · Mix the samples
 #
-# A batch should be a small picture of the whole set. Data come the other way: ImageNet is a tar of one tar per class. We
+# A batch should be a small picture of the whole set. Data comes the other way: ImageNet is a tar of one tar per class. We
 # pack it as it comes, and once more in an order drawn from a seed. Both read the tar of tars in place; nothing is unpacked.
 
 # %%
@@ -161,8 +161,8 @@ for path in (place / "winter21_whole.tar", inner):
 
 # %% [markdown]
 # webdataset shuffles while it reads: first the list of shards, then samples in a *buffer*. The buffer fills from the
-# stream, and each time one sample is drawn from it at random. Small sets flatter a buffer, so we use the
-# numbers of the samples in their place: a tenth of ImageNet, 1,000 classes in shards of 1,000 images, through
+# stream, and each time one sample is drawn from it at random. Small sets flatter a buffer, so we use
+# sample numbers instead: a tenth of ImageNet, 1,000 classes in shards of 1,000 images, through
 # webdataset's own buffer.
 
 # %%
@@ -247,10 +247,10 @@ figures.lines(met, title, **axes, y="pairs that had met before, %")
 # <details>
 # <summary>Optional: where does a full shuffle happen?</summary>
 #
-# Packing in a drawn order needs every image from a random place. Aalto's tools have two jobs for that: one holds the set
-# in memory, the other deals it out to many files on a disk, and then shuffles each of them in memory. Our `pack` reads
-# each image where it is, with many reads in flight, and holds only a few. On storage that is slow at random reads, stage
-# the tar first (notebook 07): to `/dev/shm` if it fits, which is the job in memory, else to a local disk.
+# Packing in a drawn order needs every image from a random place. Aalto University's tools have two jobs for that: one
+# holds the set in memory, the other deals it out to many files on a disk, and then shuffles each of them in memory. Our
+# `pack` reads each image where it is, with many reads in flight, and holds only a few. On storage that is slow at random
+# reads, stage the tar first (notebook 07): to `/dev/shm` if it fits, which is the job in memory, else to a local disk.
 #
 # </details>
 
@@ -318,9 +318,9 @@ for shard_bytes in (100e6, 1e9, 10e9):
     )
 
 # %% [markdown]
-# A shard of some 100 MB is one open for about a thousand images, and leaves something to do for each worker. Aalto advises
-# 1 to 10 GB: its jobs run on a few GPUs, and fewer files are easier to copy and to keep. Both are right; count your
-# workers.
+# A shard of some 100 MB is one open for about a thousand images, and leaves something to do for each worker. Aalto University
+# advises 1 to 10 GB: its jobs run on a few GPUs, and fewer files are easier to copy and to keep. Both are right;
+# count your workers.
 #
 # Shards can be compressed. That pays only if the bytes saved take longer to fetch than to unpack:
 
@@ -390,7 +390,7 @@ for name, splitters in {
     )
 
 # %% [markdown]
-# Neither mistake raises an error. An epoch just takes longer, and GPUs or workers repeat each other. Only counting
+# Neither mistake raises an error. An epoch takes longer, and GPUs or workers repeat each other. Only counting
 # shows it.
 #
 # > **Predict.** Now both splits, but 3 shards for 4 workers. What happens to the fourth worker, and to its rank?
@@ -514,12 +514,12 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # </details>
 #
 # **3.** You train on 2 nodes of 4 GPUs, with 6 workers each. How many shards of ImageNet do you make?
-# (a) 14 of 10 GB. (b) 1,300 of 100 MB. (c) 1,281,167 of one image.
+# (a) 14 of 10 GB. (b) 1,400 of 100 MB. (c) 1,281,167 of one image.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. 48 workers get 27 shards each. (a) leaves 34 workers idle. (c) is the problem that we began with.
+# **(b)**. 48 workers get 29 shards each. (a) leaves 34 workers idle. (c) is the problem that we began with.
 #
 # </details>
 
@@ -527,4 +527,4 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # ## Next
 #
 # Notebook 06, [Read a squashfs file without mounting it](06_read_a_squashfs_image.ipynb), keeps the folder tree as it is, in one
-# file. Pack a data set of your own with the command above first.
+# file. First pack a data set of your own with the command above.

@@ -105,8 +105,8 @@ print(f"and this job may fill {(before[1] - after[1]) >> 20} MiB less (others us
 # ([pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)). `stage` therefore keeps some room free.
 #
 # Some sites give each job a *private* `/dev/shm` (in Slurm: `job_container/tmpfs`). Then two jobs on a node cannot share a
-# copy, a shell that you open on the node by `ssh` does not see it, and all of it vanishes with the job. Others share it, and
-# what a job leaves stays until somebody removes it.
+# copy, a shell that you open on the node by `ssh` does not see it, and all of it vanishes with the job. Other sites share
+# it, and what a job leaves stays until somebody removes it.
 #
 # Now stage the packed file. (A million small files would cost a million opens: pack first.)
 
@@ -237,7 +237,7 @@ except SmallfilesError as error:
 # ## 3 · Copy once per node
 #
 # A node with eight GPUs runs eight ranks, and all start with the same line: stage, then train. What if each simply copies?
-# Below, *lock, look, copy aside, rename*:
+# What if they *lock, look, copy aside, rename*?
 
 
 # %%
@@ -522,8 +522,8 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # ```
 #
 # Both are prepared as jobs. `SITE` is your cluster's file in `slurm/sites`; the second job follows by itself and
-# compares reading the copy with reading the original. No cluster at hand? `slurm/local/up` starts a small one on this
-# machine where Slurm is installed; its site is `local`.
+# compares reading the copy with reading the original. No cluster at hand? `slurm/local/up` starts one here
+# where Slurm is installed; its site is `local`.
 #
 # ```bash
 # slurm/submit SITE 07_fetch -- archive/train.tars scratch/data

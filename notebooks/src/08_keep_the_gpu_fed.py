@@ -59,8 +59,9 @@ reader = formats.open(packed)
 # %% [markdown] id="follow" tags=["core"]
 # ## 1 · Follow a batch
 #
-# Somebody asked in a forum how to keep a GPU busy. The shorter side of each image is scaled to a random length from 256 to
-# 480 pixels, then 224 x 224 pixels are cut out. The view is drawn first, so that four programs can make the same one:
+# Somebody asked in a forum how to keep a GPU busy with such views: the shorter side of an image is scaled to a random
+# length from 256 to 480 pixels, then 224 x 224 pixels are cut out. The view is drawn first, so that four programs can make
+# the same one:
 
 # %%
 from smallfiles.images.crops import Box
@@ -126,7 +127,7 @@ def only_the_part(data, short, k, box):
 
 
 # %% [markdown]
-# The clock: after every step, the time since the last one is added to that step's stage.
+# The clock adds to each stage the time since the one before it ended.
 
 
 # %%

@@ -39,7 +39,7 @@ from helpers import figures, show, start
 setup = start("09")
 
 # %% [markdown]
-# The server is `rclone serve s3`, which stores each object as a file. Its keys are drawn anew each time and are handed
+# The server is `rclone serve s3`, which stores each object as a file. Its access keys are drawn anew each time and handed
 # on in the environment. A key that is written into a notebook stays in its history. `Line` sits in front of the server
 # and makes each request as late as we like. Both end with this kernel. The 1,500 small files are for section 2.
 
@@ -139,7 +139,7 @@ figures.lines(lines, title, x="size of the object (B)", y="throughput (B/s)", lo
 # %% [markdown] id="push" tags=["core"]
 # ## 2 · Push shards, and publish them last
 #
-# Here a shard holds 8 images, about 1 MB, so that our small set has 16 of them. Real shards have 100 MB, and a reader
+# Here a shard holds 8 images, about 1 MB, so that our small set has 16 of them. Real shards are 100 MB, and a reader
 # asks for 4 MiB at a time, some 40 images of ImageNet.
 
 # %%
@@ -169,9 +169,9 @@ title = f"With 8 requests in flight, {moved.objects} objects are there {gain:.1f
 figures.bars(seconds, title, x="time (s)")
 
 # %% [markdown]
-# Not 8 times: this machine does the server's work too, and some requests must wait for others. First a claim on the
-# place, last the *manifest object* `smallfiles.json`, which names each object with its digest. It appears when
-# everything else is there and was compared. So we end a push in the middle, as a time limit does, and look.
+# Not 8 times: this machine does the server's work too, and some requests must wait for others. A claim on the
+# place comes first, and last the *manifest object* `smallfiles.json`, which names each object with its digest. It appears
+# when all else is there and was compared. So we end a push in the middle, as a time limit does, and look.
 #
 # > **Predict.** What does a listing show? What does a reader say?
 
@@ -337,8 +337,8 @@ for bytes_per_s, latency_s in ((125e6, 0.02), (1.25e9, 0.02), (1.25e9, 0.1)):
 # %% [markdown] id="once" tags=["core"]
 # ## 4 · Read each sample once, on a line that breaks
 #
-# Programs written for `cortx_pytorch` run on this reader with their import
-# changed. It is a data set for a plain DataLoader, and takes its keys from the environment:
+# `cortx_pytorch` is a package that reads shards from S3 into a plain DataLoader. Programs written for it run on our
+# reader with their import changed:
 
 # %%
 import numpy as np

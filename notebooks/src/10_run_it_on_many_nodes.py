@@ -62,7 +62,7 @@ samples = len(source.manifest)
 # starts the *tasks*: on two nodes with two tasks each, four processes. The number of a task among all tasks is its *rank*;
 # its number on its node is its *local rank*. `torchrun` does the same with other names.
 #
-# Six processes of such a job: the script itself; the shell that `salloc` gives you, on sites where it opens on a compute
+# Six processes: the script itself; the shell that `salloc` gives you, on sites where it opens on a compute
 # node; a task of `srun`; a process of `torchrun`, alone and started inside `srun`; and one on a laptop.
 #
 # > **Predict.** Which of them should believe that they are one of four?
@@ -263,7 +263,7 @@ for name, wrap in {"without DDP": lambda model: model, "with DDP": DDP}.items():
 # fight for this machine's CPUs. The data comes from one slow storage of 50 MB per second, then from copies, as after
 # staging.
 #
-# > **Predict.** An image has about 100 kB, and a step takes 10 of them. For how many ranks is the storage fast enough?
+# > **Predict.** An image is about 100 kB, and a step takes 10 of them. For how many ranks is the storage fast enough?
 
 # %%
 guess = 2  # change me: the storage is fast enough for so many ranks

@@ -3,9 +3,9 @@
 #
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# Files, Arrow, HDF5, tar shards, squashfs, LMDB, Zarr: you have packed and read most of them. Which one do you take? That
-# depends on your storage and on the number of nodes more than on the format. On one computer we can measure. For 10,000
-# nodes we need a model, and a model must first be compared with something real.
+# Files, Arrow, HDF5, tar shards, squashfs; new here are LMDB, a file of keys and values, and Zarr, arrays cut into chunks.
+# Which one do you take? That depends more on your storage and the number of nodes than on the format. On one computer we
+# can measure. For 10,000 nodes we need a model, and a model must first be compared with something real.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -56,7 +56,7 @@ for suffix, one in packed.items():
     print(f"{suffix:6} {one.files:4} files, {extra:6.2%} more bytes than the images")
 
 # %% [markdown]
-# All of them keep the bytes of a JPEG as they are, so none is much larger than another. What differs is the number of
+# All keep the bytes of a JPEG as they are, so none is much larger than another. What differs is the number of
 # files, and how a reader finds sample 237.
 #
 # > **Predict.** Everything is in the page cache. How many times faster than plain files is the fastest format, in random
@@ -196,7 +196,7 @@ figures.lines(waits, title, x="use of the server", y="wait, in operations", gues
 
 # %% [markdown]
 # The line is the formula of the simplest queue, known as M/M/1: use / (1 - use). At 80 % it is 4. The dots scatter near full use,
-# since long queues need long to form and to empty. A storage that is "only 90 % busy" makes everybody wait.
+# since long queues form and empty slowly. A storage that is "only 90 % busy" makes everybody wait.
 #
 # Now a storage that we can ask for real: `slowfs` with 4 operations at a time, 2 ms each on average. Threads read files
 # of it. The forecast is made by `simulate`, which has a queue like ours for each part of a cluster.
@@ -248,8 +248,8 @@ figures.lines(series, title, x="threads that read", y="files per second")
 # ## 4 · From 1 to 10,000 nodes
 #
 # ImageNet, 4 GPUs per node, 8 workers per GPU, 64 images per step of 50 ms, and the time to decode that you measured
-# above. The storage is a middle-sized Lustre: 24 targets of 0.7 GB/s, 0.5 ms for a read request, 100,000 metadata
-# operations per second. All GPUs step together.
+# above. The storage is a middle-sized Lustre: 24 *targets* (its disks) of 0.7 GB/s, 0.5 ms for a read request,
+# 100,000 metadata operations per second. All GPUs step together.
 #
 # > **Predict.** At how many nodes do plain files stop getting faster? And one packed file?
 
@@ -269,7 +269,7 @@ title = f"On 100 nodes an epoch from files takes {hundred:.1f} times as long as 
 figures.lines({**epochs, "never waiting": never}, title, x="nodes", y="time of an epoch (s)", log="xy", guess=guess)
 
 # %% [markdown]
-# A line that turns flat has met a limit that all nodes share. Behind that point you pay for GPUs that wait:
+# A line that turns flat has met a limit that all nodes share. Beyond it you pay for GPUs that wait:
 
 # %%
 some = (1, 10, 100, 1_000, 10_000)
