@@ -5,7 +5,7 @@
 #
 # A GPU waits. It could look at thousands of images per second, but each image is a file of its own, each file must be
 # found, opened and read, and a thousand other jobs ask the same file system. This course measures where the time goes,
-# and shows six ways to stop the waiting.
+# and shows six ways to stop the waiting: pack, map, shard, stage, feed, stream.
 #
 # ![An epoch as a bar, for each notebook: the part in which the GPU waits shrinks from file per image to packed, staged and fed.](pictures/course.svg)
 #
@@ -254,8 +254,8 @@ check.inodes_of_a_copy(inodes_of_a_copy)
 show.command(picture)
 
 # %% [markdown]
-# Run it once on the login node and once inside a job, and compare the first lines. What differs is what surprises
-# people later. Add folders at the end to look at their file systems too.
+# Run it once on the login node and once inside a job, and compare the first lines. Add folders at the end to
+# look at their file systems too.
 
 # %% [markdown] id="key-points"
 # ## Key points
