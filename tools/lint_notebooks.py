@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import ast
+import builtins
 import re
 import statistics
+import symtable
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -79,6 +81,9 @@ FORBIDDEN = {
     r"(?<![\w.}$/:<])/(home|root|work|tmp|p|scratch|project|users|mnt)/\w": "holds an absolute path",
     r"\bplt\.show\(": "shows a figure without alt text (use show.figure)",
 }
+COMPREHENSIONS = ("listcomp", "setcomp", "dictcomp", "genexpr")
+"""Scopes that run where they stand; those of other functions run later."""
+
 EXPERIMENT = re.compile(r"^## \d+ · ", re.MULTILINE)
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)[^)]*\)")
 
@@ -105,7 +110,7 @@ def lint(path: Path) -> list[str]:
     """Everything that is wrong with one built file, one sentence each."""
     page = Page(path, from_notebook(path.read_text(encoding="utf-8")))
     rules: list[Callable[[Page], Iterator[str]]] = [_manner, _code, _links]
-    rules += [_anatomy, _budgets] if path.parent.name == "notebooks" else [_exercise]
+    rules += [_anatomy, _budgets, _alone] if path.parent.name == "notebooks" else [_exercise]
     return [problem for rule in rules for problem in rule(page)]
 
 
@@ -223,6 +228,41 @@ def _budgets(page: Page) -> Iterator[str]:
         yield f"{total / cells:.0f} words a code cell, not {_span(WORDS_A_CODE_CELL)}"
     if cells and statistics.median(map(code_lines, page.code)) > MAX_MEDIAN_LINES:
         yield f"a median of {statistics.median(map(code_lines, page.code))} lines a code cell"
+
+
+def _alone(page: Page) -> Iterator[str]:
+    for first, name in unmade(page, lambda heading: "optional" in heading.tags):
+        yield f"the cell {first!r} needs {name}, which is made in optional sections only, or nowhere"
+
+
+def unmade(page: Page, skipped: Callable[[Cell], bool]) -> Iterator[tuple[str, str]]:
+    """First line of a cell and a name that it needs in vain, if sections with these headings are not run."""
+    known, skips = set(dir(builtins)), False
+    waiting: list[tuple[str, str]] = []  # names in functions: they may be made later in the section
+    for cell in [*page.cells, Cell("markdown", "## End")]:
+        first = cell.text.split("\n")[0]
+        if cell.kind == "markdown" and first.startswith("## "):
+            yield from (pair for pair in waiting if pair[1] not in known)
+            waiting, skips = [], skipped(cell)
+        elif cell.kind == "code" and not skips:
+            found = list(_globals(cell))
+            known |= {name.get_name() for name, _ in found if name.is_assigned() or name.is_imported()}
+            needs = sorted({(later, name.get_name()) for name, later in found})
+            waiting += [(first, name) for later, name in needs if later]
+            yield from ((first, name) for later, name in needs if not later and name not in known)
+
+
+def _globals(cell: Cell) -> Iterator[tuple[symtable.Symbol, bool]]:
+    """Names of the notebook in a cell, and whether they are needed only when a function is called."""
+    try:
+        tables = [(symtable.symtable(cell.text, "cell", "exec"), False)]
+    except SyntaxError:
+        return  # `_code` reports it
+    for table, later in tables:
+        yield from ((symbol, later) for symbol in table.get_symbols() if symbol.is_global())
+        for inner in table.get_children():
+            called = inner.get_type() == "function" and inner.get_name() not in COMPREHENSIONS
+            tables.append((inner, later or called))
 
 
 def _exercise(page: Page) -> Iterator[str]:

@@ -14,8 +14,8 @@
 # This first notebook looks at the machine under your hands, and at how notebooks, exercises and checks work.
 #
 # The whole course takes two days. With three hours, take 01 (sections 2 to 4), 05 (1, 2, 4), 08 (1, 3), 07 (3, 4), 10 (1,
-# 2, 5) and 11 (5). *Optional* sections can always wait. Run the cells of what you skip: later cells need them. If something
-# breaks, look it up in [12 · When it breaks](12_when_it_breaks.ipynb).
+# 2, 5) and 11 (5). *Optional* sections can always wait. If something breaks, look it up in
+# [12 · When it breaks](12_when_it_breaks.ipynb).
 
 # %% [markdown] id="questions"
 # ## Questions

@@ -36,6 +36,13 @@ from helpers import figures, show, start
 
 setup = start("01")
 
+# %%
+import os
+
+import numpy as np
+
+from smallfiles.progress import bytes_text
+
 # %% [markdown] id="count" tags=["optional"]
 # ## 1 · Count inodes and blocks
 #
@@ -47,10 +54,6 @@ setup = start("01")
 # > the Python environment take that runs this notebook?
 
 # %%
-import os
-
-import numpy as np
-
 most = 5_000 if setup.shared else 1_000_000  # on a shared file system, others wait for the same server
 
 
@@ -68,8 +71,6 @@ def walk(root):
 
 
 # %%
-from smallfiles.progress import bytes_text
-
 trees = {"demo set": setup.folder(), "environment": sys.prefix}
 sizes = {}
 for name, root in trees.items():

@@ -48,6 +48,7 @@ setup = start("02")
 
 # %%
 from smallfiles import sources
+from smallfiles.manifest import Manifest
 
 source = setup.source()
 manifest = source.manifest
@@ -137,7 +138,6 @@ figures.histogram({"all images": manifest.sizes.tolist()}, title, x="file size (
 
 # %%
 from smallfiles import measure
-from smallfiles.manifest import Manifest
 
 path = setup.scratch / "train.json"
 manifest.save(path)

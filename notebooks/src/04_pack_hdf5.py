@@ -46,8 +46,10 @@ setup = start("04")
 # %%
 import h5py
 import numpy as np
+import xxhash
 
-from smallfiles import formats
+from smallfiles import formats, measure
+from smallfiles.formats import hdf5
 from smallfiles.pack import PackConfig, pack
 
 source = setup.source()
@@ -141,8 +143,6 @@ except SmallfilesError as error:
 # > **Predict.** How many times as fast is the second one for one image: 2 times, 100 times, or more than 1,000 times?
 
 # %%
-from smallfiles import measure
-
 data = samples[7].data
 ways = {
     "np.array(list(data))": lambda: np.array(list(data), dtype=np.uint8),
@@ -155,7 +155,6 @@ print(measure.compare(ways, rounds=5))
 # files, and our writer, which lays out the file with HDF5 and then writes the bytes past the library:
 
 # %%
-from smallfiles.formats import hdf5
 from smallfiles.samples import Schema
 
 few, out = samples[:60], setup.scratch / "write.h5"
@@ -243,8 +242,6 @@ figures.bars(read_per_byte, title, x="bytes read per byte delivered", guess=gues
 
 # %%
 from functools import partial
-
-import xxhash
 
 
 def read_all(read):

@@ -38,15 +38,19 @@ from helpers import figures, show, start
 setup = start("07")
 
 # %%
+import atexit
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
 from smallfiles import formats, measure, staging
 from smallfiles.pack import PackConfig, pack
 from smallfiles.progress import bytes_text
+from smallfiles.slowfs import SlowConfig, open_slow
+from smallfiles.staging import places
 
 # %%
 source = setup.source()
@@ -54,6 +58,12 @@ packed = setup.scratch / "train.arrow"
 if not packed.exists():
     pack(source, packed, PackConfig(verify="none"))
 size = packed.stat().st_size
+
+# %%
+candidates, _ = places.candidates(places.AUTO, packed)  # where copies could go
+roomy = [place.path for place in candidates if place.free_bytes > 8 * size + (512 << 20)]
+here = Path(tempfile.mkdtemp(prefix="smallfiles-notebook-", dir=roomy[0] if roomy else setup.scratch))
+_ = atexit.register(shutil.rmtree, here, ignore_errors=True)
 
 # %% [markdown] id="place" tags=["core"]
 # ## 1 · Find the place
@@ -109,17 +119,6 @@ print(f"and this job may fill {(before[1] - after[1]) >> 20} MiB less (others us
 # it, and what a job leaves stays until somebody removes it.
 #
 # Now stage the packed file. (A million small files would cost a million opens: pack first.)
-
-# %%
-import atexit
-import tempfile
-
-from smallfiles.staging import places
-
-candidates, _ = places.candidates(places.AUTO, packed)
-roomy = [place.path for place in candidates if place.free_bytes > 8 * size + (512 << 20)]
-here = Path(tempfile.mkdtemp(prefix="smallfiles-notebook-", dir=roomy[0] if roomy else setup.scratch))
-_ = atexit.register(shutil.rmtree, here, ignore_errors=True)
 
 # %%
 config = staging.StageConfig(leave_bytes=256 << 20)  # room for workers; left out, it is chosen for you
@@ -189,8 +188,6 @@ show.figure(figures.bars(warm, title, note="warm page cache"))
 # from slow storage:
 
 # %%
-from smallfiles.slowfs import SlowConfig, open_slow
-
 latency = SlowConfig(latency_s=0.002)
 with open_slow(packed.parent, latency) as slow_packed, open_slow(source.root, latency) as slow_files:
     if slow_packed.how == "fuse":
@@ -346,6 +343,9 @@ def epoch_of_files(folder):
 
 
 # %%
+config = staging.StageConfig(leave_bytes=256 << 20)
+
+
 def copy_and_give_back(path, to):
     with staging.staged(path, to, config=config):
         pass

@@ -40,6 +40,7 @@ setup = start("08")
 # %%
 import io
 import time
+from functools import partial
 from statistics import median
 from time import perf_counter
 
@@ -226,8 +227,6 @@ for name, batch in first.items():
 # > **Predict.** Which is the cheapest, and how much does changing colours add?
 
 # %%
-from functools import partial
-
 jpegs = [bytes(reader.read(index)) for index in range(24)]
 kinds = {
     "RandomShortSide": images.RandomShortSide(),
@@ -616,6 +615,7 @@ show.command(LoadBenchConfig(workers=(1, 2, 4, 8), batch=256), ["train.arrow"])
 # `/dev/shm`.
 
 # %%
+from smallfiles.ring import RingConfig
 from smallfiles.training import TrainConfig
 
 best = LoaderConfig(batch=256, workers=8, mode="processes")

@@ -42,6 +42,7 @@ setup = start("10")
 # %%
 import os
 import time
+from pathlib import Path
 
 import torch
 
@@ -361,7 +362,6 @@ def slurm_sends_usr1(pids):
 
 # %%
 import tempfile
-from pathlib import Path
 
 cut, whole = (Path(tempfile.mkdtemp(dir=setup.scratch)) for _ in range(2))
 print("first run: ", nodes.play(partial(train, cut), two, meanwhile=slurm_sends_usr1)[0])

@@ -257,6 +257,8 @@ figures.lines(series, title, x="threads that read", y="files per second")
 guess = 100  # change me: nodes
 
 # %%
+from smallfiles.scaling import WAYS, Storage, Work, simulate
+
 work, lustre = Work(decode_s=decode_s), Storage()
 nodes = [1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000]
 found = {name: {count: simulate(work, lustre, way, count) for count in nodes} for name, way in WAYS.items()}

@@ -1,12 +1,15 @@
 """Each rule of the lint catches what it is there for, and a good notebook passes."""
 
+import re
+
 import pytest
-from lint_notebooks import SHOWS, lint, main, words
-from percent import Cell, to_notebook
+from lint_notebooks import EXPERIMENT, SHOWS, Page, lint, main, unmade, words
+from percent import Cell, from_notebook, to_notebook
 
 PROSE = "Reading many small files costs more than reading one large file of the same size. " * 4
 
 
+IMPORTED = "ThreadPoolExecutor, measure, open_slow, os, perf_counter_ns"
 ANSWER = f"<details>\n<summary>Answer</summary>\n\n{'word ' * 900}\n\n</details>\n"
 
 
@@ -14,7 +17,7 @@ def experiment(number: int) -> list[Cell]:
     optional = "" if number < 3 else "*Optional, 5 minutes.* "
     text = f"## {number} · Count inodes\n\n{optional}{PROSE}\n\n> **Predict.** How many?"
     head = Cell("markdown", text, tags=("core" if number < 3 else "optional",))
-    return [head, *[Cell("code", f"count({number}, {i})") for i in range(5)]]
+    return [head, *[Cell("code", f"sum(({number}, {i}))") for i in range(5)]]
 
 
 def good_notebook() -> list[Cell]:
@@ -26,14 +29,14 @@ def good_notebook() -> list[Cell]:
         Cell("markdown", f"## Questions\n\n{PROSE}"),
         Cell("markdown", f"## After this you can\n\n{PROSE}"),
         Cell("markdown", f"## Set up\n\n{PROSE}"),
-        Cell("code", 'from helpers import show, start\n\nsetup = start("01")'),
-        Cell("code", "\n".join(SHOWS["01"])),
+        Cell("code", 'from helpers import figures, show, start\n\nsetup = start("01")'),
+        Cell("code", "\n".join([f"from course import {IMPORTED}", *SHOWS["01"]])),
         *[cell for number in (1, 2, 3) for cell in experiment(number)],
         Cell("code", "guess = 7"),
-        Cell("code", "show.figure(figures.bars(runs, guess=guess))"),
+        Cell("code", "show.figure(figures.bars(setup, guess=guess))"),
         Cell("markdown", f"## Exercise\n\n{PROSE * 3}"),
         Cell("markdown", f"## On the cluster\n\n{PROSE * 3}"),
-        Cell("code", "show.command(text)"),
+        Cell("code", "show.command(setup)"),
         Cell("markdown", f"## Key points\n\n{PROSE * 3}"),
         Cell("markdown", f"## Check yourself\n\n{ANSWER * 2}"),
         Cell("markdown", f"## Next\n\n{PROSE * 2}"),
@@ -120,7 +123,7 @@ def drop(title):
         (drop("from helpers"), 'does not call start("01")'),
         (drop("## 2 ·"), "2 experiments"),
         (drop("show.figure"), "no figure is drawn"),
-        (drop("perf_counter_ns"), "open_slow is taught here, and stands in no code cell"),
+        (drop("from course"), "open_slow is taught here, and stands in no code cell"),
         (drop("## Check yourself"), "the parts are"),
         (with_one_answer(), "two or three questions"),
         (untagged(), "an experiment is not tagged core or optional"),
@@ -136,6 +139,41 @@ def drop(title):
 def test_a_notebook_without_its_anatomy_or_over_its_budget_is_found(problems, cells, said):
     cells = [Cell(c.kind, c.text, tags=c.tags) for c in cells]
     assert any(said in problem for problem in problems(cells))
+
+
+@pytest.mark.parametrize(
+    ("optional", "core", "needed"),
+    [
+        ("import io", "io.StringIO()", ["io"]),
+        ("size = 4", "[size for _ in range(2)]", ["size"]),
+        ("size = 4", "def f(n):\n    return [n * size for _ in 'ab']", ["size"]),
+        ("size = 4", "class A:\n    area = size\n    half = area / 2", ["size"]),
+        ("", "def f(n):\n    return n * size\n\n\nsize = 4\nf(2)", []),
+        ("", "def f():\n    global size\n    size = 4\n\n\nf()\nprint(size, __name__)", []),
+        ("", "with open('a') as file, open('b') as b:\n    (n := len([*file, *b]))\nprint(n, file)", []),
+        ("import io", "try:\n    import io.a\nexcept OSError as error:\n    print(error)\nio.a", []),
+        ("size = 4", "%time size", []),
+    ],
+)
+def test_a_core_section_that_needs_an_optional_one_is_found(problems, optional, core, needed):
+    cells = good_notebook()
+    more = Cell("markdown", "## More", tags=("core",))
+    cells[21:21] = [Cell("code", optional or "1"), more, Cell("code", core)]
+    found = [problem for problem in problems(cells) if "optional sections only" in problem]
+    assert [re.search(r"needs (\w+)", problem)[1] for problem in found] == needed
+    assert all(repr(core.split("\n")[0]) in problem for problem in found)
+
+
+def test_the_sections_of_the_plans_run_without_those_that_are_skipped(repository):
+    guide = (repository / "docs/instructor_guide.md").read_text()
+    rows = re.findall(r"\| \[?(\d\d)(?:\]\([^)]*\))? sections? (\d(?: to \d|, \d)*)", guide)
+    assert len(rows) == 16
+    for number, listed in rows:
+        chosen = set(re.sub(r"(\d) to (\d)", lambda m: str([*range(int(m[1]), int(m[2]) + 1)]), listed))
+        path = next((repository / "notebooks").glob(f"{number}_*.ipynb"))
+        cells = from_notebook(path.read_text(encoding="utf-8"))
+        skipped = [cell for cell in cells if EXPERIMENT.search(cell.text) and cell.text[3] not in chosen]
+        assert not list(unmade(Page(path, cells), skipped.__contains__)), f"{path.name}, sections {listed}"
 
 
 def test_an_experiment_that_asks_for_no_guess_is_found(problems):
