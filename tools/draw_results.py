@@ -21,7 +21,7 @@ SHOWN = {  # of a file of records and an operation: names there and in the figur
         "arrow": "smallfiles (Arrow)",
         "tar": "smallfiles (tar shards)",
     },
-    ("load.json", "epoch of JPEG, 2 workers"): {
+    ("peers.json", "epoch of JPEG, 2 workers"): {
         "torchvision ImageFolder, antialias": "torchvision ImageFolder",
         "webdataset + Pillow, antialias": "webdataset + Pillow",
         "DALI, antialias": "DALI, CPU",

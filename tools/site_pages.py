@@ -22,7 +22,7 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 ROOMS = "machine sources manifest formats pack staging objectstore images loading ring training"
 ROOMS += " slowfs scaling measure samples digests errors"
 MODULES = [*(f"smallfiles.{room}" for room in ROOMS.split()), "pysquashfs"]
-REFERENCES = {"load.json": "torchvision ImageFolder, antialias", "load_raw.json": "FFCV raw, area"}
+REFERENCES = {"peers.json": "torchvision ImageFolder, antialias"}
 
 
 def write_pages(docs: Path) -> None:
