@@ -22,9 +22,10 @@ from time import perf_counter
 import numpy as np
 
 from smallfiles import machine, sources
-from smallfiles.errors import SmallfilesError
+from smallfiles.errors import SmallfilesError, UsageError
 from smallfiles.machine.nodelocal import named_directories, node_local, problem_of
 from smallfiles.measure.cache import can_be_cold, drop
+from smallfiles.measure.record import Record
 from smallfiles.progress import bytes_text
 from smallfiles.scaling import WAYS, Forecast, Storage, Work, simulate
 from smallfiles.scaling.config import TrainingPlan
@@ -198,6 +199,47 @@ def advise(found: Measured, plan: TrainingPlan, data: str) -> Advice:
     return Advice(
         best, hours, forecasts, workers, shard_bytes, commands, _reasons(found, plan, forecasts, workers)
     )
+
+
+def costs_of(records: Sequence[Record]) -> tuple[Work, Storage]:
+    """What `bench read` and `bench load` measured, for the model; what they did not is its default.
+
+    What a plain file takes longer than a packed one, read at random, is an open and a close; what a packed
+    one takes beside its bytes is the request. Cold reads count, where there are some. These are costs of one
+    node that is alone: what the servers do for all of them is not in any record.
+
+    Args:
+        records: Of one data set.
+
+    Raises:
+        UsageError: They tell none of this.
+    """
+    work, storage = Work(), Storage()
+    reads = [each for each in records if each.what == "random reads"]
+    reads = [each for each in reads if each.cache == "cold"] or reads
+    stages = [each for each in records if "decode_s" in each.extra]
+    if not reads and not stages:
+        raise UsageError(
+            "the records hold no random reads and no stages of a batch",
+            expected="records of smallfiles bench read or bench load",
+            next_step="Measure them: smallfiles bench read x.files x.arrow --save read.json",
+        )
+    for each in [*reads, *stages][:1]:
+        size = each.set_bytes // each.set_samples
+        work = replace(work, samples=each.set_samples, sample_bytes=size)
+    plain = [1 / each.spread.median for each in reads if each.format == "files"]
+    packed = [1 / each.spread.median for each in reads if each.format != "files"]
+    if plain and packed:
+        storage = replace(storage, latency_s=max(0.0, min(plain) - min(packed)) / 2)
+    if packed and reads[0].cache == "cold":
+        moving_s = work.sample_bytes / storage.target_bytes_s
+        storage = replace(storage, request_s=max(0.0, min(packed) - moving_s))
+    elif packed:
+        storage = replace(storage, local_bytes_s=work.sample_bytes / min(packed))
+    for each in stages[:1]:
+        made_s = sum(each.extra[f"{stage}_s"] for stage in ("decode", "augment", "collate"))
+        work = replace(work, batch=each.batch, decode_s=made_s / each.batch)
+    return work, storage
 
 
 _SIMPLEST = ("packed", "staged", "shards", "files")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from smallfiles.cli.arguments import Verbs, add_run
 from smallfiles.cli.output import in_seconds, print_json
@@ -14,6 +15,7 @@ from smallfiles.scaling.config import WAYS, Storage, Work
 if TYPE_CHECKING:
     from smallfiles.scaling import Forecast
 
+Given = TypeVar("Given", Work, Storage)
 _NODES = (1, 10, 100, 1000, 10_000)
 
 
@@ -23,6 +25,8 @@ def add(verbs: Verbs) -> None:
     parser.add_argument("--nodes", type=int, nargs="+", default=_NODES, metavar="N", help="how many")
     ways = parser.add_argument("--way", choices=WAYS, action="append", help="how samples lie in the storage")
     ways.help = f"{ways.help}; all of them if not given"
+    records = parser.add_argument("--records", type=Path, nargs="+", default=(), metavar="R.json")
+    records.help = "what smallfiles bench read and bench load saved; what flags say goes before"
     add_flags(parser.add_argument_group("the training"), Work)
     add_flags(parser.add_argument_group("the storage"), Storage)
 
@@ -31,15 +35,22 @@ def run(arguments: argparse.Namespace) -> int:
     """Forecast the time of an epoch on 1 to 10,000 nodes, and how long GPUs wait.
 
     A queueing model: batches of all workers pass through metadata server, storage targets, network and
-    decoder, and all GPUs step together. Give it what smallfiles bench read measured on your file system.
+    decoder, and all GPUs step together. Give it what smallfiles bench measured on your file system.
 
     Examples:
         smallfiles simulate
         smallfiles simulate --nodes 1 2 4 8 --way files --metadata-ops 30000 --latency-ms 2
+        smallfiles simulate --records read.json load.json --metadata-ops 30000
     """
     from smallfiles.scaling import saturation, simulate
 
     work, storage = from_args(Work, arguments), from_args(Storage, arguments)
+    if arguments.records:
+        from smallfiles.advise import costs_of
+        from smallfiles.measure.record import load
+
+        measured = costs_of([record for path in arguments.records for record in load(path)])
+        work, storage = _over(measured[0], work), _over(measured[1], storage)
     found = {
         name: [simulate(work, storage, WAYS[name], nodes) for nodes in arguments.nodes]
         for name in arguments.way or WAYS
@@ -68,6 +79,12 @@ def run(arguments: argparse.Namespace) -> int:
             sep="\n",
         )
     return 0
+
+
+def _over(measured: Given, told: Given) -> Given:
+    """What was measured, but for what flags say."""
+    said = {each.name: (getattr(told, each.name), each.default) for each in fields(told)}
+    return replace(measured, **{name: given for name, (given, default) in said.items() if given != default})
 
 
 def _at(nodes: float) -> str:

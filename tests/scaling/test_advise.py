@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from smallfiles.advise import Measured, advise, measure_folder
+from smallfiles.advise import Measured, advise, costs_of, measure_folder
 from smallfiles.cli import build_parser, main
 from smallfiles.errors import SourceError
 from smallfiles.formats.tar.options import Options
+from smallfiles.measure.record import Record, load, save
 from smallfiles.scaling.config import TrainingPlan
 
 GB = 10**9
@@ -117,3 +118,44 @@ def test_samples_that_are_no_images_are_not_decoded_and_no_data_is_a_sentence(tm
         measure_folder(tmp_path / "empty")
     assert main(["advise", str(tmp_path / "empty")]) == 1
     assert "Traceback" not in capsys.readouterr().err
+
+
+def record(what, name, format, rate, **more):
+    facts = {"seconds": 1.0, "filesystem": "lustre", "touched": "all", "set_samples": 5000}
+    facts |= {"samples": 100, "bytes": 100 * 70_000, "cache": "cold", "set_bytes": 5000 * 70_000}
+    return Record(what, name, format, (rate,), **facts | more)
+
+
+def test_records_give_the_model_the_costs_that_were_measured(tmp_path, capsys):
+    times = {"decode_s": 0.064, "augment_s": 0.032, "collate_s": 0.032, "read_s": 9.0, "transfer_s": 9.0}
+    reads = [
+        record("random reads", "plain files", "files", 1 / 0.0051),
+        record("random reads", "arrow", "arrow", 1 / 0.0011),
+        record("random reads", "tar", "tar", 1 / 0.0031),
+        record("random reads", "arrow", "arrow", 1e5, cache="warm"),
+        record("sequential reads", "arrow", "arrow", 1e6),
+    ]
+    save(reads, tmp_path / "read.json")
+    save(
+        [record("where time goes", "arrow, JPEG", "arrow", 900.0, batch=64, extra=times)],
+        tmp_path / "load.json",
+    )
+    work, storage = costs_of([*load(tmp_path / "read.json"), *load(tmp_path / "load.json")])
+    assert (work.samples, work.sample_bytes, work.batch) == (5000, 70_000, 64)
+    assert work.decode_s == pytest.approx(0.002)
+    assert storage.latency_s == pytest.approx(0.002)  # 4 ms for an open and a close
+    assert storage.request_s == pytest.approx(0.001)  # 70 kB at 700 MB/s take 0.1 ms
+    words = ["simulate", "--json", "--nodes", "1", "--way", "files", "--samples", "640"]
+    assert main([*words, "--records", str(tmp_path / "read.json"), str(tmp_path / "load.json")]) == 0
+    forecast = json.loads(capsys.readouterr().out)
+    more = "--sample-bytes 70000 --decode-ms 2 --latency-ms 2 --request-ms 1"
+    assert main([*words, *more.split()]) == 0
+    by_hand = json.loads(capsys.readouterr().out)
+    seconds = [each["forecasts"][0]["epoch_s"] for each in (forecast, by_hand)]
+    assert seconds[0] == pytest.approx(seconds[1], rel=1e-6)
+
+
+def test_records_that_tell_no_costs_are_refused_in_a_sentence(tmp_path, capsys):
+    save([record("packing", "arrow", "arrow", 9.0)], tmp_path / "pack.json")
+    assert main(["simulate", "--records", str(tmp_path / "pack.json")]) == 2
+    assert "no random reads" in capsys.readouterr().err
