@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from smallfiles import formats
 from smallfiles.errors import FormatError, PackError
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.arrays import from_numpy
-from smallfiles.progress import progress
+from smallfiles.progress import Progress
 from smallfiles.samples import Reader
 
 SAMPLED = 256
@@ -51,14 +52,21 @@ class Expected:
         return found
 
 
-def compare(path: Path, format: str, expected: Expected, *, full: bool, since: float | None = None) -> int:
+def chosen(count: int, *, full: bool) -> Sequence[int]:
+    """Whose bytes are compared, of `count`: all, or some 256 with the first and the last among them."""
+    if full or count <= SAMPLED:
+        return range(count)
+    some = np.random.default_rng(SEED).choice(count, SAMPLED, replace=False)
+    return sorted({0, count - 1, *some.tolist()})
+
+
+def compare(
+    path: Path, format: str, expected: Expected, indices: Sequence[int], bar: Progress | None = None
+) -> None:
     """Compare a file that was just written with what was read from its source.
 
-    Keys, targets and JSON objects are compared in full, bytes in full or for some 256 samples with the
-    first and the last among them; with the manifest's SHA-256 too, where it has them.
-
-    Returns:
-        How many samples' bytes were compared.
+    Keys, targets and JSON objects are compared in full, the bytes of `indices`, with the manifest's SHA-256
+    too where it has them.
 
     Raises:
         PackError: Something differs.
@@ -66,18 +74,15 @@ def compare(path: Path, format: str, expected: Expected, *, full: bool, since: f
     reader = formats.open(path, format)
     try:
         _compare_table(reader, path, expected)
-        count = len(expected.rows)
-        indices = range(count) if full or count <= SAMPLED else _some(count)
-        with progress(len(indices), f"verify {path.name}", since=since) as bar:
-            for index in indices:
-                data = reader.read(index)
-                if xxhash.xxh3_64_intdigest(data) != int(expected.checksums[index]):
-                    raise _differs(path, f"the bytes of {reader.key(index)}")
-                stated = expected.sha256(index)
-                if stated is not None and hashlib.sha256(data).hexdigest() != stated:
-                    raise _not_as_stated(reader.key(index), stated)
+        for index in indices:
+            data = reader.read(index)
+            if xxhash.xxh3_64_intdigest(data) != int(expected.checksums[index]):
+                raise _differs(path, f"the bytes of {reader.key(index)}")
+            stated = expected.sha256(index)
+            if stated is not None and hashlib.sha256(data).hexdigest() != stated:
+                raise _not_as_stated(reader.key(index), stated)
+            if bar is not None:
                 bar.advance(1, bytes=len(data))
-        return len(indices)
     except FormatError as error:
         raise _differs(path, error.got) from error
     finally:
@@ -104,11 +109,6 @@ def _compare_metas(reader: Reader, path: Path, start: int, texts: pa.ChunkedArra
         stated = text.as_py()
         if reader.meta(index) != (None if stated is None else json.loads(stated)):
             raise _differs(path, f"the JSON object (meta) of {reader.key(index)}")
-
-
-def _some(count: int) -> list[int]:
-    chosen = np.random.default_rng(SEED).choice(count, SAMPLED, replace=False)
-    return sorted({0, count - 1, *chosen.tolist()})
 
 
 def _differs(path: Path, what: str) -> PackError:

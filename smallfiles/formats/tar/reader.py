@@ -165,6 +165,14 @@ class TarReader(PlacedReader[Shards]):
         target: Target = found.targets[row].as_py()
         return target
 
+    def targets(self, start: int, stop: int) -> list[Target]:
+        shards, found = self._handle(), []
+        while start < stop:
+            number, row = shards.place(start)
+            found += shards.indexes[number].targets.slice(row, stop - start).to_pylist()
+            start = shards.starts[number + 1]
+        return found
+
     def meta(self, index: int) -> Meta | None:
         found, row = self._row(index)
         return self._object(found.metas[row].as_py(), index)
