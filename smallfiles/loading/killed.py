@@ -13,18 +13,23 @@ from __future__ import annotations
 import re
 import resource
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from smallfiles import machine
 from smallfiles.errors import ResourceError, SmallfilesError
+
+T = TypeVar("T")
 
 SHM = Path("/dev/shm")
 
 NOTICED_AFTER_S = 2.0
 """So long the end of a worker may take to be noticed after its connection was cut."""
+
+_CUT_OFF = (ConnectionError, EOFError, FileNotFoundError)
+"""What torch raises where a worker died between telling of a batch and handing it over."""
 
 _PID = re.compile(r"pid(?:\(s\))? ([\d, ]+)")
 _SIGNAL = re.compile(r"killed by signal: ([^.]+)")
@@ -54,28 +59,38 @@ class WorkerMemory:
         return (self.workers * self.prefetch + 1) * self.batch_bytes
 
 
-@contextmanager
-def explained(memory: WorkerMemory) -> Iterator[None]:
-    """Turn what torch says about dead workers and lost files into sentences.
+def explained(call: Callable[[], T], memory: WorkerMemory) -> T:
+    """Call torch, and turn what it says about dead workers and lost files into sentences.
+
+    Torch tells of a death wherever its handler of signals comes in between, also amid the error of the
+    connection that broke. So this is no `with`: the lines of one are outside of its own `try`.
 
     Args:
+        call: Of torch's loader.
         memory: Of the loader.
+
+    Returns:
+        What the call returns.
 
     Raises:
         WorkerDiedError: A worker was killed or has ended.
         ResourceError: Too many open files.
     """
     try:
-        yield
+        try:
+            return call()
+        except _CUT_OFF:
+            time.sleep(NOTICED_AFTER_S)
+            raise
     except SmallfilesError:
         raise
     except (RuntimeError, OSError, EOFError) as error:
         try:
             found = explain(error, memory)
-        except RuntimeError as later:  # torch's handler of signals speaks up, of the same death
+        except RuntimeError as later:  # of the same death
             found = explain(later, memory)
-        if found is None and isinstance(error, ConnectionError | EOFError | FileNotFoundError):
-            found = _cut_off(error, memory)
+        if found is None and isinstance(error, _CUT_OFF):
+            found = _died("unknown", "", memory)
         if found is None:
             raise
         try:
@@ -100,17 +115,6 @@ def explain(error: BaseException, memory: WorkerMemory) -> ResourceError | None:
         return None
     signal = _SIGNAL.search(text)
     return _died(pids[1], signal[1] if signal else "", memory)
-
-
-def _cut_off(error: BaseException, memory: WorkerMemory) -> ResourceError:
-    """A worker died between telling of a batch and handing it over; torch has not noticed yet."""
-    try:
-        time.sleep(NOTICED_AFTER_S)  # torch raises here, from its handler of signals
-    except RuntimeError as late:
-        found = explain(late, memory)
-        if found is not None:
-            return found
-    return _died("unknown", "", memory)
 
 
 def _summary(error: BaseException) -> str:

@@ -113,8 +113,7 @@ class Loader(DataLoader[Any]):
             epoch, start = self.schedule.epoch, self.schedule.start
         self.schedule.at = epoch, start
         try:
-            with explained(self.memory):
-                batches = self._begin(epoch, start)
+            batches = explained(lambda: self._begin(epoch, start), self.memory)
         except WorkerDiedError as error:
             self._dismiss(error)
             raise
@@ -126,8 +125,7 @@ class Loader(DataLoader[Any]):
     def _hand_out(self, batches: Iterator[Delivered], epoch: int, number: int) -> Iterator[LoadedBatch]:
         while True:
             try:
-                with explained(self.memory):
-                    batch = next(batches)
+                batch = explained(batches.__next__, self.memory)
             except StopIteration:
                 break
             except WorkerDiedError as error:

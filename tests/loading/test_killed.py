@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import loading_sets as sets
@@ -16,7 +17,7 @@ import pytest
 
 from smallfiles.errors import ResourceError
 from smallfiles.loading import BadSampleError, LoaderConfig, WorkerDiedError, make_loader
-from smallfiles.loading.killed import WorkerMemory, check_shared_memory, explain
+from smallfiles.loading.killed import WorkerMemory, check_shared_memory, explain, explained
 from smallfiles.loading.loader import choose_mode
 
 PROCESSES = LoaderConfig(mode="processes", workers=2, batch=8)
@@ -88,6 +89,24 @@ def test_the_workers_end_soon_after_a_failure(tmp_path):
 def test_what_torch_says_is_translated(text, words):
     found = explain(RuntimeError(text), WorkerMemory(2, 2, 1 << 20))
     assert all(word in str(found) for word in words)
+
+
+def test_what_torch_tells_late_is_told_at_whatever_line_it_comes(monkeypatch):
+    def late(number, frame):  # torch's handler of SIGCHLD: between any two lines, once for one death
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Terminated.")
+
+    def cut_off(microseconds):
+        signal.setitimer(signal.ITIMER_REAL, microseconds / 1e6)
+        raise EOFError
+
+    monkeypatch.setattr("smallfiles.loading.killed.NOTICED_AFTER_S", 0.2)
+    before = signal.signal(signal.SIGALRM, late)
+    try:
+        for microseconds in range(1, 150):
+            with pytest.raises(WorkerDiedError, match="Terminated"):
+                explained(partial(cut_off, microseconds), WorkerMemory(2, 2, 512))
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_other_errors_are_left_alone():
