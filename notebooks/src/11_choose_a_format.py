@@ -357,11 +357,12 @@ print(*advice.reasons, "", advice.way, *advice.commands, sep="\n")
 show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 
 # %% [markdown]
-# Ask your site for the metadata rate and the number of targets, and give them to `smallfiles simulate`. Then measure what
-# you chose on one node, on two and on four, before you ask for 64:
+# Ask your site for the metadata rate and the number of targets. Then measure what you chose on one node, on two and on
+# four, before you ask for 64:
 #
 # ```bash
-# smallfiles bench read train.arrow train.tars
+# smallfiles bench read train.arrow train.tars --save read.json
+# smallfiles simulate --records read.json --metadata-ops 30000 --targets 24
 # ```
 
 # %% [markdown] id="key-points"

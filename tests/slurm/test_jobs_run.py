@@ -268,6 +268,7 @@ def test_formats_are_packed_by_an_array_and_compared_in_one_run(cluster, manifes
     assert names == {"arrow", "hdf5", "tar", "squashfs", "lmdb", "zarr"}
     assert (out / "read.png").stat().st_size > 10_000 and (out / "read.svg").exists()
     assert "Random reads, warm cache" in log
+    assert "packed: nodes" in log and "10,000" in log
 
 
 class TestTwoUsers:
