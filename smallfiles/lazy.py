@@ -1,6 +1,12 @@
 """Names of a package that are imported when asked for: the help of a verb needs its configuration only.
 
-    __getattr__ = lazy.names(__name__, {"run": ("pack", "plan"), "verify": ("verify",)})
+    if TYPE_CHECKING:
+        from smallfiles.pack.run import pack as pack
+
+    __getattr__ = lazy.names(__name__)
+
+Type checkers read the list below `if TYPE_CHECKING:`, and so does this when the first name is asked for: each
+name stands once.
 
 Short, since every package that is slow to import uses it, and it may import nothing itself. The trap: a
 module and a name in it that are called the same; the module hides the name once it is imported.
@@ -8,23 +14,39 @@ module and a name in it that are called the same; the module hides the name once
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+import importlib.util
+from collections.abc import Callable
 from typing import Any
 
 
-def names(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """A module's `__getattr__` that finds names in the modules of a package.
+def names(package: str) -> Callable[[str], Any]:
+    """A module's `__getattr__` that finds the names which a package imports from modules of its own.
 
     Args:
         package: Its name.
-        homes: For each module of it the names that come from there.
     """
-    modules = {name: module for module, found in homes.items() for name in found}
 
     def find(name: str) -> Any:
-        if name not in modules:
+        home = _homes(package).get(name)
+        if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package}.{modules[name]}"), name)
+        return getattr(importlib.import_module(home), name)
 
     return find
+
+
+@functools.cache
+def _homes(package: str) -> dict[str, str]:
+    """The module of each name."""
+    spec = importlib.util.find_spec(package)
+    source = spec.loader.get_source(package) if spec is not None else ""  # type: ignore[union-attr]
+    found = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom))
+    return {
+        alias.name: node.module
+        for node in found
+        for alias in node.names
+        if node.module is not None and node.module.startswith(f"{package}.")
+    }

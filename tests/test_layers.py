@@ -58,11 +58,11 @@ SMALL = {
         *("ring/config", "slowfs/config", "staging/config"),
     ],
     "one question to the system, asked by several rooms": [
-        *("machine/nodes", "measure/traffic", "signals", "keys", "slowfs/delays"),
+        *("machine/nodes", "signals", "keys", "slowfs/delays"),
     ],
     "a part of a file format, named as its specification names it": [
         *("formats/checked", "formats/provenance"),
-        *("formats/squashfs/foreign", "formats/squashfs/sentences", "formats/squashfs/writing"),
+        *("formats/squashfs/foreign", "formats/squashfs/sentences"),
         *("formats/tar/dali", "formats/tar/headers", "formats/tar/names", "formats/tar/options"),
         "formats/tar/output",
     ],

@@ -28,11 +28,10 @@ from torch.utils.data import DataLoader, SequentialSampler
 from exercises.checks.attempt import Attempt
 from exercises.checks.check import check
 from exercises.checks.verdict import Verdict
-from helpers.experiments.nb03 import HEADER, Truth, lay_out, practice_folder, row, truth_of
+from helpers.experiments.nb03 import HEADER, Truth, lay_out, practice_folder, row, truth_of, watched
 from smallfiles import formats
 from smallfiles.captions import CaptionBatch, CaptionDataset, Vocabulary, collate
 from smallfiles.errors import FormatError
-from smallfiles.measure.traffic import watched
 from smallfiles.progress import bytes_text
 
 MOST_ROWS = 128

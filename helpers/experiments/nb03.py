@@ -1,23 +1,34 @@
-"""Folders in Flickr30K's layout, small enough for exercise 03 to pack them again and again.
+"""Folders in Flickr30K's layout, small enough for exercise 03; and a count of the bytes that a block moves.
 
     practice_folder    the participant's own, or a part of it by links
     truth_of           what a packed file of a folder has to hold
+    watched            bytes that a block moves: read by system calls, allocated by Arrow, made into objects
 
 The trap: of a large set the part must hold the row that lost its delimiter, or the exercise loses its point.
-Notebook 03 sends participants to the exercise.
+And a mapped file that is only looked at moves nothing, although it seems to hold all data; so what counts is
+copies, and each of the three places where they can appear is watched. Notebook 03 shows with it that a read
+is a view, and sends participants to the exercise.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-from collections.abc import Mapping, Sequence
+import tracemalloc
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import pyarrow as pa
 
 from smallfiles import sources
 
 HEADER = "image_name| comment_number| comment\n"
 MOST_IMAGES = 400
+
+# What was allocated from a pool goes back to it, perhaps long after the block: a pool that is gone by then
+# ends the process. So pools are kept; each is a few bytes.
+_POOLS: list[pa.MemoryPool] = []
 
 
 def row(name: str, number: int, caption: str, spoilt: bool = False) -> str:
@@ -71,3 +82,56 @@ def lay_out(place: Path, images: Mapping[str, Path], rows: Sequence[str]) -> Pat
     for name, image in images.items():
         (inner / name).symlink_to(image.absolute())
     return place
+
+
+@dataclass
+class Traffic:
+    """Bytes that were moved while the block ran.
+
+    Args:
+        read: By `read` and `pread`; 0 where the system does not tell.
+        arrow: The most that Arrow held at once beyond what it held before.
+        python: The most that Python objects held at once beyond what they held before.
+    """
+
+    read: int = 0
+    arrow: int = 0
+    python: int = 0
+
+    @property
+    def most(self) -> int:
+        """The largest of the three."""
+        return max(self.read, self.arrow, self.python)
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Traffic]:
+    """Count while the block runs."""
+    found = Traffic()
+    pool, before = pa.default_memory_pool(), _read_bytes()
+    counting = pa.proxy_memory_pool(pool)
+    _POOLS.append(counting)
+    tracing = tracemalloc.is_tracing()
+    if not tracing:
+        tracemalloc.start()
+    tracemalloc.reset_peak()
+    held = tracemalloc.get_traced_memory()[0]
+    pa.set_memory_pool(counting)
+    try:
+        yield found
+    finally:
+        pa.set_memory_pool(pool)
+        found.python = tracemalloc.get_traced_memory()[1] - held
+        if not tracing:
+            tracemalloc.stop()
+        found.arrow = max(0, counting.max_memory() or 0)
+        found.read = _read_bytes() - before
+
+
+def _read_bytes() -> int:
+    """Bytes that this process has read by system calls; 0 where there is no /proc."""
+    try:
+        lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("rchar:")), 0)

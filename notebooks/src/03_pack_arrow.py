@@ -115,7 +115,7 @@ report.samples, report.file_bytes
 # > **Predict.** We ask for one record batch, in which 64 images lie. How many bytes does each way read?
 
 # %%
-from smallfiles.measure.traffic import watched
+from helpers.experiments.nb03 import watched
 from smallfiles.progress import bytes_text
 
 for name, way in {"OSFile": pa.OSFile, "memory map": pa.memory_map}.items():

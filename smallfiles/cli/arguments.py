@@ -125,12 +125,13 @@ def parse_options(options_type: type[Any], pairs: Sequence[str]) -> Any:
         UsageError: A word of another form, an unknown key or a value of the wrong type.
     """
     fields = typing.get_type_hints(options_type)
+    format = options_type.__module__.removeprefix("smallfiles.formats.").partition(".")[0]
     values: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or key not in fields:
             raise UsageError(
-                f"the option {pair!r} is unknown to {options_type.__module__.rpartition('.')[2]}",
+                f"the option {pair!r} is unknown to {format}",
                 expected=f"-O key=value with one of {_listed(options_type)}",
                 next_step="Choose one of these",
             )

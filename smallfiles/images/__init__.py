@@ -37,16 +37,4 @@ if TYPE_CHECKING:
     from smallfiles.images.transforms import RandomShortSide as RandomShortSide
     from smallfiles.images.transforms import Transform as Transform
 
-# PyTorch is imported when pictures are scaled, not when packing looks whether they decode.
-__getattr__ = lazy.names(
-    __name__,
-    {
-        "colour": ["ColourJitter"],
-        "decoding": ["decode", "recovered"],
-        "downscaling": ["resize_ahead", "resized"],
-        "faults": ["DamagedImageError", "ImageError"],
-        "normalising": ["IMAGENET_MEAN", "IMAGENET_STD", "normalise"],
-        "resizing": ["Filter", "resize"],
-        "transforms": ["CentreCrop", "RandomResizedCrop", "RandomShortSide", "Transform"],
-    },
-)
+__getattr__ = lazy.names(__name__)

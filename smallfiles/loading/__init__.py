@@ -29,18 +29,4 @@ if TYPE_CHECKING:
     from smallfiles.loading.packets import LoadedBatch as LoadedBatch
     from smallfiles.loading.plan import EpochPlan as EpochPlan
 
-# PyTorch is imported when something is loaded, not when a command line lists its flags.
-__getattr__ = lazy.names(
-    __name__,
-    {
-        "batches": ["Batch", "BatchMaker"],
-        "config": ["LoaderConfig"],
-        "dataset": ["SampleDataset"],
-        "faults": ["BadSampleError"],
-        "killed": ["WorkerDiedError"],
-        "loader": ["Loader", "make_loader"],
-        "makers": ["ImageBatches"],
-        "packets": ["LoadedBatch"],
-        "plan": ["EpochPlan"],
-    },
-)
+__getattr__ = lazy.names(__name__)

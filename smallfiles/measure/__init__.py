@@ -15,35 +15,17 @@ from typing import TYPE_CHECKING
 from smallfiles import lazy
 
 if TYPE_CHECKING:
-    from smallfiles.measure.config import BenchConfig
-    from smallfiles.measure.packing import bench_packing
-    from smallfiles.measure.protocol import Comparison, compare
-    from smallfiles.measure.reading import bench_reads
-    from smallfiles.measure.record import Failed, Record, Result, Spread, load, ratio, save
+    from smallfiles.measure.config import BenchConfig as BenchConfig
+    from smallfiles.measure.packing import bench_packing as bench_packing
+    from smallfiles.measure.protocol import Comparison as Comparison
+    from smallfiles.measure.protocol import compare as compare
+    from smallfiles.measure.reading import bench_reads as bench_reads
+    from smallfiles.measure.record import Failed as Failed
+    from smallfiles.measure.record import Record as Record
+    from smallfiles.measure.record import Result as Result
+    from smallfiles.measure.record import Spread as Spread
+    from smallfiles.measure.record import load as load
+    from smallfiles.measure.record import ratio as ratio
+    from smallfiles.measure.record import save as save
 
-__all__ = [
-    "BenchConfig",
-    "Comparison",
-    "Failed",
-    "Record",
-    "Result",
-    "Spread",
-    "bench_packing",
-    "bench_reads",
-    "compare",
-    "load",
-    "ratio",
-    "save",
-]
-
-# The help of `bench` needs the configurations only.
-__getattr__ = lazy.names(
-    __name__,
-    {
-        "config": ["BenchConfig"],
-        "packing": ["bench_packing"],
-        "protocol": ["Comparison", "compare"],
-        "reading": ["bench_reads"],
-        "record": ["Failed", "Record", "Result", "Spread", "load", "ratio", "save"],
-    },
-)
+__getattr__ = lazy.names(__name__)

@@ -16,47 +16,26 @@ from typing import TYPE_CHECKING
 from smallfiles import lazy
 
 if TYPE_CHECKING:
-    from smallfiles.objectstore.access import Keys
-    from smallfiles.objectstore.catalog import Catalog, Item, read_blocks
-    from smallfiles.objectstore.client import ConditionError, Entry, NoObjectError, Store
-    from smallfiles.objectstore.config import Moved, Place, TransferConfig
-    from smallfiles.objectstore.server import Server, serving
-    from smallfiles.objectstore.streaming import RemoteTar, open, open_anywhere, open_store
-    from smallfiles.objectstore.transfer import Listing, ls, pull, push
+    from smallfiles.objectstore.access import Keys as Keys
+    from smallfiles.objectstore.catalog import Catalog as Catalog
+    from smallfiles.objectstore.catalog import Item as Item
+    from smallfiles.objectstore.catalog import read_blocks as read_blocks
+    from smallfiles.objectstore.client import ConditionError as ConditionError
+    from smallfiles.objectstore.client import Entry as Entry
+    from smallfiles.objectstore.client import NoObjectError as NoObjectError
+    from smallfiles.objectstore.client import Store as Store
+    from smallfiles.objectstore.config import Moved as Moved
+    from smallfiles.objectstore.config import Place as Place
+    from smallfiles.objectstore.config import TransferConfig as TransferConfig
+    from smallfiles.objectstore.server import Server as Server
+    from smallfiles.objectstore.server import serving as serving
+    from smallfiles.objectstore.streaming import RemoteTar as RemoteTar
+    from smallfiles.objectstore.streaming import open as open
+    from smallfiles.objectstore.streaming import open_anywhere as open_anywhere
+    from smallfiles.objectstore.streaming import open_store as open_store
+    from smallfiles.objectstore.transfer import Listing as Listing
+    from smallfiles.objectstore.transfer import ls as ls
+    from smallfiles.objectstore.transfer import pull as pull
+    from smallfiles.objectstore.transfer import push as push
 
-__all__ = [
-    "Catalog",
-    "ConditionError",
-    "Entry",
-    "Item",
-    "Keys",
-    "Listing",
-    "Moved",
-    "NoObjectError",
-    "Place",
-    "RemoteTar",
-    "Server",
-    "Store",
-    "TransferConfig",
-    "ls",
-    "open",
-    "open_anywhere",
-    "open_store",
-    "pull",
-    "push",
-    "read_blocks",
-    "serving",
-]
-
-__getattr__ = lazy.names(
-    __name__,
-    {
-        "access": ["Keys"],
-        "catalog": ["Catalog", "Item", "read_blocks"],
-        "client": ["ConditionError", "Entry", "NoObjectError", "Store"],
-        "config": ["Moved", "Place", "TransferConfig"],
-        "server": ["Server", "serving"],
-        "streaming": ["RemoteTar", "open", "open_anywhere", "open_store"],
-        "transfer": ["Listing", "ls", "pull", "push"],
-    },
-)
+__getattr__ = lazy.names(__name__)

@@ -12,28 +12,15 @@ from typing import TYPE_CHECKING
 from smallfiles import lazy
 
 if TYPE_CHECKING:
-    from smallfiles.pack.config import PackConfig, PackReport, Plan, Skipped, parse_part
-    from smallfiles.pack.run import pack, plan, refuse_finished
-    from smallfiles.pack.verifying import VerifyReport, verify
+    from smallfiles.pack.config import PackConfig as PackConfig
+    from smallfiles.pack.config import PackReport as PackReport
+    from smallfiles.pack.config import Plan as Plan
+    from smallfiles.pack.config import Skipped as Skipped
+    from smallfiles.pack.config import parse_part as parse_part
+    from smallfiles.pack.run import pack as pack
+    from smallfiles.pack.run import plan as plan
+    from smallfiles.pack.run import refuse_finished as refuse_finished
+    from smallfiles.pack.verifying import VerifyReport as VerifyReport
+    from smallfiles.pack.verifying import verify as verify
 
-__all__ = [
-    "PackConfig",
-    "PackReport",
-    "Plan",
-    "Skipped",
-    "VerifyReport",
-    "pack",
-    "parse_part",
-    "plan",
-    "refuse_finished",
-    "verify",
-]
-
-__getattr__ = lazy.names(
-    __name__,
-    {
-        "config": ["PackConfig", "PackReport", "Plan", "Skipped", "parse_part"],
-        "run": ["pack", "plan", "refuse_finished"],
-        "verifying": ["VerifyReport", "verify"],
-    },
-)
+__getattr__ = lazy.names(__name__)

@@ -34,16 +34,4 @@ if TYPE_CHECKING:
     from smallfiles.ring.report import RingStatus as RingStatus
     from smallfiles.ring.report import status as status
 
-# PyTorch is imported for a trainer only; a producer, or `ring status`, does without.
-__getattr__ = lazy.names(
-    __name__,
-    {
-        "channel": ["RingError"],
-        "config": ["RingConfig"],
-        "filler": ["Filler"],
-        "folder": ["lives", "names", "remove_leftover", "ring_name"],
-        "link": ["RingWarning"],
-        "loader": ["RingLoader", "attach", "open_ring"],
-        "report": ["RingStatus", "status"],
-    },
-)
+__getattr__ = lazy.names(__name__)

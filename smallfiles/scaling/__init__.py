@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 from smallfiles import lazy
 
 if TYPE_CHECKING:
-    from smallfiles.scaling.config import WAYS, Storage, Way, Work
-    from smallfiles.scaling.simulation import Forecast, saturation, simulate
+    from smallfiles.scaling.config import WAYS as WAYS
+    from smallfiles.scaling.config import Storage as Storage
+    from smallfiles.scaling.config import Way as Way
+    from smallfiles.scaling.config import Work as Work
+    from smallfiles.scaling.simulation import Forecast as Forecast
+    from smallfiles.scaling.simulation import saturation as saturation
+    from smallfiles.scaling.simulation import simulate as simulate
 
-__all__ = ["WAYS", "Forecast", "Storage", "Way", "Work", "saturation", "simulate"]
-
-__getattr__ = lazy.names(
-    __name__,
-    {"config": ["WAYS", "Storage", "Way", "Work"], "simulation": ["Forecast", "saturation", "simulate"]},
-)
+__getattr__ = lazy.names(__name__)

@@ -18,17 +18,12 @@ from typing import TYPE_CHECKING
 from smallfiles import lazy
 
 if TYPE_CHECKING:
-    from smallfiles.slowfs.config import SlowConfig
-    from smallfiles.slowfs.mounting import SlowFolder, SlowStore, mounted, open_slow
-    from smallfiles.slowfs.points import KIND, why_not
+    from smallfiles.slowfs.config import SlowConfig as SlowConfig
+    from smallfiles.slowfs.mounting import SlowFolder as SlowFolder
+    from smallfiles.slowfs.mounting import SlowStore as SlowStore
+    from smallfiles.slowfs.mounting import mounted as mounted
+    from smallfiles.slowfs.mounting import open_slow as open_slow
+    from smallfiles.slowfs.points import KIND as KIND
+    from smallfiles.slowfs.points import why_not as why_not
 
-__all__ = ["KIND", "SlowConfig", "SlowFolder", "SlowStore", "mounted", "open_slow", "why_not"]
-
-__getattr__ = lazy.names(
-    __name__,
-    {
-        "config": ["SlowConfig"],
-        "mounting": ["SlowFolder", "SlowStore", "mounted", "open_slow"],
-        "points": ["KIND", "why_not"],
-    },
-)
+__getattr__ = lazy.names(__name__)

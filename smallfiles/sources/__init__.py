@@ -24,4 +24,4 @@ if TYPE_CHECKING:
 
 __all__ = ["IMAGE_SUFFIXES", "ManifestConfig", "Source", "SourceOptions", "from_dataset", "load", "read"]
 
-__getattr__ = lazy.names(__name__, {"dataset": ["from_dataset"]})
+__getattr__ = lazy.names(__name__)

@@ -32,12 +32,4 @@ if TYPE_CHECKING:
     from smallfiles.staging.run import staged as staged
     from smallfiles.staging.transfer import stage_to as stage_to
 
-__getattr__ = lazy.names(
-    __name__,
-    {
-        "config": ["StageConfig", "Staged"],
-        "copies": ["copies_of", "listing", "sweep_all", "unstage", "unstage_all"],
-        "run": ["stage", "stage_for_job", "staged"],
-        "transfer": ["stage_to"],
-    },
-)
+__getattr__ = lazy.names(__name__)

@@ -20,12 +20,9 @@ from typing import TYPE_CHECKING
 from smallfiles import lazy
 
 if TYPE_CHECKING:
-    from smallfiles.training.config import TrainConfig
-    from smallfiles.training.loop import EpochReport, TrainReport, train
+    from smallfiles.training.config import TrainConfig as TrainConfig
+    from smallfiles.training.loop import EpochReport as EpochReport
+    from smallfiles.training.loop import TrainReport as TrainReport
+    from smallfiles.training.loop import train as train
 
-__all__ = ["EpochReport", "TrainConfig", "TrainReport", "train"]
-
-
-__getattr__ = lazy.names(
-    __name__, {"config": ["TrainConfig"], "loop": ["EpochReport", "TrainReport", "train"]}
-)
+__getattr__ = lazy.names(__name__)

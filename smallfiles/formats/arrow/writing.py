@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
-from smallfiles.errors import FormatError
+from smallfiles.errors import FormatError, UsageError
 from smallfiles.formats import provenance
 from smallfiles.formats.checked import INT64
 from smallfiles.formats.columns import CAPTIONS, Rows
@@ -30,8 +31,63 @@ PROVENANCE = b"smallfiles"
 CUTS = b"smallfiles.cuts"
 
 
-def write_batches(samples: Iterable[Sample], out: Path, schema: Schema, options: Any, digest: bool) -> Packed:
-    """Write the file; see `smallfiles.formats.arrow.write`."""
+@dataclass(frozen=True)
+class Options:
+    """How to cut and lay out an Arrow file.
+
+    Args:
+        layout: `smallfiles`, or `juelich` for the Jülich loaders (labels of 16 bits, no captions).
+        rows_per_batch: Rows a record batch; always 1 in the Jülich layout.
+        max_batch_bytes: A batch is cut before its samples grow beyond this; bounds memory too.
+    """
+
+    layout: Literal["smallfiles", "juelich"] = "smallfiles"
+    rows_per_batch: int = 64
+    max_batch_bytes: int = 64 << 20
+
+    def __post_init__(self) -> None:
+        if self.layout not in ("smallfiles", "juelich"):
+            raise UsageError(
+                f"the Arrow layout is {self.layout!r}",
+                expected="smallfiles or juelich",
+                next_step="Choose smallfiles unless a Jülich loader shall read the file",
+            )
+        if not (1 <= self.rows_per_batch <= 1 << 20 and 1 <= self.max_batch_bytes <= 1 << 40):
+            raise UsageError(
+                f"batches of {self.rows_per_batch} rows and {self.max_batch_bytes} bytes were asked for",
+                expected="1 to 1,048,576 rows and a positive number of bytes",
+                next_step="Start with 64 rows",
+            )
+
+
+def write(
+    samples: Iterable[Sample],
+    out: Path,
+    *,
+    schema: Schema,
+    options: Options | None = None,
+    digest: bool = True,
+) -> Packed:
+    """Write samples into one Arrow IPC file.
+
+    Samples are gathered in one buffer that is used again and again, and go out a batch at a time:
+    few large writes, which is what a parallel file system is built for.
+
+    Args:
+        samples: In the order they shall be stored.
+        out: A name that is free.
+        schema: What is packed.
+        options: Layout and batch size.
+        digest: Whether to write the content digest beside it.
+
+    Returns:
+        What was written.
+
+    Raises:
+        FormatError: A sample does not fit the schema or the layout.
+        ResourceError: No space or no permission.
+    """
+    options = options or Options()
     juelich, max_bytes = options.layout == "juelich", options.max_batch_bytes
     rows = 1 if juelich else options.rows_per_batch
     if juelich and schema.target != "label":
@@ -64,7 +120,7 @@ def _flush(batch: _Batch, writer: pa.RecordBatchWriter, sink: ArrowSink) -> None
     sink.flush()  # the batch's buffer is about to be used again
 
 
-def _arrow_schema(schema: Schema, options: Any, rows: int) -> pa.Schema:
+def _arrow_schema(schema: Schema, options: Options, rows: int) -> pa.Schema:
     max_bytes = options.max_batch_bytes
     large = max(schema.largest_bytes, min(max_bytes, schema.total_bytes)) > BINARY_LIMIT
     data = pa.large_binary() if large else pa.binary()

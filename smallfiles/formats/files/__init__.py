@@ -10,49 +10,12 @@ has 255 bytes at most, and `a` and `a/b` cannot both exist.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from smallfiles.formats.files.reading import FilesReader
-from smallfiles.formats.files.writing import write_tree
-from smallfiles.samples import Packed, Sample, Schema
+from smallfiles.formats.files.writing import Options, write
 
-NAME = "files"
-
-
-@dataclass(frozen=True)
-class Options:
-    """Plain files have none."""
-
-
-def write(
-    samples: Iterable[Sample],
-    out: Path,
-    *,
-    schema: Schema,
-    options: Options | None = None,
-    digest: bool = True,
-) -> Packed:
-    """Write each sample to a file of its own, and a manifest.
-
-    This is what a parallel file system is worst at; it is here to be compared with.
-
-    Args:
-        samples: In the order that the manifest shall have.
-        out: Folder, a name that is free.
-        schema: What is packed.
-        options: None.
-        digest: Whether to put the SHA-256 of each sample into the manifest.
-
-    Returns:
-        What was written; `files` names the manifest and its digest alone.
-
-    Raises:
-        FormatError: A key cannot be a file name here, or collides with another.
-        ResourceError: No space, no inodes or no permission.
-    """
-    return write_tree(samples, out, schema, digest)
+__all__ = ["FilesReader", "Options", "open", "write"]
 
 
 def open(path: Path) -> FilesReader:

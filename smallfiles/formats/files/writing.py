@@ -10,6 +10,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,8 +32,37 @@ _RESERVED = (MANIFEST, MANIFEST + digests.SIDECAR_SUFFIX)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
-def write_tree(samples: Iterable[Sample], out: Path, schema: Schema, digest: bool) -> Packed:
-    """Write the folder; see `smallfiles.formats.files.write`."""
+@dataclass(frozen=True)
+class Options:
+    """Plain files have none."""
+
+
+def write(
+    samples: Iterable[Sample],
+    out: Path,
+    *,
+    schema: Schema,
+    options: Options | None = None,
+    digest: bool = True,
+) -> Packed:
+    """Write each sample to a file of its own, and a manifest.
+
+    This is what a parallel file system is worst at; it is here to be compared with.
+
+    Args:
+        samples: In the order that the manifest shall have.
+        out: Folder, a name that is free.
+        schema: What is packed.
+        options: None.
+        digest: Whether to put the SHA-256 of each sample into the manifest.
+
+    Returns:
+        What was written; `files` names the manifest and its digest alone.
+
+    Raises:
+        FormatError: A key cannot be a file name here, or collides with another.
+        ResourceError: No space, no inodes or no permission.
+    """
     with writing(out):
         out.mkdir()
     tree, payload = _Tree(out), 0

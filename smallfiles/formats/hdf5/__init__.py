@@ -17,69 +17,13 @@ from the library where the bytes lie, closes it, and reads by position. Notebook
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from smallfiles.errors import UsageError
 from smallfiles.formats.bytefile import Access
 from smallfiles.formats.hdf5.reading import HDF5Reader
-from smallfiles.formats.hdf5.writing import write_blob, write_vlen
-from smallfiles.samples import Packed, Sample, Schema
+from smallfiles.formats.hdf5.writing import Options, write
 
-NAME = "hdf5"
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to lay out an HDF5 file.
-
-    Args:
-        layout: `blob` for speed, `vlen` for the Jülich loaders (labels of 16 bits, no captions).
-    """
-
-    layout: Literal["blob", "vlen"] = "blob"
-
-    def __post_init__(self) -> None:
-        if self.layout not in ("blob", "vlen"):
-            raise UsageError(
-                f"the HDF5 layout is {self.layout!r}",
-                expected="blob or vlen",
-                next_step="Choose blob unless a Jülich loader shall read the file",
-            )
-
-
-def write(
-    samples: Iterable[Sample],
-    out: Path,
-    *,
-    schema: Schema,
-    options: Options | None = None,
-    digest: bool = True,
-) -> Packed:
-    """Write samples into one HDF5 file.
-
-    A million files become one, which costs a parallel file system one open instead of a million.
-
-    Args:
-        samples: In the order they shall be stored; at most `schema.count`.
-        out: A name that is free.
-        schema: What is packed; sizes are upper bounds.
-        options: The layout.
-        digest: Whether to write the content digest beside it (`vlen` is read back for that).
-
-    Returns:
-        What was written.
-
-    Raises:
-        FormatError: A sample does not fit the schema or the layout.
-        ResourceError: No space or no permission.
-    """
-    options = options or Options()
-    if options.layout == "vlen":
-        return write_vlen(samples, out, schema, options, digest)
-    return write_blob(samples, out, schema, options, digest)
+__all__ = ["HDF5Reader", "Options", "open", "write"]
 
 
 def open(path: Path, *, split: str | None = None, access: Access = "auto") -> HDF5Reader:

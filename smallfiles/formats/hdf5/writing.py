@@ -10,9 +10,10 @@ import contextlib
 import os
 from array import array
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import h5py
 import numpy as np
@@ -34,8 +35,60 @@ _LAYOUT: dict[str, Any] = {
 }
 
 
-def write_blob(samples: Iterable[Sample], out: Path, schema: Schema, options: Any, digest: bool) -> Packed:
-    """Write the blob layout; see `smallfiles.formats.hdf5.write`."""
+@dataclass(frozen=True)
+class Options:
+    """How to lay out an HDF5 file.
+
+    Args:
+        layout: `blob` for speed, `vlen` for the Jülich loaders (labels of 16 bits, no captions).
+    """
+
+    layout: Literal["blob", "vlen"] = "blob"
+
+    def __post_init__(self) -> None:
+        if self.layout not in ("blob", "vlen"):
+            raise UsageError(
+                f"the HDF5 layout is {self.layout!r}",
+                expected="blob or vlen",
+                next_step="Choose blob unless a Jülich loader shall read the file",
+            )
+
+
+def write(
+    samples: Iterable[Sample],
+    out: Path,
+    *,
+    schema: Schema,
+    options: Options | None = None,
+    digest: bool = True,
+) -> Packed:
+    """Write samples into one HDF5 file.
+
+    A million files become one, which costs a parallel file system one open instead of a million.
+
+    Args:
+        samples: In the order they shall be stored; at most `schema.count`.
+        out: A name that is free.
+        schema: What is packed; sizes are upper bounds.
+        options: The layout.
+        digest: Whether to write the content digest beside it (`vlen` is read back for that).
+
+    Returns:
+        What was written.
+
+    Raises:
+        FormatError: A sample does not fit the schema or the layout.
+        ResourceError: No space or no permission.
+    """
+    options = options or Options()
+    write_layout = _write_vlen if options.layout == "vlen" else _write_blob
+    return write_layout(samples, out, schema, options, digest)
+
+
+def _write_blob(
+    samples: Iterable[Sample], out: Path, schema: Schema, options: Options, digest: bool
+) -> Packed:
+    """Write the blob layout."""
     columns, borders = Columns(out, schema), array("Q", [0])
     start = _lay_out(out, schema, options)
     hasher = BlockHasher(start) if digest and schema.total_bytes else None
@@ -53,7 +106,9 @@ def write_blob(samples: Iterable[Sample], out: Path, schema: Schema, options: An
     return packed("hdf5", files, len(borders) - 1, borders[-1])
 
 
-def write_vlen(samples: Iterable[Sample], out: Path, schema: Schema, options: Any, digest: bool) -> Packed:
+def _write_vlen(
+    samples: Iterable[Sample], out: Path, schema: Schema, options: Options, digest: bool
+) -> Packed:
     """Write the layout that the Jülich loaders read, and our columns beside it."""
     if schema.target != "label":
         raise FormatError(
@@ -78,7 +133,7 @@ def write_vlen(samples: Iterable[Sample], out: Path, schema: Schema, options: An
     return packed("hdf5", files, count, payload)
 
 
-def _lay_out(out: Path, schema: Schema, options: Any) -> int:
+def _lay_out(out: Path, schema: Schema, options: Options) -> int:
     """Make the file with room for all bytes; return where they go."""
     with _opened(out, "x") as file, _translated(out):
         group = _start(file, out, schema, options)
@@ -91,7 +146,7 @@ def _lay_out(out: Path, schema: Schema, options: Any) -> int:
         return int(data.get_offset() or 0)
 
 
-def _start(file: h5py.File, out: Path, schema: Schema, options: Any) -> h5py.Group:
+def _start(file: h5py.File, out: Path, schema: Schema, options: Options) -> h5py.Group:
     if not schema.split.strip("./") or "\0" in schema.split:
         raise UsageError(
             f"the split of {out} is named {schema.split!r}",

@@ -20,51 +20,13 @@ by position as from every other format here. Notebook 11 compares the formats.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from smallfiles.formats.bytefile import Access
 from smallfiles.formats.lmdb.reading import LMDBReader
-from smallfiles.formats.lmdb.writing import write_database
-from smallfiles.samples import Packed, Sample, Schema
+from smallfiles.formats.lmdb.writing import Options, write
 
-NAME = "lmdb"
-
-
-@dataclass(frozen=True)
-class Options:
-    """LMDB has none."""
-
-
-def write(
-    samples: Iterable[Sample],
-    out: Path,
-    *,
-    schema: Schema,
-    options: Options | None = None,
-    digest: bool = True,
-) -> Packed:
-    """Write samples into one LMDB file.
-
-    The tree comes last and in one piece: finding all samples of ImageNet is one read of 45 MB, where a
-    database that grew entry by entry has those pages all over the file.
-
-    Args:
-        samples: In the order in which they are stored.
-        out: A name that is free.
-        schema: What is packed.
-        options: None.
-        digest: Whether to write the content digest beside it.
-
-    Returns:
-        What was written.
-
-    Raises:
-        FormatError: A sample does not fit the schema, or has 4 GiB or more.
-        ResourceError: No space or no permission.
-    """
-    return write_database(samples, out, schema, options or Options(), digest)
+__all__ = ["LMDBReader", "Options", "open", "write"]
 
 
 def open(path: Path, *, access: Access = "auto") -> LMDBReader:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -47,10 +47,39 @@ _BRANCHES = (PAGE_BYTES - HEAD.size) // (2 + NODE.size + _KEY_BYTES)
 _EMPTY_DB = (0, 0, 0, 0, 0, 0, NO_PAGE)  # flags, depth, branch, leaf and overflow pages, entries, root
 
 
-def write_database(
-    samples: Iterable[Sample], out: Path, schema: Schema, options: Any, digest: bool
+@dataclass(frozen=True)
+class Options:
+    """LMDB has none."""
+
+
+def write(
+    samples: Iterable[Sample],
+    out: Path,
+    *,
+    schema: Schema,
+    options: Options | None = None,
+    digest: bool = True,
 ) -> Packed:
-    """Write the file; see `smallfiles.formats.lmdb.write`."""
+    """Write samples into one LMDB file.
+
+    The tree comes last and in one piece: finding all samples of ImageNet is one read of 45 MB, where a
+    database that grew entry by entry has those pages all over the file.
+
+    Args:
+        samples: In the order in which they are stored.
+        out: A name that is free.
+        schema: What is packed.
+        options: None.
+        digest: Whether to write the content digest beside it.
+
+    Returns:
+        What was written.
+
+    Raises:
+        FormatError: A sample does not fit the schema, or has 4 GiB or more.
+        ResourceError: No space or no permission.
+    """
+    options = options or Options()
     columns, sizes = Columns(out, schema), array("Q")
     with OutputFile(out, digest=digest) as file:
         file.append([bytes(2 * PAGE_BYTES)])  # as long as these are zeros, it is no database

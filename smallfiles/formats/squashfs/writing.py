@@ -8,14 +8,17 @@ block is taken again. Notebook 06 packs images.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import pyarrow as pa
 
+from pysquashfs.errors import MissingToolError, SquashFSError
 from pysquashfs.writer import ImageWriter, Settings
+from pysquashfs.writer.settings import DEFAULT_BLOCK_BYTES
 from pysquashfs.writer.tree import MAX_PATH_BYTES
-from smallfiles.errors import FormatError
+from smallfiles.errors import FormatError, UsageError
 from smallfiles.formats.columns import Columns
 from smallfiles.formats.output import OutputFile, packed
 from smallfiles.formats.squashfs.member import FOLDER, PLACE, README, TABLE, Place, readme, table
@@ -24,10 +27,71 @@ from smallfiles.keys import MAX_COMPONENT_BYTES, is_writable_name
 from smallfiles.samples import Buffer, Packed, Sample, Schema
 
 
-def write_image(
-    samples: Iterable[Sample], out: Path, schema: Schema, options: Any, settings: Settings, digest: bool
+@dataclass(frozen=True)
+class Options:
+    """How to lay out an image. The defaults suit photographs, which do not become smaller.
+
+    Args:
+        compression: `none`; or `gzip` or `zstd` for data that compresses (JSON, raw pixels).
+        level: Of the compressor; None for its default.
+        block_bytes: A power of two from 4,096 to 1,048,576; what is compressed as one.
+        fragments: Put the ends of files together: smaller, and slow to read at random.
+    """
+
+    compression: Literal["none", "gzip", "zstd"] = "none"
+    level: int | None = None
+    block_bytes: int = DEFAULT_BLOCK_BYTES
+    fragments: bool = False
+
+    def __post_init__(self) -> None:
+        if self.compression not in ("none", "gzip", "zstd"):
+            raise UsageError(
+                f"the compression is {self.compression!r}",
+                expected="none, gzip or zstd",
+                next_step="Choose none for images, zstd for data that compresses",
+            )
+        try:
+            self.settings()
+        except MissingToolError as error:
+            with as_sentences():
+                raise error
+        except SquashFSError as error:
+            raise UsageError(error.got, expected=error.expected, next_step=error.next_step) from error
+
+    def settings(self) -> Settings:
+        """The same for `pysquashfs`."""
+        return Settings(self.compression, self.level, self.block_bytes, self.fragments)
+
+
+def write(
+    samples: Iterable[Sample],
+    out: Path,
+    *,
+    schema: Schema,
+    options: Options | None = None,
+    digest: bool = True,
 ) -> Packed:
-    """Write the image; see `smallfiles.formats.squashfs.write`."""
+    """Write samples into one image.
+
+    A million files become one, which costs a parallel file system one open instead of a million; and
+    programs that want a tree can mount it.
+
+    Args:
+        samples: In the order they shall be stored.
+        out: A name that is free.
+        schema: What is packed.
+        options: Compression and blocks.
+        digest: Whether to write the content digest beside it.
+
+    Returns:
+        What was written.
+
+    Raises:
+        FormatError: A key cannot be a file name, collides with another, or a sample does not fit the schema.
+        ResourceError: No space or no permission.
+    """
+    options = options or Options()
+    settings = options.settings()
     placed = settings.raw and not settings.fragments
     places = {"bytes": pa.int64(), **({"start": pa.int64()} if placed else {})}
     columns = Columns(out, schema, more=places)

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from smallfiles.errors import UsageError
 from smallfiles.formats import provenance
 from smallfiles.formats.blob import arrays_of
 from smallfiles.formats.columns import Columns
@@ -55,7 +57,7 @@ def sharded(
 class _Shards:
     """The run of all samples, cut into files of equal size."""
 
-    def __init__(self, folder: Path, options: Any, room: int, digest: bool) -> None:
+    def __init__(self, folder: Path, options: Options, room: int, digest: bool) -> None:
         self.chunk_bytes = options.chunk_bytes
         room += -room % self.chunk_bytes
         self.shard_bytes = min(options.shard_bytes, max(room, self.chunk_bytes))
@@ -91,8 +93,52 @@ class _Shards:
             self._file.close()
 
 
-def write_group(samples: Iterable[Sample], out: Path, schema: Schema, options: Any, digest: bool) -> Packed:
-    """Write the folder, the group last: without it nothing opens. See `smallfiles.formats.zarr.write`."""
+@dataclass(frozen=True)
+class Options:
+    """How to cut the bytes of all samples.
+
+    Args:
+        chunk_bytes: What the zarr library reads at least; our reader does not look at chunks.
+        shard_bytes: Bytes per file, a multiple of `chunk_bytes`; a smaller set has one smaller file.
+    """
+
+    chunk_bytes: int = 128 << 10
+    shard_bytes: int = 512 << 20
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.chunk_bytes <= self.shard_bytes <= 1 << 40 or self.shard_bytes % self.chunk_bytes:
+            raise UsageError(
+                f"shards of {self.shard_bytes} bytes with chunks of {self.chunk_bytes} were asked for",
+                expected="a positive multiple of the chunks, 1 TiB at most",
+                next_step="Start with 536870912 and 131072",
+            )
+
+
+def write(
+    samples: Iterable[Sample],
+    out: Path,
+    *,
+    schema: Schema,
+    options: Options | None = None,
+    digest: bool = True,
+) -> Packed:
+    """Write samples into a folder of zarr arrays.
+
+    Args:
+        samples: In the order in which they are stored.
+        out: Folder, a name that is free.
+        schema: What is packed; sizes are upper bounds.
+        options: Chunks and shards.
+        digest: Whether to write a content digest beside each file.
+
+    Returns:
+        What was written.
+
+    Raises:
+        FormatError: A sample does not fit the schema.
+        ResourceError: No space or no permission.
+    """
+    options = options or Options()
     columns, borders = Columns(out, schema), array("Q", [0])
     with writing(out):
         out.mkdir()

@@ -23,5 +23,4 @@ if TYPE_CHECKING:
 
 __all__ = ["LoadBenchConfig", "bench_loading"]
 
-
-__getattr__ = lazy.names(__name__, {"run": ["bench_loading"]})
+__getattr__ = lazy.names(__name__)

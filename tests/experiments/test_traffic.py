@@ -5,8 +5,8 @@ import shutil
 import pyarrow as pa
 import pytest
 
+from helpers.experiments.nb03 import watched
 from smallfiles import sources
-from smallfiles.measure.traffic import watched
 from smallfiles.pack import PackConfig, pack
 
 
