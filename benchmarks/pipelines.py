@@ -9,17 +9,20 @@ The trap: OpenCV gives blue, green, red, and starts threads of its own, unless t
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import simplejpeg
+from PIL import Image
 
 from smallfiles.images import RandomResizedCrop, resize
-from smallfiles.images.crops import random_resized
-from smallfiles.images.decoders import DECODERS
+from smallfiles.images.crops import Box, random_resized
+from smallfiles.images.picture import open_picture
 from smallfiles.images.resizing import Filter
-from smallfiles.samples import Buffer
 
 Kind: TypeAlias = Literal["decode", "augment"]
 One: TypeAlias = Callable[[bytes, np.random.Generator], Any]
@@ -48,13 +51,47 @@ class Method:
     modules: tuple[str, ...] = ()
 
 
-def _torchcodec(data: Buffer) -> Any:
+def _whole_by_pillow(data: bytes) -> Any:
+    with Image.open(io.BytesIO(data)) as picture:
+        return np.asarray(picture.convert("RGB"))
+
+
+def _whole_by_torchvision(data: bytes) -> Any:
+    import torch
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    encoded = torch.from_numpy(np.frombuffer(data, np.uint8).copy())
+    return decode_jpeg(encoded, mode=ImageReadMode.RGB).permute(1, 2, 0).numpy()
+
+
+def _whole_by_opencv(data: bytes) -> Any:
+    import cv2
+
+    return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION)
+
+
+def _whole_by_turbojpeg(data: bytes) -> Any:
+    picture = open_picture(data)
+    return picture.part(Box(0, 0, picture.height, picture.width), picture.height, picture.width)
+
+
+def _whole_by_torchcodec(data: bytes) -> Any:
     from torchcodec.decoders import decode_jpeg
 
-    return decode_jpeg(bytes(data)).permute(1, 2, 0).numpy()
+    return decode_jpeg(data).permute(1, 2, 0).numpy()
 
 
-_DECODERS = {**DECODERS, "torchcodec": _torchcodec}
+_DECODERS: dict[str, Callable[[bytes], Any]] = {
+    "pillow": _whole_by_pillow,
+    "torchvision": _whole_by_torchvision,
+    "opencv": _whole_by_opencv,
+    "simplejpeg": partial(simplejpeg.decode_jpeg, colorspace="RGB"),
+    "turbojpeg": _whole_by_turbojpeg,
+    "torchcodec": _whole_by_torchcodec,
+}
+"""Most of the differences between those of one library (libjpeg-turbo is in all of them) lie in what is done
+beside decoding: copies, channel orders, a picture object in between."""
+
 _CV, _TV, _TC = ("cv2",), ("torchvision",), ("torchcodec",)
 
 
@@ -123,10 +160,6 @@ def _by_torchvision(antialias: bool) -> Callable[[], Scale]:
 
 
 def _pillow() -> One:
-    import io
-
-    from PIL import Image
-
     def one(data: bytes, rng: np.random.Generator) -> Any:
         with Image.open(io.BytesIO(data)) as opened:
             picture = opened.convert("RGB")

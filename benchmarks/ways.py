@@ -1,6 +1,6 @@
 """One raw image, read by our library, by another, and through mounts, beside the folder it is made of.
 
-    bench_ways(image, folder)            library, peers and mounts on one squashfs file
+    measure_ways(bench, image, folder, …)    library, peers and mounts on one squashfs file
 
 Every way opens and looks names up first, and then gives a function from a number to bytes, as a data set
 has it; so what is timed is reading alone. The order is random, one for all, and all bytes are compared
@@ -14,7 +14,6 @@ not fit into.
 from __future__ import annotations
 
 import io
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
@@ -33,7 +32,7 @@ from smallfiles.errors import UsageError
 from smallfiles.measure.bench import Bench
 from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.protocol import Case, Outcome, attempt, long_enough
-from smallfiles.measure.record import Failed, Record
+from smallfiles.measure.record import Failed
 
 Read: TypeAlias = Callable[[int], bytes | memoryview]
 Way: TypeAlias = Callable[[Path, Sequence[str]], AbstractContextManager[Read]]
@@ -140,45 +139,20 @@ def _refusal(image: Path, name: str) -> str:
         return error.got
 
 
-def bench_ways(
-    image: Path,
-    folder: Path | None,
-    config: BenchConfig | None = None,
-    ways: Sequence[str] | None = None,
-) -> list[Record]:
-    """Random whole-file reads of one image, warm, in every way at hand; one that fails is left out and said.
-
-    Args:
-        image: A squashfs image.
-        folder: The tree it was made of, to be measured beside; None leaves that out.
-        config: Repeats, files at most, seed.
-        ways: Some of `WAYS`; None takes all that can be gone here.
-
-    Returns:
-        One record a way; plain files first.
-
-    Raises:
-        UsageError: A way gave other bytes than the first.
-    """
-    config = config or BenchConfig()
-    bench = Bench(config, PACKAGES)
-    measure_ways(bench, image, folder, config, usable_ways(image)[0] if ways is None else ways)
-    for each in bench.failed:
-        warnings.warn(f"{each.name} failed: {each.why}", stacklevel=2)
-    return bench.records
-
-
 def measure_ways(
     bench: Bench, image: Path, folder: Path | None, config: BenchConfig, ways: Sequence[str]
 ) -> None:
-    """Random whole-file reads of one image, as `bench_ways`.
+    """Random whole-file reads of one image, warm; a way that fails is left out and said.
 
     Args:
         bench: Gets the records, and what fails.
         image: A squashfs image.
-        folder: The tree it was made of; None leaves that out.
+        folder: The tree it was made of, to be measured beside; None leaves that out.
         config: Files at most, and the seed.
         ways: Some of `WAYS`.
+
+    Raises:
+        UsageError: A way gave other bytes than the first.
     """
     with SquashFS(image, cache=False) as opened:
         names = [name for name in opened.paths if not name.startswith(".")]

@@ -15,7 +15,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -61,15 +61,37 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 @contextlib.contextmanager
-def listening() -> Iterator[list[int]]:
-    """The signals that came while the block ran; afterwards they mean what they did before."""
+def listening(
+    numbers: Iterable[signal.Signals] = STOPPERS, then: Callable[[], object] = lambda: None
+) -> Iterator[list[int]]:
+    """The signals that came while the block ran; afterwards they mean what they did before.
+
+    Args:
+        numbers: Those that are listened for.
+        then: Called whenever one came.
+    """
     came: list[int] = []
     before: dict[signal.Signals, Any] = {}
-    for number in STOPPERS:
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        then()
+
+    for number in numbers:
         with contextlib.suppress(ValueError):  # not in the main thread: a notebook's
-            before[number] = signal.signal(number, lambda which, frame: came.append(which))
+            before[number] = signal.signal(number, hear)
     try:
         yield came
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """What ends a program comes when it is waited for, or behind the block: never between two lines."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -67,7 +67,7 @@ SMALL = {
         "formats/tar/output",
     ],
     "one step of a picture": [
-        *("images/colour", "images/crops", "images/decoders", "images/faults", "images/normalising"),
+        *("images/colour", "images/crops", "images/faults", "images/normalising"),
         "images/resizing",
     ],
     "one step of loading or training, used by several others": [

@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,10 @@ from smallfiles.keys import printable
 from smallfiles.objectstore.config import TransferConfig
 from smallfiles.options import add_flags, from_args
 from smallfiles.progress import bytes_text, plural
+from smallfiles.signals import SIGNALS, held_back
 
 if TYPE_CHECKING:
     from smallfiles.objectstore import Moved
-
-_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 
 def add(verbs: Verbs) -> None:
@@ -138,26 +138,18 @@ def run_server(arguments: argparse.Namespace) -> int:
     from smallfiles.objectstore.server import Server
 
     stays = sys.stdout.isatty()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # none may hit between two lines
-    try:
-        server = Server(arguments.dir, arguments.port, until=None if stays else os.getppid())
-        try:
-            told = server.environment | {"SMALLFILES_S3_SERVER": str(server.pid)}
-            if arguments.json:
-                print_json({"pid": server.pid, "port": server.port, "environment": server.environment})
-            else:
-                print(
-                    "\n".join(f"export {name}={shlex.quote(value)}" for name, value in told.items()),
-                    flush=True,
-                )
-            say(f"{arguments.dir} is served at {server.environment['AWS_ENDPOINT_URL']}")
-            if stays:
-                say("Ctrl-C ends it; use it in another terminal with the lines above")
-                signal.sigwait(_SIGNALS)
-            else:
-                server.leave()
-        finally:
-            server.close()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    until = None if stays else os.getppid()
+    with held_back(), closing(Server(arguments.dir, arguments.port, until=until)) as server:
+        told = server.environment | {"SMALLFILES_S3_SERVER": str(server.pid)}
+        if arguments.json:
+            print_json({"pid": server.pid, "port": server.port, "environment": server.environment})
+        else:
+            exports = (f"export {name}={shlex.quote(value)}" for name, value in told.items())
+            print("\n".join(exports), flush=True)
+        say(f"{arguments.dir} is served at {server.environment['AWS_ENDPOINT_URL']}")
+        if stays:
+            say("Ctrl-C ends it; use it in another terminal with the lines above")
+            signal.sigwait(SIGNALS)
+        else:
+            server.leave()
     return 0

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +14,7 @@ from smallfiles.loading.config import LoaderConfig
 from smallfiles.options import add_flags, from_args
 from smallfiles.progress import bytes_text, progress
 from smallfiles.ring.config import RingConfig
-from smallfiles.signals import SIGNALS
+from smallfiles.signals import SIGNALS, listening
 
 if TYPE_CHECKING:
     from smallfiles.images import Transform
@@ -96,37 +93,21 @@ def _fill(arguments: argparse.Namespace) -> int:
     config = replace(config, name=ring_name(config.name or "train", plan.rank, plan.world_size))
     batches = None if config.epochs is None else config.epochs * plan.length()
     shown = progress(batches, f"filling ring {config.name}", unit="batches")
-    with shown as bar, _ended_by_signals() as ends:
+    fillers: list[Filler] = []
+
+    def stop() -> None:
+        for filler in fillers:
+            filler.stop()
+
+    with shown as bar, listening(SIGNALS, stop) as came:
         filler = Filler(loader.dataset.maker, plan, config, on_note=say, on_made=bar.advance)
-        ends(filler)
+        fillers.append(filler)
+        if came:
+            filler.stop()
         say(f"{filler.status().sentence()}; Ctrl-C ends it")
         filler.run()
     _tell(arguments, filler, plan.batch)
     return 0
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[Callable[[Filler], None]]:
-    """Have the signals that end a program end a filler in order, as soon as it is made."""
-    fillers: list[Filler] = []
-    came: list[int] = []
-
-    def end(number: int, frame: object) -> None:
-        came.append(number)
-        for filler in fillers:
-            filler.stop()
-
-    def ends(filler: Filler) -> None:
-        fillers.append(filler)
-        if came:
-            filler.stop()
-
-    before = {number: signal.signal(number, end) for number in SIGNALS}
-    try:
-        yield ends
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _tell(arguments: argparse.Namespace, filler: Filler, batch: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+from contextlib import closing
 from pathlib import Path
 from time import perf_counter
 
@@ -12,9 +13,9 @@ from smallfiles.cli.output import in_seconds, print_json, say
 from smallfiles.errors import ResourceError
 from smallfiles.options import add_flags, from_args
 from smallfiles.progress import bytes_text
+from smallfiles.signals import SIGNALS, held_back
 from smallfiles.slowfs.config import SlowConfig
 
-_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 _LOOK_S = 0.25
 
 
@@ -41,19 +42,12 @@ def run(arguments: argparse.Namespace) -> int:
     from smallfiles.slowfs.mounting import Mount
 
     config = from_args(SlowConfig, arguments)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # none may hit between two lines
-    try:
-        mount = Mount(arguments.dir, config, arguments.mountpoint)
-        try:
-            began = perf_counter()
-            say(f"{mount.folder} is at {mount.point}, {config.summary()}; Ctrl-C unmounts it")
-            while signal.sigtimedwait(_SIGNALS, _LOOK_S) is None:
-                if not mount.is_alive():
-                    raise _gone(mount.point)
-        finally:
-            mount.close()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with held_back(), closing(Mount(arguments.dir, config, arguments.mountpoint)) as mount:
+        began = perf_counter()
+        say(f"{mount.folder} is at {mount.point}, {config.summary()}; Ctrl-C unmounts it")
+        while signal.sigtimedwait(SIGNALS, _LOOK_S) is None:
+            if not mount.is_alive():
+                raise _gone(mount.point)
     _show(arguments, mount.counts(), perf_counter() - began)
     return 0
 

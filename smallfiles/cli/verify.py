@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,19 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _as_json(report: VerifyReport) -> dict[str, Any]:
-    return {
-        "path": str(report.path),
-        "samples": report.samples,
-        "bytes": report.bytes,
-        "seconds": round(report.seconds, 3),
-        "verdict": report.verdict,
-        "intact": report.intact,
-        "blocks": report.blocks,
-        "against": report.against,
-        "problems": list(report.problems),
-        "differences": list(report.differences),
-        "notes": list(report.notes),
-    }
+    more = {"verdict": report.verdict, "intact": report.intact}
+    return asdict(report) | more | {"path": str(report.path), "seconds": round(report.seconds, 3)}
 
 
 def _tell(report: VerifyReport) -> None:
@@ -80,7 +70,7 @@ def _tell(report: VerifyReport) -> None:
     print(f"{report.path} {_conclusion(report)}")
 
 
-def _list(what: str, sentences: tuple[str, ...]) -> None:
+def _list(what: str, sentences: list[str]) -> None:
     for sentence in sentences[:_SHOWN]:
         print(f"{what}: {printable(sentence)}")
     if len(sentences) > _SHOWN:

@@ -6,7 +6,6 @@
     decoding      bytes to RGB; what is no picture is an `ImageError` (faults)
     crops         which part to take: random numbers only
     resizing      pixels to another size; colour: random changes of colour
-    decoders      decoders of whole pictures, to be compared
     downscaling   pictures scaled down before packing, and samples of them, in order
 
 The trap: each step done in the obvious order (decode all, make floats, scale all, crop) costs three

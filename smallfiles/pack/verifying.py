@@ -38,7 +38,7 @@ _TARS = (".tar", ".tar.gz", ".tar.zst", ".tgz")
 _INDEX = ".index.arrow"
 
 
-@dataclass(frozen=True)
+@dataclass
 class VerifyReport:
     """What `verify` found.
 
@@ -57,16 +57,16 @@ class VerifyReport:
     """
 
     path: Path
-    samples: int
-    bytes: int
-    blocks: int
-    against: int
-    problems: tuple[str, ...]
-    differences: tuple[str, ...]
-    notes: tuple[str, ...]
-    seconds: float
-    digests: bool
-    compared: bool
+    samples: int = 0
+    bytes: int = 0
+    blocks: int = 0
+    against: int = 0
+    problems: list[str] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    digests: bool = True
+    compared: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -84,19 +84,6 @@ class VerifyReport:
     def intact(self) -> bool:
         """Whether every byte was compared with something, and nothing was found wrong."""
         return self.verdict == "intact"
-
-
-@dataclass
-class _Findings:
-    samples: int = 0
-    bytes: int = 0
-    blocks: int = 0
-    against: int = 0
-    problems: list[str] = field(default_factory=list)
-    differences: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    digests: bool = True
-    compared: bool = False
 
 
 def verify(path: Path, against: Source | None = None, *, format: str | None = None) -> VerifyReport:
@@ -118,7 +105,7 @@ def verify(path: Path, against: Source | None = None, *, format: str | None = No
     """
     started = time.perf_counter()
     path = Path(path)
-    found = _Findings()
+    found = VerifyReport(path)
     reader = formats.open(path, format)
     damage = list(_damaged(_parts(path, formats.name_of(path, format)), found))
     try:
@@ -130,19 +117,11 @@ def verify(path: Path, against: Source | None = None, *, format: str | None = No
         found.problems.append(str(error))
     finally:
         reader.close()
-    return VerifyReport(
-        path=path,
-        samples=found.samples,
-        bytes=found.bytes,
-        blocks=found.blocks,
-        against=found.against,
-        problems=tuple(dict.fromkeys(found.problems)),
-        differences=tuple(dict.fromkeys(found.differences)),
-        notes=tuple(found.notes),
-        seconds=time.perf_counter() - started,
-        digests=found.digests,
-        compared=found.compared,
+    found.problems, found.differences = (
+        list(dict.fromkeys(sentences)) for sentences in (found.problems, found.differences)
     )
+    found.seconds = time.perf_counter() - started
+    return found
 
 
 def _parts(path: Path, format: str) -> list[Path]:
@@ -163,7 +142,7 @@ def _parts(path: Path, format: str) -> list[Path]:
     return data + [index for index in indexes if index.exists() or sidecar(index).exists()]
 
 
-def _damaged(parts: Iterable[Path], found: _Findings) -> Iterator[tuple[Path, int, int]]:
+def _damaged(parts: Iterable[Path], found: VerifyReport) -> Iterator[tuple[Path, int, int]]:
     bare = []
     for file in parts:
         if not sidecar(file).exists():
@@ -201,7 +180,7 @@ def _named(reader: Reader, file: Path, block: int, block_bytes: int) -> str:
     return f"{place} is damaged, {len(hurt)} samples in it{names}"
 
 
-def _check_samples(reader: Reader, truth: _Truth | None, found: _Findings) -> None:
+def _check_samples(reader: Reader, truth: _Truth | None, found: VerifyReport) -> None:
     """One pass over all samples: read, and compare with what a manifest or the source says."""
     targets: list[Any] = []
     unstated = 0
@@ -225,7 +204,7 @@ def _check_samples(reader: Reader, truth: _Truth | None, found: _Findings) -> No
     _check_set(reader, targets, found)
 
 
-def _check_set(reader: Reader, targets: list[Any], found: _Findings) -> None:
+def _check_set(reader: Reader, targets: list[Any], found: VerifyReport) -> None:
     if reader.target_kind == "label":
         with summary_of(reader.path):  # those of others may be beyond 64 bits
             known = integers(targets, "label", by_row)
@@ -243,7 +222,7 @@ def _check_set(reader: Reader, targets: list[Any], found: _Findings) -> None:
         found.notes.append("no provenance inside, so keys and targets were read but not compared")
 
 
-def _explain_missing(path: Path, missing: int, found: _Findings) -> None:
+def _explain_missing(path: Path, missing: int, found: VerifyReport) -> None:
     sentence = f"{plural(missing, 'sample')} fewer than the manifest had"
     if len(_skipped(path)) >= missing > 0:
         found.notes.append(f"{sentence}: left out while packing, listed in {_faults_of(path).name}")
@@ -266,7 +245,7 @@ def _skipped(path: Path) -> set[str]:
 class _Truth:
     """The source that a packed file is compared with, sample by sample."""
 
-    def __init__(self, reader: Reader, source: Source, found: _Findings) -> None:
+    def __init__(self, reader: Reader, source: Source, found: VerifyReport) -> None:
         self._reader, self._source, self._found = reader, source, found
         self._rows = _rows_of(reader.keys(), source.manifest)
         self._hashes = _hashes(source.manifest)

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from smallfiles.errors import SmallfilesError
+from smallfiles.signals import SIGNALS
 from smallfiles.slowfs import protocol
 from smallfiles.slowfs.config import SlowConfig
 from smallfiles.slowfs.delays import COUNTS_BYTES, Delays
@@ -39,7 +40,6 @@ from smallfiles.slowfs.tree import LateError, Tree
 READY = "ready"
 _THREADS = 4
 _LOOK_S = 0.25
-_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _tell(word: str) -> None:
 
 def serve(order: Order) -> None:
     """Mount, answer until there is a reason to stop, unmount."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # in all threads; waited for below
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # in all threads; waited for below
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     counts = memoryview(mmap.mmap(order.counts, COUNTS_BYTES))
@@ -177,7 +177,7 @@ def serve(order: Order) -> None:
         threads = [Answering(channel, tree, sender) for _ in range(_THREADS)]
         for thread in (sender, *threads):
             thread.start()
-        while signal.sigtimedwait(_SIGNALS, _LOOK_S) is None:
+        while signal.sigtimedwait(SIGNALS, _LOOK_S) is None:
             if os.getppid() != order.parent or not all(thread.is_alive() for thread in threads):
                 break
     finally:

@@ -111,7 +111,7 @@ def train(
         data: The training samples, with labels.
         val: Other samples, to measure accuracy on.
         config: How.
-        asked_to_stop: Looked at before each step; see `stopping.listening`. Once it holds something, a
+        asked_to_stop: Looked at before each step; see `signals.listening`. Once it holds something, a
             checkpoint is written and training ends.
 
     Returns:

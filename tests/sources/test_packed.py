@@ -89,7 +89,7 @@ def test_other_labels_in_a_packed_output_are_found_by_verify(name: str, tmp_path
     pack(dataclasses.replace(source, manifest=wrong), tmp_path / "wrong.arrow")
     report = verify(tmp_path / "wrong.arrow", sources.load(tmp_path / name))
     assert report.verdict == "differs"
-    assert report.differences == (f"{source.manifest.path(0)} has another label or caption in the source",)
+    assert report.differences == [f"{source.manifest.path(0)} has another label or caption in the source"]
 
 
 def test_renamed_plain_files_are_still_read_by_their_manifest(tmp_path: Path) -> None:
