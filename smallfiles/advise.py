@@ -196,9 +196,7 @@ def advise(found: Measured, plan: TrainingPlan, data: str) -> Advice:
     best = min(hours, key=lambda name: (round(hours[name] / min(hours.values()), 1), _SIMPLEST.index(name)))
     shard_bytes = _shard_bytes(everything, plan.nodes * plan.gpus * workers) if best == "shards" else 0
     commands = _commands(best, data, shard_bytes, plan, workers)
-    return Advice(
-        best, hours, forecasts, workers, shard_bytes, commands, _reasons(found, plan, forecasts, workers)
-    )
+    return Advice(best, hours, forecasts, workers, shard_bytes, commands, _reasons(found, plan))
 
 
 def costs_of(records: Sequence[Record]) -> tuple[Work, Storage]:
@@ -264,9 +262,7 @@ def _commands(best: str, data: str, shard_bytes: int, plan: TrainingPlan, worker
     return tuple(lines) if best != "files" else (f"smallfiles train {out}   # after packing: {lines[0]}",)
 
 
-def _reasons(
-    found: Measured, plan: TrainingPlan, forecasts: dict[str, Forecast], workers: int
-) -> tuple[str, ...]:
+def _reasons(found: Measured, plan: TrainingPlan) -> tuple[str, ...]:
     state = "cold" if found.cold else "as they are cached now"
     told = [
         f"{found.samples:,} samples of {bytes_text(found.sample_bytes)} on {found.kind}; to open and read "

@@ -82,10 +82,10 @@ def save_digest(path: Path, hasher: BlockHasher | None, changed: Sequence[range]
     return (path, beside)
 
 
-def packed(format_name: str, files: tuple[Path, ...], samples: int, payload_bytes: int) -> Packed:
-    """The report of a writer of one data file (the first of `files`)."""
+def packed(out: Path, format: str, samples: int, payload_bytes: int, files: Sequence[Path]) -> Packed:
+    """The report of a writer."""
     file_bytes = sum(file.stat().st_size for file in files)
-    return Packed(files[0], format_name, samples, payload_bytes, file_bytes, files)
+    return Packed(out, format, samples, payload_bytes, file_bytes, tuple(files))
 
 
 def write_all(descriptor: int, pieces: Sequence[Buffer], position: int, path: Path) -> None:

@@ -26,14 +26,12 @@ class Header(NamedTuple):
         width: In pixels.
         height: In pixels.
         block_width: Pixels that are coded together, in a row (8 to 32).
-        block_height: Likewise in a column.
         complete: Whether the file ends with the end marker; a file that was cut off does not.
     """
 
     width: int
     height: int
     block_width: int
-    block_height: int
     complete: bool
 
 
@@ -109,6 +107,5 @@ def _frame(data: Buffer, at: int) -> Header | None:
         width=width,
         height=height,
         block_width=8 * max(each >> 4 for each in sampling) if components > 1 else 8,
-        block_height=8 * max(each & 15 for each in sampling) if components > 1 else 8,
         complete=bytes(data[-2:]) == _END,
     )

@@ -12,29 +12,19 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from smallfiles.machine.cgroups import MemoryLimit, cpu_quota, memory_limit
-from smallfiles.machine.filesystems import FileSystem, filesystem, is_parallel_filesystem
-from smallfiles.machine.nodes import Node, node, warn_on_login_node
-from smallfiles.machine.quotas import Quota, Striping, quota, striping
-
-__all__ = [
-    "FileSystem",
-    "MemoryLimit",
-    "Node",
-    "Quota",
-    "Striping",
-    "cpu_quota",
-    "describe",
-    "filesystem",
-    "is_parallel_filesystem",
-    "memory_limit",
-    "memory_limit_bytes",
-    "node",
-    "quota",
-    "striping",
-    "usable_cpus",
-    "warn_on_login_node",
-]
+from smallfiles.machine.cgroups import MemoryLimit as MemoryLimit
+from smallfiles.machine.cgroups import cpu_quota as cpu_quota
+from smallfiles.machine.cgroups import memory_limit as memory_limit
+from smallfiles.machine.filesystems import FileSystem as FileSystem
+from smallfiles.machine.filesystems import filesystem as filesystem
+from smallfiles.machine.filesystems import is_parallel_filesystem as is_parallel_filesystem
+from smallfiles.machine.nodes import Node as Node
+from smallfiles.machine.nodes import node as node
+from smallfiles.machine.nodes import warn_on_login_node as warn_on_login_node
+from smallfiles.machine.quotas import Quota as Quota
+from smallfiles.machine.quotas import Striping as Striping
+from smallfiles.machine.quotas import quota as quota
+from smallfiles.machine.quotas import striping as striping
 
 
 def usable_cpus(root: Path = Path("/")) -> int:

@@ -36,7 +36,6 @@ class NodeLocal:
         variable: Which variable named it; empty for `/dev/shm` itself.
         filesystem: What it lies on.
         free_bytes: What this job may still write there; in memory, what its limit leaves.
-        free_inodes: How many more files fit; None if it does not tell.
         in_memory: Whether what lies there is memory of the job.
     """
 
@@ -44,7 +43,6 @@ class NodeLocal:
     variable: str
     filesystem: FileSystem
     free_bytes: int
-    free_inodes: int | None
     in_memory: bool
 
 
@@ -85,7 +83,7 @@ def node_local(path: Path, variable: str = "", root: Path = Path("/")) -> NodeLo
     found = filesystem(path)
     in_memory = found.kind in IN_MEMORY
     free = min(found.free_bytes, memory_headroom_bytes(root)) if in_memory else found.free_bytes
-    return NodeLocal(path, variable, found, free, found.inodes_free, in_memory)
+    return NodeLocal(path, variable, found, free, in_memory)
 
 
 def memory_headroom_bytes(root: Path = Path("/")) -> int:

@@ -260,11 +260,8 @@ class Manifest:
         """
         return checks.shared_stems(self.paths)
 
-    def schema(self, order: Indices | None = None) -> Schema:
+    def schema(self) -> Schema:
         """What a writer may know before the first sample arrives.
-
-        Args:
-            order: The rows that will be written; None for all.
 
         Raises:
             ManifestError: Sizes are not known yet.
@@ -276,11 +273,10 @@ class Manifest:
                 expected="a size each, since formats lay out their file once",
                 next_step="Fill them with manifest.with_sizes",
             )
-        chosen = sizes if order is None else sizes[np.asarray(order, np.int64)]
         return Schema(
-            count=len(chosen),
-            total_bytes=int(chosen.sum()),
-            largest_bytes=int(chosen.max(initial=0)),
+            count=len(sizes),
+            total_bytes=int(sizes.sum()),
+            largest_bytes=int(sizes.max(initial=0)),
             target=self.target_kind,
             has_meta=self.has_meta,
             shared_stems=self.shared_stems(),

@@ -77,7 +77,7 @@ class Case:
 
 
 def interleaved(
-    cases: Sequence[Case], repeats: int, seed: int, what: str, failed: dict[str, str] | None = None
+    cases: Sequence[Case], repeats: int, seed: int, what: str, failed: dict[str, str]
 ) -> dict[str, list[Outcome]]:
     """Run every case `repeats` times, one of each a round, shuffled within the round.
 
@@ -86,8 +86,7 @@ def interleaved(
         repeats: Number of rounds.
         seed: Of the order within rounds.
         what: For the progress shown.
-        failed: Gets the reason for each case that fails, which takes no part from then on; None lets a
-            failure end the measurement.
+        failed: Gets the reason for each case that fails, which takes no part from then on.
 
     Returns:
         The outcomes of each case by name, in the order of the rounds; those that failed are left out.
@@ -115,16 +114,14 @@ def interleaved(
     return outcomes
 
 
-def attempt(name: str, run: Callable[[], _Result], failed: dict[str, str] | None) -> _Result | None:
+def attempt(name: str, run: Callable[[], _Result], failed: dict[str, str]) -> _Result | None:
     """What `run` returns, or None and the reason under its name in `failed`.
 
     Args:
         name: Of the case.
         run: Called once.
-        failed: Gets the reason; None lets the failure pass.
+        failed: Gets the reason.
     """
-    if failed is None:
-        return run()
     try:
         return run()
     except Exception as error:  # libraries of others raise anything

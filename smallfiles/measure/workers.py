@@ -22,7 +22,6 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
 from smallfiles.errors import SmallfilesError
@@ -147,9 +146,7 @@ class WorkerPool:
     def __enter__(self) -> WorkerPool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         for worker in self.workers.values():
             worker.end()
 

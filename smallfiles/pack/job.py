@@ -38,7 +38,6 @@ from smallfiles.sources import Source
 
 IN_FLIGHT = 32
 _TRIED = 24
-FILES_A_FOLDER = 1000
 ROWS_AT_ONCE = 4096  # strings and futures that exist at once; a million would cost a gigabyte
 
 

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -187,9 +186,7 @@ class RingLoader:
     def __enter__(self) -> RingLoader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
 

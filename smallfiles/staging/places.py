@@ -130,9 +130,10 @@ def check_room(place: NodeLocal, output: Output, config: StageConfig) -> None:
     need = sum(-(-member.bytes // block) * block for member in output.members) + _CONTROL_FILES * block
     leave = leave_bytes(now, config)
     inodes = len(output.members) + _CONTROL_FILES + _INODES_TO_LEAVE
-    if now.free_inodes is not None and now.free_inodes < inodes:
+    free = now.filesystem.inodes_free
+    if free is not None and free < inodes:
         raise ResourceError(
-            f"{place.path} has room for {now.free_inodes:,} more files",
+            f"{place.path} has room for {free:,} more files",
             expected=f"{inodes:,} for {output.name}",
             next_step="Remove what is not needed there, or pack into fewer and larger shards",
         )

@@ -76,7 +76,7 @@ def test_what_a_job_may_fill_is_its_limit_less_what_it_uses_except_cache(version
 
 def local(path, variable, *, mount="/scratch", kind="xfs", free=50 * GIB):
     found = machine.FileSystem(kind, False, 4096, 100 * GIB, free, None, None, Path(mount))
-    return nodelocal.NodeLocal(Path(path), variable, found, free, None, kind == "tmpfs")
+    return nodelocal.NodeLocal(Path(path), variable, found, free, kind == "tmpfs")
 
 
 def test_the_sites_own_first_then_memory_and_a_system_disk_last(tmp_path, monkeypatch):

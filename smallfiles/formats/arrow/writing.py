@@ -112,7 +112,7 @@ def write(
             if batch.rows:
                 _flush(batch, writer, sink)
         sink.flush()
-        return packed("arrow", file.finish(), count, payload)
+        return packed(out, "arrow", count, payload, file.finish())
 
 
 def _flush(batch: _Batch, writer: pa.RecordBatchWriter, sink: ArrowSink) -> None:

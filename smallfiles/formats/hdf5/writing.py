@@ -103,7 +103,7 @@ def _write_blob(
             borders.append(stop)
     _complete(out, schema, chain([("offsets", np.frombuffer(borders, np.uint64))], arrays_of(columns)))
     files = save_digest(out, (hasher or BlockHasher()) if digest else None)
-    return packed("hdf5", files, len(borders) - 1, borders[-1])
+    return packed(out, "hdf5", len(borders) - 1, borders[-1], files)
 
 
 def _write_vlen(
@@ -130,7 +130,7 @@ def _write_vlen(
             file.flush()
     _complete(out, schema, arrays_of(columns, "targets", "<i2"))
     files = save_digest(out, BlockHasher() if digest else None)
-    return packed("hdf5", files, count, payload)
+    return packed(out, "hdf5", count, payload, files)
 
 
 def _lay_out(out: Path, schema: Schema, options: Options) -> int:

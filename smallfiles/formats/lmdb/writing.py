@@ -94,7 +94,7 @@ def write(
             for name, values in named
         ]
         _finish(file, sizes, sorted(entries))
-        return packed("lmdb", file.finish(), len(sizes), sum(sizes))
+        return packed(out, "lmdb", len(sizes), sum(sizes), file.finish())
 
 
 def _put(file: OutputFile, data: Buffer, name: str) -> int:

@@ -107,7 +107,7 @@ def write(
             file.patch(0, writer.close())
         finally:
             writer.abandon()
-        return packed("squashfs", file.finish(), count, payload)
+        return packed(out, "squashfs", count, payload, file.finish())
 
 
 def _add_table(writer: ImageWriter, file: OutputFile, pieces: Iterator[Buffer], placed: bool) -> None:

@@ -10,7 +10,7 @@ without one, since readers deal whole shards to workers. Notebook 05 measures bo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from smallfiles.errors import FormatError
 from smallfiles.formats import checked, provenance
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.columns import Columns
-from smallfiles.formats.output import writing
+from smallfiles.formats.output import packed, writing
 from smallfiles.formats.tar import dali, headers, index, names
 from smallfiles.formats.tar.options import NAME, SUFFIXES, Compression, Options, compression_of
 from smallfiles.formats.tar.output import Output
@@ -193,7 +193,7 @@ def write_shard(
         files = shard.finish()
     finally:
         shard.abandon()
-    return packed(path, [shard], files)
+    return packed(path, NAME, shard.samples, shard.payload_bytes, files)
 
 
 def write_folder(
@@ -215,7 +215,8 @@ def write_folder(
     finally:
         for shard in shards[-1:]:
             shard.abandon()
-    return packed(out, shards, files)
+    count, payload = sum(shard.samples for shard in shards), sum(shard.payload_bytes for shard in shards)
+    return packed(out, NAME, count, payload, files)
 
 
 def _numbered(out: Path, number: int, schema: Schema, options: Options, digest: bool) -> Shard:
@@ -225,18 +226,6 @@ def _numbered(out: Path, number: int, schema: Schema, options: Options, digest: 
 def _is_full(shard: Shard, size: int, options: Options) -> bool:
     gain_beyond = shard.counted_bytes + counted_bytes(size) > options.max_bytes
     return shard.samples == options.max_count or (gain_beyond and shard.samples > 0)
-
-
-def packed(path: Path, shards: Sequence[Shard], files: Sequence[Path]) -> Packed:
-    """The record of what was written."""
-    return Packed(
-        path=path,
-        format=NAME,
-        samples=sum(shard.samples for shard in shards),
-        payload_bytes=sum(shard.payload_bytes for shard in shards),
-        file_bytes=sum(file.stat().st_size for file in files),
-        files=tuple(files),
-    )
 
 
 def _json(sample: Sample, value: Any) -> str:

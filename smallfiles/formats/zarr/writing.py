@@ -22,7 +22,7 @@ from smallfiles.errors import UsageError
 from smallfiles.formats import provenance
 from smallfiles.formats.blob import arrays_of
 from smallfiles.formats.columns import Columns
-from smallfiles.formats.output import OutputFile, writing
+from smallfiles.formats.output import OutputFile, packed, writing
 from smallfiles.samples import Buffer, Packed, Sample, Schema
 
 METADATA = "zarr.json"
@@ -158,8 +158,7 @@ def write(
     for name, values in [("offsets", np.frombuffer(borders, np.uint64)), *arrays_of(columns)]:
         files += _write_array(out / name, values, digest)
     files += _save(out, GROUP, False)
-    size = sum(file.stat().st_size for file in files)
-    return Packed(out, "zarr", len(borders) - 1, borders[-1], size, tuple(files))
+    return packed(out, "zarr", len(borders) - 1, borders[-1], files)
 
 
 def _write_array(folder: Path, values: np.ndarray, digest: bool) -> list[Path]:
