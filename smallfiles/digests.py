@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -333,12 +333,12 @@ class BlockHasher:
         self._hash = xxhash.xxh3_128()
         self._whole = True
 
-    def finish(self, path: Path, changed: Iterable[range] = ()) -> ContentDigest:
+    def finish(self, path: Path, rewritten: int = 0) -> ContentDigest:
         """Complete the digest with the blocks of `path` that did not pass through `update`.
 
         Args:
             path: The finished file, closed or flushed.
-            changed: Byte ranges that were rewritten after they passed through `update`.
+            rewritten: So many of its first bytes were written again after they passed through `update`.
 
         Raises:
             OSError: The file cannot be read back; packing tells why.
@@ -348,9 +348,8 @@ class BlockHasher:
             self._done[size // BLOCK_BYTES] = self._hash.hexdigest()
         if size < self._position:  # cut off afterwards: the last block is another now
             self._done.pop(size // BLOCK_BYTES, None)
-        for span in changed:
-            for number in range(span.start // BLOCK_BYTES, -(-span.stop // BLOCK_BYTES)):
-                self._done.pop(number, None)
+        for number in range(-(-rewritten // BLOCK_BYTES)):
+            self._done.pop(number, None)
         with path.open("rb", buffering=0) as file:
             blocks = tuple(
                 self._done.get(number) or hash_block(_block(file.fileno(), number, BLOCK_BYTES))

@@ -36,7 +36,7 @@ class OutputFile:
         with writing(path):
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self.position = 0
-        self._patched: list[range] = []
+        self._rewritten = 0
 
     def append(self, pieces: Sequence[Buffer]) -> None:
         """Write all pieces, in order, with as few calls as possible."""
@@ -48,10 +48,10 @@ class OutputFile:
                 if self._hasher is not None:
                     self._hasher.update(piece)
 
-    def patch(self, start: int, data: Buffer) -> None:
-        """Write over bytes that were appended: a header that is known last."""
-        write_all(self._descriptor, [data], start, self.path)
-        self._patched.append(range(start, start + len(data)))
+    def rewrite(self, data: Buffer) -> None:
+        """Write over the first bytes: a header that is known last."""
+        write_all(self._descriptor, [data], 0, self.path)
+        self._rewritten = len(data)
 
     def close(self) -> None:
         """Close the file; once is enough. Some network file systems tell only here that a quota is full."""
@@ -63,7 +63,7 @@ class OutputFile:
     def finish(self) -> tuple[Path, ...]:
         """Close, write the digest beside it, and name every file that was written."""
         self.close()
-        return save_digest(self.path, self._hasher, self._patched)
+        return save_digest(self.path, self._hasher, self._rewritten)
 
     def __enter__(self) -> OutputFile:
         return self
@@ -72,13 +72,13 @@ class OutputFile:
         self.close()
 
 
-def save_digest(path: Path, hasher: BlockHasher | None, changed: Sequence[range] = ()) -> tuple[Path, ...]:
+def save_digest(path: Path, hasher: BlockHasher | None, rewritten: int = 0) -> tuple[Path, ...]:
     """Complete and save the digest of a finished file; name the files there are now."""
     if hasher is None:
         return (path,)
     beside = digests.sidecar(path)
     with writing(path):
-        hasher.finish(path, changed).save(beside)
+        hasher.finish(path, rewritten).save(beside)
     return (path, beside)
 
 

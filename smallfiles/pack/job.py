@@ -307,12 +307,11 @@ def _sizes(
     return sizes, errors
 
 
-def unpackable(faults: Sequence[Skipped], total: int, where: str, report: Path | None = None) -> PackError:
+def unpackable(faults: Sequence[Skipped], total: int, where: str) -> PackError:
     """The sentence for sources that cannot be packed; it carries the whole list as `faults`."""
     listed = first_few((fault.reason for fault in faults), len(faults))
-    full = f" (all of them in {report})" if report else ""
     error = PackError(
-        f"{len(faults):,} of {total:,} samples from {where} cannot be packed{full}: {listed}",
+        f"{len(faults):,} of {total:,} samples from {where} cannot be packed: {listed}",
         expected="samples that can all be read",
         next_step="Mend or remove them, or leave them out with --on-error skip"
         if len(faults) < total

@@ -12,16 +12,14 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
-from smallfiles.errors import SmallfilesError
 from smallfiles.formats.output import writing
-from smallfiles.pack.scaling import Scaling
 from smallfiles.samples import Buffer, Sample
 
 _BUFFER_BYTES = 1 << 20
@@ -58,15 +56,15 @@ class Spool:
             self._file.write(data)
         self.sizes[position], self.kept[position] = len(data), True
 
-    def read(self) -> Iterator[tuple[int, bytes]]:
-        """Place and bytes of all, in order."""
+    def read(self) -> Iterator[bytes]:
+        """The bytes of all, in order."""
         with writing(self._folder):
             self._file.flush()
             self._file.seek(0)
-        for position in np.flatnonzero(self.kept).tolist():
+        for size in self.sizes[self.kept].tolist():
             with writing(self._folder):
-                data = self._file.read(int(self.sizes[position]))
-            yield position, data
+                data = self._file.read(size)
+            yield data
 
 
 @contextlib.contextmanager
@@ -77,26 +75,3 @@ def spool(folder: Path, count: int) -> Iterator[Spool]:
             file = stack.enter_context(tempfile.TemporaryFile(dir=folder, buffering=_BUFFER_BYTES))
             os.fchmod(file.fileno(), 0o600)
         yield Spool(file, folder, count)
-
-
-def scale_into(
-    kept: Spool, samples: Iterator[Placed], scaling: Scaling, on_fault: Callable[[str, SmallfilesError], None]
-) -> Iterator[Placed]:
-    """Scale samples and keep them in a spool.
-
-    Args:
-        kept: Where to.
-        samples: As they were read.
-        scaling: How.
-        on_fault: Told the key of a sample that does not decode, which is left out, unless this raises.
-
-    Yields:
-        Each sample that was kept, scaled.
-    """
-    from smallfiles.images import resized  # PyTorch with it, which other packing does without
-
-    options = (scaling.short_side, scaling.store, scaling.quality)
-    for sample in resized(samples, *options, on_fault=on_fault):
-        assert isinstance(sample, Placed)
-        kept.add(sample.position, sample.data)
-        yield sample

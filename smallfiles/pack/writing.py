@@ -32,7 +32,7 @@ from smallfiles.pack.examine import examiner
 from smallfiles.pack.job import ROWS_AT_ONCE, Job, Piece, unpackable
 from smallfiles.pack.reading import Read, read_in_order
 from smallfiles.pack.scaling import Scaling
-from smallfiles.pack.spool import Placed, Spool, scale_into, spool
+from smallfiles.pack.spool import Placed, Spool, spool
 from smallfiles.progress import Progress
 from smallfiles.samples import Packed, Sample, Schema
 
@@ -301,7 +301,12 @@ class _Feed:
 
     def scale(self, scaling: Scaling, waiting: Spool) -> Schema:
         """Scale all samples into a spool; what comes out is what counts from here on."""
-        for sample in scale_into(waiting, self.samples(), scaling, self._fault):
+        from smallfiles.images import resized  # PyTorch with it, which other packing does without
+
+        options = (scaling.short_side, scaling.store, scaling.quality)
+        for sample in resized(self.samples(), *options, on_fault=self._fault):
+            assert isinstance(sample, Placed)
+            waiting.add(sample.position, sample.data)
             self.checksums[sample.position] = xxhash.xxh3_64_intdigest(sample.data)
         self.checksums[~waiting.kept] = 0
         self.kept = waiting.kept
@@ -312,7 +317,7 @@ class _Feed:
     def scaled(self, waiting: Spool) -> Iterator[Sample]:
         """The samples of a spool, with the rest of what belongs to them."""
         kept = compress(_rows(self._job, self._piece), waiting.kept)
-        for (_, data), (key, target, meta) in zip(waiting.read(), kept, strict=True):
+        for data, (key, target, meta) in zip(waiting.read(), kept, strict=True):
             yield Sample(key, data, target, meta)
 
     def _sort_faults(self) -> None:

@@ -22,7 +22,7 @@ import xxhash
 
 from smallfiles import machine
 from smallfiles.errors import DamagedFileError, SourceError
-from smallfiles.formats.output import cannot_write
+from smallfiles.formats.output import cannot_write, write_all
 from smallfiles.progress import Progress
 from smallfiles.staging.outputs import Member, Output, identity, unreadable
 
@@ -193,12 +193,7 @@ class Copier:
         return found
 
     def _write(self, member: Member, target: int, data: memoryview, position: int) -> None:
-        try:
-            while data:
-                count = os.pwrite(target, data, position)
-                data, position = data[count:], position + count
-        except OSError as error:
-            raise cannot_write(self.target(member), error) from error
+        write_all(target, [data], position, self.target(member))
 
     def _handles(self, index: int) -> tuple[int, int]:
         with self._opening[index]:  # each open waits for a server: one file's must not hold up another's

@@ -144,7 +144,7 @@ def _finish(file: OutputFile, sizes: array[int], named: list[tuple[bytes, int, i
         depth, branches = depth + 1, branches + len(children)
     tree = (0, depth, branches, leaves, values, count, children[0][1])
     pages = file.position // PAGE_BYTES
-    file.patch(0, _meta(0, pages, 1, _EMPTY_DB) + _meta(1, pages, pages - 1, tree))
+    file.rewrite(_meta(0, pages, 1, _EMPTY_DB) + _meta(1, pages, pages - 1, tree))
 
 
 def _level(

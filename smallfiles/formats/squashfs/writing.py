@@ -104,7 +104,7 @@ def write(
                 writer.add(sample.key, sample.data)
             count, payload = writer.files, writer.bytes
             _add_table(writer, file, table(columns, schema, options, settings.block_bytes), placed)
-            file.patch(0, writer.close())
+            file.rewrite(writer.close())
         finally:
             writer.abandon()
         return packed(out, "squashfs", count, payload, file.finish())
