@@ -166,8 +166,13 @@ def folder_of(out: Path) -> Path:
 
 def bytes_and_files_of(out: Path) -> tuple[int, int]:
     """What an earlier run of `out` left on the disk: a run that resumes needs so much less."""
+    return bytes_and_files_in(folder_of(out))
+
+
+def bytes_and_files_in(folder: Path) -> tuple[int, int]:
+    """What lies below a folder: bytes on disk, and files and folders; nothing if it is not there."""
     taken = files = 0
-    for where, folders, names in os.walk(folder_of(out)):  # its owner may be at work, and remove it
+    for where, folders, names in os.walk(folder):  # its owner may be at work, and remove it
         for name in (*folders, *names):
             with contextlib.suppress(OSError):
                 taken, files = taken + Path(where, name).lstat().st_blocks * 512, files + 1

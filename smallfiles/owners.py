@@ -111,6 +111,16 @@ def start_time(pid: int) -> int:
     return int(fields[19]) if len(fields) > 19 and fields[0] not in ("Z", "X") else 0
 
 
+def end(process: subprocess.Popen[bytes], within_s: float = 5.0) -> None:
+    """Ask a process that we started to end, and kill one that does not."""
+    process.terminate()
+    try:
+        process.wait(within_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)

@@ -33,6 +33,7 @@ from smallfiles.machine.filesystems import Mount, existing, filesystem, mount_of
 
 LUSTRE = frozenset({"lustre", "lustre_lite"})
 _GPFS = frozenset({"gpfs", "mmfs"})
+_COLUMNS = ("blockUsage", "blockQuota", "blockLimit", "filesUsage", "filesQuota", "filesLimit")
 _HOLDERS = {"USR": "user", "GRP": "group", "FILESET": "fileset"}
 ELSEWHERE = ("/usr/lpp/mmfs/bin", "/usr/sbin", "/sbin")
 """Where such tools lie that are not on everybody's PATH."""
@@ -170,7 +171,11 @@ def parse_quota(text: str, mount: Mount) -> Iterator[Quota]:
 
 def _of_columns(words: list[str], holder: str, tool: str) -> Iterator[Quota]:
     """Blocks, soft, hard, grace, files, soft, hard; an excess is starred, a doubt in brackets."""
-    numbers = [word.strip("*[]") for word in (*words[:3], *words[4:7])]
+    yield from _of_numbers([word.strip("*[]") for word in (*words[:3], *words[4:7])], holder, tool)
+
+
+def _of_numbers(numbers: list[str], holder: str, tool: str) -> Iterator[Quota]:
+    """Blocks, soft, hard, files, soft, hard; none of them if one is no number."""
     if all(number.isdigit() for number in numbers):
         used, soft, hard, files, files_soft, files_hard = map(int, numbers)
         yield Quota(
@@ -188,23 +193,8 @@ def parse_mmlsquota(text: str, filesystem: str) -> Iterator[Quota]:
             continue
         row = {name: unquote(value) for name, value in zip(names, fields, strict=False)}
         if row.get("filesystemName") == filesystem:
-            yield from _of_row(row)
-
-
-def _of_row(row: dict[str, str]) -> Iterator[Quota]:
-    wanted = ("blockUsage", "blockQuota", "blockLimit", "filesUsage", "filesQuota", "filesLimit")
-    numbers = [row.get(name, "") for name in wanted]
-    if all(number.isdigit() for number in numbers):
-        used, soft, hard, files, files_soft, files_hard = map(int, numbers)
-        holder = _HOLDERS.get(row.get("quotaType", ""), "user")
-        yield Quota(
-            holder,
-            used << 10,
-            _limit(soft << 10, hard << 10),
-            files,
-            _limit(files_soft, files_hard),
-            "mmlsquota",
-        )
+            holder = _HOLDERS.get(row.get("quotaType", ""), "user")
+            yield from _of_numbers([row.get(name, "") for name in _COLUMNS], holder, "mmlsquota")
 
 
 def _limit(soft: int, hard: int) -> int | None:

@@ -34,9 +34,9 @@ from types import FrameType
 import smallfiles
 from smallfiles.errors import MissingPackageError, ResourceError
 from smallfiles.objectstore.access import Keys
-from smallfiles.owners import start_time
+from smallfiles.owners import end, start_time
 
-_START_S, _END_S, _LOOK_S = 20.0, 5.0, 0.25
+_START_S, _LOOK_S = 20.0, 0.25
 _TRIES = 5
 _READY = b"Starting s3 server on"
 _SET_PDEATHSIG = 1
@@ -172,14 +172,8 @@ def _start(folder: Path, port: int, keys: Keys, until: int, said: int) -> subpro
 
 
 def _end(process: subprocess.Popen[bytes], owner: int) -> None:
-    if os.getpid() != owner:  # a forked worker leaves: the server is not its own
-        return
-    process.terminate()
-    try:
-        process.wait(_END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()  # which ends what it watches too
-        process.wait()
+    if os.getpid() == owner:  # a forked worker that leaves does not own the server
+        end(process)  # and what it watches with it
 
 
 def _watch(until: int, started: int, command: list[str]) -> int:

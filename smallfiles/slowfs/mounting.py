@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import smallfiles
 from smallfiles.errors import ResourceError
+from smallfiles.owners import end
 from smallfiles.slowfs import points
 from smallfiles.slowfs.config import SlowConfig
 from smallfiles.slowfs.delays import COUNTED, COUNTS_BYTES, Delays, sleep_until
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 PREFIX = "smallfiles-slowfs-"
 _START_S = 20
-_END_S = 5
 
 
 class Mount:
@@ -157,12 +157,7 @@ def _end(process: subprocess.Popen[bytes], point: Path, made: bool, owner: int) 
     """End the process, which unmounts; if it cannot, do it here."""
     if os.getpid() != owner:  # a forked worker leaves: the mount is not its own
         return
-    process.terminate()
-    try:
-        process.wait(_END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    end(process)
     if process.stdout is not None:
         process.stdout.close()
     points.unmount(point)

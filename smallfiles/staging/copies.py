@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from smallfiles import locks, machine
+from smallfiles.atomic import bytes_and_files_in
 from smallfiles.errors import UsageError
 from smallfiles.locks import check, existing_folder, folder_name
 from smallfiles.machine import nodelocal
@@ -206,7 +207,7 @@ def _described(slot: Slot) -> Copy:
     since = float(facts["time_s"]) if facts else owner.since_s if owner else time.time()
     return Copy(
         path=slot.data / str(facts["name"]) if facts else slot.home,
-        bytes=_size(slot.home),
+        bytes=bytes_and_files_in(slot.home)[0],
         age_s=max(0.0, time.time() - since),
         state=state,
         in_use=in_use,
@@ -219,13 +220,3 @@ def _summary(owner: Owner | None) -> str:
     if owner is None:
         return "unknown"
     return f"{owner.text} ({'alive' if owner.is_alive() else 'ended'})"
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.lstat().st_blocks * 512
-        except OSError:
-            continue
-    return total

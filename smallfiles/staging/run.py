@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from smallfiles import locks, signals
+from smallfiles.atomic import bytes_and_files_in
 from smallfiles.digests import ContentDigest, sidecar
 from smallfiles.errors import ResourceError
 from smallfiles.formats.output import writing
@@ -218,7 +219,7 @@ def _acquire(slot: Slot, output: Output, until: float) -> tuple[int, bool]:
                 )
             time.sleep(random.uniform(pause_s / 2, pause_s))
             pause_s = min(pause_s * 1.5, _LONGEST_S)
-            now = min(total, _grown(slot) // _MIB)
+            now = min(total, bytes_and_files_in(slot.copying)[0] // _MIB)
             bar.advance(max(0, now - seen))
             seen = max(seen, now)
         bar.advance(total - seen)
@@ -236,14 +237,6 @@ def _try(slot: Slot) -> tuple[int, bool] | None:
                 return descriptor, True
             os.close(descriptor)
     return None
-
-
-def _grown(slot: Slot) -> int:
-    """Bytes that the copying process has written so far."""
-    try:
-        return sum(path.stat().st_blocks * 512 for path in slot.copying.rglob("*") if path.is_file())
-    except OSError:
-        return 0
 
 
 def _fill(slot: Slot, descriptor: int, make: Make) -> float:
