@@ -61,9 +61,9 @@ SMALL = {
         *("machine/nodes", "signals", "keys", "slowfs/delays"),
     ],
     "a part of a file format, named as its specification names it": [
-        *("formats/checked", "formats/provenance"),
-        *("formats/squashfs/foreign", "formats/squashfs/sentences"),
-        *("formats/tar/dali", "formats/tar/headers", "formats/tar/names", "formats/tar/options"),
+        "formats/provenance",
+        "formats/squashfs/foreign",
+        *("formats/tar/headers", "formats/tar/names", "formats/tar/options"),
         "formats/tar/output",
     ],
     "one step of a picture": [

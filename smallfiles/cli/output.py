@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from pathlib import Path
 from typing import Any, TextIO
 
 from smallfiles.keys import printable
@@ -51,6 +52,15 @@ def _speaks(text: str) -> bool:
 def say(message: str) -> None:
     """A message for the person at the terminal, on standard error; names in it cannot steer the terminal."""
     print("\n".join(map(printable, message.split("\n"))), file=sys.stderr)
+
+
+def size_of(out: Path) -> int:
+    """Bytes of a packed output, for a warning only: whoever reads it tells what is wrong with it."""
+    try:
+        files = out.iterdir() if out.is_dir() else [out]
+        return sum(file.stat().st_size for file in files if file.is_file())
+    except OSError:
+        return 0
 
 
 def in_seconds(seconds: float) -> str:

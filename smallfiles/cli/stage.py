@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from smallfiles.cli.arguments import Verbs, add_run
-from smallfiles.cli.output import in_seconds, print_json, say
+from smallfiles.cli.output import in_seconds, print_json, say, size_of
 from smallfiles.errors import UsageError
 from smallfiles.options import add_flags, from_args
 from smallfiles.progress import bytes_text
@@ -74,7 +74,7 @@ def _stage(arguments: argparse.Namespace) -> int:
     from smallfiles import machine, staging
 
     config = config_of(arguments)
-    machine.warn_on_login_node("staging", size_bytes=_bytes(arguments.out))
+    machine.warn_on_login_node("staging", size_bytes=size_of(arguments.out))
     if arguments.to is None:
         copy = staging.stage_for_job(arguments.out, arguments.where, config=config, keep=arguments.keep)
     elif arguments.where != "auto" or arguments.keep:
@@ -91,14 +91,6 @@ def _stage(arguments: argparse.Namespace) -> int:
         print(copy.path)
         _tell(copy)
     return 0
-
-
-def _bytes(out: Path) -> int:
-    """Size of the files, for a warning only: what cannot be read is told by who copies it."""
-    try:
-        return sum(path.stat().st_size for path in (out.iterdir() if out.is_dir() else [out]))
-    except OSError:
-        return 0
 
 
 def _tell(copy: Staged) -> None:

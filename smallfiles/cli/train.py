@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smallfiles.cli.arguments import Verbs, add_run
-from smallfiles.cli.output import in_seconds, print_json, say
+from smallfiles.cli.output import in_seconds, print_json, say, size_of
 from smallfiles.errors import first_few
 from smallfiles.loading.config import LoaderConfig
 from smallfiles.machine import warn_on_login_node
@@ -56,17 +56,11 @@ def run(arguments: argparse.Namespace) -> int:
 
         config = TrainConfig.from_args(arguments)
         check_ring(config, arguments.val is not None, given(LoaderConfig, arguments))
-        warn_on_login_node("training", size_bytes=_read_bytes(arguments.data) * config.epochs)
+        warn_on_login_node("training", size_bytes=size_of(arguments.data) * config.epochs)
         report = training.train(arguments.data, arguments.val, config, asked_to_stop)
     if ranks().rank == 0:  # one speaks for all
         print_json(_as_json(report)) if arguments.json else _tell(report, config)
     return INTERRUPTED if report.interrupted else 0
-
-
-def _read_bytes(data: Path) -> int:
-    """What an epoch reads; 0 for what is not there, which is told later."""
-    files = data.iterdir() if data.is_dir() else [data]
-    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _as_json(report: TrainReport) -> dict[str, Any]:

@@ -18,10 +18,6 @@ from smallfiles import lazy
 if TYPE_CHECKING:
     from smallfiles.objectstore.access import Keys as Keys
     from smallfiles.objectstore.catalog import Catalog as Catalog
-    from smallfiles.objectstore.catalog import Item as Item
-    from smallfiles.objectstore.catalog import read_blocks as read_blocks
-    from smallfiles.objectstore.client import ConditionError as ConditionError
-    from smallfiles.objectstore.client import Entry as Entry
     from smallfiles.objectstore.client import NoObjectError as NoObjectError
     from smallfiles.objectstore.client import Store as Store
     from smallfiles.objectstore.config import Moved as Moved
@@ -32,7 +28,6 @@ if TYPE_CHECKING:
     from smallfiles.objectstore.streaming import RemoteTar as RemoteTar
     from smallfiles.objectstore.streaming import open as open
     from smallfiles.objectstore.streaming import open_anywhere as open_anywhere
-    from smallfiles.objectstore.streaming import open_store as open_store
     from smallfiles.objectstore.transfer import Listing as Listing
     from smallfiles.objectstore.transfer import ls as ls
     from smallfiles.objectstore.transfer import pull as pull

@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from smallfiles.errors import FormatError, UsageError
 from smallfiles.formats import provenance
-from smallfiles.formats.checked import INT64
-from smallfiles.formats.columns import CAPTIONS, Rows
+from smallfiles.formats.columns import CAPTIONS, INT64, Rows
 from smallfiles.formats.output import ArrowSink, OutputFile, packed
 from smallfiles.samples import Buffer, Packed, Sample, Schema
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pysquashfs.errors import DamagedImageError, MissingToolError, SquashFSError
+from smallfiles.errors import DamagedFileError, FormatError, MissingPackageError, SmallfilesError
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import damaged
 from smallfiles.formats.columns import Columns, read_table
@@ -147,3 +150,17 @@ def load(data: Buffer, path: Path) -> Samples:
         return Samples(found["key"], found["target"], classes, found.get("meta"), sizes, starts, record)
     except Exception as error:  # pyarrow has a dozen for damaged files
         raise damaged(path, f"its table of samples ({TABLE}): {str(error).partition(chr(10))[0]}") from error
+
+
+@contextmanager
+def as_sentences() -> Iterator[None]:
+    """Turn an error of `pysquashfs`, which knows nothing of ours, into one of ours that says the same."""
+    try:
+        yield
+    except SquashFSError as error:
+        kind: type[SmallfilesError] = FormatError
+        if isinstance(error, DamagedImageError):
+            kind = DamagedFileError
+        elif isinstance(error, MissingToolError):
+            kind = MissingPackageError
+        raise kind(error.got, expected=error.expected, next_step=error.next_step) from error

@@ -23,8 +23,7 @@ from pysquashfs.reading import spans
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.reader import BaseReader
 from smallfiles.formats.squashfs import foreign, member
-from smallfiles.formats.squashfs.member import PLACE_BYTES, TABLE, Place, Samples
-from smallfiles.formats.squashfs.sentences import as_sentences
+from smallfiles.formats.squashfs.member import PLACE_BYTES, TABLE, Place, Samples, as_sentences
 from smallfiles.samples import Buffer, Meta, Target, TargetKind
 
 

@@ -21,8 +21,16 @@ from pysquashfs.writer.tree import MAX_PATH_BYTES
 from smallfiles.errors import FormatError, UsageError
 from smallfiles.formats.columns import Columns
 from smallfiles.formats.output import OutputFile, packed
-from smallfiles.formats.squashfs.member import FOLDER, PLACE, README, TABLE, Place, readme, table
-from smallfiles.formats.squashfs.sentences import as_sentences
+from smallfiles.formats.squashfs.member import (
+    FOLDER,
+    PLACE,
+    README,
+    TABLE,
+    Place,
+    as_sentences,
+    readme,
+    table,
+)
 from smallfiles.keys import MAX_COMPONENT_BYTES, is_writable_name
 from smallfiles.samples import Buffer, Packed, Sample, Schema
 

@@ -10,7 +10,8 @@ without one, since readers deal whole shards to workers. Notebook 05 measures bo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,11 @@ import pyarrow as pa
 
 from smallfiles.digests import name_hashes
 from smallfiles.errors import FormatError
-from smallfiles.formats import checked, provenance
+from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile
-from smallfiles.formats.columns import Columns
+from smallfiles.formats.columns import Columns, captions_of, label_of
 from smallfiles.formats.output import packed, writing
-from smallfiles.formats.tar import dali, headers, index, names
+from smallfiles.formats.tar import headers, index, names
 from smallfiles.formats.tar.options import NAME, SUFFIXES, Compression, Options, compression_of
 from smallfiles.formats.tar.output import Output
 from smallfiles.samples import Packed, Sample, Schema, Target
@@ -107,16 +108,16 @@ class Shard:
         self._out.small(tail)
         self._columns.append(sample.key, value, meta, offset, size)
         if self._dali is not None:
-            self._dali.append(dali.line(stem, (suffix, offset, size), beside))
+            self._dali.append(_dali_line(stem, (suffix, offset, size), beside))
         self.samples += 1
         self.payload_bytes += size
         self.counted_bytes += counted_bytes(size)
 
     def _target_member(self, sample: Sample) -> tuple[Target, str, bytes]:
         if self._schema.target == "label":
-            label = checked.label_of(sample, self._out.path)
+            label = label_of(sample, self._out.path)
             return label, "cls", b"%d" % label
-        target = checked.captions_of(sample, self._out.path)
+        target = captions_of(sample, self._out.path)
         if self._options.caption_suffix == "json":
             return target, "json", _json(sample, target).encode()
         if any("\n" in caption for caption in target):
@@ -143,7 +144,7 @@ class Shard:
         self._refuse_twins(rows)
         files += index.save(rows, path, digest=self._digest)
         if self._dali is not None:
-            files.append(dali.save(path, self._dali))
+            files.append(_save_dali(path, self._dali))
         return files
 
     def abandon(self) -> None:
@@ -226,6 +227,40 @@ def _numbered(out: Path, number: int, schema: Schema, options: Options, digest: 
 def _is_full(shard: Shard, size: int, options: Options) -> bool:
     gain_beyond = shard.counted_bytes + counted_bytes(size) > options.max_bytes
     return shard.samples == options.max_count or (gain_beyond and shard.samples > 0)
+
+
+def _dali_line(stem: str, data: tuple[str, int, int], beside: Sequence[tuple[str, bytes]]) -> str:
+    """A sample's line of the index that NVIDIA DALI's webdataset reader takes, as its `wds2idx` writes it.
+
+    Without it DALI scans every shard when a job starts, and takes members with names beyond 100 bytes or
+    beyond ASCII (pax headers) for others. It splits at white space, so a name's own spaces stand as `%20`
+    (DALI only shows this name, it does not look it up).
+
+    Source of the format: NVIDIA/DALI, tools/wds2idx.py and webdataset_loader.cc.
+
+    Args:
+        stem: What its members' names share.
+        data: Suffix, offset and bytes of the data's member.
+        beside: Suffix and content of the members that follow it.
+    """
+    shown = re.sub(r"\s", "%20", stem)
+    suffix, offset, size = data
+    words = [f"{suffix} {offset} {size} {shown}.{suffix}"]
+    end = offset + size + -size % headers.BLOCK_BYTES
+    for suffix, content in beside:
+        member = headers.small_member(f"{stem}.{suffix}", content)
+        start = end + len(headers.member(f"{stem}.{suffix}", len(content)))
+        words.append(f"{suffix} {start} {len(content)} {shown}.{suffix}")
+        end += len(member)
+    return " ".join(words)
+
+
+def _save_dali(path: Path, lines: Sequence[str]) -> Path:
+    """Write DALI's index of the tar `path`; return where: `shard-000000.tar.idx`."""
+    out = path.with_name(path.name + ".idx")
+    with writing(out):
+        out.write_text("\n".join([f"v1.2 {len(lines)}", *lines, ""]), encoding="utf-8")
+    return out
 
 
 def _json(sample: Sample, value: Any) -> str:
