@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from programs import wait_for
 
 from smallfiles import atomic, locks, owners
 from smallfiles.errors import BusyError, OutputExistsError, PackError, SmallfilesError
@@ -50,13 +51,6 @@ def ended(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def until(what: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 60
-    while not what():
-        assert time.monotonic() < limit, "it took too long"
-        time.sleep(0.005)
-
-
 def write(out: Path, hold: Path | None = None) -> None:
     """Publish the content, half of it first; with `hold`, wait in the middle until that file is there."""
     with atomic.drafted(out, "packing") as draft:
@@ -66,7 +60,7 @@ def write(out: Path, hold: Path | None = None) -> None:
         file.flush()
         if hold is not None:
             hold.with_name(hold.name + ".waits").touch()
-            until(hold.exists)
+            wait_for(hold.exists)
         file.write(CONTENT[100:])
         file.close()
         draft.finish([out.name], draft.data)
@@ -91,7 +85,7 @@ def test_a_living_run_of_another_machine_is_not_taken_over(flock: bool, tmp_path
         write(out)
 
     one = child(first, tmp_path / "one")
-    until((tmp_path / "go.waits").exists)
+    wait_for((tmp_path / "go.waits").exists)
     time.sleep(1.0)  # longer than a dead one would be silent
     assert ended(child(second, tmp_path / "two")) == 1
     assert "BusyError: another run is packing" in (tmp_path / "two").read_text()
@@ -112,9 +106,9 @@ def test_a_run_that_was_taken_for_dead_publishes_nothing(tmp_path: Path) -> None
         write(out, later)
 
     one = child(first, tmp_path / "one")
-    until((tmp_path / "go.waits").exists)
+    wait_for((tmp_path / "go.waits").exists)
     two = child(second, tmp_path / "two")
-    until((tmp_path / "later.waits").exists)
+    wait_for((tmp_path / "later.waits").exists)
     go.touch()
     assert ended(one) == 1
     assert "PackError: another run took over" in (tmp_path / "one").read_text()
@@ -134,7 +128,7 @@ def test_a_killed_run_of_this_machine_is_followed_at_once(flock: bool, tmp_path:
         write(out, go)
 
     pid = child(first, tmp_path / "one")
-    until((tmp_path / "go.waits").exists)
+    wait_for((tmp_path / "go.waits").exists)
     os.kill(pid, signal.SIGKILL)
     assert ended(pid) == -signal.SIGKILL
     began = time.monotonic()
@@ -146,7 +140,7 @@ def test_a_run_ended_by_a_signal_is_followed_at_once_on_another_machine(tmp_path
     """SIGTERM, which a scheduler sends at the time limit: the next run need not watch a sign first."""
     out, go = tmp_path / "out.bin", tmp_path / "go"
     pid = child(lambda: write(out, go), tmp_path / "one")
-    until((tmp_path / "go.waits").exists)
+    wait_for((tmp_path / "go.waits").exists)
     os.kill(pid, signal.SIGTERM)
     assert ended(pid) == -signal.SIGTERM
 
@@ -167,7 +161,7 @@ def test_of_many_at_once_one_publishes_and_all_others_get_a_sentence(flock: bool
         def run(folder: Path = folder, start: Path = start) -> None:
             if not flock:
                 fcntl.flock = no_flock
-            until(start.exists)
+            wait_for(start.exists)
             write(folder / "new" / "out.bin")
 
         pids = [child(run, tmp_path / f"{number} {n}") for n in range(5)]

@@ -5,6 +5,7 @@ import os
 import time
 
 import pytest
+from programs import wait_for
 
 from smallfiles.machine import Quota, Striping, filesystem, quota, striping
 from smallfiles.machine.filesystems import Mount
@@ -273,10 +274,7 @@ def test_a_tool_that_hangs_is_killed_with_its_children(tool, tmp_path):
     began = time.monotonic()
     assert ask(("lfs",), timeout_s=0.5) is None
     assert time.monotonic() - began < 5
-    until = time.monotonic() + 5
-    while alive(tmp_path / "pid") and time.monotonic() < until:
-        time.sleep(0.02)
-    assert not alive(tmp_path / "pid")
+    wait_for(lambda: not alive(tmp_path / "pid"), 5)
 
 
 def test_children_that_a_tool_leaves_behind_are_not_waited_for(tool, tmp_path):

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from programs import wait_for
 
 from benchmarks import missing
 from benchmarks.__main__ import OTHERS
@@ -235,10 +236,8 @@ def test_a_worker_that_dies_or_hangs_is_replaced_and_leaves_nothing(pool, order,
         pool(order)
     assert time.monotonic() - began < 6 and pool("x") == "x"
     child = int((tmp_path / "child").read_text())
-    until = time.monotonic() + 5
-    while Path(f"/proc/{child}/stat").exists() and " Z " not in Path(f"/proc/{child}/stat").read_text():
-        assert time.monotonic() < until, "what the worker had started lives on"
-        time.sleep(0.05)
+    stat = Path(f"/proc/{child}/stat")
+    wait_for(lambda: not stat.exists() or " Z " in stat.read_text(), 5)
 
 
 # --- records ----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from programs import wait_for
 from squashfs_trees import files_of, run
 
 import pysquashfs
@@ -47,7 +48,7 @@ def image(packed, tmp_path):
 def nothing_stays(tmp_path):
     before = {mounted.folder for mounted in table.mounts()}
     yield
-    wait(lambda: not {mounted.folder for mounted in table.mounts()} - before)
+    wait_for(lambda: not {mounted.folder for mounted in table.mounts()} - before)
     assert not [word for word in processes() if str(tmp_path) in word]
 
 
@@ -59,13 +60,6 @@ def processes(*more):
         except OSError:
             continue
     return [line for line in found if any(word in line for word in ("squashfuse", "read -r", *more))]
-
-
-def wait(condition, seconds=10):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def kernel_can_mount(image, folder):
@@ -148,7 +142,7 @@ def test_the_mount_goes_however_the_process_ends(fuse, image, ending):
         assert table.at(folder) is not None
         child.send_signal(getattr(signal, ending))
     child.communicate(timeout=30)
-    wait(lambda: table.at(folder) is None and not folder.exists())
+    wait_for(lambda: table.at(folder) is None and not folder.exists())
 
 
 def test_leaving_the_block_in_a_forked_child_leaves_the_mount(fuse, image, tree):
@@ -178,7 +172,7 @@ def test_a_mount_whose_server_was_killed_is_repaired(fuse, image, tree, tmp_path
     where.mkdir()
     run(way, image, where)  # as somebody would by hand
     os.kill(server_of(where), signal.SIGKILL)
-    wait(lambda: table.answer(where))
+    wait_for(lambda: table.answer(where))
     with pytest.raises(OSError, match="not connected"):
         list(where.iterdir())
     with mount(image, where) as folder:
@@ -190,7 +184,7 @@ def test_a_killed_server_is_cleared_away_by_the_next_mount(fuse, image, tree):
     block = mount(image)
     dead = block.__enter__()
     os.kill(server_of(dead), signal.SIGKILL)
-    wait(lambda: table.answer(dead))
+    wait_for(lambda: table.answer(dead))
     with mount(image) as folder:
         assert folder != dead
         assert not dead.exists()
@@ -219,7 +213,7 @@ def test_a_busy_mount_is_detached_with_a_warning(fuse, image, monkeypatch):
     assert not folder.exists()
     assert held.read()
     held.close()
-    wait(lambda: not [line for line in processes() if str(image) in line])
+    wait_for(lambda: not [line for line in processes() if str(image) in line])
 
 
 def test_a_file_that_is_closed_soon_is_waited_for(fuse, image):

@@ -4,8 +4,6 @@ import gc
 import os
 import pickle
 import threading
-import zlib
-from multiprocessing import get_context
 
 import pytest
 from squashfs_trees import content
@@ -38,34 +36,6 @@ def wanted():
         (number, content(1000 + 61 * number, "noise" if number % 2 else "text", number))
         for number in range(COUNT)
     ]
-
-
-def _checksums(image, out):
-    out.put([zlib.crc32(data) for data in image.read_many(range(len(image)), threads=3)])
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_fork_while_threads_read_neither_hangs_nor_mixes(image):
-    right, stop = [zlib.crc32(data) for _, data in wanted()], threading.Event()
-    context = get_context("fork")
-    with SquashFS(image) as opened:
-        opened.read_many(range(COUNT), threads=4)  # the parent has a pool that a child may not use
-
-        def read():
-            while not stop.is_set():
-                opened.read_many(range(0, COUNT, 3), threads=4)
-
-        reader = threading.Thread(target=read)
-        reader.start()
-        for _ in range(5):
-            out = context.SimpleQueue()
-            child = context.Process(target=_checksums, args=(opened, out))
-            child.start()
-            assert out.get() == right
-            child.join(60)
-            assert child.exitcode == 0
-        stop.set()
-        reader.join()
 
 
 def test_a_pickle_has_no_handles_and_no_index(image):

@@ -1,18 +1,20 @@
 """`ring fill`, `status` and `clean`: a filler as a program of its own beside the training."""
 
+import functools
 import io
 import json
+import multiprocessing.forkserver
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from programs import Program, wait_for
 
 from smallfiles import formats, images, ring
 from smallfiles.cli import main, parse
@@ -20,7 +22,7 @@ from smallfiles.cli.ring import transform_of
 from smallfiles.errors import UsageError
 from smallfiles.formats import arrow
 from smallfiles.loading import LoaderConfig, make_loader
-from smallfiles.ring import RingConfig
+from smallfiles.ring import RingConfig, memory
 from smallfiles.samples import Sample, Schema
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,14 +45,45 @@ def packed(tmp_path_factory):
     return out
 
 
-def start(*words):
-    command = [sys.executable, "-m", "smallfiles", "ring", *map(str, words)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def command(*words):
+    """`smallfiles ring`, as a program that is forked off this one."""
+    multiprocessing.forkserver._forkserver.__init__()  # that of the parent is none of its own
+    return main(["ring", *words])
+
+
+@pytest.fixture
+def filler(packed, where):
+    """Starts `smallfiles ring fill`; ends it if a test left it."""
+    started = []
+
+    def fill(*words, run=command):
+        given = ("fill", packed, "--where", where, "--batch", 6, "--size", 32, *words)
+        started.append(Program(run, *map(str, given)))
+        return started[-1]
+
+    yield fill
+    for program in started:
+        program.end()
 
 
 def test_a_program_fills_and_training_attaches_by_name(packed, where):
-    words = ("--name", "train", "--where", where, "--batch", 6, "--seed", 3, "--size", 32, "--epochs", 2)
-    program = start("fill", packed, *words, "--slots", 4, "--producers", 2, "--json")
+    given = ("--name", "train", "--where", where, "--batch", 6, "--seed", 3, "--size", 32, "--epochs", 2)
+    words = [
+        sys.executable,
+        "-m",
+        "smallfiles",
+        "ring",
+        "fill",
+        packed,
+        *given,
+        "--slots",
+        4,
+        "--producers",
+        2,
+    ]
+    program = subprocess.Popen(
+        [*map(str, words), "--json"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     expected = make_loader(
         packed, LoaderConfig(batch=6, seed=3, mode="main"), transform=images.RandomResizedCrop(32)
     )
@@ -74,49 +107,38 @@ def test_a_program_fills_and_training_attaches_by_name(packed, where):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_filler_that_is_told_to_end_leaves_nothing(number, packed, where, capsys):
-    program = start("fill", packed, "--where", where, "--batch", 6, "--size", 32, "--slots", 3)
-    try:
-        until = time.monotonic() + 60
-        while not (ring.names(where) and ring.status("train", where).state == "waiting for a trainer"):
-            assert time.monotonic() < until
-            time.sleep(0.05)
-        assert main(["ring", "status", "train", "--where", str(where)]) == 0
-        assert "3 of 3 slots ready; no trainer at epoch 0 batch 0" in capsys.readouterr().out
-        assert main(["ring", "status", "--where", str(where), "--json"]) == 0
-        (record,) = json.loads(capsys.readouterr().out)["rings"]
-        assert (record["name"], record["pid"], record["ready"]) == ("train", program.pid, 3)
-        assert main(["ring", "clean", "--where", str(where)]) == 0
-        assert "in use and stays" in capsys.readouterr().out
-        assert main(["ring", "fill", str(packed), "--where", str(where)]) == 1
-        assert f"train is there already, filled by process {program.pid}" in capsys.readouterr().err
-        program.send_signal(number)
-        out, errors = program.communicate(timeout=30)
-    finally:
-        program.kill()
-        program.communicate()
-    assert program.returncode == 0, errors
-    assert "made 3 batches" in out
+def test_a_filler_that_is_told_to_end_leaves_nothing(number, packed, filler, where, capsys):
+    program = filler("--slots", 3)
+    wait_for(lambda: ring.names(where) and ring.status("train", where).state == "waiting for a trainer")
+    assert main(["ring", "status", "train", "--where", str(where)]) == 0
+    assert "3 of 3 slots ready; no trainer at epoch 0 batch 0" in capsys.readouterr().out
+    assert main(["ring", "status", "--where", str(where), "--json"]) == 0
+    (record,) = json.loads(capsys.readouterr().out)["rings"]
+    assert (record["name"], record["pid"], record["ready"]) == ("train", program.pid, 3)
+    assert main(["ring", "clean", "--where", str(where)]) == 0
+    assert "in use and stays" in capsys.readouterr().out
+    assert main(["ring", "fill", str(packed), "--where", str(where)]) == 1
+    assert f"train is there already, filled by process {program.pid}" in capsys.readouterr().err
+    assert program.kill(number) == 0, program.errors
+    assert "made 3 batches" in program.out
+
+
+def told_while_made(number, *words):
+    choose = memory.choose_slots
+
+    def choose_slots(*words):
+        os.kill(os.getpid(), int(number))
+        return choose(*words)
+
+    memory.choose_slots = choose_slots
+    return command(*words)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_filler_that_is_told_to_end_while_it_is_made_leaves_nothing(number, packed, where):
-    told_while_made = f"""if True:
-        import os, sys
-        from smallfiles.ring import memory
-        choose = memory.choose_slots
-        def choose_slots(*words):
-            os.kill(os.getpid(), {int(number)})
-            return choose(*words)
-        memory.choose_slots = choose_slots
-        from smallfiles.cli import main
-        sys.exit(main(["ring", "fill", *sys.argv[1:]]))
-        """
-    words = [packed, "--where", where, "--batch", 6, "--size", 32, "--slots", 3]
-    command = [sys.executable, "-c", told_while_made, *map(str, words)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 0, ended.stderr
-    assert "made 0 batches" in ended.stdout
+def test_a_filler_that_is_told_to_end_while_it_is_made_leaves_nothing(number, filler, where):
+    program = filler("--slots", 3, run=functools.partial(told_while_made, int(number)))
+    assert program.wait() == 0, program.errors
+    assert "made 0 batches" in program.out
     assert list(where.rglob("*")) == []
 
 

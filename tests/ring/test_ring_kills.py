@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from programs import Program, wait_for
 from ring_makers import Deadly, Numbers
 from ring_trainer import PLAN, digest, run
 
@@ -19,56 +20,20 @@ from smallfiles.ring.channel import connect
 from smallfiles.ring.folder import RingFiles
 
 
-class Program:
-    """A trainer or filler in a process of its own, forked from this one, where torch is imported already."""
-
-    def __init__(self, words, errors):
-        self.errors = errors
-        self.process = multiprocessing.get_context("fork").Process(target=run, args=(list(words), errors))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside pytest's threads
-            self.process.start()
-        self.pid = self.process.pid
-
-    def wait(self, limit_s=60.0):
-        """Its exit code."""
-        self.process.join(limit_s)
-        assert self.process.exitcode is not None, "it took too long"
-        return self.process.exitcode
-
-    def kill(self, number=signal.SIGKILL):
-        """End it by a signal; its exit code."""
-        os.kill(self.pid, number)
-        return self.wait()
-
-    def summary(self):
-        """What it wrote to standard error."""
-        return self.errors.read_text()
-
-
 @pytest.fixture
-def programs(where, tmp_path):
-    """Starts programs; ends those that a test left."""
+def programs(where):
+    """Starts trainers and fillers; ends those that a test left."""
     started = []
 
     def start(*words):
-        started.append(Program(map(str, words), tmp_path / f"errors{len(started)}"))
+        started.append(Program(run, *map(str, words)))
         return started[-1]
 
     yield start
     for program in started:
-        if program.process.is_alive():
-            program.kill()
-        program.process.close()
+        program.end()
     for name in ring.names(where):
         ring.remove_leftover(name, where)
-
-
-def wait_for(condition, limit_s=60.0):
-    until = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < until, "it took too long"
-        time.sleep(0.01)
 
 
 def lines(log):
@@ -133,7 +98,7 @@ def patient(monkeypatch):
 
 
 def test_producers_killed_at_random_moments_cost_no_batch(config, same, patient):
-    assert kill_producers(120, 1, config, same) > 300
+    assert kill_producers(50, 1, config, same) > 120
 
 
 @pytest.mark.slow
@@ -201,12 +166,13 @@ def test_a_sample_that_kills_every_producer_is_named(config, tmp_path):
         list(loader)
 
 
-def test_an_interrupted_trainer_goes_on_at_the_batch_it_was_at(programs, where, tmp_path):
-    log, rng, kills = tmp_path / "log", random.Random(3), 25
-    filler = programs("fill", where, "train", 40, 0.0005)
+@pytest.mark.parametrize("kills", [8, pytest.param(25, marks=pytest.mark.slow)])
+def test_an_interrupted_trainer_goes_on_at_the_batch_it_was_at(programs, where, tmp_path, kills):
+    log, rng, epochs = tmp_path / "log", random.Random(3), 2 + 3 * kills // 2
+    filler = programs("fill", where, "train", epochs, 0.0005)
     for _ in range(kills):
         before = len(lines(log))
-        trainer = programs("attach", where, "train", log, 40, 0.002)
+        trainer = programs("attach", where, "train", log, epochs, 0.002)
         wait_for(lambda before=before: len(lines(log)) > before + rng.randrange(1, 9))
         trainer.kill()
     status = ring.status("train", where)
@@ -214,11 +180,11 @@ def test_an_interrupted_trainer_goes_on_at_the_batch_it_was_at(programs, where, 
         tuple(map(int, lines(log)[-1][:2])),
         after(lines(log)[-1]),
     )
-    trainer = programs("attach", where, "train", log, 40, 0)
+    trainer = programs("attach", where, "train", log, epochs, 0)
     assert trainer.wait() == 0
     assert filler.wait() == 0
-    check(lines(log), 40, repeats=kills)
-    assert filler.summary().count("left at batch") == kills
+    check(lines(log), epochs, repeats=kills)
+    assert filler.errors.count("left at batch") == kills
 
 
 def after(line):
@@ -226,22 +192,23 @@ def after(line):
     return (epoch, batch + 1) if batch < 6 else (epoch + 1, 0)
 
 
-def test_a_killed_filler_is_told_and_its_successor_goes_on(programs, where, tmp_path):
-    log, rng, kills = tmp_path / "log", random.Random(4), 12
-    trainer = programs("attach", where, "train", log, 30, 0.002)  # it comes before any filler
+@pytest.mark.parametrize("kills", [4, pytest.param(12, marks=pytest.mark.slow)])
+def test_a_killed_filler_is_told_and_its_successor_goes_on(programs, where, tmp_path, kills):
+    log, rng, epochs = tmp_path / "log", random.Random(4), 2 + 5 * kills // 2
+    trainer = programs("attach", where, "train", log, epochs, 0.002)  # it comes before any filler
     orphans = []
     for _ in range(kills):
         before = len(lines(log))
-        filler = programs("fill", where, "train", 30, 0.0005)
+        filler = programs("fill", where, "train", epochs, 0.0005)
         wait_for(lambda before=before: len(lines(log)) > before + rng.randrange(1, 12))
         orphans += children(filler.pid)
         filler.kill()
         assert ring.status("train", where).state == "gone"
-    filler = programs("fill", where, "train", 30, 0)
+    filler = programs("fill", where, "train", epochs, 0)
     assert trainer.wait() == 0
     assert filler.wait() == 0
-    check(lines(log), 30)
-    assert "is gone; waiting up to 300 s for a new one" in trainer.summary()
+    check(lines(log), epochs)
+    assert "is gone; waiting up to 300 s for a new one" in trainer.errors
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in orphans))
 
 
@@ -253,7 +220,7 @@ def test_a_new_filler_of_other_batches_is_refused_by_the_trainer(programs, where
     filler.kill()
     programs("fill", where, "train", 10, 0, 1)
     assert trainer.wait() == 1
-    assert "ring train holds other batches: 50 samples in batches of 8, seed 6" in trainer.summary()
+    assert "ring train holds other batches: 50 samples in batches of 8, seed 6" in trainer.errors
 
 
 def test_what_a_kill_of_everything_leaves_is_small_and_taken_over(programs, where, tmp_path):

@@ -2,9 +2,9 @@
 
 import os
 import shutil
-import time
 
 import pytest
+from programs import wait_for
 
 from smallfiles.errors import ResourceError
 from smallfiles.machine.filesystems import read_mounts
@@ -57,7 +57,4 @@ def nothing_stays_mounted(slow_mounts):
     """No test may leave a slow mount behind."""
     before = slow_mounts()
     yield
-    until = time.monotonic() + 10
-    while not slow_mounts() <= before and time.monotonic() < until:
-        time.sleep(0.1)  # somebody else's may come and go
-    assert slow_mounts() <= before
+    wait_for(lambda: slow_mounts() <= before, 10)  # somebody else's may come and go

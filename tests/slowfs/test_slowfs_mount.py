@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from programs import wait_for
 
 from smallfiles import machine, slowfs, sources
 from smallfiles.errors import ResourceError, UsageError
@@ -31,13 +32,6 @@ def tree(root):
         str(path.relative_to(root)): path.read_bytes() if path.is_file() else None
         for path in sorted(Path(root).rglob("*"))
     }
-
-
-def wait_until(true, seconds=10):
-    until = time.monotonic() + seconds
-    while not true() and time.monotonic() < until:
-        time.sleep(0.02)
-    assert true()
 
 
 class TestWhatIsSeen:
@@ -210,7 +204,7 @@ class TestItEnds:
         with slowfs.mounted(folder, SlowConfig(30)) as slow:
             thread = threading.Thread(target=wait, args=(slow / "4.jpg",))
             thread.start()
-            wait_until(lambda: slow.counts()["lookup"] == 1)
+            wait_for(lambda: slow.counts()["lookup"] == 1)
         thread.join(10)
         assert not thread.is_alive() and failures and not slow.path.exists()
 
@@ -232,7 +226,7 @@ class TestItEnds:
         )
         point = done.stdout.strip()
         assert Path(point).name.startswith(PREFIX), done.stderr
-        wait_until(lambda: point not in slow_mounts() and not os.path.lexists(point))
+        wait_for(lambda: point not in slow_mounts() and not os.path.lexists(point))
 
     def test_a_forked_worker_that_leaves_takes_nothing_with_it(self, folder):
         with slowfs.mounted(folder, NO_WAIT) as slow:

@@ -6,10 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from programs import wait_for
 
 from smallfiles.errors import OutputExistsError, ResourceError, UsageError
 from smallfiles.sources import synthetic
@@ -117,10 +117,7 @@ def test_a_run_that_is_stopped_leaves_nothing_that_looks_finished(tmp_path, endi
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stderr=subprocess.PIPE,
     )
-    end = time.monotonic() + 60
-    while not any(tmp_path.glob(".out.packing/partial-*/out/*/*.jpg")):
-        assert time.monotonic() < end, "it never began"
-        time.sleep(0.02)
+    wait_for(lambda: any(tmp_path.glob(".out.packing/partial-*/out/*/*.jpg")))
     run.send_signal(ending)
     _, errors = run.communicate(timeout=30)
     assert errors.count(b"KeyboardInterrupt") <= 2

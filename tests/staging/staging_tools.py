@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 
@@ -41,13 +40,6 @@ def names(folder):
 def listed(node):
     """Copies at a place; others of this user may stage elsewhere on this machine."""
     return [copy for copy in staging.listing([node]) if node in copy.path.parents]
-
-
-def wait_for(condition, what, limit_s=20.0):
-    until = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < until, f"waited too long for {what}"
-        time.sleep(0.002)
 
 
 def slowly(pause_s):
@@ -91,8 +83,3 @@ def exit_code(pid, limit_s=60.0):
             os.waitpid(pid, 0)
             raise AssertionError(f"child {pid} did not end in {limit_s} s")
         time.sleep(0.002)
-
-
-def cli(*words, **more):
-    command = [sys.executable, "-m", "smallfiles", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **more)

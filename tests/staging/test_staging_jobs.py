@@ -7,11 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from programs import wait_for
 from staging_tools import exit_code, forked, listed, names, packed
 
 from smallfiles import owners, staging
@@ -77,9 +77,7 @@ def test_a_session_lives_as_long_as_any_of_its_processes(source, node):
         assert staging.sweep_all([node]) == 0
     finally:
         os.kill(sleeper, 9)
-    until = time.monotonic() + 10
-    while staging.sweep_all([node]) == 0 and time.monotonic() < until:
-        time.sleep(0.01)
+    wait_for(lambda: staging.sweep_all([node]), 10)
     assert names(node) == []
 
 

@@ -11,7 +11,8 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from staging_tools import MIB, ROOMY, exit_code, forked, listed, names, packed, slowly, wait_for
+from programs import wait_for
+from staging_tools import MIB, ROOMY, exit_code, forked, listed, names, packed, slowly
 
 from smallfiles import locks, machine, owners, progress, staging
 from smallfiles.digests import hash_block
@@ -36,7 +37,7 @@ def reading(source, node, log, pause_s=0.0, stay_s=0.0, meet=0):
             with log.open("a") as file:
                 file.write("reused\n" if copy.reused else "copied\n")
             time.sleep(stay_s)
-            wait_for(lambda: len(lines(log)) >= meet, f"{meet} ranks")
+            wait_for(lambda: len(lines(log)) >= meet)
             return 0 if hash_block(copy.path.read_bytes()) == expected else 1
 
     return work
@@ -89,7 +90,7 @@ def test_two_jobs_share_a_copy_and_the_last_one_out_removes_it(source, node, tmp
 def test_another_rank_takes_over_when_the_copying_one_is_killed(source, node, tmp_path):
     log = tmp_path / "log"
     first = forked(reading(source, node, log, 0.02))
-    wait_for(lambda: grown(node), "half a copy")
+    wait_for(lambda: grown(node))
     waiting = [forked(reading(source, node, log, meet=3)) for _ in range(3)]
     time.sleep(0.1)
     os.kill(first, signal.SIGKILL)
@@ -117,7 +118,7 @@ def test_a_child_of_a_killed_copier_does_not_keep_the_others_waiting(source, nod
         return reading(source, node, tmp_path / "log", 0.02)()
 
     first = forked(work)
-    wait_for(lambda: grown(node) and (tmp_path / "child").exists(), "half a copy and a child")
+    wait_for(lambda: grown(node) and (tmp_path / "child").exists())
     child = int((tmp_path / "child").read_text())
     os.kill(first, signal.SIGKILL)
     assert exit_code(first) == -9
@@ -134,7 +135,7 @@ def test_a_signal_during_the_copy_leaves_nothing(number, source, node, tmp_path)
         return reading(source, node, tmp_path / "log", 0.01)()
 
     pid = forked(work)
-    wait_for(lambda: grown(node), "half a copy")
+    wait_for(lambda: grown(node))
     os.kill(pid, number)
     assert exit_code(pid) == -number
     assert names(node) == [] and lines(tmp_path / "log") == []
@@ -149,7 +150,7 @@ def test_control_c_in_python_unwinds_and_leaves_nothing(source, node, tmp_path):
             return 7
 
     pid = forked(work)
-    wait_for(lambda: grown(node), "half a copy")
+    wait_for(lambda: grown(node))
     os.kill(pid, signal.SIGINT)
     assert exit_code(pid) == 7
     assert names(node) == []
@@ -165,7 +166,7 @@ def test_a_child_that_still_reads_keeps_its_file_when_sigterm_comes(source, node
             with copy.path.open("rb") as file:
                 data = file.read(MIB)
                 (tmp_path / "opened").touch()
-                wait_for(go.exists, "the word to go on")
+                wait_for(go.exists)
                 right = hash_block(data + file.read()) == expected
             answer.with_suffix(".part").write_text(str(right))
             answer.with_suffix(".part").replace(answer)
@@ -174,12 +175,12 @@ def test_a_child_that_still_reads_keeps_its_file_when_sigterm_comes(source, node
         return 1
 
     pid = forked(work)
-    wait_for((tmp_path / "opened").exists, "the child to open the copy")
+    wait_for((tmp_path / "opened").exists)
     os.kill(pid, signal.SIGTERM)
     assert exit_code(pid) == -signal.SIGTERM
     assert names(node) == []
     go.touch()
-    wait_for(answer.exists, "the child's answer")
+    wait_for(answer.exists)
     assert answer.read_text() == "True"
 
 
@@ -247,13 +248,13 @@ def test_a_killed_jobs_living_worker_keeps_the_copy(source, node, tmp_path):
         return 1
 
     pid = forked(work)
-    wait_for((tmp_path / "worker").exists, "a worker")
+    wait_for((tmp_path / "worker").exists)
     worker = int((tmp_path / "worker").read_text())
     os.kill(pid, signal.SIGKILL)
     assert exit_code(pid) == -9
     assert staging.sweep_all([node]) == 0 and listed(node)[0].in_use
     os.kill(worker, signal.SIGKILL)
-    wait_for(lambda: staging.sweep_all([node]), "the worker's end")
+    wait_for(lambda: staging.sweep_all([node]))
     assert names(node) == []
 
 
@@ -308,7 +309,7 @@ def storm(source, node, log, kills, seed):
 
 def test_random_kills_lose_nothing_and_leave_nothing(node, tmp_path):
     source = packed(tmp_path / "data" / "x.arrow", MIB)
-    storm(source, node, tmp_path / "log", 20, 0)
+    storm(source, node, tmp_path / "log", 10, 0)
 
 
 @pytest.mark.slow

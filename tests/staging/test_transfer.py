@@ -6,7 +6,8 @@ import os
 import signal
 
 import pytest
-from staging_tools import MIB, cli, exit_code, forked, names, packed, shards, slowly, wait_for
+from programs import wait_for
+from staging_tools import MIB, exit_code, forked, names, packed, shards, slowly
 
 from smallfiles import digests, machine, staging
 from smallfiles.errors import (
@@ -70,7 +71,7 @@ def test_a_killed_transfer_goes_on_where_it_was(digest, tmp_path):
         return 0
 
     pid = forked(work)
-    wait_for(lambda: journal.exists() and len(journal.read_text().splitlines()) > 2, "a few blocks")
+    wait_for(lambda: journal.exists() and len(journal.read_text().splitlines()) > 2)
     os.kill(pid, signal.SIGKILL)
     assert exit_code(pid) == -9
     assert not (scratch / "x.arrow").exists()
@@ -181,7 +182,7 @@ def test_large_files_on_lustre_are_striped_before_the_first_byte(source, tmp_pat
     assert call == f"setstripe -c 4 {tmp_path}/lustre/.{source.name}.packing/data"
 
 
-def test_the_command_prints_where_the_copy_is(source, tmp_path):
-    done = cli("stage", source, "--to", tmp_path / "b")
+def test_the_command_prints_where_the_copy_is(source, tmp_path, command):
+    done = command("stage", source, "--to", tmp_path / "b")
     assert done.returncode == 0 and done.stdout == f"{tmp_path / 'b' / source.name}\n"
-    assert "there already" in cli("stage", source, "--to", tmp_path / "b").stderr
+    assert "there already" in command("stage", source, "--to", tmp_path / "b").stderr

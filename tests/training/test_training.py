@@ -6,13 +6,11 @@ import os
 import pathlib
 import signal
 import socket
-import subprocess
-import sys
-import time
 
 import PIL.Image
 import pytest
 import torch
+from programs import Program, imported, wait_for
 
 from smallfiles import cli, errors, formats, pack, sources, training
 from smallfiles.loading import LoaderConfig
@@ -68,32 +66,51 @@ def test_the_share_of_waiting_is_that_of_the_time_it_took(data):
 
 
 def command(data, *words):
-    return ["smallfiles", "train", str(data[0]), "--size", "32", "--seed", "7", "--json", *map(str, words)]
+    return ["train", str(data[0]), "--size", "32", "--seed", "7", "--json", *map(str, words)]
 
 
-def run(*words, limit_s=200):
-    done = subprocess.run(
-        [sys.executable, "-m", *words], capture_output=True, text=True, timeout=limit_s, env=alone()
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def alone():
+@pytest.fixture(scope="module")
+def started():
+    """Starts a rank; with a port it is one of several."""
     unwanted = ("SLURM", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER")
-    return {key: value for key, value in os.environ.items() if not key.startswith(unwanted)} | {
-        "OMP_NUM_THREADS": "1"
-    }
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(unwanted)}
+    ranks = []
+
+    def start(*words, rank=0, of=2, port=None, run=cli.main):
+        told = {} if port is None else {
+            "RANK": str(rank), "WORLD_SIZE": str(of), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(of),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+        }  # fmt: skip
+        ranks.append(Program(run, *words, environment=told, method="forkserver"))
+        return ranks[-1]
+
+    modules = ("smallfiles.training.loop", "torch._dynamo", "smallfiles.cli.train", "simplejpeg")
+    with imported(*modules, environment=clean | {"OMP_NUM_THREADS": "1"}):
+        yield start
+        for each in ranks:
+            each.end()
 
 
-def test_three_uneven_ranks_compute_what_one_does(data, tmp_path):
+@pytest.fixture
+def run(started):
+    """Runs one rank, or several, to the end; what the first one reports."""
+
+    def finished(words, port=None, of=2):
+        numbers = range(1 if port is None else of)
+        ranks = [started(words, rank=rank, of=of, port=port) for rank in numbers]
+        for each in ranks:
+            assert each.wait() == 0, each.errors
+        return json.loads(ranks[0].out)
+
+    return finished
+
+
+def test_three_uneven_ranks_compute_what_one_does(data, run, tmp_path, free_port):
     """In the last step of 400 samples one rank has a single sample and the others have none."""
     common = ("--epochs", "2", "--workers", "0", "--val", data[1])
-    one = run(*command(data, *common, "--batch", "399", "--checkpoint", tmp_path / "1"))
-    three = run(
-        "torch.distributed.run", "--standalone", "--nproc-per-node=3", "-m",
-        *command(data, *common, "--batch", "133", "--checkpoint", tmp_path / "3"),
-    )  # fmt: skip
+    one = run(command(data, *common, "--batch", "399", "--checkpoint", tmp_path / "1"))
+    words = command(data, *common, "--batch", "133", "--checkpoint", tmp_path / "3")
+    three = run(words, free_port, of=3)
     assert [rank["samples"] for rank in three["epochs"][0]["ranks"]] == [134, 133, 133]
     assert three["samples"] == one["samples"] == 800
     assert three["accuracy"] == pytest.approx(one["accuracy"], abs=0.03)
@@ -107,40 +124,40 @@ def test_what_a_rank_counts_makes_the_mean_over_all_samples():
     assert weight(0, 0, 3) == 0
 
 
+STEPS = ("--epochs", "3", "--batch", "20", "--workers", "1", "--every", "3")
+
+
+@pytest.fixture(scope="module")
+def whole(data, started, tmp_path_factory):
+    """A training that nobody stopped: its folder and its report."""
+    folder = tmp_path_factory.mktemp("whole")
+    program = started(command(data, *STEPS, "--checkpoint", folder))
+    assert program.wait() == 0, program.errors
+    return folder, json.loads(program.out)
+
+
 class TestStopped:
     @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
-    def test_a_signal_leaves_a_checkpoint_and_the_same_command_goes_on(self, data, tmp_path, number):
-        words = ("--epochs", "3", "--batch", "20", "--workers", "1", "--every", "3")
-        whole = run(*command(data, *words, "--checkpoint", tmp_path / "whole"))
-        words = (*words, "--checkpoint", tmp_path / "parts")
-        process = subprocess.Popen(
-            [sys.executable, "-m", *command(data, *words)], stdout=subprocess.PIPE, text=True, env=alone()
-        )
-        end = time.monotonic() + 120
-        while not (tmp_path / "parts" / checkpoint.NAME).exists() and time.monotonic() < end:
-            time.sleep(0.02)
-        process.send_signal(number)
-        out, _ = process.communicate(timeout=60)
-        first = json.loads(out)
-        assert process.returncode == cli.train.INTERRUPTED and first["interrupted"]
-        second = run(*command(data, *words))
+    def test_a_signal_leaves_a_checkpoint_and_the_same_command_goes_on(
+        self, data, whole, started, run, tmp_path, number
+    ):
+        words = command(data, *STEPS, "--checkpoint", tmp_path)
+        process = started(words)
+        wait_for((tmp_path / checkpoint.NAME).exists)
+        assert process.kill(number) == cli.train.INTERRUPTED and json.loads(process.out)["interrupted"]
+        second = run(words)
         assert second["resumed_at"] is not None and not second["interrupted"]
         assert [each["samples"] for each in second["epochs"]] == [400] * 3
-        for before, after in zip(whole["epochs"], second["epochs"], strict=True):
+        for before, after in zip(whole[1]["epochs"], second["epochs"], strict=True):
             assert after["loss"] == pytest.approx(before["loss"], abs=1e-3)
-        assert_close(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+        assert_close(weights(whole[0]), weights(tmp_path))
 
-    def test_killed_it_loses_only_what_came_after_the_last_checkpoint(self, data, tmp_path):
+    def test_killed_it_loses_only_what_came_after_the_last_checkpoint(self, data, started, run, tmp_path):
         words = ("--epochs", "2", "--batch", "8", "--workers", "0", "--every", "5", "--checkpoint", tmp_path)
-        process = subprocess.Popen(
-            [sys.executable, "-m", *command(data, *words)], stdout=subprocess.DEVNULL, env=alone()
-        )
-        end = time.monotonic() + 120
-        while not (tmp_path / checkpoint.NAME).exists() and time.monotonic() < end:
-            time.sleep(0.02)
+        process = started(command(data, *words))
+        wait_for((tmp_path / checkpoint.NAME).exists)
         process.kill()
-        process.wait()
-        report = run(*command(data, *words))
+        report = run(command(data, *words))
         epoch, step = report["resumed_at"]
         assert (epoch, step) > (0, 0) and len(report["epochs"]) == 2
 
@@ -278,27 +295,29 @@ class TestWords:
         assert "Pack it first: smallfiles pack" in err and "--format" not in err
 
 
-def test_records_travel_as_text_and_nothing_is_unpickled(tmp_path, free_port):
+def gathering():
+    """A rank that sends and hears records; what would unpickle them is shut."""
+    import pickle
+
+    import torch.distributed as dist
+
+    from smallfiles.training.group import joined
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("a pickle came over the network")
+
+    with joined() as group:
+        pickle.loads = pickle.Unpickler = dist.distributed_c10d._unpickler = refuse
+        rank = group.where.rank
+        found = group.gather({"rank": rank, "text": "é" * (1 + 50 * rank), "none": None})
+        assert [each["rank"] for each in found] == [0, 1] and found[1]["text"] == "é" * 51, found
+
+
+def test_records_travel_as_text_and_nothing_is_unpickled(started, free_port):
     """Every way by which torch would unpickle what another rank sent is shut."""
-    program = """
-import pickle, torch.distributed as dist
-def refuse(*args, **kwargs): raise AssertionError("a pickle came over the network")
-from smallfiles.training.group import joined
-with joined() as group:
-    pickle.loads = pickle.Unpickler = dist.distributed_c10d._unpickler = refuse
-    found = group.gather({"rank": group.where.rank, "text": "é" * (1 + 50 * group.where.rank), "none": None})
-    assert [each["rank"] for each in found] == [0, 1] and found[1]["text"] == "é" * 51, found
-"""
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", program], stderr=subprocess.PIPE, text=True,
-            env=alone() | {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank),
-            "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port)},
-        ) for rank in (0, 1)
-    ]  # fmt: skip
-    for process in ranks:
-        _, err = process.communicate(timeout=100)
-        assert process.returncode == 0, err
+    ranks = [started(rank=rank, port=free_port, run=gathering) for rank in (0, 1)]
+    for rank in ranks:
+        assert rank.wait() == 0, rank.errors
 
 
 class TestConfig:
@@ -330,71 +349,54 @@ class TestConfig:
 
 
 class TestRanks:
-    def start(self, data, rank, *words, port):
-        environment = alone() | {
-            "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2",
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-        }  # fmt: skip
-        return subprocess.Popen(
-            [sys.executable, "-m", *command(data, *words)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+    @pytest.fixture
+    def stopped(self, data, started, free_port):
+        """Two ranks that stop, of which one alone hears the signal."""
 
-    def test_a_rank_that_is_killed_leaves_the_others_with_a_sentence(self, data, tmp_path, free_port):
+        def stop(words, folder):
+            ranks = [started(words, rank=rank, port=free_port) for rank in (0, 1)]
+            wait_for((folder / checkpoint.NAME).exists)
+            os.kill(ranks[1].pid, signal.SIGUSR1)
+            assert [each.wait() for each in ranks] == [cli.train.INTERRUPTED] * 2
+
+        return stop
+
+    def test_a_rank_that_is_killed_leaves_the_others_with_a_sentence(
+        self, data, started, tmp_path, free_port
+    ):
         words = ("--epochs", "50", "--batch", "8", "--workers", "0", "--every", "5", "--checkpoint", tmp_path)
-        ranks = [self.start(data, rank, *words, port=free_port) for rank in (0, 1)]
-        wait_for(tmp_path / checkpoint.NAME)
+        ranks = [started(command(data, *words), rank=rank, port=free_port) for rank in (0, 1)]
+        wait_for((tmp_path / checkpoint.NAME).exists)
         ranks[1].kill()
-        _, words = ranks[0].communicate(timeout=60)
-        ranks[1].communicate()
-        assert ranks[0].returncode == 1 and "rank 0 of 2 lost the others" in words
-        assert "Traceback" not in words
+        assert ranks[0].wait() == 1 and "rank 0 of 2 lost the others" in ranks[0].errors
+        assert "Traceback" not in ranks[0].errors
 
-    def test_ranks_stop_at_the_same_step_and_go_on_together(self, data, tmp_path, free_port):
-        """One rank alone hears the signal; against two ranks that nobody stopped, to the last digits.
+    def test_ranks_stop_at_the_same_step_and_go_on_together(self, data, run, stopped, tmp_path, free_port):
+        """Against two ranks that nobody stopped, to the last digits.
 
         One rank of the same batch adds in another order, which some processors' kernels turn into
         differences of 1e-3 in a weight: it has to come to the same loss only.
         """
-        words = ("--epochs", "2", "--batch", "8", "--workers", "0", "--every", "5", "--val", data[1])
-        kept = [tmp_path / name for name in ("alone", "whole", "stopped")]
-        alone = run(*command(data, *words[:2], "--batch", "16", *words[4:], "--checkpoint", kept[0]))
-        self.finish(data, *words, "--checkpoint", kept[1], port=free_port)
-        ranks = [self.start(data, rank, *words, "--checkpoint", kept[2], port=free_port) for rank in (0, 1)]
-        wait_for(kept[2] / checkpoint.NAME)
-        ranks[1].send_signal(signal.SIGUSR1)
-        for process in ranks:
-            process.communicate(timeout=60)
-            assert process.returncode == cli.train.INTERRUPTED
-        report = self.finish(data, *words, "--checkpoint", kept[2], port=free_port)
+        words = command(data, "--epochs", "2", "--workers", "0", "--val", data[1])
+        loss = run([*words, "--batch", "16"])["epochs"][-1]["loss"]
+        run([*words, "--batch", "8", "--checkpoint", str(tmp_path / "whole")], free_port)
+        words += ["--batch", "8", "--every", "5", "--checkpoint", str(tmp_path / "stopped")]
+        stopped(words, tmp_path / "stopped")
+        report = run(words, free_port)
         assert [each["samples"] for each in report["epochs"]] == [400, 400]
-        assert report["epochs"][-1]["loss"] == pytest.approx(alone["epochs"][-1]["loss"], abs=0.01)
-        assert_close(weights(kept[1]), weights(kept[2]))
+        assert report["epochs"][-1]["loss"] == pytest.approx(loss, abs=0.01)
+        assert_close(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
 
     def test_an_epoch_that_two_ranks_began_is_finished_by_one_with_other_batches(
-        self, data, tmp_path, free_port
+        self, data, run, stopped, tmp_path
     ):
-        words = ("--epochs", "2", "--workers", "0", "--every", "5", "--checkpoint", tmp_path)
-        ranks = [self.start(data, rank, *words, "--batch", "8", port=free_port) for rank in (0, 1)]
-        wait_for(tmp_path / checkpoint.NAME)
-        ranks[1].send_signal(signal.SIGUSR1)
-        for process in ranks:
-            process.communicate(timeout=60)
-            assert process.returncode == cli.train.INTERRUPTED
+        words = command(data, "--epochs", "2", "--workers", "0", "--every", "5", "--checkpoint", tmp_path)
+        stopped([*words, "--batch", "8"], tmp_path)
         epoch, batch = (checkpoint.load(tmp_path).loader[name] for name in ("epoch", "batch"))
-        report = run(*command(data, *words, "--batch", "5"))
+        report = run([*words, "--batch", "5"])
         left = 400 - 16 * batch
         assert [each["samples"] for each in report["epochs"]] == [400, 400]
         assert report["epochs"][epoch]["ranks"][0]["samples"] == left
-
-    def finish(self, data, *words, port):
-        """Two ranks to their end; what the first one reported."""
-        ranks = [self.start(data, rank, *words, port=port) for rank in (0, 1)]
-        report, _ = (json.loads(process.communicate(timeout=100)[0] or "0") for process in ranks)
-        return report
 
 
 @pytest.fixture
@@ -402,13 +404,6 @@ def free_port():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return taken.getsockname()[1]
-
-
-def wait_for(path):
-    end = time.monotonic() + 120
-    while not path.exists():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 class TestClasses:

@@ -1,0 +1,99 @@
+"""Programs in processes of their own that begin at once: forked, so that nothing is imported again."""
+
+import contextlib
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+
+class Program:
+    """A function that runs as a program: with an exit code, and with files for what it says.
+
+    Args:
+        function: What to run; it returns an exit code or none.
+        words: Its arguments.
+        environment: What its environment has besides ours.
+        method: "fork": off this process. "forkserver": off one that computed nothing (`imported`), where
+            the function uses the threads of torch.
+    """
+
+    def __init__(self, function, *words, environment=None, method="fork"):
+        self.folder = tempfile.TemporaryDirectory()
+        context = multiprocessing.get_context(method)
+        given = (self.folder.name, environment or {}, function, words)
+        self.process = context.Process(target=_run, args=given)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside pytest's threads
+            self.process.start()
+        self.pid = self.process.pid
+
+    def wait(self, limit_s=100.0):
+        """Its exit code."""
+        self.process.join(limit_s)
+        assert self.process.exitcode is not None, "it took too long"
+        return self.process.exitcode
+
+    def kill(self, number=signal.SIGKILL):
+        """End it by a signal; its exit code."""
+        os.kill(self.pid, number)
+        return self.wait()
+
+    def end(self):
+        """See that nothing of it is left."""
+        if self.process.is_alive():
+            self.kill()
+        self.process.close()
+        self.folder.cleanup()
+
+    @property
+    def out(self):
+        """What it wrote to standard output so far."""
+        return Path(self.folder.name, "1").read_text()
+
+    @property
+    def errors(self):
+        """What it wrote to standard error so far."""
+        return Path(self.folder.name, "2").read_text()
+
+
+def _run(folder, environment, function, words):
+    for number in (1, 2):
+        os.dup2(os.open(f"{folder}/{number}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
+    os.environ |= environment
+    sys.exit(function(*words))
+
+
+@contextlib.contextmanager
+def imported(*modules, environment):
+    """What the method "forkserver" forks off while the block runs has this environment and these modules."""
+    server, before = multiprocessing.forkserver._forkserver, dict(os.environ)
+    server._stop()  # one that others started has other modules
+    server.set_forkserver_preload(list(modules))
+    try:
+        _become(environment)
+        server.ensure_running()
+        _become(before)
+        yield
+    finally:
+        server._stop()
+        server.set_forkserver_preload(["__main__"])
+
+
+def _become(environment):
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def wait_for(condition, limit_s=100.0):
+    """Wait until something is so."""
+    until = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < until, "it took too long"
+        time.sleep(0.005)
