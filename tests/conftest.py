@@ -53,11 +53,12 @@ def need_tool():
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Two processes share the tests, a file each: the long ones first, so that both end at the same time."""
-    first = ["slurm", "notebooks", "checks", "ring"]
+    first = ["jobs_run", "execute", "contract", "push_and_pull", "training", "streaming", "client", "kill"]
+    first += ["cortx", "recipes", "jupyterlab", "ring_kills", "ring_cli"]
 
     def rank(item: pytest.Item) -> int:
-        folder = item.path.parent.name
-        return first.index(folder) if folder in first else len(first)
+        name = item.path.stem.removeprefix("test_")
+        return first.index(name) if name in first else len(first)
 
     items.sort(key=rank)
 

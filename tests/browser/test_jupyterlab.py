@@ -6,29 +6,16 @@ from lab import errors, shown
 pytestmark = pytest.mark.timeout(300)
 
 
-def test_notebook_00_runs_and_shows_its_figure(lab, pictures):
-    lab.open("notebooks/00_start_here.ipynb")
-    cells = lab.run_all()
-    lab.screenshot(pictures / "notebook_00.png", height=7000)
-    assert not errors(cells)
-    figures = [page for page in shown(cells, "text/html") if "<img alt=" in page]
-    assert figures, "no figure"
-    lab.select("machine-07")
-    image = lab.page.locator(".jp-Notebook img[alt^='Bar chart']").first
-    image.wait_for(state="visible", timeout=20_000)
-    assert image.evaluate("element => element.naturalWidth") > 600
-
-
-@pytest.mark.parametrize("colours", ["light", "dark"])
-def test_a_picture_of_a_mechanism_is_shown_as_large_as_it_was_drawn(lab, pictures, colours):
-    lab.page.emulate_media(color_scheme=colours)
+def test_a_picture_of_a_mechanism_is_shown_as_large_as_it_was_drawn(lab, pictures):
     lab.open("notebooks/05_shard_a_dataset.ipynb")
     image = lab.page.locator(".jp-Notebook img[alt^='Eight shards']")
     lab.select("deal")
     image.wait_for(state="visible", timeout=20_000)
-    lab.screenshot(pictures / f"picture_{colours}.png")
-    assert image.evaluate("element => element.naturalWidth") == 700
-    assert image.bounding_box()["width"] == pytest.approx(700, abs=1), "text would be smaller than drawn"
+    for colours in ("light", "dark"):
+        lab.page.emulate_media(color_scheme=colours)
+        lab.screenshot(pictures / f"picture_{colours}.png")
+        assert image.evaluate("element => element.naturalWidth") == 700
+        assert image.bounding_box()["width"] == pytest.approx(700, abs=1), "text would be smaller than drawn"
 
 
 def test_notebook_03_runs_and_shows_a_progress_bar_and_its_figure(lab, pictures):

@@ -43,9 +43,11 @@ class Executed:
         return "".join(o["text"] for o in self.outputs if o.get("name") == "stderr")
 
 
-def execute(path: Path, folder: Path, kept: Path | None = None) -> Executed:
-    """Run every cell; a failure names the file, the cell and its source."""
+def execute(path: Path, folder: Path, kept: Path | None = None, sections: tuple[str, ...] = ()) -> Executed:
+    """Run every cell, or those of some sections; a failure names the file, the cell and its source."""
     notebook = nbformat.read(path, as_version=4)
+    if sections:
+        notebook.cells = [cell for cell in notebook.cells if cell.id.startswith(sections)]
     client = NotebookClient(
         notebook,
         timeout=CELL_LIMIT_S,

@@ -68,7 +68,7 @@ def test_notebooks_of_others_keep_their_outputs(server):
 
 
 def test_a_notebook_that_really_ran_is_saved_as_it_was_built(server, participant, repository):
-    name = "notebooks/00_start_here.ipynb"
+    name = "exercises/00_start_here.ipynb"
     ran = participant / "ran.ipynb"
     execute(repository / name, participant, kept=ran)
     notebook = nbformat.read(ran, as_version=4)
