@@ -135,8 +135,9 @@ def test_help_answers_at_once_without_heavy_imports():
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert time.perf_counter() - began < 3  # 0.06 s on a quiet machine
-    loaded = set(done.stdout.split())
-    assert not loaded & {"numpy", "pyarrow", "h5py", "torch", "matplotlib", "webdataset"}
+    loaded = set(done.stdout.splitlines()[-1].split())
+    heavy = {"torch", "torchvision", "numpy", "pyarrow", "h5py", "scipy", "matplotlib", "PIL", "IPython"}
+    assert not loaded & heavy and "webdataset" not in loaded
 
 
 def test_version(capsys):
@@ -245,15 +246,6 @@ def test_ctrl_c_is_one_sentence_and_130(capsys):
     code, text = outcome(KeyboardInterrupt(), capsys)
     assert code == 130
     assert text.count("\n") == 1
-
-
-def test_a_closed_pipe_is_quiet(packed):
-    command = (
-        f"{shlex.quote(sys.executable)} -m smallfiles inspect {shlex.quote(str(packed))} --json | head -c 1"
-    )
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stderr == ""
-    assert done.stdout == "{"
 
 
 def in_shell(line, unbuffered=""):

@@ -586,7 +586,7 @@ def _read_damaged(name: str, folder: str, seed: int, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "count"), [(1, 60), *[pytest.param(seed, 500, marks=pytest.mark.slow) for seed in range(2, 12)]]
+    ("seed", "count"), [(1, 30), *[pytest.param(seed, 500, marks=pytest.mark.slow) for seed in range(2, 12)]]
 )
 def test_changed_bytes_give_a_sentence_and_never_a_crash(variant, tmp_path, seed, count):
     context = multiprocessing.get_context("fork")

@@ -6,7 +6,7 @@ import contract_sets as sets
 import numpy as np
 import pytest
 
-from smallfiles import formats, sources
+from smallfiles import formats
 from smallfiles.errors import FormatError
 from smallfiles.samples import Sample, Schema
 
@@ -106,13 +106,6 @@ def test_a_tree_that_names_a_page_twice_is_refused(tmp_path):
     (tmp_path / "x.lmdb").write_bytes(whole)
     with pytest.raises(FormatError, match="one page twice"):
         len(formats.open(tmp_path / "x.lmdb"))
-
-
-def test_a_packed_database_is_a_source(tmp_path):
-    samples = write_ours(tmp_path / "x.lmdb", 20)
-    found = sources.load(tmp_path / "x.lmdb")
-    assert found.kind == "packed lmdb"
-    assert found.manifest.paths.to_pylist() == [sample.key for sample in samples]
 
 
 def test_a_sample_of_4_gib_is_refused_before_it_is_written(tmp_path):

@@ -9,10 +9,9 @@ import contract_sets as sets
 import numpy as np
 import pytest
 
-from smallfiles import formats, sources
+from smallfiles import formats
 from smallfiles.errors import FormatError, MissingPackageError, UsageError
 from smallfiles.pack import verify
-from smallfiles.samples import Sample
 
 zarr = pytest.importorskip("zarr")
 
@@ -120,14 +119,6 @@ def test_senseless_shards_are_refused():
     for chunk, shard in ((0, 1), (10, 5), (10, 15), (1, 1 << 41)):
         with pytest.raises(UsageError, match="multiple of the chunks"):
             formats.get("zarr").Options(chunk_bytes=chunk, shard_bytes=shard)
-
-
-def test_a_packed_group_is_a_source(tmp_path):
-    samples = [Sample(f"{number}.jpg", b"1" * number, number) for number in range(9)]
-    formats.get("zarr").write(samples, tmp_path / "x.zarr", schema=sets.schema_of(samples))
-    found = sources.load(tmp_path / "x.zarr")
-    assert found.kind == "packed zarr"
-    assert found.manifest.paths.to_pylist() == [sample.key for sample in samples]
 
 
 def test_a_group_that_says_more_than_ours_is_not_called_intact(tmp_path):

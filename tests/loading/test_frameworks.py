@@ -45,8 +45,27 @@ def test_accelerate_meets_a_corrupt_image_as_a_sentence(tmp_path):
             list(loader)
 
 
+def begun(loader, batches):
+    """Indices of the first batches, and the state that a loader goes on from."""
+    seen = []
+    for number, batch in enumerate(loader, 1):
+        seen.append(batch["index"].tolist())
+        if number == batches:
+            return seen, loader.state_dict()
+
+
+@pytest.mark.parametrize("config", MODES, ids=lambda config: config.mode)
+def test_accelerate_goes_on_where_a_loader_was_stopped(path, config):
+    accelerate = pytest.importorskip("accelerate")
+    again = make_loader(path, config, transform=sets.Stub())
+    seen, state = begun(make_loader(path, config, transform=sets.Stub()), 3)
+    again.load_state_dict(state)
+    seen += [batch["index"].tolist() for batch in accelerate.Accelerator(cpu=True).prepare(again)]
+    assert seen == sets.numbers(make_loader(path, config, transform=sets.Stub()))
+
+
 def lightning_run(tmp_path, loader, **settings):
-    """Indices of each batch that a Trainer saw, and the Trainer."""
+    """Indices of each batch that a Trainer saw."""
     lightning = pytest.importorskip("lightning")
 
     class Watching(lightning.LightningModule):
@@ -68,16 +87,26 @@ def lightning_run(tmp_path, loader, **settings):
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
+        enable_checkpointing=False,
         default_root_dir=tmp_path,
         **settings,
     )
     trainer.fit(model, loader, ckpt_path=None)
-    return model.seen, trainer
+    return model.seen
 
 
 @pytest.mark.parametrize("config", MODES, ids=lambda config: config.mode)
 def test_lightning_sees_every_sample_once_in_each_epoch(tmp_path, path, config):
     loader = make_loader(path, config, transform=sets.Stub())
-    seen, _ = lightning_run(tmp_path, loader, max_epochs=2, enable_checkpointing=False)
     expected = [batch.tolist() for epoch in range(2) for batch in loader.plan.batches(epoch)]
-    assert seen == expected
+    assert lightning_run(tmp_path, loader, max_epochs=2) == expected
+
+
+@pytest.mark.parametrize("config", MODES, ids=lambda config: config.mode)
+def test_lightning_goes_on_where_it_was_stopped(tmp_path, path, config):
+    stopped, again = (make_loader(path, config, transform=sets.Stub()) for _ in range(2))
+    seen = lightning_run(tmp_path, stopped, max_steps=3)
+    assert len(seen) == 3
+    again.load_state_dict({**stopped.state_dict(), "epoch": 0, "batch": 3})
+    seen += lightning_run(tmp_path, again, max_epochs=1)
+    assert seen == [batch.tolist() for batch in again.plan.batches(0)]

@@ -1,5 +1,6 @@
 """Two S3 servers of other makers, each started once, and a line to them that can be made bad."""
 
+import functools
 import os
 import random
 import secrets
@@ -10,6 +11,7 @@ import sysconfig
 import time
 
 import pytest
+from botocore import loaders
 from proxy import Proxy
 
 from benchmarks.objectstore import free_ports, remove_sockets, seaweedfs_words
@@ -84,6 +86,14 @@ class Server:
         self.process.wait()
         self.log.close()
         remove_sockets(self.left)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def models_are_read_once():
+    """Megabytes of JSON, which botocore reads anew for each client."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loaders, "create_loader", functools.cache(loaders.create_loader))
+        yield
 
 
 @pytest.fixture(scope="session")

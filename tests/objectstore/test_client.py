@@ -54,11 +54,11 @@ def test_an_object_of_several_parts_is_one_object_and_an_upload_that_was_left_is
     assert store.begun("big") == ("", {})
 
 
-def test_all_of_2500_keys_are_listed_and_none_of_a_neighbour(server):
-    whole = server.store("s3://first")
+def test_all_keys_of_several_pages_are_listed_and_none_of_a_neighbour(server):
+    whole, count = server.store("s3://first"), 2500 if server.name == "rclone" else 1100
 
     def put(first):
-        for n in range(first, 2500, 8):
+        for n in range(first, count, 8):
             whole.put(f"many/{n:04} +.bin", b"xxx")
 
     if server.name != "rclone":
@@ -67,7 +67,7 @@ def test_all_of_2500_keys_are_listed_and_none_of_a_neighbour(server):
     for name in ("many-old/x", "man"):
         whole.put(name, b"")
     entries = list(server.store("s3://first/many").entries())
-    assert [entry.name for entry in entries] == [f"{n:04} +.bin" for n in range(2500)]
+    assert [entry.name for entry in entries] == [f"{n:04} +.bin" for n in range(count)]
     assert {(entry.bytes, entry.etag) for entry in entries} == {(3, md5(b"xxx"))}
 
 

@@ -6,11 +6,11 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from PIL import Image
+from programs import wait_for
 
 from smallfiles.errors import MissingPackageError, ResourceError
 from smallfiles.objectstore import Place, Server, Store, server, serving
@@ -38,13 +38,6 @@ def serves(folder):
     return found
 
 
-def gone(folder, seconds=5):
-    until = time.monotonic() + seconds
-    while serves(folder) and time.monotonic() < until:
-        time.sleep(0.05)
-    return not serves(folder)
-
-
 def test_a_folder_is_served_while_the_block_runs_and_the_environment_is_as_before(folder, monkeypatch):
     monkeypatch.setenv("AWS_SESSION_TOKEN", "of somebody")
     before = dict(os.environ)
@@ -52,7 +45,7 @@ def test_a_folder_is_served_while_the_block_runs_and_the_environment_is_as_befor
         Store(Place.parse("s3://course")).put("a/b", b"data")
         assert (folder / "course" / "a" / "b").read_bytes() == b"data"
         assert "AWS_SESSION_TOKEN" not in os.environ and len(serves(folder)) == 2
-    assert dict(os.environ) == before and gone(folder, 0)
+    assert dict(os.environ) == before and not serves(folder)
 
 
 def test_no_key_is_in_a_command_line_a_log_or_a_repr(folder):
@@ -79,13 +72,13 @@ def test_it_ends_with_the_process_that_started_it_however_that_ends(folder):
         process.send_signal(end)
         process.wait()
         process.stdout.close()
-        assert gone(folder)
+        wait_for(lambda: not serves(folder))
 
 
 def test_it_ends_when_its_watcher_is_killed(folder):
     served = Server(folder)
     os.kill(served.pid, signal.SIGKILL)
-    assert gone(folder)
+    wait_for(lambda: not serves(folder))
     served.close()
 
 
@@ -98,7 +91,7 @@ def test_a_script_has_it_in_the_background_until_it_ends(folder, shell):
     done = subprocess.run([shell, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert json.loads(done.stdout)["note"] == "nothing is there"
     assert "is served at http://127.0.0.1:" in done.stderr
-    assert gone(folder)
+    wait_for(lambda: not serves(folder))
 
 
 def test_it_is_ended_by_the_number_that_it_told(folder):
@@ -106,7 +99,8 @@ def test_it_is_ended_by_the_number_that_it_told(folder):
     script = f'eval "$({command})"; kill $SMALLFILES_S3_SERVER; echo; read wait'
     process = subprocess.Popen(["bash", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"\n"
-    assert gone(folder) and process.poll() is None
+    wait_for(lambda: not serves(folder))
+    assert process.poll() is None
     process.communicate(b"\n")
 
 

@@ -14,6 +14,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from programs import wait_for
 
 from smallfiles import digests, formats, staging
 from smallfiles.errors import ResourceError
@@ -71,10 +72,8 @@ def opened(tmp_path):
     yield open
     for reader in readers:
         reader.close()
-    until = time.monotonic() + 10
-    while list(place.iterdir()) and time.monotonic() < until:
-        time.sleep(0.05)  # a stream that was broken off finishes the shard that it is at
-    assert list(place.iterdir()) == []
+    # A stream that was broken off finishes the shard that it is at.
+    wait_for(lambda: list(place.iterdir()) == [], 10)
 
 
 def stream(reader, rank=0, world=1, **more):

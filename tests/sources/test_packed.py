@@ -19,7 +19,7 @@ from smallfiles.manifest import Manifest
 from smallfiles.pack import PackConfig, pack, verify
 from smallfiles.sources import Source
 
-OUTPUTS = ("x.files", "x.arrow", "x.h5", "x.tar", "x.tars", "x.tar.gz", "x.sqfs")
+OUTPUTS = ("x.files", "x.arrow", "x.h5", "x.tar", "x.tars", "x.tar.gz", "x.sqfs", "x.lmdb", "x.zarr")
 KEYS = [f"{name}/{n}.jpg" for name in ("b", "d", "f") for n in range(5)]
 CLASSES = ("a", "b", "c", "d", "e", "f")  # a, c and e are empty, so the labels are 1, 3, 5
 
@@ -66,6 +66,7 @@ def test_a_packed_output_packs_again_with_all_that_it_holds(name: str, kind: str
     out = tmp_path / name
     pack(source, out)
     again = sources.load(out)
+    assert again.kind == f"packed {formats.name_of(out)}"
     assert again.manifest.classes == source.manifest.classes
     assert (again.manifest.name, again.manifest.split) == ("mixed", "val")
     for other in ("again.arrow", "again.files"):
