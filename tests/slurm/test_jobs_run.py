@@ -40,6 +40,17 @@ def contents(folder: Path) -> dict[str, str]:
     }
 
 
+def test_without_a_network_address_the_local_cluster_says_so_at_once(repository, cluster, tmp_path):
+    alone = ["unshare", "-rn", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+    if subprocess.run([*alone, "true"], capture_output=True).returncode:
+        pytest.skip("this system lets nobody have a network name space")
+    environment = cluster.environment | {"SMALLFILES_CLUSTER": str(tmp_path / "cluster")}
+    command = [*alone, repository / "slurm/local/up"]
+    up = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20)
+    assert up.returncode == 1 and "has no network address but loopback" in up.stderr
+    assert "ip address add" in up.stderr and not (tmp_path / "cluster").exists()
+
+
 @pytest.fixture(scope="session")
 def manifest(cluster):
     cluster.done("02_manifest", cluster.work / "data", cluster.work / "train.json")
