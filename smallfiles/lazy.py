@@ -17,7 +17,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
-import importlib.util
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -41,8 +41,8 @@ def names(package: str) -> Callable[[str], Any]:
 @functools.cache
 def _homes(package: str) -> dict[str, str]:
     """The module of each name."""
-    spec = importlib.util.find_spec(package)
-    source = spec.loader.get_source(package) if spec is not None else ""  # type: ignore[union-attr]
+    loader: Any = sys.modules[package].__loader__
+    source = loader.get_source(package)
     found = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom))
     return {
         alias.name: node.module
