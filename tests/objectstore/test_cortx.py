@@ -116,7 +116,7 @@ def test_each_sample_comes_once_an_epoch_in_another_order(uploaded, method):
     dataset = dataset.map_tuple(
         transforms.Compose([transforms.Resize((8, 8)), transforms.ToTensor()]), same, same
     )
-    settings = {"num_workers": 2, "multiprocessing_context": method, "persistent_workers": method != "fork"}
+    settings = {"num_workers": 3, "multiprocessing_context": method, "persistent_workers": method != "fork"}
     loader = DataLoader(dataset.batched(7), batch_size=None, **settings)
     epochs = [list(loader) for _ in range(2)]
     keys = [[key for _, _, some in epoch for key in some] for epoch in epochs]
