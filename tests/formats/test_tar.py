@@ -12,6 +12,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import contract_sets as sets
 import numpy as np
 import pytest
 import zstandard
@@ -68,10 +69,6 @@ def write(out, samples, options=None, **changes):
     return tar.write(iter(samples), out, schema=schema(samples, **changes), options=options)
 
 
-def plain(samples):
-    return [(s.key, bytes(s.data), s.target, s.meta) for s in samples]
-
-
 def drop_indexes(path):
     for file in [path.parent, path][path.is_dir()].glob(f"*{index.SUFFIX}"):
         file.unlink()
@@ -119,7 +116,7 @@ def test_only_keys_that_others_would_join_are_escaped(tmp_path):
         stored = [name for name in archive.getnames() if not name.endswith(".cls")]
     assert stored == ["cat/1.jpg", "cat/2%2Ejpg.jpg", "cat/2%2Epng.png", "cat/3%2Ev1%2Ejpg.jpg", "cat/4.jpg"]
     drop_indexes(tmp_path / "x.tar")
-    assert read_all(tmp_path / "x.tar") == plain(samples)
+    assert read_all(tmp_path / "x.tar") == sets.facts(samples)
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
@@ -133,7 +130,7 @@ def test_everything_comes_back_with_the_index_and_without(tmp_path, name, option
     for indexed in (True, False):
         reader = tar.open(tmp_path / name)
         assert reader.info()["indexed"] == indexed
-        assert plain(reader) == plain(samples)
+        assert sets.facts(reader) == sets.facts(samples)
         assert [reader.size(i) for i in range(len(reader))] == [len(s.data) for s in samples]
         assert reader.keys().to_pylist() == [s.key for s in samples]
         if samples:
@@ -149,7 +146,7 @@ def test_captions_one_a_line_come_back_and_line_feeds_are_refused(tmp_path):
     options = tar.Options(caption_suffix="txt")
     write(tmp_path / "x.tar", samples, options)
     drop_indexes(tmp_path / "x.tar")
-    assert plain(tar.open(tmp_path / "x.tar")) == plain(samples)
+    assert sets.facts(tar.open(tmp_path / "x.tar")) == sets.facts(samples)
     with pytest.raises(FormatError, match=r"'1.jpg' has a line feed"):
         write(tmp_path / "y.tar", CAPTIONS, options)
 
@@ -244,7 +241,7 @@ def small(tmp_path):
 
 
 def read_all(path, access="mmap"):
-    return plain(tar.open(path, access))
+    return sets.facts(tar.open(path, access))
 
 
 @pytest.mark.parametrize("indexed", [True, False])
@@ -327,7 +324,7 @@ def test_a_short_write_is_continued(tmp_path, monkeypatch):
     real = os.pwritev
     monkeypatch.setattr(os, "pwritev", lambda fd, parts, at: real(fd, [b"".join(parts)[:70_001]], at))
     write(tmp_path / "x.tar", ODD)
-    assert read_all(tmp_path / "x.tar") == plain(ODD)
+    assert read_all(tmp_path / "x.tar") == sets.facts(ODD)
 
 
 def test_an_error_of_the_source_leaves_no_descriptor_open(tmp_path):
@@ -425,7 +422,7 @@ def test_samples_may_straddle_foreign_frames(tmp_path):
     raw = (tmp_path / "x.tar").read_bytes()
     pieces = [raw[i : i + 1000] for i in range(0, len(raw), 1000)]
     (tmp_path / "y.tar.gz").write_bytes(b"".join(map(gzip.compress, pieces)))
-    assert read_all(tmp_path / "y.tar.gz") == plain(ODD)
+    assert read_all(tmp_path / "y.tar.gz") == sets.facts(ODD)
 
 
 # Readers in processes and threads

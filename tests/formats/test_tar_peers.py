@@ -9,6 +9,7 @@ import tarfile
 import warnings
 import zlib
 
+import contract_sets as sets
 import numpy as np
 import pytest
 import webdataset as wds
@@ -33,10 +34,6 @@ def write(out, samples, **options):
     has_meta = any(sample.meta for sample in samples)
     facts = Schema(len(samples), 0, 0, target=kind, has_meta=has_meta, classes=("é", "b", "c"))
     return tar.write(iter(samples), out, schema=facts, options=tar.Options(**options))
-
-
-def plain(samples):
-    return [(s.key, bytes(s.data), s.target, s.meta) for s in samples]
 
 
 def run(*command):
@@ -186,7 +183,7 @@ def test_we_read_what_shardwriter_writes(tmp_path):
                 {"__key__": f"c{s.target}/{len(s.data)}", "jpg": s.data, "cls": s.target, "meta.json": {}}
             )
     reader = tar.open(tmp_path)
-    assert plain(reader) == [(f"c{s.target}/{len(s.data)}.jpg", s.data, s.target, None) for s in IMAGES]
+    assert sets.facts(reader) == [(f"c{s.target}/{len(s.data)}.jpg", s.data, s.target, None) for s in IMAGES]
     assert reader.info()["shards"] == 3
     assert reader.classes == ()
 
@@ -208,14 +205,14 @@ def test_we_read_what_gnu_tar_writes_of_a_sorted_folder(tmp_path, form, need_too
     run(
         need_tool("tar", "tar"), f"--format={form}", "--sort=name", "-cf", tmp_path / "x.tar", "-C", tree, "."
     )
-    assert plain(tar.open(tmp_path / "x.tar")) == expected
+    assert sets.facts(tar.open(tmp_path / "x.tar")) == expected
 
 
 def test_we_read_what_bsdtar_writes(tmp_path, need_tool):
     (tmp_path / "é.jpg").write_bytes(b"data")
     (tmp_path / "é.txt").write_text("one caption\n")
     run(need_tool("bsdtar", "libarchive-tools"), "-cf", tmp_path / "x.tar", "-C", tmp_path, "é.jpg", "é.txt")
-    assert plain(tar.open(tmp_path / "x.tar")) == [("é.jpg", b"data", ["one caption"], None)]
+    assert sets.facts(tar.open(tmp_path / "x.tar")) == [("é.jpg", b"data", ["one caption"], None)]
 
 
 def tarfile_of(path, members, form=tarfile.PAX_FORMAT):
@@ -245,7 +242,7 @@ def tarfile_of(path, members, form=tarfile.PAX_FORMAT):
 def test_we_read_the_conventions_of_others(tmp_path, form, members, expected):
     for name in ("x.tar", "x.tar.gz"):
         tarfile_of(tmp_path / name, members, form)
-        assert plain(tar.open(tmp_path / name)) == [expected]
+        assert sets.facts(tar.open(tmp_path / name)) == [expected]
 
 
 def test_a_mixed_foreign_set_gives_unknown_targets_where_there_are_none(tmp_path):
@@ -334,7 +331,7 @@ def by_both(path):
 def _by_formats(path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        return plain(tar.open(path))
+        return sets.facts(tar.open(path))
 
 
 def _by_sources(path):
@@ -429,7 +426,7 @@ def test_class_folders_label_where_objects_tell_no_target(tmp_path):
 def test_our_own_tar_is_a_source_with_its_keys_targets_and_objects(tmp_path, name, samples):
     write(tmp_path / name, samples)
     (tmp_path / f"{name}.index.arrow").unlink()
-    assert by_both(tmp_path / name) == [plain(samples)] * 2
+    assert by_both(tmp_path / name) == [sets.facts(samples)] * 2
 
 
 def test_thousands_of_headers_that_announce_each_other_are_no_recursion(tmp_path):
