@@ -13,6 +13,7 @@ import torch
 from programs import Program, imported, wait_for
 
 from smallfiles import cli, errors, formats, pack, sources, training
+from smallfiles.cli.train import INTERRUPTED
 from smallfiles.loading import LoaderConfig
 from smallfiles.samples import Sample, Schema
 from smallfiles.sources import synthetic
@@ -144,7 +145,7 @@ class TestStopped:
         words = command(data, *STEPS, "--checkpoint", tmp_path)
         process = started(words)
         wait_for((tmp_path / checkpoint.NAME).exists)
-        assert process.kill(number) == cli.train.INTERRUPTED and json.loads(process.out)["interrupted"]
+        assert process.kill(number) == INTERRUPTED and json.loads(process.out)["interrupted"]
         second = run(words)
         assert second["resumed_at"] is not None and not second["interrupted"]
         assert [each["samples"] for each in second["epochs"]] == [400] * 3
@@ -357,7 +358,7 @@ class TestRanks:
             ranks = [started(words, rank=rank, port=free_port) for rank in (0, 1)]
             wait_for((folder / checkpoint.NAME).exists)
             os.kill(ranks[1].pid, signal.SIGUSR1)
-            assert [each.wait() for each in ranks] == [cli.train.INTERRUPTED] * 2
+            assert [each.wait() for each in ranks] == [INTERRUPTED] * 2
 
         return stop
 
