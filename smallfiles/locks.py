@@ -141,15 +141,15 @@ class Claim:
         self._path, self._lock_path = folder / _SIGN, folder / "lock"
         self._stopped, self._pid = threading.Event(), os.getpid()
         self._lock = -1
-        locked = False
+        locked: bool | None = None
         try:
             locked = self._flock()
             self._own(locked)
             signals.add(self.release)
             threading.Thread(target=self._renew, name="heartbeat", daemon=True).start()
         except BaseException as error:  # an interrupt too: leave nothing
-            if locked and not self._path.exists():
-                self._leave()
+            if locked is not None and not self._path.exists():
+                self._leave() if locked else self._remove_folder()  # its owner left while our draft was in it
             self.release()
             if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
                 raise cannot_write(self._path, error) from error
@@ -258,6 +258,10 @@ class Claim:
             for half in (*self._folder.glob("*.sign"), *self._folder.glob("*.dead")):
                 half.unlink()  # of a killed run; a living one makes its own again
             self._path.unlink(missing_ok=True)  # before the lock: whoever gets a new one makes his own sign
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        with contextlib.suppress(OSError):
             if not {path.name for path in self._folder.iterdir()} - {"lock"}:
                 self._lock_path.unlink()  # while it is ours: who opened it meanwhile sees that it is gone
             self._folder.rmdir()
