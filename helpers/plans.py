@@ -29,6 +29,7 @@ class Plan:
         seconds: Of computing at the small size on two cores, data not counted.
         wants: The layouts of its data sets (`smallfiles.sources.synthetic.LAYOUTS`), the main one first.
         small: Images in each data set at the small size.
+        least: Images without which its experiments have too few batches or classes.
     """
 
     title: str
@@ -36,6 +37,7 @@ class Plan:
     seconds: int
     wants: tuple[str, ...] = ()
     small: int = COUNTS["small"]
+    least: int = 20
 
 
 PLANS: dict[str, Plan] = {
@@ -47,19 +49,19 @@ PLANS: dict[str, Plan] = {
         "Describe a data set with a JSON manifest", 30, 15, ("prepared", "kaggle", "official", "flickr30k")
     ),
     "ex02": Plan("Exercise 02", minutes=20, seconds=2, wants=("official",)),
-    "03": Plan("Pack samples into Arrow", minutes=30, seconds=20, wants=("folder", "flickr30k")),
+    "03": Plan("Pack samples into Arrow", minutes=30, seconds=20, wants=("folder", "flickr30k"), least=400),
     "ex03": Plan("Exercise 03", minutes=40, seconds=8, wants=("flickr30k",)),
     "04": Plan("Pack samples into HDF5", minutes=30, seconds=30, wants=("folder",)),
     "ex04": Plan("Exercise 04", minutes=30, seconds=5, wants=("folder",)),
     "05": Plan(
-        "Shard a data set into tar files", minutes=40, seconds=35, wants=("folder", "official", "flickr30k")
+        "Shard a data set into tar files", 40, 35, wants=("folder", "official", "flickr30k"), least=400
     ),
     "ex05": Plan("Exercise 05", minutes=20, seconds=10, wants=("folder",)),
-    "06": Plan("Read a squashfs file without mounting it", minutes=35, seconds=45, wants=("folder",)),
+    "06": Plan("Read a squashfs file without mounting it", 35, seconds=45, wants=("folder",), least=400),
     "ex06": Plan("Exercise 06", minutes=30, seconds=10, wants=("folder",)),
     "07": Plan("Stage data to /dev/shm", minutes=35, seconds=45, wants=("folder",)),
     "ex07": Plan("Exercise 07", minutes=40, seconds=5, wants=("folder",)),
-    "08": Plan("Keep the GPU fed", minutes=40, seconds=50, wants=("folder",), small=240),
+    "08": Plan("Keep the GPU fed", minutes=40, seconds=50, wants=("folder",), small=240, least=240),
     "ex08": Plan("Exercise 08", minutes=30, seconds=12, wants=("folder",), small=240),
     "09": Plan("Stream shards from object storage", minutes=40, seconds=45, wants=("folder",), small=128),
     "ex09": Plan("Exercise 09", minutes=30, seconds=10, wants=("folder",), small=128),
@@ -99,10 +101,10 @@ def count_of(plan: Plan, size: str | int | None) -> int:
     text = str(size if size is not None else os.environ.get("COURSE_SIZE") or "small")
     if text in COUNTS:
         return plan.small if text == "small" else COUNTS[text]
-    if text.isdecimal() and 20 <= int(text) <= MAX_COUNT:
+    if text.isdecimal() and plan.least <= int(text) <= MAX_COUNT:
         return int(text)
     raise UsageError(
         f"the size is {text!r}",
-        expected=f"{', '.join(COUNTS)} or a number of images from 20 to {MAX_COUNT:,}",
+        expected=f"{', '.join(COUNTS)} or a number of images from {plan.least} to {MAX_COUNT:,}",
         next_step='Write start("01", size="small"), or set COURSE_SIZE before the server starts',
     )

@@ -130,6 +130,8 @@ def test_the_size_comes_from_the_argument_then_the_environment_then_small(monkey
     monkeypatch.setenv("COURSE_SIZE", "medium")
     assert plans.count_of(plan, None) == 4_000
     assert plans.count_of(plan, "123") == plans.count_of(plan, 123) == 123
+    with pytest.raises(UsageError, match="or a number of images from 400 to"):
+        plans.count_of(plans.plan_of("03"), 120)
 
 
 def test_an_unknown_notebook_is_refused():
