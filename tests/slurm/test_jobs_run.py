@@ -40,15 +40,16 @@ def contents(folder: Path) -> dict[str, str]:
     }
 
 
-def test_without_a_network_address_the_local_cluster_says_so_at_once(repository, cluster, tmp_path):
+def test_without_a_network_address_the_local_cluster_says_so_at_once(repository, cluster):
     alone = ["unshare", "-rn", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
     if subprocess.run([*alone, "true"], capture_output=True).returncode:
         pytest.skip("this system lets nobody have a network name space")
-    environment = cluster.environment | {"SMALLFILES_CLUSTER": str(tmp_path / "cluster")}
+    another = cluster.environment["SMALLFILES_CLUSTER"] + "2"
+    environment = cluster.environment | {"SMALLFILES_CLUSTER": another}
     command = [*alone, repository / "slurm/local/up"]
     up = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20)
     assert up.returncode == 1 and "has no network address but loopback" in up.stderr
-    assert "ip address add" in up.stderr and not (tmp_path / "cluster").exists()
+    assert "ip address add" in up.stderr and not Path(another).exists()
 
 
 @pytest.fixture(scope="session")
