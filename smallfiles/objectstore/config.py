@@ -20,6 +20,9 @@ from smallfiles.keys import key_problem
 from smallfiles.options import check, option, words
 
 MANIFEST = "smallfiles.json"
+PART_BYTES = 16 << 20
+"""What one request sends or asks for, where an object has so much."""
+
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
 
 

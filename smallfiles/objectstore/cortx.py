@@ -95,6 +95,9 @@ def upload_cv_dataset(
 ) -> None:
     """Pack a data set in the manner of torchvision into shards, in random order, and push them.
 
+    Shards are packed into the folder of temporary files, and go when all are sent: set `TMPDIR` to a folder
+    that has room for the data set.
+
     Args:
         dataset: Gives (picture, label); see `sources.from_dataset`.
         client: From `make_client`.

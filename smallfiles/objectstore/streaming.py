@@ -3,12 +3,15 @@
     reader = objectstore.open("s3://course/train.tars")
     loader = make_loader(reader, LoaderConfig(order="stream", workers=4), transform=transform)
 
-A stream knows which samples it will read, and in which order. So it asks for the blocks that hold them
-before they are needed, several at once, and few of them lie in memory. Each is compared with the digest
-taken while packing.
+A stream knows which samples it will read, and in which order. So it asks for the parts of shards that hold
+them before they are needed, several at once, and few of them lie in memory. Each block of a part is compared
+with the digest taken while packing.
 
 The trap: a request waits for 10 to 100 ms before its first byte, whatever its size. With one in flight the
-network is idle nearly all the time. Notebook 09 measures it.
+network is idle nearly all the time; with many small ones the server is busy beginning answers. So a request
+asks for 16 MiB, as the guidelines of Amazon S3 advise. Notebook 09 measures it.
+
+Source: "Performance guidelines for Amazon S3" (byte-range fetches of 8 or 16 MB).
 """
 
 from __future__ import annotations
@@ -28,26 +31,27 @@ from smallfiles.formats.tar import index
 from smallfiles.formats.tar.reader import Shards, TarReader
 from smallfiles.objectstore.catalog import Item, read_blocks
 from smallfiles.objectstore.client import Store
-from smallfiles.objectstore.config import Place
+from smallfiles.objectstore.config import PART_BYTES, Place
 from smallfiles.objectstore.nodecache import NodeCache
 from smallfiles.samples import Buffer, Reader
 
-AHEAD = 2
-"""Blocks that wait or are on their way for each request in flight: the memory of a stream, and no more."""
+IN_FLIGHT = 4
 
 _WHOLE = -1
-_Block: TypeAlias = tuple[int, int]
-"""Number of a shard, and of a block in it; `_WHOLE` is a shard that is kept on this node."""
+_Part: TypeAlias = tuple[int, int]
+"""Number of a shard, and of a part of it; `_WHOLE` is a shard that is kept on this node."""
 
 
-def open(url: str, *, keep_bytes: int = 0, where: str | Path = "auto", in_flight: int = 8) -> RemoteTar:
+def open(
+    url: str, *, keep_bytes: int = 0, where: str | Path = "auto", in_flight: int = IN_FLIGHT
+) -> RemoteTar:
     """Open pushed shards for streams, and for random access with a request a sample.
 
     Args:
         url: Where they were pushed to: `s3://BUCKET/PREFIX`.
         keep_bytes: Keep shards of so many bytes on this node from the first epoch on.
         where: Where on this node: `auto`, or a directory.
-        in_flight: Requests at once, in each process.
+        in_flight: Requests at once, in each process. A stream holds 16 MiB for each, and one part more.
 
     Raises:
         NoObjectError: Nothing was pushed there, or not all of it.
@@ -58,7 +62,7 @@ def open(url: str, *, keep_bytes: int = 0, where: str | Path = "auto", in_flight
 
 
 def open_store(
-    store: Store, *, keep_bytes: int = 0, where: str | Path = "auto", in_flight: int = 8
+    store: Store, *, keep_bytes: int = 0, where: str | Path = "auto", in_flight: int = IN_FLIGHT
 ) -> RemoteTar:
     """`open` for a store whose server and keys the environment does not say."""
     if keep_bytes < 0 or in_flight < 1:
@@ -87,7 +91,9 @@ class RemoteShard:
     def __init__(self, store: Store, item: Item) -> None:
         self._store, self._item, self._etag = store, item, ""
         self.path, self.size = Path(item.name), item.bytes
+        self._step = item.blocks_of(PART_BYTES)
         self.block_bytes = item.digest.block_bytes
+        self.part_bytes = self._step * self.block_bytes
 
     def read(self, start: int, stop: int) -> Buffer:
         """The bytes from `start` to `stop`, in one request: of one object, but not hashed."""
@@ -105,6 +111,14 @@ class RemoteShard:
             DamagedFileError: It is not what was packed.
         """
         return read_blocks(self._store, self._item, number, 1)
+
+    def part(self, number: int) -> Buffer:
+        """All blocks of a part, in one request, each compared with its digest.
+
+        Raises:
+            DamagedFileError: One is not what was packed.
+        """
+        return read_blocks(self._store, self._item, number * self._step, self._step)
 
 
 class RemoteShards(Shards):
@@ -136,28 +150,32 @@ class RemoteShards(Shards):
         start = int(self.indexes[number].offsets[row])
         return number, start, start + int(self.indexes[number].sizes[row])
 
-    def blocks(self, number: int, start: int, stop: int) -> list[_Block]:
+    def parts(self, number: int, start: int, stop: int) -> list[_Part]:
         """What must be fetched for some bytes of a shard."""
         if self._cache.keeps(self.known[number]):
             return [(number, _WHOLE)] if start < stop else []
-        size = self.far(number).block_bytes
+        size = self.far(number).part_bytes
         last = -(-stop // size) if start < stop else 0
-        return [(number, block) for block in range(start // size, last)]
+        return [(number, part) for part in range(start // size, last)]
 
-    def fetch(self, block: _Block) -> Buffer | ByteFile | BlockByBlock:
-        """A block; or all of a shard, from the file of this node if that has room for it."""
-        number, which = block
+    def fetch(self, part: _Part) -> Buffer | ByteFile | BlockByBlock:
+        """A part; or all of a shard, from the file of this node if that has room for it."""
+        number, which = part
         far = self.far(number)
-        if which != _WHOLE:
-            return far.block(which)
         try:
+            if which != _WHOLE:
+                return far.part(which)
             return self._cache.fetched(self.known[number], self._remote, self.pool)
+        except DamagedFileError:  # it costs the samples of one block, and no others
+            return BlockByBlock(far)
         except ResourceError:
+            if which != _WHOLE:
+                raise
             return BlockByBlock(far)
 
 
 class BlockByBlock:
-    """A shard that was to be kept and has no room: read in order, one block after the other.
+    """A shard that has no room on this node, or is damaged: read in order, one block after the other.
 
     Args:
         far: The shard.
@@ -228,7 +246,7 @@ class RemoteTar(TarReader):
 
 
 class ReadAhead:
-    """A reader of samples whose order is known: their blocks are on their way before they are asked for.
+    """A reader of samples whose order is known: their parts are on the way before they are asked for.
 
     Args:
         reader: Of all samples.
@@ -238,9 +256,9 @@ class ReadAhead:
 
     def __init__(self, reader: RemoteTar, shards: RemoteShards, order: Sequence[int]) -> None:
         self._reader, self._shards = reader, shards
-        self._planned = self._blocks(order)
-        self._coming: deque[tuple[_Block, Future[_Found]]] = deque()
-        self._held: dict[_Block, Future[_Found]] = {}
+        self._planned = self._parts(order)
+        self._coming: deque[tuple[_Part, Future[_Found]]] = deque()
+        self._held: dict[_Part, Future[_Found]] = {}
         self._late: dict[int, Buffer | DamagedFileError] = {}
         self._whole = ThreadPoolExecutor(1, "objectstore-shard")  # one shard after the other is kept
         weakref.finalize(self, self._whole.shutdown, wait=False, cancel_futures=True)
@@ -267,50 +285,55 @@ class ReadAhead:
             raise late
         if late is not None:
             return late
-        extent = self._shards.extent(index)
-        return self._cut(extent, {block: self._shards.fetch(block) for block in self._shards.blocks(*extent)})
+        number, start, stop = self._shards.extent(index)
+        return BlockByBlock(self._shards.far(number)).read(start, stop)
 
-    def _blocks(self, order: Sequence[int]) -> Iterator[_Block]:
-        """What is fetched one after the other: blocks that the sample before did not need."""
-        before: list[_Block] = []
+    def _parts(self, order: Sequence[int]) -> Iterator[_Part]:
+        """What is fetched one after the other: parts that the sample before did not need."""
+        before: list[_Part] = []
         for position in order:
-            needed = self._shards.blocks(*self._shards.extent(position))
-            yield from (block for block in needed if block not in before)
+            needed = self._shards.parts(*self._shards.extent(position))
+            yield from (part for part in needed if part not in before)
             before = needed or before
 
     def _attempt(self, index: int) -> Buffer | DamagedFileError:
         extent = self._shards.extent(index)
-        needed = self._shards.blocks(*extent)
-        held = {block: self._held.get(block) or self._take(block) for block in needed}
+        needed = self._shards.parts(*extent)
+        held = {part: self._held.get(part) or self._take(part) for part in needed}
         self._held = held or self._held
         try:
-            return self._cut(extent, {block: future.result() for block, future in held.items()})
+            return self._cut(extent, {part: future.result() for part, future in held.items()})
         except DamagedFileError as error:
             return error
 
-    def _take(self, block: _Block) -> Future[_Found]:
-        """The next block of the plan; others behind it are asked for."""
-        while len(self._coming) < AHEAD * self._shards.in_flight:
-            following = next(self._planned, None)
-            if following is None:
-                break
-            pool = self._whole if following[1] == _WHOLE else self._shards.pool
-            self._coming.append((following, pool.submit(self._shards.fetch, following)))
+    def _take(self, part: _Part) -> Future[_Found]:
+        """The next part of the plan; others behind it are asked for."""
+        self._ask()
         planned, future = self._coming.popleft()
-        assert planned == block, f"{block} is read where {planned} was planned"
+        assert planned == part, f"{part} is read where {planned} was planned"
+        self._ask()
         return future
 
-    def _cut(self, extent: tuple[int, int, int], found: dict[_Block, _Found]) -> Buffer:
-        """The bytes of a sample, copied, or its blocks would live as long as the last sample in them."""
+    def _ask(self) -> None:
+        while len(self._coming) < self._shards.in_flight:
+            following = next(self._planned, None)
+            if following is None:
+                return
+            pool = self._whole if following[1] == _WHOLE else self._shards.pool
+            self._coming.append((following, pool.submit(self._shards.fetch, following)))
+
+    def _cut(self, extent: tuple[int, int, int], found: dict[_Part, _Found]) -> Buffer:
+        """The bytes of a sample, copied, or its parts would live as long as the last sample in them."""
         number, start, stop = extent
-        if not found:
+        views = []
+        for part in found.values():
+            if isinstance(part, ByteFile | BlockByBlock):
+                return bytes(part.read(start, stop))
+            views.append(memoryview(part))
+        if not views:
             return b""
         (_, first), *_ = found
-        parts = list(found.values())
-        if isinstance(parts[0], ByteFile | BlockByBlock):
-            return bytes(parts[0].read(start, stop))
-        begin = first * self._shards.far(number).block_bytes
-        views = [memoryview(part) for part in parts if isinstance(part, bytes | bytearray | memoryview)]
+        begin = first * self._shards.far(number).part_bytes
         last = len(views) - 1
         views[last] = views[last][: stop - begin - sum(map(len, views[:last]))]
         views[0] = views[0][start - begin :]

@@ -31,11 +31,10 @@ from smallfiles.errors import DamagedFileError, OutputExistsError, SourceError, 
 from smallfiles.formats.output import write_all, writing
 from smallfiles.objectstore.catalog import Catalog, Item, of_output, read_blocks, spread
 from smallfiles.objectstore.client import ConditionError, Entry, NoObjectError, Store
-from smallfiles.objectstore.config import MANIFEST, Moved, Place, TransferConfig
+from smallfiles.objectstore.config import MANIFEST, PART_BYTES, Moved, Place, TransferConfig
 from smallfiles.progress import progress
 from smallfiles.staging.copying import create
 
-PART_BYTES = 16 << 20
 _CLAIM = f"{MANIFEST}.uploading"
 _INODES_TO_LEAVE = 100
 _TRIES = 3

@@ -9,6 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from programs import imported
 from proxy import EXPIRED, SLOW_DOWN
 
 from smallfiles.errors import SmallfilesError, SourceError, UsageError
@@ -198,10 +199,11 @@ def test_a_store_that_was_used_works_in_workers_and_takes_its_keys_along(server,
     store.put("a", DATA)
     context = multiprocessing.get_context(method)
     answers = context.Queue()
-    workers = [context.Process(target=_read, args=(store, answers)) for _ in range(2)]
-    _ = [worker.start() for worker in workers]
-    assert [answers.get(timeout=60) for _ in workers] == [md5(DATA)] * 2
-    _ = [worker.join() for worker in workers]
+    with imported("smallfiles.objectstore.client", environment=dict(os.environ)):
+        workers = [context.Process(target=_read, args=(store, answers)) for _ in range(2)]
+        _ = [worker.start() for worker in workers]
+        assert [answers.get(timeout=60) for _ in workers] == [md5(DATA)] * 2
+        _ = [worker.join() for worker in workers]
     assert store.get("a") == DATA
 
 

@@ -1,13 +1,14 @@
 """The two programs of cortx_pytorch's example, with only the import changed."""
 
+import os
+import runpy
 import secrets
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
 import torch
 from PIL import Image
+from programs import Program, imported
 from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
@@ -57,6 +58,12 @@ if __name__ == '__main__':
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def workers_begin_at_once():
+    with imported("torchvision", "smallfiles.objectstore.cortx", environment=dict(os.environ)):
+        yield
+
+
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
     root = tmp_path_factory.mktemp("tree") / "val"
@@ -76,21 +83,28 @@ def uploaded(servers, tree):
     return client, "first", folder
 
 
+def as_program(path):
+    runpy.run_path(path, run_name="__main__")
+
+
 def run(program, server, folder, tree, path):
+    """What it printed, in a process that has imported PyTorch."""
     for name, value in (("URL", server.url), ("ACCESS_KEY", server.keys.key_id), ("TREE", str(tree))):
         program = program.replace(name, repr(value), 1)
     program = program.replace("SECRET_KEY", repr(server.keys.secret), 1)
     path.write_text(program.replace("BUCKET", "first").replace("FOLDER", folder))
-    return subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=120)
+    done = Program(as_program, str(path))
+    assert done.wait() == 0, done.errors
+    said = done.out
+    done.end()
+    return said
 
 
 def test_its_two_programs_run_with_only_the_import_changed(servers, tree, tmp_path):
     server, folder = servers("rclone"), secrets.token_hex(6)
-    done = run(UPLOAD, server, folder, tree, tmp_path / "upload.py")
-    assert done.returncode == 0, done.stderr
-    done = run(TRAIN, server, folder, tree, tmp_path / "train.py")
-    assert done.returncode == 0, done.stderr
-    rows = [eval(line.replace(") [", "), [")) for line in done.stdout.splitlines()]
+    run(UPLOAD, server, folder, tree, tmp_path / "upload.py")
+    said = run(TRAIN, server, folder, tree, tmp_path / "train.py")
+    rows = [eval(line.replace(") [", "), [")) for line in said.splitlines()]
     assert {shape[1:] for shape, _ in rows} == {(3, 224, 224)}
     assert Counter(label for _, labels in rows for label in labels) == dict.fromkeys(
         range(CLASSES), COUNT // CLASSES

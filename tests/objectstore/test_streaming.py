@@ -59,8 +59,9 @@ def push(store, path):
 
 
 @pytest.fixture
-def opened(tmp_path):
+def opened(tmp_path, monkeypatch):
     """Open a store, and look that nothing of it is left on the node afterwards."""
+    monkeypatch.setattr(streaming, "PART_BYTES", 2 * BLOCK_BYTES)
     readers, place = [], tmp_path / "node"
     place.mkdir()
 
@@ -185,7 +186,7 @@ def test_a_resumed_epoch_goes_on_without_reading_what_came_before(pushed, opened
 
 
 def test_a_line_that_breaks_is_gone_on_with_inside_the_shard(pushed, opened, packed, line):
-    line.only, line.cut_after, line.cuts = r"shard-\d+\.tar$", 3000, 40
+    line.only, line.cut_after, line.cuts = r"shard-\d+\.tar$", 6000, 40
     line.refuse = [(503, "SlowDown")] * 5
     assert contents(stream(opened(pushed))) == contents(stream(formats.open(packed)))
     assert line.cuts == 0
@@ -204,6 +205,19 @@ def test_a_damaged_block_costs_its_samples_and_no_others(pushed, opened, packed,
     lost = set(range(COUNT)) - {index for index, _, _ in found}
     assert lost == {n for n in range(11 * EACH, 12 * EACH) if reader.size(n)}
     assert len(loader.faults) == len(lost)
+
+
+def test_of_several_blocks_in_a_request_a_damaged_one_costs_only_its_samples(pushed, opened, packed):
+    name, block = "shard-000011.tar", 2
+    torn = bytearray((packed / name).read_bytes())
+    torn[block * BLOCK_BYTES + 5000] ^= 1
+    pushed.put(name, bytes(torn))
+    reader = opened(pushed)
+    lost = set(range(COUNT)) - {index for index, _, _ in contents(stream(reader, on_error="skip"))}
+    extents = {n: reader._shards().extent(n)[1:] for n in range(11 * EACH, 12 * EACH)}
+    border = block * BLOCK_BYTES
+    hit = {n for n, (start, stop) in extents.items() if start < border + BLOCK_BYTES and stop > border}
+    assert lost == hit and 0 < len(hit) < EACH
 
 
 def test_a_server_that_is_gone_is_told_and_no_sample_is_left_out(pushed, opened, line):
@@ -234,7 +248,7 @@ def test_several_requests_are_in_flight_and_memory_is_bounded(pushed, opened, li
     reader.read_many(range(12))
     time.sleep(1.0)
     assert most == 5
-    assert len(line.asked("GET")) <= 12 + streaming.AHEAD * 5
+    assert len(line.asked("GET")) <= 12 + 5
 
 
 def test_shards_are_kept_on_the_node_up_to_the_limit(pushed, opened, packed, line):
