@@ -74,6 +74,7 @@ class _ZstdStream:
             self._fed = self._fed or self._file.read(_ZSTD_FEED_BYTES)
             if not self._fed:
                 break
+            self._made = memoryview(b"")  # an empty piece would keep what the last step made
             self._made = memoryview(self._unpack())
         piece, self._made = self._made[:size], self._made[size:]
         if not self._fed and not piece and self._frame is not None:
