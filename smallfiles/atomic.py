@@ -71,7 +71,7 @@ class Draft:
 
     def clear(self, *, keep_finished: bool = False) -> None:
         """Forget what an earlier run left: all of it, or only what it had not finished."""
-        self._remove(keep_finished)
+        self.discard(keep_finished=keep_finished)
         self.make()
 
     def make(self) -> None:
@@ -79,11 +79,8 @@ class Draft:
         for part in (self.partial, self.data, self.records):
             part.mkdir(parents=True, exist_ok=True)
 
-    def discard(self) -> None:
-        """Remove everything that was written aside."""
-        self._remove(keep_finished=False)
-
-    def _remove(self, keep_finished: bool) -> None:
+    def discard(self, *, keep_finished: bool = False) -> None:
+        """Remove everything that was written aside, or only what is not finished."""
         if self.claim.is_ours():
             kept = () if keep_finished else (self.data, self.records)
             for part in (*self.folder.glob("partial*"), *kept):

@@ -29,6 +29,7 @@ from typing import Any, Literal, TypeAlias
 from smallfiles import machine, slowfs
 from smallfiles.errors import SmallfilesError
 from smallfiles.machine import nodelocal
+from smallfiles.machine.filesystems import existing
 from smallfiles.progress import bytes_text
 
 Verdict: TypeAlias = Literal["ok", "warn", "fail"]
@@ -335,11 +336,7 @@ def _is_shared(folder: Path) -> bool:
 
 def _is_writable(folder: Path) -> bool:
     """Whether one may create files in `folder`, or in the nearest parent that exists."""
-    real = Path(os.path.realpath(folder))
-    for candidate in (real, *real.parents):
-        if os.access(candidate, os.F_OK):
-            return os.access(candidate, os.W_OK | os.X_OK)
-    return False
+    return os.access(existing(folder), os.W_OK | os.X_OK)
 
 
 def _software() -> Iterator[Finding]:
@@ -407,29 +404,23 @@ def _workshop(folder: Path) -> Iterator[Finding]:
     What a notebook lacks does not break it. But thirty people who see less than the teacher lose an hour.
     """
     place, shm = machine.filesystem(folder), nodelocal.node_local(nodelocal.SHARED_MEMORY)
-    yield _enough(
-        "CPUs", machine.usable_cpus(), CPUS, "Ask for more CPUs per job, or 08 and 10 show no gain."
-    )
-    memory = machine.memory_limit_bytes()
-    yield _enough("memory", memory, MEMORY_BYTES, "Ask for more memory per job, or kernels will be killed.")
-    advice = "Set COURSE_CACHE to a folder with more room."
-    yield _enough("disk", place.free_bytes, DISK_BYTES, advice)
-    if place.inodes_free is not None:
-        yield _enough("files", place.inodes_free, FILES, advice)
-    yield _enough("/dev/shm", shm.free_bytes, SHM_BYTES, "07 stages to disk, and 08 has small rings only.")
+    room = "Set COURSE_CACHE to a folder with more room."
+    for what, found, wanted, advice in (
+        ("CPUs", machine.usable_cpus(), CPUS, "Ask for more CPUs per job, or 08 and 10 show no gain."),
+        ("memory", machine.memory_limit_bytes(), MEMORY_BYTES, "Ask for more, or kernels will be killed."),
+        ("disk", place.free_bytes, DISK_BYTES, room),
+        *([("files", place.inodes_free, FILES, room)] if place.inodes_free is not None else []),
+        ("/dev/shm", shm.free_bytes, SHM_BYTES, "07 stages to disk, and 08 has small rings only."),
+    ):
+        shown, least = (bytes_text(n) if wanted >= SHM_BYTES else f"{n:,}" for n in (found, wanted))
+        value = (
+            f"{shown}, {'less than' if found < wanted else 'at least'} the {least} that a participant needs"
+        )
+        yield judged(f"workshop: {what}", value, (found < wanted, "warn", advice))
     why_not = slowfs.why_not()
-    advice = "01, 06, 07 and 10 cannot imitate slow storage; show the teacher's figures." if why_not else ""
-    yield Finding("workshop: slowfs", why_not or "can be mounted", "warn" if why_not else "ok", advice)
+    advice = "01, 06, 07 and 10 cannot imitate slow storage; show the teacher's figures."
+    yield judged("workshop: slowfs", why_not or "can be mounted", (why_not, "warn", advice))
     for tool, notebook in _TOOLS.items():
-        missing = shutil.which(tool) is None
-        advice = f"Notebook {notebook} shows less without it." if missing else ""
+        missing, advice = shutil.which(tool) is None, f"Notebook {notebook} shows less without it."
         value = "is not installed" if missing else "installed"
-        yield Finding(f"workshop: {tool}", value, "ok", advice)
-
-
-def _enough(what: str, found: int, wanted: int, advice: str) -> Finding:
-    """A number against what a participant needs."""
-    shown, least = (bytes_text(n) if wanted >= SHM_BYTES else f"{n:,}" for n in (found, wanted))
-    short = found < wanted
-    value = f"{shown}, {'less than' if short else 'at least'} the {least} that a participant needs"
-    return Finding(f"workshop: {what}", value, "warn" if short else "ok", advice if short else "")
+        yield judged(f"workshop: {tool}", value, (missing, "ok", advice))

@@ -29,8 +29,23 @@ from typing import Any
 
 from smallfiles.keys import printable
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-_NO_WAY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
+_ROOM = "Free some (check both df -h and df -i, or your site's quota command) and run it again"
+_RIGHTS = "Check its owner and permissions, or choose another place"
+_BY_ERRNO: dict[int, tuple[str, str]] = {
+    errno.ENOSPC: ("free blocks and free inodes", _ROOM),
+    errno.EDQUOT: ("room within your quota of blocks and files", _ROOM),
+    errno.EACCES: ("permission to use it", _RIGHTS),
+    errno.EPERM: ("permission to use it", _RIGHTS),
+    errno.EROFS: ("a file system that may be written to", _RIGHTS),
+    errno.ENOENT: ("a file or folder of that name, in folders that exist", "Check the path"),
+    errno.ENOTDIR: ("a folder", "Check the path"),
+    errno.EISDIR: ("a file", "Check the path"),
+    errno.EMFILE: ("room for more open files", "Raise the limit (ulimit -n)"),
+    errno.ENAMETOOLONG: ("names of at most 255 bytes", "Choose a shorter name"),
+    errno.EIO: ("a file system that answers", "Try again, and tell your site if it happens again"),
+    errno.ESTALE: ("a file that is still there", "Run it again; the file system lost its handle"),
+}
+"""What a number of the system means: what it would need, and what to do next."""
 
 
 class SmallfilesError(Exception):
@@ -161,21 +176,11 @@ def cannot_write(path: Path, error: OSError) -> SmallfilesError:
             expected="a name that is free",
             next_step="Choose another name, or remove it if it is not needed",
         )
-    got = f"{path} cannot be written ({error.strerror or error})"
-    if error.errno in _NO_ROOM:
-        return ResourceError(
-            got,
-            expected="free blocks and free inodes, within your quota",
-            next_step="Free some (df -h and df -i, or your site's quota command, tell) and run it again",
-        )
-    if error.errno in _NO_WAY:
-        return ResourceError(
-            got,
-            expected="a folder that exists and that you may write to",
-            next_step="Choose another place for the output",
-        )
-    return PackError(
-        got,
-        expected="a file system that takes it",
-        next_step="Run it again, or choose another place for the output",
-    )
+    return of_system(error, f"{path} cannot be written ({error.strerror or error})")
+
+
+def of_system(error: OSError, got: str) -> ResourceError:
+    """The sentence for what the system refuses, beginning with what we got."""
+    usual = ("the operation to succeed", "Check the path and the file system, then try again")
+    expected, next_step = _BY_ERRNO.get(error.errno or 0, usual)
+    return ResourceError(got, expected=expected, next_step=next_step)

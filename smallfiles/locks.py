@@ -232,7 +232,8 @@ class Claim:
     def is_ours(self) -> bool:
         """Whether the sign is still ours."""
         found = _read_sign(self._path)
-        return found is not None and found.token == self.token
+        said = None if found is None else found.token_and_owner
+        return said is not None and said[0] == self.token
 
     def check(self) -> None:
         """Raise PackError if the right was lost: nobody publishes what is not his own."""
@@ -281,24 +282,19 @@ class _Sign:
     inode: int
 
     @property
-    def record(self) -> dict[str, object]:
+    def token_and_owner(self) -> tuple[str, Owner] | None:
+        """What it says; None if it is half written, or of another version."""
         try:
-            return dict(json.loads(self.text))
-        except (ValueError, TypeError):
-            return {}  # half written, or of another version
-
-    @property
-    def token(self) -> object:
-        return self.record.get("token")
+            record = json.loads(self.text)
+            return record.pop("token"), Owner(**record)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
 
     @property
     def owner(self) -> Owner | None:
-        facts = self.record
-        facts.pop("token", None)
-        try:
-            return Owner(**facts)  # type: ignore[arg-type]
-        except TypeError:
-            return None
+        """Who left it, if that can be read."""
+        found = self.token_and_owner
+        return None if found is None else found[1]
 
 
 def _read_sign(path: Path) -> _Sign | None:

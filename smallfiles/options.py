@@ -1,12 +1,9 @@
 """One option is written once: a field of a frozen dataclass is its flag, its check and its words.
 
     @dataclass(frozen=True)
-    class Config:
+    class Config(Settings):
         repeats: int = option(7, "rounds", least=1)
         modes: tuple[Mode, ...] = option(MODES, "where batches are made", flag="mode")
-
-        def __post_init__(self) -> None:
-            check(self)
 
 `add_flags` gives a parser `--repeats` and `--mode A,B`, `from_args` reads them back, and `words` are the
 flags that differ from the defaults, to be pasted behind a command. The trap: a default is written into the
@@ -17,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import shlex
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
@@ -196,6 +194,22 @@ def from_args(config: type[_Config], arguments: argparse.Namespace, **more: Any)
     read = {name: getattr(arguments, name) for name in given(config, arguments)}
     lists = {name: tuple(value) for name, value in read.items() if isinstance(value, list)}
     return config(**(read | lists | more))
+
+
+class Settings:
+    """A dataclass with options that refuses values which make no sense, and prints its own command line."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def command(self, *before: str, more: Sequence[str] = ()) -> str:
+        """The command that means the same; flags that are as by default are left out.
+
+        Args:
+            before: Words before the flags: the verb, and what it works on.
+            more: Words behind them.
+        """
+        return shlex.join(["smallfiles", *before, *words(self), *more])
 
 
 def flag_of(config: type[Any], name: str) -> str:

@@ -33,7 +33,7 @@ class Owner:
     """A process, a session of processes, or a job.
 
     Args:
-        kind: `process`, `session`, `job`, or `nobody` for what is kept until it is unstaged.
+        kind: `process`, `session` or `job`.
         name: Its number, or the job's variable and number.
         started: Start time of the process (of the session's first one) in ticks since boot.
         boot: The boot of the machine.
@@ -53,8 +53,6 @@ class Owner:
     @property
     def text(self) -> str:
         """In words."""
-        if self.kind == "nobody":
-            return "nobody (kept until it is unstaged)"
         return f"{self.kind} {self.name.partition('=')[2] or self.name}"
 
     @property
@@ -64,8 +62,6 @@ class Owner:
 
     def is_alive(self) -> bool:
         """Whether it may still need its copy; in doubt it may."""
-        if self.kind == "nobody":
-            return True
         if self.boot != boot():
             return False
         if self.kind == "job":
@@ -94,11 +90,6 @@ def this_job() -> Owner:
     return _owner("session", str(leader), start_time(leader))
 
 
-def nobody() -> Owner:
-    """Stands for a copy that is kept until somebody unstages it."""
-    return _owner("nobody", "keep", 0)
-
-
 def _owner(kind: str, name: str, started: int) -> Owner:
     return Owner(kind, name, started, boot(), world(), time.time(), socket.gethostname())
 
@@ -124,10 +115,8 @@ def end(process: subprocess.Popen[bytes], within_s: float = 5.0) -> None:
 def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return True
 
 

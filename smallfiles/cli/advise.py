@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from smallfiles.cli.arguments import Verbs, add_run
-from smallfiles.cli.output import in_seconds, print_json
+from smallfiles.cli.output import in_seconds, report
 from smallfiles.options import add_flags, from_args
 from smallfiles.progress import plural
 from smallfiles.scaling.config import TrainingPlan
@@ -40,19 +41,15 @@ def run(arguments: argparse.Namespace) -> int:
     began, plan = perf_counter(), from_args(TrainingPlan, arguments)
     found = measure_folder(arguments.dir)
     advice = advise(found, plan, str(arguments.dir))
-    if arguments.json:
-        totals = {"samples": found.samples, "bytes": found.samples * found.sample_bytes}
-        seconds = round(perf_counter() - began, 3)
-        print_json({**totals, "seconds": seconds, "measured": asdict(found), "advice": asdict(advice)})
-    else:
-        _tell(advice, plan.epochs)
-    return 0
+    totals = {"samples": found.samples, "bytes": found.samples * found.sample_bytes}
+    seconds = round(perf_counter() - began, 3)
+    record = {**totals, "seconds": seconds, "measured": asdict(found), "advice": asdict(advice)}
+    return report(arguments, record, *_lines(advice, plan.epochs))
 
 
-def _tell(advice: Advice, epochs: int) -> None:
+def _lines(advice: Advice, epochs: int) -> Iterator[str]:
     from smallfiles.measure.table import aligned
 
-    print(*advice.reasons, "", sep="\n")
     rows = [
         [
             name,
@@ -63,5 +60,7 @@ def _tell(advice: Advice, epochs: int) -> None:
         ]
         for name, each in advice.forecasts.items()
     ]
-    print(aligned(("way", "an epoch", "GPUs wait", f"{epochs} epochs", "limit"), rows))
-    print(f"\n{advice.way}, with {plural(advice.workers, 'worker')} per GPU:", *advice.commands, sep="\n  ")
+    yield from (*advice.reasons, "")
+    yield aligned(("way", "an epoch", "GPUs wait", f"{epochs} epochs", "limit"), rows)
+    yield f"\n{advice.way}, with {plural(advice.workers, 'worker')} per GPU:"
+    yield from (f"  {command}" for command in advice.commands)

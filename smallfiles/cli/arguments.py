@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import inspect
 import sys
+import textwrap
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -49,29 +50,26 @@ class Parser(argparse.ArgumentParser):
                 file.write(message)
 
 
-def add_verb(verbs: Verbs, name: str, why: str, more: str, examples: Sequence[str]) -> Parser:
-    """Add a verb, or a topic of one, with a one-line why, a paragraph, and examples that can be pasted.
+def add_verb(verbs: Verbs, name: str, told_by: Callable[..., object]) -> Parser:
+    """Add a verb, or a topic of one, whose help is a docstring.
 
     Args:
         verbs: The subparsers.
         name: The verb.
-        why: One line for the list of verbs.
-        more: What one should know before using it.
-        examples: Complete command lines, perhaps with a comment behind two spaces.
+        told_by: Its docstring has one line why, what one should know, and command lines below `Examples:`.
     """
-    epilog = "examples:\n" + "\n".join(f"  {line}" for line in examples)
+    told, _, examples = (inspect.getdoc(told_by) or f"{name}.").partition("\n\nExamples:\n")
+    why, _, more = told.partition("\n\n")
+    why, examples = why[:1].lower() + why[1:].rstrip("."), textwrap.indent(inspect.cleandoc(examples), "  ")
     parser = verbs.add_parser(
-        name, help=why, description=f"{why}\n\n{more}", epilog=epilog, formatter_class=Teaching
+        name,
+        help=why,
+        description=f"{why}\n\n{more}",
+        epilog=f"examples:\n{examples}",
+        formatter_class=Teaching,
     )
     parser.set_defaults(parser=parser)
     return parser
-
-
-def told_by(function: Callable[..., object]) -> tuple[str, str, list[str]]:
-    """The help in a docstring: one line why, what one should know, and the lines below `Examples:`."""
-    told, _, examples = (inspect.getdoc(function) or f"{function}.").partition("\n\nExamples:\n")
-    why, _, more = told.partition("\n\n")
-    return why[:1].lower() + why[1:].rstrip("."), more, inspect.cleandoc(examples).splitlines()
 
 
 def add_run(verbs: Verbs, name: str, run: Callable[[argparse.Namespace], int]) -> Parser:
@@ -82,7 +80,7 @@ def add_run(verbs: Verbs, name: str, run: Callable[[argparse.Namespace], int]) -
         name: The verb.
         run: Gets the parsed command line and returns the exit code.
     """
-    parser = add_verb(verbs, name, *told_by(run))
+    parser = add_verb(verbs, name, run)
     parser.set_defaults(run=run)
     return parser
 
@@ -145,36 +143,21 @@ def _listed(options_type: type[Any]) -> str:
 
 
 def _typed(key: str, text: str, kind: Any) -> Any:
-    """`text` as a value of type `kind` (int, float, bool, str, Literal, tuple or a union with None)."""
-    if typing.get_origin(kind) in (types.UnionType, typing.Union):
-        members = typing.get_args(kind)
-        if text.lower() == "none" and type(None) in members:
-            return None
-        kind = next(member for member in members if member is not type(None))
-    if typing.get_origin(kind) is typing.Literal:
-        allowed = {str(value): value for value in typing.get_args(kind)}
-        return _looked_up(key, text, allowed)
-    if kind is bool:
-        return _looked_up(key, text.lower(), _BOOLEANS)
-    try:
-        return kind(text)
-    except (TypeError, ValueError):
-        raise _wrong_value(key, text, f"a value of type {kind.__name__}") from None
+    """`text` as a value of type `kind`: an int, a bool, a Literal, or one of these and None."""
+    kinds = typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
+    known: dict[str, Any] = {"none": None} if type(None) in kinds else {}
+    for each in kinds:
+        known |= _BOOLEANS if each is bool else {str(value): value for value in typing.get_args(each)}
+    if int in kinds and text.isdigit():
+        return int(text)
+    if text.lower() not in known:
+        expected = [*known, *["a whole number, 0 or more"] * (int in kinds)]
+        raise UsageError(
+            f"the option {key} is {text!r}",
+            expected=f"one of {', '.join(expected)}" if known else expected[0],
+            next_step="Correct the value",
+        )
+    return known[text.lower()]
 
 
-_BOOLEANS = {"true": True, "1": True, "yes": True, "on": True} | {
-    "false": False,
-    "0": False,
-    "no": False,
-    "off": False,
-}
-
-
-def _looked_up(key: str, text: str, allowed: dict[str, Any]) -> Any:
-    if text not in allowed:
-        raise _wrong_value(key, text, f"one of {', '.join(allowed)}")
-    return allowed[text]
-
-
-def _wrong_value(key: str, text: str, expected: str) -> UsageError:
-    return UsageError(f"the option {key} is {text!r}", expected=expected, next_step="Correct the value")
+_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}

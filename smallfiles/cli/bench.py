@@ -13,9 +13,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from smallfiles import options
-from smallfiles.cli.arguments import Parser, Verbs, add_run, add_verb, told_by
-from smallfiles.cli.output import print_json, say
-from smallfiles.errors import OutputExistsError, ResourceError, UsageError
+from smallfiles.cli.arguments import Parser, Verbs, add_run, add_verb
+from smallfiles.cli.output import report, say
+from smallfiles.errors import ResourceError, UsageError
 from smallfiles.measure.config import BenchConfig, LoadBenchConfig
 
 if TYPE_CHECKING:
@@ -96,10 +96,10 @@ TOPICS = {
 
 def add(verbs: Verbs) -> None:
     """Add the verbs."""
-    parser = add_verb(verbs, "bench", *told_by(_bench))
+    parser = add_verb(verbs, "bench", _bench)
     topics = parser.add_subparsers(title="topics", dest="what", metavar="TOPIC")
     for name, topic in TOPICS.items():
-        _add_topic(add_verb(topics, name, *told_by(topic.measure)), topic)
+        _add_topic(add_verb(topics, name, topic.measure), topic)
     parser = add_run(verbs, "figure", _figure)
     parser.add_argument("records", type=Path, metavar="R.json", help="what bench --save wrote")
     parser.add_argument("out", type=Path, metavar="OUT.png", help="the picture; OUT.svg is written beside it")
@@ -112,11 +112,6 @@ def _add_topic(parser: Parser, topic: Topic) -> None:
     options.add_flags(parser, topic.config, topic.fields)
     parser.add_argument("--save", type=Path, metavar="R.json", help="write the records here")
     parser.set_defaults(run=_bench, topic=topic)
-
-
-def config_of(arguments: argparse.Namespace) -> Any:
-    """The configuration that a parsed command line means."""
-    return options.from_args(arguments.topic.config, arguments)
 
 
 def _bench(arguments: argparse.Namespace) -> int:
@@ -135,7 +130,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     """
     from smallfiles.measure.record import save
 
-    config = config_of(arguments)
+    config = options.from_args(arguments.topic.config, arguments)
     if arguments.save is not None:
         _check_place(arguments.save)
     began = perf_counter()
@@ -158,12 +153,9 @@ def _bench(arguments: argparse.Namespace) -> int:
 
 def _check_place(save: Path) -> None:
     """Refuse a file that cannot be written before the measurement, not after it."""
-    if save.exists():
-        raise OutputExistsError(
-            f"{save} exists already",
-            expected="a new file for new records",
-            next_step="Choose another name, or move the old records away",
-        )
+    from smallfiles.atomic import refuse_existing
+
+    refuse_existing(save)
     save.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(save.parent, os.W_OK | os.X_OK):
         raise ResourceError(
@@ -199,16 +191,14 @@ def _show(arguments: argparse.Namespace, config: Any, result: Result, seconds: f
     from smallfiles.measure.table import summary
 
     records = result.records
-    if not arguments.json:
-        print((tables if arguments.what == "load" else summary)(records, config.reference, result.failed))
-        return
     totals = {
         "samples": sum(record.samples * record.repeats for record in records),
         "bytes": sum(record.bytes * record.repeats for record in records),
         "seconds": round(seconds, 3),
     }
-    failed = [asdict(each) for each in result.failed]
-    print_json({**totals, "records": [record.as_json() for record in records], "failed": failed})
+    told = {"records": [record.as_json() for record in records], "failed": [*map(asdict, result.failed)]}
+    shown = (tables if arguments.what == "load" else summary)(records, config.reference, result.failed)
+    report(arguments, totals | told, shown)
 
 
 def _figure(arguments: argparse.Namespace) -> int:
@@ -228,11 +218,8 @@ def _figure(arguments: argparse.Namespace) -> int:
     figure, text = _drawn(records, arguments.reference)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     svg, png = drawing.save(figure, arguments.out.with_suffix(""))
-    if arguments.json:
-        print_json({"samples": sum(record.samples for record in records), "png": str(png), "alt": text})
-    else:
-        print(f"wrote {png} and {svg}\n{text}")
-    return 0
+    record = {"samples": sum(each.samples for each in records), "png": str(png), "alt": text}
+    return report(arguments, record, f"wrote {png} and {svg}\n{text}")
 
 
 def _drawn(records: Sequence[Record], reference: str | None) -> tuple[Figure, str]:

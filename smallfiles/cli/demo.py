@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from smallfiles import options
 from smallfiles.cli.arguments import Verbs, add_run
-from smallfiles.cli.output import in_seconds, print_json, say
+from smallfiles.cli.output import in_seconds, report, say
 from smallfiles.demo import DemoConfig
 from smallfiles.progress import bytes_text
 
@@ -37,31 +38,23 @@ def run(arguments: argparse.Namespace) -> int:
 
     config = options.from_args(DemoConfig, arguments)
     result = run_demo(config, say)
-    if arguments.json:
-        print_json(_as_json(result))
-    else:
-        _tell(result, config)
-    return 0
-
-
-def _as_json(result: DemoResult) -> dict[str, Any]:
-    return {
+    record = {
         "samples": result.samples,
         "bytes": result.bytes,
         "seconds": round(result.seconds, 3),
         "report": str(result.report),
         "figure": str(result.figure),
-        "records": [record.as_json() for record in result.reads.records],
+        "records": [each.as_json() for each in result.reads.records],
     }
+    return report(arguments, record, *_lines(result, config))
 
 
-def _tell(result: DemoResult, config: DemoConfig) -> None:
+def _lines(result: DemoResult, config: DemoConfig) -> Iterator[str]:
     from smallfiles.demo.report import LEGEND, as_text
 
-    print(f"\n{as_text(result.rows)}\n")
+    yield f"\n{as_text(result.rows)}\n"
     about = f"{result.samples:,} samples, {bytes_text(result.bytes)}, {config.repeats} rounds. {LEGEND}"
-    print("\n".join(textwrap.wrap(about, 104)))
-    print(f"\nin {in_seconds(result.seconds)}; the page: {result.report}; the figure: {result.figure}")
+    yield textwrap.fill(about, 104)
+    yield f"\nin {in_seconds(result.seconds)}; the page: {result.report}; the figure: {result.figure}"
     if config.data is None:
-        print("\nThe same with your own images, which are only read:")
-        print("  smallfiles demo --data DIR")
+        yield "\nThe same with your own images, which are only read:\n  smallfiles demo --data DIR"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from smallfiles.cli.arguments import Verbs, add_run
 from smallfiles.cli.failures import FAILED
-from smallfiles.cli.output import print_json, sign
+from smallfiles.cli.output import report, sign
 
 if TYPE_CHECKING:
     from smallfiles.doctor import Finding
@@ -45,19 +46,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     began = perf_counter()
     findings = examine(*arguments.paths, workshop=arguments.workshop)
-    seconds = round(perf_counter() - began, 3)
-    if arguments.json:
-        listed = [asdict(finding) for finding in findings]
-        print_json({"samples": 0, "bytes": 0, "seconds": seconds, "findings": listed})
-    else:
-        _tell(findings)
+    totals = {"samples": 0, "bytes": 0, "seconds": round(perf_counter() - began, 3)}
+    report(arguments, totals | {"findings": [asdict(finding) for finding in findings]}, *_lines(findings))
     return FAILED if any(finding.verdict == "fail" for finding in findings) else 0
 
 
-def _tell(findings: list[Finding]) -> None:
+def _lines(findings: list[Finding]) -> Iterator[str]:
     width = max((len(finding.name) for finding in findings), default=0)
     for finding in findings:
-        print(f"{sign(*_SIGNS[finding.verdict])} {finding.name:<{width}}  {finding.value}")
+        yield f"{sign(*_SIGNS[finding.verdict])} {finding.name:<{width}}  {finding.value}"
         if finding.advice:
-            lines = textwrap.wrap(finding.advice, 96 - width)
-            print(textwrap.indent("\n".join(lines), " " * (width + 4)))
+            yield textwrap.indent(textwrap.fill(finding.advice, 96 - width), " " * (width + 4))

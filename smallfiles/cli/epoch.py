@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from smallfiles.cli.arguments import Verbs, add_run
 from smallfiles.cli.failures import FAILED
-from smallfiles.cli.output import in_seconds, print_json
+from smallfiles.cli.output import in_seconds, report
 from smallfiles.errors import UsageError
 from smallfiles.loading.config import LoaderConfig
 from smallfiles.options import add_flags, given
@@ -24,7 +25,6 @@ def add(verbs: Verbs) -> None:
     parser = add_run(verbs, "epoch", run)
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="a packed file and a folder")
     parser.add_argument("--count", action="store_true", help="put the records of a folder together")
-    parser.add_argument("--epoch", type=int, default=0, metavar="N", help="which epoch")
     add_flags(parser, LoaderConfig)
 
 
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
             expected="--count FOLDER" if arguments.count else "a packed file and a folder for the records",
             next_step="See smallfiles epoch --help",
         )
-    if arguments.count and (given(LoaderConfig, arguments) or arguments.epoch):
+    if arguments.count and given(LoaderConfig, arguments):
         raise UsageError(
             "--count is given together with flags of a loader, and reads nothing by itself",
             expected="--count FOLDER",
@@ -55,18 +55,15 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.count:
         found = ranks.count(arguments.paths[0])
-        print_json(_as_json(found)) if arguments.json else _tell(found)
+        report(arguments, _as_json(found), *_lines(found))
         return 0 if found.exact else FAILED
     packed, folder = arguments.paths
-    share = ranks.read_share(packed, folder, LoaderConfig.from_args(arguments), arguments.epoch)
-    if arguments.json:
-        print_json(dataclasses.asdict(share))
-    else:
-        print(
-            f"rank {share.rank} of {share.world_size} on {share.node}: {share.samples:,} samples "
-            f"in {in_seconds(share.seconds)} with {share.cpus} CPUs"
-        )
-    return 0
+    share = ranks.read_share(packed, folder, LoaderConfig.from_args(arguments))
+    told = (
+        f"rank {share.rank} of {share.world_size} on {share.node}: {share.samples:,} samples "
+        f"in {in_seconds(share.seconds)} with {share.cpus} CPUs"
+    )
+    return report(arguments, dataclasses.asdict(share), told)
 
 
 def _as_json(found: Count) -> dict[str, object]:
@@ -81,7 +78,7 @@ def _as_json(found: Count) -> dict[str, object]:
     }
 
 
-def _tell(found: Count) -> None:
+def _lines(found: Count) -> Iterator[str]:
     for share in found.shares:
-        print(f"rank {share.rank} on {share.node}: {share.samples:,} samples in {in_seconds(share.seconds)}")
-    print(found.sentence())
+        yield f"rank {share.rank} on {share.node}: {share.samples:,} samples in {in_seconds(share.seconds)}"
+    yield found.sentence()

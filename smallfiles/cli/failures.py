@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TextIO
 
 from smallfiles.cli.output import say
-from smallfiles.errors import ResourceError, SmallfilesError, UsageError
+from smallfiles.errors import ResourceError, SmallfilesError, UsageError, of_system
 from smallfiles.keys import printable
 
 FAILED = 1
@@ -28,22 +28,6 @@ INTERRUPTED = 130
 PIPE_CLOSED = 141
 
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-_ROOM = "Free some (check both df -h and df -i, or your site's quota command) and run it again"
-_RIGHTS = "Check its owner and permissions, or choose another place"
-_BY_ERRNO: dict[int, tuple[str, str]] = {
-    errno.ENOSPC: ("free blocks and free inodes", _ROOM),
-    errno.EDQUOT: ("room within your quota of blocks and files", _ROOM),
-    errno.EACCES: ("permission to use it", _RIGHTS),
-    errno.EPERM: ("permission to use it", _RIGHTS),
-    errno.EROFS: ("a file system that may be written to", _RIGHTS),
-    errno.ENOENT: ("a file or folder of that name", "Check the path"),
-    errno.ENOTDIR: ("a folder", "Check the path"),
-    errno.EISDIR: ("a file", "Check the path"),
-    errno.EMFILE: ("room for more open files", "Raise the limit (ulimit -n)"),
-    errno.ENAMETOOLONG: ("names of at most 255 bytes", "Choose a shorter name"),
-    errno.EIO: ("a file system that answers", "Try again, and tell your site if it happens again"),
-    errno.ESTALE: ("a file that is still there", "Run it again; the file system lost its handle"),
-}
 
 
 def guarded(run: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
@@ -58,7 +42,7 @@ def guarded(run: Callable[[argparse.Namespace], int], arguments: argparse.Namesp
         _say("interrupted; nothing unfinished was published, and the same command starts again")
         code = INTERRUPTED
     except Exception as error:
-        if debugging(arguments):
+        if getattr(arguments, "debug", False) or os.environ.get("SMALLFILES_DEBUG") == "1":
             traceback.print_exc()
         _say(f"error: {_with_owners(summary(error), getattr(arguments, 'parser', None))}")
         code = USAGE if isinstance(error, UsageError) else FAILED
@@ -73,11 +57,6 @@ def _let_go(*streams: TextIO | None) -> None:
             stream.flush()
         except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def debugging(arguments: argparse.Namespace) -> bool:
-    """Whether a traceback was asked for, by flag or by environment."""
-    return bool(getattr(arguments, "debug", False)) or os.environ.get("SMALLFILES_DEBUG") == "1"
 
 
 def summary(error: BaseException) -> str:
@@ -113,14 +92,11 @@ def _with_owners(sentence: str, parser: argparse.ArgumentParser | None) -> str:
 
 
 def _of_system(error: OSError) -> SmallfilesError:
-    expected, next_step = _BY_ERRNO.get(
-        error.errno or 0, ("the operation to succeed", "Check the path and the file system, then try again")
-    )
     name = error.filename.decode(errors="replace") if isinstance(error.filename, bytes) else error.filename
     if name is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
         name = "standard output"  # files that we write are named by those who write them
     what = f"{name}: " if name is not None else ""
-    return ResourceError(f"{what}{os.strerror(error.errno or 0)}", expected=expected, next_step=next_step)
+    return of_system(error, f"{what}{os.strerror(error.errno or 0)}")
 
 
 def _place(error: BaseException) -> str:

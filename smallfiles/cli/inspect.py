@@ -6,13 +6,14 @@ import argparse
 import json
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from smallfiles.cli.arguments import FORMATS, Verbs, add_run
-from smallfiles.cli.output import print_json
+from smallfiles.cli.output import report
 from smallfiles.errors import first_few
 from smallfiles.keys import printable
 from smallfiles.progress import bytes_text
@@ -55,11 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     facts |= {"classes": classes, "first_keys": keys, "size_histogram": _histogram(sizes)}
     facts["bytes"] = int(facts.get("bytes", sum(sizes)))
     facts["seconds"] = round(perf_counter() - began, 3)
-    if arguments.json:
-        print_json(facts)
-    else:
-        _tell(facts, len(sizes))
-    return 0
+    return report(arguments, facts, *_lines(dict(facts), len(sizes)))
 
 
 def _sizes(reader: Reader) -> list[int]:
@@ -79,24 +76,25 @@ def _histogram(sizes: list[int]) -> list[dict[str, int]]:
     ]
 
 
-def _tell(facts: dict[str, Any], measured: int) -> None:
+def _lines(facts: dict[str, Any], measured: int) -> Iterator[str]:
     histogram, keys, classes = facts.pop("size_histogram"), facts.pop("first_keys"), facts.pop("classes")
     facts.pop("seconds")  # for programs; how long a look took says nothing of the file
     origin = _origin(facts.pop("provenance", None) or {})
     width = max(len(name) for name in [*facts, *origin, "first keys"])
     for name, value in facts.items():
         shown = bytes_text(value) if name.endswith("bytes") and isinstance(value, int) else value
-        print(f"{name.replace('_', ' '):<{width}}  {_short(shown)}")
-    print(
-        f"{'classes':<{width}}  {len(classes)}: {first_few(classes, len(classes))}"
-        if classes
-        else "no class names"
-    )
-    print(f"{'first keys':<{width}}  {first_few(keys, len(keys))}")
+        yield f"{name.replace('_', ' '):<{width}}  {_short(shown)}"
+    named = f"{'classes':<{width}}  {len(classes)}: {first_few(classes, len(classes))}"
+    yield named if classes else "no class names"
+    yield f"{'first keys':<{width}}  {first_few(keys, len(keys))}"
     for name, value in origin.items():
-        print(f"{name:<{width}}  {_short(value)}")
-    print(f"\nsizes of {measured:,} samples")
-    _draw(histogram)
+        yield f"{name:<{width}}  {_short(value)}"
+    yield f"\nsizes of {measured:,} samples"
+    most = max((column["samples"] for column in histogram), default=1)
+    for column in histogram:
+        bar = "█" * round(40 * column["samples"] / most)
+        low, high = bytes_text(column["from_bytes"]), bytes_text(column["below_bytes"])
+        yield f"  {low:>8} to {high:>8}  {column['samples']:>9,}  {bar}".rstrip()
 
 
 def _origin(provenance: dict[str, Any]) -> dict[str, Any]:
@@ -111,14 +109,5 @@ def _origin(provenance: dict[str, Any]) -> dict[str, Any]:
 
 
 def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    text = printable(text)
+    text = printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
     return text if len(text) <= _WIDTH else f"{text[:_WIDTH]} …"
-
-
-def _draw(histogram: list[dict[str, int]]) -> None:
-    most = max((column["samples"] for column in histogram), default=1)
-    for column in histogram:
-        bar = "█" * round(40 * column["samples"] / most)
-        low, high = bytes_text(column["from_bytes"]), bytes_text(column["below_bytes"])
-        print(f"  {low:>8} to {high:>8}  {column['samples']:>9,}  {bar}".rstrip())

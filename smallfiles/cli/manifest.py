@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from smallfiles.cli.arguments import Verbs, add_run, add_source_flags
-from smallfiles.cli.output import in_seconds, print_json, say
-from smallfiles.errors import OutputExistsError, first_few
+from smallfiles.cli.output import in_seconds, report, say
+from smallfiles.errors import first_few
 from smallfiles.options import from_args
 from smallfiles.progress import bytes_text
 
@@ -46,14 +45,11 @@ def run(arguments: argparse.Namespace) -> int:
         smallfiles manifest ILSVRC --source imagenet --split val -o val.json
         smallfiles manifest train.tar --source tarball -o train.json
     """
+    from smallfiles.atomic import refuse_existing
+
     began = perf_counter()
     path = arguments.output or Path(f"{arguments.dir.resolve().name.removesuffix('.json')}.json")
-    if os.path.lexists(path):
-        raise OutputExistsError(
-            f"{path} exists already",
-            expected="a name that is free",
-            next_step="Choose another with -o, or remove it yourself if it is not needed",
-        )
+    refuse_existing(path)
     from smallfiles.sources import ManifestConfig
 
     config = from_args(ManifestConfig, arguments)
@@ -62,21 +58,18 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"note: {note}")
     path.parent.mkdir(parents=True, exist_ok=True)
     config.save(source, path)
-    if not config.flat and source.root and not _is_below(source.root, path.parent):
+    below = source.root is None or source.root.resolve().is_relative_to(path.parent.resolve())
+    if not config.flat and not below:
         say(f"note: the data is not below {path.parent}: name it with --root where this manifest is used")
     facts = _facts(source, path, perf_counter() - began)
-    if arguments.json:
-        print_json(facts)
-        return 0
     size = f" ({bytes_text(facts['bytes'])})" if facts["bytes"] is not None else ""
-    print(f"wrote {path}: {facts['samples']:,} samples{size} in {in_seconds(facts['seconds'])}")
-    print(f"{facts['kind']}, split {facts['split']}, {_targets(source)}")
-    print(facts["digest"])
-    return 0
-
-
-def _is_below(place: Path, folder: Path) -> bool:
-    return place.resolve().is_relative_to(folder.resolve())
+    return report(
+        arguments,
+        facts,
+        f"wrote {path}: {facts['samples']:,} samples{size} in {in_seconds(facts['seconds'])}",
+        f"{facts['kind']}, split {facts['split']}, {_targets(source)}",
+        facts["digest"],
+    )
 
 
 def _facts(source: Source, path: Path, seconds: float) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from smallfiles.cli.arguments import Verbs, add_run
-from smallfiles.cli.output import in_seconds, print_json, say
+from smallfiles.cli.output import in_seconds, print_json, report, say
 from smallfiles.keys import printable
 from smallfiles.objectstore.config import TransferConfig
 from smallfiles.options import add_flags, from_args
@@ -75,10 +75,7 @@ def run_pull(arguments: argparse.Namespace) -> int:
 
 
 def _tell(arguments: argparse.Namespace, moved: Moved, done: str) -> int:
-    if arguments.json:
-        print_json(moved.as_json())
-        return 0
-    print(moved.url if done == "sent" else moved.path)
+    report(arguments, moved.as_json(), str(moved.url if done == "sent" else moved.path))
     moving = bytes_text(moved.bytes - moved.kept_bytes)
     say(
         f"{plural(moved.objects, 'object')}, {plural(moved.samples, 'sample')}: "
@@ -103,12 +100,12 @@ def run_ls(arguments: argparse.Namespace) -> int:
     from smallfiles import objectstore
 
     found = objectstore.ls(arguments.url)
-    if arguments.json:
-        print_json(found.as_json())
-        return 0
     samples = {item.name: f"{item.samples:,}" for item in found.catalog.items} if found.catalog else {}
-    for entry in found.entries:
-        print(f"{bytes_text(entry.bytes):>9} {samples.get(entry.name, ''):>9}  {printable(entry.name)}")
+    lines = (
+        f"{bytes_text(entry.bytes):>9} {samples.get(entry.name, ''):>9}  {printable(entry.name)}"
+        for entry in found.entries
+    )
+    report(arguments, found.as_json(), *lines)
     whole = found.catalog
     say(
         f"{found.url}: not complete: {found.note}"

@@ -5,6 +5,7 @@ The trap: a message on standard output breaks the program that reads the JSON th
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import sys
@@ -15,18 +16,17 @@ from smallfiles.keys import printable
 
 
 def print_json(record: dict[str, Any]) -> None:
-    """One JSON object on standard output."""
-    text = json.dumps(record, ensure_ascii=not _speaks("é漢"), indent=2, sort_keys=False)
-    print("\n".join(map(_as_json_string, text.split("\n"))))
+    """One JSON object on standard output, in ASCII: any terminal shows it, and no name in it steers one."""
+    print(json.dumps(record, indent=2).replace("\x7f", r"\u007f"))
 
 
-def _as_json_string(line: str) -> str:
-    """What `printable` escapes, in the way of JSON, which has no escapes of two digits."""
-    return line if printable(line) == line else "".join(map(_as_json_character, line))
-
-
-def _as_json_character(character: str) -> str:
-    return character if printable(character) == character else f"\\u{ord(character):04x}"
+def report(arguments: argparse.Namespace, record: dict[str, Any], *lines: str) -> int:
+    """What a verb found, on standard output: the record if --json was given, else lines; 0, its exit code."""
+    if arguments.json:
+        print_json(record)
+    elif lines:
+        print(*lines, sep="\n")
+    return 0
 
 
 def lenient(*streams: TextIO | None) -> None:
@@ -38,15 +38,11 @@ def lenient(*streams: TextIO | None) -> None:
 
 def sign(wanted: str, plain: str) -> str:
     """`wanted`, or `plain` where standard output cannot show it."""
-    return wanted if _speaks(wanted) else plain
-
-
-def _speaks(text: str) -> bool:
     try:
-        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+        wanted.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
-        return False
-    return True
+        return plain
+    return wanted
 
 
 def say(message: str) -> None:

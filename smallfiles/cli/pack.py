@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smallfiles.cli.arguments import Verbs, add_run, add_source_flags, load_source, parse_options
-from smallfiles.cli.output import in_seconds, print_json
+from smallfiles.cli.output import in_seconds, report
 from smallfiles.options import add_flags, from_args
 from smallfiles.pack.config import PackConfig
 from smallfiles.progress import bytes_text, plural
@@ -85,28 +86,27 @@ def _pack(arguments: argparse.Namespace, source: Source, config: PackConfig) -> 
     from smallfiles.pack import pack
 
     _warn(source)
-    report = pack(source, arguments.out, config)
-    if arguments.json:
-        print_json(report.as_json())
-        return 0
-    if report.reused:
-        print(f"{report.path} is there already, packed from the same manifest with the same options")
-        return 0
-    rate = report.samples / max(report.seconds, 1e-9)
-    print(
-        f"packed {plural(report.samples, 'sample')} ({bytes_text(report.payload_bytes)}) into {report.path} "
-        f"in {in_seconds(report.seconds)}, {rate:,.0f} samples/s"
+    done = pack(source, arguments.out, config)
+    return report(arguments, done.as_json(), *_lines(done))
+
+
+def _lines(done: PackReport) -> Iterator[str]:
+    if done.reused:
+        yield f"{done.path} is there already, packed from the same manifest with the same options"
+        return
+    rate = done.samples / max(done.seconds, 1e-9)
+    yield (
+        f"packed {plural(done.samples, 'sample')} ({bytes_text(done.payload_bytes)}) into {done.path} "
+        f"in {in_seconds(done.seconds)}, {rate:,.0f} samples/s"
     )
-    print(f"{plural(report.files, 'file')}, {bytes_text(report.file_bytes)}; {_verified(report)}")
-    for sentence in () if report.resize is None else report.resize.sentences():
-        print(sentence)
-    if report.turned:
-        print(f"{plural(report.turned, 'picture')} to be turned, says EXIF: {_turning(report)}")
-    if report.resumed:
-        print(f"{plural(report.resumed, 'sample')} packed by an earlier run, and kept")
-    if report.skipped:
-        print(f"{plural(len(report.skipped), 'sample')} left out; see {report.path}.faults.json")
-    return 0
+    yield f"{plural(done.files, 'file')}, {bytes_text(done.file_bytes)}; {_verified(done)}"
+    yield from () if done.resize is None else done.resize.sentences()
+    if done.turned:
+        yield f"{plural(done.turned, 'picture')} to be turned, says EXIF: {_turning(done)}"
+    if done.resumed:
+        yield f"{plural(done.resumed, 'sample')} packed by an earlier run, and kept"
+    if done.skipped:
+        yield f"{plural(len(done.skipped), 'sample')} left out; see {done.path}.faults.json"
 
 
 def _warn(source: Source) -> None:
@@ -118,16 +118,14 @@ def _warn(source: Source) -> None:
     warn_on_login_node("packing", size_bytes=0 if sizes is None else int(sizes.sum()), files=files)
 
 
-def _turning(report: PackReport) -> str:
-    if report.resize is not None:
+def _turning(done: PackReport) -> str:
+    if done.resize is not None:
         return "turned upright"
     return "packed as they are, and training sees them unturned, as with torchvision; --upright turns them"
 
 
-def _verified(report: PackReport) -> str:
-    if not report.verified:
-        return "not read back"
-    return f"{plural(report.verified, 'sample')} read back and compared"
+def _verified(done: PackReport) -> str:
+    return f"{plural(done.verified, 'sample')} read back and compared" if done.verified else "not read back"
 
 
 def _dry_run(arguments: argparse.Namespace, source: Source, config: PackConfig) -> int:
@@ -135,19 +133,19 @@ def _dry_run(arguments: argparse.Namespace, source: Source, config: PackConfig) 
 
     planned = plan(source, arguments.out, config)
     saved = planned.inodes_now - planned.inodes_then
-    if arguments.json:
-        numbers = ("samples", "files", "inodes_now", "inodes_then", "free_bytes")
-        record = {name: getattr(planned, name) for name in numbers}
-        if planned.resize is not None:
-            record["resize"] = planned.resize.as_json()
-        print_json(
-            {"dry_run": True, "bytes": planned.payload_bytes, "seconds": 0.0, "inodes_saved": saved, **record}
-        )
-        return 0
+    numbers = ("samples", "files", "inodes_now", "inodes_then", "free_bytes")
+    totals = {"dry_run": True, "bytes": planned.payload_bytes, "seconds": 0.0, "inodes_saved": saved}
+    record: dict[str, Any] = totals | {name: getattr(planned, name) for name in numbers}
+    sentences: tuple[str, ...] = ()
+    if planned.resize is not None:
+        record["resize"] = planned.resize.as_json()
+        sentences = tuple(planned.resize.sentences(planned=True))
     what = f"{plural(planned.samples, 'sample')} ({bytes_text(planned.payload_bytes)})"
-    print(f"would pack {what} into {arguments.out}")
-    print(f"{plural(planned.files, 'data file')}; {bytes_text(planned.free_bytes)} are free there")
-    for sentence in () if planned.resize is None else planned.resize.sentences(planned=True):
-        print(sentence)
-    print(f"inodes: {planned.inodes_now:,} now, {planned.inodes_then:,} then, {saved:,} saved")
-    return 0
+    return report(
+        arguments,
+        record,
+        f"would pack {what} into {arguments.out}",
+        f"{plural(planned.files, 'data file')}; {bytes_text(planned.free_bytes)} are free there",
+        *sentences,
+        f"inodes: {planned.inodes_now:,} now, {planned.inodes_then:,} then, {saved:,} saved",
+    )

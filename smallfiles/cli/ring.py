@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from smallfiles.cli.arguments import Verbs, add_run, add_verb, told_by
+from smallfiles.cli.arguments import Verbs, add_run, add_verb
 from smallfiles.cli.failures import FAILED
-from smallfiles.cli.output import in_seconds, print_json, say
+from smallfiles.cli.output import in_seconds, report, say
 from smallfiles.loading.config import LoaderConfig
 from smallfiles.options import add_flags, from_args
 from smallfiles.progress import bytes_text, progress
@@ -18,7 +19,7 @@ from smallfiles.signals import SIGNALS, listening
 
 if TYPE_CHECKING:
     from smallfiles.images import Transform
-    from smallfiles.ring import Filler
+    from smallfiles.ring import Filler, RingStatus
 
 _TRANSFORMS = ("resized-crop", "short-side", "centre", "none")
 _OF_A_BATCH = ("batch", "seed", "shuffle", "drop_last", "on_error", "rank", "world_size")
@@ -34,7 +35,7 @@ def add(verbs: Verbs) -> None:
         smallfiles ring fill train.arrow --name train --slots 800 --epochs 90
         smallfiles ring status train
     """
-    ring = add_verb(verbs, "ring", *told_by(add))
+    ring = add_verb(verbs, "ring", add)
     topics = ring.add_subparsers(title="what to do", dest="what", metavar="WHAT")
     for name, run in {"fill": _fill, "status": _status, "clean": _clean}.items():
         parser = add_run(topics, name, run)
@@ -106,20 +107,13 @@ def _fill(arguments: argparse.Namespace) -> int:
             filler.stop()
         say(f"{filler.status().sentence()}; Ctrl-C ends it")
         filler.run()
-    _tell(arguments, filler, plan.batch)
-    return 0
-
-
-def _tell(arguments: argparse.Namespace, filler: Filler, batch: int) -> None:
     last = filler.status()
-    if arguments.json:
-        totals = {"samples": last.consumed * batch, "bytes": last.consumed * last.slot_bytes}
-        print_json({**totals, **asdict(last)})
-        return
-    print(
+    totals = {"samples": last.consumed * plan.batch, "bytes": last.consumed * last.slot_bytes}
+    told = (
         f"made {last.made:,} batches in {in_seconds(last.seconds)}, {last.consumed:,} of them trained; "
         f"training waited {in_seconds(last.waited_s)}; {last.restarts} producers restarted"
     )
+    return report(arguments, totals | asdict(last), told)
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -135,17 +129,17 @@ def _status(arguments: argparse.Namespace) -> int:
     where = from_args(RingConfig, arguments).where
     names = [str(name) for name in arguments.paths] or ring.names(where)
     found = [ring.status(name, where) for name in names]
-    if arguments.json:
-        rings: list[dict[str, Any]] = [asdict(each) for each in found]
-        size = sum(each.slots * each.slot_bytes for each in found)
-        print_json({"samples": 0, "bytes": size, "seconds": 0.0, "rings": rings})
-    for each in [] if arguments.json else found:
-        print(each.sentence() + (f"; {bytes_text(each.slots * each.slot_bytes)}" if each.slots else ""))
-        for note in each.notes:
-            print(f"  {note}")
+    size = sum(each.slots * each.slot_bytes for each in found)
+    record = {"samples": 0, "bytes": size, "seconds": 0.0, "rings": [asdict(each) for each in found]}
+    report(arguments, record, *(line for each in found for line in _lines(each)))
     if not found:
         say(f"no ring of yours is in {where}")
     return FAILED if any(each.state == "gone" for each in found) else 0
+
+
+def _lines(ring: RingStatus) -> Iterator[str]:
+    yield ring.sentence() + (f"; {bytes_text(ring.slots * ring.slot_bytes)}" if ring.slots else "")
+    yield from (f"  {note}" for note in ring.notes)
 
 
 def _clean(arguments: argparse.Namespace) -> int:
@@ -162,13 +156,8 @@ def _clean(arguments: argparse.Namespace) -> int:
     names = [str(name) for name in arguments.paths] or ring.names(where)
     removed = [name for name in names if ring.remove_leftover(name, where)]
     alive = [name for name in names if name not in removed]
-    if arguments.json:
-        print_json({"samples": 0, "bytes": 0, "seconds": 0.0, "removed": removed, "alive": alive})
-        return 0
-    for name in removed:
-        print(f"removed what was left of ring {name}")
-    for name in alive:
-        print(f"ring {name} is in use and stays")
     if not names:
         say(f"no ring of yours is in {where}")
-    return 0
+    record = {"samples": 0, "bytes": 0, "seconds": 0.0, "removed": removed, "alive": alive}
+    told = [f"removed what was left of ring {name}" for name in removed]
+    return report(arguments, record, *told, *(f"ring {name} is in use and stays" for name in alive))

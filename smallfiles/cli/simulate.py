@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from smallfiles.cli.arguments import Verbs, add_run
-from smallfiles.cli.output import in_seconds, print_json
+from smallfiles.cli.output import in_seconds, report
 from smallfiles.options import add_flags, from_args
 from smallfiles.scaling.config import WAYS, Storage, Work
 
@@ -55,30 +56,26 @@ def run(arguments: argparse.Namespace) -> int:
         name: [simulate(work, storage, WAYS[name], nodes) for nodes in arguments.nodes]
         for name in arguments.way or WAYS
     }
-    full = {name: saturation(work, storage, WAYS[name]) for name in found}
-    if arguments.json:
-        rows = [
-            {"way": name, **asdict(each), "limit": each.limit, "change_first": each.change_first}
-            for name, forecasts in found.items()
-            for each in forecasts
-        ]
-        finite = {
-            name: {part: at for part, at in parts.items() if at < float("inf")}
-            for name, parts in full.items()
-        }
-        print_json({"forecasts": rows, "full_at_nodes": finite})
-        return 0
-    for name, forecasts in found.items():
-        print(_table(name, forecasts))
-        parts = [f"{part} {_at(at)}" for part, at in full[name].items() if at < float("inf")]
-        print(f"full if no GPU waited: {', '.join(parts) or 'nothing that nodes share'}")
-        cures = {each.limit: each.change_first for each in forecasts if each.limit != "GPUs"}
-        print(
-            *(f"change first, where the limit is {limit}: {cure}" for limit, cure in cures.items()),
-            "",
-            sep="\n",
-        )
-    return 0
+    full = {}
+    for name in found:
+        parts = saturation(work, storage, WAYS[name])
+        full[name] = {part: at for part, at in parts.items() if at < float("inf")}
+    rows = [
+        {"way": name, **asdict(each), "limit": each.limit, "change_first": each.change_first}
+        for name, forecasts in found.items()
+        for each in forecasts
+    ]
+    lines = [line for name, forecasts in found.items() for line in _lines(name, forecasts, full[name])]
+    return report(arguments, {"forecasts": rows, "full_at_nodes": full}, *lines)
+
+
+def _lines(name: str, forecasts: list[Forecast], full: dict[str, float]) -> Iterator[str]:
+    yield _table(name, forecasts)
+    parts = [f"{part} {_at(at)}" for part, at in full.items()]
+    yield f"full if no GPU waited: {', '.join(parts) or 'nothing that nodes share'}"
+    cures = {each.limit: each.change_first for each in forecasts if each.limit != "GPUs"}
+    yield from (f"change first, where the limit is {limit}: {cure}" for limit, cure in cures.items())
+    yield ""
 
 
 def _over(measured: Given, told: Given) -> Given:

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 
 from smallfiles.cli.arguments import Verbs, add_run
-from smallfiles.cli.output import in_seconds, print_json, say
+from smallfiles.cli.output import in_seconds, report, say
 from smallfiles.errors import ResourceError
 from smallfiles.options import add_flags, from_args
 from smallfiles.progress import bytes_text
@@ -47,25 +47,15 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"{mount.folder} is at {mount.point}, {config.summary()}; Ctrl-C unmounts it")
         while signal.sigtimedwait(SIGNALS, _LOOK_S) is None:
             if not mount.is_alive():
-                raise _gone(mount.point)
-    _show(arguments, mount.counts(), perf_counter() - began)
-    return 0
-
-
-def _gone(point: Path) -> ResourceError:
-    return ResourceError(
-        f"{point} was unmounted by somebody else",
-        expected="it to stay until Ctrl-C",
-        next_step="Run the command again",
-    )
-
-
-def _show(arguments: argparse.Namespace, counts: dict[str, int], seconds: float) -> None:
+                raise ResourceError(
+                    f"{mount.point} was unmounted by somebody else",
+                    expected="it to stay until Ctrl-C",
+                    next_step="Run the command again",
+                )
+    counts, seconds = mount.counts(), perf_counter() - began
     totals = {"samples": counts["open"], "bytes": counts["bytes"], "seconds": round(seconds, 3)}
-    if arguments.json:
-        print_json({**totals, "operations": counts})
-        return
-    print(
+    told = (
         f"{counts['lookup']:,} look-ups, {counts['open']:,} opens, {counts['list']:,} listings, "
         f"{bytes_text(counts['bytes'])} read in {in_seconds(seconds)}"
     )
+    return report(arguments, totals | {"operations": counts}, told)

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from smallfiles.cli.arguments import Verbs, add_run
-from smallfiles.cli.output import in_seconds, print_json, say, size_of
+from smallfiles.cli.output import in_seconds, report, say, size_of
 from smallfiles.errors import UsageError
 from smallfiles.options import add_flags, from_args
 from smallfiles.progress import bytes_text
 from smallfiles.staging.config import StageConfig
 
 if TYPE_CHECKING:
-    from smallfiles.staging import Staged
+    from smallfiles.staging.copies import Copy
 
 
 def add(verbs: Verbs) -> None:
@@ -40,13 +40,8 @@ def _add_stage(verbs: Verbs) -> None:
     add = parser.add_argument
     add("--to", type=Path, metavar="DIR", help="copy into this folder for good, resumable")
     add("--where", default="auto", metavar="DIR", help="node-local directory; auto chooses and says why")
-    add("--keep", action="store_true", help="keep the copy beyond the job, until unstage")
+
     add_flags(parser, StageConfig)
-
-
-def config_of(arguments: argparse.Namespace) -> StageConfig:
-    """The configuration that a parsed command line means."""
-    return from_args(StageConfig, arguments)
 
 
 def _stage(arguments: argparse.Namespace) -> int:
@@ -73,31 +68,24 @@ def _stage(arguments: argparse.Namespace) -> int:
     """
     from smallfiles import machine, staging
 
-    config = config_of(arguments)
+    config = from_args(StageConfig, arguments)
     machine.warn_on_login_node("staging", size_bytes=size_of(arguments.out))
     if arguments.to is None:
-        copy = staging.stage_for_job(arguments.out, arguments.where, config=config, keep=arguments.keep)
-    elif arguments.where != "auto" or arguments.keep:
+        copy = staging.stage_for_job(arguments.out, arguments.where, config=config)
+    elif arguments.where != "auto":
         raise UsageError(
-            "--to was given together with --where or --keep",
+            "--to was given together with --where",
             expected="either a folder for good (--to) or storage of this node",
             next_step="Leave one of them out",
         )
     else:
         copy = staging.stage_to(arguments.out, arguments.to, config=config)
-    if arguments.json:
-        print_json(copy.as_json())
-    else:
-        print(copy.path)
-        _tell(copy)
-    return 0
-
-
-def _tell(copy: Staged) -> None:
+    report(arguments, copy.as_json(), str(copy.path))
     done = "was there already" if copy.reused else f"copied at {bytes_text(copy.rate)}/s"
     say(f"{copy.path.name}: {bytes_text(copy.bytes)} {done}, ready after {in_seconds(copy.seconds)}")
     for note in copy.notes:
         say(f"note: {note}")
+    return 0
 
 
 def _unstage(arguments: argparse.Namespace) -> int:
@@ -121,12 +109,9 @@ def _unstage(arguments: argparse.Namespace) -> int:
         done = [staging.unstage(copy) for copy in meant]
     else:
         done = staging.unstage_all(arguments.where)
-    if arguments.json:
-        print_json({"copies": [{**vars(one), "path": str(one.path)} for one in done]})
-        return 0
     for one in done:
         say(f"{one.path}: {one.note}")
-    return 0
+    return report(arguments, {"copies": [{**vars(one), "path": str(one.path)} for one in done]})
 
 
 def _staged(arguments: argparse.Namespace) -> int:
@@ -146,17 +131,16 @@ def _staged(arguments: argparse.Namespace) -> int:
     if removed:
         say(f"removed {removed:,} that dead processes or jobs had left")
     copies = staging.listing(arguments.where)
-    if arguments.json:
-        total = sum(copy.bytes for copy in copies)
-        found = [{**vars(copy), "path": str(copy.path)} for copy in copies]
-        print_json({"bytes": total, "removed": removed, "copies": found})
-        return 0
-    for copy in copies:
-        uses = ["in use"] * copy.in_use + [f"kept for {holder}" for holder in copy.kept_for]
-        print(
-            f"{copy.path}  {bytes_text(copy.bytes)}, {copy.state}, {in_seconds(copy.age_s)} old, "
-            f"{', '.join(uses) or 'used by nobody'}; made by {copy.owner}"
-        )
     if not copies:
         say("nothing of yours is staged on this node")
-    return 0
+    found = [{**vars(copy), "path": str(copy.path)} for copy in copies]
+    record = {"bytes": sum(copy.bytes for copy in copies), "removed": removed, "copies": found}
+    return report(arguments, record, *map(_line, copies))
+
+
+def _line(copy: Copy) -> str:
+    uses = ["in use"] * copy.in_use + [f"kept for {holder}" for holder in copy.kept_for]
+    return (
+        f"{copy.path}  {bytes_text(copy.bytes)}, {copy.state}, {in_seconds(copy.age_s)} old, "
+        f"{', '.join(uses) or 'used by nobody'}; made by {copy.owner}"
+    )

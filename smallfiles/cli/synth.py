@@ -5,16 +5,13 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from smallfiles import options
 from smallfiles.cli.arguments import Verbs, add_run
-from smallfiles.cli.output import in_seconds, print_json
+from smallfiles.cli.output import in_seconds, report
 from smallfiles.options import option
 from smallfiles.progress import bytes_text
-
-if TYPE_CHECKING:
-    from smallfiles.sources.synthetic import Made
 
 
 @dataclass(frozen=True)
@@ -51,19 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     config = options.from_args(SynthConfig, arguments)
     made = synthetic.make(arguments.out, **asdict(config))
-    if arguments.json:
-        print_json(_as_json(made, config))
-        return 0
     rate = made.images / max(made.seconds, 1e-9)
-    print(
+    told = (
         f"made {made.path}: {made.images:,} images ({bytes_text(made.bytes)}), layout {made.layout}, "
         f"in {in_seconds(made.seconds)}, {rate:,.0f} images/s"
     )
-    return 0
-
-
-def _as_json(made: Made, config: SynthConfig) -> dict[str, Any]:
-    return {
+    record = {
         "path": str(made.path),
         "layout": made.layout,
         "samples": made.images,
@@ -72,3 +62,4 @@ def _as_json(made: Made, config: SynthConfig) -> dict[str, Any]:
         "seed": config.seed,
         "classes": list(made.classes),
     }
+    return report(arguments, record, told)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smallfiles.cli.arguments import Verbs, add_run
-from smallfiles.cli.output import in_seconds, print_json, say, size_of
+from smallfiles.cli.output import in_seconds, report, say, size_of
 from smallfiles.errors import first_few
 from smallfiles.loading.config import LoaderConfig
 from smallfiles.machine import warn_on_login_node
@@ -57,35 +58,38 @@ def run(arguments: argparse.Namespace) -> int:
         config = TrainConfig.from_args(arguments)
         check_ring(config, arguments.val is not None, given(LoaderConfig, arguments))
         warn_on_login_node("training", size_bytes=size_of(arguments.data) * config.epochs)
-        report = training.train(arguments.data, arguments.val, config, asked_to_stop)
+        done = training.train(arguments.data, arguments.val, config, asked_to_stop)
     if ranks().rank == 0:  # one speaks for all
-        print_json(_as_json(report)) if arguments.json else _tell(report, config)
-    return INTERRUPTED if report.interrupted else 0
+        if done.resumed_at and done.resumed_at[0] >= config.epochs:
+            say(f"{config.epochs} epochs were trained before, and nothing was left; --epochs asks for more")
+        elif done.resumed_at:
+            say("went on at epoch {}, step {}".format(*done.resumed_at))
+        report(arguments, _as_json(done), *_lines(done, config))
+        if done.interrupted:
+            kept = f"; the same command goes on from {config.checkpoint}" if config.checkpoint else ""
+            say(f"stopped because a signal asked for it{kept}")
+    return INTERRUPTED if done.interrupted else 0
 
 
-def _as_json(report: TrainReport) -> dict[str, Any]:
-    last = report.epochs[-1] if report.epochs else None
+def _as_json(done: TrainReport) -> dict[str, Any]:
+    last = done.epochs[-1] if done.epochs else None
     return {
-        "samples": sum(each.samples for each in report.epochs),
-        "seconds": sum(each.seconds for each in report.epochs),
+        "samples": sum(each.samples for each in done.epochs),
+        "seconds": sum(each.seconds for each in done.epochs),
         "accuracy": last.accuracy if last else None,
         "waiting_share": last.waiting_share if last else None,
-        "interrupted": report.interrupted,
-        "resumed_at": report.resumed_at,
-        "faults": sum(each.fault_count for each in report.epochs),
-        "epochs": [dataclasses.asdict(each) for each in report.epochs],
+        "interrupted": done.interrupted,
+        "resumed_at": done.resumed_at,
+        "faults": sum(each.fault_count for each in done.epochs),
+        "epochs": [dataclasses.asdict(each) for each in done.epochs],
     }
 
 
-def _tell(report: TrainReport, config: TrainConfig) -> None:
-    if report.resumed_at and report.resumed_at[0] >= config.epochs:
-        say(f"{config.epochs} epochs were trained before, and nothing was left to do; --epochs asks for more")
-    elif report.resumed_at:
-        say("went on at epoch {}, step {}".format(*report.resumed_at))
-    for each in report.epochs:
+def _lines(done: TrainReport, config: TrainConfig) -> Iterator[str]:
+    for each in done.epochs:
         accuracy = "" if each.accuracy is None else f", accuracy {each.accuracy:.3f}"
         first = max(float(rank["first_batch_s"]) for rank in each.ranks)
-        print(
+        yield (
             f"epoch {each.epoch}: {each.samples:,} samples in {in_seconds(each.seconds)}, "
             f"{each.rate:,.0f} samples/s, {each.waiting_share:.0%} of it waiting for data "
             f"(first batch after {in_seconds(first)}), loss {each.loss:.3f}{accuracy}"
@@ -93,10 +97,7 @@ def _tell(report: TrainReport, config: TrainConfig) -> None:
         if each.fault_count:
             named = (f"{fault['key']} ({fault['reason']})" for fault in each.faults)
             what = _DONE.get(config.loader.on_error, "not as they were meant")
-            print(f"  {plural(each.fault_count, 'sample')} {what}: {first_few(named, each.fault_count)}")
-    if report.epochs and len(report.epochs[-1].ranks) > 1:
-        for rank in report.epochs[-1].ranks:
-            print(f"  rank {rank['rank']} on node {rank['node']}: {rank['samples']:,} samples")
-    if report.interrupted:
-        kept = f"; the same command goes on from {config.checkpoint}" if config.checkpoint else ""
-        say(f"stopped because a signal asked for it{kept}")
+            yield f"  {plural(each.fault_count, 'sample')} {what}: {first_few(named, each.fault_count)}"
+    if done.epochs and len(done.epochs[-1].ranks) > 1:
+        for rank in done.epochs[-1].ranks:
+            yield f"  rank {rank['rank']} on node {rank['node']}: {rank['samples']:,} samples"

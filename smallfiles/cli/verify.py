@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smallfiles.cli.arguments import FORMATS, Verbs, add_run, add_source_flags, load_source
 from smallfiles.cli.failures import FAILED, UNPROVEN
-from smallfiles.cli.output import in_seconds, print_json
+from smallfiles.cli.output import in_seconds, report
 from smallfiles.keys import printable
 from smallfiles.progress import bytes_text, plural
 
@@ -43,48 +44,34 @@ def run(arguments: argparse.Namespace) -> int:
     from smallfiles.pack import verify
 
     source = None if arguments.against is None else load_source(arguments.against, arguments)
-    report = verify(arguments.out, source, format=arguments.format)
-    if arguments.json:
-        print_json(_as_json(report))
-    else:
-        _tell(report)
-    return {"intact": 0, "unproven": UNPROVEN}.get(report.verdict, FAILED)
+    found = verify(arguments.out, source, format=arguments.format)
+    more = {"verdict": found.verdict, "intact": found.intact, "path": str(found.path)}
+    report(arguments, asdict(found) | more | {"seconds": round(found.seconds, 3)}, *_lines(found))
+    return {"intact": 0, "unproven": UNPROVEN}.get(found.verdict, FAILED)
 
 
-def _as_json(report: VerifyReport) -> dict[str, Any]:
-    more = {"verdict": report.verdict, "intact": report.intact}
-    return asdict(report) | more | {"path": str(report.path), "seconds": round(report.seconds, 3)}
-
-
-def _tell(report: VerifyReport) -> None:
-    compared = f", {report.against:,} compared with the source" if report.against else ""
-    print(
-        f"read {plural(report.samples, 'sample')} ({bytes_text(report.bytes)}), "
-        f"checked {plural(report.blocks, 'block')}"
-        f"{compared} in {in_seconds(report.seconds)}"
+def _lines(found: VerifyReport) -> Iterator[str]:
+    compared = f", {found.against:,} compared with the source" if found.against else ""
+    yield (
+        f"read {plural(found.samples, 'sample')} ({bytes_text(found.bytes)}), "
+        f"checked {plural(found.blocks, 'block')}{compared} in {in_seconds(found.seconds)}"
     )
-    for note in report.notes:
-        print(f"note: {printable(note)}")
-    _list("damaged", report.problems)
-    _list("differs", report.differences)
-    print(f"{report.path} {_conclusion(report)}")
+    yield from (f"note: {printable(note)}" for note in found.notes)
+    for what, sentences in (("damaged", found.problems), ("differs", found.differences)):
+        yield from (f"{what}: {printable(sentence)}" for sentence in sentences[:_SHOWN])
+        if len(sentences) > _SHOWN:
+            yield f"… and {len(sentences) - _SHOWN:,} more; --json names all of them"
+    yield f"{found.path} {_conclusion(found)}"
 
 
-def _list(what: str, sentences: list[str]) -> None:
-    for sentence in sentences[:_SHOWN]:
-        print(f"{what}: {printable(sentence)}")
-    if len(sentences) > _SHOWN:
-        print(f"… and {len(sentences) - _SHOWN:,} more; --json names all of them")
-
-
-def _conclusion(report: VerifyReport) -> str:
-    if report.verdict == "intact":
-        return "is intact" + ("" if report.digests else ": it holds what the source holds")
-    if report.verdict == "damaged":
+def _conclusion(found: VerifyReport) -> str:
+    if found.verdict == "intact":
+        return "is intact" + ("" if found.digests else ": it holds what the source holds")
+    if found.verdict == "damaged":
         return "is NOT intact"
-    if report.verdict == "differs" and report.digests:
+    if found.verdict == "differs" and found.digests:
         return "is as it was written, but the source is not what was packed"
-    if report.verdict == "differs":
+    if found.verdict == "differs":
         return "differs from the source; without its digest nobody can tell which of the two changed"
     return (
         "can be read to its end, which does not prove that it is intact: there is nothing to compare with. "

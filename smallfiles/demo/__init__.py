@@ -9,15 +9,14 @@ own data, before you decide. Notebook 00 points here.
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from smallfiles.options import check, option, words
+from smallfiles.options import Settings, option
 
 
 @dataclass(frozen=True)
-class DemoConfig:
+class DemoConfig(Settings):
     """How to run the demo. Nothing else is imported here: the command line asks for it at each start."""
 
     data: Path | None = option(None, "your own data set; it is only read", metavar="DIR")
@@ -26,9 +25,6 @@ class DemoConfig:
     repeats: int = option(5, "rounds of measurement", least=1)
     seed: int = option(0, "of the images and the order of reads", least=0, metavar="S")
 
-    def __post_init__(self) -> None:
-        check(self)
-
     def to_cli(self) -> str:
         """The command that does the same run."""
-        return shlex.join(["smallfiles", "demo", *words(self)])
+        return self.command("demo")

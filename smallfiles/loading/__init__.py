@@ -1,7 +1,7 @@
 """Batches for training: every sample exactly once an epoch, over all ranks and workers.
 
     plan        which samples a rank reads, in which order: arithmetic
-    batches     what a batch is; makers: images, bytes; faults: what cannot be read
+    batches     what a batch is; makers: images, bytes, what cannot be read
     dataset     any sample by its number; stream: long runs from shard to shard
     loader      `make_loader`: a DataLoader of processes, threads, or neither
     killed      why a worker died, in a sentence
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from smallfiles.loading.batches import Batch as Batch
     from smallfiles.loading.batches import BatchMaker as BatchMaker
     from smallfiles.loading.config import LoaderConfig as LoaderConfig
+    from smallfiles.loading.dataset import LoadedBatch as LoadedBatch
     from smallfiles.loading.dataset import SampleDataset as SampleDataset
-    from smallfiles.loading.faults import BadSampleError as BadSampleError
     from smallfiles.loading.killed import WorkerDiedError as WorkerDiedError
     from smallfiles.loading.loader import Loader as Loader
     from smallfiles.loading.loader import make_loader as make_loader
+    from smallfiles.loading.makers import BadSampleError as BadSampleError
     from smallfiles.loading.makers import ImageBatches as ImageBatches
-    from smallfiles.loading.packets import LoadedBatch as LoadedBatch
     from smallfiles.loading.plan import EpochPlan as EpochPlan
 
 __getattr__ = lazy.names(__name__)

@@ -23,6 +23,8 @@ from smallfiles.samples import Reader
 Array: TypeAlias = npt.NDArray[Any]
 Indices: TypeAlias = Sequence[int] | npt.NDArray[np.int64]
 Layout: TypeAlias = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
+Places: TypeAlias = Mapping[str, tuple[Sequence[int], str, int]]
+"""Shape, numpy type and first byte of each array in a block."""
 
 ALIGN_BYTES = 64
 
@@ -99,6 +101,28 @@ def views(block: Array, layout: Layout) -> dict[str, Array]:
         stop = start + prod(shape) * dtype.itemsize
         found[name] = block[start:stop].view(dtype).reshape(shape)
         start += _padded(shape, dtype)
+    return found
+
+
+def places(arrays: Mapping[str, Array], block: Array) -> Places:
+    """Where arrays lie in a block of bytes that holds them."""
+    base = block.__array_interface__["data"][0]
+    return {
+        name: (
+            array.shape,
+            array.dtype.str,
+            array.__array_interface__["data"][0] - base if array.size else 0,
+        )
+        for name, array in arrays.items()
+    }
+
+
+def found_at(block: Array, places: Places) -> dict[str, Array]:
+    """The arrays of a block that lie at these places, without a copy."""
+    found = {}
+    for name, (shape, kind, start) in places.items():
+        dtype = np.dtype(kind)
+        found[name] = block[start : start + prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
     return found
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 from smallfiles import machine
 from smallfiles.errors import UsageError
 from smallfiles.machine.ranks import Ranks, ranks
-from smallfiles.options import check, flag_of, from_args, given, option, words
+from smallfiles.options import Settings, flag_of, from_args, given, option, words
 
 Mode = Literal["auto", "processes", "threads", "main"]
 OnError = Literal["stop", "skip", "repeat", "keep"]
@@ -35,7 +35,7 @@ _IGNORED = (
 
 
 @dataclass(frozen=True)
-class LoaderConfig:
+class LoaderConfig(Settings):
     """How to make batches.
 
     Args:
@@ -84,7 +84,7 @@ class LoaderConfig:
     )
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if (self.rank is None) != (self.world_size is None):
             raise UsageError(
                 f"rank is {self.rank} and world-size is {self.world_size}",

@@ -1,20 +1,24 @@
 """A packed file as a torch data set: any number, one by one or a batch in one call.
 
 `SampleDataset` reads at random and makes a batch where it is asked for one, so that workers send whole
-batches. It works in a plain `DataLoader` too.
+batches. It works in a plain `DataLoader` too. A batch travels to the trainer as one block of memory: tensors
+in shared memory are sent as file descriptors, of which three tensors would cost three, and three mappings.
 
-The trap: a data set that reads sample by sample waits for the storage as often as there are samples;
-one that gets the batch's numbers at once announces them all and waits once. Notebook 08 teaches it.
+The traps: a data set that reads sample by sample waits for the storage as often as there are samples;
+one that gets the batch's numbers at once announces them all and waits once. And a worker that raises an error
+of ours makes torch raise another one, with a page of tracebacks; so an error travels as a value and is raised
+where the batch would have been. Notebook 08 teaches it.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 import torch
@@ -23,15 +27,129 @@ from torch.utils.data import Dataset, get_worker_info
 
 from smallfiles import formats
 from smallfiles.errors import SmallfilesError, UsageError
-from smallfiles.loading.batches import BatchMaker, Indices, Layout
+from smallfiles.loading.batches import (
+    Array,
+    Batch,
+    BatchMaker,
+    Fault,
+    Indices,
+    Layout,
+    Places,
+    found_at,
+    nbytes,
+    places,
+    views,
+)
 from smallfiles.loading.config import OnError
 from smallfiles.loading.makers import ImageBatches, RawBatches
-from smallfiles.loading.packets import Block, FailedBatch, LoadedBatch, Packet, to_tensors
 from smallfiles.loading.schedule import split_numbers
 from smallfiles.samples import Reader
 
 if TYPE_CHECKING:
     from smallfiles.images import Transform
+
+
+class LoadedBatch(dict[str, torch.Tensor]):
+    """What a loader hands out: tensors by name; a uint8 `image` is [B, C, H, W] in channels-last order.
+
+    A plain dict to all who move batches to a device.
+    """
+
+    faults: tuple[Fault, ...] = ()
+
+
+def to_tensors(arrays: Mapping[str, Array], faults: tuple[Fault, ...] = ()) -> LoadedBatch:
+    """Tensors over the memory of arrays, without a copy.
+
+    Args:
+        arrays: As a `BatchMaker` makes them; they must live as long as the tensors.
+        faults: Samples that were left out or replaced.
+    """
+    batch = LoadedBatch({name: torch.from_numpy(array) for name, array in arrays.items()})
+    image = batch.get("image")
+    if image is not None and image.ndim == 4 and image.dtype == torch.uint8:
+        batch["image"] = image.permute(0, 3, 1, 2)
+    batch.faults = faults
+    return batch
+
+
+@dataclass(frozen=True)
+class Block:
+    """One piece of memory for a whole batch.
+
+    Args:
+        tensor: uint8, one-dimensional.
+        arrays: Views of it, to be filled.
+    """
+
+    tensor: torch.Tensor
+    arrays: dict[str, Array]
+
+    @classmethod
+    def shared(cls, layout: Layout) -> Block:
+        """Shared memory, for a worker: sending it sends a file descriptor."""
+        # The way of torch's own collate; share_memory_() would copy what is not filled yet.
+        new_shared: Callable[[int], torch.UntypedStorage] = torch.UntypedStorage._new_shared
+        storage = new_shared(max(nbytes(layout), 1))
+        return cls._of(torch.tensor([], dtype=torch.uint8).set_(storage), layout)
+
+    @classmethod
+    def pinned(cls, layout: Layout) -> Block:
+        """Memory that a GPU copies from by itself, for threads of the trainer."""
+        return cls._of(torch.empty(nbytes(layout), dtype=torch.uint8, pin_memory=True), layout)
+
+    @classmethod
+    def _of(cls, tensor: torch.Tensor, layout: Layout) -> Block:
+        return cls(tensor, views(tensor.numpy(), layout))
+
+
+class Packet:
+    """A batch in shared memory on its way: pickled in a worker, it is a `LoadedBatch` on arrival."""
+
+    def __init__(self, batch: Batch, block: Block | None) -> None:
+        if block is None:  # arrays of their own, since their size was not known before
+            layout = {name: (array.shape, array.dtype) for name, array in batch.arrays.items()}
+            block = Block.shared(layout)
+            for name, array in batch.arrays.items():
+                block.arrays[name][...] = array
+            batch = Batch(block.arrays, batch.faults)
+        self._content = block.tensor, places(batch.arrays, block.tensor.numpy()), batch.faults
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpack, self._content
+
+
+def _unpack(block: torch.Tensor, places: Places, faults: tuple[Fault, ...]) -> LoadedBatch:
+    return to_tensors(found_at(block.numpy(), places), faults)
+
+
+class FailedBatch:
+    """The error that stands where a batch should be; whoever touches it raises it.
+
+    Our own loaders raise it at once. Others that were made around the same data set (Accelerate's, say)
+    do so when they move the batch to a device.
+    """
+
+    def __init__(self, error: SmallfilesError) -> None:
+        self.error = error
+
+    def pin_memory(self) -> FailedBatch:
+        """Pass through the thread that pins batches."""
+        return self
+
+    def to(self, *_: object, **__: object) -> NoReturn:
+        """Raise the error."""
+        raise self.error
+
+    def __getitem__(self, name: object) -> NoReturn:
+        raise self.error
+
+    def __iter__(self) -> NoReturn:
+        raise self.error
+
+    def __len__(self) -> NoReturn:
+        raise self.error
+
 
 Item: TypeAlias = dict[str, torch.Tensor]
 Source: TypeAlias = Reader | Path | str | BatchMaker
@@ -152,7 +270,7 @@ class SampleDataset(Dataset[Item]):
         return Rows(self, numbers)
 
 
-class Rows(Sequence[Item]):
+class Rows:
     """A batch asked for: made once, at first use, as a whole or (by other collate functions) row by row."""
 
     def __init__(self, dataset: SampleDataset, numbers: Sequence[int]) -> None:
@@ -167,13 +285,7 @@ class Rows(Sequence[Item]):
     def __len__(self) -> int:
         return len(self._whole()["index"])
 
-    @overload
-    def __getitem__(self, row: int) -> Item: ...
-    @overload
-    def __getitem__(self, row: slice) -> list[Item]: ...
-    def __getitem__(self, row: int | slice) -> Item | list[Item]:
-        if isinstance(row, slice):
-            return [self[number] for number in range(*row.indices(len(self)))]
+    def __getitem__(self, row: int) -> Item:
         batch = self._whole()
         if "offsets" not in batch:
             return {name: tensor[row] for name, tensor in batch.items()}
@@ -181,9 +293,6 @@ class Rows(Sequence[Item]):
         start, stop = batch["offsets"][row : row + 2].tolist()
         rest = {name: batch[name][row] for name in batch if name not in ("data", "offsets")}
         return {"data": batch["data"][start:stop], **rest}
-
-    def __iter__(self) -> Iterator[Item]:
-        return (self[row] for row in range(len(self)))
 
     def _whole(self) -> LoadedBatch:
         if self._batch is None:

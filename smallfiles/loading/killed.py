@@ -153,29 +153,24 @@ _LESS_SHM = (
 
 
 def _died(pids: str, signal: str, memory: WorkerMemory) -> WorkerDiedError:
-    who = f"a worker of the loader (process {pids.strip(', ')})"
-    if signal.startswith("Killed"):
-        limit = _mib(machine.memory_limit_bytes())
-        return WorkerDiedError(
-            f"{who} was killed by signal 9",
-            expected=f"{memory.workers} workers within the memory of this job, {limit} for all its processes",
-            next_step="If nobody killed it by hand, memory was used up: ask for more (--mem), use fewer "
-            "workers or a smaller prefetch, or threads (--mode threads)",
-        )
-    if signal.startswith("Bus error"):
-        free = _mib(machine.filesystem(SHM).free_bytes)
-        return WorkerDiedError(
-            f"{who} got a bus error",
-            expected=f"{_mib(memory.ahead_bytes)} of shared memory for batches ({SHM} has {free} free now), "
-            "and packed files that nobody shortens while they are read",
-            next_step=_LESS_SHM,
-        )
     how = f"was ended by the signal {signal}" if signal else "ended without a word"
-    return WorkerDiedError(
-        f"{who} {how}",
-        expected="workers that live as long as the loader",
-        next_step="Look for its own message above; try --mode main, where a crash shows its place",
-    )
+    expected = "workers that live as long as the loader"
+    next_step = "Look for its own message above; try --mode main, where a crash shows its place"
+    if signal.startswith("Killed"):
+        how, limit = "was killed by signal 9", _mib(machine.memory_limit_bytes())
+        expected = f"{memory.workers} workers within the memory of this job, {limit} for all its processes"
+        next_step = (
+            "If nobody killed it by hand, memory was used up: ask for more (--mem), use fewer "
+            "workers or a smaller prefetch, or threads (--mode threads)"
+        )
+    elif signal.startswith("Bus error"):
+        how, next_step, free = "got a bus error", _LESS_SHM, _mib(machine.filesystem(SHM).free_bytes)
+        expected = (
+            f"{_mib(memory.ahead_bytes)} of shared memory for batches ({SHM} has {free} free now), "
+            "and packed files that nobody shortens while they are read"
+        )
+    who = f"a worker of the loader (process {pids.strip(', ')})"
+    return WorkerDiedError(f"{who} {how}", expected=expected, next_step=next_step)
 
 
 def _files(text: str) -> ResourceError:

@@ -30,7 +30,10 @@ from smallfiles import machine
 from smallfiles.loading.batches import BatchMaker, Fault, nbytes
 from smallfiles.loading.config import LoaderConfig, Mode, default_workers, place
 from smallfiles.loading.dataset import (
+    Block,
     Delivered,
+    FailedBatch,
+    LoadedBatch,
     SampleDataset,
     Source,
     collate,
@@ -39,7 +42,6 @@ from smallfiles.loading.dataset import (
     name_of_data,
 )
 from smallfiles.loading.killed import SHM, WorkerDiedError, WorkerMemory, check_shared_memory, explained
-from smallfiles.loading.packets import Block, FailedBatch, LoadedBatch
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.loading.schedule import EpochBatches, Schedule
 from smallfiles.loading.stream import StreamDataset

@@ -15,6 +15,7 @@ from typing import Any
 from smallfiles.machine.cgroups import MemoryLimit as MemoryLimit
 from smallfiles.machine.cgroups import cpu_quota as cpu_quota
 from smallfiles.machine.cgroups import memory_limit as memory_limit
+from smallfiles.machine.cgroups import read_lines
 from smallfiles.machine.filesystems import FileSystem as FileSystem
 from smallfiles.machine.filesystems import filesystem as filesystem
 from smallfiles.machine.filesystems import is_parallel_filesystem as is_parallel_filesystem
@@ -80,13 +81,10 @@ def describe() -> dict[str, Any]:
 
 def _cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """The model's name; on ARM, where the kernel tells none, the architecture."""
-    try:
-        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
-    except OSError:
-        pass
+    for line in read_lines(cpuinfo):
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
     return platform.processor() or platform.machine() or "unknown"
 
 

@@ -41,12 +41,16 @@ def memory_limit(root: Path = Path("/")) -> MemoryLimit:
         The limit in bytes and its source.
     """
     limits = [MemoryLimit(meminfo_bytes("MemTotal", root), "physical memory")]
-    for version, folder in own_groups("memory", root):
-        name = "memory.max" if version == 2 else "memory.limit_in_bytes"
-        words = read_words(folder / name)
-        if len(words) == 1 and words[0].isdigit():  # "max" is no limit
-            limits.append(MemoryLimit(int(words[0]), f"cgroup v{version}"))
+    limits += [MemoryLimit(found, f"cgroup v{version}") for version, _, found in memory_limits(root)]
     return min(limits, key=lambda limit: limit.limit_bytes)
+
+
+def memory_limits(root: Path) -> Iterator[tuple[int, Path, int]]:
+    """Version, folder and bytes of each control group on the way up that has a limit."""
+    for version, folder in own_groups("memory", root):
+        words = read_words(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
+        if len(words) == 1 and words[0].isdigit():  # "max" is no limit
+            yield version, folder, int(words[0])
 
 
 def cpu_quota(root: Path = Path("/")) -> int | None:

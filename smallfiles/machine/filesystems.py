@@ -145,8 +145,16 @@ def filesystem(path: Path, table: Path = Path("/proc/self/mountinfo")) -> FileSy
     Raises:
         ResourceError: Not even the root of the tree can be examined.
     """
-    real, stats = _nearest(path)
-    mount = mount_of(real, read_mounts(table))  # read after statvfs, which triggers automounts
+    real = existing(path)
+    try:
+        stats = os.statvfs(real)
+    except OSError as error:
+        raise ResourceError(
+            f"the file system of {path} cannot be examined ({error.strerror})",
+            expected="a path on a mounted file system",
+            next_step="Check the path, and whether its file system is mounted",
+        ) from error
+    mount = mount_of(str(real), read_mounts(table))  # read after statvfs, which triggers automounts
     kind, source = (mount.kind, mount.source) if mount else ("unknown", "")
     return FileSystem(
         kind=kind,
@@ -176,20 +184,6 @@ def existing(path: Path) -> Path:
     """The path without symbolic links, or its nearest parent that exists."""
     real = Path(os.path.realpath(path))
     return next((candidate for candidate in (real, *real.parents) if os.path.exists(candidate)), real)  # noqa: PTH110 - Path's raises
-
-
-def _nearest(path: Path) -> tuple[str, os.statvfs_result]:
-    real = Path(os.path.realpath(path))
-    for candidate in (real, *real.parents):
-        try:
-            return str(candidate), os.statvfs(candidate)
-        except OSError:
-            continue
-    raise ResourceError(
-        f"the file system of {path} cannot be examined",
-        expected="a path on a mounted file system",
-        next_step="Check the path, and whether its file system is mounted",
-    )
 
 
 def _is_shared(kind: str, source: str) -> bool:

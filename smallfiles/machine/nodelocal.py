@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from smallfiles.machine.cgroups import meminfo_bytes, own_groups, read_lines, read_words
+from smallfiles.machine.cgroups import meminfo_bytes, memory_limits, read_lines, read_words
 from smallfiles.machine.filesystems import FileSystem, filesystem
 
 SITE_VARIABLE = "SMALLFILES_NODE_LOCAL"
@@ -98,15 +98,10 @@ def memory_headroom_bytes(root: Path = Path("/")) -> int:
         The least that any control group on the way up, or the machine, leaves; never below zero.
     """
     left = [meminfo_bytes("MemAvailable", root)]
-    for version, folder in own_groups("memory", root):
-        limit, used = (
-            ("memory.max", "memory.current")
-            if version == 2
-            else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        )
-        numbers = read_words(folder / limit) + read_words(folder / used)
-        if len(numbers) == 2 and all(word.isdigit() for word in numbers):  # "max" is no limit
-            left.append(int(numbers[0]) - int(numbers[1]) + _cache_bytes(folder, version))
+    for version, folder, limit_bytes in memory_limits(root):
+        used = read_words(folder / ("memory.current" if version == 2 else "memory.usage_in_bytes"))
+        if len(used) == 1 and used[0].isdigit():
+            left.append(limit_bytes - int(used[0]) + _cache_bytes(folder, version))
     return max(0, min(left))
 
 

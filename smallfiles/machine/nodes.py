@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from smallfiles.progress import plural
+
 NodeKind: TypeAlias = Literal["compute", "login", "own"]
 
 SILENCE = "SMALLFILES_LOGIN_OK"
@@ -62,13 +64,7 @@ def node(env: Mapping[str, str] | None = None) -> Node:
     return Node("own", "no scheduler is here")
 
 
-def warn_on_login_node(
-    what: str,
-    *,
-    size_bytes: int,
-    files: int = 0,
-    env: Mapping[str, str] | None = None,
-) -> bool:
+def warn_on_login_node(what: str, *, size_bytes: int, files: int = 0) -> None:
     """Say on standard error that a heavy job is about to run where others work.
 
     A hundred people share a login node, and its file system with all jobs; some sites kill what is
@@ -78,23 +74,12 @@ def warn_on_login_node(
         what: What is about to run: `packing`.
         size_bytes: How many bytes it will read.
         files: How many files it will open.
-        env: The environment; another one in tests.
-
-    Returns:
-        Whether it was said.
     """
-    env = os.environ if env is None else env
-    heavy = size_bytes >= HEAVY_BYTES or files >= HEAVY_FILES
-    if not heavy or env.get(SILENCE, "") not in ("", "0"):
-        return False
-    here = node(env)
-    if here.kind != "login":
-        return False
-    amount = f"{size_bytes / 1e9:,.1f} GB" + (
-        f" in {files:,} file{'s' if files != 1 else ''}" if files else ""
-    )
+    heavy, here = size_bytes >= HEAVY_BYTES or files >= HEAVY_FILES, node()
+    if not heavy or here.kind != "login" or os.environ.get(SILENCE, "") not in ("", "0"):
+        return
+    amount = f"{size_bytes / 1e9:,.1f} GB" + (f" in {plural(files, 'file')}" if files else "")
     sys.stderr.write(
         f"warning: {what} {amount} is heavy work for a login node, which this seems to be ({here.why}); "
         f"run it in a job (srun, salloc or sbatch), or set {SILENCE}=1 if it is fine here\n"
     )
-    return True

@@ -36,34 +36,11 @@ class Allowance:
 
     Args:
         samples: Samples a run.
-        in_flight: Opens in flight; None leaves the choice to packing.
-        note: What to tell the user; empty if nothing was capped.
+        in_flight: Opens in flight; None if nothing was capped, and leaves the choice to packing.
     """
 
     samples: int
     in_flight: int | None = None
-    note: str = ""
-
-
-def allowance(paths: Sequence[Path], samples: int, runs: int, *, cap: bool = True) -> Allowance:
-    """How many samples a run may read where `paths` lie.
-
-    Args:
-        paths: What will be read.
-        samples: How many samples a run would like to read.
-        runs: Number of runs over all cases and rounds.
-        cap: False leaves everything as it is.
-    """
-    shared = next((fs for fs in map(machine.filesystem, paths) if fs.shared), None)
-    if shared is None or not cap:
-        return Allowance(samples)
-    allowed = min(samples, max(1, OPERATIONS // max(1, runs)))
-    return Allowance(
-        allowed,
-        IN_FLIGHT,
-        f"this is {shared.kind}, which others share: {allowed:,} of {samples:,} samples a run, at most "
-        f"{OPERATIONS:,} operations and {IN_FLIGHT} in flight (--no-cap lifts this; ask your site first)",
-    )
 
 
 @dataclass(frozen=True)
@@ -131,10 +108,22 @@ class Bench:
         self._config, self._versions, self._machine = config, versions_of(packages), machine.describe()
 
     def allowed(self, paths: Sequence[Path], samples: int, runs: int) -> Allowance:
-        """How many samples a run may read; what is capped is noted."""
-        found = allowance(paths, samples, runs, cap=self._config.cap)
-        self.notes += [found.note] if found.note else []
-        return found
+        """How many samples a run may read where paths lie; what is capped is noted.
+
+        Args:
+            paths: What will be read.
+            samples: How many samples a run would like to read.
+            runs: Number of runs over all cases and rounds.
+        """
+        shared = next((fs for fs in map(machine.filesystem, paths) if fs.shared), None)
+        if shared is None or not self._config.cap:
+            return Allowance(samples)
+        allowed = min(samples, max(1, OPERATIONS // max(1, runs)))
+        self.notes.append(
+            f"this is {shared.kind}, which others share: {allowed:,} of {samples:,} samples a run, at most "
+            f"{OPERATIONS:,} operations and {IN_FLIGHT} in flight (--no-cap lifts this; ask your site first)"
+        )
+        return Allowance(allowed, IN_FLIGHT)
 
     def measure(
         self,

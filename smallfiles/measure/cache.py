@@ -21,8 +21,8 @@ import numpy as np
 
 from smallfiles import machine
 from smallfiles.errors import ResourceError
+from smallfiles.machine.nodelocal import IN_MEMORY
 
-IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 _PAUSES_S = (0.0, 0.01, 0.1, 0.5)
 
 

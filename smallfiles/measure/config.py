@@ -5,14 +5,12 @@ The trap: a flag that a topic has no use for would be believed. So each topic ha
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from smallfiles import options
 from smallfiles.errors import UsageError
-from smallfiles.options import option
+from smallfiles.options import Settings, option
 
 Cache: TypeAlias = Literal["warm", "cold"]
 Order: TypeAlias = Literal["random", "sequential"]
@@ -41,7 +39,7 @@ STEPS: dict[Step, tuple[float, int]] = dict(zip(get_args(Step), zip(_MS, _BATCHE
 
 
 @dataclass(frozen=True)
-class BenchConfig:
+class BenchConfig(Settings):
     """How to measure; its fields are the flags of `bench`."""
 
     repeats: int = option(7, "rounds", least=1)
@@ -54,16 +52,13 @@ class BenchConfig:
     seed: int = option(0, "of the order of reads and of the rounds", least=0, metavar="S")
     cap: bool = option(True, "no limit on a shared file system; ask your site first")
 
-    def __post_init__(self) -> None:
-        options.check(self)
-
     def to_cli(self, what: str, targets: Sequence[str] = ()) -> str:
         """The command that does the same run."""
-        return shlex.join(["smallfiles", "bench", what, *targets, *options.words(self)])
+        return self.command("bench", what, *targets)
 
 
 @dataclass(frozen=True)
-class LoadBenchConfig:
+class LoadBenchConfig(Settings):
     """How to measure loaders; its fields are the flags of `bench load`."""
 
     repeats: int = option(5, "rounds", least=1)
@@ -82,7 +77,7 @@ class LoadBenchConfig:
     step_ms: float | None = option(None, "or one of so many milliseconds", least=0.1, metavar="T")
 
     def __post_init__(self) -> None:
-        options.check(self)
+        super().__post_init__()
         if self.step is not None:
             step_ms, batch = STEPS[self.step]
             if self.step_ms not in (None, step_ms) or self.batch not in (BATCH, batch):
@@ -106,4 +101,4 @@ class LoadBenchConfig:
 
     def to_cli(self, targets: Sequence[str] = ()) -> str:
         """The command that does the same run."""
-        return shlex.join(["smallfiles", "bench", "load", *targets, *options.words(self)])
+        return self.command("bench", "load", *targets)

@@ -139,8 +139,6 @@ def throughput(*groups: Sequence[Record], reference: str | None = None) -> Figur
     Raises:
         UsageError: A group is empty, or its records were measured under different conditions.
     """
-    for group in groups:
-        check_comparable(group)
     with styled():
         titles = [wrapped(finding(group, reference)) for group in groups]
         heights = [
@@ -299,8 +297,6 @@ def tuning(records: Sequence[Record]) -> Figure:
     kinds = {
         kind_of(record): [each for each in records if kind_of(each) == kind_of(record)] for record in records
     }
-    if not kinds:
-        raise UsageError("there is nothing to draw", expected="one record or more", next_step="Measure first")
     titles = {found.what: found.headline for found in advice(records)}
     with styled():
         figure = empty_figure(3.4 * len(kinds))

@@ -22,6 +22,7 @@ from smallfiles.atomic import write_json
 from smallfiles.errors import FormatError, OutputExistsError, first_few
 from smallfiles.loading import LoaderConfig, make_loader
 from smallfiles.machine.ranks import ranks
+from smallfiles.progress import plural
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,7 @@ class Count:
 
     def sentence(self) -> str:
         """What came out."""
-        ranks_, nodes = len(self.shares), len({share.node for share in self.shares})
-        who = f"{ranks_} rank{'s' * (ranks_ > 1)} on {nodes} node{'s' * (nodes > 1)}"
+        who = f"{plural(len(self.shares), 'rank')} on {plural(len({s.node for s in self.shares}), 'node')}"
         if self.exact:
             return (
                 f"{who} read each of {self.shares[0].of:,} samples exactly once, {self.rate:,.0f} samples/s"
@@ -88,14 +88,13 @@ class Count:
         return f"{who}: of {self.shares[0].of:,} samples {lost}, {more}"
 
 
-def read_share(path: Path, folder: Path, config: LoaderConfig, epoch: int = 0) -> Share:
-    """Read this rank's part of an epoch and note what came.
+def read_share(path: Path, folder: Path, config: LoaderConfig) -> Share:
+    """Read this rank's part of the first epoch and note what came.
 
     Args:
         path: A packed file, or the URL of pushed shards.
         folder: Seen by all ranks; gets a record of this one.
         config: How to read.
-        epoch: Which one.
 
     Raises:
         OutputExistsError: This rank has a record there already.
@@ -107,7 +106,6 @@ def read_share(path: Path, folder: Path, config: LoaderConfig, epoch: int = 0) -
             f"{record} exists already", expected="an empty folder", next_step="Name a new folder for each run"
         )
     loader = make_loader(objectstore.open_anywhere(path), config)
-    loader.set_epoch(epoch)
     seen: list[np.ndarray[Any, Any]] = []
     size, began = 0, perf_counter()
     for batch in loader:

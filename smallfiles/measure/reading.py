@@ -65,7 +65,7 @@ def bench_reads(paths: Sequence[Path], config: BenchConfig | None = None) -> Res
                 read = partial(_read_all, target, indices, sums)
                 run: Callable[[], Outcome] = partial(_cold, target, indices, read, sums)
                 if state == "warm":
-                    run = _warm(target, indices, read, capped=bool(allowed.note))
+                    run = _warm(target, indices, read, capped=allowed.in_flight is not None)
                 cases.append(Case(target.name, run, state == "warm", target.format, target.path))
             whole = (first.samples, first.bytes)
             what = f"{order} reads"

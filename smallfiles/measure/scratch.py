@@ -14,14 +14,13 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from smallfiles import locks, machine
+from smallfiles import locks, machine, signals
 from smallfiles.errors import ResourceError
+from smallfiles.machine.nodelocal import SHARED_MEMORY
 
-MEMORY = Path("/dev/shm")
 SAMPLE_BYTES = 110_000
 PACKED = ("set.files", "set.arrow", "set.h5", "set.tars", "set.sqfs", "set.lmdb", "set.zarr")
 _PREFIX = "smallfiles-bench-"
@@ -30,7 +29,7 @@ _SPARE_BYTES = 256 << 20
 
 
 @contextlib.contextmanager
-def memory_folder(need_bytes: int, parent: Path = MEMORY) -> Iterator[Path]:
+def memory_folder(need_bytes: int, parent: Path = SHARED_MEMORY) -> Iterator[Path]:
     """A new folder in memory that is gone when the block ends, however it ends.
 
     Args:
@@ -45,7 +44,7 @@ def memory_folder(need_bytes: int, parent: Path = MEMORY) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))  # mode 0700
     lock = locks.try_lock(folder / _LOCK, shared=False)  # let go when we die, so that a sweep knows the dead
     try:
-        with _terminated_as_exit():
+        with signals.listening((signal.SIGTERM,), lambda: sys.exit(128 + signal.SIGTERM)):
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -76,19 +75,6 @@ def _sweep(parent: Path) -> None:
             lock, ours = folder / _LOCK, folder.lstat().st_uid == os.getuid()
             if ours and lock.exists() and not locks.is_held(lock, shared=False):
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _terminated_as_exit() -> Iterator[None]:
-    """Let SIGTERM unwind the stack as Ctrl-C does, so that the folder is emptied."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

@@ -6,17 +6,16 @@ not asked for is a part of what the job has left, never of what the node has. No
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 from smallfiles.machine import usable_cpus
 from smallfiles.machine.nodelocal import SHARED_MEMORY
-from smallfiles.options import check, option, words
+from smallfiles.options import Settings, option
 
 
 @dataclass(frozen=True)
-class RingConfig:
+class RingConfig(Settings):
     """How to fill a ring.
 
     Args:
@@ -33,9 +32,6 @@ class RingConfig:
     epochs: int | None = option(None, "end after so many; no end if not given", least=1)
     where: Path = option(SHARED_MEMORY, "a folder in memory", metavar="DIR")
 
-    def __post_init__(self) -> None:
-        check(self)
-
     @property
     def producer_count(self) -> int:
         """How many producers there are."""
@@ -48,4 +44,4 @@ class RingConfig:
             data: The packed file.
             more: Further words, such as the flags of the batches.
         """
-        return shlex.join(["smallfiles", "ring", "fill", data, *words(self), *more])
+        return self.command("ring", "fill", data, more=more)

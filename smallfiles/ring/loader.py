@@ -16,14 +16,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
 from smallfiles import signals
 from smallfiles.errors import SmallfilesError, UsageError
-from smallfiles.loading.batches import BatchMaker, Fault
-from smallfiles.loading.dataset import name_of_data
+from smallfiles.loading.batches import BatchMaker, Fault, found_at
+from smallfiles.loading.dataset import LoadedBatch, name_of_data, to_tensors
 from smallfiles.loading.loader import KEPT_FAULTS
-from smallfiles.loading.packets import LoadedBatch, to_tensors
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.loading.schedule import Schedule
 from smallfiles.machine.nodelocal import SHARED_MEMORY
@@ -168,12 +165,7 @@ class RingLoader:
             )
 
     def _tensors(self, taken: Ready) -> LoadedBatch:
-        block = self._link.memory.block(taken.slot)
-        arrays = {}
-        for name, (shape, dtype, start) in taken.payload["arrays"].items():
-            kind = np.dtype(dtype)
-            stop = start + int(np.prod(shape)) * kind.itemsize
-            arrays[name] = block[start:stop].view(kind).reshape(shape)
+        arrays = found_at(self._link.memory.block(taken.slot), taken.payload["arrays"])
         faults = tuple(Fault(*fault) for fault in taken.payload["faults"])
         self.faults += faults[: max(0, KEPT_FAULTS - len(self.faults))]
         self.fault_count += taken.payload["fault_count"]

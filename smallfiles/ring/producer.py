@@ -11,10 +11,9 @@ import contextlib
 import signal
 import socket
 import sys
-from typing import Any
 
 from smallfiles.errors import SmallfilesError
-from smallfiles.loading.batches import Array, Batch, BatchMaker, views
+from smallfiles.loading.batches import Batch, BatchMaker, places, views
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.ring.book import Position
 from smallfiles.ring.channel import Channel, Message, RingError, as_message
@@ -73,21 +72,15 @@ def _done(task: Message, maker: BatchMaker, order: BatchOrder, memory: Memory) -
 
 def _payload(batch: Batch, block: Block) -> Message:
     faults = [[f.index, f.key[:_REASON_LENGTH], f.reason[:_REASON_LENGTH]] for f in batch.faults]
-    arrays = {name: _placed(name, array, block) for name, array in batch.arrays.items()}
+    arrays = places(batch.arrays, block)
+    for name, array in batch.arrays.items():
+        if not 0 <= arrays[name][2] <= len(block) - array.nbytes or not array.flags.c_contiguous:
+            raise RingError(
+                f"the maker put the array {name!r} elsewhere",
+                expected="each array in the leading part of the array given for it",
+                next_step="Correct the maker's `make`: fill `out` and return views of it",
+            )
     return {"arrays": arrays, "faults": faults[:_FAULTS_SENT], "fault_count": len(faults)}
-
-
-def _placed(name: str, array: Array, block: Block) -> list[Any]:
-    """Shape, type and first byte of an array in its slot."""
-    start = array.__array_interface__["data"][0] - block.__array_interface__["data"][0]
-    inside = array.size == 0 or 0 <= start <= len(block) - array.nbytes
-    if not inside or not array.flags.c_contiguous:
-        raise RingError(
-            f"the maker put the array {name!r} elsewhere",
-            expected="each array in the leading part of the array given for it",
-            next_step="Correct the maker's `make`: fill `out` and return views of it",
-        )
-    return [list(array.shape), array.dtype.str, start if array.size else 0]
 
 
 def _summary(error: Exception, order: BatchOrder, position: Position) -> RingError:

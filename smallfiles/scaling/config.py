@@ -11,14 +11,13 @@ node of the cluster asks the same few disks.
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 
-from smallfiles.options import check, option, words
+from smallfiles.options import Settings, option
 
 
 @dataclass(frozen=True)
-class Work:
+class Work(Settings):
     """A synchronous data-parallel training.
 
     Args:
@@ -45,9 +44,6 @@ class Work:
         0.003, "milliseconds to decode a sample", flag="decode-ms", scale=1e-3, least=0, metavar="T"
     )
 
-    def __post_init__(self) -> None:
-        check(self)
-
     @property
     def node_samples_s(self) -> float:
         """Samples per second that the GPUs of a node take when they never wait."""
@@ -55,7 +51,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Storage:
+class Storage(Settings):
     """A parallel file system and what connects it.
 
     Args:
@@ -94,9 +90,6 @@ class Storage:
         0.0, "gigabytes of a node's memory that keep what was read", flag="cache-gb", scale=1e9, least=0
     )
 
-    def __post_init__(self) -> None:
-        check(self)
-
 
 @dataclass(frozen=True)
 class Way:
@@ -125,7 +118,7 @@ WAYS = {
 
 
 @dataclass(frozen=True)
-class TrainingPlan:
+class TrainingPlan(Settings):
     """The training that is planned.
 
     Args:
@@ -148,9 +141,6 @@ class TrainingPlan:
         None, "operations per second that the servers do for all; ask your site", flag="metadata-ops", least=1
     )
 
-    def __post_init__(self) -> None:
-        check(self)
-
     def to_cli(self, data: str) -> str:
         """The command that advises on the same training."""
-        return shlex.join(["smallfiles", "advise", data, *words(self)])
+        return self.command("advise", data)

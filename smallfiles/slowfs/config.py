@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 
-from smallfiles.options import check, option, words
+from smallfiles.options import Settings, option
 
 
 @dataclass(frozen=True)
-class SlowConfig:
+class SlowConfig(Settings):
     """The storage to imitate.
 
     Args:
@@ -41,9 +40,6 @@ class SlowConfig:
     jitter: float = option(0.0, "standard deviation of the latency, a share", least=0, most=10, metavar="J")
     seed: int = option(0, "of the jitter", least=0, metavar="S")
 
-    def __post_init__(self) -> None:
-        check(self)
-
     def summary(self) -> str:
         """The storage in a few words: `2 ms an operation, 8 at once, 500 MB/s`."""
         told = [f"{1e3 * self.latency_s:g} ms an operation"]
@@ -54,4 +50,4 @@ class SlowConfig:
 
     def to_cli(self, folder: str, mountpoint: str) -> str:
         """The command that mounts the same storage."""
-        return shlex.join(["smallfiles", "slowfs", folder, mountpoint, *words(self)])
+        return self.command("slowfs", folder, mountpoint)

@@ -54,11 +54,7 @@ class Mount:
         reason = points.why_not()
         if reason is not None:
             points.check(self.folder, Path("/nowhere"))
-            raise ResourceError(
-                f"no folder can be mounted here: {reason}",
-                expected="FUSE, which lets users mount folders",
-                next_step="Use slowfs.open_slow, which makes reads in this process slow instead",
-            )
+            raise points.impossible(f"no folder can be mounted here: {reason}")
         self.point, made = _place(self.folder, at)
         counts = os.memfd_create("smallfiles-slowfs-counts")
         try:

@@ -47,14 +47,20 @@ def check(folder: Path, point: Path) -> None:
         ResourceError: The mount point is in use, or one of the two cannot be examined.
     """
     try:
-        _check_folder(folder, point)
-        free = not point.exists() or (point.is_dir() and not any(point.iterdir()))
+        problem = _problem(folder, point)
+        free = problem is not None or not point.exists() or (point.is_dir() and not any(point.iterdir()))
     except OSError as error:
         raise ResourceError(
             f"{error.filename} cannot be used ({error.strerror})",
             expected="a folder and a mount point that you may read",
             next_step="Check their permissions, and unmount what is dead (fusermount3 -u)",
         ) from error
+    if problem is not None:
+        raise UsageError(
+            problem,
+            expected="a folder to be shown slowly, and a mount point beside it, neither on a slow mount",
+            next_step="Check the paths, and use the folder behind a slow mount",
+        )
     if not free:
         raise ResourceError(
             f"{point} is not an empty folder",
@@ -63,24 +69,13 @@ def check(folder: Path, point: Path) -> None:
         )
 
 
-def _check_folder(folder: Path, point: Path) -> None:
+def _problem(folder: Path, point: Path) -> str | None:
     if not folder.is_dir():
-        raise UsageError(
-            f"{folder} is no folder", expected="a folder to be shown slowly", next_step="Check the path"
-        )
-    if point == folder or point.is_relative_to(folder) or folder.is_relative_to(point):
-        raise UsageError(
-            f"{point} and {folder} lie within each other",
-            expected="a mount point outside of the folder",
-            next_step="Choose a mount point beside it",
-        )
-    for path in (folder, point):
-        if _kind(path) == KIND:
-            raise UsageError(
-                f"{path} lies on a slow mount already",
-                expected="a folder and a mount point that do not",
-                next_step="Use the folder behind it, with the delays that you want",
-            )
+        return f"{folder} is no folder"
+    if point.is_relative_to(folder) or folder.is_relative_to(point):
+        return f"{point} and {folder} lie within each other"
+    slow = next((path for path in (folder, point) if _kind(path) == KIND), None)
+    return None if slow is None else f"{slow} lies on a slow mount already"
 
 
 def mount(point: Path) -> int:
@@ -110,8 +105,13 @@ def mount(point: Path) -> int:
                 _, descriptors, *_ = socket.recv_fds(ours, 1, 1)
                 return descriptors[0]
         reason = done.stderr.decode(errors="replace").strip() or f"{tool} failed"
-    raise ResourceError(
-        f"{point} cannot be mounted: {reason}",
+    raise impossible(f"{point} cannot be mounted: {reason}")
+
+
+def impossible(got: str) -> ResourceError:
+    """The error where nothing can be mounted."""
+    return ResourceError(
+        got,
         expected="FUSE, which lets users mount folders",
         next_step="Use slowfs.open_slow, which makes reads in this process slow instead",
     )

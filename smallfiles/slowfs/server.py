@@ -35,7 +35,7 @@ from smallfiles.slowfs.config import SlowConfig
 from smallfiles.slowfs.delays import COUNTS_BYTES, Delays
 from smallfiles.slowfs.points import mount, unmount
 from smallfiles.slowfs.protocol import Operation
-from smallfiles.slowfs.tree import LateError, Tree
+from smallfiles.slowfs.tree import Tree
 
 READY = "ready"
 _THREADS = 4
@@ -148,10 +148,8 @@ class Answering(threading.Thread):
             return
         try:
             answer = find(node, body)
-        except LateError as error:
-            self._sender.send(number, b"", error.leave_at, error.errno or errno.EIO)
         except OSError as error:
-            self._sender.send(number, b"", error=error.errno or errno.EIO)
+            self._sender.send(number, b"", getattr(error, "leave_at", 0.0), error.errno or errno.EIO)
         except Exception:  # whatever it is, who asked must not wait for ever
             self._sender.send(number, b"", error=errno.EIO)
         else:

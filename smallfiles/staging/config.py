@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from smallfiles.options import check, option, words
+from smallfiles.options import Settings, option
 
 Shards = Literal["all", "rank"]
 
 
 @dataclass(frozen=True)
-class StageConfig:
+class StageConfig(Settings):
     """How to stage.
 
     Args:
@@ -25,14 +24,11 @@ class StageConfig:
     leave_bytes: int | None = option(None, "room to leave for workers and their batches", least=0)
     shards: Shards = option("all", "all shards, or those of this rank")
 
-    def __post_init__(self) -> None:
-        check(self)
-
     def to_cli(self, src: Path, where: str = "auto", to: Path | None = None) -> str:
         """The command that does the same."""
         more = ["--to", str(to)] if to is not None else []
         more += ["--where", where] if where != "auto" else []
-        return shlex.join(["smallfiles", "stage", str(src), *more, *words(self)])
+        return self.command("stage", str(src), *more)
 
 
 @dataclass(frozen=True)
@@ -61,13 +57,5 @@ class Staged:
 
     def as_json(self) -> dict[str, Any]:
         """JSON-ready."""
-        return {
-            "path": str(self.path),
-            "files": self.files,
-            "bytes": self.bytes,
-            "seconds": round(self.seconds, 3),
-            "reused": self.reused,
-            "verified": self.verified,
-            "bytes_per_s": round(self.rate),
-            "notes": list(self.notes),
-        }
+        record = asdict(self) | {"path": str(self.path), "seconds": round(self.seconds, 3)}
+        return record | {"bytes_per_s": round(record.pop("rate"))}

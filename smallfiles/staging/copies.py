@@ -19,10 +19,10 @@ from smallfiles.atomic import bytes_and_files_in
 from smallfiles.errors import UsageError
 from smallfiles.locks import check, existing_folder, folder_name
 from smallfiles.machine import nodelocal
-from smallfiles.owners import Owner, nobody, this_job
+from smallfiles.owners import Owner, this_job
 from smallfiles.staging import run
 from smallfiles.staging.places import folder_kind, host_kind
-from smallfiles.staging.slots import Slot, slots, sweep
+from smallfiles.staging.slots import Slot, remove_unused, slots, sweep
 
 State = Literal["finished", "being copied", "leftover"]
 
@@ -124,10 +124,9 @@ def unstage(path: Path | str) -> Unstaged:
     """
     path = Path(os.path.normpath(Path(path).absolute()))
     slot = _slot_of(path)
-    if run.give_back(path):
-        return _outcome(slot, path)
-    _unhold(slot)
-    return _try_remove(slot, path)
+    if not run.give_back(path):
+        _give_up(slot)
+    return _outcome(slot, path)
 
 
 def unstage_all(places: Sequence[Path] = ()) -> list[Unstaged]:
@@ -141,14 +140,14 @@ def unstage_all(places: Sequence[Path] = ()) -> list[Unstaged]:
         for slot in slots(folder):
             facts = slot.facts()
             path = slot.data / str(facts["name"]) if facts else slot.home
-            _unhold(slot)
-            done.append(_try_remove(slot, path))
+            _give_up(slot)
+            done.append(_outcome(slot, path))
     return done
 
 
-def _unhold(slot: Slot) -> None:
-    for owner in (this_job(), nobody()):
-        slot.unhold(owner)
+def _give_up(slot: Slot) -> None:
+    slot.unhold(this_job())
+    remove_unused(slot)
 
 
 def _folders(places: Sequence[Path]) -> Iterator[Path]:
@@ -176,15 +175,6 @@ def _slot_of(path: Path) -> Slot:
         expected=f"a path that `stage` returned, in a folder {folder_name()}",
         next_step="List what is staged with: smallfiles staged",
     )
-
-
-def _try_remove(slot: Slot, path: Path) -> Unstaged:
-    descriptor = locks.try_lock(slot.lock, shared=False, create=slot.home.exists())
-    if descriptor is not None and not slot.holders():
-        slot.remove(descriptor)
-    elif descriptor is not None:
-        os.close(descriptor)
-    return _outcome(slot, path)
 
 
 def _outcome(slot: Slot, path: Path) -> Unstaged:

@@ -22,7 +22,7 @@ import xxhash
 
 from smallfiles import machine
 from smallfiles.errors import DamagedFileError, SourceError
-from smallfiles.formats.output import cannot_write, write_all
+from smallfiles.formats.output import cannot_write, write_all, writing
 from smallfiles.progress import Progress
 from smallfiles.staging.outputs import Member, Output, identity, unreadable
 
@@ -228,16 +228,14 @@ class Copier:
 
 def create(path: Path, size: int, mode: int) -> None:
     """A file of the final size without blocks; one of an earlier run is kept."""
-    try:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(path, flags, mode)
         try:
             os.ftruncate(descriptor, size)
         finally:
             os.close(descriptor)
-    except OSError as error:
-        raise cannot_write(path, error) from error
 
 
 def _open_source(member: Member) -> int:

@@ -106,106 +106,88 @@ def find(src: Path, config: StageConfig) -> Output:
     """
     src = Path(os.path.normpath(src.absolute()))  # a link keeps the name by which it was asked for
     with ThreadPoolExecutor(_ASKED_AT_ONCE, "stage-ask") as pool:
-        questions = _Questions(pool)
         shared = pool.submit(machine.is_parallel_filesystem, src)
-        first = questions.about(src, src.name, is_data=True)
         around = pool.submit(_names_around, src)
-        found = first.status.result()
+        found = _status(src)
+        names = around.result()
         if found is not None and stat.S_ISDIR(found.st_mode):
-            asked = questions.inside(src, config)
+            asked = _inside(pool, src, config)
         else:
-            asked = [first]
-        asked += questions.beside(src, src.name, around.result())
-        members = [member for one in asked if (member := one.member()) is not None]
+            asked = [pool.submit(_member, src, src.name, names, is_data=True, found=found)]
+        asked += _beside(pool, src, src.name, names)
+        members = [member for one in asked if (member := one.result()) is not None]
         return Output(src, tuple(members), _key(members), shared.result())
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """A file whose answers may still be on their way."""
-
-    path: Path
-    name: str
-    is_data: bool
-    status: Future[os.stat_result | None]
-    digest: Future[ContentDigest | None] | None
-
-    def member(self) -> Member | None:
-        """The file to copy; None if there is no such small one beside."""
-        found = self.status.result()
-        if found is None or not stat.S_ISREG(found.st_mode):
-            if self.is_data:
-                raise _no_file(self.path, found)
-            return None
-        digest = self.digest.result() if self.digest is not None else None
-        if digest is not None and digest.file_bytes != found.st_size:
-            raise DamagedFileError(
-                f"{self.path} has {found.st_size:,} bytes",
-                expected=f"the {digest.file_bytes:,} bytes of its digest",
-                next_step="Pack it again, or copy it again from where it is whole",
-            )
-        return Member(self.name, self.path, found.st_size, identity(found), digest, self.is_data)
+def _inside(pool: ThreadPoolExecutor, folder: Path, config: StageConfig) -> list[Future[Member | None]]:
+    """The packed files of a folder that this rank wants, and what lies beside them."""
+    if not folder.name.endswith(".zarr"):
+        try:
+            names = {name for name in _names(folder) if not name.startswith(".")}
+        except OSError as error:
+            raise unreadable(folder, error) from error
+        return _of_folder(pool, folder, folder.name, names, config)
+    if config.shards != "all":
+        raise UsageError(
+            f"{folder} has arrays for all ranks together, and shards for each rank were asked for",
+            expected="a folder of shards that each tell their samples",
+            next_step="Stage all of it (--shards all), or pack .tars",
+        )
+    asked = []
+    for place, _, files in sorted(os.walk(folder)):  # an array is a folder
+        name = folder.name + place.removeprefix(str(folder))
+        asked += _of_folder(pool, Path(place), name, set(files), config) if files else []
+    return asked or _of_folder(pool, folder, folder.name, set(), config)
 
 
-class _Questions:
-    """Asks about files without waiting for one answer before the next question."""
+def _of_folder(
+    pool: ThreadPoolExecutor, folder: Path, prefix: str, names: set[str], config: StageConfig
+) -> list[Future[Member | None]]:
+    data = [folder / name for name in sorted(names) if not _is_beside(name, names)]
+    found = dict(zip(data, pool.map(_status, data), strict=True))
+    _refuse_tree(folder, list(found.values()))
+    asked = []
+    for path in _of_rank(folder, data, config):
+        name = f"{prefix}/{path.name}"
+        is_data = name.partition("/")[2] != _GROUP
+        asked.append(pool.submit(_member, path, name, names, is_data=is_data, found=found[path]))
+        asked += _beside(pool, path, name, names)
+    return asked
 
-    def __init__(self, pool: ThreadPoolExecutor) -> None:
-        self._pool = pool
 
-    def about(
-        self,
-        path: Path,
-        name: str,
-        *,
-        is_data: bool = False,
-        names: set[str] | None = None,
-        status: Future[os.stat_result | None] | None = None,
-    ) -> _Asked:
-        """One file; `names` are all names in its folder, if they are known."""
-        may_have_digest = names is None or sidecar(path).name in names
-        digest = self._pool.submit(_digest, path) if may_have_digest else None
-        return _Asked(path, name, is_data, status or self._pool.submit(_status, path), digest)
+def _beside(
+    pool: ThreadPoolExecutor, path: Path, name: str, names: set[str] | None
+) -> list[Future[Member | None]]:
+    """The small files beside a packed one; `names` are all names in its folder, if they are known."""
+    return [
+        pool.submit(_member, path.with_name(path.name + suffix), name + suffix, names)
+        for suffix in BESIDE
+        if names is None or path.name + suffix in names
+    ]
 
-    def beside(self, path: Path, name: str, names: set[str] | None) -> list[_Asked]:
-        """The small files beside a packed one."""
-        return [
-            self.about(path.with_name(path.name + suffix), name + suffix, names=names)
-            for suffix in BESIDE
-            if names is None or path.name + suffix in names
-        ]
 
-    def inside(self, folder: Path, config: StageConfig) -> list[_Asked]:
-        """The packed files of a folder that this rank wants, and what lies beside them."""
-        if not folder.name.endswith(".zarr"):
-            try:
-                names = {name for name in _names(folder) if not name.startswith(".")}
-            except OSError as error:
-                raise unreadable(folder, error) from error
-            return self._of_folder(folder, folder.name, names, config)
-        if config.shards != "all":
-            raise UsageError(
-                f"{folder} has arrays for all ranks together, and shards for each rank were asked for",
-                expected="a folder of shards that each tell their samples",
-                next_step="Stage all of it (--shards all), or pack .tars",
-            )
-        asked = []
-        for place, _, files in sorted(os.walk(folder)):  # an array is a folder
-            name = folder.name + place.removeprefix(str(folder))
-            asked += self._of_folder(Path(place), name, set(files), config) if files else []
-        return asked or self._of_folder(folder, folder.name, set(), config)
-
-    def _of_folder(self, folder: Path, prefix: str, names: set[str], config: StageConfig) -> list[_Asked]:
-        data = [folder / name for name in sorted(names) if not _is_beside(name, names)]
-        status = {path: self._pool.submit(_status, path) for path in data}
-        _refuse_tree(folder, [status[path].result() for path in data])
-        asked = []
-        for path in _of_rank(folder, data, config):
-            name = f"{prefix}/{path.name}"
-            is_data = name.partition("/")[2] != _GROUP
-            asked += [self.about(path, name, is_data=is_data, names=names, status=status[path])]
-            asked += self.beside(path, name, names)
-        return asked
+def _member(
+    path: Path,
+    name: str,
+    names: set[str] | None,
+    *,
+    is_data: bool = False,
+    found: os.stat_result | None = None,
+) -> Member | None:
+    """The file to copy; None if there is no such small one beside."""
+    found = found or _status(path)
+    if found is None or not stat.S_ISREG(found.st_mode):
+        if is_data:
+            raise _no_file(path, found)
+        return None
+    digest = _digest(path) if names is None or sidecar(path).name in names else None
+    if digest is not None and digest.file_bytes != found.st_size:
+        raise DamagedFileError(
+            f"{path} has {found.st_size:,} bytes",
+            expected=f"the {digest.file_bytes:,} bytes of its digest",
+            next_step="Pack it again, or copy it again from where it is whole",
+        )
+    return Member(name, path, found.st_size, identity(found), digest, is_data)
 
 
 def _names(folder: Path, limit: int | None = None) -> set[str]:

@@ -38,7 +38,14 @@ def candidates(where: str | Path, source: Path | None) -> tuple[list[NodeLocal],
 
     Raises:
         ResourceError: The directory that was asked for cannot serve.
+        UsageError: Its name is empty.
     """
+    if not str(where).strip():  # which a job script makes of a variable that is not set
+        raise UsageError(
+            "the place to stage to is empty",
+            expected="auto or a directory",
+            next_step="Check that the variable in your job script is set",
+        )
     if str(where) != AUTO:
         return [_asked_for(Path(where))], []
     found, passed = [], []
@@ -156,13 +163,3 @@ def nowhere(output: Output, passed: list[str]) -> ResourceError:
         expected="a directory with room, named by SLURM_TMPDIR, TMPDIR or the site, or /dev/shm",
         next_step="Read it where it is, ask for more memory, or name a place with --where DIR",
     )
-
-
-def refuse_empty(where: str | Path) -> None:
-    """Raise UsageError for an empty name, which a job script makes of a variable that is not set."""
-    if not str(where).strip():
-        raise UsageError(
-            "the place to stage to is empty",
-            expected="auto or a directory",
-            next_step="Check that the variable in your job script is set",
-        )

@@ -29,7 +29,7 @@ from smallfiles.errors import ResourceError
 from smallfiles.formats.output import writing
 from smallfiles.locks import private_folder
 from smallfiles.machine.nodelocal import NodeLocal
-from smallfiles.owners import nobody, this_job
+from smallfiles.owners import this_job
 from smallfiles.progress import progress
 from smallfiles.staging import outputs, places
 from smallfiles.staging.config import StageConfig, Staged
@@ -106,7 +106,7 @@ def staged(
 
 
 def stage_for_job(
-    src: Path | str, where: str | Path = "auto", *, config: StageConfig | None = None, keep: bool = False
+    src: Path | str, where: str | Path = "auto", *, config: StageConfig | None = None
 ) -> Staged:
     """`stage` for a command that ends before its copy is used: the copy belongs to the job.
 
@@ -114,14 +114,13 @@ def stage_for_job(
         src: As for `stage`.
         where: As for `stage`.
         config: As for `stage`.
-        keep: Keep it beyond the end of the job, until somebody unstages it.
 
     Returns:
         The copy. When the job has ended without `unstage`, the next `stage` on this node removes it.
     """
     copy, use = _stage(Path(src), where, config or StageConfig())
     try:
-        use.slot.hold(nobody() if keep else this_job())
+        use.slot.hold(this_job())
     finally:
         _give_back(copy.path, use)
     return copy
@@ -147,7 +146,6 @@ def _give_back(path: Path, use: Use) -> None:
 
 def _stage(src: Path, where: str | Path, config: StageConfig) -> tuple[Staged, Use]:
     started = time.perf_counter()
-    places.refuse_empty(where)
     output = outputs.find(src, config)
     found, passed = places.candidates(where, output.source)
     for place in found:

@@ -167,22 +167,16 @@ class Slot:
         finally:
             os.close(descriptor)
 
-    def leave(self, descriptor: int) -> bool:
-        """Stop using the copy; the last one out removes it, unless a living job keeps it.
-
-        Returns:
-            Whether it was removed.
-        """
+    def leave(self, descriptor: int) -> None:
+        """Stop using the copy; the last one out removes it, unless a living job keeps it."""
         for attempt in range(_TRIES):
             if locks.is_last(descriptor):
                 if locks.names(self.lock, descriptor) and not self.holders():
-                    self.remove(descriptor)
-                    return True
+                    return self.remove(descriptor)
                 break
             if attempt < _TRIES - 1:
                 time.sleep(_PAUSE_S)  # somebody may only be looking
         os.close(descriptor)
-        return False
 
 
 def slots(folder: Path) -> Iterator[Slot]:
@@ -204,28 +198,25 @@ def sweep(folder: Path, spare: str = "") -> list[str]:
     Returns:
         Keys of what was removed.
     """
-    removed = []
-    for slot in slots(folder):
-        if slot.key == spare:
-            continue
-        descriptor = locks.try_lock(slot.lock, shared=False)
-        if descriptor is None:
-            continue
-        if slot.holders():
-            os.close(descriptor)
-        else:
-            slot.remove(descriptor)
-            removed.append(slot.key)
-    return removed
+    return [slot.key for slot in slots(folder) if slot.key != spare and remove_unused(slot)]
+
+
+def remove_unused(slot: Slot) -> bool:
+    """Remove a copy that no process uses and no living job keeps; whether it was."""
+    descriptor = locks.try_lock(slot.lock, shared=False, create=slot.home.exists())
+    if descriptor is None:
+        return False
+    if slot.holders():
+        os.close(descriptor)
+        return False
+    slot.remove(descriptor)
+    return True
 
 
 def let_go(slot: Slot, owner: Owner) -> None:
     """Give up what is kept for an owner; it is removed if nobody else uses or keeps it."""
-    descriptor = locks.try_lock(slot.lock, shared=False, create=False) if slot.unhold(owner) else None
-    if descriptor is not None and not slot.holders():
-        slot.remove(descriptor)
-    elif descriptor is not None:
-        os.close(descriptor)
+    if slot.unhold(owner):
+        remove_unused(slot)
 
 
 def _hold_name(owner: Owner) -> str:

@@ -5,9 +5,8 @@
     group       the ranks of one training, and what they agree on
     waiting     where the time of a step went
     classes     whether there are labels, and the same in both sets
-    evaluating  accuracy over all ranks
     checkpoint  written aside, read without unpickling anything
-    loop        epochs of steps
+    loop        epochs of steps; accuracy over all ranks
 
 The trap: throughput alone does not say whether data or the model is the limit. So every report has the share
 of time in which nothing could be computed because no batch was there. Notebooks 08 and 10 use it.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Literal
 
 from smallfiles.errors import UsageError
 from smallfiles.loading.config import LoaderConfig
-from smallfiles.options import check, flag_of, from_args, option, words
+from smallfiles.options import Settings, flag_of, from_args, option, words
 
 Model = Literal["small", "resnet18", "resnet50"]
 OF_THE_RING = tuple(each.name for each in dataclasses.fields(LoaderConfig) if each.name != "seed")
@@ -26,7 +25,7 @@ OF_MEASURING = ("batch", "workers", "mode", "on_error")
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Settings):
     """How to train.
 
     Args:
@@ -56,7 +55,7 @@ class TrainConfig:
     every: int = option(0, "steps between checkpoints, besides each epoch's", least=0, metavar="STEPS")
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if not 0 < self.rate < 10:
             _refuse(f"rate is {self.rate}", "a learning rate above 0 and below 10")
         if self.every and self.checkpoint is None:
@@ -76,7 +75,7 @@ class TrainConfig:
             val: Another, to measure accuracy on.
         """
         measured = [] if val is None else ["--val", str(val)]
-        return shlex.join(["smallfiles", "train", str(data), *measured, *words(self), *words(self.loader)])
+        return self.command("train", str(data), *measured, more=words(self.loader))
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> TrainConfig:

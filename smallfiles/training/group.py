@@ -104,9 +104,8 @@ def joined() -> Iterator[Group]:
         yield Group(where, device)
         return
     address, port = rendezvous()
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", _interface(address))
-    if not os.environ["GLOO_SOCKET_IFNAME"]:
-        del os.environ["GLOO_SOCKET_IFNAME"]
+    if address in ("localhost", "127.0.0.1", "::1"):  # all ranks are on this machine
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     try:
         dist.init_process_group(
             "nccl" if cuda else "gloo",
@@ -146,11 +145,6 @@ def _is_of_the_network(error: RuntimeError) -> bool:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or ["for a reason that it does not tell"])[0]
-
-
-def _interface(address: str) -> str:
-    """The loopback interface where all ranks are on this machine; else gloo's own choice."""
-    return "lo" if address in ("localhost", "127.0.0.1", "::1") else ""
 
 
 def inner(model: nn.Module) -> nn.Module:

@@ -2,7 +2,8 @@
 
 The trap: an epoch ends at another step on another rank, and a rank that computes one step more than the
 others waits for them forever. So all ranks take as many steps as the longest; `group.weight` keeps the
-gradient right. Notebook 08 trains alone, notebook 10 on many ranks.
+gradient right. And measuring on a validation set may last longer than what is left of a job: a signal is
+looked at before each of its batches too. Notebook 08 trains alone, notebook 10 on many ranks.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from torch import nn
 
 from smallfiles import images, objectstore
 from smallfiles.errors import ResourceError, UsageError, first_few
-from smallfiles.loading import make_loader
+from smallfiles.loading import LoaderConfig, make_loader
 from smallfiles.loading.dataset import name_of_data
 from smallfiles.progress import progress
 from smallfiles.samples import Reader
 from smallfiles.training import checkpoint
 from smallfiles.training.config import TrainConfig, check_ring
-from smallfiles.training.evaluating import Faults, evaluate
 from smallfiles.training.group import Group, inner, joined, weight
 from smallfiles.training.models import build, check_same_classes, check_targets, class_count
 from smallfiles.training.waiting import Clock, next_batch
+
+_NAMED = 20
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,8 @@ def _epoch(
         mine = begun if group.is_first else (0.0, 0.0)
         return group.total(mine[0] + trained, mine[1] + float(lost))
 
-    faults = Faults.before(run.loader)
+    run.loader.fault_count, run.loader.faults = 0, []
+    loaders = [run.loader]
     batches = clock.batches(run.loader)
     planned = [_planned(sizes, plan.batch, step) for step in range(start, stop)]
     with progress(sum(planned), f"epoch {epoch}", enabled=None if group.is_first else False) as shown:
@@ -221,11 +224,11 @@ def _epoch(
     accuracy = None
     if run.val is not None:
         _keep(run, before, epoch, stop, [samples, loss_sum])  # measuring may last longer than the job
-        accuracy = evaluate(run.model, run.val, config, group, run.asked_to_stop, faults)
+        accuracy = evaluate(run.model, run.val, config, group, run.asked_to_stop, loaders)
         if accuracy is None:
             return None
-    count, named = faults.of_all(group)
-    return EpochReport(epoch, int(samples), loss_sum / max(samples, 1), accuracy, ranks, count, named)
+    mean_loss = loss_sum / max(samples, 1)
+    return EpochReport(epoch, int(samples), mean_loss, accuracy, ranks, *_faults(group, loaders))
 
 
 def _step(run: _Run, clock: Clock, batch: Any, planned: int) -> tuple[int, torch.Tensor]:
@@ -320,3 +323,57 @@ def _keep(
     model, optimizer = inner(run.model).state_dict(), run.optimizer.state_dict()
     state = checkpoint.State(model, optimizer, place, written, (begun[0], begun[1]))
     checkpoint.save(run.config.checkpoint, state)
+
+
+def _faults(group: Group, loaders: Sequence[Any]) -> tuple[int, list[dict[str, str]]]:
+    """How many samples all ranks could not make as meant, and the first of each; every rank must ask."""
+    named = [{"key": one.key, "reason": one.reason} for each in loaders for one in each.faults]
+    own = {"count": sum(each.fault_count for each in loaders), "named": named[:_NAMED]}
+    all_ranks = group.gather(own)
+    return sum(each["count"] for each in all_ranks), [one for each in all_ranks for one in each["named"]]
+
+
+def evaluate(
+    model: nn.Module,
+    reader: Reader,
+    config: TrainConfig,
+    group: Group,
+    asked_to_stop: Sequence[int],
+    loaders: list[Any],
+) -> float | None:
+    """Share of samples whose class is found; each rank looks at its part.
+
+    Args:
+        model: On the device of `group`.
+        reader: The samples.
+        config: Tells size and batch.
+        group: The ranks.
+        asked_to_stop: Looked at before each batch; None is returned once it holds something.
+        loaders: Gets the loader, which knows what could not be measured.
+    """
+    where = group.where
+    loader_config = LoaderConfig(
+        batch=config.loader.batch,
+        shuffle=False,
+        workers=config.loader.workers,
+        mode=config.loader.mode,
+        on_error=config.loader.on_error,
+        rank=where.rank,
+        world_size=where.world_size,
+    )
+    transform = images.CentreCrop(resize=round(config.size * 8 / 7), crop=config.size)
+    network = inner(model).eval()
+    right = seen = 0
+    loader = make_loader(reader, loader_config, transform=transform)
+    loaders.append(loader)
+    batches, shown = iter(loader), None if group.is_first else False
+    with torch.inference_mode(), progress(len(loader), "measuring", unit="batches", enabled=shown) as bar:
+        while not asked_to_stop and (batch := next_batch(batches, asked_to_stop)) is not None:
+            picture = batch["image"].to(group.device).permute(0, 2, 3, 1)
+            found = network(images.normalise(picture)).argmax(1).cpu()
+            right, seen = right + int((found == batch["target"]).sum()), seen + len(found)
+            bar.advance()
+    if group.largest(len(asked_to_stop)):
+        return None
+    right_of_all, all_seen = group.total(right, seen)
+    return right_of_all / max(all_seen, 1)

@@ -70,7 +70,8 @@ class Advice:
     def _others(self) -> str:
         others = self.settings - 1
         if self.level:
-            return f"; {self.level} of the {others} other settings {_are(self.level)} not clearly slower"
+            are = "is" if self.level == 1 else "are"
+            return f"; {self.level} of the {others} other settings {are} not clearly slower"
         return f"; {'the other setting is' if others == 1 else f'all {others} others are'} clearly slower"
 
 
@@ -111,10 +112,6 @@ def _advice(what: str, group: Sequence[Record]) -> Advice:
     )
     most = chosen.workers == max(record.workers for record in group)
     return Advice(what, chosen, len(equal) - 1, len(group), most)
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
 
 
 def tables(records: Sequence[Record], reference: str | None = None, failed: Sequence[Failed] = ()) -> str:

@@ -52,14 +52,6 @@ class Pass:
     accelerators: int = 0
 
 
-@dataclass(frozen=True)
-class Clock:
-    """Time, and sleeping in it; tests have their own."""
-
-    now: Callable[[], float] = perf_counter
-    sleep: Callable[[float], None] = sleep
-
-
 def taken(batches: Iterable[int]) -> Pass:
     """Take all batches as fast as they come, as a trainer without work would.
 
@@ -76,9 +68,7 @@ def taken(batches: Iterable[int]) -> Pass:
     return Pass(samples, perf_counter() - began, tuple(waits))
 
 
-def utilisation(
-    batches: Iterator[int], batch: int, step_s: float, steps: int, number: int = 1, clock: Clock | None = None
-) -> float:
+def utilisation(batches: Iterator[int], batch: int, step_s: float, steps: int, number: int = 1) -> float:
     """Share of the time in which accelerators compute that sleep for a step after each batch.
 
     Args:
@@ -87,20 +77,17 @@ def utilisation(
         step_s: How long a step takes.
         steps: How many each accelerator does.
         number: Of accelerators.
-        clock: The time of day if not given.
     """
-    clock, began, came = clock or Clock(), 0.0, 0
+    began, came = 0.0, 0
     for turn in range(steps * number):
         while came < batch * (turn + 1):
             came += next(batches)
-        began = began if turn else clock.now()
-        clock.sleep(step_s / number)
-    return steps * step_s / (clock.now() - began)
+        began = began if turn else perf_counter()
+        sleep(step_s / number)
+    return steps * step_s / (perf_counter() - began)
 
 
-def emulated(
-    done: Pass, epoch: Epoch, batch: int, step_s: float | None, ready: int, clock: Clock | None = None
-) -> Pass:
+def emulated(done: Pass, epoch: Epoch, batch: int, step_s: float | None, ready: int) -> Pass:
     """A pass with what emulated accelerators say of the same loader; the pass itself without a step.
 
     Args:
@@ -109,7 +96,6 @@ def emulated(
         batch: Samples that an accelerator takes for a step.
         step_s: How long a step takes.
         ready: Batches that may have been made before the first is asked for.
-        clock: The time of day if not given.
     """
     if step_s is None:
         return done
@@ -120,7 +106,7 @@ def emulated(
         if number not in known:
             for _ in range(ready):
                 next(batches)
-            known[number] = utilisation(batches, batch, step_s, steps, number, clock)
+            known[number] = utilisation(batches, batch, step_s, steps, number)
         return known[number]
 
     guess = int(done.samples / done.seconds * step_s / batch / BUSY)
