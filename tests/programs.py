@@ -1,15 +1,23 @@
 """Programs in processes of their own that begin at once: forked, so that nothing is imported again."""
 
 import contextlib
+import ctypes
 import multiprocessing
 import multiprocessing.forkserver
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 import warnings
 from pathlib import Path
+
+import pytest
+
+from smallfiles.measure.workers import status_bytes
+
+NO_MOUNT = 111
 
 
 class Program:
@@ -25,6 +33,8 @@ class Program:
 
     def __init__(self, function, *words, environment=None, method="fork"):
         self.folder = tempfile.TemporaryDirectory()
+        for number in "12":
+            Path(self.folder.name, number).touch()
         context = multiprocessing.get_context(method)
         given = (self.folder.name, environment or {}, function, words)
         self.process = context.Process(target=_run, args=given)
@@ -64,10 +74,47 @@ class Program:
 
 def _run(folder, environment, function, words):
     for number in (1, 2):
-        os.dup2(os.open(f"{folder}/{number}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
+        os.dup2(os.open(f"{folder}/{number}", os.O_WRONLY | os.O_APPEND), number)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
     os.environ |= environment
     sys.exit(function(*words))
+
+
+def on_small_disk(place, options, function, *words):
+    """Run a program that alone sees a small tmpfs at `place`; its last line says what it left there."""
+    place.mkdir()
+    program = Program(_mounted, place, options, function, words)
+    try:
+        code = program.wait()
+        if code == NO_MOUNT:
+            pytest.skip("this system lets nobody mount a small file system of his own")
+        return subprocess.CompletedProcess(words, code, program.out, program.errors)
+    finally:
+        program.end()
+
+
+def _mounted(place, options, function, words):
+    libc, user, group = ctypes.CDLL(None), os.geteuid(), os.getegid()
+    if libc.unshare(0x10020000):  # CLONE_NEWUSER and CLONE_NEWNS
+        return NO_MOUNT
+    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+        Path("/proc/self", name).write_text(text)
+    if libc.mount(b"none", os.fsencode(place), b"tmpfs", ctypes.c_ulong(0), options.encode()):
+        return NO_MOUNT
+    code = function(*words)
+    print("left", sorted(path.name for path in place.iterdir()))
+    return code
+
+
+@contextlib.contextmanager
+def memory():
+    """Bytes the block took at most; the peak of `getrusage` may be from before it, even from before exec."""
+    grown = []
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is that of now
+    before = status_bytes("VmHWM")
+    yield grown
+    grown.append(status_bytes("VmHWM") - before)
 
 
 @contextlib.contextmanager

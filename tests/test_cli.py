@@ -356,8 +356,6 @@ def test_ctrl_c_during_a_real_run_leaves_nothing(tmp_path):
 @dataclass(frozen=True)
 class Options:
     rows: int = 16
-    share: float = 0.5
-    name: str = "a"
     fast: bool = True
     layout: Literal["blob", "vlen"] = "blob"
     most: int | None = None
@@ -367,8 +365,7 @@ class Options:
     ("words", "expected"),
     [
         ([], Options()),
-        (["rows=3", "share=0.25"], Options(rows=3, share=0.25)),
-        (["name=x=y"], Options(name="x=y")),
+        (["rows=3"], Options(rows=3)),
         (["fast=false"], Options(fast=False)),
         (["layout=vlen", "most=7"], Options(layout="vlen", most=7)),
         (["most=none"], Options()),
@@ -379,7 +376,7 @@ def test_options_are_typed_by_their_fields(words, expected):
 
 
 @pytest.mark.parametrize(
-    "word", ["rows=many", "fast=perhaps", "layout=tape", "rows", "=3", "other=1", "most=x"]
+    "word", ["rows=many", "rows=-3", "fast=perhaps", "layout=tape", "rows", "=3", "other=1", "most=x"]
 )
 def test_options_that_make_no_sense_are_refused_by_name(word):
     with pytest.raises(UsageError, match=re.escape(word.partition("=")[0] or word)):

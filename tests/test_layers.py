@@ -71,7 +71,7 @@ SMALL = {
         "images/resizing",
     ],
     "one step of loading or training, used by several others": [
-        *("loading/batches", "ring/order", "training/checkpoint", "training/models"),
+        *("ring/order", "training/checkpoint", "training/models"),
     ],
     "one layout or one list of a source": [
         *("manifest/writing", "sources/imagenet/official", "sources/synthetic/wordnet", "pack/spool"),

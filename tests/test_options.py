@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from smallfiles import cli
-from smallfiles.cli import bench, pack, stage, synth
+from smallfiles.cli import pack, synth
 from smallfiles.demo import DemoConfig
 from smallfiles.errors import UsageError
 from smallfiles.loading import LoaderConfig
@@ -32,10 +32,10 @@ EVERY_TRAIN = TrainConfig(EVERY_LOADER, "resnet18", 2, 96, 0.1, 5, checkpoint=Pa
 @pytest.mark.parametrize(
     ("config", "command", "read"),
     [
-        *((each, each.to_cli("read", ["a b.arrow"]), bench.config_of) for each in (
+        *((each, each.to_cli("read", ["a b.arrow"]), None) for each in (
             BenchConfig(), BenchConfig(3, 10, ("random",), ("cold",), "plain files", 7, False)
         )),
-        *((each, each.to_cli(["x.arrow"]), bench.config_of) for each in (
+        *((each, each.to_cli(["x.arrow"]), None) for each in (
             *(LoadBenchConfig(), EVERY_LOAD),
             *(LoadBenchConfig(step="resnet50-h100"), LoadBenchConfig(step_ms=47.55)),
         )),
@@ -45,7 +45,7 @@ EVERY_TRAIN = TrainConfig(EVERY_LOADER, "resnet18", 2, 96, 0.1, 5, checkpoint=Pa
             PackConfig(resize=256, store="raw", quality=80),
             PackConfig(merge=True, verify="none", upright=True),
         )),
-        *((each, each.to_cli(Path("a b.h5")), stage.config_of) for each in (
+        *((each, each.to_cli(Path("a b.h5")), None) for each in (
             StageConfig(), StageConfig(5, "rank")
         )),
         *((each, each.to_cli("a b", "c"), None) for each in (

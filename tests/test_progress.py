@@ -65,7 +65,7 @@ def test_a_stalled_stage_still_leaves_lines_and_nothing_after_its_end(monkeypatc
 def test_a_line_that_is_being_written_holds_up_no_forked_child(monkeypatch, capfd):
     monkeypatch.setattr(module, "LOG_INTERVAL_S", 0.0)
     with progress(None, "filling") as shown, progress(None, "waiting"):
-        for _ in range(100):
+        for _ in range(40):
             if not (child := os.fork()):
                 print("child", file=sys.stderr, flush=True)
                 shown.advance()

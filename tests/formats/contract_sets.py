@@ -152,21 +152,3 @@ def checksums(task: tuple[Any, list[int]]) -> list[tuple[Any, ...]]:
     """Runs in a worker: a reader that came by pickle or over fork, and what to read."""
     reader, indices = task
     return [checksum(reader, index) for index in indices]
-
-
-class ReaderDataset:
-    """The smallest map-style Dataset over a reader."""
-
-    def __init__(self, reader: Any) -> None:
-        self.reader = reader
-
-    def __len__(self) -> int:
-        return len(self.reader)
-
-    def __getitem__(self, index: int) -> tuple[Any, ...]:
-        return checksum(self.reader, index)
-
-
-def as_list(batch: list[Any]) -> list[Any]:
-    """Collate function that leaves a batch alone."""
-    return batch

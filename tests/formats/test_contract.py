@@ -6,7 +6,6 @@ import os
 import pickle
 import random
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import failing_calls
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from programs import memory
 
 from smallfiles import digests, formats
 from smallfiles.errors import FormatError, OutputExistsError, ReaderClosedError, SmallfilesError, UsageError
@@ -176,7 +176,8 @@ def test_equal_samples_give_equal_bytes(variant, tmp_path):
 
 
 def test_the_digest_taken_while_writing_is_that_of_the_file(variant, tmp_path):
-    samples = [Sample(f"{n}.jpg", bytes([n]) * 3_000_000, n) for n in range(5)]
+    size = 3_000 if variant.name == "zarr-small" else 3_000_000  # a file for each 1,000 bytes
+    samples = [Sample(f"{n}.jpg", bytes([n]) * size, n) for n in range(5)]
     packed = variant.write(samples, variant.out(tmp_path), sets.schema_of(samples))
     beside = list(tmp_path.rglob(f"*{digests.SIDECAR_SUFFIX}"))
     assert beside and set(beside) <= set(packed.files)
@@ -200,7 +201,10 @@ def test_fewer_samples_than_planned_are_still_a_whole_file(variant, tmp_path):
 
 
 def test_no_single_failing_write_is_passed_over(variant, packs, tmp_path):
-    """Each write in turn fails with EIO, once; a writer that returns all the same has written all."""
+    """One write after the other fails with EIO; a writer that returns all the same has written all.
+
+    Where there are many, which are of few kinds, some thirty of them fail.
+    """
     _, samples = packs(variant)  # the parent has imported what a writer imports
 
     def write() -> int:
@@ -222,7 +226,7 @@ def test_no_single_failing_write_is_passed_over(variant, packs, tmp_path):
     if code == 111 and not os.environ.get("CI"):
         pytest.skip("this system lets nobody filter system calls (seccomp)")
     assert code == 0 and total >= 2  # data and digest at the least
-    for failing in range(1, total + 1):
+    for failing in range(1, total + 1, max(1, total // 30)):
         code, _ = run(failing)
         assert code in (0, 1), f"write {failing} of {total} ended with code {code}"
         if code == 0:
@@ -354,10 +358,10 @@ def test_reading_imports_neither_pandas_nor_torch(packs):
     assert done.stdout.split("\n")[:-1] == ["[]"] * len(paths)
 
 
-def test_a_hundred_opens_leave_no_descriptor_open(variant, packs):
+def test_many_opens_leave_no_descriptor_open(variant, packs):
     out, samples = packs(variant)
     before = len(os.listdir("/proc/self/fd"))
-    for _ in range(100):
+    for _ in range(20):
         with formats.open(out) as reader:
             assert len(reader.read(0)) == len(samples[0].data)
     del reader
@@ -480,21 +484,9 @@ def test_forked_children_read_on_from_a_reader_that_the_parent_uses(variant, pac
         assert process.exitcode == 0
 
 
-def test_a_data_loader_gets_every_sample_once(variant, packs):
-    from torch.utils import data  # takes seconds, so only where it is used
-
-    out, _ = packs(variant)
-    reader = formats.open(out)
-    expected = sets.checksums((reader, list(range(len(reader)))))
-    loader = data.DataLoader(
-        sets.ReaderDataset(reader), batch_size=3, num_workers=2, shuffle=True, collate_fn=sets.as_list
-    )
-    assert sorted(item for batch in loader for item in batch) == expected
-
-
 def _write_much(folder: str, names: list[str], queue) -> None:
     buffer = memoryview(bytearray(os.urandom(1 << 20)))
-    sizes = [1 << 20] * 150
+    sizes = [1 << 20] * 60
     grown = {}
     for name in names:
         variant = sets.BY_NAME[name]
@@ -502,38 +494,34 @@ def _write_much(folder: str, names: list[str], queue) -> None:
         out.parent.mkdir()
         warm = [Sample("a.jpg", buffer[:10], 0)]
         variant.write(warm, out.with_name("warm" + variant.suffix), sets.schema_of(warm))
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         samples = (Sample(f"{n}.jpg", buffer[:size], n) for n, size in enumerate(sizes))
-        variant.write(samples, out, Schema(len(sizes), sum(sizes), max(sizes)))
-        grown[name] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        with memory() as taken:
+            variant.write(samples, out, Schema(len(sizes), sum(sizes), max(sizes)))
+        grown[name] = taken[0]
         for path in sorted(out.parent.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
     queue.put(grown)
 
 
-def test_packing_150_mb_takes_less_memory_than_that(tmp_path):
+def test_packing_60_mb_takes_less_memory_than_that(tmp_path):
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
-    # Small batches last: the peak of a process only ever grows.
-    names = ["files", "hdf5", "hdf5-vlen", "tar", "tar-gz", "tar-zst", "tar-shards", "squashfs"]
-    names += ["squashfs-zstd", "squashfs-fragments", "lmdb", "zarr", "arrow-juelich", "arrow"]
+    names = [name for name in sets.BY_NAME if name not in ("arrow", "zarr-small")]  # small batches
     process = context.Process(target=_write_much, args=(str(tmp_path), names, queue))
     process.start()
     grown = queue.get(timeout=200)
     process.join(60)
-    assert {name: kib for name, kib in grown.items() if kib > 100_000} == {}
+    assert {name: more for name, more in grown.items() if more > 40e6} == {}
 
 
-@pytest.mark.parametrize("part", range(3))
-def test_a_truncated_file_is_refused_or_read_right(variant, tmp_path, part):
+def test_a_truncated_file_is_refused_or_read_right(variant, tmp_path):
     samples = sets.samples_of(variant)
     out = variant.out(tmp_path)
     variant.write(samples, out, sets.schema_of(samples))
     for file in data_files(out)[:3]:
         whole = file.read_bytes()
         marks = {0, 1, 7, 511, 512, len(whole) // 2, len(whole) - 1, len(whole) - 8, len(whole) - 1024}
-        cuts = sorted({*marks, *random.Random(file.name).choices(range(len(whole) or 1), k=45)})
-        for cut in cuts[part::3]:
+        for cut in sorted({*marks, *random.Random(file.name).choices(range(len(whole) or 1), k=11)}):
             if 0 <= cut < len(whole):
                 file.write_bytes(whole[:cut])
                 _refused_or_right(out, samples, f"{file.name} cut at {cut} of {len(whole)}")

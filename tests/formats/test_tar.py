@@ -18,6 +18,7 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from programs import memory
 
 from smallfiles.errors import (
     DamagedFileError,
@@ -244,11 +245,9 @@ def read_all(path, access="mmap"):
     return sets.facts(tar.open(path, access))
 
 
-@pytest.mark.parametrize("indexed", [True, False])
-def test_a_tar_cut_at_any_block_is_refused(small, indexed):
+def test_a_tar_without_index_cut_at_any_block_is_refused(small):
     whole = small.read_bytes()
-    if not indexed:
-        drop_indexes(small)
+    drop_indexes(small)
     for size in range(0, len(whole), 512):
         small.write_bytes(whole[:size])
         with pytest.raises(DamagedFileError, match=r"x\.tar"):
@@ -390,18 +389,15 @@ def test_a_hostile_tar_is_refused_with_a_sentence(tmp_path, what):
 
 @pytest.mark.parametrize("name", ["x.tar.gz", "x.tar.zst"])
 def test_a_bomb_is_not_unpacked_into_memory(tmp_path, name):
-    import resource
-
     packer = (
         zlib.compressobj(9, wbits=31) if name.endswith("gz") else zstandard.ZstdCompressor().compressobj()
     )
     claims = ustar(size=b"%011o\0" % (4 << 30))
     pieces = [packer.compress(claims), *(packer.compress(bytes(16 << 20)) for _ in range(16)), packer.flush()]
     (tmp_path / name).write_bytes(b"".join(pieces))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(FormatError, match="is cut off"):
+    with memory() as taken, pytest.raises(FormatError, match="is cut off"):
         read_all(tmp_path / name)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150 << 10
+    assert taken[0] < 150 << 20
 
 
 def test_a_large_foreign_gzip_stream_is_read_and_going_back_is_told(tmp_path):

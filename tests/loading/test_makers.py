@@ -14,8 +14,7 @@ from smallfiles import formats
 from smallfiles.errors import ReaderClosedError, UsageError
 from smallfiles.images import CentreCrop
 from smallfiles.loading.batches import SampleRngs, allocate, nbytes
-from smallfiles.loading.faults import BadSampleError
-from smallfiles.loading.makers import ImageBatches, RawBatches
+from smallfiles.loading.makers import BadSampleError, ImageBatches, RawBatches
 from smallfiles.samples import Sample, Schema
 
 BAD = (3, 11, 12)

@@ -32,20 +32,28 @@ def test_a_login_node_a_node_of_a_job_and_an_own_computer_are_told_apart(with_sb
     assert (found.kind, found.job) == (kind, job) and found.why
 
 
+@pytest.fixture
+def warned(monkeypatch, capsys):
+    def warn(env, **work):
+        monkeypatch.setattr(os, "environ", env)
+        machine.warn_on_login_node("packing", **work)
+        return capsys.readouterr().err
+
+    return warn
+
+
 @pytest.mark.parametrize(("size", "files"), [(HEAVY_BYTES, 0), (0, HEAVY_FILES)])
-def test_heavy_work_on_a_login_node_is_warned_about_in_one_line(with_sbatch, size, files, capsys):
-    assert machine.warn_on_login_node("packing", size_bytes=size, files=files, env=with_sbatch)
-    line = capsys.readouterr().err
+def test_heavy_work_on_a_login_node_is_warned_about_in_one_line(with_sbatch, size, files, warned):
+    line = warned(with_sbatch, size_bytes=size, files=files)
     assert line.count("\n") == 1 and line.startswith("warning: packing ") and f"{SILENCE}=1" in line
 
 
-def test_light_work_a_job_an_own_computer_and_a_wish_for_silence_are_not(with_sbatch, capsys):
-    assert not machine.warn_on_login_node("x", size_bytes=10**6, files=9, env=with_sbatch)
+def test_light_work_a_job_an_own_computer_and_a_wish_for_silence_are_not(with_sbatch, warned):
+    assert warned(with_sbatch, size_bytes=10**6, files=9) == ""
     in_job = {**with_sbatch, "SLURM_JOB_ID": "1", "SLURMD_NODENAME": "n"}
     for env in (in_job, {"PATH": ""}, {**with_sbatch, SILENCE: "1"}):
-        assert not machine.warn_on_login_node("x", env=env, size_bytes=10**12)
-    assert capsys.readouterr().err == ""
-    assert machine.warn_on_login_node("x", env={**with_sbatch, SILENCE: "0"}, size_bytes=10**12)
+        assert warned(env, size_bytes=10**12) == ""
+    assert warned({**with_sbatch, SILENCE: "0"}, size_bytes=10**12)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from programs import wait_for
+from programs import Program, wait_for
 
 from benchmarks import missing
 from benchmarks.__main__ import OTHERS
@@ -373,40 +373,41 @@ def test_the_folder_is_gone_after_a_failure(tmp_path, failure):
     assert list(tmp_path.iterdir()) == []
 
 
-_SLEEPER = """
-import sys, time
-from pathlib import Path
-from smallfiles.measure.scratch import memory_folder
-with memory_folder(0, Path(sys.argv[1])) as folder:
-    (folder / "data").write_bytes(b"x")
-    print("ready", flush=True)
-    time.sleep(60)
-"""
+def hold(folder):
+    with scratch.memory_folder(0, folder) as place:
+        (place / "data").write_bytes(b"x")
+        print("ready")
+        time.sleep(60)
 
 
-def sleeper(folder):
-    started = subprocess.Popen([sys.executable, "-c", _SLEEPER, str(folder)], stdout=subprocess.PIPE)
-    assert started.stdout.readline() == b"ready\n"
-    return started
+@pytest.fixture
+def holder(tmp_path):
+    """Starts programs that hold a folder there."""
+    started = []
+
+    def start():
+        started.append(Program(hold, tmp_path))
+        wait_for(lambda: started[-1].out)
+        return started[-1]
+
+    yield start
+    for program in started:
+        program.end()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_folder_is_gone_after_a_signal(tmp_path, number):
-    with sleeper(tmp_path) as process:
-        process.send_signal(number)
-        assert process.wait(10) != 0
+def test_the_folder_is_gone_after_a_signal(tmp_path, holder, number):
+    assert holder().kill(number) != 0
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_run_left_is_swept_by_the_next_and_a_living_one_is_not(tmp_path):
-    with sleeper(tmp_path) as killed, sleeper(tmp_path) as alive:
-        killed.kill()
-        killed.wait(10)
-        assert len(list(tmp_path.iterdir())) == 2
-        with scratch.memory_folder(0, tmp_path):
-            assert len(list(tmp_path.iterdir())) == 2  # ours and the living one's
-        alive.terminate()
-        alive.wait(10)
+def test_what_a_killed_run_left_is_swept_by_the_next_and_a_living_one_is_not(tmp_path, holder):
+    killed, alive = holder(), holder()
+    killed.kill()
+    assert len(list(tmp_path.iterdir())) == 2
+    with scratch.memory_folder(0, tmp_path):
+        assert len(list(tmp_path.iterdir())) == 2  # ours and the living one's
+    alive.kill(signal.SIGTERM)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -426,18 +427,19 @@ def on(kind, shared):
 
 def test_a_shared_file_system_is_spared_and_it_is_said(monkeypatch):
     monkeypatch.setattr(bench.machine, "filesystem", on("lustre", True))
-    allowed = bench.allowance([Path("x")], 3000, runs=100)
+    measured = bench.Bench(BenchConfig(), ())
+    allowed = measured.allowed([Path("x")], 3000, runs=100)
     assert allowed.samples * 100 <= bench.OPERATIONS
-    assert "lustre" in allowed.note and "--no-cap" in allowed.note
+    assert "lustre" in measured.notes[0] and "--no-cap" in measured.notes[0]
     assert allowed.in_flight == bench.IN_FLIGHT
 
 
 def test_the_cap_can_be_lifted_and_a_local_disk_has_none(monkeypatch):
     local, lustre = on("ext4", False), on("lustre", True)
     monkeypatch.setattr(bench.machine, "filesystem", lustre)
-    assert bench.allowance([Path("x")], 3000, 100, cap=False).samples == 3000
+    assert bench.Bench(BenchConfig(cap=False), ()).allowed([Path("x")], 3000, 100).samples == 3000
     monkeypatch.setattr(bench.machine, "filesystem", local)
-    assert bench.allowance([Path("x")], 3000, 100) == bench.Allowance(3000)
+    assert bench.Bench(BenchConfig(), ()).allowed([Path("x")], 3000, 100) == bench.Allowance(3000)
 
 
 # --- reading ----------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ def test_each_kind_of_pictures_is_measured_in_each_mode(result):
         assert record.samples == COUNT and record.repeats == 1 and min(record.rates_per_s) > 0
         assert record.extra["first_batch_s"] > 0
         assert 0 <= record.extra["wait_p50_s"] <= record.extra["wait_p99_s"]
-    assert ratio(epochs[1], epochs[0]).median > 0
+    assert ratio(epochs[1], epochs[0]).median > 0 and not result.failed
     with pytest.raises(UsageError, match="same conditions"):
         ratio(epochs[3], epochs[0])
 
@@ -182,7 +182,7 @@ def test_what_is_not_installed_is_named_with_the_line_that_installs_it(folder, m
         absent.name: f"no_such_package is not installed: {COMPARE}",
         broken.name: f"ffcv is not installed: {INSTALL['ffcv']}",
     }
-    assert found.records and not bench_loading([folder / "x.arrow"], SMALL).failed
+    assert found.records
 
 
 SPDL = """
@@ -195,38 +195,30 @@ class PipelineBuilder:
     def __exit__(self, *error):
         pass
     def __iter__(self):
-        if {how!r} == "nothing":
-            print("Traceback\\n" * 500 + "OSError: no libavcodec", file=sys.stderr)
-            return
-        yield [0] * {count}
+        print("Traceback\\n" * 500 + "OSError: no libavcodec", file=sys.stderr)
+        return iter(())
 """
 
 
-@pytest.mark.parametrize(
-    ("how", "why"),
-    [
-        ("import", "ImportError: no libavcodec"),
-        ("nothing", f"0 of {COUNT} pictures came; it said: OSError: no libavcodec"),
-    ],
-)
 def test_a_peer_that_fails_is_one_line_and_costs_the_others_nothing(
-    how, why, folder, tmp_path, monkeypatch, request, capfd
+    folder, tmp_path, monkeypatch, request, capfd
 ):
     (tmp_path / "spdl").mkdir()
-    (tmp_path / "spdl" / "__init__.py").touch()
-    (tmp_path / "spdl" / "io.py").write_text("raise ImportError('no libavcodec')" * (how == "import"))
-    (tmp_path / "spdl" / "pipeline.py").write_text(SPDL.format(how=how, count=COUNT))
+    for name in ("__init__", "io"):
+        (tmp_path / "spdl" / f"{name}.py").touch()
+    (tmp_path / "spdl" / "pipeline.py").write_text(SPDL)
     monkeypatch.syspath_prepend(tmp_path)
     request.addfinalizer(lambda: sys.modules.pop("spdl", None))  # the parent is imported to find its parts
-    words = [*("bench", "load", str(folder / "x.arrow"), "--repeats", "2", "--workers", "1,2"), "--json"]
+    words = [*("bench", "load", str(folder / "x.arrow"), "--repeats", "2", "--workers", "1"), "--json"]
     words += [*("--batch", "8", "--size", "32", "--only", "arrow, threads", "--only", "SPDL, antialias")]
     assert with_others(words[1:]) == 0
     out, errors = capfd.readouterr()
     told = json.loads(out)
-    assert [each["name"] for each in told["records"]] == ["arrow, threads"] * 2 + ["arrow, JPEG"]
-    failed = {(each["what"], each["name"]): each["why"] for each in told["failed"]}
-    first = ("epoch of JPEG, 1 workers", "SPDL, antialias")
-    assert failed[first] == why and set(failed) == {first, ("epoch of JPEG, 2 workers", "SPDL, antialias")}
+    assert [each["name"] for each in told["records"]] == ["arrow, threads", "arrow, JPEG"]
+    assert [(each["what"], each["name"]) for each in told["failed"]] == [
+        ("epoch of JPEG, 1 workers", "SPDL, antialias")
+    ]
+    assert told["failed"][0]["why"] == f"0 of {COUNT} pictures came; it said: OSError: no libavcodec"
     assert "Traceback" not in errors and not multiprocessing.active_children()
 
 

@@ -2,10 +2,7 @@
 
 import dataclasses
 
-import pytest
-
 from smallfiles.cli import main
-from smallfiles.errors import UsageError
 from smallfiles.measure import Record, drawing, save
 from smallfiles.measure.loading.advice import STAGES, advice
 
@@ -93,8 +90,6 @@ def test_the_figure_has_a_line_a_loader_and_the_advice_as_its_title():
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
     assert legend == ["usable CPUs", "arrow, threads", "arrow, processes", "arrow, ring"]
     assert axes.get_ylim()[0] == 0
-    with pytest.raises(UsageError, match="nothing to draw"):
-        drawing.tuning([])
 
 
 def test_the_command_draws_lines_where_numbers_of_workers_differ_and_bars_where_not(tmp_path, capsys):

@@ -9,7 +9,8 @@ import pytest
 from smallfiles.cli import main
 from smallfiles.errors import UsageError
 from smallfiles.measure.config import STEPS, LoadBenchConfig
-from smallfiles.measure.loading.steps import BUSY, Clock, Pass, emulated, most_fed, utilisation
+from smallfiles.measure.loading import steps
+from smallfiles.measure.loading.steps import BUSY, Pass, emulated, most_fed, utilisation
 
 STEP_S, BATCH, STEPS_RUN, READY = 0.2, 8, 50, 5
 
@@ -19,7 +20,6 @@ class Fake:
 
     def __init__(self):
         self.time, self.slept = 0.0, 0
-        self.clock = Clock(lambda: self.time, self.sleep)
 
     def sleep(self, seconds):
         self.time += seconds
@@ -43,23 +43,26 @@ class Fake:
 
 
 @pytest.fixture
-def fake():
-    return Fake()
+def fake(monkeypatch):
+    found = Fake()
+    monkeypatch.setattr(steps, "perf_counter", lambda: found.time)
+    monkeypatch.setattr(steps, "sleep", found.sleep)
+    return found
 
 
 def test_a_loader_that_is_quicker_than_the_step_keeps_one_accelerator_busy(fake):
-    assert utilisation(fake.ahead(0.05), BATCH, STEP_S, STEPS_RUN, clock=fake.clock) == pytest.approx(1)
+    assert utilisation(fake.ahead(0.05), BATCH, STEP_S, STEPS_RUN) == pytest.approx(1)
     assert fake.slept == STEPS_RUN
 
 
 @pytest.mark.parametrize("number", [1, 2, 8])
 def test_with_a_slower_loader_utilisation_is_the_step_over_the_time_of_its_batches(fake, number):
-    found = utilisation(fake.ahead(0.5), BATCH, STEP_S, STEPS_RUN, number, fake.clock)
+    found = utilisation(fake.ahead(0.5), BATCH, STEP_S, STEPS_RUN, number)
     assert found == pytest.approx(STEP_S / (0.5 * number), rel=2 / STEPS_RUN)
 
 
 def test_loading_for_the_first_step_does_not_count(fake):
-    found = utilisation(fake.serial(0.3), BATCH, STEP_S, 10, clock=fake.clock)
+    found = utilisation(fake.serial(0.3), BATCH, STEP_S, 10)
     assert found == pytest.approx(10 * STEP_S / (10 * STEP_S + 9 * 0.3))
 
 
@@ -67,9 +70,7 @@ def test_loading_for_the_first_step_does_not_count(fake):
 def test_as_many_are_fed_as_the_rate_of_the_loader_allows(fake, batch_s, fed):
     rate = BATCH / batch_s
     done = Pass(100 * BATCH, 100 * BATCH / rate / 1.2, ())  # its rate promises a fifth too much
-    found = emulated(
-        done, lambda: itertools.islice(fake.ahead(batch_s), 400), BATCH, STEP_S, READY, fake.clock
-    )
+    found = emulated(done, lambda: itertools.islice(fake.ahead(batch_s), 400), BATCH, STEP_S, READY)
     assert fed == int(STEP_S / batch_s / BUSY)
     assert found.accelerators == pytest.approx(fed, abs=max(0.1, 0.12 * fed))
     assert found.busy == pytest.approx(min(1, STEP_S / batch_s), rel=0.12)
@@ -84,7 +85,7 @@ def test_the_search_ends_at_the_last_that_are_busy_wherever_it_begins(guess):
 
 def test_no_step_means_no_sleep(fake):
     done = Pass(1, 1.0, ())
-    assert emulated(done, None, BATCH, None, 0, fake.clock) is done and not fake.slept
+    assert emulated(done, None, BATCH, None, 0) is done and not fake.slept
 
 
 def test_a_named_step_brings_its_batch_and_refuses_another():
@@ -101,22 +102,11 @@ def test_the_command_says_how_many_are_fed(tmp_path, capsys):
     data, packed = tmp_path / "data", tmp_path / "x.arrow"
     assert main(["synth", str(data), "--layout", "folder", "--count", "12"]) == 0
     assert main(["pack", str(data), str(packed)]) == 0
-    words = [
-        "bench",
-        "load",
-        str(packed),
-        "--step-ms",
-        "100",
-        "--batch",
-        "4",
-        "--size",
-        "32",
-        "--repeats",
-        "1",
-    ]
+    words = ["bench", "load", str(packed), "--step-ms", "10", "--batch", "4", "--size", "32"]
+    words += ["--repeats", "1"]
     assert main([*words, "--mode", "threads", "--workers", "1", "--save", str(saved)]) == 0
     told = capsys.readouterr()
-    assert "imitated by sleeping 100 ms a step of 4 samples" in told.err and "computes" in told.out
+    assert "imitated by sleeping 10 ms a step of 4 samples" in told.err and "computes" in told.out
     record = json.loads(saved.read_text())["records"][0]
-    assert record["what"] == "epoch of JPEG for steps of 100 ms, 1 workers"
+    assert record["what"] == "epoch of JPEG for steps of 10 ms, 1 workers"
     assert 0 < record["extra"]["utilisation"] <= 1 and record["extra"]["accelerators"] >= 0

@@ -19,12 +19,13 @@ from smallfiles.sources.folder import FolderStore
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("shuffle", [None, 7])
-def test_what_is_packed_comes_back_exactly(
-    name: str, shuffle: int | None, source: Source, tmp_path: Path
+def test_what_is_packed_comes_back_exactly_and_is_never_overwritten(
+    name: str, shuffle: int | None, source: Source, tmp_path: Path, leftovers: Callable[[Path], list[str]]
 ) -> None:
     out = tmp_path / FORMATS[name]
     report = pack(source, out, PackConfig(shuffle=shuffle, verify="full"))
     assert (report.samples, report.verified, report.skipped) == (40, 40, ())
+    assert leftovers(tmp_path) == []
     reader = formats.open(out)
     order = source.manifest.order(shuffle)
     assert reader.keys().to_pylist() == [source.manifest.path(int(row)) for row in order]
@@ -32,6 +33,10 @@ def test_what_is_packed_comes_back_exactly(
         key = source.manifest.path(int(row))
         assert bytes(reader.read(index)) == (tmp_path / "tree" / key).read_bytes()
         assert reader.target(index) == source.manifest.target(int(row))
+    before = contents(out)
+    with pytest.raises(OutputExistsError, match="exists already"):
+        pack(source, out, PackConfig(shuffle=1))
+    assert contents(out) == before
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -72,24 +77,6 @@ class Busy(FolderStore):
 def test_a_busy_processor_is_not_taken_for_a_slow_disk(source: Source, tmp_path: Path) -> None:
     busy = replace(source, store=Busy(tmp_path / "tree"))
     assert pack(busy, tmp_path / "busy.arrow").in_flight == 1
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_nothing_but_the_output_is_left(
-    name: str, source: Source, tmp_path: Path, leftovers: Callable[[Path], list[str]]
-) -> None:
-    pack(source, tmp_path / FORMATS[name])
-    assert leftovers(tmp_path) == []
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_finished_output_is_never_overwritten(name: str, source: Source, tmp_path: Path) -> None:
-    out = tmp_path / FORMATS[name]
-    pack(source, out)
-    before = contents(out)
-    with pytest.raises(OutputExistsError, match="exists already"):
-        pack(source, out, PackConfig(shuffle=1))
-    assert contents(out) == before
 
 
 def test_an_empty_folder_in_the_way_is_refused_too(source: Source, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-ROWS = 120_000
+ROWS = 60_000
 
 CHILD = """
 import sys

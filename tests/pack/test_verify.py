@@ -46,7 +46,7 @@ def flip(path: Path, place: int) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_without_digest_and_source_nothing_is_called_intact(
+def test_without_digest_and_source_nothing_is_called_intact_changed_or_not(
     name: str, tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / FORMATS[name]
@@ -57,23 +57,14 @@ def test_without_digest_and_source_nothing_is_called_intact(
     assert "nothing to compare with" in told and "--against" in told and "is intact\n" not in told
     assert main(["verify", str(out), "--against", str(tree)]) == 0
     assert main(["verify", str(out), "--json"]) == 3
-    capsys.readouterr()
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_mutated_files_without_a_digest_are_never_intact(name: str, tree: Path, tmp_path: Path) -> None:
-    out = tmp_path / FORMATS[name]
-    pack(sources.load(tree), out, PackConfig(digest=False))
     files = [out] if out.is_file() else sorted(path for path in out.rglob("*") if path.is_file())
     draw = random.Random(7)
     for _ in range(20):
         file = draw.choice(files)
         place = draw.randrange(file.stat().st_size)
         flip(file, place)
-        try:
-            assert not verify(out).intact, (file, place)
-        finally:
-            flip(file, place)
+        assert not verify(out).intact, (file, place)
+        flip(file, place)
 
 
 def test_plain_files_without_their_sha256_are_not_intact(source: Source, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import tarfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from smallfiles import sources
 from smallfiles.measure import BenchConfig, Failed, Record, Result, load, save
 from smallfiles.measure.bench import Target
 from smallfiles.measure.methods import listed
+from smallfiles.measure.workers import WorkerPool
 from smallfiles.pack import pack
 
 COUNT = 12
@@ -23,7 +25,7 @@ class StreamingDataset:
     def __init__(self, *words):
         pass
     def __getitem__(self, index):
-        os.kill(os.getpid(), signal.SIGSEGV)
+        os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -43,6 +45,7 @@ def test_a_store_that_takes_its_process_with_it_costs_the_others_nothing(folder,
     absent = reading.Store("files", reading.STORES["plain files"].open, ("no_such_package",))
     chosen = {name: reading.STORES[name] for name in ("plain files", "LitData")}
     monkeypatch.setattr(reading, "STORES", {**chosen, "Absent": absent})
+    monkeypatch.setattr(reading, "WorkerPool", partial(WorkerPool, "fork"))
     source = sources.load(folder)
     pack(source, tmp_path / "x.arrow")
     files, _ = listed(source)
@@ -53,7 +56,7 @@ def test_a_store_that_takes_its_process_with_it_costs_the_others_nothing(folder,
     assert [each.name for each in result.records] == ["arrow", "plain files"]
     assert all(each.repeats == 2 and each.bytes % target.bytes == 0 for each in result.records)
     failed = {each.name: each.why for each in result.failed}
-    assert failed["LitData"] == "its process was killed by SIGSEGV"
+    assert failed["LitData"] == "its process was killed by SIGKILL"
     assert failed["Absent"].startswith("no_such_package is not installed: python -m pip install")
     monkeypatch.setattr(reading, "STORES", {})
     wrong = reading.bench_raw_reads(files[1:], {"arrow": target.path}, target, BenchConfig(repeats=1))

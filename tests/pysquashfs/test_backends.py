@@ -9,7 +9,7 @@ from multiprocessing import get_context
 
 import numpy as np
 import pytest
-from squashfs_trees import content, files_of, reads_as, run
+from squashfs_trees import content, reads_as, run
 
 from pysquashfs import SquashFS, SquashFSError, libsquashfs, pack
 from pysquashfs.errors import DamagedImageError, ImageIndexError, NotFoundError
@@ -71,16 +71,6 @@ def test_images_of_tar2sqfs(need_libsquashfs, trees, need_tool, tmp_path, compre
     tool = need_tool("tar2sqfs", "squashfs-tools-ng")
     run(tool, "-q", "-c", compressor, "-b", 4096, tmp_path / "x", input=stream.getvalue())
     check(tmp_path / "x", trees(4096))
-
-
-@pytest.mark.parametrize("fragments", [False, True])
-@pytest.mark.parametrize("compression", ["none", *COMPRESSORS])
-def test_images_of_our_own(need_libsquashfs, trees, tmp_path, compression, fragments):
-    wanted = {name: path.read_bytes() for name, path in files_of(trees(4096)).items()}
-    pack(tmp_path / "x", wanted.items(), compression=compression, block_bytes=4096, fragments=fragments)
-    for backend in BACKENDS:
-        with SquashFS(tmp_path / "x", backend=backend, cache=False) as image:
-            assert {name: image.read(name) for name in image} == wanted
 
 
 @pytest.mark.parametrize("compressor", ["lzo", "lzma"])

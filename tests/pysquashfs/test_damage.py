@@ -1,11 +1,11 @@
 """Damaged and hostile images: a sentence each time, soon, and in little memory."""
 
-import resource
 import time
 import tracemalloc
 import zlib
 
 import pytest
+from programs import memory
 from squashfs_crafted import BLOCK, Node, craft, file, folder, symlink
 
 from pysquashfs import SquashFS, SquashFSError, image_file, layout, parsing
@@ -302,23 +302,22 @@ def fuzz(seeds, path, numbers):
     from random import Random
 
     refused, slowest_s, names = 0, 0.0, sorted(seeds)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for number in numbers:
-        name = names[number % len(names)]
-        path.write_bytes(mutate(seeds[name], Random(number)))
-        began_s = time.process_time()
-        try:
-            use(path)
-        except SquashFSError:
-            refused += 1
-        except BaseException:
-            print(f"seed {number} of the image {name!r}")
-            raise
-        slowest_s = max(slowest_s, time.process_time() - began_s)
-        assert slowest_s < 2, f"seed {number} of the image {name!r} took {slowest_s:.1f} s"
-    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown_kib < 700 * 1024
-    print(f"seeds {numbers}: {refused} refused, slowest {slowest_s:.2f} s, memory grew {grown_kib >> 10} MiB")
+    with memory() as taken:
+        for number in numbers:
+            name = names[number % len(names)]
+            path.write_bytes(mutate(seeds[name], Random(number)))
+            began_s = time.process_time()
+            try:
+                use(path)
+            except SquashFSError:
+                refused += 1
+            except BaseException:
+                print(f"seed {number} of the image {name!r}")
+                raise
+            slowest_s = max(slowest_s, time.process_time() - began_s)
+            assert slowest_s < 2, f"seed {number} of the image {name!r} took {slowest_s:.1f} s"
+    assert taken[0] < 700 << 20
+    print(f"seeds {numbers}: {refused} refused, slowest {slowest_s:.2f} s, took {taken[0] >> 20} MiB")
     return refused
 
 

@@ -117,7 +117,7 @@ class Ring(RuleBasedStateMachine):
         raise AssertionError("the ring is stuck")
 
 
-Ring.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+Ring.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 TestBatchesComeInOrderWholeAndOnce = Ring.TestCase
 
 

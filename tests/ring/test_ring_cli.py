@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from programs import Program, wait_for
+from programs import Program, imported, wait_for
 
 from smallfiles import formats, images, ring
 from smallfiles.cli import main, parse
@@ -55,8 +55,15 @@ def state(where):
 
 def command(*words):
     """`smallfiles ring`, as a program that is forked off this one."""
-    multiprocessing.forkserver._forkserver.__init__()  # that of the parent is none of its own
+    multiprocessing.forkserver._forkserver.ensure_running = lambda: None  # its parent's does
     return main(["ring", *words])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def producers_begin_at_once():
+    """Forked off one server, which has imported PyTorch."""
+    with imported("smallfiles.ring.producer", "smallfiles.images", "torch", environment=dict(os.environ)):
+        yield
 
 
 @pytest.fixture
@@ -142,7 +149,7 @@ def told_while_made(number, *words):
     return command(*words)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_filler_that_is_told_to_end_while_it_is_made_leaves_nothing(number, filler, where):
     program = filler("--slots", 3, run=functools.partial(told_while_made, int(number)))
     assert program.wait() == 0, program.errors

@@ -98,7 +98,7 @@ def patient(monkeypatch):
 
 
 def test_producers_killed_at_random_moments_cost_no_batch(config, same, patient):
-    assert kill_producers(50, 1, config, same) > 120
+    assert kill_producers(20, 1, config, same) > 40
 
 
 @pytest.mark.slow
@@ -166,7 +166,7 @@ def test_a_sample_that_kills_every_producer_is_named(config, tmp_path):
         list(loader)
 
 
-@pytest.mark.parametrize("kills", [8, pytest.param(25, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [4, pytest.param(25, marks=pytest.mark.slow)])
 def test_an_interrupted_trainer_goes_on_at_the_batch_it_was_at(programs, where, tmp_path, kills):
     log, rng, epochs = tmp_path / "log", random.Random(3), 2 + 3 * kills // 2
     filler = programs("fill", where, "train", epochs, 0.0005)
@@ -192,7 +192,7 @@ def after(line):
     return (epoch, batch + 1) if batch < 6 else (epoch + 1, 0)
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.slow)])
 def test_a_killed_filler_is_told_and_its_successor_goes_on(programs, where, tmp_path, kills):
     log, rng, epochs = tmp_path / "log", random.Random(4), 2 + 5 * kills // 2
     trainer = programs("attach", where, "train", log, epochs, 0.002)  # it comes before any filler
@@ -282,8 +282,9 @@ def test_a_successor_that_knocks_before_the_last_words_were_heard_goes_on_behind
     assert position in (tuple(map(int, last[:2])), after(last))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("how", ["open", "fill"])
+@pytest.mark.parametrize(
+    ("how", "number"), [("open", signal.SIGTERM), ("open", signal.SIGINT), ("fill", signal.SIGINT)]
+)
 def test_a_signal_leaves_nothing(number, how, programs, where, tmp_path):
     log = tmp_path / "log"
     if how == "fill":
@@ -296,8 +297,6 @@ def test_a_signal_leaves_nothing(number, how, programs, where, tmp_path):
     assert program.kill(number) in (-number, 1)
     if how == "fill":
         trainer.kill()
-        if number == signal.SIGTERM:
-            ring.remove_leftover("train", where)  # the command line of `ring fill` handles this one
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
     assert list(where.iterdir()) == []
 

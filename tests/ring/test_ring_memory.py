@@ -1,19 +1,20 @@
 """How much memory a ring takes, and what happens when it is not there."""
 
+import multiprocessing.forkserver
 import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from programs import on_small_disk
+from ring_makers import Numbers
 
+from smallfiles import ring
 from smallfiles.errors import ResourceError
+from smallfiles.loading.plan import EpochPlan
 from smallfiles.ring import memory
 from smallfiles.ring.memory import Memory, choose_slots
 
-HERE = Path(__file__).parent
 MB = 1 << 20
 
 
@@ -78,72 +79,44 @@ def test_memory_of_another_size_is_refused(tmp_path):
     ours.close()
 
 
-SCRIPT = """
-import sys
-from pathlib import Path
-from ring_makers import Numbers
-from smallfiles import ring
-from smallfiles.ring import memory
-from smallfiles.errors import SmallfilesError
-from smallfiles.loading.plan import EpochPlan
+PLAN = EpochPlan(samples=4000, batch=400, seed=1)
+MAKER = Numbers()
 
-where, plan, maker = Path(sys.argv[1]), EpochPlan(samples=4000, batch=400, seed=1), Numbers()
 
-def try_one(slots):
-    try:
-        with ring.open_ring(maker, plan, ring.RingConfig(producers=2, slots=slots, where=where)) as loader:
-            next(iter(loader))
-    except SmallfilesError as error:
-        print("refused:", error)
+def opened(where, slots):
+    return ring.open_ring(MAKER, PLAN, ring.RingConfig(producers=2, slots=slots, where=where))
 
-def all_right(intruder):
-    with ring.open_ring(maker, plan, ring.RingConfig(producers=2, slots=12, where=where)) as loader:
-        try:
+
+def refused(where, slots):
+    with pytest.raises(ResourceError) as caught:
+        opened(where, slots)
+    return str(caught.value)
+
+
+def fill_up(where, intruder):
+    """On a file system of 2 MB, where a slot takes 0.13 MB."""
+    multiprocessing.forkserver._forkserver.__init__()  # that of the parent is none of ours
+    words = refused(where, 30)
+    assert words.startswith("a ring of 30 slots") and re.search(r"at most 1[45] slots", words)
+    with opened(where, 12) as loader:
+        with pytest.raises(OSError, match="No space left on device"):
             intruder.write_bytes(bytes(1_300_000))  # what the ring was promised is the ring's already
-        except OSError as error:
-            print("intruder:", error.strerror)
-        for epoch in range(3):
-            for number, batch in enumerate(loader):
-                wanted = maker.make(plan.batches(epoch)[number], epoch).arrays
-                assert all(batch[name].numpy().tobytes() == wanted[name].tobytes() for name in wanted)
-
-def somebody_was_quicker():
+        for number, batch in enumerate(loader):
+            wanted = MAKER.make(PLAN.batches(0)[number], 0).arrays
+            assert all(batch[name].numpy().tobytes() == wanted[name].tobytes() for name in wanted)
+    del batch  # the memory is there as long as the tensor
+    intruder.unlink()
     choose = memory.choose_slots
-    def slower(*words, **more):
-        found = choose(*words, **more)
-        (where / "intruder").write_bytes(bytes(1_300_000))
-        return found
-    memory.choose_slots = slower
-    try_one(12)
+    memory.choose_slots = lambda *words: (choose(*words), intruder.write_bytes(bytes(1_300_000)))[0]
+    words = refused(where, 12)  # somebody was quicker
+    assert "has no room for 12 slots" in words and "ask for fewer slots" in words
     memory.choose_slots = choose
-
-if __name__ == "__main__":
-    try_one(30)
-    all_right(where / "intruder")
-    (where / "intruder").unlink()
-    somebody_was_quicker()
-    (where / "intruder").write_bytes(bytes(1_900_000))
-    try_one(2)
-    (where / "intruder").unlink()
-    print("left", [path.name for path in where.iterdir()])
-"""
+    intruder.write_bytes(bytes(1_900_000))
+    assert "Lower the batch size" in refused(where, 2)
+    intruder.unlink()
 
 
 def test_a_full_file_system_is_told_and_never_a_bus_error(tmp_path):
-    if shutil.which("unshare") is None or subprocess.run(["unshare", "-rm", "true"], check=False).returncode:
-        pytest.skip("this system lets nobody mount a small file system of his own")
-    (tmp_path / "script.py").write_text(SCRIPT)
-    mount = 'mount -t tmpfs -o size=2m none "$1" && exec "$2" "$3" "$1"'
     place = tmp_path / "small"
-    place.mkdir()
-    words = ["unshare", "-rm", "sh", "-c", mount, "sh", place, sys.executable, tmp_path / "script.py"]
-    environment = {**os.environ, "PYTHONPATH": f"{HERE.parent.parent}:{HERE}"}
-    done = subprocess.run(
-        list(map(str, words)), env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    first, intruder, second, third, left = done.stdout.splitlines()
-    assert "refused: a ring of 30 slots" in first and re.search(r"at most 1[45] slots", first)
-    assert intruder == "intruder: No space left on device" and left == "left []"
-    assert "has no room for 12 slots" in second and "ask for fewer slots" in second
-    assert "Lower the batch size" in third
+    done = on_small_disk(place, "size=2m", fill_up, place, place / "intruder")
+    assert (done.returncode, done.stdout) == (0, "left []\n"), done.stderr

@@ -65,8 +65,9 @@ def test_a_small_set_on_one_node_is_told_to_use_one_packed_file():
 
 def test_workers_are_as_many_as_decoding_needs_and_the_job_has():
     plan = TrainingPlan(gpus=4, batch=64, step_s=0.1)  # 640 samples per second and GPU, 3 ms each
-    assert advise(IMAGENET, plan, "d").workers == 3
-    few = dataclasses.replace(IMAGENET, cpus=4)
+    some = dataclasses.replace(IMAGENET, samples=100_000)
+    assert advise(some, plan, "d").workers == 3
+    few = dataclasses.replace(some, cpus=4)
     poor = advise(few, plan, "d")
     assert poor.workers == 1
     assert any("GPUs wait for decoding whatever the format" in reason for reason in poor.reasons)

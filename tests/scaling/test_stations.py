@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from smallfiles.scaling.stations import Station, Stations
+from smallfiles.scaling.simulation import Station, Stations
 
 REQUESTS = 400_000
 

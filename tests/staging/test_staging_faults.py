@@ -11,73 +11,44 @@ import sys
 from pathlib import Path
 
 import pytest
+from programs import on_small_disk
 from staging_tools import MIB, ROOMY, exit_code, forked, listed, names, packed
 
 from smallfiles import digests, locks, staging
+from smallfiles.cli import main
 from smallfiles.errors import DamagedFileError, ResourceError, SmallfilesError, SourceError
 from smallfiles.machine import nodelocal
-from smallfiles.staging import copying, places
+from smallfiles.staging import copying, places, transfer
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act for two users")
 
 
-def can_mount():
-    if shutil.which("unshare") is None:
-        return False
-    return subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode == 0
-
-
-needs_mount = pytest.mark.skipif(not can_mount(), reason="no permission for a private tmpfs (unshare -rm)")
-
-
-def on_small_disk(tmp_path, limit, program, *words):
-    """Run a program whose first argument is a tmpfs of that size; then list what is left there."""
-    small = tmp_path / "small"
-    small.mkdir()
-    script = (
-        'place="$2"; mount -t tmpfs -o "$1" tmpfs "$place" && shift 2 && "$@"; echo "exit $?"; ls -A "$place"'
-    )
-    command = ["unshare", "-rm", "sh", "-c", script, "sh", limit, str(small)]
-    command += [sys.executable, "-c", program, *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
-NO_CHECK = (
-    "import sys, smallfiles.staging.places as places; places.check_room = lambda *words: None\n"
-    "from smallfiles.cli import main; sys.exit(main(sys.argv[1:]))"
-)
-
-
-@needs_mount
 @pytest.mark.parametrize("limit", ["size=6m", "size=50m,nr_inodes=6"])
-def test_a_disk_that_fills_in_the_middle_gives_a_sentence_and_is_left_empty(limit, source, tmp_path):
+def test_a_disk_that_fills_in_the_middle_gives_a_sentence_and_is_left_empty(
+    limit, source, tmp_path, monkeypatch
+):
     """Another program fills the disk after the check for room: leaving the check out stands for it."""
-    before = source.read_bytes()
-    done = on_small_disk(tmp_path, limit, NO_CHECK, "stage", source, "--where", tmp_path / "small")
-    assert done.stdout.split() == ["exit", "1"], done.stdout + done.stderr
+    before, small = source.read_bytes(), str(tmp_path / "small")
+    monkeypatch.setattr(places, "check_room", lambda *words: None)
+    done = on_small_disk(tmp_path / "small", limit, main, ["stage", str(source), "--where", small])
+    assert (done.returncode, done.stdout) == (1, "left []\n"), done.stderr
     assert "No space left on device" in done.stderr and "Traceback" not in done.stderr
     assert source.read_bytes() == before
 
 
-@needs_mount
 @pytest.mark.parametrize(("limit", "word"), [("size=6m", "9.5 MB"), ("size=50m,nr_inodes=20", "more files")])
 def test_too_little_room_is_told_before_the_first_byte(limit, word, source, tmp_path):
-    program = "import sys; from smallfiles.cli import main; sys.exit(main(sys.argv[1:]))"
-    small = tmp_path / "small"
-    words = ("stage", source, "--where", small, "--leave-bytes", 0)
-    done = on_small_disk(tmp_path, limit, program, *words)
-    assert done.stdout.split() == ["exit", "1"], done.stdout + done.stderr
-    assert word in done.stderr and str(small) in done.stderr
+    words = ["stage", str(source), "--where", str(tmp_path / "small"), "--leave-bytes", "0"]
+    done = on_small_disk(tmp_path / "small", limit, main, words)
+    assert (done.returncode, done.stdout) == (1, "left []\n"), done.stderr
+    assert word in done.stderr and words[3] in done.stderr
 
 
-@needs_mount
-def test_a_full_scratch_keeps_what_was_copied_for_the_next_run(source, tmp_path):
-    program = (
-        "import sys, smallfiles.staging.transfer as t; t.check_room = lambda *words: None\n"
-        "from smallfiles.cli import main; sys.exit(main(sys.argv[1:]))"
-    )
-    done = on_small_disk(tmp_path, "size=6m", program, "stage", source, "--to", tmp_path / "small")
-    assert "exit 1\n.train.arrow.packing" in done.stdout
+def test_a_full_scratch_keeps_what_was_copied_for_the_next_run(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(transfer, "check_room", lambda *words: None)
+    words = ["stage", str(source), "--to", str(tmp_path / "small")]
+    done = on_small_disk(tmp_path / "small", "size=6m", main, words)
+    assert (done.returncode, done.stdout) == (1, "left ['.train.arrow.packing']\n")
     assert "No space left on device" in done.stderr and "Traceback" not in done.stderr
 
 

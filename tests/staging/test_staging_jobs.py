@@ -139,17 +139,6 @@ def test_a_process_is_known_by_its_start_time_too():
     assert owners.start_time(pid) == 0
 
 
-def test_keep_outlives_everybody_until_it_is_unstaged(source, node, command):
-    script = f"{STAGE} '{source}' --where '{node}' --leave-bytes 0 --keep; kill -9 $$"
-    done = subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, timeout=60, start_new_session=True
-    )
-    path = done.stdout.strip()
-    assert staging.sweep_all([node]) == 0
-    assert "kept until it is unstaged" in command("staged", "--where", node).stdout
-    assert "removed" in command("unstage", path).stderr and names(node) == []
-
-
 def test_unstage_as_json_and_a_wrong_path(source, node, command):
     path = command("stage", source, "--where", node, "--leave-bytes", 0).stdout.strip()
     record = json.loads(command("unstage", path, "--json").stdout)
@@ -170,7 +159,7 @@ def test_a_heavy_copy_on_a_login_node_is_warned_of(source, node, command, monkey
 
 
 def test_flags_that_contradict_are_a_sentence(source, tmp_path):
-    assert main(["stage", str(source), "--to", str(tmp_path / "x"), "--keep"]) == 2
+    assert main(["stage", str(source), "--to", str(tmp_path / "x"), "--where", str(tmp_path)]) == 2
 
 
 def test_unstage_works_with_the_name_or_path_that_was_staged(source, node, tmp_path, command):
