@@ -1,7 +1,7 @@
 """The types that every stop of the road shares: a sample, what a writer knows, what it wrote.
 
-The trap: `Sample.data` may be a view of a buffer that is used again for the next samples. A writer
-uses or copies it before it draws the next sample. Notebook 03 shows why that is worth it.
+The trap: `Sample.data` may be a view of a larger buffer, which is kept as long as one sample of it. A writer
+lets go of samples soon. Notebook 03 shows why that is worth it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Sample:
 
     Args:
         key: Relative POSIX path, unique in its set.
-        data: The encoded bytes (a JPEG file, say), valid until the next sample is drawn.
+        data: The encoded bytes (a JPEG file, say).
         target: An integer label, or a list of captions.
         meta: An optional JSON object.
     """

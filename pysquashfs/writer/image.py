@@ -40,7 +40,7 @@ class ImageWriter:
 
     Args:
         sink: Called with lists of buffers, to be written one after another from byte 0 on: `writelines` of
-            a buffered file, for example. It must be done with a buffer when it returns.
+            a buffered file, for example. It may keep those that the caller of `add` does not reuse.
         settings: Compression, block size and so on; by default everything is stored raw.
     """
 
@@ -65,7 +65,7 @@ class ImageWriter:
 
         Args:
             name: Relative path with `/`; folders need not be added.
-            data: Its bytes; the buffer may be reused afterwards.
+            data: Its bytes; the buffer may be reused afterwards, unless the sink keeps it.
 
         Raises:
             SquashFSError: The name cannot be in an image.

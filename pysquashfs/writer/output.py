@@ -11,19 +11,19 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from pysquashfs.compression import Buffer
 from pysquashfs.errors import SquashFSError
 
-_SMALL_BYTES = 32 << 10
-_GATHERED_BYTES = 256 << 10
+_WRITTEN_AT_ONCE = 4 << 20
 _PIECES_AT_ONCE = 512  # the kernel takes 1,024 (IOV_MAX)
 _NO_FLOCK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
 
 class Output:
-    """Append to an open file; small pieces are gathered, large ones go straight to the kernel.
+    """Append to an open file, in a thread of its own: files are read while those before them are written.
 
     Args:
         descriptor: Open for writing, at its start.
@@ -33,38 +33,47 @@ class Output:
     def __init__(self, descriptor: int, path: Path) -> None:
         self._descriptor = descriptor
         self._path = path
-        self._gathered = bytearray()
-        self.bytes = 0
+        self._held: list[Buffer] = []
+        self._pool = ThreadPoolExecutor(1, "squash-write")
+        self._writing: Future[None] | None = None
+        self.bytes = self._handed = 0
 
     def append(self, pieces: Sequence[Buffer]) -> None:
-        """Write all pieces, in order; they may be reused afterwards."""
-        for piece in pieces:
-            self.bytes += len(piece)
-            if len(piece) < _SMALL_BYTES:
-                self._gathered += piece
-                if len(self._gathered) >= _GATHERED_BYTES:
-                    self._write([self._gathered])
-            else:
-                self._write([self._gathered, piece] if self._gathered else [piece])
+        """Write all pieces, in order, by and by; one that may change is copied."""
+        self._held += [piece if type(memoryview(piece).obj) is bytes else bytes(piece) for piece in pieces]
+        self.bytes += sum(map(len, pieces))
+        if self.bytes - self._handed >= _WRITTEN_AT_ONCE or len(self._held) >= _PIECES_AT_ONCE:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._writing is not None:
+            self._writing.result()
+        self._writing = self._pool.submit(self._write, self._held)
+        self._held, self._handed = [], self.bytes
 
     def _write(self, pieces: list[Buffer]) -> None:
         rest = [memoryview(piece) for piece in pieces]
         with written(self._path):
             while rest:
-                count = os.writev(self._descriptor, rest)
+                count = os.writev(self._descriptor, rest[:_PIECES_AT_ONCE])
                 while rest and count >= len(rest[0]):
                     count -= len(rest.pop(0))
                 if count:
                     rest[0] = rest[0][count:]
-        if self._gathered:
-            self._gathered = bytearray()
 
     def finish(self, superblock: bytes) -> None:
-        """Write what is gathered, put the superblock at the start, and have all of it on disk."""
-        self._write([self._gathered])
+        """Write what is left, put the superblock at the start, and have all of it on disk."""
+        self._hand_over()
+        self.close()
+        if self._writing is not None:
+            self._writing.result()
         with written(self._path):
             os.pwrite(self._descriptor, superblock, 0)
             os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        self._pool.shutdown()
 
 
 @contextlib.contextmanager

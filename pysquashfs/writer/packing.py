@@ -78,12 +78,15 @@ def pack(
     if in_flight is not None and in_flight < 1:
         raise refused(f"the number of files in flight is {in_flight!r}", "1 or more")
     out = Path(out)
-    with aside(out, overwrite=overwrite) as (descriptor, _):
-        output = Output(descriptor, out)
-        with _writer(output, settings) as writer, contextlib.closing(read_ahead(items, in_flight)) as found:
-            for name, source in found:
-                writer.add_pieces(name, pieces(source) if isinstance(source, Path) else [source])
-            output.finish(writer.close())
+    with (
+        aside(out, overwrite=overwrite) as (descriptor, _),
+        contextlib.closing(Output(descriptor, out)) as output,
+        _writer(output, settings) as writer,
+        contextlib.closing(read_ahead(items, in_flight)) as found,
+    ):
+        for name, source in found:
+            writer.add_pieces(name, pieces(source) if isinstance(source, Path) else [source])
+        output.finish(writer.close())
     return PackedImage(out, writer.files, writer.bytes, output.bytes)
 
 

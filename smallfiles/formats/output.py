@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from smallfiles import digests
 from smallfiles.digests import BlockHasher
@@ -18,50 +21,85 @@ from smallfiles.errors import writing as writing
 from smallfiles.samples import Buffer, Packed
 
 _HELD_BYTES = 1 << 20
+_WRITTEN_AT_ONCE, _SMALL_BYTES = 4 << 20, 4 << 10
 _PIECES_AT_ONCE = 512  # the kernel takes 1,024 (IOV_MAX)
 
 
 class OutputFile:
-    """Append to a new file and hash what is appended.
+    """Append to a file and hash what is appended, in a thread of its own: samples are read meanwhile.
+
+    What is appended must stay as it is, since it may be written later. At most two pieces of work are kept.
 
     Args:
-        path: A name that is free.
+        path: A name that is free; or a file that is there, if `start` is given.
         digest: Whether to take the content digest.
+        start: Where the first byte goes in a file that is there.
     """
 
-    def __init__(self, path: Path, *, digest: bool) -> None:
+    def __init__(self, path: Path, *, digest: bool, start: int | None = None) -> None:
         self.path = path
-        self._hasher = BlockHasher() if digest else None
+        self.position = self._handed = start or 0
+        self._hasher = BlockHasher(self.position) if digest else None
+        self._held: list[Buffer] = []
+        self._pool = ThreadPoolExecutor(1, "pack-write")  # starts with the first piece of work
+        self._writing: Future[None] | None = None
+        self._rewritten = 0
+        flags = os.O_WRONLY | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if start is None else 0)
         self._descriptor = -1
         with writing(path):
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        self.position = 0
-        self._rewritten = 0
+            self._descriptor = os.open(path, flags, 0o666)
 
     def append(self, pieces: Sequence[Buffer]) -> None:
-        """Write all pieces, in order, with as few calls as possible."""
+        """Write all pieces, in order, with as few calls as possible: at the latest in `finish`."""
+        self._held += pieces
+        self.position += sum(map(len, pieces))
+        if self.position - self._handed >= _WRITTEN_AT_ONCE or len(self._held) >= _PIECES_AT_ONCE:
+            self._wait()
+            self._writing = self._pool.submit(self._write, *self._take())
+
+    def _take(self) -> tuple[list[Buffer], int]:
+        """What is held, and where it goes."""
+        taken = self._held, self._handed
+        self._held, self._handed = [], self.position
+        return taken
+
+    def _wait(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _write(self, pieces: list[Buffer], position: int) -> None:
+        if sum(map(len, pieces)) < len(pieces) * _SMALL_BYTES:
+            pieces = [b"".join(pieces)]  # quicker than to write and hash each
         for start in range(0, len(pieces), _PIECES_AT_ONCE):
             some = pieces[start : start + _PIECES_AT_ONCE]
-            write_all(self._descriptor, some, self.position, self.path)
-            for piece in some:
-                self.position += len(piece)
-                if self._hasher is not None:
+            position = write_all(self._descriptor, some, position, self.path)
+            if self._hasher is not None:
+                for piece in some:
                     self._hasher.update(piece)
 
     def rewrite(self, data: Buffer) -> None:
         """Write over the first bytes: a header that is known last."""
+        self.flush()
         write_all(self._descriptor, [data], 0, self.path)
         self._rewritten = len(data)
 
+    def flush(self) -> None:
+        """Have everything written that was appended."""
+        self._wait()
+        self._write(*self._take())
+
     def close(self) -> None:
         """Close the file; once is enough. Some network file systems tell only here that a quota is full."""
+        self._pool.shutdown()  # whoever closes without `finish` has no use for what is still held
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             with writing(self.path):
                 os.close(descriptor)
 
     def finish(self) -> tuple[Path, ...]:
-        """Close, write the digest beside it, and name every file that was written."""
+        """Write what is left, close, write the digest beside it, and name every file that was written."""
+        self.flush()
         self.close()
         return save_digest(self.path, self._hasher, self._rewritten)
 
@@ -88,8 +126,8 @@ def packed(out: Path, format: str, samples: int, payload_bytes: int, files: Sequ
     return Packed(out, format, samples, payload_bytes, file_bytes, tuple(files))
 
 
-def write_all(descriptor: int, pieces: Sequence[Buffer], position: int, path: Path) -> None:
-    """Write all pieces at `position` of `path`, however many calls that takes."""
+def write_all(descriptor: int, pieces: Sequence[Buffer], position: int, path: Path) -> int:
+    """Write all pieces at `position` of `path`, however many calls that takes; where they end."""
     rest = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
     try:
         while rest:
@@ -101,6 +139,7 @@ def write_all(descriptor: int, pieces: Sequence[Buffer], position: int, path: Pa
                 rest[0] = rest[0][written:]
     except OSError as error:
         raise cannot_write(path, error) from error
+    return position
 
 
 class ArrowSink:
@@ -114,19 +153,31 @@ class ArrowSink:
 
     closed = False
 
-    def __init__(self, append: Callable[[list[memoryview]], object]) -> None:
+    def __init__(self, append: Callable[[list[Buffer]], object]) -> None:
         self._append = append
-        self._held: list[memoryview] = []
+        self._held: list[Buffer] = []
         self._held_bytes = self._bytes = 0
+        self._stand_in, self._instead = 0, list[Buffer]()
+
+    def instead(self, stand_in: pa.Buffer, pieces: list[Buffer]) -> None:
+        """Write `pieces` where pyarrow hands over `stand_in`, a buffer of as many bytes that nobody fills.
+
+        So samples that lie in many places become one column and are never copied to one place.
+        """
+        self._stand_in, self._instead = stand_in.address, pieces
 
     def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        self._held.append(view)
-        self._held_bytes += len(view)
-        self._bytes += len(view)
+        size = len(data)
+        if size and isinstance(data, pa.Buffer) and data.address == self._stand_in:
+            self._held += self._instead
+            self._stand_in = 0
+        else:
+            self._held.append(memoryview(data).cast("B"))
+        self._held_bytes += size
+        self._bytes += size
         if self._held_bytes > _HELD_BYTES:
             self.flush()
-        return len(view)
+        return size
 
     def tell(self) -> int:
         return self._bytes

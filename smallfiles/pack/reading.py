@@ -5,16 +5,16 @@ for each is idle nearly all the time; 32 of them hide the wait. Threads suffice,
 release the interpreter's lock. Samples travel in chunks of about 1 MiB, so that the hand-over
 between threads costs little where opens are fast (a warm page cache, a local disk).
 
-The trap: a sample's bytes are a view of a chunk's buffer, and the buffer is used again. The
-consumer must be done with a sample when it asks for the next. Notebook 01 measures the effect.
+The trap: a sample's bytes are a view of a chunk's buffer, and one sample that is kept keeps all of its
+chunk. A buffer is used again when nobody holds a sample of it. Notebook 01 measures the effect.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -41,7 +41,7 @@ class Read(NamedTuple):
 
     Args:
         position: Place in the order of packing.
-        data: The bytes, valid until the next item is drawn; empty if there is an error.
+        data: The bytes; empty if there is an error.
         checksum: 64-bit xxh3 of the bytes (0 when not asked for).
         error: Why this sample cannot be packed.
         turned: Whether EXIF says to turn the picture.
@@ -94,21 +94,21 @@ def read_in_order(
         One `Read` a path. At most about 96 MiB (or one sample, if larger) wait at any time.
     """
     reader = _ChunkReader(store, examine, checksums)
-    for chunk in _chunks_in_order(reader, paths, sizes, in_flight):
-        yield from chunk.reads
-        reader.give_back(chunk)
+    for reads in _chunks_in_order(reader, paths, sizes, in_flight):
+        yield from reads
+        del reads  # or its buffer could not be used again while the next chunk is read
 
 
 def _chunks_in_order(
     reader: _ChunkReader, paths: Paths, sizes: np.ndarray, in_flight: int
-) -> Iterator[_Chunk]:
+) -> Iterator[list[Read]]:
     tasks = ((start, paths[start:stop], sizes[start:stop]) for start, stop in chunk_borders(sizes))
     if in_flight == 1:
         for task in tasks:
             yield reader.read(*task)
         return
     with ThreadPoolExecutor(in_flight, thread_name_prefix="pack-read") as pool:
-        waiting: deque[tuple[Future[_Chunk], int]] = deque()
+        waiting: deque[tuple[Future[list[Read]], int]] = deque()
         ahead_bytes = 0
         try:
             for task in tasks:
@@ -130,36 +130,22 @@ def _buffer_bytes(sizes: np.ndarray) -> int:
     return int(sizes.sum()) + len(sizes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    reads: list[Read]
-    buffer: bytearray
-
-
 class _ChunkReader:
-    """Reads one chunk into one buffer; buffers that are given back are used again.
-
-    Fresh memory costs a page fault for each 4 KB, as much as reading from a warm cache does.
-    """
+    """Reads one chunk into one buffer."""
 
     def __init__(self, store: ByteStore, examine: Examine, checksums: bool) -> None:
         self._store = store
         self._examine = examine
         self._checksums = checksums
-        self._free: deque[bytearray] = deque()
+        self._buffers = _Buffers()
 
-    def read(self, start: int, paths: Sequence[str], sizes: np.ndarray) -> _Chunk:
-        buffer = self._take(_buffer_bytes(sizes))
-        view = memoryview(buffer)
+    def read(self, start: int, paths: Sequence[str], sizes: np.ndarray) -> list[Read]:
+        view = self._buffers.take(_buffer_bytes(sizes))
         reads, begin = [], 0
         for offset, (path, size) in enumerate(zip(paths, sizes.tolist(), strict=True)):
             reads.append(self._read_one(start + offset, path, view[begin : begin + size + 1]))
             begin += size + 1
-        return _Chunk(reads, buffer)
-
-    def give_back(self, chunk: _Chunk) -> None:
-        if len(chunk.buffer) == _USUAL_BYTES:
-            self._free.append(chunk.buffer)
+        return reads
 
     def _read_one(self, position: int, path: str, room: memoryview) -> Read:
         try:
@@ -173,17 +159,32 @@ class _ChunkReader:
         checksum = xxhash.xxh3_64_intdigest(data) if self._checksums else 0
         return Read(position, data, checksum, turned=turned)
 
-    def _take(self, size: int) -> bytearray:
+
+class _Buffers:
+    """Memory for chunks, used again as soon as nobody holds a part of it.
+
+    Fresh memory costs a page fault for each 4 KB, as much as reading from a warm cache does.
+    """
+
+    def __init__(self) -> None:
+        self._free: deque[np.ndarray] = deque()
+
+    def take(self, size: int) -> memoryview:
+        """So many bytes; all views of them hold the array that they were lent as."""
         try:
-            if size > _USUAL_BYTES:
-                return bytearray(size)
-            return self._free.popleft() if self._free else bytearray(_USUAL_BYTES)
+            # A small chunk takes no large buffer, which a sample of it that is kept would keep.
+            if not _USUAL_BYTES // 4 <= size <= _USUAL_BYTES:
+                return np.empty(size, np.uint8).data
+            whole = self._free.popleft() if self._free else np.empty(_USUAL_BYTES, np.uint8)
         except MemoryError:
             raise ResourceError(
                 f"a sample of {size:,} bytes does not fit in memory",
                 expected="each sample to fit in memory at once",
                 next_step="Ask for more memory, or pack without it",
             ) from None
+        lent = whole[:size]
+        weakref.finalize(lent, self._free.append, whole).atexit = False
+        return lent.data
 
 
 def _changed(store: ByteStore, path: str, got: int, expected: int) -> SourceError:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import weakref
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from smallfiles import formats
 from smallfiles.samples import Sample, Schema
@@ -132,15 +135,15 @@ def facts(samples: Iterator[Sample] | Sequence[Sample]) -> list[tuple[Any, ...]]
 
 
 def poisoned(samples: Sequence[Sample]) -> Iterator[Sample]:
-    """The samples in one buffer that is overwritten as soon as the next one is drawn."""
-    buffer = bytearray(max((len(s.data) for s in samples), default=0))
+    """The samples, each in a buffer that is overwritten as soon as nobody holds a view of it."""
     for sample in samples:
-        size = len(sample.data)
-        buffer[:size] = sample.data
-        view = memoryview(buffer)[:size]
+        memory = np.frombuffer(sample.data, np.uint8).copy()
+        lent = memory[:]
+        weakref.finalize(lent, memory.fill, 0xAA)
+        view = lent.data
+        del lent
         yield Sample(sample.key, view, sample.target, sample.meta)
-        view.release()
-        buffer[:] = b"\xaa" * len(buffer)
+        del view
 
 
 def checksum(reader: Any, index: int) -> tuple[Any, ...]:

@@ -160,8 +160,8 @@ def test_any_set_comes_back_exactly(variant, tmp_path_factory):
     round_trip()
 
 
-def test_a_writer_never_uses_a_sample_after_the_next_one_is_drawn(variant, tmp_path):
-    samples = [*sets.samples_of(variant), Sample("large.jpg", os.urandom(40_000), 1)]
+def test_a_writer_holds_a_sample_until_it_is_written(variant, tmp_path):
+    samples = [*sets.samples_of(variant), *(Sample(f"{n}.large", os.urandom(700_000), 1) for n in range(20))]
     variant.write(sets.poisoned(samples), variant.out(tmp_path), sets.schema_of(samples))
     assert sets.facts(formats.open(variant.out(tmp_path))) == sets.facts(samples)
 

@@ -58,6 +58,26 @@ def test_samples_arrive_complete_and_in_order_whatever_the_threads(
     assert read_all(store, in_flight) == bodies
 
 
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_samples_that_are_kept_keep_their_bytes(in_flight: int) -> None:
+    store = MemoryStore({f"{n}": bytes([n % 251]) * 100_000 for n in range(300)})
+    sizes = np.full(300, 100_000)
+    reads = reading.read_in_order(
+        store, list(store.files), sizes, in_flight=in_flight, examine=examiner("none")
+    )
+    kept = [read.data for read in reads if read.position % 7 == 0]
+    assert kept == [store.files[f"{n}"] for n in range(0, 300, 7)]
+
+
+def test_memory_that_nobody_holds_is_used_again() -> None:
+    store = MemoryStore({f"{n}": bytes(100_000) for n in range(300)})
+    reads = reading.read_in_order(
+        store, list(store.files), np.full(300, 100_000), in_flight=1, examine=examiner("none")
+    )
+    places = {np.frombuffer(read.data, np.uint8).ctypes.data for read in reads}
+    assert len(places) <= 2 * reading.CHUNK_BYTES // 100_000  # two chunks in turns
+
+
 @given(st.lists(st.integers(0, 3 << 20), max_size=300))
 def test_chunks_cover_every_sample_once_and_stay_small(sizes: list[int]) -> None:
     borders = list(reading.chunk_borders(np.array(sizes, np.int64)))

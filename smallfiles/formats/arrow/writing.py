@@ -1,8 +1,7 @@
 """Write Arrow record batches without making a Python object of any sample's bytes.
 
-The trap: `pa.array(list_of_bytes)` copies every sample twice and keeps a batch of them alive. Here a
-sample is copied once, to its place in a buffer that becomes the column as it is, and one larger than a
-batch not at all. Notebook 03.
+The trap: `pa.array(list_of_bytes)` copies every sample twice. Here the samples of a batch go from where they
+were read to the file, in one call. Notebook 03.
 """
 
 from __future__ import annotations
@@ -69,8 +68,8 @@ def write(
 ) -> Packed:
     """Write samples into one Arrow IPC file.
 
-    Samples are gathered in one buffer that is used again and again, and go out a batch at a time:
-    few large writes, which is what a parallel file system is built for.
+    Samples are kept until their batch is full, and go out together: few large writes, which is what a
+    parallel file system is built for.
 
     Args:
         samples: In the order they shall be stored.
@@ -98,7 +97,7 @@ def write(
     with OutputFile(out, digest=digest) as file:
         sink = ArrowSink(file.append)
         arrow_schema = _arrow_schema(schema, options, rows)
-        batch = _Batch(out, schema, arrow_schema, UINT16 if juelich else INT64, max_bytes)
+        batch = _Batch(out, schema, arrow_schema, UINT16 if juelich else INT64)
         count = payload = 0
         with pa.PythonFile(sink, mode="w") as stream, pa.ipc.new_file(stream, arrow_schema) as writer:
             for sample in samples:
@@ -115,8 +114,8 @@ def write(
 
 
 def _flush(batch: _Batch, writer: pa.RecordBatchWriter, sink: ArrowSink) -> None:
-    writer.write_batch(batch.take())
-    sink.flush()  # the batch's buffer is about to be used again
+    writer.write_batch(batch.take(sink))
+    sink.flush()  # and let go of the samples
 
 
 def _arrow_schema(schema: Schema, options: Options, rows: int) -> pa.Schema:
@@ -142,26 +141,22 @@ def _arrow_schema(schema: Schema, options: Options, rows: int) -> pa.Schema:
 
 
 class _Batch:
-    """The samples of one record batch, gathered; one of more than `max_bytes` stays where it is."""
+    """The samples of one record batch."""
 
-    def __init__(
-        self, out: Path, schema: Schema, arrow_schema: pa.Schema, labels: range, max_bytes: int
-    ) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self, out: Path, schema: Schema, arrow_schema: pa.Schema, labels: range) -> None:
         self._out, self._schema, self._arrow = out, schema, arrow_schema
         self.rows = Rows(out, schema, labels=labels, label_type=pa.uint16() if labels == UINT16 else None)
         index = max(arrow_schema.get_field_index(name) for name in ("data", "image_data"))
         self._type = arrow_schema.field(index).type
-        self._buffer = np.empty(0, np.uint8)
+        self._stand_in = np.empty(0, np.uint8)
         self._clear()
 
     def _clear(self) -> None:
-        self._borders = [0]
-        self._large: Buffer | None = None
+        self._borders, self._pieces = [0], list[Buffer]()
         self.used = 0
 
     def add(self, sample: Sample) -> None:
-        """Copy a sample behind the others; if it is larger than a batch, it must be taken at once.
+        """Put a sample behind the others.
 
         Raises:
             FormatError: It does not fit.
@@ -174,31 +169,24 @@ class _Batch:
                 next_step="Make the manifest again if the data changed",
             )
         self.rows.add(sample)
-        end = self.used + size
-        if size > self._max_bytes:  # nothing but empty samples is before it, and nothing comes behind
-            self._large = sample.data
-        else:
-            self._copy(sample.data, end)
-        self._borders.append(end)
-        self.used = end
+        self._pieces.append(sample.data)
+        self.used += size
+        self._borders.append(self.used)
 
-    def _copy(self, data: Buffer, end: int) -> None:
-        if end > len(self._buffer):
-            self._grow(end)
-        self._buffer[self.used : end] = np.frombuffer(data, np.uint8)
-
-    def _grow(self, need: int) -> None:
-        larger = np.empty(max(need, 2 * len(self._buffer)), np.uint8)  # pages cost only when touched
-        larger[: self.used] = self._buffer[: self.used]
-        self._buffer = larger
-
-    def take(self) -> pa.RecordBatch:
-        """The record batch, in place; valid until the next `add`."""
+    def take(self, sink: ArrowSink) -> pa.RecordBatch:
+        """The record batch, whose bytes are only in what `sink` writes."""
         wide = np.int64 if self._type == pa.large_binary() else np.int32
         borders = pa.py_buffer(np.array(self._borders, wide))
-        data = pa.py_buffer(self._buffer if self._large is None else self._large).slice(0, self.used)
-        values = pa.Array.from_buffers(self._type, len(self.rows), [None, borders, data])
+        values = pa.Array.from_buffers(self._type, len(self.rows), [None, borders, self._data(sink)])
         columns = {"data": values, "image_data": values, **self.rows.take()}
         batch = pa.record_batch([columns[field.name] for field in self._arrow], schema=self._arrow)
         self._clear()
         return batch
+
+    def _data(self, sink: ArrowSink) -> pa.Buffer:
+        """A buffer for the bytes of all samples, which takes no memory since nobody fills it."""
+        if self.used > len(self._stand_in):
+            self._stand_in = np.empty(self.used, np.uint8)
+        stand_in = pa.py_buffer(self._stand_in).slice(0, self.used)
+        sink.instead(stand_in, self._pieces)
+        return stand_in

@@ -7,7 +7,6 @@ one photograph; `np.frombuffer` takes 2 µs. Notebook 04 measures both.
 from __future__ import annotations
 
 import contextlib
-import os
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from smallfiles.errors import FormatError, ResourceError, UsageError
 from smallfiles.formats import provenance
 from smallfiles.formats.blob import arrays_of
 from smallfiles.formats.columns import Columns
-from smallfiles.formats.output import packed, save_digest, write_all, writing
+from smallfiles.formats.output import OutputFile, packed, save_digest, writing
 from smallfiles.samples import Packed, Sample, Schema
 
 # Fixed, so that a newer library writes the same bytes; 1.8 allows attributes over 64 KiB.
@@ -91,19 +90,17 @@ def _write_blob(
     """Write the blob layout."""
     columns, borders = Columns(out, schema), array("Q", [0])
     start = _lay_out(out, schema, options)
-    hasher = BlockHasher(start) if digest and schema.total_bytes else None
-    with _descriptor(out) as descriptor:
+    with OutputFile(out, digest=digest, start=start) as file:
         for sample in samples:
             stop = borders[-1] + len(sample.data)
             _check_room(sample, len(borders) - 1, stop, out, schema)
             columns.add(sample)
-            write_all(descriptor, [sample.data], start + borders[-1], out)
-            if hasher is not None:
-                hasher.update(sample.data)
+            file.append([sample.data])
             borders.append(stop)
-    _complete(out, schema, chain([("offsets", np.frombuffer(borders, np.uint64))], arrays_of(columns)))
-    files = save_digest(out, (hasher or BlockHasher()) if digest else None)
-    return packed(out, "hdf5", len(borders) - 1, borders[-1], files)
+        file.flush()
+        file.close()
+        _complete(out, schema, chain([("offsets", np.frombuffer(borders, np.uint64))], arrays_of(columns)))
+        return packed(out, "hdf5", len(borders) - 1, borders[-1], file.finish())
 
 
 def _write_vlen(
@@ -180,17 +177,6 @@ def _complete(out: Path, schema: Schema, arrays: Iterable[tuple[str, np.ndarray]
         file.attrs["complete"] = np.uint8(1)
         file.flush()
         del kept
-
-
-@contextlib.contextmanager
-def _descriptor(out: Path) -> Iterator[int]:
-    with writing(out):
-        descriptor = os.open(out, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        with writing(out):
-            os.close(descriptor)
 
 
 @contextlib.contextmanager

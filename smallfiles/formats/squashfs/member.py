@@ -94,7 +94,7 @@ def table(columns: Columns, schema: Schema, options: Any, piece_bytes: int) -> I
         {PROVENANCE: provenance.dumps(provenance.record("squashfs", schema, options))},
     )
     batch = pa.record_batch([columns.finish(name) for name in columns.kinds], schema=arrow_schema)
-    views: list[memoryview] = []
+    views: list[Buffer] = []
     sink = ArrowSink(views.extend)
     with pa.PythonFile(sink, mode="w") as stream, pa.ipc.new_file(stream, arrow_schema) as writer:
         writer.write_batch(batch)

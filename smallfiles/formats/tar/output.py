@@ -1,8 +1,8 @@
 """Write a shard front to back with few system calls.
 
 Headers and small samples gather in a buffer; a large sample goes out together with what waits in
-front of it in one call, straight from the caller's memory. That is what brings a tar to the speed
-of plain concatenation.
+front of it and behind it in one call, straight from the caller's memory. That is what brings a tar to
+the speed of plain concatenation.
 
 The trap: a header is 512 bytes, and a write of its own for each doubles the calls. Notebook 05 uses it.
 """
@@ -49,7 +49,7 @@ class Output:
             self._flush()
 
     def member(self, header: bytes, data: Buffer) -> int:
-        """Append a member; `data` may be overwritten afterwards.
+        """Append a member; `data` must stay as it is.
 
         Returns:
             Where in the tar stream its data starts.

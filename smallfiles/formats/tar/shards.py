@@ -94,7 +94,7 @@ class Shard:
         self._out.small(headers.origin(self._record))
 
     def add(self, sample: Sample) -> None:
-        """Append a sample; its data may be overwritten afterwards."""
+        """Append a sample; its data must stay as it is."""
         stem, suffix = names.split_key(sample.key, self._schema.shared_stems)
         value, target_suffix, target = self._target_member(sample)
         size = len(sample.data)
