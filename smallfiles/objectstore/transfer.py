@@ -212,8 +212,7 @@ def _send_all(store: Store, catalog: Catalog, paths: list[Path], workers: int) -
             resumed = True
     with contextlib.suppress(ConditionError):
         store.put(MANIFEST, catalog.text.encode(), create=True)
-    if _text(store, MANIFEST) != catalog.text:
-        raise _taken(store, "another data set")
+    _refuse_others(store, catalog)
     store.delete(_CLAIM)
     return kept
 
@@ -227,7 +226,7 @@ def _check(store: Store, catalog: Catalog, uploads: list[_Upload]) -> None:
         SourceError: Somebody wrote other bytes.
     """
     now = {entry.name: entry for entry in store.entries()}
-    _refuse_other_claim(store, catalog)
+    _refuse_others(store, catalog)
     changed = [each for each in uploads if now.get(each.item.name) != each.entry]
     for each in changed:
         each.entry = now.get(each.item.name) or store.head(each.item.name)
@@ -245,13 +244,20 @@ def _claim(store: Store, catalog: Catalog) -> bool:
     if not said:
         with contextlib.suppress(ConditionError):
             store.put(_CLAIM, catalog.text.encode(), create=True)
-    _refuse_other_claim(store, catalog)
+    _refuse_others(store, catalog)
     return said
 
 
-def _refuse_other_claim(store: Store, catalog: Catalog) -> None:
+def _refuse_others(store: Store, catalog: Catalog) -> None:
+    """Refuse a place to which another data set comes, or came meanwhile.
+
+    Where the server heeds no conditions, two pushes may both begin. Who publishes looks for the other's claim
+    afterwards; and who claims looks for a manifest after that: so one of them sees the other.
+    """
     if _text(store, _CLAIM) not in (None, catalog.text):
         raise _taken(store, "an unfinished upload of another data set")
+    if _text(store, MANIFEST) not in (None, catalog.text):
+        raise _taken(store, "another data set")
 
 
 class _Upload:

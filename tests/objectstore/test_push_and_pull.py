@@ -314,6 +314,30 @@ def test_of_two_pushes_of_different_sets_at_once_one_at_most_is_published(here, 
         assert files_of(tmp_path / f"copy{won[0].suffix}") == files_of(won[0])
 
 
+@pytest.mark.parametrize("moment", ["GET smallfiles.json.uploading", "PUT smallfiles.json"])
+def test_another_set_that_is_published_meanwhile_is_noticed(far_place, line, packed, moment):
+    """By who claims after it, and by who published before its claim was there."""
+    direct = Store(Place.parse(far_place), endpoint=f"http://127.0.0.1:{line.port}")
+    ends, (method, name) = [], moment.split()
+
+    def meddle(asked, target):
+        if asked == method and target.split("?")[0].endswith(f"/{name}") and not ends:
+            ends.append(None)
+            try:
+                ends[0] = push(packed(".tars"), direct)
+            except SmallfilesError as error:
+                ends[0] = error
+
+    line.before = meddle
+    try:
+        ends.append(push(packed(".arrow"), far_place))
+    except SmallfilesError as error:
+        ends.append(error)
+    won = [end for end in ends if not isinstance(end, SmallfilesError)]
+    assert len(won) == 1 and "holds" in str(next(end for end in ends if end is not won[0]))
+    assert ls(far_place).catalog.name == won[0].path.name
+
+
 def test_a_set_of_the_same_names_and_other_bytes_pushed_meanwhile_is_noticed(far_place, line, packed):
     """As by a server without conditional writes, where both may begin."""
     store = Store(Place.parse(far_place), endpoint=f"http://127.0.0.1:{line.port}")
