@@ -173,7 +173,7 @@ from functools import partial
 def compare(file, folder):
     ways = {"cp -r, small files": partial(by_cp, folder)}
     ways |= {"dd, one file": partial(by_dd, file), "stage, one file": partial(by_stage, file)}
-    found = measure.compare(ways, rounds=4, unit="MiB", before=clean)
+    found = measure.compare(ways, rounds=3, unit="MiB", before=clean)
     clean()
     return found
 

@@ -335,7 +335,7 @@ def epoch(loader):
 
 
 tasks = {f"{kind} {n}": partial(epoch, loader) for (kind, n), loader in loaders.items()}
-result = measure.compare(tasks, rounds=4, unit="images")
+result = measure.compare(tasks, rounds=3, unit="images")
 
 # %%
 lines = {"processes": {}, "threads": {0: result.rates_per_s("processes 0")}}

@@ -123,7 +123,7 @@ def decode(cpus):
 view = images.RandomResizedCrop(64)
 one_rank = [nodes.srun(0, nodes=1, per_node=1)]
 ways = {f"bound to {n}": lambda n=n: nodes.play(partial(decode, n), one_rank)[0] for n in (2, 1)}
-cost = measure.compare(ways, rounds=4, unit="images")
+cost = measure.compare(ways, rounds=3, unit="images")
 show.figure(figures.bars(cost, note="two workers, CPUs as named"))
 
 # %% [markdown]
