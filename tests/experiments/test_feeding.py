@@ -19,22 +19,19 @@ def packed(tmp_path_factory):
     return folder / "train.arrow"
 
 
-def test_a_filler_beside_the_notebook_ends_with_its_block(packed):
+def test_the_block_begins_when_the_ring_is_there_and_the_filler_ends_with_it(packed):
     name = f"feeding-{os.getpid()}"
     config = RingConfig(name=name, slots=2, producers=1, epochs=1)
-    with (
-        filling(config, packed, "--batch", "8", "--size", "32") as program,
-        ring.attach(name, wait_s=60) as batches,
-    ):
-        assert sum(len(batch["index"]) for batch in batches) == 24
+    with filling(config, packed, "--batch", "8", "--size", "32") as program:
+        assert name in ring.names()
+        with ring.attach(name, wait_s=60) as batches:
+            assert sum(len(batch["index"]) for batch in batches) == 24
     assert program.poll() is not None
     assert name not in ring.names()
 
 
-def test_the_block_begins_when_the_ring_is_there_and_says_what_a_filler_said(packed, tmp_path):
+def test_what_a_filler_said_that_ended_before_it_began_is_told(tmp_path):
     config = RingConfig(name=f"waited-{os.getpid()}", slots=2, producers=1, epochs=1)
-    with filling(config, packed, "--batch", "8", "--size", "32"):
-        assert config.name in ring.names()
     with (
         pytest.raises(ring.RingError, match=r"ended before it began[^$]*missing\.arrow"),
         filling(config, tmp_path / "missing.arrow"),
