@@ -25,14 +25,14 @@ from smallfiles.objectstore.client import ConditionError, NoObjectError
 from smallfiles.objectstore.config import MANIFEST
 from smallfiles.samples import Sample, Schema
 
-COUNT, SHARDS = 150, 25
+COUNT, SHARDS = 300, 50
 EACH = COUNT // SHARDS
 BLOCK_BYTES = 8 << 10
 
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory):
-    """Shards with several blocks each, and samples that reach over their borders."""
+    """Fifty shards with several blocks each, and samples that reach over their borders."""
     rng = np.random.default_rng(5)
     samples = [
         Sample(f"c{n % 7}/{n:05}.jpg", rng.bytes(int(rng.integers(0, 9000)) * (n % 11 > 0)), n % 7)
@@ -173,20 +173,20 @@ def test_a_resumed_epoch_goes_on_without_reading_what_came_before(pushed, opened
     whole = contents(stream(opened(pushed)))
     loader = stream(opened(pushed))
     half = iter(loader)
-    for _ in range(5):
+    for _ in range(10):
         next(half)
     state = loader.state_dict()
     half.close()
     again = stream(opened(pushed))
     again.load_state_dict(state)
     line.seen.clear()
-    assert contents(again) == whole[5 * 16 :]
+    assert contents(again) == whole[10 * 16 :]
     blocks = sum(-(-path.stat().st_size // BLOCK_BYTES) for path in packed.glob("*.tar"))
     assert len(line.asked("GET")) < 0.75 * blocks
 
 
 def test_a_line_that_breaks_is_gone_on_with_inside_the_shard(pushed, opened, packed, line):
-    line.only, line.cut_after, line.cuts = r"shard-\d+\.tar$", 6000, 20
+    line.only, line.cut_after, line.cuts = r"shard-\d+\.tar$", 6000, 40
     line.refuse = [(503, "SlowDown")] * 5
     assert contents(stream(opened(pushed))) == contents(stream(formats.open(packed)))
     assert line.cuts == 0
@@ -221,7 +221,7 @@ def test_of_several_blocks_in_a_request_a_damaged_one_costs_only_its_samples(pus
 
 
 def test_a_server_that_is_gone_is_told_and_no_sample_is_left_out(pushed, opened, line):
-    loader = stream(opened(pushed, in_flight=2), on_error="skip", buffer=16, workers=1)
+    loader = stream(opened(pushed), on_error="skip")
     batches = iter(loader)
     next(batches)
     line.refuse = [(500, "InternalError")] * 9999
