@@ -1,6 +1,5 @@
 """Data sets of torchvision as sources: what is a file keeps its bytes, what is none loses nothing."""
 
-import hashlib
 import io
 import pickle
 from pathlib import Path
@@ -19,21 +18,15 @@ from smallfiles.pack import PackConfig
 OUTPUTS = ("out.files", "out.arrow", "out.h5", "out.tars", "out.sqfs")
 
 
-def photo(seed: int, size: tuple[int, int] = (12, 9)) -> Image.Image:
-    pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), np.uint8)
-    return Image.fromarray(pixels)
-
-
-def jpegs(root: Path, names: list[str]) -> Path:
-    for seed, name in enumerate(names):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        photo(seed).save(root / name, "JPEG", quality=60 + seed)
-    return root
-
-
 @pytest.fixture
 def tree(tmp_path):
-    return jpegs(tmp_path / "train", ["cat/b.jpg", "cat/a.JPEG", "dog/x.y.jpg", "dog/sub/z.jpg", "emu/1.jpg"])
+    names = ("cat/b.jpg", "cat/a.JPEG", "dog/x.y.jpg", "dog/sub/z.jpg", "emu/1.jpg")
+    for seed, name in enumerate(names):
+        file = tmp_path / "train" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(seed).integers(0, 256, (12, 9, 3), np.uint8)
+        Image.fromarray(pixels).save(file, "JPEG", quality=60 + seed)
+    return tmp_path / "train"
 
 
 def packed(source, out: Path) -> formats.Reader:
@@ -83,10 +76,9 @@ def test_a_subset_keeps_bytes_classes_and_its_order(tree, tmp_path):
     assert bytes(reader.read(1)) == (tree / "cat/a.JPEG").read_bytes()
 
 
-@pytest.mark.parametrize("name", OUTPUTS)
-def test_files_that_a_class_of_ones_own_opens_keep_their_bytes(tree, tmp_path, name):
+def test_files_that_a_class_of_ones_own_opens_keep_their_bytes(tree, tmp_path):
     names = ["emu/1.jpg", "cat/a.JPEG", "dog/sub/z.jpg"]
-    reader = packed(sources.from_dataset(Listed(tree, names)), tmp_path / name)
+    reader = packed(sources.from_dataset(Listed(tree, names)), tmp_path / "out.files")
     rows = {key: row for row, key in enumerate(reader.keys().to_pylist())}
     assert [bytes(reader.read(rows[key])) for key in names] == [(tree / key).read_bytes() for key in names]
     assert [reader.target(rows[key]) for key in names] == [0, 1, 2]
@@ -97,7 +89,7 @@ def test_pictures_that_are_drawn_are_stored_without_loss_and_alike_each_time(tmp
     dataset = datasets.FakeData(7, (3, 10, 8), num_classes=4)
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
-        reader = packed(sources.from_dataset(dataset), tmp_path / folder / name)
+        reader = packed(pickle.loads(pickle.dumps(sources.from_dataset(dataset))), tmp_path / folder / name)
     assert published(tmp_path / "one" / name) == published(tmp_path / "two" / name)
     for number in range(7):
         image, target = dataset[number]
@@ -105,48 +97,30 @@ def test_pictures_that_are_drawn_are_stored_without_loss_and_alike_each_time(tmp
         assert reader.target(number) == target
 
 
-def test_what_is_cut_out_of_a_file_is_stored_as_it_was_cut(tree, tmp_path):
-    """A file opened, and something else returned: its bytes would be another picture."""
+@pytest.mark.parametrize("listed", [False, True])
+def test_what_is_cut_out_of_a_file_is_stored_as_it_was_cut(tree, tmp_path, listed):
+    """A file opened or listed, and something else returned: its bytes would be another picture."""
     dataset = Listed(tree, ["cat/a.JPEG", "emu/1.jpg"], change=lambda image: image.crop((0, 0, 5, 4)))
+    if listed:
+        dataset.samples = [(str(file), number) for number, file in enumerate(dataset.files)]
     source = sources.from_dataset(dataset)
     assert source.notes == ("2 pictures of 2 stored as PNG: no file holds them as they are",)
     reader = packed(source, tmp_path / "cut.arrow")
     assert Image.open(io.BytesIO(bytes(reader.read(1)))).tobytes() == dataset[1][0].tobytes()
 
 
-def test_a_list_that_does_not_say_what_is_given_is_not_believed(tree, tmp_path):
-    class Flipped(datasets.ImageFolder):
-        def __getitem__(self, index):
-            image, target = super().__getitem__(index)
-            return image.transpose(Image.Transpose.FLIP_TOP_BOTTOM), target
+class Cifar(datasets.CIFAR10):
+    """CIFAR-10 with pictures of our own, which it need not load."""
 
-    dataset = Flipped(tree)
-    reader = packed(sources.from_dataset(dataset), tmp_path / "flipped.arrow")
-    assert Image.open(io.BytesIO(bytes(reader.read(3)))).tobytes() == dataset[3][0].tobytes()
-
-
-def cifar(root: Path) -> datasets.CIFAR10:
-    """The layout of CIFAR-10 with pictures of our own."""
-    folder = root / "cifar-10-batches-py"
-    folder.mkdir(parents=True)
-    rng, lists = np.random.default_rng(1), {}
-    for name in ("data_batch_1", "test_batch"):
-        entry = {"data": rng.integers(0, 256, (6, 3072), np.uint8), "labels": rng.integers(0, 10, 6).tolist()}
-        (folder / name).write_bytes(pickle.dumps(entry))
-        lists[name] = [name, hashlib.md5((folder / name).read_bytes()).hexdigest()]
-    names = [f"class {number}" for number in range(10)]
-    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": names}))
-
-    class Small(datasets.CIFAR10):
-        train_list, test_list = [lists["data_batch_1"]], [lists["test_batch"]]
-
-    digest = hashlib.md5((folder / "batches.meta").read_bytes()).hexdigest()
-    Small.meta = {"filename": "batches.meta", "key": "label_names", "md5": digest}
-    return Small(root, train=False)
+    def __init__(self):
+        rng = np.random.default_rng(1)
+        self.data, self.targets = rng.integers(0, 256, (6, 32, 32, 3), np.uint8), [3, 1, 9, 0, 3, 2]
+        self.classes, self.train = [f"class {number}" for number in range(10)], False
+        self.transform = self.target_transform = None
 
 
 def test_cifar_10_is_stored_with_its_classes_and_split(tmp_path):
-    dataset = cifar(tmp_path / "data")
+    dataset = Cifar()
     reader = packed(sources.from_dataset(dataset, name="cifar10"), tmp_path / "cifar.h5")
     assert reader.classes == tuple(dataset.classes)
     assert reader.info()["provenance"]["schema"]["split"] == "test"
@@ -155,25 +129,15 @@ def test_cifar_10_is_stored_with_its_classes_and_split(tmp_path):
     assert reader.targets(0, 6) == dataset.targets
 
 
-@pytest.mark.parametrize("name", OUTPUTS)
-def test_captions_of_flickr30k_travel_with_their_files(tree, tmp_path, name):
-    (tmp_path / "tokens").write_text(
-        "".join(f"{key}#{n}\tword {n} é\n" for key in ("emu/1.jpg", "cat/b.jpg") for n in (0, 1))
-    )
+def test_captions_of_flickr30k_travel_with_their_files(tree, tmp_path):
+    keys = ("emu/1.jpg", "cat/b.jpg")
+    (tmp_path / "tokens").write_text("".join(f"{key}#{n}\tword {n} é\n" for key in keys for n in (0, 1)))
     dataset = datasets.Flickr30k(str(tree), str(tmp_path / "tokens"))
-    reader = packed(sources.from_dataset(dataset), tmp_path / name)
+    reader = packed(sources.from_dataset(dataset), tmp_path / "out.arrow")
     rows = {key: row for row, key in enumerate(reader.keys().to_pylist())}
     assert reader.target_kind == "captions"
     assert reader.target(rows["emu/1.jpg"]) == ["word 0 é", "word 1 é"]
     assert bytes(reader.read(rows["cat/b.jpg"])) == (tree / "cat/b.jpg").read_bytes()
-
-
-def test_the_store_can_be_pickled(tree):
-    source = sources.from_dataset(datasets.FakeData(3, (3, 4, 4)))
-    store = pickle.loads(pickle.dumps(source.store))
-    room = memoryview(bytearray(999))
-    key = source.manifest.path(2)
-    assert store.read_into(key, room) == source.store.size(key)
 
 
 class Pairs(list):
@@ -192,14 +156,8 @@ GREY = np.zeros((4, 5), np.uint8)
 @pytest.mark.parametrize(
     ("items", "sentence"),
     [
-        (
-            [(GREY, 1), OSError("broken data stream")],
-            r"sample 1 of data set Pairs cannot be read \(OSError: broken",
-        ),
-        (
-            [(GREY, 1), ZeroDivisionError(), ValueError("no")],
-            r"2 of 3 samples cannot be used: sample 1 .*sample 2 ",
-        ),
+        ([(GREY, 1), OSError("broken")], r"sample 1 of data set Pairs cannot be read \(OSError: broken"),
+        ([(GREY, 1), ValueError(), ValueError()], r"2 of 3 samples cannot be used: sample 1 .*sample 2 "),
         ([(GREY, "cat")], "sample 0 of data set Pairs has a str as target"),
         ([(GREY, 0.5)], "has a float as target"),
         ([(GREY, {"boxes": []})], "has a dict as target"),
@@ -240,8 +198,3 @@ def test_a_picture_that_is_another_each_time_is_refused(tmp_path):
     with pytest.raises(PackError, match="another picture each time"):
         pack.pack(sources.from_dataset(Noise([0, 0])), tmp_path / "noise.arrow")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_empty_data_set_is_refused_by_packing(tmp_path):
-    with pytest.raises(PackError, match="gives no samples"):
-        pack.pack(sources.from_dataset(Pairs([])), tmp_path / "none.arrow")
