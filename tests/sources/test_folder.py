@@ -15,7 +15,7 @@ from source_sets import plant, rows
 
 from smallfiles.errors import SourceError
 from smallfiles.keys import printable
-from smallfiles.sources import SourceOptions, folder
+from smallfiles.sources import SourceOptions, folder, imagenet
 from smallfiles.sources.folder import FolderStore
 
 
@@ -100,15 +100,14 @@ def test_tiny_imagenet_val_does_not_become_one_class(tmp_path):
     (tmp_path / "val/val_annotations.txt").write_text(
         "val_0.JPEG\tn02\t0\t0\t62\t57\nval_1.JPEG\tn01\t0\t0\t9\t9\nval_7.JPEG\tn01\t0\t0\t9\t9\n"
     )
-    for source in (folder.load(tmp_path, SourceOptions(split="val")), folder.load(tmp_path / "val")):
+    assert imagenet.recognises(tmp_path / "val")
+    for source in (folder.load(tmp_path, SourceOptions(split="val")), imagenet.load(tmp_path / "val")):
         labels = {path.rpartition("/")[2]: label for path, label in rows(source).items()}
         assert labels == {"val_0.JPEG": 1, "val_1.JPEG": 0}
         assert source.manifest.classes == ("n01", "n02")
         told = " ".join(source.notes)
-        assert (
-            "1 image not in val_annotations.txt left aside: val_2.JPEG" in told
-            and "missing: val_7.JPEG" in told
-        )
+        assert "1 image not in val_annotations.txt left aside: val_2.JPEG" in told
+        assert "missing: val_7.JPEG" in told
 
 
 def test_a_flat_folder_is_refused_and_can_be_read_unlabelled(tmp_path):

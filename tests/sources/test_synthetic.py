@@ -1,15 +1,14 @@
 """Making data sets: determinism, processes, refusals, and what is left behind (nothing)."""
 
 import errno
+import functools
 import hashlib
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from programs import wait_for
+from programs import Program, wait_for
 
 from smallfiles.errors import OutputExistsError, ResourceError, UsageError
 from smallfiles.sources import synthetic
@@ -33,26 +32,12 @@ def test_every_layout_is_the_same_bytes_with_one_thread_and_with_three(tmp_path,
     assert (one.files, one.targets, one.bytes) == (three.files, three.targets, three.bytes)
 
 
-def test_equal_seeds_give_equal_bytes_and_another_seed_gives_none_of_them(tmp_path):
-    for name, seed in (("a", 1), ("again", 1), ("other", 2)):
-        synthetic.make(tmp_path / name, "prepared", count=30, seed=seed, **TINY)
-    assert digests(tmp_path / "a") == digests(tmp_path / "again")
-    assert not set(digests(tmp_path / "a").values()) & set(digests(tmp_path / "other").values())
-
-
-def test_a_picture_is_the_same_in_every_tree(tmp_path):
-    folder = synthetic.make(tmp_path / "f", "folder", count=30, **TINY)
-    kaggle = synthetic.make(tmp_path / "k", "kaggle", count=30, **TINY)
-    for one, other in zip(folder.files, kaggle.files, strict=True):
-        assert (folder.path / one).read_bytes() == (kaggle.path / other).read_bytes()
-
-
-def test_made_counts_what_lies_on_disk(tmp_path):
+def test_no_two_pictures_are_equal_nor_are_those_of_another_seed(tmp_path):
     made = synthetic.make(tmp_path / "out", "folder", count=25, **TINY)
+    other = synthetic.make(tmp_path / "other", "folder", count=25, seed=2, **TINY)
+    assert len({*digests(made.path).values(), *digests(other.path).values()}) == 50
     sizes = [(made.path / file).stat().st_size for file in made.files]
-    assert (made.images, made.bytes) == (25, sum(sizes))
-    assert len(set(digests(made.path).values())) == 25, "no two pictures are equal"
-    assert made.seconds > 0 and len(made.truth) == 25
+    assert (made.images, made.bytes, len(made.truth)) == (25, sum(sizes), 25)
 
 
 @pytest.mark.parametrize(
@@ -103,23 +88,12 @@ def test_too_little_space_is_said_before_the_start(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-LONG_RUN = """
-from pathlib import Path
-from smallfiles.sources import synthetic
-synthetic.make(Path({out!r}), "folder", count=100_000, size=(64, 48))
-"""
-
-
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_that_is_stopped_leaves_nothing_that_looks_finished(tmp_path, ending):
-    run = subprocess.Popen(
-        [sys.executable, "-c", LONG_RUN.format(out=str(tmp_path / "out"))],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stderr=subprocess.PIPE,
-    )
+    run = Program(functools.partial(synthetic.make, count=100_000, **TINY), tmp_path / "out", "folder")
     wait_for(lambda: any(tmp_path.glob(".out.packing/partial-*/out/*/*.jpg")))
-    run.send_signal(ending)
-    _, errors = run.communicate(timeout=30)
-    assert errors.count(b"KeyboardInterrupt") <= 2
+    run.kill(ending)
+    assert run.errors.count("KeyboardInterrupt") <= 2
+    run.end()
     assert not (tmp_path / "out").exists()
     assert ending == signal.SIGKILL or not list(tmp_path.iterdir())
