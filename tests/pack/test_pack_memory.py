@@ -1,6 +1,7 @@
 """What a sample costs in memory while it is packed, and in a reader; and that nothing imports pandas.
 
-Each is the peak of a child process, above what it had after the same with a few samples.
+Each is the peak of a child process, above what it had after the same with a few samples; some 4 MB that wait to
+be written are among it.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def child(task: str, suffixes: str, rows: int, folder: Path) -> float:
 
 @pytest.mark.parametrize(
     ("suffix", "written_bytes", "open_bytes"),
-    [("arrow", 30, 110), ("h5", 200, 80), ("sqfs", 240, 100), ("tar", 350, 110)],
+    [("arrow", 30, 110), ("h5", 200, 80), ("sqfs", 300, 100), ("tar", 350, 110)],
 )
 def test_a_sample_costs_little_more_than_what_describes_it(
     suffix: str, written_bytes: int, open_bytes: int, tmp_path: Path
