@@ -29,6 +29,19 @@ def participant(course_cache, tmp_path, monkeypatch, repository):
     return folder
 
 
+@pytest.fixture(scope="module")
+def forked():
+    """Kernels off one process, where not each needs to read the large libraries again."""
+    from jupyter_client.provisioning import local_provisioner
+    from kernels import Kernels
+
+    kernels = Kernels()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_provisioner, "launch_kernel", kernels)
+        yield
+    kernels.close()
+
+
 @pytest.fixture(autouse=True)
 def seconds_kept(request):
     """Have the report of a test carry the seconds of what it executed, to whichever process shows them."""

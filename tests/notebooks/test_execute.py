@@ -57,7 +57,7 @@ def test_every_command_that_a_notebook_prints_is_one_that_the_command_line_takes
 
 
 @each("solutions")
-def test_a_solution_passes_its_checks(path, participant, monkeypatch):
+def test_a_solution_passes_its_checks(path, participant, forked, monkeypatch):
     monkeypatch.setenv("COURSE_STRICT", "1")
     executed = execute(path, participant, kept(path))
     assert_clean(executed)
@@ -65,7 +65,7 @@ def test_a_solution_passes_its_checks(path, participant, monkeypatch):
 
 
 @each("exercises")
-def test_an_unsolved_exercise_runs_to_its_end_and_says_what_to_do(path, participant):
+def test_an_unsolved_exercise_runs_to_its_end_and_says_what_to_do(path, participant, forked):
     executed = execute(path, participant, kept(path))
     assert_clean(executed)
     assert all(cell.execution_count for cell in executed.cells if cell.cell_type == "code")
