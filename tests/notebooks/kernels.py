@@ -19,9 +19,9 @@ class Kernels:
     """Starts kernels, in the place of jupyter_client's `launch_kernel`."""
 
     def __init__(self):
-        inline = os.environ | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}  # as a kernel sets it
+        environment = os.environ | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}  # as in a kernel
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self._server = subprocess.Popen([sys.executable, __file__], text=True, env=inline, **pipes)
+        self._server = subprocess.Popen([sys.executable, __file__], text=True, env=environment, **pipes)
 
     def __call__(self, command, *, env, cwd, **_):
         """Start what `python -m ipykernel_launcher …` would."""

@@ -1,7 +1,7 @@
 """What a sample costs in memory while it is packed, and in a reader; and that nothing imports pandas.
 
-Each is the peak of a child process, above what it had after the same with a few samples; some 4 MB that wait to
-be written are among it.
+Each is the peak of a child process, above what it had after the same with a few samples; some 4 MB that wait
+to be written are among it.
 """
 
 from __future__ import annotations
