@@ -19,7 +19,7 @@ class Kernels:
     """Starts kernels, in the place of jupyter_client's `launch_kernel`."""
 
     def __init__(self):
-        environment = os.environ | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}  # as in a kernel
+        environment = os.environ | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._server = subprocess.Popen([sys.executable, __file__], text=True, env=environment, **pipes)
 
