@@ -14,25 +14,23 @@ def judged(check, wrong, right):
     """The tests of a task: each wrong answer gets its own diagnosis, every right way passes.
 
     Args:
-        check: Judges an answer.
-        wrong: By name: an answer and words of its diagnosis.
+        check: Judges an answer; or the name of a fixture that does.
+        wrong: Answers, each with words of its diagnosis.
         right: Answers.
     """
 
     class Judged:
-        @pytest.mark.parametrize("name", wrong)
-        def test_a_wrong_answer_gets_its_diagnosis(self, name):
-            answer, diagnosis = wrong[name]
-            assert_told(check(answer), diagnosis)
+        @pytest.fixture
+        def judge(self, request):
+            return request.getfixturevalue(check) if isinstance(check, str) else check
+
+        @pytest.mark.parametrize(("answer", "diagnosis"), wrong, ids=[words for _, words in wrong])
+        def test_a_wrong_answer_gets_its_diagnosis(self, judge, answer, diagnosis):
+            assert_told(judge(answer), diagnosis)
 
         @pytest.mark.parametrize("answer", right)
-        def test_every_right_way_passes(self, answer):
-            verdict = check(answer)
+        def test_every_right_way_passes(self, judge, answer):
+            verdict = judge(answer)
             assert verdict, str(verdict)
 
     return Judged
-
-
-def raises_stub(*arguments):
-    """A stub as the exercises have them."""
-    raise NotImplementedError

@@ -6,17 +6,17 @@ from telling import assert_told, judged
 
 from exercises.checks import ex00_start_here as ex00
 
-WRONG_ANSWERS = {
-    "no folders": (lambda free, files, folders: free // files, "folders take an inode each"),
-    "no parentheses": (lambda free, files, folders: free // files + folders, "parentheses"),
-    "a fraction": (lambda free, files, folders: free / (files + folders), "`//` rounds down"),
-    "rounded up": (lambda free, files, folders: math.ceil(free / (files + folders)), "rounded up"),
-    "rounded": (lambda free, files, folders: round(free / (files + folders)), "nearest"),
-    "subtracted": (lambda free, files, folders: free - files - folders, "subtracted"),
-    "other way round": (lambda free, files, folders: (files + folders) // free, "other way round"),
-    "first example": (lambda free, files, folders: 10, "divide the free inodes"),
-    "text": (lambda free, files, folders: "10", "`//` rounds down"),
-}
+WRONG_ANSWERS = [
+    (lambda free, files, folders: free // files, "folders take an inode each"),
+    (lambda free, files, folders: free // files + folders, "parentheses"),
+    (lambda free, files, folders: free / (files + folders), "`//` rounds down"),
+    (lambda free, files, folders: math.ceil(free / (files + folders)), "rounded up"),
+    (lambda free, files, folders: round(free / (files + folders)), "nearest"),
+    (lambda free, files, folders: free - files - folders, "subtracted"),
+    (lambda free, files, folders: (files + folders) // free, "other way round"),
+    (lambda free, files, folders: 10, "divide the free inodes"),
+    (lambda free, files, folders: "10", "`//` rounds down"),
+]
 
 
 RIGHT_ANSWERS = [

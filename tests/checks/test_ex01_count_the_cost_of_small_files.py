@@ -18,20 +18,17 @@ def near(paths):
     return {str(PurePosixPath(path).parent) for path in paths}
 
 
-WRONG_INODES = {
-    "files only": (len, "files alone"),
-    "no top folder": (lambda p: len(p) + len(parents(p) - {"."}), "which holds everything"),
-    "nearest folder": (lambda p: len(p) + len(near(p) - {"."}) + 1, "those further up take an inode"),
-    "nearest folder, no top": (lambda p: len(p) + len(near(p)), "as well; and the top folder"),
-    "no top for nothing": (lambda p: len(p) + len(parents(p)), "also in an empty data set"),
-    "once a file": (lambda p: len(p) + sum(x.count("/") for x in p) + 1, "once for each file in them; a set"),
-    "by name": (
-        lambda p: len(p) + len({n for x in p for n in x.split("/")[:-1]}) + 1,
-        "counted by name, but",
-    ),
-    "a float": (lambda p: float(len(p) + len(parents(p) | {"."})), "as an int"),
-    "something else": (lambda p: 2 * len(p) + 7, "read the task again"),
-}
+WRONG_INODES = [
+    (len, "files alone"),
+    (lambda p: len(p) + len(parents(p) - {"."}), "which holds everything"),
+    (lambda p: len(p) + len(near(p) - {"."}) + 1, "those further up take an inode"),
+    (lambda p: len(p) + len(near(p)), "as well; and the top folder"),
+    (lambda p: len(p) + len(parents(p)), "also in an empty data set"),
+    (lambda p: len(p) + sum(x.count("/") for x in p) + 1, "once for each file in them; a set"),
+    (lambda p: len(p) + len({n for x in p for n in x.split("/")[:-1]}) + 1, "counted by name, but"),
+    (lambda p: float(len(p) + len(parents(p) | {"."})), "as an int"),
+    (lambda p: 2 * len(p) + 7, "read the task again"),
+]
 
 
 def hours(files, wait_s, in_flight, rate, jobs):
@@ -46,21 +43,18 @@ def both(f, w, k, r, j):
     return f * w / max(1, min(k, f)), f * j / r
 
 
-WRONG_HOURS = {
-    "seconds": (lambda *c: hours(*c) * 3600, "these are seconds"),
-    "minutes": (lambda *c: hours(*c) * 60, "these are minutes"),
-    "quicker limit": (lambda *c: min(both(*c)) / 3600, "quicker of the two limits"),
-    "added": (lambda *c: sum(both(*c)) / 3600, "were added"),
-    "one at a time": (lambda f, w, k, r, j: max(f * w, f * j / r) / 3600, "opens wait at the same time"),
-    "jobs forgotten": (lambda f, w, k, r, j: hours(f, w, k, r, 1), "share the server"),
-    "server forgotten": (lambda *c: both(*c)[0] / 3600, "server's limit was left out"),
-    "division by zero": (rate_way, "a wait of zero"),
-    "few files": (
-        lambda f, w, k, r, j: max(f * w / k, f * j / r) / 3600,
-        "3 files cannot have 64 opens in flight",
-    ),
-    "text": (lambda *c: f"{hours(*c):.2f} h", "as one number"),
-}
+WRONG_HOURS = [
+    (lambda *c: hours(*c) * 3600, "these are seconds"),
+    (lambda *c: hours(*c) * 60, "these are minutes"),
+    (lambda *c: min(both(*c)) / 3600, "quicker of the two limits"),
+    (lambda *c: sum(both(*c)) / 3600, "were added"),
+    (lambda f, w, k, r, j: max(f * w, f * j / r) / 3600, "opens wait at the same time"),
+    (lambda f, w, k, r, j: hours(f, w, k, r, 1), "share the server"),
+    (lambda *c: both(*c)[0] / 3600, "server's limit was left out"),
+    (rate_way, "a wait of zero"),
+    (lambda f, w, k, r, j: max(f * w / k, f * j / r) / 3600, "3 files cannot have 64 opens in flight"),
+    (lambda *c: f"{hours(*c):.2f} h", "as one number"),
+]
 
 
 def walking(paths):

@@ -57,43 +57,31 @@ def sorting_in_place(classes, truth, paths):
     return right(classes, truth, paths)
 
 
-WRONG_MANIFESTS = {
-    "ID - 1": (labelled(lambda c, t, i: i - 1), "ID - 1 counts from 0 and keeps the devkit's order"),
-    "ID": (labelled(lambda c, t, i: i), "this is the ILSVRC2012_ID itself"),
-    "sorted by words": (
-        labelled(lambda c, t, i: sorted(c, key=lambda k: c[k][1]).index(i)),
-        "you sorted by the words",
-    ),
-    "rank from 1": (labelled(lambda c, t, i: ranks(c)[c[i][0]] + 1), "your ranks count from 1"),
-    "rank among those that occur": (
-        labelled(lambda c, t, i: sorted({c[k][0] for k in t}).index(c[i][0])),
-        "only those classes that occur",
-    ),
-    "one line too far": (lambda c, t, p: right(c, [*t[1:], t[0]], p), "the label of the next one"),
-    "order of the listing": (
-        paired(lambda p, path: p.index(path)),
-        "in any order or have gaps",
-    ),
-    "first number of the name": (
+WRONG_MANIFESTS = [
+    (labelled(lambda c, t, i: i - 1), "ID - 1 counts from 0 and keeps the devkit's order"),
+    (labelled(lambda c, t, i: i), "this is the ILSVRC2012_ID itself"),
+    (labelled(lambda c, t, i: sorted(c, key=lambda k: c[k][1]).index(i)), "you sorted by the words"),
+    (labelled(lambda c, t, i: ranks(c)[c[i][0]] + 1), "your ranks count from 1"),
+    (labelled(lambda c, t, i: sorted({c[k][0] for k in t}).index(c[i][0])), "only those classes that occur"),
+    (lambda c, t, p: right(c, [*t[1:], t[0]], p), "the label of the next one"),
+    (paired(lambda p, path: p.index(path)), "in any order or have gaps"),
+    (
         lambda c, t, p: {path: ranks(c)[c[t[int(re.search(r"\d+", path)[0]) - 1]][0]] for path in p},
         "2012 is the year",
     ),
-    "all digits": (
+    (
         lambda c, t, p: {path: ranks(c)[c[t[int(path[:-5]) - 1]][0]] for path in p},
         "the eight digits before the suffix",
     ),
-    "labels as text": (changed(lambda path, label: (path, str(label))), "no text"),
-    "NumPy's integers": (changed(lambda path, label: (path, np.int64(label))), "none of NumPy's"),
-    "absolute paths": (changed(lambda path, label: (f"/data/{path}", label)), "these paths are absolute"),
-    "paths as Path": (changed(lambda path, label: (Path(path), label)), "the paths as text"),
-    "names without folders": (
-        changed(lambda path, label: (basename(path), label)),
-        "exactly as it was given",
-    ),
-    "pairs in a list": (lambda c, t, p: list(right(c, t, p).items()), "which is a dict in Python"),
-    "sorting the argument": (sorting_in_place, "work on a copy"),
-    "always zero": (changed(lambda path, label: (path, 0)), "line n holds the id of image n"),
-}
+    (changed(lambda path, label: (path, str(label))), "no text"),
+    (changed(lambda path, label: (path, np.int64(label))), "none of NumPy's"),
+    (changed(lambda path, label: (f"/data/{path}", label)), "these paths are absolute"),
+    (changed(lambda path, label: (Path(path), label)), "the paths as text"),
+    (changed(lambda path, label: (basename(path), label)), "exactly as it was given"),
+    (lambda c, t, p: list(right(c, t, p).items()), "which is a dict in Python"),
+    (sorting_in_place, "work on a copy"),
+    (changed(lambda path, label: (path, 0)), "line n holds the id of image n"),
+]
 
 
 RIGHT_MANIFESTS = [
@@ -142,22 +130,19 @@ def whole_paths(manifest, known):
     return word(all(seen)) if seen else "unknown"
 
 
-WRONG_GUARDS = {
-    "any": (lambda m, k: word(any(found(m, k))) if found(m, k) else "unknown", "one is enough"),
-    "all of nothing": (lambda m, k: word(all(found(m, k))), "none of the known images"),
-    "zero is false": (by_truth, "is false in a condition"),
-    "no folders": (whole_paths, "the paths have folders"),
-    "all must occur": (
+WRONG_GUARDS = [
+    (lambda m, k: word(any(found(m, k))) if found(m, k) else "unknown", "one is enough"),
+    (lambda m, k: word(all(found(m, k))), "none of the known images"),
+    (by_truth, "is false in a condition"),
+    (whole_paths, "the paths have folders"),
+    (
         lambda m, k: word(all({stem(p): v for p, v in m.items()}.get(n) == v for n, v in k.items())),
         "number 293",
     ),
-    "a KeyError": (
-        lambda m, k: word(all(m[f"{n}.JPEG"] == v for n, v in k.items())),
-        "not every known image",
-    ),
-    "ids only": (lambda m, k: word(490 not in m.values()), "labels are ID - 1"),
-    "a truth value": (lambda m, k: all(found(m, k)), "one of these three words"),
-}
+    (lambda m, k: word(all(m[f"{n}.JPEG"] == v for n, v in k.items())), "not every known image"),
+    (lambda m, k: word(490 not in m.values()), "labels are ID - 1"),
+    (lambda m, k: all(found(m, k)), "one of these three words"),
+]
 
 
 TestGuard = judged(ex02.label_order, WRONG_GUARDS, [guarded])

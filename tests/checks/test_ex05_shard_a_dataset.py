@@ -42,37 +42,28 @@ def indexing(shards, rank, ranks, worker, workers):
     return [shards[place], *shards[place + ranks * workers :: ranks * workers]]
 
 
-WRONG = {
-    "everything": (lambda s, rank, ranks, worker, workers: s, "every process reads the same"),
-    "forgets workers": (lambda s, rank, ranks, worker, workers: s[rank::ranks], "forgot the workers"),
-    "forgets ranks": (lambda s, rank, ranks, worker, workers: s[worker::workers], "forgot the ranks"),
-    "crossed": (lambda s, rank, ranks, worker, workers: s[rank::workers][worker::ranks], "crossed"),
-    "drops the tail": (slices(round_up=False), "loses the tail"),
-    "counts from one": (
-        lambda s, rank, ranks, worker, workers: s[rank * workers + worker + 1 :: ranks * workers],
-        "begin at 1",
-    ),
-    "rank plus worker": (
-        lambda s, rank, ranks, worker, workers: s[rank + worker :: ranks * workers],
-        "rank + worker",
-    ),
-    "ranks starve": (
+WRONG = [
+    (lambda s, rank, ranks, worker, workers: s, "every process reads the same"),
+    (lambda s, rank, ranks, worker, workers: s[rank::ranks], "forgot the workers"),
+    (lambda s, rank, ranks, worker, workers: s[worker::workers], "forgot the ranks"),
+    (lambda s, rank, ranks, worker, workers: s[rank::workers][worker::ranks], "crossed"),
+    (slices(round_up=False), "loses the tail"),
+    (lambda s, rank, ranks, worker, workers: s[rank * workers + worker + 1 :: ranks * workers], "begin at 1"),
+    (lambda s, rank, ranks, worker, workers: s[rank + worker :: ranks * workers], "rank + worker"),
+    (
         lambda s, rank, ranks, worker, workers: s[rank * workers + worker :: ranks * workers],
         "split over the ranks first",
     ),
-    "a spare shard": (a_spare_one, "a spare shard is read twice"),
-    "hash": (by_hash, "order of a set"),
-    "chance": (by_chance, "nothing to chance"),
-    "indexes": (indexing, "return an empty list"),
-    "numbers instead of names": (
+    (a_spare_one, "a spare shard is read twice"),
+    (by_hash, "order of a set"),
+    (by_chance, "nothing to chance"),
+    (indexing, "return an empty list"),
+    (
         lambda s, rank, ranks, worker, workers: list(range(len(s)))[rank::ranks][worker::workers],
         "not their numbers",
     ),
-    "an iterator": (
-        lambda s, rank, ranks, worker, workers: itertools.islice(s, rank, None, ranks),
-        "list(…)",
-    ),
-}
+    (lambda s, rank, ranks, worker, workers: itertools.islice(s, rank, None, ranks), "list(…)"),
+]
 
 
 def by_global_worker(shards, rank, ranks, worker, workers):
@@ -131,16 +122,16 @@ def starving(shards, rank, ranks, worker, workers, seed, epoch):
     return shuffled(shards, f"{seed} {epoch}")[rank * workers + worker :: ranks * workers]
 
 
-WRONG_IN_EPOCH = {
-    "no shuffle": (lambda s, r, n, w, m, seed, epoch: right(s, r, n, w, m), "nothing is shuffled"),
-    "shuffles after dealing": (after_dealing, "after dealing"),
-    "a deck for each rank": (own_deck, "deck of its own"),
-    "the same in all epochs": (without_epoch, "the epoch does not reach"),
-    "without the seed": (without_seed, "the seed does not reach"),
-    "set order": (set_shuffled, "order of a set"),
-    "a pair as seed": (seeded_by_a_pair, "a seed is one number or text"),
-    "ranks starve": (starving, "split over the ranks first"),
-}
+WRONG_IN_EPOCH = [
+    (lambda s, r, n, w, m, seed, epoch: right(s, r, n, w, m), "nothing is shuffled"),
+    (after_dealing, "after dealing"),
+    (own_deck, "deck of its own"),
+    (without_epoch, "the epoch does not reach"),
+    (without_seed, "the seed does not reach"),
+    (set_shuffled, "order of a set"),
+    (seeded_by_a_pair, "a seed is one number or text"),
+    (starving, "split over the ranks first"),
+]
 
 
 def by_numpy(shards, rank, ranks, worker, workers, seed, epoch):

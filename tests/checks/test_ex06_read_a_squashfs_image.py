@@ -155,19 +155,19 @@ def empty_reads_all(file, start, size):
     return read_at(file, start, size or -1)
 
 
-WRONG = {
-    "shared offset": (Colleague, "use os.pread, which takes the position"),
-    "a lock": (WithALock, "a lock of threading works within one process"),
-    "late but shared": (LateButShared, "open anew where os.getpid() is another one"),
-    "seeks in threads": (SeeksInItsProcess, "as long as you seek"),
-    "an open file cannot travel": (OpenedEarly, "leave it behind in __getstate__"),
-    "a number travels": (NumberTravels, "the number of a descriptor means nothing in another process"),
-    "opens each time": (each_time(read_at), "made to ask it once"),
-    "keeps samples": (KeepsSamples, "takes samples along when it is pickled"),
-    "swapped": (each_time(swapped), "number of bytes first"),
-    "from the beginning": (each_time(from_the_beginning), "go to the start of the sample"),
-    "an empty sample": (each_time(empty_reads_all), "a sample may be empty"),
-}
+WRONG = [
+    (Colleague, "use os.pread, which takes the position"),
+    (WithALock, "a lock of threading works within one process"),
+    (LateButShared, "open anew where os.getpid() is another one"),
+    (SeeksInItsProcess, "as long as you seek"),
+    (OpenedEarly, "leave it behind in __getstate__"),
+    (NumberTravels, "the number of a descriptor means nothing in another process"),
+    (each_time(read_at), "made to ask it once"),
+    (KeepsSamples, "takes samples along when it is pickled"),
+    (each_time(swapped), "number of bytes first"),
+    (each_time(from_the_beginning), "go to the start of the sample"),
+    (each_time(empty_reads_all), "a sample may be empty"),
+]
 TestReader = judged(ex06.reader, WRONG, [Right, RightByMapping, RightForEachThread])
 
 

@@ -44,20 +44,17 @@ def beside_training(stages, workers, step_s):
     return max(everything, key=everything.get)
 
 
-WRONG_BOTTLENECKS = {
-    "always the longest": (longest, "no stage needs mending"),
-    "names": (lambda s, w, t: "training" if w and sum(s.values()) / w <= t else max(s), "compares names"),
-    "seconds": (lambda s, w, t: max(s.values()), "not the seconds"),
-    "without workers": (by_limit(lambda s, w, t: w and sum(s) <= t), "divide the sum"),
-    "longest against step": (by_limit(lambda s, w, t: w and max(s) <= t), "compare their sum"),
-    "training as a stage": (beside_training, "compare their sum"),
-    "divides by none": (by_limit(lambda s, w, t: sum(s) / w <= t), "before you divide"),
-    "less, not less or equal": (by_limit(lambda s, w, t: w and sum(s) / w < t), "<= and not <"),
-    "other words": (
-        lambda s, w, t: "GPU" if right(s, w, t) == "training" else right(s, w, t),
-        "letter for letter",
-    ),
-}
+WRONG_BOTTLENECKS = [
+    (longest, "no stage needs mending"),
+    (lambda s, w, t: "training" if w and sum(s.values()) / w <= t else max(s), "compares names"),
+    (lambda s, w, t: max(s.values()), "not the seconds"),
+    (by_limit(lambda s, w, t: w and sum(s) <= t), "divide the sum"),
+    (by_limit(lambda s, w, t: w and max(s) <= t), "compare their sum"),
+    (beside_training, "compare their sum"),
+    (by_limit(lambda s, w, t: sum(s) / w <= t), "before you divide"),
+    (by_limit(lambda s, w, t: w and sum(s) / w < t), "<= and not <"),
+    (lambda s, w, t: "GPU" if right(s, w, t) == "training" else right(s, w, t), "letter for letter"),
+]
 
 
 def by_sorting(stages, workers, step_s):
@@ -142,17 +139,17 @@ class NoCall:
         self.disk = disk
 
 
-WRONG_READERS = {
-    "opens in __init__": (Eager, "__init__ runs in the trainer"),
-    "opens for each sample": (EachSample, "opened more than once"),
-    "handle on the class": (OnTheClass, "not on the class"),
-    "reads all": (InMemory, "140 GB of ImageNet"),
-    "opens past the disk": (PastTheDisk, "nothing was opened by disk.open"),
-    "label first": (LabelFirst, "bytes first"),
-    "a generator": (Generating, "return a list"),
-    "no attribute": (Forgotten, "set it to None in __init__"),
-    "no __call__": (NoCall, "__init__ and __call__"),
-}
+WRONG_READERS = [
+    (Eager, "__init__ runs in the trainer"),
+    (EachSample, "opened more than once"),
+    (OnTheClass, "not on the class"),
+    (InMemory, "140 GB of ImageNet"),
+    (PastTheDisk, "nothing was opened by disk.open"),
+    (LabelFirst, "bytes first"),
+    (Generating, "return a list"),
+    (Forgotten, "set it to None in __init__"),
+    (NoCall, "__init__ and __call__"),
+]
 
 
 class ByCachedProperty:
@@ -232,18 +229,18 @@ def one_array():
     return answer
 
 
-WRONG_PICTURES = {
-    "as given": (as_given, "floats of a whole picture"),
-    "floats returned": (lambda d, b, s: picture(d, b, s).astype(np.float32) / 255, "four times the bytes"),
-    "whole picture scaled": (whole_in_bytes, "the whole picture is scaled"),
-    "a tensor": (lambda d, b, s: torch.from_numpy(picture(d, b, s)), "return an array of numpy"),
-    "channels first": (lambda d, b, s: picture(d, b, s).transpose(2, 0, 1), "channels come last"),
-    "not scaled": (lambda d, b, s: cut(d, b), "not scaled"),
-    "squeezed": (lambda d, b, s: scaled(images.decode(d), s), "whole picture squeezed"),
-    "rows as columns": (rows_as_columns, "rows come first"),
-    "ends as sizes": (ends_as_sizes, "not the end"),
-    "one array": (one_array(), "all calls fill one array"),
-}
+WRONG_PICTURES = [
+    (as_given, "floats of a whole picture"),
+    (lambda d, b, s: picture(d, b, s).astype(np.float32) / 255, "four times the bytes"),
+    (whole_in_bytes, "the whole picture is scaled"),
+    (lambda d, b, s: torch.from_numpy(picture(d, b, s)), "return an array of numpy"),
+    (lambda d, b, s: picture(d, b, s).transpose(2, 0, 1), "channels come last"),
+    (lambda d, b, s: cut(d, b), "not scaled"),
+    (lambda d, b, s: scaled(images.decode(d), s), "whole picture squeezed"),
+    (rows_as_columns, "rows come first"),
+    (ends_as_sizes, "not the end"),
+    (one_array(), "all calls fill one array"),
+]
 
 
 TestPicture = judged(ex08.picture, WRONG_PICTURES, [picture, by_pillow, nb08.good_picture])
@@ -272,21 +269,21 @@ def collate_c(pictures, labels):
     return {"image": torch.tensor(found), "target": torch.tensor(labels)}
 
 
-WRONG_BATCHES = {
-    "as given": (collate_c, "4 bytes for one"),
-    "channels first": (with_image(lambda p: stacked(p).permute(0, 3, 1, 2)), "channels stay last"),
-    "joined": (with_image(lambda p: torch.from_numpy(np.concatenate(p))), "the first axis counts"),
-    "changed": (with_image(lambda p: stacked(p) // 2), "only puts the views together"),
-    "a list of tensors": (with_image(lambda p: [torch.from_numpy(each) for each in p]), "one tensor"),
-    "short labels": (
+WRONG_BATCHES = [
+    (collate_c, "4 bytes for one"),
+    (with_image(lambda p: stacked(p).permute(0, 3, 1, 2)), "channels stay last"),
+    (with_image(lambda p: torch.from_numpy(np.concatenate(p))), "the first axis counts"),
+    (with_image(lambda p: stacked(p) // 2), "only puts the views together"),
+    (with_image(lambda p: [torch.from_numpy(each) for each in p]), "one tensor"),
+    (
         lambda p, labels: {"image": stacked(p), "target": torch.tensor(labels, dtype=torch.int32)},
         "int64 only",
     ),
-    "Python lists": (
+    (
         with_image(lambda p: torch.tensor([each.tolist() for each in p], dtype=torch.uint8)),
         "object of Python",
     ),
-}
+]
 
 
 def by_torch(pictures, labels):

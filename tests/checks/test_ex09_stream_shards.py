@@ -65,18 +65,18 @@ def by_pieces(ask, name, size):
     return bytes(pieces)
 
 
-WRONG_READS = {
-    "takes what came": (once, "ask again for what is missing"),
-    "begins anew": (reading(anew=True, from_=lambda data: 0), "begin at byte 0 again"),
-    "joins from the start": (reading(from_=lambda data: 0), "come twice"),
-    "one byte too far": (reading(from_=lambda data: len(data) and len(data) + 1), "come twice"),
-    "catches nothing": (reading(catch=()), "catch Busy"),
-    "no pause": (reading(pause_s=0), "pause before the next try"),
-    "counts all failures": (reading(resets=False), "count anew"),
-    "never gives up": (reading(tries=10**9, pause_s=0.002), "never give up"),
-    "returns a part": (reading(part=True), "return a part"),
-    "catches everything": (reading(catch=Exception), "catch Busy alone"),
-}
+WRONG_READS = [
+    (once, "ask again for what is missing"),
+    (reading(anew=True, from_=lambda data: 0), "begin at byte 0 again"),
+    (reading(from_=lambda data: 0), "come twice"),
+    (reading(from_=lambda data: len(data) and len(data) + 1), "come twice"),
+    (reading(catch=()), "catch Busy"),
+    (reading(pause_s=0), "pause before the next try"),
+    (reading(resets=False), "count anew"),
+    (reading(tries=10**9, pause_s=0.002), "never give up"),
+    (reading(part=True), "return a part"),
+    (reading(catch=Exception), "catch Busy alone"),
+]
 TestReadObject = judged(ex09.read_object, WRONG_READS, [reading(), by_pieces, recursive])
 
 
@@ -128,19 +128,19 @@ def refills_first(fetch, names, rank, ranks, in_flight):
             yield data
 
 
-WRONG_STREAMS = {
-    "every rank everything": (streaming(lambda names, rank, ranks: names), "every rank reads everything"),
-    "equal slices": (
+WRONG_STREAMS = [
+    (streaming(lambda names, rank, ranks: names), "every rank reads everything"),
+    (
         streaming(lambda names, rank, ranks: names[rank * (len(names) // ranks) :][: len(names) // ranks]),
         "loses the tail",
     ),
-    "counts from one": (streaming(lambda names, rank, ranks: names[rank + 1 :: ranks]), "count from 0"),
-    "as they arrive": (as_they_come, "as they arrive"),
-    "one after the other": (one_by_one, "one request after the other"),
-    "all at once": (by_map, "waits in memory"),
-    "a list": (as_a_list, "waits in memory"),
-    "swallows errors": (streaming(skips=Exception), "without a word"),
-}
+    (streaming(lambda names, rank, ranks: names[rank + 1 :: ranks]), "count from 0"),
+    (as_they_come, "as they arrive"),
+    (one_by_one, "one request after the other"),
+    (by_map, "waits in memory"),
+    (as_a_list, "waits in memory"),
+    (streaming(skips=Exception), "without a word"),
+]
 TestStream = judged(ex09.stream, WRONG_STREAMS, [streaming(), refills_first])
 
 

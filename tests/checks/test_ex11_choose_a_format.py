@@ -31,40 +31,37 @@ def wrong(part, change):
     return lambda *case: pencil(*case, part=part, change=change)
 
 
-WRONG_PARTS = {
-    "metadata by nodes": (wrong("metadata", lambda t, w, s, y, n: t / n), "all nodes share"),
-    "one operation": (
-        wrong("metadata", lambda t, w, s, y, n: w.samples / s.metadata_ops_s),
-        "way.operations",
-    ),
-    "targets by nodes": (wrong("targets", lambda t, w, s, y, n: t / n), "all nodes share"),
-    "no seek": (
+WRONG_PARTS = [
+    (wrong("metadata", lambda t, w, s, y, n: t / n), "all nodes share"),
+    (wrong("metadata", lambda t, w, s, y, n: w.samples / s.metadata_ops_s), "way.operations"),
+    (wrong("targets", lambda t, w, s, y, n: t / n), "all nodes share"),
+    (
         wrong(
             "targets", lambda t, w, s, y, n: pencil(w, dataclasses.replace(s, request_s=0), y, n)["targets"]
         ),
         "a seek",
     ),
-    "a request per sample": (
+    (
         wrong(
             "targets", lambda t, w, s, y, n: pencil(w, s, dataclasses.replace(y, requests=1), n)["targets"]
         ),
         "less than one",
     ),
-    "one target": (
+    (
         wrong("targets", lambda t, w, s, y, n: t * (s.stripes if y.striped else s.targets)),
         "divide by their number",
     ),
-    "always all targets": (
+    (
         wrong("targets", lambda t, w, s, y, n: t * (s.stripes / s.targets if y.striped else 1)),
         "storage.stripes",
     ),
-    "one network": (wrong("network", lambda t, w, s, y, n: t * n), "one node's network"),
-    "bits": (wrong("network", lambda t, w, s, y, n: 8 * t), "not bits"),
-    "GPUs of one node": (wrong("GPUs", lambda t, w, s, y, n: t * n), "GPUs of one node"),
-    "one GPU": (wrong("GPUs", lambda t, w, s, y, n: t * w.gpus), "work.gpus"),
-    "one sample a step": (wrong("GPUs", lambda t, w, s, y, n: t * w.batch), "work.batch"),
-    "other names": (lambda *case: {"all": 1.0}, "these names"),
-}
+    (wrong("network", lambda t, w, s, y, n: t * n), "one node's network"),
+    (wrong("network", lambda t, w, s, y, n: 8 * t), "not bits"),
+    (wrong("GPUs", lambda t, w, s, y, n: t * n), "GPUs of one node"),
+    (wrong("GPUs", lambda t, w, s, y, n: t * w.gpus), "work.gpus"),
+    (wrong("GPUs", lambda t, w, s, y, n: t * w.batch), "work.batch"),
+    (lambda *case: {"all": 1.0}, "these names"),
+]
 TestParts = judged(ex11.parts, WRONG_PARTS, [pencil])
 
 
@@ -78,15 +75,15 @@ def training(work, storage, way, nodes, epochs, *, copies=1, of=None, epoch=None
     return times * (copies * copy + epochs * (combine(seconds.values()) if epoch else seconds["GPUs"]))
 
 
-WRONG_TRAININGS = {
-    "adds up": (lambda *c: training(*c, combine=sum), "take the slowest"),
-    "one epoch": (lambda w, s, y, n, e: training(w, s, y, n, 1), "this is one epoch"),
-    "never waits": (lambda w, s, y, n, e: e * pencil(w, s, y, n)["GPUs"], "never waits"),
-    "a copy per epoch": (lambda *c: training(*c, copies=20), "do not multiply"),
-    "a copy of one node": (lambda *c: training(*c, of=1), "`nodes` times"),
-    "a copy that asks the storage": (lambda *c: training(*c, epoch=True), "only the GPUs"),
-    "hours": (lambda *c: training(*c, times=1 / 3600), "these are hours"),
-}
+WRONG_TRAININGS = [
+    (lambda *c: training(*c, combine=sum), "take the slowest"),
+    (lambda w, s, y, n, e: training(w, s, y, n, 1), "this is one epoch"),
+    (lambda w, s, y, n, e: e * pencil(w, s, y, n)["GPUs"], "never waits"),
+    (lambda *c: training(*c, copies=20), "do not multiply"),
+    (lambda *c: training(*c, of=1), "`nodes` times"),
+    (lambda *c: training(*c, epoch=True), "only the GPUs"),
+    (lambda *c: training(*c, times=1 / 3600), "these are hours"),
+]
 TestTraining = judged(ex11.training_s, WRONG_TRAININGS, [training])
 
 

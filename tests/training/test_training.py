@@ -412,10 +412,7 @@ class TestClasses:
             samples[half] = Sample(f"{half}.jpg", cut, labels[half])
         total = len(picture.getvalue())
         schema = Schema(
-            count=len(samples),
-            total_bytes=total * len(samples),
-            largest_bytes=total,
-            classes=classes,
+            count=len(samples), total_bytes=total * len(samples), largest_bytes=total, classes=classes
         )
         formats.get("arrow").write(samples, path, schema=schema)
         return path
