@@ -16,13 +16,9 @@ def right(shards, rank, ranks, worker, workers):
     return shards[rank::ranks][worker::workers]
 
 
-def slices(round_up, extra=0):
-    def answer(shards, rank, ranks, worker, workers):
-        count, place = ranks * workers, rank * workers + worker
-        length = -(-len(shards) // count) if round_up else len(shards) // count
-        return shards[place * length : (place + 1) * length + extra]
-
-    return answer
+def equal_slices(shards, rank, ranks, worker, workers):
+    length, place = len(shards) // (ranks * workers), rank * workers + worker
+    return shards[place * length : (place + 1) * length]
 
 
 def a_spare_one(shards, rank, ranks, worker, workers):
@@ -42,27 +38,25 @@ def indexing(shards, rank, ranks, worker, workers):
     return [shards[place], *shards[place + ranks * workers :: ranks * workers]]
 
 
+def ranks_starve(shards, rank, ranks, worker, workers):
+    return shards[rank * workers + worker :: ranks * workers]
+
+
 WRONG = [
-    (lambda s, rank, ranks, worker, workers: s, "every process reads the same"),
-    (lambda s, rank, ranks, worker, workers: s[rank::ranks], "forgot the workers"),
-    (lambda s, rank, ranks, worker, workers: s[worker::workers], "forgot the ranks"),
-    (lambda s, rank, ranks, worker, workers: s[rank::workers][worker::ranks], "crossed"),
-    (slices(round_up=False), "loses the tail"),
-    (lambda s, rank, ranks, worker, workers: s[rank * workers + worker + 1 :: ranks * workers], "begin at 1"),
-    (lambda s, rank, ranks, worker, workers: s[rank + worker :: ranks * workers], "rank + worker"),
-    (
-        lambda s, rank, ranks, worker, workers: s[rank * workers + worker :: ranks * workers],
-        "split over the ranks first",
-    ),
+    (lambda s, r, n, w, m: s, "every process reads the same"),
+    (lambda s, r, n, w, m: s[r::n], "forgot the workers"),
+    (lambda s, r, n, w, m: s[w::m], "forgot the ranks"),
+    (lambda s, r, n, w, m: s[r::m][w::n], "crossed"),
+    (equal_slices, "loses the tail"),
+    (lambda s, r, n, w, m: s[r * m + w + 1 :: n * m], "begin at 1"),
+    (lambda s, r, n, w, m: s[r + w :: n * m], "rank + worker"),
+    (ranks_starve, "split over the ranks first"),
     (a_spare_one, "a spare shard is read twice"),
     (by_hash, "order of a set"),
     (by_chance, "nothing to chance"),
     (indexing, "return an empty list"),
-    (
-        lambda s, rank, ranks, worker, workers: list(range(len(s)))[rank::ranks][worker::workers],
-        "not their numbers",
-    ),
-    (lambda s, rank, ranks, worker, workers: itertools.islice(s, rank, None, ranks), "list(…)"),
+    (lambda s, r, n, w, m: list(range(len(s)))[r::n][w::m], "not their numbers"),
+    (lambda s, r, n, w, m: itertools.islice(s, r, None, n), "list(…)"),
 ]
 
 
@@ -90,47 +84,24 @@ def shuffled(shards, text):
     return deck
 
 
-def right_in_epoch(shards, rank, ranks, worker, workers, seed, epoch):
-    return right(shuffled(shards, f"{seed} {epoch}"), rank, ranks, worker, workers)
+def in_epoch(deal):
+    """An answer that deals by `deal(shards, place, seed, epoch)`."""
+    return lambda shards, *given: deal(shards, given[:4], *given[4:])
 
 
-def after_dealing(shards, rank, ranks, worker, workers, seed, epoch):
-    return shuffled(right(shards, rank, ranks, worker, workers), f"{seed} {epoch}")
-
-
-def own_deck(shards, rank, ranks, worker, workers, seed, epoch):
-    return right(shuffled(shards, f"{seed} {epoch} {rank}"), rank, ranks, worker, workers)
-
-
-def without_epoch(shards, rank, ranks, worker, workers, seed, epoch):
-    return right(shuffled(shards, seed), rank, ranks, worker, workers)
-
-
-def without_seed(shards, rank, ranks, worker, workers, seed, epoch):
-    return right(shuffled(shards, epoch), rank, ranks, worker, workers)
-
-
-def set_shuffled(shards, rank, ranks, worker, workers, seed, epoch):
-    return right(shuffled(set(shards), f"{seed} {epoch}"), rank, ranks, worker, workers)
-
-
-def seeded_by_a_pair(shards, rank, ranks, worker, workers, seed, epoch):
-    return right(shuffled(shards, (seed, epoch)), rank, ranks, worker, workers)
-
-
-def starving(shards, rank, ranks, worker, workers, seed, epoch):
-    return shuffled(shards, f"{seed} {epoch}")[rank * workers + worker :: ranks * workers]
-
-
+right_in_epoch = in_epoch(lambda s, place, seed, epoch: right(shuffled(s, f"{seed} {epoch}"), *place))
 WRONG_IN_EPOCH = [
-    (lambda s, r, n, w, m, seed, epoch: right(s, r, n, w, m), "nothing is shuffled"),
-    (after_dealing, "after dealing"),
-    (own_deck, "deck of its own"),
-    (without_epoch, "the epoch does not reach"),
-    (without_seed, "the seed does not reach"),
-    (set_shuffled, "order of a set"),
-    (seeded_by_a_pair, "a seed is one number or text"),
-    (starving, "split over the ranks first"),
+    (in_epoch(lambda s, place, seed, epoch: right(s, *place)), "nothing is shuffled"),
+    (in_epoch(lambda s, place, seed, epoch: shuffled(right(s, *place), seed + epoch)), "after dealing"),
+    (in_epoch(lambda s, place, *of: right(shuffled(s, f"{of} {place[0]}"), *place)), "deck of its own"),
+    (in_epoch(lambda s, place, seed, epoch: right(shuffled(s, seed), *place)), "the epoch does not reach"),
+    (in_epoch(lambda s, place, seed, epoch: right(shuffled(s, epoch), *place)), "the seed does not reach"),
+    (in_epoch(lambda s, place, *of: right(shuffled(set(s), f"{of}"), *place)), "order of a set"),
+    (in_epoch(lambda s, place, *of: right(shuffled(s, of), *place)), "a seed is one number or text"),
+    (
+        in_epoch(lambda s, place, *of: ranks_starve(shuffled(s, f"{of}"), *place)),
+        "split over the ranks first",
+    ),
 ]
 
 

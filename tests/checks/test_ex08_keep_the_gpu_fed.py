@@ -2,7 +2,6 @@
 
 import functools
 import io
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from telling import judged
 from exercises.checks import ex08_keep_the_gpu_fed as ex08
 from helpers.experiments import nb08
 from smallfiles import formats, images
-from smallfiles.images.crops import Box
 from smallfiles.pack import PackConfig, pack
 from smallfiles.sources import load, synthetic
 
@@ -32,16 +30,10 @@ def longest(stages, workers, step_s):
 
 def by_limit(limit):
     def answer(stages, workers, step_s):
-        return (
-            "training" if limit(list(stages.values()), workers, step_s) else longest(stages, workers, step_s)
-        )
+        keeps_up = limit(list(stages.values()), workers, step_s)
+        return "training" if keeps_up else longest(stages, workers, step_s)
 
     return answer
-
-
-def beside_training(stages, workers, step_s):
-    everything = {**stages, "training": step_s}
-    return max(everything, key=everything.get)
 
 
 WRONG_BOTTLENECKS = [
@@ -50,7 +42,6 @@ WRONG_BOTTLENECKS = [
     (lambda s, w, t: max(s.values()), "not the seconds"),
     (by_limit(lambda s, w, t: w and sum(s) <= t), "divide the sum"),
     (by_limit(lambda s, w, t: w and max(s) <= t), "compare their sum"),
-    (beside_training, "compare their sum"),
     (by_limit(lambda s, w, t: sum(s) / w <= t), "before you divide"),
     (by_limit(lambda s, w, t: w and sum(s) / w < t), "<= and not <"),
     (lambda s, w, t: "GPU" if right(s, w, t) == "training" else right(s, w, t), "letter for letter"),
@@ -249,19 +240,15 @@ TestPicture = judged(ex08.picture, WRONG_PICTURES, [picture, by_pillow, nb08.goo
 # Task 4
 
 
-def collate(pictures, labels):
-    return {"image": torch.from_numpy(np.stack(pictures)), "target": torch.tensor(labels, dtype=torch.int64)}
-
-
-def with_image(change):
-    def answer(pictures, labels):
-        return {"image": change(pictures), "target": torch.tensor(labels, dtype=torch.int64)}
-
-    return answer
-
-
 def stacked(pictures):
     return torch.from_numpy(np.stack(pictures))
+
+
+def with_image(change, dtype=torch.int64):
+    return lambda pictures, labels: {"image": change(pictures), "target": torch.tensor(labels, dtype=dtype)}
+
+
+collate = with_image(stacked)
 
 
 def collate_c(pictures, labels):
@@ -275,14 +262,8 @@ WRONG_BATCHES = [
     (with_image(lambda p: torch.from_numpy(np.concatenate(p))), "the first axis counts"),
     (with_image(lambda p: stacked(p) // 2), "only puts the views together"),
     (with_image(lambda p: [torch.from_numpy(each) for each in p]), "one tensor"),
-    (
-        lambda p, labels: {"image": stacked(p), "target": torch.tensor(labels, dtype=torch.int32)},
-        "int64 only",
-    ),
-    (
-        with_image(lambda p: torch.tensor([each.tolist() for each in p], dtype=torch.uint8)),
-        "object of Python",
-    ),
+    (with_image(stacked, torch.int32), "int64 only"),
+    (with_image(lambda p: torch.tensor(np.stack(p).tolist(), dtype=torch.uint8)), "object of Python"),
 ]
 
 
@@ -304,12 +285,7 @@ TestCollate = judged(ex08.collate, WRONG_BATCHES, [collate, by_torch, filled, nb
 # All
 
 
-class StubReader:
-    """Bytes and labels."""
-
-    def __init__(self, disk, path):
-        self.disk, self.path = disk, path
-
+class StubReader(Lazy):
     def __call__(self, indices):
         raise NotImplementedError
 
@@ -326,30 +302,11 @@ def packed(tmp_path_factory):
     return folder / "train.arrow"
 
 
-class TestPractice:
-    def test_each_given_loader_is_slow_where_it_is_said_to_be(self, packed: Path):
-        found = {
-            "read": nb08.follow(packed, read=EachSample),
-            "collate": nb08.follow(packed, collate=collate_c),
-        }
-        for stage, stages in found.items():
-            assert max(stages, key=stages.get) == stage, str(stages)
-            assert right(stages, 2, 0.01) == stage
-        good = nb08.follow(packed)
-        assert nb08.follow(packed, picture=as_given)["augment"] > 2 * good["augment"]
-        assert sum(good.values()) < sum(found["read"].values())
-
-    def test_a_box_is_a_function_of_the_number_alone(self):
-        data = ex08.smooth(300, 200, "PNG")
-        box = nb08.box_of(data, 7)
-        assert box == nb08.box_of(data, 7) and isinstance(box, Box)
-        assert box.top + box.height <= 200 and box.left + box.width <= 300
-
-    def test_the_meter_sees_floats_and_memory(self):
-        with ex08.measured() as work:
-            torch.zeros(10, dtype=torch.uint8).float()
-            kept = np.zeros(1_000_000, np.uint8)
-        assert work.floats == 10 and work.peak_bytes >= kept.nbytes
-        with ex08.measured() as idle:
-            pass
-        assert idle.floats == 0 and idle.peak_bytes < 100_000
+def test_each_given_loader_is_slow_where_it_is_said_to_be(packed):
+    found = {"read": nb08.follow(packed, read=EachSample), "collate": nb08.follow(packed, collate=collate_c)}
+    for stage, stages in found.items():
+        assert max(stages, key=stages.get) == stage, str(stages)
+        assert right(stages, 2, 0.01) == stage
+    good = nb08.follow(packed)
+    assert nb08.follow(packed, picture=as_given)["augment"] > 2 * good["augment"]
+    assert sum(good.values()) < sum(found["read"].values())

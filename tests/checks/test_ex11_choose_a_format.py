@@ -1,6 +1,6 @@
 """Parts, trainings and choices: each known wrong answer gets its own diagnosis, every right way passes."""
 
-import dataclasses
+import functools
 
 import pytest
 from telling import assert_told, judged
@@ -11,14 +11,13 @@ from smallfiles.scaling import WAYS, simulate
 RIGHT = {"microscopy": ("staged", 0.12), "ImageNet-21k": ("shards", 2.9), "hard negatives": ("packed", 6.26)}
 
 
-def pencil(work, storage, way, nodes, *, part="", change=None):
+def pencil(work, storage, way, nodes, *, part="", change=None, seeks=1, requests=None):
     """The solution, with one part changed."""
     spread = storage.stripes if way.striped else storage.targets
+    read_s = work.sample_bytes / storage.target_bytes_s
     found = {
         "metadata": work.samples * way.operations / storage.metadata_ops_s,
-        "targets": work.samples
-        * (work.sample_bytes / storage.target_bytes_s + way.requests * storage.request_s)
-        / spread,
+        "targets": work.samples * (read_s + seeks * (requests or way.requests) * storage.request_s) / spread,
         "network": work.samples * work.sample_bytes / (nodes * storage.node_bytes_s),
         "GPUs": work.samples / (nodes * work.gpus * work.batch) * work.step_s,
     }
@@ -35,26 +34,10 @@ WRONG_PARTS = [
     (wrong("metadata", lambda t, w, s, y, n: t / n), "all nodes share"),
     (wrong("metadata", lambda t, w, s, y, n: w.samples / s.metadata_ops_s), "way.operations"),
     (wrong("targets", lambda t, w, s, y, n: t / n), "all nodes share"),
-    (
-        wrong(
-            "targets", lambda t, w, s, y, n: pencil(w, dataclasses.replace(s, request_s=0), y, n)["targets"]
-        ),
-        "a seek",
-    ),
-    (
-        wrong(
-            "targets", lambda t, w, s, y, n: pencil(w, s, dataclasses.replace(y, requests=1), n)["targets"]
-        ),
-        "less than one",
-    ),
-    (
-        wrong("targets", lambda t, w, s, y, n: t * (s.stripes if y.striped else s.targets)),
-        "divide by their number",
-    ),
-    (
-        wrong("targets", lambda t, w, s, y, n: t * (s.stripes / s.targets if y.striped else 1)),
-        "storage.stripes",
-    ),
+    (functools.partial(pencil, seeks=0), "a seek"),
+    (functools.partial(pencil, requests=1), "less than one"),
+    (wrong("targets", lambda t, w, s, y, n: t * (s.stripes if y.striped else s.targets)), "by their number"),
+    (wrong("targets", lambda t, w, s, y, n: t * (s.stripes / s.targets) ** y.striped), "storage.stripes"),
     (wrong("network", lambda t, w, s, y, n: t * n), "one node's network"),
     (wrong("network", lambda t, w, s, y, n: 8 * t), "not bits"),
     (wrong("GPUs", lambda t, w, s, y, n: t * n), "GPUs of one node"),

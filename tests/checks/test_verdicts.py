@@ -1,20 +1,20 @@
 """The framework of the checks: every way an answer can misbehave becomes a verdict."""
 
 import signal
+import threading
 import time
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exercises.checks import Attempt, CheckFailed, Verdict, check, diagnose, shown
-from exercises.checks.attempt import OutOfTime, is_stub, time_limit
+from exercises.checks import CheckFailed, Verdict, check, diagnose, shown
 from smallfiles.errors import FormatError
 
 
-@check(buys="It adds up.", limit_s=0.5, errors={KeyError: "there is no such key"})
+@check(buys="It adds up.", limit_s=0.3, errors={KeyError: "there is no such key"})
 def total(attempt):
     """Sum of a list."""
     for sizes in ([], [1], [2, 3]):
@@ -117,7 +117,7 @@ def an_array(sizes):
         (raising, "got", "return 1 / len(sizes)"),
         (missing, "because", "there is no such key"),
         (changing, "because", "work on a copy"),
-        (looping, "got", "nothing in 0.5 s; it was in line"),
+        (looping, "got", "nothing in 0.3 s; it was in line"),
         (looping, "because", "never ends"),
         (swallowing, "got", "-1"),
         (floating, "got", "0.0"),
@@ -137,7 +137,7 @@ def test_what_an_answer_prints_still_appears(capsys):
     assert capsys.readouterr().out == "0\n"
 
 
-@check(buys="It reads.", limit_s=2)
+@check(buys="It reads.", limit_s=0.5)
 def loads(attempt):
     """First item of a loader."""
     attempt.require(next(iter(attempt(4))) is not None, got="None", expected="a batch", because="it is empty")
@@ -148,12 +148,12 @@ class Hanging(torch.utils.data.Dataset):
         return 4
 
     def __getitem__(self, index):
-        time.sleep(60)
+        time.sleep(2)
 
 
 def test_a_data_loader_that_hangs_is_told(recwarn):
     verdict = loads(lambda n: torch.utils.data.DataLoader(Hanging(), num_workers=1))
-    assert "nothing in 2 s" in str(verdict) and "DataLoader" in verdict.because
+    assert "nothing in 0.5 s" in str(verdict) and "DataLoader" in verdict.because
 
 
 @check(buys="")
@@ -191,10 +191,10 @@ def test_strict_mode_raises_whatever_is_not_solved(answer, monkeypatch):
 def test_the_alarm_of_others_goes_on_after_a_check():
     rung = []
     before = signal.signal(signal.SIGALRM, lambda *_: rung.append(1))
-    others = signal.setitimer(signal.ITIMER_REAL, 0.2)
+    others = signal.setitimer(signal.ITIMER_REAL, 0.1)
     try:
         total(sum)
-        time.sleep(0.5)
+        time.sleep(0.2)
     finally:
         signal.signal(signal.SIGALRM, before)
         signal.setitimer(signal.ITIMER_REAL, *others)
@@ -202,8 +202,6 @@ def test_the_alarm_of_others_goes_on_after_a_check():
 
 
 def test_outside_the_main_thread_there_is_no_limit_but_no_failure_either():
-    import threading
-
     verdicts = []
     thread = threading.Thread(target=lambda: verdicts.append(total(sum)))
     thread.start()
@@ -211,18 +209,12 @@ def test_outside_the_main_thread_there_is_no_limit_but_no_failure_either():
     assert verdicts[0]
 
 
-def test_the_limit_ends_a_block_in_time():
-    started = time.monotonic()
-    with pytest.raises(OutOfTime), time_limit(0.1):
-        time.sleep(5)
-    assert time.monotonic() - started < 2
-
-
 class Broken:
     def __repr__(self):
         raise RuntimeError
 
 
+@settings(max_examples=30)
 @given(st.recursive(st.none() | st.text() | st.binary() | st.integers(), st.lists, max_leaves=50))
 def test_a_shown_value_is_one_short_line(value):
     assert "\n" not in shown(value) and len(shown(value)) <= 300
@@ -230,10 +222,6 @@ def test_a_shown_value_is_one_short_line(value):
 
 def test_a_value_that_cannot_be_shown_is_named_by_its_type():
     assert shown(Broken()).startswith("<Broken")
-
-
-def test_a_long_list_is_shortened():
-    assert shown(list(range(1000))) == "[0, 1, 2, 3, 4, 5, 6, 7, ...]"
 
 
 def test_html_is_escaped_and_tells_the_state_in_words():
@@ -247,16 +235,3 @@ def test_the_three_verdicts_differ_without_colour():
     pages = {s: Verdict("f", s, ())._repr_html_() for s in ("not started", "not yet", "passed")}
     borders = {page.split("border-left: ")[1].split(" currentColor")[0] for page in pages.values()}
     assert len(borders) == 3 and not any("#" in page or "rgb" in page for page in pages.values())
-
-
-def test_stubs_are_told_from_functions_that_do_something():
-    assert is_stub(stub_of_dots) and is_stub(stub_of_pass) and is_stub(stub_of_none)
-    assert not any(map(is_stub, [forgetting, printing, sum, Broken, lambda: 1]))
-
-
-def test_an_attempt_remembers_what_it_was_given():
-    attempt = Attempt(sum, "f")
-    attempt([1, 2], _shown="two sizes")
-    assert attempt.gave == "sum(two sizes)"
-    attempt.given("the file a.arrow")
-    assert attempt.wrong("x", "y", "z").gave == "the file a.arrow"
