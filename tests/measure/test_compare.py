@@ -1,5 +1,6 @@
 """`measure.compare`: what a notebook cell calls to time functions side by side."""
 
+from functools import partial
 from time import sleep
 
 import pytest
@@ -18,7 +19,7 @@ def slept(seconds, count=None):
     return run
 
 
-def test_the_faster_function_is_told_by_how_much():
+def test_the_faster_function_is_told_by_how_much_and_drawn_with_each_run():
     result = measure.compare({"slow": slept(0.06, 10), "quick": slept(0.02, 10)}, rounds=3, unit="images")
     assert 2 < result.times("quick").median < 4
     assert 100 < result.spread("slow").median < 170
@@ -26,6 +27,13 @@ def test_the_faster_function_is_told_by_how_much():
     assert "quick is" in result.finding and "as fast as slow" in result.finding
     assert "images/s" in str(result) and "quick" in result.alt_text
     assert len(result.runs["slow"]) == 3 and result.machine["cpus_usable"]
+    figure = figures.bars(result).figure
+    assert "warm: each ran once before" in figure.get_supxlabel()
+    (axes,) = figure.axes
+    assert axes.get_xlim()[0] == 0 and "images per second" in axes.get_xlabel()
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["slow", "quick"]
+    assert sum(len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o") == 6
+    assert "as fast as slow" in figure.get_suptitle()
 
 
 def test_functions_that_count_nothing_are_compared_by_calls():
@@ -42,11 +50,8 @@ def test_what_takes_no_time_is_called_several_times_a_run():
 
 def test_before_each_run_something_is_done_that_is_not_timed():
     order = []
-    measure.compare(
-        {"a": lambda: order.append("a"), "b": lambda: order.append("b")},
-        rounds=2,
-        before=lambda: order.append("-"),
-    )
+    both = {name: partial(order.append, name) for name in "ab"}
+    measure.compare(both, rounds=2, before=partial(order.append, "-"))
     assert order[::2] == ["-"] * 4 and sorted(order[1::2]) == ["a", "a", "b", "b"]
 
 
@@ -59,17 +64,6 @@ def test_one_that_fails_is_left_out_in_a_sentence():
     assert "broken  failed: ValueError: no such codec" in str(result)
     with pytest.raises(UsageError, match="no such codec"):
         measure.compare({"broken": broken}, rounds=2)
-
-
-def test_the_figure_starts_at_zero_and_shows_each_run():
-    result = measure.compare({"slow": slept(0.06, 10), "quick": slept(0.02, 10)}, rounds=3, unit="images")
-    figure = figures.bars(result).figure
-    assert "warm: each ran once before" in figure.get_supxlabel()
-    (axes,) = figure.axes
-    assert axes.get_xlim()[0] == 0 and "images per second" in axes.get_xlabel()
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["slow", "quick"]
-    assert sum(len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o") == 6
-    assert "as fast as slow" in figure.get_suptitle()
 
 
 def test_a_factor_is_that_of_the_bars_and_its_spread_that_of_the_rounds():

@@ -11,22 +11,8 @@ from smallfiles.measure.record import Record
 
 
 def record(name, rates, **changes):
-    base = Record(
-        what="random reads",
-        name=name,
-        format=name,
-        rates_per_s=tuple(rates),
-        samples=100,
-        bytes=10_000,
-        seconds=0.1,
-        filesystem="ext4",
-        cache="warm",
-        touched="all",
-        set_samples=100,
-        set_bytes=10_000,
-        machine={"cpu": "one"},
-    )
-    return dataclasses.replace(base, **changes)
+    found = ("random reads", name, name, tuple(rates), 100, 10_000, 0.1, "ext4", "warm", "all", 100, 10_000)
+    return dataclasses.replace(Record(*found, machine={"cpu": "one"}), **changes)
 
 
 PLAIN = record("plain files", [100, 104, 98])
@@ -35,61 +21,39 @@ ALSO_FAST = record("tar", [305, 308, 295])
 SAME = record("hdf5", [103, 97, 101])
 
 
-def test_the_title_names_the_best_and_by_how_much():
-    assert plots.finding([PLAIN, FAST, SAME]) == (
-        "Random reads, warm cache: arrow is 3.0 times as fast as plain files"
-    )
-
-
-def test_the_title_names_all_that_cannot_be_told_from_the_best():
-    assert "arrow and tar are" in plots.finding([PLAIN, FAST, ALSO_FAST])
-
-
-def test_overlapping_spreads_are_no_difference():
-    assert plots.finding([PLAIN, SAME]).endswith("no clear difference between hdf5 and plain files")
-
-
-def test_a_reference_that_wins_is_said_to_win():
-    assert plots.finding([FAST, PLAIN]).endswith("nothing is faster than arrow")
-
-
-def test_the_reference_can_be_chosen_by_name():
+@pytest.mark.parametrize(
+    ("records", "said"),
+    [
+        ([PLAIN, FAST, SAME], "Random reads, warm cache: arrow is 3.0 times as fast as plain files"),
+        ([PLAIN, FAST, ALSO_FAST], "arrow and tar are"),
+        ([PLAIN, SAME], "no clear difference between hdf5 and plain files"),
+        ([FAST, PLAIN], "nothing is faster than arrow"),
+    ],
+)
+def test_the_title_names_all_that_cannot_be_told_from_the_best_and_by_how_much(records, said):
+    assert said in plots.finding(records)
     assert plots.finding([PLAIN, FAST], "arrow").endswith("nothing is faster than arrow")
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("cache", "cold"),
-        ("filesystem", "lustre"),
-        ("workers", 2),
-        ("batch", 64),
-        ("set_bytes", 1),
-        ("machine", {"cpu": "another"}),
-        ("what", "packing"),
-    ],
-)
-def test_records_of_other_conditions_are_refused_by_name(field, value):
+OTHER = [("cache", "cold"), ("filesystem", "lustre"), ("workers", 2), ("batch", 64), ("set_bytes", 1)]
+OTHER += [("machine", {"cpu": "another"}), ("what", "packing")]
+
+
+@pytest.mark.parametrize(("field", "value"), OTHER)
+def test_records_of_other_conditions_are_refused_by_name_and_none_at_all(field, value):
     with pytest.raises(UsageError, match=field):
         plots.throughput([PLAIN, record("arrow", [1, 2, 3], **{field: value})])
-
-
-def test_no_records_are_refused():
     with pytest.raises(UsageError, match="nothing to draw"):
         plots.throughput([])
 
 
-def test_axes_start_at_zero_and_every_run_is_a_dot():
-    axes = plots.throughput([PLAIN, FAST]).axes[0]
-    assert axes.get_xlim()[0] == 0
+def test_a_panel_has_its_finding_axes_from_zero_and_a_dot_for_every_run():
+    (panel,) = plots.throughput([PLAIN, FAST]).subfigs
+    (axes,) = panel.axes
+    assert panel.get_suptitle().replace("\n", " ") == plots.finding([PLAIN, FAST])
+    assert axes.get_xlim()[0] == 0 and "samples per second" in axes.get_xlabel()
     dots = [line for line in axes.lines if line.get_marker() == "o"]
     assert [len(line.get_xdata()) for line in dots] == [3, 3]
-    assert "samples per second" in axes.get_xlabel()
-
-
-def test_the_title_stands_in_the_figure():
-    (panel,) = plots.throughput([PLAIN, FAST]).subfigs
-    assert panel.get_suptitle().replace("\n", " ") == plots.finding([PLAIN, FAST])
 
 
 def test_long_titles_stay_inside_the_figure():
@@ -103,25 +67,14 @@ def test_long_titles_stay_inside_the_figure():
     assert title.y0 >= figure.axes[0].get_window_extent().y1
 
 
-def test_a_name_has_one_colour_in_all_panels():
+def test_a_name_has_one_colour_in_all_panels_of_a_palette_without_doubles():
     cold = [dataclasses.replace(r, cache="cold") for r in (PLAIN, ALSO_FAST, FAST)]
-    figure = plots.throughput([PLAIN, FAST, ALSO_FAST], cold)
-    colours = [
-        dict(
-            zip(
-                [t.get_text() for t in axes.get_yticklabels()],
-                [b.get_facecolor() for b in axes.patches],
-                strict=True,
-            )
-        )
-        for axes in figure.axes
-    ]
+    colours = []
+    for axes in plots.throughput([PLAIN, FAST, ALSO_FAST], cold).axes:
+        names = [label.get_text() for label in axes.get_yticklabels()]
+        colours.append(dict(zip(names, [bar.get_facecolor() for bar in axes.patches], strict=True)))
     assert colours[0] == colours[1]
-
-
-def test_colours_are_the_palette_for_colour_blind_eyes():
-    assert len(set(plots.COLOURS)) == len(plots.COLOURS)
-    assert plots.REFERENCE_COLOUR not in plots.COLOURS
+    assert len({*plots.COLOURS, plots.REFERENCE_COLOUR}) == len(plots.COLOURS) + 1
 
 
 def test_alt_text_says_finding_and_numbers():

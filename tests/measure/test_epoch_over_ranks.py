@@ -42,11 +42,8 @@ def test_ranks_that_all_think_they_are_alone_are_found_out(packed, tmp_path, mon
         (tmp_path / f"rank-{rank:05}.json").write_text(text)
         np.save(tmp_path / f"rank-{rank:05}.npy", np.arange(41))
     found = ranks.count(tmp_path)
-    assert (
-        not found.exact
-        and found.repeated == tuple(range(41))
-        and "41 came more than once" in found.sentence()
-    )
+    assert not found.exact and found.repeated == tuple(range(41))
+    assert "41 came more than once" in found.sentence()
 
 
 def test_lost_samples_are_named(packed, tmp_path, monkeypatch, capsys):

@@ -7,11 +7,13 @@ import multiprocessing
 import os
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from programs import imported
 
 import benchmarks.loaders
 from benchmarks import COMPARE, INSTALL, missing
@@ -24,11 +26,12 @@ from smallfiles.cli import main
 from smallfiles.errors import UsageError
 from smallfiles.measure import load, ratio
 from smallfiles.measure.bench import Target
-from smallfiles.measure.loading import LoadBenchConfig, bench_loading
+from smallfiles.measure.loading import LoadBenchConfig, bench_loading, run
 from smallfiles.measure.loading.advice import STAGES, tables
-from smallfiles.measure.loading.ours import First, first_of, run_ours
-from smallfiles.measure.loading.steps import Pass, taken
+from smallfiles.measure.loading.ours import run_ours
+from smallfiles.measure.workers import WorkerPool
 from smallfiles.pack import PackConfig, pack
+from smallfiles.samples import Sample, Schema
 
 COUNT = 20
 OF_THE_CORE = ("Jülich", "torch", "webd", "Aalto", "cortx", "Hugging")
@@ -56,23 +59,29 @@ def folder(tmp_path_factory):
     return root
 
 
+@pytest.fixture(scope="module", autouse=True)
+def off_one_process():
+    """What measures comes off a process that imported everything; a start of its own takes seconds."""
+    with (
+        imported("smallfiles.measure.loading.ours", environment=os.environ),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for module in (run, material):
+            patch.setattr(module, "WorkerPool", partial(WorkerPool, "forkserver"))
+        yield
+
+
 @pytest.fixture(scope="module")
 def result(folder):
     config = dataclasses.replace(SMALL, modes=("processes", "threads", "ring"))
     return bench_loading([folder / "x.arrow", folder / "raw.arrow"], config)
 
 
-def setting(folder: Path, **changes: object) -> Setting:
-    return dataclasses.replace(Setting(folder, COUNT, 1, 8, 2, 32), **changes)  # type: ignore[arg-type]
+NONSENSE = [{"repeats": 0}, {"count": 0}, {"workers": ()}, {"workers": (2, 0)}, {"batch": 0}, {"seed": -1}]
+NONSENSE += [{"modes": ()}, {"modes": ("threads", "threads")}, {"modes": ("fibres",)}, {"filter": "cubic"}]
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *({"repeats": 0}, {"count": 0}, {"workers": ()}, {"workers": (2, 0)}, {"batch": 0}, {"seed": -1}),
-        *({"modes": ()}, {"modes": ("threads", "threads")}, {"modes": ("fibres",)}, {"filter": "cubic"}),
-    ],
-)
+@pytest.mark.parametrize("wrong", NONSENSE)
 def test_what_makes_no_sense_is_refused(wrong):
     with pytest.raises(UsageError):
         LoadBenchConfig(**wrong)
@@ -125,36 +134,19 @@ def test_an_epoch_of_ours_has_every_sample(folder, mode):
     assert found.samples == 13 and len(found.waits_s) == 2 and found.first_s is not None
 
 
-def test_the_first_samples_of_a_file_are_a_reader(folder):
-    whole = formats.open(folder / "x.arrow")
-    part = first_of(target(folder, 7))
-    assert isinstance(part, First) and len(part) == len(list(part)) == 7
-    assert part.key(3) == whole.key(3) and bytes(part.read(3)) == bytes(whole.read(3))
-    assert len(first_of(target(folder, COUNT))) == COUNT
-
-
-def test_batches_are_timed_one_by_one():
-    found = taken(iter([2, 1]))
-    assert isinstance(found, Pass) and found.samples == 3 and len(found.waits_s) == 2
-    assert sum(found.waits_s) <= found.seconds
-
-
 @pytest.mark.parametrize("name", [name for name in PEERS if name.startswith(OF_THE_CORE)])
 def test_loaders_of_others_give_every_sample(folder, tmp_path, name):
     peer, reader = PEERS[name], formats.open(folder / "x.arrow")
     for made in dict.fromkeys([material.FILES, peer.material]):
         material.MATERIAL[made](reader, tmp_path / made)
-    with peer.start(setting(tmp_path)) as epoch:
+    with peer.start(Setting(tmp_path, COUNT, 1, 8, 2, 32)) as epoch:
         assert sum(epoch()) == sum(epoch()) == COUNT
 
 
-@pytest.mark.parametrize(
-    ("name", "package"),
-    [(name, PEERS[name].modules[0]) for name in PEERS if name.startswith(("DALI", "SPDL", "FFCV"))],
-)
-def test_engines_of_others_give_every_sample(folder, name, package):
+@pytest.mark.parametrize("name", [name for name in PEERS if name.startswith(("DALI", "SPDL", "FFCV"))])
+def test_engines_of_others_give_every_sample(folder, name):
     if missing(PEERS[name].modules):
-        pytest.skip(f"{package} is not installed")
+        pytest.skip(f"{PEERS[name].modules[0]} is not installed")
     kind = "raw.arrow" if PEERS[name].stored == "raw" else "x.arrow"
     config = dataclasses.replace(SMALL, only=(name,))
     result = bench_loading([folder / kind], config, others=OTHERS["load"])
@@ -200,16 +192,14 @@ class PipelineBuilder:
 """
 
 
-def test_a_peer_that_fails_is_one_line_and_costs_the_others_nothing(
-    folder, tmp_path, monkeypatch, request, capfd
-):
+def test_a_peer_that_fails_is_a_line_and_costs_others_nothing(folder, tmp_path, monkeypatch, request, capfd):
     (tmp_path / "spdl").mkdir()
     for name in ("__init__", "io"):
         (tmp_path / "spdl" / f"{name}.py").touch()
     (tmp_path / "spdl" / "pipeline.py").write_text(SPDL)
     monkeypatch.syspath_prepend(tmp_path)
     request.addfinalizer(lambda: sys.modules.pop("spdl", None))  # the parent is imported to find its parts
-    words = [*("bench", "load", str(folder / "x.arrow"), "--repeats", "2", "--workers", "1"), "--json"]
+    words = [*("bench", "load", str(folder / "x.arrow"), "--repeats", "1", "--workers", "1"), "--json"]
     words += [*("--batch", "8", "--size", "32", "--only", "arrow, threads", "--only", "SPDL, antialias")]
     assert with_others(words[1:]) == 0
     out, errors = capfd.readouterr()
@@ -236,8 +226,6 @@ def test_files_of_different_sets_are_refused(folder, tmp_path):
 
 
 def test_captions_are_refused(tmp_path):
-    from smallfiles.samples import Sample, Schema
-
     schema = Schema(1, 3, 3, target="captions")
     module = formats.get("arrow")
     module.write(iter([Sample("a", b"abc", ["a dog"])]), tmp_path / "c.arrow", schema=schema, options=None)
@@ -263,3 +251,15 @@ def test_the_command_line_measures_and_keeps(result, folder, tmp_path, capsys, m
     assert "where a batch's time goes" in capsys.readouterr().out
     assert main(["bench", "load", "x.arrow", "--workers", "two"]) == 2
     assert "numbers, such as 2" in capsys.readouterr().err
+
+
+def test_the_command_says_how_many_imitated_accelerators_are_fed(folder, tmp_path, capsys):
+    saved = tmp_path / "r.json"
+    words = ["bench", "load", str(folder / "x.arrow"), "--step-ms", "3", "--batch", "4", "--size", "32"]
+    words += ["--repeats", "1", "--mode", "threads", "--workers", "1", "--save", str(saved)]
+    assert main(words) == 0
+    told = capsys.readouterr()
+    assert "imitated by sleeping 3 ms a step of 4 samples" in told.err and "computes" in told.out
+    record = json.loads(saved.read_text())["records"][0]
+    assert record["what"] == "epoch of JPEG for steps of 3 ms, 1 workers"
+    assert 0 < record["extra"]["utilisation"] <= 1 and record["extra"]["accelerators"] >= 0

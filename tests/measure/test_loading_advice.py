@@ -7,24 +7,21 @@ from smallfiles.measure import Record, drawing, save
 from smallfiles.measure.loading.advice import STAGES, advice
 
 
-def epoch(mode, workers, *rates, kind="JPEG", file="arrow"):
-    return Record(
-        what=f"epoch of {kind}, {workers} workers",
-        name=f"{file}, {mode}",
-        format=file,
-        rates_per_s=tuple(map(float, rates)),
-        samples=100,
-        bytes=10_000,
-        seconds=1.0,
-        filesystem="ext4",
-        cache="warm",
-        touched="every batch handed to the trainer",
-        set_samples=100,
-        set_bytes=10_000,
-        workers=workers,
-        batch=8,
-        machine={"cpus_usable": 4},
+def epoch(mode, workers, *rates, kind="JPEG"):
+    what = f"epoch of {kind}, {workers} workers"
+    found = (
+        what,
+        f"arrow, {mode}",
+        "arrow",
+        tuple(map(float, rates)),
+        100,
+        10_000,
+        1.0,
+        "ext4",
+        "warm",
+        "all",
     )
+    return Record(*found, 100, 10_000, workers=workers, batch=8, machine={"cpus_usable": 4})
 
 
 CLEAR = [

@@ -57,28 +57,21 @@ def test_a_cold_copy_forgets_the_cache_before_each_run(data: Path, monkeypatch: 
     dropped: list[int] = []
     monkeypatch.setattr(staging.page_cache, "can_be_cold", lambda path: True)
     monkeypatch.setattr(staging.page_cache, "drop", lambda files, clean=False: dropped.append(len(files)))
-    staging.bench_staging(data, BenchConfig(repeats=2, count=20, caches=("cold",)))
+    staging.bench_staging(data, BenchConfig(repeats=2, count=20, caches=("cold",)), slow=None)
     assert len(dropped) == 1 + 3 * 3 and min(dropped) > 20  # once to write back; each run and warm-up
 
 
-def test_one_kind_of_storage_alone_gives_records_that_one_figure_can_show(data: Path) -> None:
+def test_one_kind_of_storage_gives_records_for_one_figure_and_ours_checks_its_digest(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, real = [], staging.staging.staged
+    monkeypatch.setattr(
+        staging.staging, "staged", lambda *words, **more: seen.append(words) or real(*words, **more)
+    )
     records = staging.bench_staging(data, WARM, slow=None).records
     assert [record.name for record in records] == [staging.DD, staging.STAGE, staging.CP]
     check_comparable(records)  # notebook 07 draws them
-
-
-def test_ours_is_timed_with_its_digest_checked(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    real = staging.staging.staged
-
-    def watched(*words: object, **more: object):
-        copy = real(*words, **more)
-        seen.append(copy)
-        return copy
-
-    monkeypatch.setattr(staging.staging, "staged", watched)
-    staging.bench_staging(data, BenchConfig(repeats=1, count=5, caches=("warm",)), slow=None)
-    assert len(seen) == 2  # once to warm up
+    assert len(seen) == 3  # once to warm up
 
 
 def test_a_command_that_fails_or_is_missing_is_a_line(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,9 @@
 
 import dataclasses
 import itertools
-import json
 
 import pytest
 
-from smallfiles.cli import main
 from smallfiles.errors import UsageError
 from smallfiles.measure.config import STEPS, LoadBenchConfig
 from smallfiles.measure.loading import steps
@@ -95,18 +93,3 @@ def test_a_named_step_brings_its_batch_and_refuses_another():
     assert LoadBenchConfig(step_ms=30).batch == 64 and len(STEPS) == 10
     with pytest.raises(UsageError, match="another step or batch size"):
         LoadBenchConfig(step="resnet50-h100", batch=32)
-
-
-def test_the_command_says_how_many_are_fed(tmp_path, capsys):
-    saved = tmp_path / "r.json"
-    data, packed = tmp_path / "data", tmp_path / "x.arrow"
-    assert main(["synth", str(data), "--layout", "folder", "--count", "12"]) == 0
-    assert main(["pack", str(data), str(packed)]) == 0
-    words = ["bench", "load", str(packed), "--step-ms", "10", "--batch", "4", "--size", "32"]
-    words += ["--repeats", "1"]
-    assert main([*words, "--mode", "threads", "--workers", "1", "--save", str(saved)]) == 0
-    told = capsys.readouterr()
-    assert "imitated by sleeping 10 ms a step of 4 samples" in told.err and "computes" in told.out
-    record = json.loads(saved.read_text())["records"][0]
-    assert record["what"] == "epoch of JPEG for steps of 10 ms, 1 workers"
-    assert 0 < record["extra"]["utilisation"] <= 1 and record["extra"]["accelerators"] >= 0
