@@ -20,7 +20,7 @@ from smallfiles.sources import synthetic
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^## (.+?)$.*?^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RECIPES = {name: block for name, *block in BLOCK.findall((ROOT / "docs/recipes.md").read_text())}
-PAGES = ["CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{page.name}" for page in ROOT.glob("docs/*.md"))]
 MOST_LINES = 15
 
 
