@@ -2,7 +2,6 @@ import pickle
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -48,23 +47,17 @@ def test_columns_come_back_as_they_were_given():
     assert rows(manifest) == [("a.jpg", 1), ("b/c.jpg", 0), ("b/d", -1)]
     assert [manifest.meta(row) for row in range(3)] == [{"a": [1, None, "ü"]}, None, {}]
     assert (manifest.name, manifest.split, manifest.classes) == ("pets", "val", ("cat", "dog"))
-    assert manifest.root_hint == "../pets"
-    assert manifest.target_kind == "label"
-    assert manifest.has_meta
-    assert manifest.sizes is None
-    assert len(manifest) == 3
-    assert "pets" in repr(manifest)
+    assert (manifest.root_hint, manifest.target_kind) == ("../pets", "label")
+    assert manifest.has_meta and manifest.sizes is None
 
 
 def test_the_table_has_the_promised_types_and_one_chunk_a_column():
     table = labelled(10, sizes=range(10), sha256=["a" * 64] * 10, metas=[{}] * 10).table
-    assert {name: str(table.schema.field(name).type) for name in table.column_names} == {
-        "path": "string",
-        "label": "int32",
-        "bytes": "int64",
-        "sha256": "string",
-        "meta": "string",
-    }
+    names, types = (
+        ["path", "label", "bytes", "sha256", "meta"],
+        ["string", "int32", "int64", "string", "string"],
+    )
+    assert (table.column_names, [str(kind) for kind in table.schema.types]) == (names, types)
     assert str(captioned(3).table.schema.field("captions").type) == "list<item: string>"
     assert all(column.num_chunks == 1 for column in table.columns)
 
@@ -72,7 +65,6 @@ def test_the_table_has_the_promised_types_and_one_chunk_a_column():
 @pytest.mark.parametrize(
     "labels",
     [
-        [0, 1, -1],
         (0, 1, -1),
         [np.int64(0), 1, np.int8(-1)],
         np.array([0, 1, -1], np.int8),
@@ -84,10 +76,8 @@ def test_the_table_has_the_promised_types_and_one_chunk_a_column():
 @pytest.mark.parametrize(
     "paths",
     [
-        ["a", "b", "ü"],
         ("a", "b", "ü"),
         np.array(["a", "b", "ü"]),
-        pa.array(["a", "b", "ü"]),
         pa.array(["a", "b", "ü"], pa.large_string()),
         pa.chunked_array([["a"], [], ["b", "ü"]]),
         pa.array(["x", "a", "b", "ü"]).slice(1),
@@ -100,9 +90,7 @@ def test_lists_numpy_and_arrow_columns_make_the_same_manifest(paths, labels):
 @pytest.mark.parametrize(
     "captions",
     [
-        [["x", "y"], [], ["ü\n"]],
-        [("x", "y"), (), ("ü\n",)],
-        pa.array([["x", "y"], [], ["ü\n"]]),
+        [("x", "y"), [], ("ü\n",)],
         pa.array([["x", "y"], [], ["ü\n"]], pa.large_list(pa.large_string())),
         pa.chunked_array([[["x", "y"]], [[], ["ü\n"]]]),
     ],
@@ -132,37 +120,26 @@ def test_an_empty_set_is_a_manifest_of_either_kind():
         assert empty.order(1).tolist() == []
 
 
-def test_the_digest_is_the_set_digest_and_ignores_order_sizes_and_names():
+def test_the_digest_is_the_set_digest_and_ignores_order_sizes_and_names_unlike_equality():
     manifest = labelled(20)
     assert manifest.digest == set_digest(manifest.paths, manifest.targets)
-    mixed = manifest.select(manifest.order(3))
-    assert mixed.digest == manifest.digest
-    assert mixed != manifest
-    assert labelled(20, name="x", sizes=range(20)).digest == manifest.digest
+    for other in (
+        manifest.select(manifest.order(3)),
+        labelled(20, split="val"),
+        labelled(20, sizes=range(20)),
+    ):
+        assert other.digest == manifest.digest and other != manifest
     assert labelled(19).digest != manifest.digest
-
-
-def test_equal_manifests_are_equal():
-    assert labelled(5) == labelled(5)
-    assert labelled(5) != labelled(6)
-    assert labelled(5, split="val") != labelled(5)
-    assert labelled(5).with_sizes(range(5)) != labelled(5)
-    assert labelled(5) != "labelled"
+    assert manifest == labelled(20) != "labelled"
 
 
 @pytest.mark.parametrize("manifest", [labelled(7, sizes=range(7), metas=[{"a": 1}] * 7), captioned(7)])
-def test_a_pickled_manifest_is_the_same_and_small(manifest):
+def test_a_pickled_manifest_is_the_same_and_a_pickled_slice_small(manifest):
     digest, _, _ = manifest.digest, manifest.paths, manifest.targets
     copy = pickle.loads(pickle.dumps(manifest))
-    assert copy == manifest
-    assert copy.digest == digest
-    assert copy.path(3) == manifest.path(3)
-
-
-def test_a_pickled_slice_does_not_carry_the_whole_set():
-    manifest = labelled(20_000)
-    whole, part = len(pickle.dumps(manifest)), len(pickle.dumps(manifest.slice(0, 100)))
-    assert part < whole / 50
+    assert (copy, copy.digest, copy.path(3)) == (manifest, digest, manifest.path(3))
+    many = labelled(20_000)
+    assert len(pickle.dumps(many.slice(0, 100))) < len(pickle.dumps(many)) / 50
 
 
 def test_sizes_can_be_filled_in_later():
@@ -171,8 +148,7 @@ def test_sizes_can_be_filled_in_later():
     assert sized.sizes.tolist() == [1, 2, 3]
     assert sized.table.column_names == ["path", "label", "bytes", "sha256", "meta"]
     assert sized.with_sizes(np.array([4, 5, 6])).sizes.tolist() == [4, 5, 6]
-    assert sized.meta(1) == {"a": 1}
-    assert sized.digest == manifest.digest
+    assert (sized.meta(1), sized.digest) == ({"a": 1}, manifest.digest)
     with pytest.raises(ManifestError, match="different lengths: path 3, bytes 2"):
         manifest.with_sizes([1, 2])
     with pytest.raises(ManifestError, match=r"-1 \('class1/00001.jpg'\)"):
@@ -190,12 +166,21 @@ def test_select_takes_rows_in_the_order_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("chosen", "words"),
-    [([6], "outside: 6"), ([-1], "outside: -1"), ([1, 1], "twice"), ([0.0], "float"), ([[0]], "row numbers")],
+    ("method", "given", "words"),
+    [
+        ("select", ([6],), "outside: 6"),
+        ("select", ([-1],), "outside: -1"),
+        ("select", ([1, 1],), "twice"),
+        ("select", ([0.0],), "float"),
+        ("select", ([[0]],), "row numbers"),
+        *[("slice", ranks, "rank") for ranks in ((2, 2), (-1, 2), (0, 0))],
+        *[("split_off", (fraction, 0), "fraction") for fraction in (-0.1, 1.1, float("nan"))],
+        *[("order", (seed,), "seed") for seed in (-1, 1.5, True, "1")],
+    ],
 )
-def test_rows_that_cannot_be_selected_are_refused(chosen, words):
+def test_rows_ranks_fractions_and_seeds_that_make_no_sense_are_refused(method, given, words):
     with pytest.raises(UsageError, match=words):
-        labelled(6).select(chosen)
+        getattr(labelled(6), method)(*given)
 
 
 @given(st.integers(0, 200), st.integers(1, 30))
@@ -207,45 +192,25 @@ def test_slices_by_rank_hold_every_sample_exactly_once_and_differ_by_one_at_most
     assert max(lengths) - min(lengths) <= 1
 
 
-@pytest.mark.parametrize(("rank", "world_size"), [(2, 2), (-1, 2), (0, 0)])
-def test_a_rank_that_does_not_exist_is_refused(rank, world_size):
-    with pytest.raises(UsageError, match="rank"):
-        labelled(4).slice(rank, world_size)
-
-
 @given(st.lists(st.integers(-1, 5), max_size=120), st.floats(0, 1), st.integers(0, 2**40))
 def test_splitting_off_keeps_all_samples_and_the_share_of_each_class(labels, fraction, seed):
     manifest = Manifest.from_columns([f"{row}.jpg" for row in range(len(labels))], labels)
     rest, part = manifest.split_off(fraction, seed)
+    assert (rest.split, part.split) == ("train", "val")
     assert len(part) == round(fraction * len(labels))
     assert sorted(rows(rest) + rows(part)) == sorted(rows(manifest))
-    kept = {path: place for place, (path, _) in enumerate(rows(manifest))}
+    place = {path: row for row, path in enumerate(manifest.paths.to_pylist())}
     for side in (rest, part):
-        places = [kept[path] for path, _ in rows(side)]
+        places = [place[path] for path in side.paths.to_pylist()]
         assert places == sorted(places)
     drawn, members = Counter(part.targets.to_pylist()), Counter(labels)
     assert all(abs(drawn[label] - fraction * count) < 1 for label, count in members.items())
     assert manifest.split_off(fraction, seed)[1] == part
 
 
-def test_the_drawn_part_has_its_own_split_name_and_depends_on_the_seed():
-    manifest = labelled(100)
-    rest, part = manifest.split_off(0.2, seed=1)
-    assert (rest.split, part.split) == ("train", "val")
-    assert manifest.split_off(0.2, seed=2)[1].digest != part.digest
-    assert len(captioned(10).split_off(0.3, seed=0)[1]) == 3
-
-
-@pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan")])
-def test_an_impossible_fraction_is_refused(fraction):
-    with pytest.raises(UsageError, match="fraction"):
-        labelled(4).split_off(fraction, seed=0)
-
-
-@pytest.mark.parametrize("seed", [-1, 1.5, True, "1"])
-def test_an_impossible_seed_is_refused(seed):
-    with pytest.raises(UsageError, match="seed"):
-        labelled(4).order(seed)
+def test_the_drawn_part_depends_on_the_seed_and_captions_can_be_split_too():
+    digests = {labelled(100).split_off(0.2, seed)[1].digest for seed in (1, 2)}
+    assert len(digests) == 2 and len(captioned(10).split_off(0.3, seed=0)[1]) == 3
 
 
 def test_the_order_is_a_known_function_of_the_seed():
@@ -295,17 +260,9 @@ def test_a_manifest_is_loaded_without_importing_pandas(tmp_path):
     code = (
         "import sys; from pathlib import Path; from smallfiles.manifest import Manifest;"
         "m = Manifest.load(Path(sys.argv[1])); m.path(3), m.target(3), m.sizes, m.slice(0, 2), m.order(1);"
-        "print('pandas' in sys.modules)"
+        "sys.exit('pandas' in sys.modules)"
     )
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "m.json")],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == "False"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "m.json")], check=True)
 
 
 VALUES = {
@@ -325,17 +282,10 @@ def test_a_column_is_what_arrow_makes_of_its_values(kind):
         found, expected = arrays.column(values, kind), pa.array(values, kind)
         found.validate(full=True)
         assert found.equals(expected)
-        assert stored(found) == stored(expected)
+        stored = [pa.record_batch([column], ["x"]).serialize().to_pybytes() for column in (found, expected)]
+        assert stored[0] == stored[1]
 
     check()
-
-
-def stored(column):
-    sink = pa.BufferOutputStream()
-    batch = pa.record_batch([column], names=["column"])
-    with pa.ipc.new_file(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
 
 
 def test_strings_and_numbers_that_grow_are_those_that_were_added():
