@@ -37,11 +37,13 @@ def test_a_bad_path_is_named(path, words):
     assert words in summary(["good", path], [0, 0])
 
 
-def test_many_bad_paths_are_counted_and_the_first_few_named():
+def test_many_bad_paths_are_counted_and_the_first_few_named_and_cut():
     message = summary([f"/data/{row}.jpg" for row in range(1000)] + ["good"], [0] * 1001)
     assert message.startswith("1,000 paths are not usable: '/data/0.jpg' is an absolute path, '/data/1.jpg'")
     assert "and 995 more" in message
     assert "Make the paths relative" in message
+    message = summary(["/" + "x" * 10**6], [0])
+    assert len(message) < 500 and "1,000,003 characters" in message
 
 
 def test_paths_given_more_than_once_are_named_once():
@@ -90,9 +92,6 @@ def test_a_bad_label_is_named_with_its_path(label, words):
 )
 def test_an_array_of_something_else_is_no_label_column(labels):
     assert summary(["a", "b"], labels)
-
-
-def test_a_label_beyond_32_bits_is_refused_without_a_class_list_too():
     assert "outside the range of 32 bits: -2147483649 ('a')" in summary(["a"], [-(2**31) - 1])
 
 
@@ -101,8 +100,7 @@ def test_a_label_beyond_32_bits_is_refused_without_a_class_list_too():
 )
 def test_captions_that_are_no_list_of_strings_are_named(captions):
     message = summary(["a", "b"], [["fine"], captions], target="captions")
-    assert "without a list of captions" in message
-    assert "('b')" in message
+    assert "without a list of captions" in message and "('b')" in message
 
 
 @pytest.mark.parametrize(
@@ -114,25 +112,22 @@ def test_an_arrow_column_of_something_else_is_no_caption_column(captions):
     assert "aptions" in summary(["a", "b"], captions, target="captions")
 
 
-@pytest.mark.parametrize("size", [-1, 1.5, True, "1", 2**63])
-def test_a_bad_size_is_named(size):
-    message = summary(["a", "b"], [0, 0], sizes=[None, size])
-    assert "1 size is" in message
-    assert "('b')" in message
-
-
-@pytest.mark.parametrize("value", ["", "0" * 63, "0" * 64 + "\n", "A" * 64, 5, b"0" * 64])
-def test_a_bad_sha256_is_named(value):
-    message = summary(["a", "b"], [0, 0], sha256=[None, value])
-    assert "1 sha256 is" in message
-    assert "('b')" in message
-
-
-@pytest.mark.parametrize("meta", [[], "x", 1, {1: 2}, {"a": float("nan")}, {"a": {1, 2}}, {"a": b"x"}])
-def test_a_meta_entry_that_is_no_json_object_is_named(meta):
-    message = summary(["a", "b"], [0, 0], metas=[None, meta])
-    assert "1 meta entry is not a JSON object" in message
-    assert "('b')" in message
+@pytest.mark.parametrize(
+    ("column", "words", "values"),
+    [
+        ("sizes", "1 size is", (-1, 1.5, True, "1", 2**63)),
+        ("sha256", "1 sha256 is", ("", "0" * 63, "0" * 64 + "\n", "A" * 64, 5, b"0" * 64)),
+        (
+            "metas",
+            "1 meta entry is not a JSON object",
+            ([], "x", 1, {1: 2}, {"a": float("nan")}, {"a": b"x"}),
+        ),
+    ],
+)
+def test_a_bad_size_sha256_or_meta_entry_is_named(column, words, values):
+    for value in values:
+        message = summary(["a", "b"], [0, 0], **{column: [None, value]})
+        assert words in message and "('b')" in message
 
 
 def test_arrow_meta_must_hold_json_objects():
@@ -151,20 +146,7 @@ def test_columns_of_different_length_are_told_with_their_lengths():
     assert "path 2, label 1, bytes 3" in summary(["a", "b"], [0], sizes=[1, 2, 3])
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        {"name": 5},
-        {"split": None},
-        {"classes": "abc"},
-        {"classes": ["a", 1]},
-        {"classes": ["\ud800"]},
-        {"name": "a\0b"},
-        {"root_hint": "/data/imagenet"},
-        {"root_hint": 1},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("header", [{"name": "a\0b"}, {"classes": ["\ud800"]}, {"root_hint": 1}], ids=str)
 def test_a_bad_header_is_refused(header):
     assert summary(["a"], [0], **header)
 
@@ -174,12 +156,6 @@ def test_arrow_paths_that_are_not_utf8_or_null_are_refused():
     assert "malformed" in summary(broken, [0])
     assert "not of string type: None (row 1)" in summary(pa.array(["a", None]), [0, 0])
     assert "not of string type: 1 (row 0)" in summary(pa.array([1]), [0])
-
-
-def test_a_long_entry_is_cut_in_the_message():
-    message = summary(["/" + "x" * 10**6], [0])
-    assert len(message) < 500
-    assert "1,000,003 characters" in message
 
 
 OURS = {
@@ -236,13 +212,12 @@ def test_a_file_that_is_no_manifest_is_told_with_its_name(tmp_path, content, wor
     assert words in loaded_message(tmp_path / "m.json", content)
 
 
-def test_every_cut_of_a_manifest_file_is_refused_by_name(tmp_path):
-    for save in ("save", "save_flat"):
-        whole = tmp_path / "whole.json"
-        getattr(Manifest.from_columns(["a", "é"], [0, 1], classes=["x", "y"], sizes=[1, None]), save)(whole)
-        content = whole.read_bytes().rstrip()
-        for stop in range(len(content)):
-            loaded_message(tmp_path / "cut.json", content[:stop])
+@pytest.mark.parametrize("save", [Manifest.save, Manifest.save_flat])
+def test_every_cut_of_a_manifest_file_is_refused_by_name(tmp_path, save):
+    save(Manifest.from_columns(["a", "é"], [0, 1], classes=["x", "y"], sizes=[1, None]), tmp_path / "m.json")
+    content = (tmp_path / "m.json").read_bytes().rstrip()
+    for stop in range(len(content)):
+        loaded_message(tmp_path / "cut.json", content[:stop])
 
 
 def test_a_missing_file_and_a_folder_are_told_with_their_name(tmp_path):
@@ -305,19 +280,13 @@ class Store:
 
 
 @pytest.mark.parametrize("sequential", [True, False])
-def test_files_that_are_missing_unreadable_or_empty_are_named(sequential):
+def test_files_that_are_missing_unreadable_or_empty_are_named_and_others_pass(sequential):
     paths = [f"{kind}{row}.jpg" for row in range(2) for kind in ("fine", "gone", "empty", "forbidden")]
-    manifest = Manifest.from_columns(paths, [0] * 8)
     with pytest.raises(ManifestError) as caught:
-        manifest.check_files(Store(sequential))
+        Manifest.from_columns(paths, [0] * 8).check_files(Store(sequential))
     message = str(caught.value)
-    assert message.startswith(
-        "6 of 8 files in folder /data cannot be used: /data/gone0.jpg is missing, empty0.jpg"
-    )
+    told = "6 of 8 files in folder /data cannot be used: /data/gone0.jpg is missing, empty0.jpg"
+    assert message.startswith(told) and "and 1 more" in message
     assert "forbidden0.jpg cannot be read (Permission denied)" in message
-    assert "and 1 more" in message
-
-
-def test_files_that_are_all_there_pass_in_any_number():
-    Manifest.from_columns([f"fine{row}" for row in range(5000)], [0] * 5000).check_files(Store())
-    Manifest.from_columns([], []).check_files(Store())
+    for count in (0, 5000):
+        Manifest.from_columns([f"fine{row}" for row in range(count)], [0] * count).check_files(Store())

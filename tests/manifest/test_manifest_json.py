@@ -51,7 +51,9 @@ def place(tmp_path_factory):
 
 
 def schema(name):
-    return jsonschema.Draft202012Validator(json.loads((SCHEMAS / name).read_text()))
+    text = (SCHEMAS / name).read_text()
+    jsonschema.Draft202012Validator.check_schema(json.loads(text))
+    return jsonschema.Draft202012Validator(json.loads(text))
 
 
 OURS, FLAT = schema("manifest.schema.json"), schema("manifest-flat.schema.json")
@@ -114,24 +116,22 @@ def test_a_flat_file_of_any_json_writer_is_read_in_slices(place, dump, target):
     place.write_text(json.dumps(found, **dump))
     sliced = read_sliced(place, 900)
     assert sliced is not None
-    assert (
-        dict(
-            zip(sliced.columns["path"].to_pylist(), list(sliced.columns.values())[1].to_pylist(), strict=True)
-        )
-        == found
-    )
+    paths, targets = (column.to_pylist() for column in sliced.columns.values())
+    assert dict(zip(paths, targets, strict=True)) == found
 
 
 @pytest.mark.parametrize(
     "dump", [{}, {"indent": 2}, {"indent": 0}, {"separators": (",", ":")}, {"sort_keys": True}]
 )
 def test_our_shape_rewritten_by_another_json_tool_is_the_same_manifest(place, dump):
-    manifest = Manifest.from_columns(
-        ["b", "a"], [["x"], []], name="n", metas=[{"path": [1, [2]]}, None], sizes=[1, 2]
-    )
+    metas = [{"path": [1, [2]]}, None]
+    manifest = Manifest.from_columns(["b", "a"], [["x"], []], name="n", metas=metas, sizes=[1, 2])
     manifest.save(place)
     place.write_text(json.dumps(json.loads(place.read_text()), **dump))
     assert Manifest.load(place) == manifest
+    place.write_text(json.dumps(MINIMAL, **dump))
+    assert Manifest.load(place) == Manifest.from_columns(["a"], [0])
+    OURS.validate(MINIMAL)
 
 
 @example('{"format": 3}')
@@ -155,9 +155,8 @@ def test_slices_tell_of_any_flat_file_what_reading_whole_tells(place, text):
     for slice_bytes in (1, 2, 3, 7, 1000):
         sliced = read_sliced(place, slice_bytes)
         if sliced is not None:
-            assert (
-                outcome(lambda found=sliced: reading._understood(place, {}, dict(found.columns))) == expected
-            )
+            columns = dict(sliced.columns)
+            assert outcome(lambda columns=columns: reading._understood(place, {}, columns)) == expected
 
 
 def outcome(read):
@@ -173,12 +172,6 @@ MINIMAL = {
     "target": "label",
     "columns": {"path": ["a"], "label": [0]},
 }
-
-
-def test_only_format_version_target_and_columns_are_needed(place):
-    place.write_text(json.dumps(MINIMAL))
-    assert Manifest.load(place) == Manifest.from_columns(["a"], [0])
-    OURS.validate(MINIMAL)
 
 
 HIDDEN = '{\n"format": "smallfiles-manifest",\n"version": 1,\n"target": "label",\n%s\n}'
@@ -250,34 +243,17 @@ def test_schema_and_loader_refuse_the_same_faults_of_our_shape(place, change):
         Manifest.load(place)
 
 
-@pytest.mark.parametrize(
-    "flat",
-    [
-        {"/a": 1},
-        {"a/..": 1},
-        {"": 1},
-        {"a": True},
-        {"a": 0.5},
-        {"a": "1"},
-        {"a": None},
-        {"a": {"label": 1}},
-        {"a": 1, "b": ["x"]},
-        {"a": [1]},
-        {"a": ["x", None]},
-        {"a": 2**31},
-    ],
-    ids=str,
-)
+FLAT_KEYS = ("/a", "a/..", "")
+FLAT_VALUES = (True, 0.5, "1", None, {"label": 1}, [1], ["x", None], 2**31)
+FLAT_FAULTS = [{key: 1} for key in FLAT_KEYS] + [{"a": value} for value in FLAT_VALUES]
+
+
+@pytest.mark.parametrize("flat", [*FLAT_FAULTS, {"a": 1, "b": ["x"]}], ids=str)
 def test_schema_and_loader_refuse_the_same_faults_of_the_flat_shape(place, flat):
     assert not FLAT.is_valid(flat)
     place.write_text(json.dumps(flat))
     with pytest.raises(ManifestError, match=r"m\.json"):
         Manifest.load(place)
-
-
-def test_the_schemas_are_valid_schemas():
-    for validator in (OURS, FLAT):
-        jsonschema.Draft202012Validator.check_schema(validator.schema)
 
 
 @given(st.one_of(PATH, TEXT, TRICKY, st.text(st.sampled_from("./\0\na"), max_size=6)))
@@ -295,12 +271,6 @@ def test_one_entry_stands_on_each_line_so_that_versions_can_be_compared(place):
     for line in ('"a",', '"b"', "0,", "1", "null,", '{"x":[1,2]}'):
         assert line in lines
     assert place.read_bytes().endswith(b"}\n")
-
-
-def test_equal_manifests_give_equal_bytes(tmp_path):
-    for name in "ab":
-        Manifest.from_columns(["ü", "b"], [0, 1], classes=["x", "ü"]).save(tmp_path / name)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):

@@ -13,9 +13,6 @@ import pytest
 from smallfiles.manifest import Manifest
 
 ROWS = 200_000
-PATH_BYTES = (
-    34  # of the paths written below; a row has 4 more of their borders, 4 of its label, 8 of its size
-)
 
 CHILD = """
 import sys
