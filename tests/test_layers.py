@@ -64,7 +64,6 @@ SMALL = {
         "formats/provenance",
         "formats/squashfs/foreign",
         *("formats/tar/headers", "formats/tar/names", "formats/tar/options"),
-        "formats/tar/output",
     ],
     "one step of a picture": [
         *("images/colour", "images/crops", "images/faults", "images/normalising"),

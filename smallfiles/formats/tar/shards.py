@@ -25,11 +25,11 @@ from smallfiles.errors import FormatError
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.columns import Columns, captions_of, label_of
-from smallfiles.formats.output import packed, writing
+from smallfiles.formats.output import OutputFile, packed, writing
 from smallfiles.formats.tar import headers, index, names
 from smallfiles.formats.tar.options import NAME, SUFFIXES, Compression, Options, compression_of
-from smallfiles.formats.tar.output import Output
-from smallfiles.samples import Packed, Sample, Schema, Target
+from smallfiles.formats.tar.streams import compressor
+from smallfiles.samples import Buffer, Packed, Sample, Schema, Target
 
 SAMPLE_BYTES = 4 * headers.BLOCK_BYTES
 """What a sample is counted with beside its data: two headers, a target block, and one to spare."""
@@ -85,27 +85,38 @@ class Shard:
         self, path: Path, schema: Schema, options: Options, digest: bool, compression: Compression | None
     ) -> None:
         self.samples = self.payload_bytes = self.counted_bytes = 0
-        self._schema, self._options, self._digest, self._packing = schema, options, digest, compression
+        self._schema, self._options, self._digest = schema, options, digest
         places = {"offset": pa.int64(), "size": pa.int64()}
         self._columns = Columns(path, replace(schema, has_meta=True), more=places)
         self._dali: list[str] | None = [] if options.dali_index else None
         self._record = provenance.record(NAME, schema, options)
-        self._out = Output(path, digest=digest, packing=compression)
-        self._out.small(headers.origin(self._record))
+        self._compressor = compressor(compression) if compression else None
+        self._position = 0  # in the tar before it is compressed
+        self._file = OutputFile(path, digest=digest)
+        self._append(headers.origin(self._record))
+
+    def _append(self, *pieces: Buffer) -> None:
+        self._position += sum(map(len, pieces))
+        packer = self._compressor
+        self._file.append(pieces if packer is None else [packer.compress(piece) for piece in pieces])
 
     def add(self, sample: Sample) -> None:
         """Append a sample; its data must stay as it is."""
         stem, suffix = names.split_key(sample.key, self._schema.shared_stems)
         value, target_suffix, target = self._target_member(sample)
         size = len(sample.data)
-        offset = self._out.member(headers.member(f"{stem}.{suffix}", size), sample.data)
+        header = headers.member(f"{stem}.{suffix}", size)
+        offset = self._position + len(header)
         tail = headers.padding(size) + headers.small_member(f"{stem}.{target_suffix}", target)
         beside, meta = [(target_suffix, target)], None
         if sample.meta is not None:
             meta = _json(sample, sample.meta)
             beside.append(("meta", meta.encode()))
             tail += headers.small_member(f"{stem}.meta", meta.encode())
-        self._out.small(tail)
+        if size < headers.BLOCK_BYTES * 16:  # a copy costs less than three pieces
+            self._append(b"".join((header, sample.data, tail)))
+        else:
+            self._append(header, sample.data, tail)
         self._columns.append(sample.key, value, meta, offset, size)
         if self._dali is not None:
             self._dali.append(_dali_line(stem, (suffix, offset, size), beside))
@@ -115,9 +126,9 @@ class Shard:
 
     def _target_member(self, sample: Sample) -> tuple[Target, str, bytes]:
         if self._schema.target == "label":
-            label = label_of(sample, self._out.path)
+            label = label_of(sample, self._file.path)
             return label, "cls", b"%d" % label
-        target = captions_of(sample, self._out.path)
+        target = captions_of(sample, self._file.path)
         if self._options.caption_suffix == "json":
             return target, "json", _json(sample, target).encode()
         if any("\n" in caption for caption in target):
@@ -130,8 +141,10 @@ class Shard:
         Returns:
             The files written, the tar first.
         """
-        self._out.small(headers.end(self._out.position))
-        files = self._out.finish()
+        self._append(headers.end(self._position))
+        if self._compressor is not None:
+            self._file.append([self._compressor.flush()])
+        files = [*self._file.finish()]
         path = files[0]
         plain = ByteFile(path, "mmap")
         rows = index.of_columns(
@@ -139,7 +152,7 @@ class Shard:
             provenance=self._record,
             file_bytes=plain.size,
             edges=index.edges(plain),
-            raw_bytes=self._out.position if self._packing else 0,
+            raw_bytes=self._position if self._compressor else 0,
         )
         self._refuse_twins(rows)
         files += index.save(rows, path, digest=self._digest)
@@ -149,13 +162,13 @@ class Shard:
 
     def abandon(self) -> None:
         """Let go of the file; nothing happens after `finish`."""
-        self._out.abandon()
+        self._file.close()
 
     def _refuse_twins(self, rows: index.Index) -> None:
         hashes = np.sort(name_hashes(rows.keys))  # a table of the names themselves takes ten times as much
         if (hashes[1:] == hashes[:-1]).any():
             raise FormatError(
-                f"two samples of {self._out.path} have the same key",
+                f"two samples of {self._file.path} have the same key",
                 expected="unique keys",
                 next_step="Give each sample its own path in the manifest",
             )

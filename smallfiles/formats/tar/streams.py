@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from smallfiles.errors import DamagedFileError, FormatError, MissingPackageError
+from smallfiles.formats.tar.options import Compression
 from smallfiles.samples import Buffer
 
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -102,6 +103,13 @@ def zstandard() -> Any:
         return importlib.import_module("zstandard")
     except ImportError as error:
         raise MissingPackageError.of("zstandard", "formats", "tar files compressed with zstd") from error
+
+
+def compressor(kind: Compression) -> Any:
+    """One gzip member or zstd frame, since many readers stop at its end; with no time and no name in it."""
+    if kind == "gzip":
+        return zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    return zstandard().ZstdCompressor(level=3, write_checksum=True).compressobj()
 
 
 class ForwardFile:
