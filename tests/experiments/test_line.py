@@ -1,14 +1,14 @@
 """A line to a server: late and cut as it was told, counted, and gone with whoever held it."""
 
+import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from programs import Program, wait_for
 
 from helpers.experiments.nb09 import Line
 
@@ -65,17 +65,19 @@ def test_so_many_answers_break_off(line):
     assert line.count()["requests"] == 3
 
 
-def test_it_ends_with_whoever_held_it(port):
-    held = (
-        "import os\nfrom helpers.experiments.nb09 import Line\n"
-        f"line = Line({port})\nprint(line.url, flush=True)\nos._exit(0)"
-    )
-    done = subprocess.run([sys.executable, "-c", held], capture_output=True, text=True, timeout=60)
-    address = ("127.0.0.1", int(done.stdout.strip().rpartition(":")[2]))
-    until = time.monotonic() + 10
-    while time.monotonic() < until:
+def hold(port):
+    print(Line(port).url)
+    os._exit(0)
+
+
+def test_it_ends_with_whoever_held_it(port, request):
+    holder = Program(hold, port)
+    request.addfinalizer(holder.end)
+    assert holder.wait() == 0
+    address = ("127.0.0.1", int(holder.out.strip().rpartition(":")[2]))
+
+    def is_closed():
         with socket.socket() as asked:
-            if asked.connect_ex(address):
-                return
-        time.sleep(0.05)
-    raise AssertionError("it still listens")
+            return asked.connect_ex(address)
+
+    wait_for(is_closed, 10)

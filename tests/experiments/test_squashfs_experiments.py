@@ -29,6 +29,13 @@ def tree(tmp_path):
     return tmp_path / "tree"
 
 
+@pytest.fixture(scope="module")
+def image(tmp_path_factory):
+    path = tmp_path_factory.mktemp("image") / "x.sqfs"
+    pack(path, [(s.key, s.data) for s in SAMPLES])
+    return path
+
+
 def mounts():
     return set(Path("/proc/mounts").read_text().splitlines())
 
@@ -39,9 +46,7 @@ def measured(image, tree, config, chosen=None):
     return bench.records
 
 
-def test_ways_that_are_missing_are_named_with_the_reason(tree, tmp_path, monkeypatch):
-    image = tmp_path / "x.sqfs"
-    pack(image, [(s.key, s.data) for s in SAMPLES])
+def test_ways_that_are_missing_are_named_with_the_reason(image, monkeypatch):
     monkeypatch.setattr(ways, "find_spec", lambda name: None)
     monkeypatch.setattr(ways.libsquashfs, "available", lambda: None)
     usable, notes = ways.usable_ways(image)
@@ -50,18 +55,15 @@ def test_ways_that_are_missing_are_named_with_the_reason(tree, tmp_path, monkeyp
     assert any("libsquashfs is not installed" in note for note in notes)
 
 
-def test_all_ways_at_hand_read_the_same_and_no_mount_stays(tree, tmp_path):
-    image, before = tmp_path / "x.sqfs", mounts()
-    pack(image, [(s.key, s.data) for s in SAMPLES])
+def test_all_ways_at_hand_read_the_same_and_no_mount_stays(tree, image):
+    before = mounts()
     records = measured(image, tree, QUICK)
     assert records[0].name == ways.PLAIN and records[1].name == "pysquashfs, pure"
     assert {record.conditions()["what"] for record in records} == {"random reads"}
     assert mounts() == before
 
 
-def test_a_way_that_gives_other_bytes_is_refused(tree, tmp_path):
-    image = tmp_path / "x.sqfs"
-    pack(image, [(s.key, s.data) for s in SAMPLES])
+def test_a_way_that_gives_other_bytes_is_refused(tree, image):
     (tree / SAMPLES[0].key).write_bytes(b"x")
     with pytest.raises(UsageError, match="gave other bytes than plain files"):
         measured(image, tree, BenchConfig(repeats=1, count=12), ["pysquashfs, pure"])

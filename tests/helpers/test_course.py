@@ -6,17 +6,22 @@ import subprocess
 import sys
 import tarfile
 import threading
+import time
 from pathlib import Path
 
 import matplotlib.figure
+import matplotlib.pyplot as plt
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
+from programs import Program, wait_for
 
 from helpers import cache, kernel, plans, setup, show, start
 from helpers import show as showing
-from smallfiles.errors import MissingPackageError, ResourceError, UsageError
+from smallfiles.atomic import drafted
+from smallfiles.errors import MissingPackageError, ResourceError, SmallfilesError, UsageError
 from smallfiles.machine import FileSystem
 from smallfiles.pack.config import PackConfig
+from smallfiles.sources import synthetic
 
 
 @pytest.fixture(autouse=True)
@@ -37,31 +42,37 @@ def shell():
     InteractiveShell.clear_instance()
 
 
-def test_start_makes_the_data_and_says_what_it_is(course_folder, capsys):
+def test_start_makes_the_data_says_what_it_is_and_finds_it_again(course_folder, capsys):
+    before = set(threading.enumerate())  # not their number: threads of other tests may end meanwhile
     begun = start("01", 20)
-    assert begun.count == 20
-    assert len(list((course_folder / "folder-20").rglob("*.jpg"))) == 20
+    assert set(threading.enumerate()) <= before
+    assert begun.count == len(list((course_folder / "folder-20").rglob("*.jpg"))) == 20
     assert begun.path() == course_folder / "folder-20"
     out = capsys.readouterr().out
     assert "Count the cost of small files: about 30 minutes" in out
     assert "CPUs" in out and "20 synthetic images, laid out as `folder`; made in" in out
-
-
-def test_a_second_start_finds_the_data(course_folder, capsys):
+    made = {p: p.stat().st_mtime_ns for p in (course_folder / "folder-20").rglob("*")}
     start("01", 20)
-    before = {p: p.stat().st_mtime_ns for p in (course_folder / "folder-20").rglob("*")}
-    start("01", 20)
-    assert {p: p.stat().st_mtime_ns for p in (course_folder / "folder-20").rglob("*")} == before
+    assert {p: p.stat().st_mtime_ns for p in (course_folder / "folder-20").rglob("*")} == made
     assert "found, made earlier" in capsys.readouterr().out
 
 
-def test_two_kernels_that_start_at_once_make_the_data_once(course_folder):
-    code = "from helpers import show, start; print(start('01', 40).data['folder'].made_s)"
-    both = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)
-    ]
-    seconds = [float(one.communicate(timeout=120)[0].split()[-1]) for one in both]
-    assert sorted(s > 0 for s in seconds) == [False, True]
+@pytest.fixture
+def program(request):
+    """Starts a function beside the test."""
+
+    def begin(function, *words):
+        begun = Program(function, *words)
+        request.addfinalizer(begun.end)
+        return begun
+
+    return begin
+
+
+def test_two_kernels_that_start_at_once_make_the_data_once(course_folder, program):
+    both = [program(lambda: print(start("01", 40).data["folder"].made_s)) for _ in range(2)]
+    assert [one.wait() for one in both] == [0, 0]
+    assert sorted(float(one.out.split()[-1]) > 0 for one in both) == [False, True]
     assert len(list((course_folder / "folder-40").rglob("*.jpg"))) == 40
 
 
@@ -96,17 +107,19 @@ def test_a_full_disk_is_a_sentence(monkeypatch):
         cache.find_or_make("folder", 20, cache.cache_folder())
 
 
-def test_a_lock_that_is_never_let_go_is_a_sentence(course_folder, monkeypatch):
+def draw(path):
+    with drafted(path, "drawing"):
+        print("drawing")
+        time.sleep(100)
+
+
+def test_a_lock_that_is_never_let_go_is_a_sentence(course_folder, monkeypatch, program):
     monkeypatch.setattr(cache, "LOCK_WAIT_S", 0.1)
     course_folder.mkdir()
-    code = "import sys; from pathlib import Path; from smallfiles.atomic import drafted\n"
-    code += "with drafted(Path(sys.argv[1]), 'drawing'): print(flush=True); sys.stdin.read()"
-    words = [sys.executable, "-c", code, str(course_folder / "folder-20")]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        other.stdout.readline()
-        with pytest.raises(ResourceError, match="Shut Down All Kernels"):
-            cache.find_or_make("folder", 20, course_folder)
-        other.stdin.close()
+    other = program(draw, course_folder / "folder-20")
+    wait_for(lambda: other.out)
+    with pytest.raises(ResourceError, match="Shut Down All Kernels"):
+        cache.find_or_make("folder", 20, course_folder)
 
 
 def test_a_file_system_without_locks_still_gets_its_data(course_folder, monkeypatch):
@@ -134,12 +147,9 @@ def test_the_size_comes_from_the_argument_then_the_environment_then_small(monkey
         plans.count_of(plans.plan_of("03"), 120)
 
 
-def test_an_unknown_notebook_is_refused():
+def test_an_unknown_notebook_and_a_data_set_that_a_notebook_has_not_are_refused():
     with pytest.raises(UsageError, match="the notebook '77' is unknown"):
         start("77")
-
-
-def test_a_data_set_that_the_notebook_has_not_is_refused():
     with pytest.raises(UsageError, match="has no data set kaggle"):
         start("01", 20).path("kaggle")
 
@@ -164,44 +174,35 @@ def test_a_forked_worker_that_ends_leaves_the_scratch_folder(course_folder):
     assert not scratch.exists()
 
 
-def test_a_shared_file_system_is_told_with_its_cap(tmp_path):
+def test_a_shared_file_system_is_told_with_its_cap_and_a_larger_size_to_take_longer(tmp_path):
     place = FileSystem("lustre", True, 4096, 1 << 40, 1 << 39, None, None, Path("/"))
-    begun = setup.Setup("01", plans.PLANS["01"], 20, {}, tmp_path, 2, 1 << 30, place)
-    assert begun.shared
-    assert "this lustre too" in begun.summary() and "20,000 operations" in begun.summary()
-
-
-def test_a_larger_size_is_told_to_take_longer(tmp_path):
-    place = FileSystem("ext4", False, 4096, 1 << 40, 1 << 39, 10, 9, Path("/"))
     plan = plans.Plan("x", 30, 40)
     begun = setup.Setup("01", plan, 10 * plan.small, {}, tmp_path, 2, 1 << 30, place)
-    assert "computes 400 s" in begun.summary()
-
-
-def test_every_plan_names_layouts_that_exist():
-    from smallfiles.sources import synthetic
-
-    wanted = {layout for plan in plans.PLANS.values() for layout in plan.wants}
-    assert wanted <= set(synthetic.LAYOUTS)
+    assert begun.shared and "computes 400 s" in begun.summary()
+    assert "this lustre too" in begun.summary() and "20,000 operations" in begun.summary()
 
 
 class TestOwnData:
     """`COURSE_DATA` puts a participant's own data in place of the synthetic one."""
 
+    @pytest.fixture(scope="class")
+    def made(self, tmp_path_factory):
+        return synthetic.make(tmp_path_factory.mktemp("own") / "own", "folder", count=60).path
+
     @pytest.fixture
-    def own(self, tmp_path, monkeypatch):
-        from smallfiles.sources import synthetic
+    def own(self, made, monkeypatch):
+        monkeypatch.setenv("COURSE_DATA", str(made))
+        return made
 
-        made = synthetic.make(tmp_path / "own", "folder", count=60)
-        monkeypatch.setenv("COURSE_DATA", str(made.path))
-        return made.path
-
-    def test_it_is_sampled_the_same_way_each_time(self, own, course_folder, capsys):
+    def test_it_is_sampled_the_same_way_each_time_and_a_smaller_set_taken_whole(
+        self, own, course_folder, capsys
+    ):
         first, second = (start("01", 30).source().manifest for _ in range(2))
         assert len(first) == 30 and first.digest == second.digest
         assert start("01", 30).path() == own
         assert "30 samples of your own data" in capsys.readouterr().out
         assert not (course_folder / "folder-30").exists()
+        assert len(start("01", 100).source().manifest) == 60
 
     def test_an_archive_has_no_folder_of_small_files(self, own, tmp_path, monkeypatch):
         assert start("01", 30).folder() == own
@@ -211,16 +212,11 @@ class TestOwnData:
         with pytest.raises(UsageError, match=r"lie in .*own\.tar.*COURSE_DATA"):
             start("01", 30).folder()
 
-    def test_a_smaller_set_is_taken_whole(self, own):
-        assert len(start("01", 100).source().manifest) == 60
-
     def test_labels_do_not_stand_for_captions(self, own):
         with pytest.raises(UsageError, match="has labels"):
             start("ex03", 20)
 
     def test_a_folder_that_is_no_data_set_is_a_sentence(self, own, tmp_path, monkeypatch):
-        from smallfiles.errors import SmallfilesError
-
         (tmp_path / "empty").mkdir()
         monkeypatch.setenv("COURSE_DATA", str(tmp_path / "empty"))
         with pytest.raises(SmallfilesError, match="empty"):
@@ -246,17 +242,12 @@ class TestKernel:
     def test_notebooks_outside_any_checkout_are_fine(self, tmp_path):
         kernel.check_kernel(tmp_path)
 
-    def test_the_first_import_needs_no_package(self, repository):
-        code = "import sys; sys.path.append('..'); from helpers import show, start; print(start)"
-        bare = [sys.executable, "-S", "-I", "-c", code.replace("'..'", repr(str(repository)))]
-        end = subprocess.run(bare, capture_output=True, text=True)
-        assert end.returncode == 0, end.stderr
-
-    def test_in_a_kernel_without_packages_start_says_one_sentence(self, repository):
+    def test_without_packages_the_first_import_works_and_start_says_one_sentence(self, repository):
         code = f"import sys; sys.path.append({str(repository)!r})\n"
-        code += "from helpers import show, start; start('00')"
+        code += "from helpers import show, start; print(start); start('00')"
         end = subprocess.run([sys.executable, "-S", "-I", "-c", code], capture_output=True, text=True)
         last = end.stderr.strip().splitlines()[-1]
+        assert end.stdout.startswith("<function start")
         assert "MissingPackageError" in last and "has no numpy and no pyarrow" in last and "make lab" in last
 
 
@@ -310,8 +301,6 @@ class TestShowing:
         assert 300 < int(bundles[0]["text/html"].split('width="')[1].split('"')[0]) < 400
 
     def test_a_figure_is_closed_so_that_it_is_not_shown_twice(self, shell, monkeypatch):
-        import matplotlib.pyplot as plt
-
         self.published(shell, monkeypatch)
         fig, _ = plt.subplots()
         show.figure(fig, alt="nothing")
@@ -321,24 +310,11 @@ class TestShowing:
         with pytest.raises(UsageError, match="empty description"):
             show.figure(self.drawn(), alt=" ")
 
-    def test_the_command_is_what_the_command_line_takes(self, capsys):
-        from smallfiles.cli import build_parser
-
+    def test_the_command_is_what_one_types(self, capsys):
         show.command(PackConfig(shuffle=7), "my data", "train.arrow")
-        line = capsys.readouterr().out.strip()
-        assert line == "smallfiles pack 'my data' train.arrow --shuffle 7"
-        import shlex
-
-        parsed = build_parser().parse_args(shlex.split(line)[1:])
-        assert parsed.shuffle == 7
+        assert capsys.readouterr().out.strip() == "smallfiles pack 'my data' train.arrow --shuffle 7"
 
     def test_sentences_are_markdown_in_a_notebook_and_plain_elsewhere(self, shell, monkeypatch):
         bundles = self.published(shell, monkeypatch)
         showing.say("**Found** it")
         assert bundles == [{"text/markdown": "**Found** it", "text/plain": "Found it"}]
-
-
-def test_no_thread_is_left_behind(course_folder):
-    before = set(threading.enumerate())  # not their number: threads of other tests may end meanwhile
-    start("01", 20)
-    assert set(threading.enumerate()) <= before

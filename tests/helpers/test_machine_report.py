@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from helpers import machine_report
 from helpers.machine_report import MachineReport, Place, describe, draw
 from smallfiles.cli import build_parser
+from smallfiles.errors import ResourceError
 from smallfiles.machine import FileSystem, usable_cpus
 
 
@@ -50,15 +52,12 @@ def test_the_description_names_every_place():
 
 
 def test_a_folder_that_cannot_be_looked_at_is_left_out(monkeypatch):
-    from helpers import machine_report as module
-    from smallfiles.errors import ResourceError
-
     def refuse_home(path):
         if path == Path.home():
             raise ResourceError("gone", expected="a home", next_step="Wait")
         return disk(mount=str(path))
 
-    monkeypatch.setattr(module.machine, "filesystem", refuse_home)
+    monkeypatch.setattr(machine_report.machine, "filesystem", refuse_home)
     roles = [place.role for place in describe(Path("data")).places]
     assert "home" not in roles and roles[0] == "data"
 
@@ -69,13 +68,11 @@ def text_of(figure):
     return " ".join(" ".join([*texts, figure.get_suptitle()]).split())
 
 
-def test_the_figure_shows_the_finding_as_its_title_and_each_number():
+def test_the_figure_shows_the_finding_as_its_title_each_number_and_bars_from_zero():
     shown = text_of(draw(picture()).figure)
     assert picture().finding in shown and "4 of 128" in shown and "10.0 GB of 100 GB" in shown
-
-
-def test_bars_start_at_zero():
     assert all(axes.get_xlim()[0] == 0 for axes in draw(picture()).figure.axes)
+    assert not re.search(r"None|nan|\{", picture().alt_text)
 
 
 @pytest.mark.parametrize("folders", [(), ("/scratch/my data", "b")])
@@ -83,7 +80,3 @@ def test_the_command_is_one_that_the_command_line_takes(folders):
     words = shlex.split(picture().to_cli(*folders))
     assert words[:1] == ["smallfiles"]
     assert [str(p) for p in build_parser().parse_args(words[1:]).paths] == list(folders)
-
-
-def test_no_word_of_the_description_is_left_unfilled():
-    assert not re.search(r"None|nan|\{", picture().alt_text)

@@ -49,9 +49,8 @@ def test_a_store_that_takes_its_process_with_it_costs_the_others_nothing(folder,
     source = sources.load(folder)
     pack(source, tmp_path / "x.arrow")
     files, _ = listed(source)
-    target = Target(
-        tmp_path / "x.arrow", "arrow", "arrow", COUNT, sum(Path(path).stat().st_size for path in files)
-    )
+    size = sum(Path(path).stat().st_size for path in files)
+    target = Target(tmp_path / "x.arrow", "arrow", "arrow", COUNT, size)
     result = reading.bench_raw_reads(files, {"arrow": target.path}, target, BenchConfig(repeats=2))
     assert [each.name for each in result.records] == ["arrow", "plain files"]
     assert all(each.repeats == 2 and each.bytes % target.bytes == 0 for each in result.records)
@@ -76,32 +75,22 @@ def test_aaltos_shards_have_every_sample_in_another_order_and_a_list_of_places(f
     assert {Path(each["targetFile"]).name for each in told.values()} == {"0.tar"} and places
 
 
-def record(name, rates, **changes):
-    made = {
-        "cpu": "x",
-        "cpus_usable": 2,
-        "memory_bytes": 8 << 30,
-        "system": "y",
-        "kernel": "6",
-        "python": "3",
-    }
-    base = Record(
-        "random reads", name, name, rates, 5, 500, 0.5, "tmpfs", "warm", "all", 5, 500, machine=made
-    )
-    return dataclasses.replace(base, **changes)
+MACHINE = {"cpu": "x", "cpus_usable": 2, "memory_bytes": 8 << 30, "system": "y", "kernel": "6", "python": "3"}
+
+
+def record(name, *rates, **changes):
+    found = ("random reads", name, name, rates, 5, 500, 0.5, "tmpfs", "warm", "all", 5, 500)
+    return dataclasses.replace(Record(*found, machine=MACHINE), **changes)
 
 
 def test_the_table_says_who_is_ahead_and_the_figure_lies_beside_it(tmp_path):
-    reads = [
-        record("arrow", (10.0, 10.2)),
-        record("plain files", (50.0, 51.0)),
-        record("LitData", (30.0, 31.0)),
-    ]
+    reads = record("arrow", 10.0, 10.2), record("plain files", 50.0, 51.0), record("LitData", 30.0, 31.0)
+    ours, theirs = {"utilisation": 1.0, "accelerators": 3.0}, {"utilisation": 0.5, "accelerators": 0.0}
     epochs = [
-        record(name, rates, what="epoch of JPEG, 2 workers", format=format, extra=fed)
-        for name, rates, format, fed in (
-            ("arrow, threads", (9.0, 9.1), "arrow", {"utilisation": 1.0, "accelerators": 3.0}),
-            ("DALI, antialias", (3.0, 3.1), "DALI", {"utilisation": 0.5, "accelerators": 0.0}),
+        record(f"{name}, {how}", *rates, what="epoch of JPEG, 2 workers", format=name, extra=fed)
+        for name, how, rates, fed in (
+            ("arrow", "threads", (9.0, 9.1), ours),
+            ("DALI", "antialias", (3.0, 3.1), theirs),
         )
     ]
     failed = Failed("random reads", "FFCV", "ffcv is not installed: build it")

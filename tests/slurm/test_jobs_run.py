@@ -14,6 +14,8 @@ import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from programs import wait_for
@@ -55,6 +57,7 @@ def test_without_a_network_address_the_local_cluster_says_so_at_once(repository,
 @pytest.fixture(scope="session")
 def manifest(cluster):
     cluster.done("02_manifest", cluster.work / "data", cluster.work / "train.json")
+    assert len(sources.load(cluster.work / "train.json").manifest) == 240
     return cluster.work / "train.json"
 
 
@@ -63,10 +66,6 @@ def test_slurm_accepts_the_directives(cluster, name):
     command = ["sbatch", "--test-only", script.folder(ROOT) / f"{name}.sbatch"]
     done = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, cwd=cluster.work)
     assert done.returncode == 0 and "to start at" in done.stderr, done.stderr
-
-
-def test_a_manifest_is_built(cluster, manifest):
-    assert len(sources.load(manifest).manifest) == 240
 
 
 @pytest.mark.parametrize(
@@ -78,39 +77,18 @@ def test_a_packing_job_writes_what_the_source_holds(cluster, manifest, job, name
     assert pack.verify(out, sources.load(manifest)).intact
 
 
-def test_an_array_of_parts_ends_in_the_bytes_of_one_run(cluster, manifest):
+def test_an_array_of_which_two_parts_were_packed_goes_on_and_ends_in_the_bytes_of_one_run(cluster, manifest):
     parts, whole = cluster.work / "parts.tars", cluster.work / "whole.tars"
-    options = ("-O", "max_bytes=4000000", "--shuffle", "3")
-    cluster.done("05_pack_tar", manifest, parts, *options)
-    pack.pack(
-        sources.load(manifest),
-        whole,
-        pack.PackConfig(options=formats.get("tar").Options(max_bytes=4_000_000), shuffle=3),
-    )
-    assert len(list(parts.glob("*.tar"))) > 4  # so that each of the four parts had something to do
-    assert contents(parts) == contents(whole)
-
-
-def test_an_array_of_which_two_parts_were_packed_goes_on_to_the_merge(cluster, manifest):
-    parts, whole = cluster.work / "again.tars", cluster.work / "once.tars"
-    words = ("05_pack_tar", manifest, parts, 4, "-O", "max_bytes=4000000")
+    words = ("05_pack_tar", manifest, parts, 4, "-O", "max_bytes=4000000", "--shuffle", "3")
     packing, merging = cluster.submit(*words, options=["--array=2-3"])
     assert (cluster.wait(packing), cluster.wait(merging)) == ("COMPLETED", "FAILED")
-    folders = sorted(path.name for path in parts.with_name("again.tars.parts").iterdir())
+    folders = sorted(path.name for path in parts.with_name("parts.tars.parts").iterdir())
     assert folders == ["part-00002-of-00004", "part-00003-of-00004"]
     cluster.done(*words, options=["--array=1,4%1"])  # those that are missing, one at a time
     options = formats.get("tar").Options(max_bytes=4_000_000)
-    pack.pack(sources.load(manifest), whole, pack.PackConfig(options=options))
+    pack.pack(sources.load(manifest), whole, pack.PackConfig(options=options, shuffle=3))
+    assert len(list(parts.glob("*.tar"))) > 4  # so that each of the four parts had something to do
     assert contents(parts) == contents(whole)
-
-
-def test_a_probe_leaves_a_record(cluster, manifest):
-    out = cluster.work / "probe.arrow"
-    pack.pack(sources.load(manifest), out, pack.PackConfig())
-    log = cluster.done("01_probe", out, "--repeats", "3")
-    (record,) = cluster.work.glob("probe-*.json")
-    assert json.loads(record.read_text())
-    assert "inside job" in log and "samples/s" in log
 
 
 @pytest.fixture(scope="session")
@@ -118,6 +96,13 @@ def arrow(cluster, manifest):
     out = cluster.work / "for later jobs.arrow"
     pack.pack(sources.load(manifest), out, pack.PackConfig())
     return out
+
+
+def test_a_probe_leaves_a_record(cluster, arrow):
+    log = cluster.done("01_probe", arrow, "--repeats", "1")
+    (record,) = cluster.work.glob("probe-*.json")
+    assert json.loads(record.read_text())
+    assert "inside job" in log and "samples/s" in log
 
 
 def shared_memory():
@@ -367,17 +352,11 @@ class TestJupyter:
     def bound_to(self, port):
         """The addresses that listen on this port."""
         hexed = f":{int(port):04X}"
-        lines = [
-            *Path("/proc/net/tcp").read_text().splitlines(),
-            *Path("/proc/net/tcp6").read_text().splitlines(),
-        ]
-        rows = (line.split() for line in lines[1:])
+        text = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
+        rows = map(str.split, text.splitlines())
         return {row[1].partition(":")[0] for row in rows if row[1].endswith(hexed) and row[3] == "0A"}
 
     def asked(self, port, token, path="/api"):
-        from urllib.error import HTTPError
-        from urllib.request import Request, urlopen
-
         request = Request(f"http://127.0.0.1:{port}{path}", headers={"Authorization": f"token {token}"})
         try:
             with urlopen(request, timeout=10) as answer:

@@ -48,10 +48,8 @@ def refusal(checkout, *words, **how):
 
 
 class TestRefusals:
-    def test_an_unknown_site_is_refused_with_the_nearest(self, checkout):
+    def test_an_unknown_site_or_job_is_refused_with_the_nearest(self, checkout):
         assert "Did you mean here" in refusal(checkout, "her", "03_pack_arrow")
-
-    def test_an_unknown_job_is_refused_with_the_nearest(self, checkout):
         assert "Did you mean 03_pack_arrow" in refusal(checkout, "here", "pack_arrow")
 
     def test_a_missing_account_is_refused_where_the_site_needs_one(self, checkout):
@@ -64,7 +62,6 @@ class TestRefusals:
 
     def test_no_slurm_here_is_told(self, checkout, monkeypatch, tmp_path):
         (tmp_path / "bin/sbatch").unlink()
-        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/bin")
         (tmp_path / "bin/bash").symlink_to(shutil.which("bash"))
         (tmp_path / "bin/env").symlink_to("/usr/bin/env")
         monkeypatch.setenv("PATH", str(tmp_path / "bin"))
@@ -89,28 +86,19 @@ class TestRefusals:
             checkout, "here", "03_pack_arrow", [str(checkout), f"{checkout}/slurm/submit/y.arrow"]
         )
 
-    def test_a_misspelt_value_of_a_site_is_refused(self, checkout):
-        with (checkout / "slurm/sites/here.env").open("a") as file:
-            file.write("SITE_ACOUNT=required\n")
-        assert "Did you mean SITE_ACCOUNT" in refusal(checkout, "here", "03_pack_arrow")
-
-    def test_a_file_that_bash_cannot_read_is_told_by_line(self, checkout):
-        (checkout / "slurm/sites/here.my.env").write_text("SBATCH_ACCOUNT=a b\n")
-        assert re.search(
-            r"bash cannot read .*here\.my\.env: .*line 1", refusal(checkout, "here", "02_manifest")
-        )
-
-    def test_a_line_that_would_end_the_job_is_told_though_others_follow(self, checkout):
-        (checkout / "slurm/sites/here.my.env").write_text("no_such_command\nSITE_SETUP=\n")
-        assert "no_such_command: command not found" in refusal(checkout, "here", "02_manifest")
-
-    def test_a_quote_that_is_not_closed_in_the_options_is_told(self, checkout):
-        (checkout / "slurm/sites/here.my.env").write_text("SITE_CPU_OPTIONS='--comment=\"two'\n")
-        assert "SITE_CPU_OPTIONS of site here" in refusal(checkout, "here", "03_pack_arrow")
-
-    def test_a_work_folder_that_depends_on_where_one_stands_is_refused(self, checkout):
-        (checkout / "slurm/sites/here.my.env").write_text("COURSE_WORK=work\n")
-        assert "is no whole path" in refusal(checkout, "here", "02_manifest")
+    @pytest.mark.parametrize(
+        ("written", "said"),
+        [
+            ("SITE_ACOUNT=required", "Did you mean SITE_ACCOUNT"),
+            ("SBATCH_ACCOUNT=a b", r"bash cannot read .*here\.my\.env: .*line 1"),
+            ("no_such_command\nSITE_SETUP=", "no_such_command: command not found"),
+            ("SITE_CPU_OPTIONS='--comment=\"two'", "SITE_CPU_OPTIONS of site here"),
+            ("COURSE_WORK=work", "is no whole path"),
+        ],
+    )
+    def test_what_no_site_may_say_is_told(self, checkout, written, said):
+        (checkout / "slurm/sites/here.my.env").write_text(f"{written}\n")
+        assert re.search(said, refusal(checkout, "here", "03_pack_arrow"))
 
     def test_checkpoints_that_cannot_be_written_are_told(self, checkout, tmp_path):
         (tmp_path / "file").touch()
@@ -157,12 +145,8 @@ class TestSubmission:
         (tmp_path / "data").mkdir(exist_ok=True)
         for words, parts in ((where, "4"), ([*where, "8", "--verify", "full"], "8")):
             packing, merging = jobs.plan(checkout, "here", "05_pack_tar", words, ["--array=2-3"])
-            script = packing.argv.index(str(packing.job.path))
-            assert (
-                packing.argv[script + 3]
-                == merging.argv[merging.argv.index(str(merging.job.path)) + 3]
-                == parts
-            )
+            for each in (packing, merging):
+                assert each.argv[each.argv.index(str(each.job.path)) + 3] == parts
         assert "SLURM_ARRAY_TASK_ID/$parts" in packing.job.path.read_text()
 
     def test_a_url_is_passed_on_as_it_is(self, checkout, tmp_path):
@@ -252,11 +236,8 @@ def test_a_script_of_ones_own_is_a_job_like_those_of_the_course(tmp_path):
 
 class TestScripts:
     @pytest.mark.parametrize("name", JOBS)
-    def test_a_script_has_no_faults(self, name):
+    def test_a_script_has_no_faults_is_short_and_says_what_it_does(self, name):
         assert script.faults(script.folder(ROOT) / f"{name}.sbatch") == []
-
-    @pytest.mark.parametrize("name", JOBS)
-    def test_a_script_is_short_and_says_what_it_does(self, name):
         text = (script.folder(ROOT) / f"{name}.sbatch").read_text()
         assert len(text.splitlines()) <= 40
         assert text.startswith("#!/bin/bash\n# ") and "# Submit: " in text
@@ -295,11 +276,8 @@ class TestScripts:
     def test_every_site_has_a_page_and_can_be_read(self):
         for name in site.names(ROOT):
             found = site.load(ROOT, name)
-            assert (
-                found["SITE_TITLE"]
-                and found["SITE_VERIFIED"]
-                and found["SITE_ACCOUNT"] in ("none", "required")
-            )
+            assert found["SITE_TITLE"] and found["SITE_VERIFIED"]
+            assert found["SITE_ACCOUNT"] in ("none", "required")
             page = site.folder(ROOT) / f"{name}.md"
             assert found["SITE_TITLE"] in page.read_text()
             assert name in ("local", "template") or "example, not verified" in page.read_text()
