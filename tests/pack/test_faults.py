@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -13,10 +14,12 @@ import pytest
 from packing import FORMATS, contents, make_tree
 from programs import Program, on_small_disk, wait_for
 
-from smallfiles import formats, sources
+from smallfiles import formats, machine, sources
 from smallfiles.cli import main
 from smallfiles.errors import PackError, ResourceError, SmallfilesError, UsageError
 from smallfiles.pack import PackConfig, pack, verify
+from smallfiles.pack.job import prepare
+from smallfiles.sources import Source
 
 
 def break_tree(tree: Path) -> dict[str, str]:
@@ -53,38 +56,34 @@ def test_bad_sources_stop_the_pack_with_the_list_or_are_left_out_and_reported(
 
 
 def test_missing_and_unreadable_files_are_named_before_anything_is_written(
-    tree: Path, tmp_path: Path
+    source: Source, tree: Path, tmp_path: Path
 ) -> None:
-    source = sources.load(tree)
-    (tree / source.manifest.path(2)).unlink()
-    (tree / source.manifest.path(4)).unlink()
-    (tree / source.manifest.path(4)).mkdir()
+    gone, folder = source.manifest.path(2), source.manifest.path(4)
+    (tree / gone).unlink()
+    (tree / folder).unlink()
+    (tree / folder).mkdir()
     with pytest.raises(PackError) as caught:
         pack(source, tmp_path / "out.arrow")
-    assert source.manifest.path(2) in str(caught.value) and source.manifest.path(4) in str(caught.value)
+    assert gone in str(caught.value) and folder in str(caught.value)
     report = pack(source, tmp_path / "out.arrow", PackConfig(on_error="skip"))
     assert report.samples == 38 and len(report.skipped) == 2
     assert verify(tmp_path / "out.arrow").intact
 
 
 def test_a_set_in_which_nothing_can_be_packed_publishes_nothing(tmp_path: Path) -> None:
-    tree = make_tree(tmp_path / "tree", 5)
+    tree, out, skipping = make_tree(tmp_path / "tree", 5), tmp_path / "out.arrow", PackConfig(on_error="skip")
     source = sources.load(tree)
+    (tmp_path / "empty.json").write_text("{}")
+    with pytest.raises(PackError, match="gives no samples"):
+        pack(sources.load(tmp_path / "empty.json", root=tree), out)
     for path in tree.rglob("*.JPEG"):
         path.write_bytes(b"")
     with pytest.raises(PackError):
-        pack(sources.load(tree), tmp_path / "out.arrow", PackConfig(on_error="skip"))
+        pack(sources.load(tree), out, skipping)
     shutil.rmtree(tree)
     with pytest.raises(SmallfilesError):
-        pack(source, tmp_path / "out.arrow", PackConfig(on_error="skip"))
-    assert not (tmp_path / "out.arrow").exists()
-
-
-def test_an_empty_manifest_is_told_not_packed(tree: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty.json").write_text("{}")
-    with pytest.raises(PackError, match="gives no samples"):
-        pack(sources.load(tmp_path / "empty.json", root=tree), tmp_path / "out.arrow")
-    assert not (tmp_path / "out.arrow").exists()
+        pack(source, out, skipping)
+    assert not out.exists()
 
 
 INODES = "size=50m,nr_inodes=40"
@@ -114,38 +113,32 @@ def test_a_full_disk_gives_a_sentence_and_keeps_the_source(
 
 
 def test_too_little_space_is_told_before_the_first_read(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import dataclasses
-
-    from smallfiles import machine
-
     real = machine.filesystem
     monkeypatch.setattr(machine, "filesystem", lambda path: dataclasses.replace(real(path), free_bytes=1000))
     with pytest.raises(ResourceError, match=r" has 1\.0 kB free; expected about 143 kB for out\.arrow"):
-        pack(sources.load(tree), tmp_path / "out.arrow")
+        pack(source, tmp_path / "out.arrow")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["tree"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody without permission")
-def test_a_folder_without_permission_gives_a_sentence(tree: Path, tmp_path: Path) -> None:
+def test_a_folder_without_permission_gives_a_sentence(source: Source, tmp_path: Path) -> None:
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o555)
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)  # pytest keeps its folders to itself
-    source = sources.load(tree)
     pack(source, tmp_path / "before.arrow")  # imports what the other user may not be able to read
-    pid = os.fork()
-    if pid == 0:
+
+    def as_another() -> None:
         os.setuid(65534)
-        try:
+        with pytest.raises(ResourceError, match="cannot be written"):
             pack(source, locked / "out.arrow")
-        except ResourceError as error:
-            os._exit(0 if "cannot be written" in str(error) else 2)
-        except BaseException:
-            os._exit(3)
-        os._exit(4)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    program = Program(as_another)
+    code, words = program.wait(), program.errors
+    program.end()
+    assert code == 0, words
 
 
 def test_control_c_leaves_nothing_that_looks_finished(tmp_path: Path) -> None:
@@ -159,11 +152,9 @@ def test_control_c_leaves_nothing_that_looks_finished(tmp_path: Path) -> None:
         assert sorted(p.name for p in tmp_path.iterdir()) == ["tree"]
 
 
-def test_the_source_may_not_change_between_manifest_and_pack(tree: Path, tmp_path: Path) -> None:
-    source = sources.load(tree)
-    source = source if source.manifest.sizes is not None else sources.load(tree)
-    from smallfiles.pack.job import prepare
-
+def test_the_source_may_not_change_between_manifest_and_pack(
+    source: Source, tree: Path, tmp_path: Path
+) -> None:
     job = prepare(source, tmp_path / "x.arrow", PackConfig())
     path = tree / job.source.manifest.path(0)
     path.write_bytes(path.read_bytes() + b"more")

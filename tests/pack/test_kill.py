@@ -11,14 +11,11 @@ from pathlib import Path
 
 import pytest
 from packing import FORMATS, contents, make_tree
-from programs import wait_for
 
 from smallfiles import formats, sources
 from smallfiles.errors import OutputExistsError
 from smallfiles.pack import PackConfig, pack, verify
 from smallfiles.sources import Source
-
-EIGHT_SHARDS = formats.get("tar").Options(max_count=8)
 
 
 def options_of(name: str) -> object:
@@ -100,58 +97,3 @@ def test_a_killed_pack_never_looks_finished_and_the_next_run_completes_it(name: 
 @pytest.mark.parametrize("name", FORMATS)
 def test_hundreds_of_kills_lose_nothing(name: str, tmp_path: Path) -> None:
     print(f"{name}: {run_kills(name, tmp_path, wanted=300)} kills, none looked finished")
-
-
-def test_finished_shards_are_not_written_again_after_a_kill(tmp_path: Path) -> None:
-    source = sources.load(make_tree(tmp_path / "tree", 64))
-    config = PackConfig(options=EIGHT_SHARDS)
-    out = tmp_path / "out.tars"
-    finished = tmp_path / ".out.tars.packing" / "data" / "out.tars"
-    pid = in_child(_Slow.of(source), out, config)
-    wait_for(lambda: len(list(finished.glob("*.tar"))) >= 3)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    before = {path.name: path.stat().st_mtime_ns for path in finished.glob("*.tar")}
-    assert 3 <= len(before) < 8
-    report = pack(source, out, config)
-    assert report.resumed >= 24
-    for name, time_ns in before.items():
-        assert (out / name).stat().st_mtime_ns == time_ns
-
-
-def test_leftovers_of_other_options_are_cleared_not_mixed(tmp_path: Path) -> None:
-    source = sources.load(make_tree(tmp_path / "tree", 64))
-    out = tmp_path / "out.tars"
-    pid = in_child(_Slow.of(source), out, PackConfig(options=EIGHT_SHARDS, shuffle=1))
-    finished = tmp_path / ".out.tars.packing" / "data" / "out.tars"
-    wait_for(lambda: len(list(finished.glob("*.tar"))) >= 2)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    report = pack(source, out, PackConfig(options=EIGHT_SHARDS, shuffle=2, verify="full"))
-    assert report.resumed == 0
-    assert verify(out, source).intact
-
-
-class _Slow:
-    """A store that waits 20 ms before each read, so that there is time to kill."""
-
-    sequential = False
-
-    def __init__(self, store: object) -> None:
-        self.store = store
-
-    @staticmethod
-    def of(source: Source) -> Source:
-        import dataclasses
-
-        return dataclasses.replace(source, store=_Slow(source.store))
-
-    def size(self, path: str) -> int:
-        return self.store.size(path)
-
-    def read_into(self, path: str, buffer: memoryview) -> int:
-        time.sleep(0.02)
-        return self.store.read_into(path, buffer)
-
-    def describe(self) -> str:
-        return self.store.describe()

@@ -44,23 +44,22 @@ def test_merged_parts_have_the_bytes_of_a_single_run(
 
 
 def test_a_merge_names_the_parts_that_are_missing(source: Source, tmp_path: Path) -> None:
-    for k in (1, 4):
-        pack(source, tmp_path / "out.arrow", PackConfig(part=(k, 4)))
-    with pytest.raises(PackError, match="lacks 2 of 4 parts: 2, 3"):
-        pack(source, tmp_path / "out.arrow", PackConfig(merge=True))
-    assert not (tmp_path / "out.arrow").exists()
-
-
-def test_a_merge_without_parts_says_so(source: Source, tmp_path: Path) -> None:
+    out, merge = tmp_path / "out.arrow", PackConfig(merge=True)
     with pytest.raises(PackError, match="holds no parts"):
-        pack(source, tmp_path / "out.arrow", PackConfig(merge=True))
+        pack(source, out, merge)
+    for k in (1, 4):
+        pack(source, out, PackConfig(part=(k, 4)))
+    with pytest.raises(PackError, match="lacks 2 of 4 parts: 2, 3"):
+        pack(source, out, merge)
+    assert not out.exists()
 
 
-def test_parts_of_other_options_are_not_merged(source: Source, tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", [{"shuffle": 2}, {"resize": 64}], ids=str)
+def test_parts_of_other_options_are_not_merged(other: dict[str, int], source: Source, tmp_path: Path) -> None:
     for k in (1, 2):
         pack(source, tmp_path / "out.tars", PackConfig(part=(k, 2), shuffle=k))
     with pytest.raises(PackError, match="another manifest or with other options"):
-        pack(source, tmp_path / "out.tars", PackConfig(merge=True, shuffle=1))
+        pack(source, tmp_path / "out.tars", PackConfig(merge=True, **{"shuffle": 1, **other}))
 
 
 @pytest.mark.parametrize("digest", [True, False])
@@ -98,18 +97,16 @@ def test_a_part_that_makes_no_sense_is_refused(text: str) -> None:
         parse_part(text)
 
 
-def test_a_skipped_sample_is_skipped_in_parts_too(tree: Path, tmp_path: Path) -> None:
-    source = sources.load(tree)
+def test_a_skipped_sample_is_skipped_in_parts_too(source: Source, tree: Path, tmp_path: Path) -> None:
     for row in (0, 20, 39):
         (tree / source.manifest.path(row)).write_bytes(b"")
-    config = {"on_error": "skip"}
-    source = sources.load(tree)
-    pack(source, tmp_path / "single.arrow", PackConfig(**config))
+    source, single, merged = sources.load(tree), tmp_path / "single.arrow", tmp_path / "merged.arrow"
+    pack(source, single, PackConfig(on_error="skip"))
     for k in (1, 2):
-        pack(source, tmp_path / "merged.arrow", PackConfig(part=(k, 2), **config))
-    report = pack(source, tmp_path / "merged.arrow", PackConfig(merge=True, **config))
+        pack(source, merged, PackConfig(part=(k, 2), on_error="skip"))
+    report = pack(source, merged, PackConfig(merge=True, on_error="skip"))
     assert report.samples == 37 and len(report.skipped) == 3
-    assert (tmp_path / "merged.arrow").read_bytes() == (tmp_path / "single.arrow").read_bytes()
+    assert merged.read_bytes() == single.read_bytes()
 
 
 def test_a_merge_of_parts_that_nothing_vouches_for_says_so(source: Source, tmp_path: Path) -> None:

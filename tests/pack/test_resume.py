@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from packing import contents, make_tree
+from programs import Program
 
 from smallfiles import formats, machine, sources
 from smallfiles.cli import main
@@ -22,20 +25,30 @@ from smallfiles.sources import Source
 EIGHT = formats.get("tar").Options(max_count=5)
 
 
-def interrupted(source: Source, out: Path, config: PackConfig, after: int) -> Path:
+def the_disk_goes() -> None:
+    raise ResourceError("the disk is gone", expected="it", next_step="Look for it")
+
+
+def interrupted(
+    source: Source, out: Path, config: PackConfig, after: int, end: Callable[[], None] = the_disk_goes
+) -> Path:
     """Pack until `after` shards are written, then have the storage fail; the folder of finished ones."""
     write, done = tar.write_shard, []
 
     def failing(*words: object, **named: object) -> object:
         done.append(1)
         if len(done) > after:
-            raise ResourceError("the disk is gone", expected="it", next_step="Look for it")
+            end()
         return write(*words, **named)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tar, "write_shard", failing)
         with pytest.raises(ResourceError, match="the disk is gone"):
             pack(source, out, config)
+    return finished_shards(out)
+
+
+def finished_shards(out: Path) -> Path:
     return out.parent / f".{out.name}.packing" / "data" / out.name
 
 
@@ -91,6 +104,22 @@ def test_a_shard_is_synced_before_it_is_called_finished(
     assert len([name for name in finished if name.endswith(".tar")]) == 8
 
 
+def test_finished_shards_are_not_written_again_and_those_of_other_options_are_cleared(
+    source: Source, tmp_path: Path
+) -> None:
+    config, out = PackConfig(options=EIGHT, shuffle=1), tmp_path / "out.tars"
+    run = Program(interrupted, source, out, config, 6, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    assert run.wait() == -signal.SIGKILL
+    run.end()
+    before = {path.name: path.stat().st_mtime_ns for path in finished_shards(out).glob("*.tar")}
+    assert 3 <= len(before) < 8 and pack(source, out, config).resumed >= 15
+    assert before.items() <= {path.name: path.stat().st_mtime_ns for path in out.iterdir()}.items()
+    out = tmp_path / "other.tars"
+    interrupted(source, out, config, after=3)
+    report = pack(source, out, dataclasses.replace(config, shuffle=2, verify="full"))
+    assert report.resumed == 0 and verify(out, source).intact
+
+
 def lacking(monkeypatch: pytest.MonkeyPatch, free_bytes: int) -> None:
     real = machine.filesystem
     monkeypatch.setattr(
@@ -98,61 +127,44 @@ def lacking(monkeypatch: pytest.MonkeyPatch, free_bytes: int) -> None:
     )
 
 
-def test_a_run_that_resumes_asks_only_for_the_room_that_is_missing(
+def test_a_run_that_resumes_or_merges_asks_only_for_the_room_that_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = sources.load(make_tree(tmp_path / "tree", 40, size=50_000))  # 2 MB
-    config = PackConfig(options=EIGHT)
+    config, out, parts = PackConfig(options=EIGHT), tmp_path / "out.tars", tmp_path / "parts.tars"
     with monkeypatch.context() as patch:
         lacking(patch, 700_000)
         with pytest.raises(ResourceError, match="700 kB free"):
-            pack(source, tmp_path / "out.tars", config)
-    interrupted(source, tmp_path / "out.tars", config, after=6)
-    lacking(monkeypatch, 700_000)
-    assert pack(source, tmp_path / "out.tars", config).resumed == 30
-
-
-def test_a_merge_of_shards_needs_no_room_since_it_links_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = sources.load(make_tree(tmp_path / "tree", 40, size=50_000))
+            pack(source, out, config)
+    interrupted(source, out, config, after=6)
     for part in ((1, 2), (2, 2)):
-        pack(source, tmp_path / "out.tars", PackConfig(options=EIGHT, part=part))
+        pack(source, parts, dataclasses.replace(config, part=part))
+    lacking(monkeypatch, 700_000)
+    assert pack(source, out, config).resumed == 30
     lacking(monkeypatch, 200_000)
-    assert pack(source, tmp_path / "out.tars", PackConfig(options=EIGHT, merge=True)).samples == 40
+    assert pack(source, parts, dataclasses.replace(config, merge=True)).samples == 40  # it links them
 
 
-def test_a_finished_part_that_is_run_again_says_so_and_is_no_failure(
+def test_a_finished_part_that_is_run_again_says_so_and_that_of_another_run_is_refused(
     tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["pack", str(tree), str(tmp_path / "out.arrow")]
-    assert main([*words, "--part", "1/2"]) == 0
+    source, out, part = sources.load(tree), tmp_path / "out.arrow", PackConfig(part=(1, 2))
+    first = pack(source, out, part)
     before = contents(tmp_path / "out.arrow.parts")
-    capsys.readouterr()
-    assert main([*words, "--part", "1/2"]) == 0
-    assert "is there already, packed from the same manifest" in capsys.readouterr().out
-    assert contents(tmp_path / "out.arrow.parts") == before
-    assert main([*words, "--part", "2/2"]) == 0 and main([*words, "--merge"]) == 0
-    assert verify(tmp_path / "out.arrow", sources.load(tree)).intact
-
-
-def test_a_finished_part_of_another_run_is_refused(source: Source, tmp_path: Path) -> None:
-    out = tmp_path / "out.arrow"
-    first = pack(source, out, PackConfig(part=(1, 2)))
-    again = pack(source, out, PackConfig(part=(1, 2)))
+    again = pack(source, out, part)
     assert again.reused and not first.reused
     same = ("path", "samples", "payload_bytes", "file_bytes", "files")
     assert [getattr(again, name) for name in same] == [getattr(first, name) for name in same]
+    words = ["pack", str(tree), str(out)]
+    assert main([*words, "--part", "1/2"]) == 0
+    assert "is there already, packed from the same manifest" in capsys.readouterr().out
+    assert contents(tmp_path / "out.arrow.parts") == before
     with pytest.raises(PackError, match="another manifest or with other options"):
-        pack(source, out, PackConfig(part=(1, 2), shuffle=1))
-
-
-def test_a_part_of_an_output_that_is_there_is_refused_before_an_hour_of_packing(
-    source: Source, tmp_path: Path
-) -> None:
-    pack(source, tmp_path / "out.arrow")
+        pack(source, out, dataclasses.replace(part, shuffle=1))
+    assert main([*words, "--part", "2/2"]) == 0 and main([*words, "--merge"]) == 0
+    assert verify(out, source).intact
     with pytest.raises(OutputExistsError):
-        pack(source, tmp_path / "out.arrow", PackConfig(part=(1, 2)))
+        pack(source, out, part)  # before an hour of packing
 
 
 @pytest.mark.parametrize("name", ["out.files", "out.arrow"])
