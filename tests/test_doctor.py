@@ -18,6 +18,7 @@ from smallfiles.machine import nodelocal
 
 LUSTRE = machine.FileSystem("lustre", True, 4096, 10**15, 10**14, 10**9, 10**8, Path("/scratch"))
 LOCAL = dataclasses.replace(LUSTRE, kind="xfs", shared=False)
+OPEN_FILES = (resource, "getrlimit")
 
 
 def found(name, *paths):
@@ -70,13 +71,15 @@ def test_a_part_that_breaks_is_a_finding_and_the_others_still_report(monkeypatch
 # --- folders and storage ----------------------------------------------------------------------
 
 
-def test_several_folders_are_each_looked_at(tmp_path):
+def test_each_folder_is_looked_at_whatever_it_is(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    names = [finding.name for finding in doctor.examine(tmp_path, Path("/dev/shm"))]
-    assert {f"folder {tmp_path}", "folder /dev/shm"} <= set(names)
-    new, file = (found(f"folder {path}", path) for path in (tmp_path / "new", tmp_path / "file"))
-    assert new.verdict == "ok" and new.value.startswith("not there yet; ")
-    assert file.verdict == "warn" and file.value.startswith("a file on ")
+    shared, new, file = Path("/dev/shm"), tmp_path / "new", tmp_path / "file"
+    told = {one.name: one for one in doctor.examine(tmp_path, shared, new, file)}
+    assert {f"folder {tmp_path}", f"folder {shared}"} <= set(told)
+    assert told[f"folder {new}"].verdict == "ok" and told[f"folder {new}"].value.startswith("not there yet; ")
+    assert told[f"folder {file}"].verdict == "warn" and told[f"folder {file}"].value.startswith("a file on ")
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.F_OK)
+    assert "not writable" in found(f"folder {tmp_path}", tmp_path).value
 
 
 def test_a_shared_folder_is_told_with_its_consequences(tmp_path, monkeypatch, everything_lies_on):
@@ -103,11 +106,6 @@ def test_what_a_folder_has_left_is_judged(tmp_path, everything_lies_on, change, 
     everything_lies_on(dataclasses.replace(LOCAL, **change))
     finding = found(f"folder {tmp_path}", tmp_path)
     assert finding.verdict == verdict and told in f"{finding.value} {finding.advice}"
-
-
-def test_a_folder_without_write_permission_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.F_OK)
-    assert "not writable" in found(f"folder {tmp_path}", tmp_path).value
 
 
 @pytest.mark.parametrize(("used", "verdict"), [(500, "ok"), (95_000, "warn")])
@@ -187,31 +185,22 @@ def test_usable_cpus_are_told_beside_those_present_and_asked_for(
 
 
 @pytest.mark.parametrize(
-    ("limit", "verdict", "word"),
+    ("place", "limits", "name", "verdict", "word"),
     [
-        (machine.MemoryLimit(10**9, "cgroup v2"), "warn", "--mem"),
-        (machine.MemoryLimit(32 * 10**9, "cgroup v1"), "ok", "/dev/shm"),
-        (machine.MemoryLimit(64 * 10**9, "physical memory"), "ok", ""),
+        ((machine, "memory_limit"), machine.MemoryLimit(10**9, "cgroup v2"), "memory", "warn", "--mem"),
+        ((machine, "memory_limit"), machine.MemoryLimit(32 * 10**9, "cgroup v1"), "memory", "ok", "/dev/shm"),
+        ((machine, "memory_limit"), machine.MemoryLimit(64 * 10**9, "physical memory"), "memory", "ok", ""),
+        (OPEN_FILES, (1024, 4096), "open files", "warn", "ulimit -n 4096"),
+        (OPEN_FILES, (1024, 2048), "open files", "warn", "ulimit -n 2048"),
+        (OPEN_FILES, (1024, resource.RLIM_INFINITY), "open files", "warn", "ulimit -n 4096"),
+        (OPEN_FILES, (1024, 1024), "open files", "warn", "administrator"),
+        (OPEN_FILES, (resource.RLIM_INFINITY, resource.RLIM_INFINITY), "open files", "ok", ""),
     ],
 )
-def test_the_memory_limit_is_told_with_its_source(monkeypatch, limit, verdict, word):
-    monkeypatch.setattr(machine, "memory_limit", lambda: limit)
-    assert limit.source in found("memory").value and judgement(found("memory"), word) == (verdict, True)
-
-
-@pytest.mark.parametrize(
-    ("limits", "verdict", "word"),
-    [
-        ((1024, 4096), "warn", "ulimit -n 4096"),
-        ((1024, 2048), "warn", "ulimit -n 2048"),
-        ((1024, resource.RLIM_INFINITY), "warn", "ulimit -n 4096"),
-        ((1024, 1024), "warn", "administrator"),
-        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), "ok", ""),
-    ],
-)
-def test_the_open_file_limit_is_judged_with_what_can_be_raised(monkeypatch, limits, verdict, word):
-    monkeypatch.setattr(resource, "getrlimit", lambda what: limits)
-    assert judgement(found("open files"), word) == (verdict, True)
+def test_limits_are_judged_with_what_can_be_raised(monkeypatch, place, limits, name, verdict, word):
+    monkeypatch.setattr(*place, lambda *what: limits)
+    assert judgement(found(name), word) == (verdict, True)
+    assert getattr(limits, "source", "") in found(name).value
 
 
 @pytest.mark.parametrize(
@@ -221,20 +210,16 @@ def test_the_open_file_limit_is_judged_with_what_can_be_raised(monkeypatch, limi
         ({"SLURM_JOB_ID": "4711", "SLURM_JOB_NUM_NODES": "2"}, "inside job 4711 (2 nodes)", "warn", "srun"),
         ({"SLURM_JOB_ID": "4711", "SLURMD_NODENAME": "n1"}, "inside job 4711 (1 node)", "ok", ""),
         ({"PBS_JOBID": "9"}, "not here; inside PBS job 9", "ok", "for SLURM"),
+        ({"PATH": "tools"}, "login node", "warn", ""),  # with sbatch and no job
     ],
 )
-def test_slurm_is_told_with_where_this_shell_is(monkeypatch, no_slurm, env, value, verdict, word):
-    monkeypatch.setenv("PATH", "")
-    for name, content in env.items():
+def test_slurm_is_told_with_where_this_shell_is(tmp_path, monkeypatch, no_slurm, env, value, verdict, word):
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "sbatch").touch(0o755)
+    monkeypatch.chdir(tmp_path)
+    for name, content in ({"PATH": ""} | env).items():
         monkeypatch.setenv(name, content)
-    assert found("SLURM").value == value and judgement(found("SLURM"), word) == (verdict, True)
-
-
-def test_a_machine_with_sbatch_and_no_job_is_taken_for_a_login_node(tmp_path, monkeypatch, no_slurm):
-    (tmp_path / "sbatch").write_text("#!/bin/sh\n")
-    (tmp_path / "sbatch").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert found("SLURM").verdict == "warn" and "login node" in found("SLURM").value
+    assert value in found("SLURM").value and judgement(found("SLURM"), word) == (verdict, True)
 
 
 # --- packages ---------------------------------------------------------------------------------
@@ -253,26 +238,21 @@ def test_a_missing_package_comes_with_the_line_that_installs_it(monkeypatch):
     assert "-e '.[formats]'" in found("optional zstandard").advice
 
 
-def test_a_torch_that_cannot_be_loaded_is_a_failure_with_its_reason(monkeypatch):
-    real = importlib.import_module
-
-    def broken(name):
-        if name == "torch":
-            raise OSError("libcudart.so.13: cannot open shared object file")
-        return real(name)
-
-    monkeypatch.setattr(importlib, "import_module", broken)
-    assert found("PyTorch").verdict == "fail" and "libcudart.so.13" in found("PyTorch").value
-
-
-def test_a_driver_that_does_not_fit_does_not_break_the_report(monkeypatch):
+def test_a_torch_that_cannot_be_loaded_is_a_failure_with_its_reason_and_a_driver_that_fails_is_told(
+    monkeypatch,
+):
     import torch
 
     def old():
         raise RuntimeError("driver too old")
 
+    def broken(name):
+        raise OSError("libcudart.so.13: cannot open shared object file")
+
     monkeypatch.setattr(torch.cuda, "is_available", old)
     assert "GPU not usable (driver too old)" in found("PyTorch").value
+    monkeypatch.setattr(importlib, "import_module", broken)
+    assert found("PyTorch").verdict == "fail" and "libcudart.so.13" in found("PyTorch").value
 
 
 def test_the_packages_that_are_looked_for_are_the_projects_own(repository):
