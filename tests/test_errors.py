@@ -2,8 +2,6 @@ import inspect
 import pickle
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from smallfiles import errors
 from smallfiles.errors import MissingPackageError, SmallfilesError, first_few
@@ -12,17 +10,11 @@ KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issu
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_message_is_one_sentence_and_the_next_step(kind):
+def test_every_error_is_one_sentence_and_the_next_step_and_survives_the_way_from_a_worker(kind):
     error = kind("x.tar is empty.", expected="a tar file", next_step="Pack it again.")
     assert str(error) == "x.tar is empty; expected a tar file. Pack it again."
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_error_survives_the_way_from_a_worker(kind):
-    error = kind("got", expected="expected", next_step="Do it")
     copy = pickle.loads(pickle.dumps(error))
-    assert type(copy) is kind
-    assert (str(copy), copy.got, copy.expected, copy.next_step) == (str(error), "got", "expected", "Do it")
+    assert type(copy) is kind and str(copy) == str(error) and vars(copy) == vars(error)
 
 
 def test_the_tree_at_the_top_of_the_module_names_every_kind():
@@ -37,12 +29,5 @@ def test_a_missing_package_comes_with_the_line_that_installs_it():
 
 def test_the_first_few_of_many_are_named_with_the_rest_counted():
     assert first_few("abcdefgh", 1284) == "a, b, c, d, e and 1,279 more"
-    assert first_few(["a"], 1) == "a"
-    assert first_few([], 0) == ""
-
-
-@given(st.lists(st.text(min_size=1)), st.integers(1, 9))
-def test_shown_and_counted_ones_make_up_the_total(items, limit):
-    text = first_few(items, len(items), limit)
-    rest = len(items) - min(limit, len(items))
-    assert text.endswith(f" and {rest:,} more") == (rest > 0)
+    assert first_few("abc", 3, 2) == "a, b and 1 more"
+    assert first_few(["a"], 1) == "a" and first_few([], 0) == ""

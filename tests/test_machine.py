@@ -1,6 +1,7 @@
+import getpass
+import json
 import os
-import subprocess
-import sys
+import platform
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,16 @@ SHARED = "lustre gpfs mmfs beegfs nfs nfs4 ceph cifs panfs orangefs afs wekafs f
 LOCAL = "ext4 xfs tmpfs btrfs zfs overlay fuse.squashfuse fuseblk ramfs"
 
 
-def test_usable_cpus_obey_the_affinity_mask():
-    chosen = min(os.sched_getaffinity(0))
-    code = (
-        f"import os; os.sched_setaffinity(0, [{chosen}]); from smallfiles import machine; "
-        "print(machine.usable_cpus())"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "1\n"
+def test_this_machine_agrees_with_itself_and_obeys_its_affinity_mask():
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, [min(allowed)])
+        assert machine.usable_cpus() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert 1 <= machine.usable_cpus() <= len(allowed)
+    assert 0 < machine.memory_limit_bytes() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 1.1
+    assert not machine.is_parallel_filesystem(Path("/dev/shm"))
 
 
 @pytest.fixture
@@ -45,12 +48,10 @@ def table(tmp_path):
 def test_file_systems_behind_a_network_are_shared_and_local_ones_are_not(tmp_path, table, kind):
     found = machine.filesystem(tmp_path / "not" / "there" / "yet", table(kind))
     assert (found.kind, found.shared, found.mount) == (kind, kind in SHARED.split(), tmp_path)
-
-
-def test_a_fuse_program_is_known_by_its_source_too(tmp_path, table):
-    assert machine.filesystem(tmp_path, table("fuse", "cvmfs2")).shared
-    assert machine.filesystem(tmp_path, table("fuse", "sshfs#host:/data")).shared
-    assert not machine.filesystem(tmp_path, table("fuse", "squashfuse")).shared
+    for source, shared in {"cvmfs2": True, "sshfs#host:/data": True, "squashfuse": False}.items():
+        assert machine.filesystem(tmp_path, table("fuse", source)).shared is shared
+    unknown = machine.filesystem(tmp_path, tmp_path / "none")
+    assert (unknown.kind, unknown.shared) == ("unknown", False)
 
 
 def test_a_symbolic_link_leads_to_the_file_system_of_its_target(tmp_path, table):
@@ -58,20 +59,15 @@ def test_a_symbolic_link_leads_to_the_file_system_of_its_target(tmp_path, table)
     assert machine.filesystem(tmp_path / "link", table("lustre")).kind == "ext4"
 
 
-def test_numbers_are_those_of_statvfs(tmp_path):
+def test_numbers_are_those_of_statvfs_and_zero_inodes_mean_unknown(tmp_path, monkeypatch):
     found, stats = machine.filesystem(tmp_path), os.statvfs(tmp_path)
     assert found.total_bytes == stats.f_blocks * stats.f_frsize
     assert 0 <= found.free_bytes <= found.total_bytes
     assert found.block_bytes == stats.f_frsize
-
-
-def test_zero_inodes_mean_unknown(tmp_path, monkeypatch):
-    real = list(os.statvfs(tmp_path))
-    real[5] = real[6] = real[7] = 0  # as on btrfs
-    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(real))
+    on_btrfs = os.statvfs_result([0 if 5 <= place <= 7 else value for place, value in enumerate(stats)])
+    monkeypatch.setattr(os, "statvfs", lambda path: on_btrfs)
     found = machine.filesystem(tmp_path)
-    assert found.inodes_total is None
-    assert found.inodes_free is None
+    assert (found.inodes_total, found.inodes_free) == (None, None)
 
 
 def test_a_file_system_that_does_not_answer_is_told_in_a_sentence(tmp_path, monkeypatch):
@@ -81,11 +77,6 @@ def test_a_file_system_that_does_not_answer_is_told_in_a_sentence(tmp_path, monk
     monkeypatch.setattr(os, "statvfs", fail)
     with pytest.raises(ResourceError, match="cannot be examined"):
         machine.filesystem(tmp_path)
-
-
-def test_without_a_table_of_mounts_the_type_is_unknown(tmp_path):
-    found = machine.filesystem(tmp_path, tmp_path / "none")
-    assert (found.kind, found.shared) == ("unknown", False)
 
 
 def test_mount_points_with_spaces_and_mounts_upon_mounts_are_read(tmp_path):
@@ -113,18 +104,8 @@ def test_no_table_of_mounts_makes_it_fail(tmp_path_factory, text):
 
 
 def test_describe_is_ready_for_json_and_tells_no_user_host_or_path():
-    import getpass
-    import json
-    import platform
-
     text = json.dumps(machine.describe())
     assert {"cpu", "cpus_usable", "memory_bytes", "kernel", "python"} <= json.loads(text).keys()
     for private in (str(Path.cwd()), platform.node(), str(Path.home())):
         assert f'"{private}"' not in text
     assert f'"{getpass.getuser()}"' not in text
-
-
-def test_this_machine_agrees_with_itself():
-    assert 1 <= machine.usable_cpus() <= (os.cpu_count() or 1)
-    assert 0 < machine.memory_limit_bytes() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 1.1
-    assert not machine.is_parallel_filesystem(Path("/dev/shm"))

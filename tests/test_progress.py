@@ -1,8 +1,10 @@
 import importlib
 import io
+import multiprocessing
 import os
 import sys
 import time
+import types
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -77,63 +79,36 @@ def test_a_line_that_is_being_written_holds_up_no_forked_child(monkeypatch, capf
             assert ended[1] == 0
 
 
-def test_the_last_line_tells_the_whole_time_when_all_is_done(clock, capsys):
-    with progress(100, "reading") as shown:
-        clock[0] += 40
-        shown.advance(50)
-        clock[0] += 5
-        shown.advance(50)
-    assert (
-        capsys.readouterr().err.splitlines()[-1] == "reading: 100 of 100 samples (100 %), 2 samples/s, 45 s"
-    )
+@pytest.mark.parametrize(
+    ("total", "options", "steps", "lines"),
+    [
+        (10, {}, [(29, 10)], []),  # a short task
+        (10, {"enabled": False}, [(100, 10)], []),
+        (0, {}, [(31, 0)], ["0 samples, 0 samples/s, 31 s"] * 2),
+        (None, {}, [(31, 0)], ["0 samples, 0 samples/s, 31 s so far"] * 2),
+        (5, {}, [(31, 0)], ["0 of 5 samples (0 %), 0 samples/s, 31 s so far"] * 2),
+        (None, {"unit": "files"}, [(30, 1500)], ["1,500 files, 50 files/s, 30 s so far"] * 2),
+        (100, {}, [(29, 50), (16, 50)], ["100 of 100 samples (100 %), 2 samples/s, 45 s"] * 2),
+    ],
+)
+def test_a_job_log_tells_what_is_known(clock, capsys, total, options, steps, lines):
+    with progress(total, "work", **options) as shown:
+        for seconds, samples in steps:
+            clock[0] += seconds
+            shown.advance(samples)
+    assert capsys.readouterr() == ("", "".join(f"work: {line}\n" for line in lines))
 
 
-def test_a_short_task_leaves_no_line_in_a_job_log(clock, capsys):
-    with progress(10, "packing") as shown:
-        clock[0] += 29
-        shown.advance(10)
-    assert capsys.readouterr().err == ""
-
-
-def test_an_unknown_total_shows_count_and_rate(clock, capsys):
-    with progress(None, "scanning", unit="files") as shown:
-        clock[0] += 30
-        shown.advance(1500)
-    assert capsys.readouterr().err.splitlines()[0] == "scanning: 1,500 files, 50 files/s, 30 s so far"
-
-
-@pytest.mark.parametrize("total", [0, None, 5])
-def test_nothing_done_is_no_division_by_zero(clock, capsys, total):
-    with progress(total, "waiting") as shown:
-        clock[0] += 31
-        shown.advance(0)
-    assert capsys.readouterr().err.startswith("waiting: 0")
-
-
-def test_disabled_progress_shows_nothing(clock, capsys):
-    with progress(10, "packing", enabled=False) as shown:
-        clock[0] += 100
-        shown.advance(10)
-    assert capsys.readouterr() == ("", "")
-
-
-def test_a_terminal_gets_a_bar_with_rate_and_bytes(monkeypatch):
+def test_a_terminal_gets_a_bar_with_rate_and_bytes_which_is_closed_when_the_work_fails(monkeypatch, clock):
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
-    with progress(3, "packing") as shown:
+    with pytest.raises(ValueError, match="broken"), progress(3, "packing") as shown:
         for _ in range(3):
             shown._bar.mininterval = 0
             shown._bar.miniters = 0
             shown.advance(1, bytes=5_000_000)
-    assert "packing" in screen.getvalue()
-    assert "3/3" in screen.getvalue()
-    assert "B/s" in screen.getvalue()
-
-
-def test_the_bar_is_closed_when_the_work_fails(monkeypatch, clock):
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    with pytest.raises(ValueError, match="broken"), progress(3, "packing") as shown:
         raise ValueError("broken")
+    assert all(word in screen.getvalue() for word in ("packing", "3/3", "B/s"))
     assert shown._bar.disable  # what tqdm says of a closed bar
 
 
@@ -172,9 +147,6 @@ def test_durations_are_told_as_people_say_them(seconds, text):
 
 def test_a_forked_child_of_a_kernel_shows_no_widget(monkeypatch, capfd):
     """It cannot reach the page, and its attempt to would be a warning for each step."""
-    import multiprocessing
-    import sys
-    import types
 
     def show():
         with progress(2, "copying") as shown:
