@@ -55,7 +55,8 @@ EVERY_TRAIN = TrainConfig(EVERY_LOADER, "resnet18", 2, 96, 0.1, 5, checkpoint=Pa
             DemoConfig(), DemoConfig(Path("d e"), 9, Path("o"), 2, 1)
         )),
         *((each, each.to_cli("x.arrow", "v.arrow"), TrainConfig.from_args) for each in (
-            TrainConfig(), EVERY_TRAIN, TrainConfig(ring="r", wait=9.0)
+            *(TrainConfig(), EVERY_TRAIN, TrainConfig(ring="r", wait=9.0)),
+            TrainConfig(LoaderConfig(start_method="spawn", pin_memory=False)),
         )),
         *((each, each.to_cli("x.arrow", "--batch", "8"), None) for each in (
             RingConfig(), RingConfig("r", slots=9, producers=2, epochs=3, where=Path("/tmp/a b"))

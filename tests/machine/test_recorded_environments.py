@@ -54,14 +54,12 @@ def here(monkeypatch):
 @pytest.mark.parametrize("name", SLURMS)
 def test_seven_ranks_on_five_nodes_know_their_places(name):
     places = [(0, 0, 2), (0, 1, 2), (1, 0, 2), (1, 1, 2), (2, 0, 1), (3, 0, 1), (4, 0, 1)]
-    assert [ranks(env) for env in tasks(name, "srun")] == [
-        Ranks(rank, 7, local, on_node, node, 5, "slurm") for rank, (node, local, on_node) in enumerate(places)
+    expected = [
+        Ranks(rank, 7, local, many, node, 5, "slurm") for rank, (node, local, many) in enumerate(places)
     ]
-
-
-@pytest.mark.parametrize("name", SLURMS)
-def test_options_of_srun_change_no_place(name):
-    assert [ranks(env) for env in tasks(name, "bare")] == [ranks(env) for env in tasks(name, "srun")]
+    for how in ("srun", "bare"):  # options of srun change no place
+        assert [ranks(env) for env in tasks(name, how)] == expected
+    assert ranks(recorded(name)["script"]) == Ranks()  # one process, though it sees seven tasks
 
 
 @pytest.mark.parametrize("name", SLURMS)
@@ -71,11 +69,6 @@ def test_a_step_on_a_part_of_the_job_is_a_world_of_its_own(name):
     assert [(each.node, each.local_rank, each.local_world_size) for each in told] == [
         (0, 0, 2), (0, 1, 2), (1, 0, 1)
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", SLURMS)
-def test_the_script_itself_is_alone(name):
-    assert ranks(recorded(name)["script"]) == Ranks()
 
 
 @pytest.mark.parametrize("name", SLURMS)
@@ -103,27 +96,34 @@ def test_workers_are_as_many_as_the_task_has_cpus(name, usable, workers, here):
             assert default_workers(place(LoaderConfig())) == workers
 
 
-def test_the_versions_differ_in_what_is_not_relied_on():
-    old, new = (recorded(name)["script"] for name in SLURMS)
-    assert new["SLURM_TRES_PER_TASK"] == "cpu=2" and "SLURM_TRES_PER_TASK" not in old
-    assert old["SLURM_CPUS_PER_TASK"] == new["SLURM_CPUS_PER_TASK"] == "2"
-
-
-def test_torchrun_takes_the_same_path(here):
+@pytest.mark.parametrize("name", SLURMS)
+def test_torchrun_takes_the_same_path_and_has_the_last_word_inside_a_job(name, here):
     told = tasks("torchrun-2.15.0", "torchrun")
-    assert [ranks(env) for env in told] == [
-        Ranks(rank, 4, rank % 2, 2, rank // 2, 2, "torchrun") for rank in range(4)
-    ]
-    assert {rendezvous(env) for env in told} == {("127.0.0.1", 29571)}
+    for around in ({}, tasks(name, "bare")[2]):
+        assert [ranks(around | env) for env in told] == [
+            Ranks(rank, 4, rank % 2, 2, rank // 2, 2, "torchrun") for rank in range(4)
+        ]
+        assert {rendezvous(around | env) for env in told} == {("127.0.0.1", 29571)}
     here(told[3], 4, 4)
     assert default_workers(place(LoaderConfig())) == 2  # two ranks share the CPUs of their node
+    assert place(LoaderConfig(rank=0, world_size=1)) == Ranks()  # what is given counts
 
 
-@pytest.mark.parametrize("name", SLURMS)
-def test_torchrun_inside_a_job_has_the_last_word(name, here):
-    inside = {**tasks(name, "bare")[2], **tasks("torchrun-2.15.0", "torchrun")[3]}
-    assert ranks(inside) == Ranks(3, 4, 1, 2, 1, 2, "torchrun")
-    assert rendezvous(inside) == ("127.0.0.1", 29571)
+def test_a_launcher_in_the_manner_of_torchrun_may_leave_things_out():
+    assert ranks({"RANK": "3", "WORLD_SIZE": "4"}) == Ranks(3, 4, 3, 4, 0, 1, "torchrun")
+
+
+def test_unreadable_tasks_a_node_are_worked_out():
+    env = tasks(SLURMS[0], "srun")[0]
+    assert ranks(env | {"SLURM_STEP_TASKS_PER_NODE": "four"}).local_world_size == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [*((text, "RANK") for text in ("two", "-1", "1.5", "²")), ("4", "rank 4 of 4")]
+)
+def test_a_rank_that_is_no_number_or_beyond_the_world_is_named(text, told):
+    with pytest.raises(UsageError, match=told):
+        ranks({"RANK": text, "WORLD_SIZE": "4"})
 
 
 def test_a_laptop_takes_the_same_path(here):
