@@ -1,6 +1,7 @@
 """The mount: the same bytes, later; counted; gone in every case."""
 
 import errno
+import json
 import mmap
 import os
 import signal
@@ -35,28 +36,30 @@ def tree(root):
 
 
 class TestWhatIsSeen:
-    def test_it_shows_the_same_files_with_the_same_bytes(self, folder):
-        with slowfs.mounted(folder, NO_WAIT) as slow:
-            assert slow.how == "fuse" and slow.note == "" and Path(slow) == slow.path
-            assert tree(slow) == tree(folder)
-            assert not Path(slow).is_relative_to(folder)
-
-    def test_attributes_are_those_of_the_files(self, folder):
+    def test_it_shows_the_same_files_links_and_attributes_on_a_shared_file_system(self, folder):
+        (folder / "near").symlink_to("a/1.jpg")
+        (folder / "gone").symlink_to("nowhere")
         os.utime(folder / "4.jpg", ns=(-5_000_000_001, 1_234_567_890_123_456_789))
-        with slowfs.mounted(folder, NO_WAIT) as slow:
+        whole = (folder / "4.jpg").read_bytes()
+        with slowfs.open_slow(folder, NO_WAIT) as slow:
             for name in ("4.jpg", "a", "b/c d/ü 3.jpg"):
                 ours, theirs = os.stat(slow / name), os.stat(folder / name)
                 for field in ("st_mode", "st_ino", "st_nlink", "st_uid", "st_size", "st_blocks"):
                     assert getattr(ours, field) == getattr(theirs, field)
                 assert (ours.st_mtime_ns, ours.st_atime_ns) == (theirs.st_mtime_ns, theirs.st_atime_ns)
             assert os.statvfs(slow).f_blocks == os.statvfs(folder).f_blocks
-
-    def test_links_are_shown_as_links(self, folder):
-        (folder / "near").symlink_to("a/1.jpg")
-        (folder / "gone").symlink_to("nowhere")
-        with slowfs.mounted(folder, NO_WAIT) as slow:
+            assert slow.how == "fuse" and slow.note == "" and Path(slow) == slow.path
+            assert tree(slow) == tree(folder) and slow.store.size("4.jpg") == len(whole)
+            assert not Path(slow).is_relative_to(folder)
             assert os.readlink(slow / "near") == "a/1.jpg" and (slow / "near").stat().st_size == 1000
             assert (slow / "gone").is_symlink() and not (slow / "gone").exists()
+            with open(slow / "4.jpg", "rb") as file:
+                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                    assert mapped[200_000:200_010] == whole[200_000:200_010]
+                assert os.pread(file.fileno(), 50, 299_990) == whole[299_990:]
+            found = machine.filesystem(slow.path / "a")
+            assert (found.kind, found.shared, found.mount) == (slowfs.KIND, True, slow.path)
+            assert machine.is_parallel_filesystem(slow.path)
 
     def test_names_that_are_no_text_and_large_folders_are_listed_whole(self, folder):
         names = {b"\xff\xfe.jpg", *(b"%04d" % number * 50 for number in range(1500))}
@@ -81,12 +84,6 @@ class TestWhatIsSeen:
                 assert caught.value.errno == errno.EROFS
         assert tree(folder) == before
 
-    def test_it_can_be_mapped_and_read_at_any_place(self, folder):
-        with slowfs.mounted(folder, NO_WAIT) as slow, open(slow / "4.jpg", "rb") as file:
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-                assert mapped[200_000:200_010] == (folder / "4.jpg").read_bytes()[200_000:200_010]
-            assert os.pread(file.fileno(), 50, 299_990) == (folder / "4.jpg").read_bytes()[299_990:]
-
     def test_a_change_behind_it_is_seen_at_the_next_open(self, folder):
         with slowfs.mounted(folder, NO_WAIT) as slow:
             assert len((slow / "a/1.jpg").read_bytes()) == 1000
@@ -100,41 +97,25 @@ class TestWhatIsSeen:
         with slowfs.mounted(Path("/proc/self/task"), NO_WAIT) as slow:
             assert os.listdir(slow)
 
-    def test_it_counts_as_a_shared_file_system(self, folder):
-        with slowfs.mounted(folder, NO_WAIT) as slow:
-            found = machine.filesystem(slow.path / "a")
-            assert (found.kind, found.shared, found.mount) == (slowfs.KIND, True, slow.path)
-            assert machine.is_parallel_filesystem(slow.path)
-
 
 class TestWhatItCosts:
-    def test_a_read_is_a_look_up_and_an_open_and_counted(self, folder):
+    def test_every_read_is_a_look_up_and_an_open_and_counted_also_of_a_missing_name(self, folder):
         with slowfs.mounted(folder, SlowConfig(0.05)) as slow:
             os.listdir(slow / "a")
-            before, began = slow.counts(), time.monotonic()
-            (slow / "a/1.jpg").read_bytes()
-            assert time.monotonic() - began >= 0.1
-            after = slow.counts()
-        told = {name: after[name] - before[name] for name in after}
-        assert told.pop("reads") >= 1
-        assert told == {"lookup": 1, "open": 1, "list": 0, "other": 0, "bytes": 1000}
-        assert before["list"] == 1 and after == slow.counts()
-
-    def test_every_open_costs_again(self, folder):
-        with slowfs.mounted(folder, SlowConfig(0.02)) as slow:
-            for _ in range(3):
+            before = slow.counts()
+            for _ in range(2):
                 began = time.monotonic()
-                assert len((slow / "4.jpg").read_bytes()) == 300_000
-                assert time.monotonic() - began >= 0.04
-            assert (slow.counts()["lookup"], slow.counts()["open"]) == (3, 3)
-            assert slow.counts()["bytes"] == 900_000
-
-    def test_a_missing_name_costs_as_much_as_one_that_is_there(self, folder):
-        with slowfs.mounted(folder, SlowConfig(0.05)) as slow:
+                (slow / "a/1.jpg").read_bytes()
+                assert time.monotonic() - began >= 0.1
+            after = slow.counts()
             for name in ("nothing", "nothing", "4.jpg"):
                 began = time.monotonic()
                 assert (slow / name).exists() == (name == "4.jpg")
                 assert time.monotonic() - began >= 0.05
+        told = {name: after[name] - before[name] for name in after}
+        assert told.pop("reads") >= 2
+        assert told == {"lookup": 2, "open": 2, "list": 0, "other": 0, "bytes": 2000}
+        assert before["list"] == 1 and slow.counts()["lookup"] == after["lookup"] + 3
 
     def test_new_names_of_one_folder_are_looked_up_at_once(self, folder):
         for number in range(64):
@@ -156,14 +137,14 @@ class TestWhatItCosts:
 
 
 class TestPacking:
-    @pytest.fixture
-    def many(self, tmp_path):
-        generator = np.random.default_rng(0)
+    @pytest.fixture(scope="class")
+    def many(self, tmp_path_factory):
+        generator, folder = np.random.default_rng(0), tmp_path_factory.mktemp("many") / "set"
         for number in range(640):
-            path = tmp_path / "set" / f"class{number % 2}" / f"{number}.jpg"
+            path = folder / f"class{number % 2}" / f"{number}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"\xff\xd8\xff" + generator.bytes(50_000) + b"\xff\xd9")
-        return tmp_path / "set"
+        return folder
 
     def test_pack_has_many_opens_in_flight_and_is_several_times_as_fast(self, many, tmp_path):
         with slowfs.mounted(many) as slow:
@@ -286,26 +267,20 @@ class TestWhere:
                 with pytest.raises(UsageError, match="on a slow mount already"), wrong():
                     pass
 
-    @pytest.mark.parametrize("taken", ["a file", "a full folder", "no parent"])
-    def test_a_place_that_is_taken_is_refused(self, folder, tmp_path, taken):
-        at = tmp_path / "at"
-        if taken == "a file":
-            at.touch()
-        elif taken == "a full folder":
-            (at / "x").mkdir(parents=True)
-        else:
-            at = tmp_path / "none" / "at"
-        with pytest.raises(ResourceError, match="mount point"), slowfs.mounted(folder, at=at):
-            pass
+    def test_a_place_that_is_taken_or_has_no_parent_is_refused(self, folder, tmp_path):
+        (tmp_path / "file").touch()
+        (tmp_path / "full" / "x").mkdir(parents=True)
+        for name in ("file", "full", "none/at"):
+            with (
+                pytest.raises(ResourceError, match="mount point"),
+                slowfs.mounted(folder, at=tmp_path / name),
+            ):
+                pass
 
     def test_what_is_no_folder_is_refused(self, folder):
         for wrong in (folder / "4.jpg", folder / "nothing"):
             with pytest.raises(UsageError, match="is no folder"), slowfs.mounted(wrong):
                 pass
-
-    def test_where_mounting_works_open_slow_mounts(self, folder):
-        with slowfs.open_slow(folder, NO_WAIT) as slow:
-            assert slow.how == "fuse" and slow.store.size("4.jpg") == 300_000
 
 
 class TestCommand:
@@ -315,8 +290,6 @@ class TestCommand:
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_it_shows_the_folder_until_a_signal_and_tells_what_was_asked(self, folder, tmp_path, number):
-        import json
-
         point = tmp_path / "my slow"
         process = self.start(folder, point, "--latency-ms", 1, "--json")
         assert f"is at {point}, 1 ms an operation" in process.stderr.readline()
