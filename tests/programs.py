@@ -82,7 +82,7 @@ def _run(folder, environment, function, words):
 
 def on_small_disk(place, options, function, *words):
     """Run a program that alone sees a small tmpfs at `place`; its last line says what it left there."""
-    place.mkdir()
+    place.mkdir(exist_ok=True)
     program = Program(_mounted, place, options, function, words)
     try:
         code = program.wait()

@@ -5,8 +5,6 @@ import os
 import resource
 import signal
 import subprocess
-import sys
-import textwrap
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +12,7 @@ from pathlib import Path
 import loading_sets as sets
 import numpy as np
 import pytest
+from programs import Program, on_small_disk
 
 from smallfiles.errors import ResourceError
 from smallfiles.loading import BadSampleError, LoaderConfig, WorkerDiedError, make_loader
@@ -125,46 +124,29 @@ def test_shared_memory_that_is_too_small_is_refused_before_the_start(tmp_path):
     assert choose_mode(LoaderConfig(mode="processes"), 0, 1000) == "main"
 
 
-def run(code, *before):
-    folder = Path(__file__).parent
-    script = f"import sys\nsys.path.insert(0, {str(folder)!r})\n" + textwrap.dedent(code)
-    words = [*before, sys.executable, "-c", script]
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=folder.parent.parent)
+def keeping_all(path):
+    """Keep batches until no file can be opened any more."""
+    most = len(os.listdir("/proc/self/fd")) + 60
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    loader = make_loader(path, replace(PROCESSES, workers=1, batch=1), transform=sets.Stub())
+    with pytest.raises(ResourceError, match=r"no more files could be opened.*ulimit -n"):
+        _ = [batch for _ in range(3) for batch in loader]
 
 
 def test_too_many_batches_kept_are_told_as_open_files(path):
-    code = f"""
-    import loading_sets as sets, resource
-    from smallfiles.errors import ResourceError
-    from smallfiles.loading import LoaderConfig, make_loader
-    resource.setrlimit(resource.RLIMIT_NOFILE, (80, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-    loader = make_loader("{path}", LoaderConfig(mode="processes", workers=1, batch=1), transform=sets.Stub())
-    try:
-        kept = [batch for _ in range(3) for batch in loader]
-    except ResourceError as error:
-        print("told:", error)
-    """
-    assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] > 80
-    done = run(code)
-    assert "told: no more files could be opened" in done.stdout, done.stderr[-2000:]
-    assert "ulimit -n" in done.stdout
+    program = Program(keeping_all, path)
+    code = program.wait()
+    assert code == 0, program.errors
+    program.end()
+
+
+def in_little_shared_memory(path):
+    """Ask for processes, and for whatever fits."""
+    with pytest.raises(ResourceError, match="/dev/shm has 0 MiB free, and 2 workers with 4 batches ahead"):
+        make_loader(path, replace(PROCESSES, batch=256, prefetch=4), transform=sets.Stub())
+    print(type(make_loader(path, LoaderConfig(workers=8, batch=256), transform=sets.Stub())).__name__)
 
 
 def test_a_real_small_dev_shm_is_refused_with_its_size(path):
-    mount = "mount -t tmpfs -o size=64k shm /dev/shm &&"
-    if subprocess.run(["unshare", "-rm", "sh", "-c", f"{mount} true"], capture_output=True).returncode:
-        pytest.skip("this system lets nobody mount inside a name space")
-    code = f"""
-    import loading_sets as sets
-    from smallfiles.errors import ResourceError
-    from smallfiles.loading import LoaderConfig, make_loader
-    made = LoaderConfig(mode="processes", workers=2, batch=256, prefetch=4)
-    try:
-        make_loader("{path}", made, transform=sets.Stub())
-    except ResourceError as error:
-        print("told:", error)
-    print(type(make_loader("{path}", LoaderConfig(workers=8, batch=256), transform=sets.Stub())).__name__)
-    """
-    done = run(code, "unshare", "-rm", "sh", "-c", f'{mount} exec "$0" "$@"')
-    assert "told: /dev/shm has 0 MiB free, and 2 workers with 4 batches ahead" in done.stdout, done.stderr
-    assert "ThreadLoader" in done.stdout
+    done = on_small_disk(Path("/dev/shm"), "size=64k", in_little_shared_memory, path)
+    assert "ThreadLoader" in done.stdout, done.stderr
