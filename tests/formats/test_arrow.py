@@ -288,14 +288,6 @@ def test_looking_at_targets_leaves_the_images_on_disk(tmp_path):
     assert faults < 2000  # all the images would be 25,600 pages
 
 
-def test_a_reader_of_many_batches_stays_small(out):
-    pack(out, [Sample(f"{n}", b"x", n) for n in range(5000)], layout="juelich")
-    reader = arrow.open(out)
-    assert [reader.target(n) for n in range(0, 5000, 7)] == list(range(0, 5000, 7))
-    kept = reader._handle()
-    assert sum(part.nbytes for part in (kept._data, kept._data_bytes, kept._borders, kept._labels)) == 160_000
-
-
 def test_a_stream_that_was_cut_between_two_messages_is_refused(out, tmp_path):
     pack(out, rows_per_batch=4)
     table = pa.ipc.open_file(out.read_bytes()).read_all()

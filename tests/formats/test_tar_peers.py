@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import webdataset as wds
 import zstandard
-from torch.utils.data import DataLoader
 
 from smallfiles import sources
 from smallfiles.errors import FormatError, SmallfilesError
@@ -55,14 +54,6 @@ def test_webdataset_reads_every_sample(tmp_path, name, samples, suffix):
         assert sample[suffix] == s.data
         assert json.loads(sample.get("meta", b"null")) == s.meta
         assert json.loads(sample["cls" if isinstance(s.target, int) else "json"]) == s.target
-
-
-def test_webdataset_workers_read_every_sample_of_a_folder_once(tmp_path):
-    write(tmp_path / "x.tars", IMAGES, max_count=10)
-    shards = str(tmp_path / "x.tars" / "shard-{000000..000003}.tar")
-    dataset = wds.WebDataset(shards, shardshuffle=False).to_tuple("jpeg", "cls")
-    found = sorted((data, int(label)) for data, label in DataLoader(dataset, batch_size=None, num_workers=2))
-    assert found == sorted((s.data, s.target) for s in IMAGES)
 
 
 @pytest.mark.parametrize("name", SUFFIXES)
