@@ -1,13 +1,18 @@
+import contextlib
 import io
 import struct
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures import by_pillow, difference, encoded, jpeg, pixels
 from PIL import Image
+from torchvision.datasets.folder import pil_loader
+from torchvision.io import ImageReadMode, decode_image
 
 from smallfiles import images
 from smallfiles.errors import UsageError
@@ -34,19 +39,18 @@ def test_a_jpeg_decodes_to_what_pillow_makes_of_it(options):
     assert difference(images.decode(data), by_pillow(data)) <= (0.02, 4)
 
 
-def test_grey_jpegs_become_rgb():
-    grey = encoded(pixels(64, 48)[:, :, 0])
-    assert (images.decode(grey) == by_pillow(grey)).all()
+def in_cmyk(width, height):
+    out = io.BytesIO()
+    Image.fromarray(pixels(width, height)).convert("CMYK").save(out, "JPEG", quality=95)
+    return out.getvalue()
 
 
 def test_what_the_fast_decoder_refuses_goes_to_pillow():
-    cmyk = Image.fromarray(pixels(60, 40)).convert("CMYK")
-    out = io.BytesIO()
-    cmyk.save(out, "JPEG", quality=95)
-    assert (images.decode(out.getvalue()) == by_pillow(out.getvalue())).all()
-    assert difference(images.decode(out.getvalue()), pixels(60, 40))[0] < 12
-    for kind in ("PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM"):
-        data = encoded(pixels(60, 40), kind)
+    cmyk = in_cmyk(60, 40)
+    assert (images.decode(cmyk) == by_pillow(cmyk)).all()
+    assert difference(images.decode(cmyk), pixels(60, 40))[0] < 12
+    files = {kind: encoded(pixels(60, 40), kind) for kind in ("PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")}
+    for kind, data in (files | {"grey JPEG": encoded(pixels(64, 48)[:, :, 0])}).items():
         assert (images.decode(data) == by_pillow(data)).all(), kind
 
 
@@ -86,6 +90,10 @@ def test_broken_exif_is_no_reason_to_refuse_a_picture():
     assert images.RandomResizedCrop(32)(odd, RNG).shape == (32, 32, 3)
 
 
+def half(data):
+    return data[: len(data) // 2] + b"\xff\xd9"
+
+
 BAD = {
     "no bytes": b"",
     "html": b"<!DOCTYPE html><html><body>502 Bad Gateway</body></html>",
@@ -93,15 +101,16 @@ BAD = {
     "start of a jpeg": b"\xff\xd8\xff",
     "start and end": b"\xff\xd8\xff\xd9",
     "header only": jpeg(200, 150)[:400],
-    "half": jpeg(200, 150)[: len(jpeg(200, 150)) // 2],
-    "half with an end": jpeg(200, 150)[: len(jpeg(200, 150)) // 2] + b"\xff\xd9",
+    "half": half(jpeg(200, 150))[:-2],
     "cut png": encoded(pixels(64, 48), "PNG")[:300],
     "cut ppm": encoded(pixels(64, 48), "PPM")[:-5],
     "ppm without pixels": b"P6\n0 0\n255\n",
 }
 
+WORDS = {"html": "web page", "no bytes": "no bytes", "half": "truncated"}
 
-@pytest.mark.parametrize("name", [name for name in BAD if name != "half with an end"])
+
+@pytest.mark.parametrize("name", BAD)
 def test_bytes_that_are_no_picture_give_a_sentence(name, engine):
     for call in (
         images.decode,
@@ -112,16 +121,7 @@ def test_bytes_that_are_no_picture_give_a_sentence(name, engine):
     ):
         with pytest.raises(images.ImageError) as caught:
             call(BAD[name])
-        assert "0x" not in str(caught.value)
-
-
-def test_the_sentence_says_what_the_bytes_are():
-    with pytest.raises(images.ImageError, match="web page"):
-        images.decode(BAD["html"])
-    with pytest.raises(images.ImageError, match="no bytes"):
-        images.decode(b"")
-    with pytest.raises(images.ImageError, match="truncated"):
-        images.decode(BAD["half"])
+        assert "0x" not in str(caught.value) and WORDS.get(name, "") in str(caught.value)
 
 
 def _bomb_png(width, height):
@@ -188,17 +188,13 @@ def test_reduced_parts_lie_where_they_should(engine):
 def test_a_bad_picture_does_not_spoil_the_next(engine):
     good = jpeg(120, 90)
     expected = images.RandomResizedCrop(32)(good, np.random.default_rng(0))
-    for bad in (good[:3] + good[9:], BAD["half with an end"], good[:200] + b"\xff\xd9", BAD["start and end"]):
-        try:
+    for bad in (good[:3] + good[9:], half(jpeg(200, 150)), good[:200] + b"\xff\xd9", BAD["start and end"]):
+        with contextlib.suppress(images.ImageError):
             images.RandomResizedCrop(32)(bad, np.random.default_rng(0))
-        except images.ImageError:
-            pass
         assert (images.RandomResizedCrop(32)(good, np.random.default_rng(0)) == expected).all()
 
 
 def test_threads_do_not_share_a_decoder():
-    from concurrent.futures import ThreadPoolExecutor
-
     files = [jpeg(200 + 8 * n, 150, seed=n) for n in range(8)]
     transform = images.RandomResizedCrop(64)
     alone = [transform(data, np.random.default_rng(n)) for n, data in enumerate(files)]
@@ -242,19 +238,11 @@ def in_the_middle(good, seed):
     return bytes(damaged)
 
 
-def in_cmyk():
-    out = io.BytesIO()
-    Image.fromarray(pixels(200, 150)).convert("CMYK").save(out, "JPEG", quality=90)
-    return out.getvalue()
-
-
 DAMAGED = {
-    "half with an end": BAD["half with an end"],
-    "half of a progressive one": (lambda data: data[: len(data) // 2] + b"\xff\xd9")(
-        jpeg(200, 150, progressive=True)
-    ),
+    "half with an end": half(jpeg(200, 150)),
+    "half of a progressive one": half(jpeg(200, 150, progressive=True)),
     "random bytes": in_the_middle(jpeg(200, 150), 0),
-    "half of one in CMYK": (lambda data: data[: len(data) // 2] + b"\xff\xd9")(in_cmyk()),
+    "half of one in CMYK": half(in_cmyk(200, 150)),
 }
 
 
@@ -317,10 +305,6 @@ def test_settings_that_make_no_sense_are_refused():
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_orientation_is_ignored_as_torchvision_does(tmp_path, orientation):
     """Its loader of folders, and its decoder of tensors at its default."""
-    import torch
-    from torchvision.datasets.folder import pil_loader
-    from torchvision.io import ImageReadMode, decode_image
-
     exif = Image.Exif()
     exif[0x0112] = orientation
     (tmp_path / "a.jpg").write_bytes(data := jpeg(40, 24, exif=exif.tobytes()))

@@ -56,10 +56,6 @@ def test_a_small_jpeg_keeps_its_bytes_and_is_never_enlarged():
     assert png[:2] == b"\xff\xd8" and images.decode(png).shape == (150, 200, 3)
 
 
-def test_equal_pictures_give_equal_bytes():
-    assert images.resize_ahead(jpeg()) == images.resize_ahead(jpeg())
-
-
 @pytest.mark.parametrize("store", ["jpeg", "raw"])
 def test_samples_come_in_order_with_all_they_carry(store):
     found = list(images.resized(_samples(), 100, store))

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pictures import by_pillow, difference, encoded, jpeg, pixels
+from PIL import Image
 from scipy import stats
 from torchvision import transforms as tv
 from torchvision.transforms import v2
@@ -34,7 +35,7 @@ def _array(tensor):
 
 
 @pytest.mark.parametrize("transform", ALL, ids=repr)
-def test_a_transform_is_a_function_of_bytes_and_generator(transform):
+def test_a_transform_is_a_function_of_bytes_and_generator_whatever_the_threads_of_pytorch(transform):
     data = jpeg(150, 110)
     again = pickle.loads(pickle.dumps(transform))
     assert again == transform and hash(again) == hash(transform)
@@ -44,13 +45,16 @@ def test_a_transform_is_a_function_of_bytes_and_generator(transform):
     batch = np.zeros((3, *transform.shape), transform.dtype)
     transform.into(data, np.random.default_rng(7), batch[1])
     assert (batch[1] == found).all() and not batch[0].any() and not batch[2].any()
-
-
-@pytest.mark.parametrize("transform", ALL[:4], ids=repr)
-def test_other_generators_give_other_pictures(transform):
-    data = jpeg(150, 110)
-    found = {transform(data, np.random.default_rng(seed)).tobytes() for seed in range(20)}
-    assert len(found) >= 19
+    drawn, before = [], torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            drawn.append([transform(data, np.random.default_rng(seed)).tobytes() for seed in range(20)])
+    finally:
+        torch.set_num_threads(before)
+    assert drawn[0] == drawn[1] and len(set(drawn[0])) >= (
+        1 if isinstance(transform, images.CentreCrop) else 19
+    )
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -72,8 +76,6 @@ def test_random_resized_crop_equals_torchvision_for_the_same_box(seed):
 
 @pytest.mark.parametrize("size", [(500, 375), (375, 500), (256, 256), (333, 1000), (260, 257), (225, 224)])
 def test_centre_crop_equals_torchvision(size):
-    from PIL import Image
-
     data = jpeg(*size)
     found = images.CentreCrop()(data, np.random.default_rng(0))
     recipe = tv.Compose([tv.Resize(256), tv.CenterCrop(224)])
@@ -202,17 +204,3 @@ def test_normalise_equals_torchvision_on_tensors_and_arrays():
     assert torch.allclose(tensors, expected, atol=1e-5)
     arrays = images.normalise(batch)
     assert arrays.dtype == np.float32 and np.allclose(arrays, expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("transform", ALL, ids=repr)
-def test_the_number_of_threads_of_pytorch_changes_nothing(transform):
-    data = jpeg(150, 110)
-    before = torch.get_num_threads()
-    found = []
-    try:
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            found.append([transform(data, np.random.default_rng(seed)) for seed in range(4)])
-    finally:
-        torch.set_num_threads(before)
-    assert all((one == two).all() for one, two in zip(*found, strict=True))
