@@ -31,10 +31,9 @@ NO_NEWS = "@jupyterlab/apputils-extension/notification.jupyterlab-settings"
 
 def copy_checkout(repository: Path, to: Path) -> Path:
     """What a participant has after `git clone`, without what our own runs left behind."""
+    left_behind = shutil.ignore_patterns("__pycache__", ".ipynb_*")
     for name in ("helpers", "smallfiles", "notebooks", "exercises"):
-        shutil.copytree(
-            repository / name, to / name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_*")
-        )
+        shutil.copytree(repository / name, to / name, ignore=left_behind)
     return to
 
 

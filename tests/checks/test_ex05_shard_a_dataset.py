@@ -38,7 +38,7 @@ def indexing(shards, rank, ranks, worker, workers):
     return [shards[place], *shards[place + ranks * workers :: ranks * workers]]
 
 
-def ranks_starve(shards, rank, ranks, worker, workers):
+def starving(shards, rank, ranks, worker, workers):
     return shards[rank * workers + worker :: ranks * workers]
 
 
@@ -50,7 +50,7 @@ WRONG = [
     (equal_slices, "loses the tail"),
     (lambda s, r, n, w, m: s[r * m + w + 1 :: n * m], "begin at 1"),
     (lambda s, r, n, w, m: s[r + w :: n * m], "rank + worker"),
-    (ranks_starve, "split over the ranks first"),
+    (starving, "split over the ranks first"),
     (a_spare_one, "a spare shard is read twice"),
     (by_hash, "order of a set"),
     (by_chance, "nothing to chance"),
@@ -98,10 +98,7 @@ WRONG_IN_EPOCH = [
     (in_epoch(lambda s, place, seed, epoch: right(shuffled(s, epoch), *place)), "the seed does not reach"),
     (in_epoch(lambda s, place, *of: right(shuffled(set(s), f"{of}"), *place)), "order of a set"),
     (in_epoch(lambda s, place, *of: right(shuffled(s, of), *place)), "a seed is one number or text"),
-    (
-        in_epoch(lambda s, place, *of: ranks_starve(shuffled(s, f"{of}"), *place)),
-        "split over the ranks first",
-    ),
+    (in_epoch(lambda s, place, *of: starving(shuffled(s, f"{of}"), *place)), "split over the ranks first"),
 ]
 
 

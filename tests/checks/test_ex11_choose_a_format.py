@@ -87,10 +87,8 @@ def test_a_wrong_choice_gets_its_diagnosis(project, answer, diagnosis):
 def test_the_right_choices_pass_and_the_simulation_agrees_with_them():
     assert ex11.choice(RIGHT)
     for name, project in ex11.PROJECTS.items():
-        found = {
-            way: simulate(project.work, project.storage, WAYS[way], project.nodes)
-            for way in ex11._hours(project)
-        }
+        case = project.work, project.storage
+        found = {way: simulate(*case, WAYS[way], project.nodes) for way in ex11._hours(project)}
         total = {way: one.first_epoch_s + (project.epochs - 1) * one.epoch_s for way, one in found.items()}
         chosen = total[RIGHT[name][0]]
         assert chosen <= 1.05 * min(total.values()), (name, total)

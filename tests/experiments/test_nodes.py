@@ -35,9 +35,8 @@ class TestEnvironments:
 class TestPlaying:
     def test_each_rank_finds_its_place_and_nothing_of_the_job_around(self, monkeypatch):
         monkeypatch.setenv("SLURM_JOB_NAME", "around")
-        found = nodes.play(
-            lambda: (ranks().rank, "SLURM_JOB_NAME" in os.environ), [nodes.srun(n) for n in range(3)]
-        )
+        places = [nodes.srun(n) for n in range(3)]
+        found = nodes.play(lambda: (ranks().rank, "SLURM_JOB_NAME" in os.environ), places)
         assert found == [(0, False), (1, False), (2, False)]
         assert os.environ["SLURM_JOB_NAME"] == "around"
 
@@ -88,11 +87,8 @@ class TestSubmitting:
         sbatch = tmp_path / "sbatch"
         sbatch.write_text("#!/bin/sh\n")
         sbatch.chmod(0o755)
-        told = {
-            "PATH": f"{tmp_path}:/usr/bin:/bin",
-            "HOME": str(tmp_path),
-            "SMALLFILES_CLUSTER": str(tmp_path / "cluster"),
-        }
+        told = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
+        told["SMALLFILES_CLUSTER"] = str(tmp_path / "cluster")
         assert "local cluster" in nodes.site_here(told)[1]
         (tmp_path / "cluster").mkdir()
         (tmp_path / "cluster" / "slurm.conf").touch()

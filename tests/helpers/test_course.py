@@ -182,12 +182,13 @@ def test_a_shared_file_system_is_told_with_its_cap_and_a_larger_size_to_take_lon
     assert "this lustre too" in begun.summary() and "20,000 operations" in begun.summary()
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return synthetic.make(tmp_path_factory.mktemp("own") / "own", "folder", count=60).path
+
+
 class TestOwnData:
     """`COURSE_DATA` puts a participant's own data in place of the synthetic one."""
-
-    @pytest.fixture(scope="class")
-    def made(self, tmp_path_factory):
-        return synthetic.make(tmp_path_factory.mktemp("own") / "own", "folder", count=60).path
 
     @pytest.fixture
     def own(self, made, monkeypatch):

@@ -24,23 +24,16 @@ def tool(repository):
 def read_only(monkeypatch):
     """As another user meets a shared installation; permissions stop no root, who may run this."""
     real = os.access
-    monkeypatch.setattr(
-        os, "access", lambda path, mode: path not in (cache.CHECKOUT,) and real(path, mode)
-    )  # fmt: skip
+    monkeypatch.setattr(os, "access", lambda path, mode: path != cache.CHECKOUT and real(path, mode))
     for name in ("COURSE_CACHE", "COURSE_WORK", "COURSE_DATA"):
         monkeypatch.delenv(name, raising=False)
 
 
 def test_the_kernel_is_registered_for_the_user_and_runs_this_course(repository, tmp_path):
-    environment = {
-        **os.environ,
-        "JUPYTER_DATA_DIR": str(tmp_path / "data"),
-        "COURSE_WORK": str(tmp_path / "work"),
-    }
-    done = subprocess.run(
-        [sys.executable, repository / "tools/register_kernel.py"],
-        env=environment, capture_output=True, text=True, timeout=120, cwd=tmp_path,
-    )  # fmt: skip
+    private = {"JUPYTER_DATA_DIR": str(tmp_path / "data"), "COURSE_WORK": str(tmp_path / "work")}
+    command = [sys.executable, repository / "tools/register_kernel.py"]
+    how = {"capture_output": True, "text": True, "timeout": 120, "cwd": tmp_path}
+    done = subprocess.run(command, env=os.environ | private, **how)
     assert done.returncode == 0, done.stderr
     assert 'choose the kernel "Small Files, Big Machines"' in done.stdout
     spec = json.loads((tmp_path / "data/kernels/smallfiles/kernel.json").read_text())

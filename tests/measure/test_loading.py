@@ -159,9 +159,8 @@ def test_material_holds_the_very_bytes(folder, tmp_path):
     reader = formats.open(folder / "x.arrow")
     material.files(reader, tmp_path / material.FILES)
     paths, labels = material.listed(tmp_path)
-    assert sorted(Path(path).read_bytes() for path in paths) == sorted(
-        map(bytes, reader.read_many(range(COUNT)))
-    )
+    held = sorted(map(bytes, reader.read_many(range(COUNT))))
+    assert sorted(Path(path).read_bytes() for path in paths) == held
     assert sorted(labels) == sorted(reader.target(index) for index in range(COUNT))
 
 
@@ -205,10 +204,9 @@ def test_a_peer_that_fails_is_a_line_and_costs_others_nothing(folder, tmp_path, 
     out, errors = capfd.readouterr()
     told = json.loads(out)
     assert [each["name"] for each in told["records"]] == ["arrow, threads", "arrow, JPEG"]
-    assert [(each["what"], each["name"]) for each in told["failed"]] == [
-        ("epoch of JPEG, 1 workers", "SPDL, antialias")
-    ]
-    assert told["failed"][0]["why"] == f"0 of {COUNT} pictures came; it said: OSError: no libavcodec"
+    (failed,) = told["failed"]
+    assert (failed["what"], failed["name"]) == ("epoch of JPEG, 1 workers", "SPDL, antialias")
+    assert failed["why"] == f"0 of {COUNT} pictures came; it said: OSError: no libavcodec"
     assert "Traceback" not in errors and not multiprocessing.active_children()
 
 

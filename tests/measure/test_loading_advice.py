@@ -80,9 +80,8 @@ def test_each_kind_of_pictures_has_its_own():
 def test_the_figure_has_a_line_a_loader_and_the_advice_as_its_title():
     figure = drawing.tuning(CLEAR)
     (panel,) = figure.subfigs
-    assert panel.get_suptitle().replace("\n", " ") == (
-        "Epoch of JPEG: arrow, processes with 2 workers, 191 samples/s"
-    )
+    said = "Epoch of JPEG: arrow, processes with 2 workers, 191 samples/s"
+    assert panel.get_suptitle().replace("\n", " ") == said
     (axes,) = panel.axes
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
     assert legend == ["usable CPUs", "arrow, threads", "arrow, processes", "arrow, ring"]

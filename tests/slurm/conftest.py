@@ -29,9 +29,8 @@ class Cluster:
         command = [str(self.root / "slurm" / "submit"), "local", job, "--json"]
         command += [f"--sbatch={option}" for option in options]
         command += ["--", *map(str, words)] if words else []
-        done = subprocess.run(
-            command, env=self.at(work), capture_output=True, text=True, timeout=60, cwd=work or self.work
-        )
+        how = {"env": self.at(work), "cwd": work or self.work, "timeout": 60}
+        done = subprocess.run(command, capture_output=True, text=True, **how)
         if not check:
             return done
         assert done.returncode == 0, done.stderr
@@ -103,9 +102,8 @@ def cluster(repository, need_tool, tmp_path_factory):
         need_tool(name, "slurm-wlm, munge")
     place = Path(tempfile.mkdtemp(prefix="sfbm"))  # short: it holds sockets
     work = tmp_path_factory.mktemp("a work folder")
-    clean = {
-        key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "SBATCH", "COURSE"))
-    }
+    ours = ("SLURM", "SBATCH", "COURSE")
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     environment = {
         **clean,
         "SMALLFILES_CLUSTER": str(place / "cluster"),
@@ -114,14 +112,13 @@ def cluster(repository, need_tool, tmp_path_factory):
         "COURSE_VENV": os.environ.get("VIRTUAL_ENV") or str(Path(os.sys.executable).parents[1]),
     }
     place.chmod(0o755)
-    up = subprocess.run(
-        [repository / "slurm/local/up"], env=environment, capture_output=True, text=True, timeout=120
-    )
+    how = {"env": environment, "timeout": 120}
+    up = subprocess.run([repository / "slurm/local/up"], capture_output=True, text=True, **how)
     assert up.returncode == 0, up.stderr
     try:
         running = Cluster(repository, environment, work)
         running.done("00_make_data", work / "data", "--count", "240", "--seed", "1")
         yield running
     finally:
-        subprocess.run([repository / "slurm/local/down"], env=environment, check=True, timeout=120)
+        subprocess.run([repository / "slurm/local/down"], check=True, **how)
         shutil.rmtree(place)

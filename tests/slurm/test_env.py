@@ -34,11 +34,8 @@ def test_a_venv_in_an_image_runs_where_it_is_mounted(repository, need_tool, smal
     folder.mkdir()
     subprocess.run([mount, image, folder], check=True)
     try:
-        seen = subprocess.run(
-            [folder / "bin/python", "-c", "import sys, only_in_the_image as m; print(m.found, sys.prefix)"],
-            capture_output=True,
-            text=True,
-        )
+        code = "import sys, only_in_the_image as m; print(m.found, sys.prefix)"
+        seen = subprocess.run([folder / "bin/python", "-c", code], capture_output=True, text=True)
     finally:
         subprocess.run([unmount, "-u", folder], check=True)
     assert seen.stdout.split(maxsplit=1) == ["42", f"{folder}\n"], seen.stderr
@@ -48,9 +45,8 @@ def test_the_same_venv_gives_the_same_bytes(repository, need_tool, small_venv, t
     need_tool("mksquashfs", "squashfs-tools")
     images = [tmp_path / f"{number}.sqfs" for number in range(20)]
     for image in images:
-        assert (
-            build(repository, image, small_venv, env={**os.environ, "SOURCE_DATE_EPOCH": "1"}).returncode == 0
-        )
+        done = build(repository, image, small_venv, env={**os.environ, "SOURCE_DATE_EPOCH": "1"})
+        assert done.returncode == 0
     assert len({image.read_bytes() for image in images}) == 1
 
 

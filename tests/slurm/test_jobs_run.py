@@ -160,9 +160,8 @@ def test_two_nodes_stream_what_was_pushed_and_no_log_holds_a_key(cluster, manife
 class TestTraining:
     @pytest.mark.slow  # the solved exercise trains on as many ranks
     def test_two_nodes_train_one_model(self, cluster, arrow, tmp_path):
-        log = cluster.done(
-            "10_train", arrow, tmp_path / "kept", "--epochs", "2", "--size", "32", "--batch", "16"
-        )
+        words = ("--epochs", "2", "--size", "32", "--batch", "16")
+        log = cluster.done("10_train", arrow, tmp_path / "kept", *words)
         assert re.findall(r"rank (\d) on node (\d): 60 samples", log) == [
             ("0", "0"), ("1", "0"), ("2", "1"), ("3", "1")
         ]  # fmt: skip
@@ -218,9 +217,8 @@ class TestTraining:
 
     def epochs_of(self, seconds, cluster, arrow, tmp_path):
         """As many of 240 samples as take so long on this machine."""
-        log = cluster.done(
-            "10_train", arrow, tmp_path / "trial", "--epochs", 3, *self.WORDS, options=self.FEW
-        )
+        words = (arrow, tmp_path / "trial", "--epochs", 3, *self.WORDS)
+        log = cluster.done("10_train", *words, options=self.FEW)
         rates = [int(text.replace(",", "")) for text in re.findall(r"([\d,]+) samples/s", log)]
         return round(seconds * max(rates) / 240)
 
@@ -271,47 +269,36 @@ class TestTwoUsers:
             pytest.skip("only root can submit for another user")
         place = self.place_of_the_other(cluster, tmp_path)
         environment = {**cluster.at(place), "HOME": str(place), "COURSE_VENV": str(place / "venv")}
-        command = (
-            f"'{cluster.root}/slurm/submit' local 03_pack_arrow --json -- '{place}/data' '{place}/x.arrow'"
-        )
-        theirs = self.as_other(command, env=environment)
+        words = f"local 03_pack_arrow --json -- '{place}/data' '{place}/x.arrow'"
+        theirs = self.as_other(f"'{cluster.root}/slurm/submit' {words}", env=environment)
         assert theirs.returncode == 0, theirs.stderr
         ours = cluster.submit("03_pack_arrow", cluster.work / "data", cluster.work / "beside.arrow")
         (number,) = (each["number"] for each in json.loads(theirs.stdout)["jobs"])
-        assert [cluster.wait(each) for each in (number, *ours)] == ["COMPLETED"] * 2, cluster.log(
-            number, place
-        )
+        ends = [cluster.wait(each) for each in (number, *ours)]
+        assert ends == ["COMPLETED"] * 2, cluster.log(number, place)
         assert (place / "x.arrow").stat().st_uid == pwd.getpwnam(self.OTHER).pw_uid
         assert (place / "x.arrow").read_bytes() == (cluster.work / "beside.arrow").read_bytes()
 
     def as_other(self, command, **how):
-        return subprocess.run(
-            ["su", "-s", "/bin/sh", self.OTHER, "-c", command],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            **how,
-        )
+        command = ["su", "-s", "/bin/sh", self.OTHER, "-c", command]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, **how)
 
     def place_of_the_other(self, cluster, tmp_path):
         """A folder of the other user's, with the data set and a Python that this user may run."""
         place = tmp_path / "of the other"
         shutil.copytree(cluster.work / "data", place / "data")
-        packages = Path(formats.__file__).parents[2], Path(pytest.__file__).parents[1]
+        packages = f"{Path(formats.__file__).parents[2]}:{Path(pytest.__file__).parents[1]}"
         python = place / "venv" / "bin" / "python"
         python.parent.mkdir(parents=True)
-        python.write_text(
-            f"#!/bin/sh\nPYTHONPATH='{packages[0]}:{packages[1]}' exec /usr/bin/python3 \"$@\"\n"
-        )
+        python.write_text(f"#!/bin/sh\nPYTHONPATH='{packages}' exec /usr/bin/python3 \"$@\"\n")
         python.chmod(0o755)
         for path in [place, *place.rglob("*")]:
             shutil.chown(path, self.OTHER)
         for parent in [*tmp_path.parents, tmp_path]:
             if parent.is_relative_to("/tmp") and parent != Path("/tmp"):
                 parent.chmod(parent.stat().st_mode | stat.S_IXOTH)
-        seen = self.as_other(
-            f"'{python}' -c 'import pyarrow, smallfiles' && test -r '{cluster.root}/slurm/lib.sh'"
-        )
+        read = f"test -r '{cluster.root}/slurm/lib.sh'"
+        seen = self.as_other(f"'{python}' -c 'import pyarrow, smallfiles' && {read}")
         if seen.returncode:
             pytest.skip(f"another user has no Python with the packages here: {seen.stderr.strip()[-200:]}")
         return place

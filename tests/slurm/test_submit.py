@@ -41,6 +41,12 @@ def checkout(tmp_path, monkeypatch):
     return root
 
 
+@pytest.fixture
+def mine(checkout):
+    """Writes a user's own values for the site."""
+    return (checkout / "slurm/sites/here.my.env").write_text
+
+
 def refusal(checkout, *words, **how):
     with pytest.raises((errors.SubmitError, errors.UsageError)) as caught:
         jobs.plan(checkout, *words, **how)
@@ -52,11 +58,11 @@ class TestRefusals:
         assert "Did you mean here" in refusal(checkout, "her", "03_pack_arrow")
         assert "Did you mean 03_pack_arrow" in refusal(checkout, "here", "pack_arrow")
 
-    def test_a_missing_account_is_refused_where_the_site_needs_one(self, checkout):
+    def test_a_missing_account_is_refused_where_the_site_needs_one(self, checkout, mine):
         with (checkout / "slurm/sites/here.env").open("a") as file:
             file.write("SITE_ACCOUNT=required\n")
         assert "write SBATCH_ACCOUNT=" in refusal(checkout, "here", "03_pack_arrow")
-        (checkout / "slurm/sites/here.my.env").write_text("SBATCH_ACCOUNT=training2611\n")
+        mine("SBATCH_ACCOUNT=training2611\n")
         (submission,) = jobs.plan(checkout, "here", "03_pack_arrow")
         assert submission.environment["SBATCH_ACCOUNT"] == "training2611"
 
@@ -70,10 +76,6 @@ class TestRefusals:
     def test_missing_data_is_told_with_the_job_that_makes_it(self, checkout, tmp_path):
         (tmp_path / "w o r k/data").rmdir()
         assert "make it with: slurm/submit here 00_make_data" in refusal(checkout, "here", "03_pack_arrow")
-
-    def test_an_output_that_exists_is_refused(self, checkout, tmp_path):
-        (tmp_path / "w o r k/train.arrow").touch()
-        assert "train.arrow exists already" in refusal(checkout, "here", "03_pack_arrow")
 
     def test_too_little_room_is_told_with_the_numbers(self, checkout, tmp_path, monkeypatch):
         archive = tmp_path / "train.tar"
@@ -96,8 +98,8 @@ class TestRefusals:
             ("COURSE_WORK=work", "is no whole path"),
         ],
     )
-    def test_what_no_site_may_say_is_told(self, checkout, written, said):
-        (checkout / "slurm/sites/here.my.env").write_text(f"{written}\n")
+    def test_what_no_site_may_say_is_told(self, checkout, mine, written, said):
+        mine(f"{written}\n")
         assert re.search(said, refusal(checkout, "here", "03_pack_arrow"))
 
     def test_checkpoints_that_cannot_be_written_are_told(self, checkout, tmp_path):
@@ -109,21 +111,20 @@ class TestRefusals:
         (tmp_path / "w o r k/train.arrow").touch()
         shutil.rmtree(checkout / ".venv")
         text = refusal(checkout, "here", "03_pack_arrow")
-        assert "make setup" in text and "exists already" in text and "Nothing was submitted" in text
+        assert (
+            "make setup" in text and "train.arrow exists already" in text and "Nothing was submitted" in text
+        )
 
     def test_what_sbatch_says_is_told(self, checkout, tmp_path):
-        (tmp_path / "bin/sbatch").write_text(
-            "#!/bin/sh\necho 'sbatch: error: invalid partition' >&2\nexit 1\n"
-        )
+        (tmp_path / "bin/sbatch").write_text("#!/bin/sh\necho 'error: invalid partition' >&2\nexit 1\n")
         with pytest.raises(errors.SubmitError, match="invalid partition"):
             jobs.send(jobs.plan(checkout, "here", "03_pack_arrow"))
 
 
 class TestSubmission:
     def test_the_shown_command_is_what_a_shell_would_need(self, checkout, tmp_path):
-        (submission,) = jobs.plan(
-            checkout, "here", "03_pack_arrow", ["--in-flight", "64"], ["--time=09:00:00"]
-        )
+        words = ["--in-flight", "64"], ["--time=09:00:00"]
+        (submission,) = jobs.plan(checkout, "here", "03_pack_arrow", *words)
         subprocess.run(["bash", "-c", submission.text()], check=True, capture_output=True)
         seen = (tmp_path / "seen").read_text().splitlines()
         assert seen == list(submission.argv[1:])
@@ -135,10 +136,6 @@ class TestSubmission:
         assert not (tmp_path / "seen").exists() and not (tmp_path / "w o r k/logs").exists()
         assert jobs.send(chain) == ["4711"]
         assert (tmp_path / "w o r k/logs").is_dir()
-
-    def test_a_job_that_follows_waits_for_a_good_end(self, checkout, tmp_path):
-        assert jobs.send(jobs.plan(checkout, "here", "05_pack_tar")) == ["4711", "4711"]
-        assert (tmp_path / "seen").read_text().splitlines().count("--dependency=afterok:4711") == 1
 
     def test_the_number_of_parts_is_a_number_and_not_counted_from_the_array(self, checkout, tmp_path):
         where = [str(tmp_path / "data"), "out.tars"]
@@ -182,21 +179,18 @@ class TestSubmission:
         (submission,) = jobs.plan(checkout, "here", "03_pack_arrow", ["mine", "out.arrow"])
         assert submission.argv[-2:] == (str(tmp_path / "mine"), str(tmp_path / "out.arrow"))
 
-    def test_options_with_quotes_are_read_as_a_shell_reads_them(self, checkout):
-        (checkout / "slurm/sites/here.my.env").write_text(
-            "SITE_CPU_OPTIONS='--comment=\"two words\" -x n1'\n"
-        )
+    def test_options_with_quotes_are_read_as_a_shell_reads_them(self, checkout, mine):
+        mine("SITE_CPU_OPTIONS='--comment=\"two words\" -x n1'\n")
         assert site.load(checkout, "here").options("cpu") == ["--comment=two words", "-x", "n1"]
 
-    def test_what_a_site_prints_is_no_variable(self, checkout, tmp_path):
-        (checkout / "slurm/sites/here.my.env").write_text("echo loaded modules\n")
+    def test_what_a_site_prints_is_no_variable(self, checkout, mine, tmp_path):
+        mine("echo loaded modules\n")
         assert not [key for key in site.load(checkout, "here").environment if "loaded" in key]
 
-    def test_an_account_may_be_an_option(self, checkout):
-        (checkout / "slurm/sites/here.my.env").write_text("SITE_ACCOUNT=required\n")
-        packing, merging = jobs.plan(
-            checkout, "here", "05_pack_tar", options=["--account=a", "--time=09:00:00"]
-        )
+    def test_an_account_may_be_an_option(self, checkout, mine):
+        mine("SITE_ACCOUNT=required\n")
+        options = ["--account=a", "--time=09:00:00"]
+        packing, merging = jobs.plan(checkout, "here", "05_pack_tar", options=options)
         assert "--account=a" in merging.argv and "--time=09:00:00" not in merging.argv
         assert "--time=09:00:00" in packing.argv
 
@@ -210,10 +204,8 @@ class TestSubmission:
         assert kept == ["SLURM_CONF"]
         assert submission.text().startswith("env -u SLURM_CPUS_PER_TASK -u SLURM_JOB_ID COURSE_")
 
-    def test_personal_values_have_the_last_word_and_defaults_build_on_them(self, checkout, tmp_path):
-        (checkout / "slurm/sites/here.my.env").write_text(
-            f'COURSE_WORK="{tmp_path}/mine"\nSITE_CPU_OPTIONS="--qos=short"\n'
-        )
+    def test_personal_values_have_the_last_word_and_defaults_build_on_them(self, checkout, mine, tmp_path):
+        mine(f'COURSE_WORK="{tmp_path}/mine"\nSITE_CPU_OPTIONS="--qos=short"\n')
         found = site.load(checkout, "here")
         assert found["COURSE_DATA"] == f"{tmp_path}/w o r k/data"  # this site leaves no choice of COURSE_WORK
         assert found.work == tmp_path / "mine" and found.options("cpu") == ["--qos=short"]
