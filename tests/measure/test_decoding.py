@@ -12,6 +12,7 @@ from benchmarks.decoding import METHODS, PEERS, installed
 from benchmarks.pipelines import SIZE
 from smallfiles.errors import UsageError
 from smallfiles.measure import BenchConfig
+from smallfiles.sources import synthetic
 
 
 def _jpeg(seed, kind="JPEG"):
@@ -24,10 +25,9 @@ def _jpeg(seed, kind="JPEG"):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    root = tmp_path_factory.mktemp("pictures")
-    for number in range(10):
-        (root / f"c{number % 2}").mkdir(exist_ok=True)
-        (root / f"c{number % 2}" / f"{number}.jpg").write_bytes(_jpeg(number))
+    root = tmp_path_factory.mktemp("pictures") / "data"
+    synthetic.make(root, "folder", count=10, classes=2, size=(160, 120))
+    (root / "c0").mkdir()
     (root / "c0" / "odd.png").write_bytes(_jpeg(99, "PNG"))
     return root
 

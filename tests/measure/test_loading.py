@@ -1,7 +1,6 @@
 """Measuring loaders: what is asked for, what is measured, what is said of what is missing."""
 
 import dataclasses
-import io
 import json
 import multiprocessing
 import os
@@ -10,9 +9,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 from programs import imported
 
 import benchmarks.loaders
@@ -32,27 +29,17 @@ from smallfiles.measure.loading.ours import run_ours
 from smallfiles.measure.workers import WorkerPool
 from smallfiles.pack import PackConfig, pack
 from smallfiles.samples import Sample, Schema
+from smallfiles.sources import synthetic
 
 COUNT = 20
 OF_THE_CORE = ("Jülich", "torch", "webd", "Aalto", "cortx", "Hugging")
 SMALL = LoadBenchConfig(repeats=1, count=COUNT, workers=(1,), modes=("threads",), batch=8, size=32)
 
 
-def picture(number: int) -> bytes:
-    rng = np.random.default_rng(number)
-    coarse = Image.fromarray(rng.integers(0, 256, (6, 6, 3), np.uint8))
-    out = io.BytesIO()
-    coarse.resize((90 + number, 70), Image.Resampling.BICUBIC).save(out, "JPEG")
-    return out.getvalue()
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("loading")
-    for number in range(COUNT):
-        file = root / "data" / f"class{number % 2}" / f"{number:03d}.jpg"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(picture(number))
+    synthetic.make(root / "data", "folder", count=COUNT, classes=2, size=(96, 70))
     source = sources.load(root / "data")
     pack(source, root / "x.arrow")
     pack(source, root / "raw.arrow", PackConfig(resize=48, store="raw"))

@@ -8,7 +8,7 @@ import pytest
 from smallfiles.errors import UsageError
 from smallfiles.measure.config import STEPS, LoadBenchConfig
 from smallfiles.measure.loading import steps
-from smallfiles.measure.loading.steps import BUSY, Pass, emulated, most_fed, utilisation
+from smallfiles.measure.loading.steps import BUSY, Pass, emulated, utilisation
 
 STEP_S, BATCH, STEPS_RUN, READY = 0.2, 8, 50, 5
 
@@ -48,11 +48,6 @@ def fake(monkeypatch):
     return found
 
 
-def test_a_loader_that_is_quicker_than_the_step_keeps_one_accelerator_busy(fake):
-    assert utilisation(fake.ahead(0.05), BATCH, STEP_S, STEPS_RUN) == pytest.approx(1)
-    assert fake.slept == STEPS_RUN
-
-
 @pytest.mark.parametrize("number", [1, 2, 8])
 def test_with_a_slower_loader_utilisation_is_the_step_over_the_time_of_its_batches(fake, number):
     found = utilisation(fake.ahead(0.5), BATCH, STEP_S, STEPS_RUN, number)
@@ -72,13 +67,6 @@ def test_as_many_are_fed_as_the_rate_of_the_loader_allows(fake, batch_s, fed):
     assert fed == int(STEP_S / batch_s / BUSY)
     assert found.accelerators == pytest.approx(fed, abs=max(0.1, 0.12 * fed))
     assert found.busy == pytest.approx(min(1, STEP_S / batch_s), rel=0.12)
-
-
-@pytest.mark.parametrize("guess", [0, 1, 5, 12])
-def test_the_search_ends_at_the_last_that_are_busy_wherever_it_begins(guess):
-    asked = []
-    assert most_fed(lambda number: asked.append(number) or (1.0 if number <= 6 else 0.5), guess) == 6
-    assert len(asked) <= 6 and most_fed(lambda number: 0.5, guess) == 0
 
 
 def test_no_step_means_no_sleep(fake):

@@ -15,6 +15,7 @@ from smallfiles.measure.bench import Target
 from smallfiles.measure.methods import listed
 from smallfiles.measure.workers import WorkerPool
 from smallfiles.pack import pack
+from smallfiles.sources import synthetic
 
 COUNT = 12
 LITDATA = """
@@ -32,10 +33,7 @@ class StreamingDataset:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("peers") / "data"
-    for number in range(COUNT):
-        path = root / f"class{number % 2}" / f"{number:03d}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"\xff\xd8\xff" + bytes([number]) * (100 + number) + b"\xff\xd9")
+    synthetic.make(root, "folder", count=COUNT, classes=2, size=(32, 32))
     return root
 
 
