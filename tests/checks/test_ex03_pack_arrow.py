@@ -240,7 +240,9 @@ class TestFileThatIsThere:
         write(folder, tmp_path / "f.arrow")
         assert ex03.flickr30k_file(tmp_path / "f.arrow", folder)
         per_caption(folder, tmp_path / "f.arrow")
-        assert_told(ex03.flickr30k_file(tmp_path / "f.arrow", folder), "every image five times")
+        verdict = ex03.flickr30k_file(tmp_path / "f.arrow", folder)
+        assert_told(verdict, "every image five times")
+        assert "you gave  the file f.arrow, made of flickr30k" in str(verdict)
 
     @pytest.mark.parametrize("keep", [0, 5, 0.5, 0.99])
     def test_a_file_that_was_cut_is_told(self, folder, tmp_path, keep):
