@@ -27,7 +27,6 @@ class Variant:
     options: tuple[tuple[str, Any], ...] = ()
     labels: tuple[int, int] = (-(2**63), 2**63 - 1)
     captions: bool = True
-    component_bytes: int | None = None
 
     def write(
         self, samples: Iterator[Sample] | Sequence[Sample], out: Path, schema: Schema, digest: bool = True
@@ -41,12 +40,12 @@ class Variant:
         return folder / f"set{self.suffix}"
 
     def allows(self, key: str) -> bool:
-        limit = self.component_bytes
-        return limit is None or all(len(part.encode()) <= limit for part in key.split("/"))
+        is_path = self.format in ("files", "squashfs")
+        return not is_path or all(len(part.encode()) <= 255 for part in key.split("/"))
 
 
 VARIANTS = (
-    Variant("files", "files", ".files", labels=(-1, 2**31 - 1), component_bytes=255),
+    Variant("files", "files", ".files", labels=(-1, 2**31 - 1)),
     Variant("arrow", "arrow", ".arrow"),
     Variant("arrow-small", "arrow", ".arrow", (("rows_per_batch", 3), ("max_batch_bytes", 2000))),
     Variant("arrow-juelich", "arrow", ".arrow", (("layout", "juelich"),), labels=(0, 65535), captions=False),
@@ -56,21 +55,9 @@ VARIANTS = (
     Variant("tar-shards", "tar", ".tars", (("max_count", 4),)),
     Variant("tar-gz", "tar", ".tar.gz"),
     Variant("tar-zst", "tar", ".tar.zst"),
-    Variant("squashfs", "squashfs", ".sqfs", component_bytes=255),
-    Variant(
-        "squashfs-zstd",
-        "squashfs",
-        ".squashfs",
-        (("compression", "zstd"), ("block_bytes", 4096)),
-        component_bytes=255,
-    ),
-    Variant(
-        "squashfs-fragments",
-        "squashfs",
-        ".sqfs",
-        (("compression", "gzip"), ("fragments", True)),
-        component_bytes=255,
-    ),
+    Variant("squashfs", "squashfs", ".sqfs"),
+    Variant("squashfs-zstd", "squashfs", ".squashfs", (("compression", "zstd"), ("block_bytes", 4096))),
+    Variant("squashfs-fragments", "squashfs", ".sqfs", (("compression", "gzip"), ("fragments", True))),
     Variant("lmdb", "lmdb", ".lmdb"),
     Variant("zarr", "zarr", ".zarr"),
     Variant("zarr-small", "zarr", ".zarr", (("chunk_bytes", 100), ("shard_bytes", 1000))),

@@ -215,68 +215,47 @@ def obj(**facts):
     return json.dumps(facts)
 
 
-RIGHT = {  # members -> (key, target, meta) of each sample
-    "as tarp writes it": ([("a.cls", "3"), ("a.jpg", b"x")], [("a.jpg", 3, None)]),
-    "a number unknown to us": (
-        [("a.jpg", b"x"), ("a.id", "7"), ("a.cls", " -1\n")],
-        [("a.jpg", -1, None)],
-    ),
-    "label in an object": ([("a.json", obj(label=5)), ("a.png", b"x")], [("a.png", 5, {"label": 5})]),
-    "a number alone": ([("a.json", "5"), ("a.png", b"x")], [("a.png", 5, None)]),
-    "a list of captions": ([("a.json", '["p", "q"]'), ("a.png", b"x")], [("a.png", ["p", "q"], None)]),
-    "a caption a line": ([("a.txt", "p\nq"), ("a.jpg", b"x")], [("a.jpg", ["p", "q"], None)]),
-    "two suffixes": ([("a.left.jpg", b"x"), ("a.cls", "1")], [("a.left.jpg", 1, None)]),
-    "no escapes of ours": ([("100%41.jpg", b"x"), ("100%41.cls", "1")], [("100%41.jpg", 1, None)]),
-    "class in an object": ([("a.jpg", b"x"), ("a.json", obj(**{"class": 3}))], [("a.jpg", 3, {"class": 3})]),
-    "target in an object": ([("a.jpg", b"x"), ("a.json", obj(target=4))], [("a.jpg", 4, {"target": 4})]),
-    "decimal text as label": ([("a.jpg", b"x"), ("a.json", obj(label="1"))], [("a.jpg", 1, {"label": "1"})]),
-    "caption": ([("a.jpg", b"x"), ("a.json", obj(caption="c"))], [("a.jpg", ["c"], {"caption": "c"})]),
-    "captions": (
-        [("a.jpg", b"x"), ("a.json", obj(captions=["c", "d"]))],
-        [("a.jpg", ["c", "d"], {"captions": ["c", "d"]})],
-    ),
-    "cls, json and txt: the label": (
-        [("a.cls", "7"), ("a.jpg", b"x"), ("a.json", '["c"]'), ("a.txt", "d")],
-        [("a.jpg", 7, None)],
-    ),
-    "an empty txt first": (
-        [("a.jpg", b"x"), ("a.txt", ""), ("b.jpg", b"y"), ("b.txt", "c")],
-        [("a.jpg", [], None), ("b.jpg", ["c"], None)],
-    ),
+RIGHT = {  # members, target of each sample
+    "as tarp writes it": ({"a.cls": "3", "a.jpg": "x"}, {"a.jpg": 3}),
+    "a member unknown to us": ({"a.jpg": "x", "a.id": "7", "a.cls": " -1\n"}, {"a.jpg": -1}),
+    "label in an object": ({"a.json": obj(label=5), "a.png": "x"}, {"a.png": 5}),
+    "class in an object": ({"a.jpg": "x", "a.json": obj(**{"class": 3})}, {"a.jpg": 3}),
+    "target in an object": ({"a.jpg": "x", "a.json": obj(target=4)}, {"a.jpg": 4}),
+    "decimal text as label": ({"a.jpg": "x", "a.json": obj(label="1")}, {"a.jpg": 1}),
+    "caption": ({"a.jpg": "x", "a.json": obj(caption="c")}, {"a.jpg": ["c"]}),
+    "captions": ({"a.jpg": "x", "a.json": obj(captions=["c", "d"])}, {"a.jpg": ["c", "d"]}),
+    "a number alone": ({"a.json": "5", "a.png": "x"}, {"a.png": 5}),
+    "a list of captions": ({"a.json": '["p", "q"]', "a.png": "x"}, {"a.png": ["p", "q"]}),
+    "a caption a line": ({"a.txt": "p\nq", "a.jpg": "x"}, {"a.jpg": ["p", "q"]}),
+    "two suffixes": ({"a.left.jpg": "x", "a.cls": "1"}, {"a.left.jpg": 1}),
+    "no escapes of ours": ({"100%41.jpg": "x", "100%41.cls": "1"}, {"100%41.jpg": 1}),
+    "all of them": ({"a.cls": "7", "a.jpg": "x", "a.json": '["c"]', "a.txt": "d"}, {"a.jpg": 7}),
+    "an empty txt": ({"a.jpg": "x", "a.txt": "", "b.jpg": "y", "b.txt": "c"}, {"a.jpg": [], "b.jpg": ["c"]}),
     "captions that only later come alone": (
-        [("a.jpg", b"x"), ("a.cls", "1"), ("a.txt", "c"), ("b.jpg", b"y"), ("b.txt", "d")],
-        [("a.jpg", ["c"], None), ("b.jpg", ["d"], None)],
+        {"a.jpg": "x", "a.cls": "1", "a.txt": "c", "b.jpg": "y", "b.txt": "d"},
+        {"a.jpg": ["c"], "b.jpg": ["d"]},
     ),
-    "members apart": (
-        [("0.jpg", b"x"), ("1.jpg", b"y"), ("0.cls", "5"), ("1.cls", "6")],
-        [("0.jpg", 5, None), ("1.jpg", 6, None)],
-    ),
-    "cls and an equal number": ([("a.jpg", b"x"), ("a.cls", "3"), ("a.json", "3")], [("a.jpg", 3, None)]),
-    "cls beside an object": (
-        [("a.json", obj(label=9)), ("a.cls", "3"), ("a.jpg", b"x")],
-        [("a.jpg", 3, {"label": 9})],
-    ),
-    "a mask beside the picture": (
-        [("a.jpg", b"x"), ("a.seg.png", b"m"), ("a.cls", "3")],
-        [("a.jpg", 3, None)],
-    ),
+    "members apart": ({"0.jpg": "x", "1.jpg": "y", "0.cls": "5", "1.cls": "6"}, {"0.jpg": 5, "1.jpg": 6}),
+    "cls and an equal number": ({"a.jpg": "x", "a.cls": "3", "a.json": "3"}, {"a.jpg": 3}),
+    "cls beside an object": ({"a.json": obj(label=9), "a.cls": "3", "a.jpg": "x"}, {"a.jpg": 3}),
+    "a mask beside the picture": ({"a.jpg": "x", "a.seg.png": "m", "a.cls": "3"}, {"a.jpg": 3}),
 }
-UNCLEAR = {  # members -> what both say
-    "cls and another number": ([("a.jpg", b"x"), ("a.cls", "3"), ("a.json", "4")], "holds 4; expected 3"),
+UNCLEAR = {  # members, what both say
+    "cls and another number": ([("a.jpg", "x"), ("a.cls", "3"), ("a.json", "4")], "holds 4; expected 3"),
     "labels here, captions there": (
-        [("a.jpg", b"x"), ("a.cls", "3"), ("b.jpg", b"y"), ("b.txt", "c")],
+        [("a.jpg", "x"), ("a.cls", "3"), ("b.jpg", "y"), ("b.txt", "c")],
         "samples with labels and samples with captions",
     ),
     "a key that comes again": (
-        [("a.jpg", b"x"), ("a.cls", "1"), ("b.jpg", b"y"), ("b.cls", "2"), ("a.jpg", b"z"), ("a.cls", "3")],
+        [("a.jpg", "x"), ("a.cls", "1"), ("b.jpg", "y"), ("b.cls", "2"), ("a.jpg", "z"), ("a.cls", "3")],
         "more than once",
     ),
     "two versions of one stem": (
-        [("cat.v2.jpg", b"x"), ("cat.v2.cls", "1"), ("cat.v3.jpg", b"y"), ("cat.v3.cls", "2")],
+        [("cat.v2.jpg", "x"), ("cat.v2.cls", "1"), ("cat.v3.jpg", "y"), ("cat.v3.cls", "2")],
         "cat.v2.jpg, cat.v3.jpg share one stem",
     ),
-    "a label beyond 64 bits": ([("a.jpg", b"x"), ("a.cls", "9" * 20)], "beyond 64 bits"),
-    "a name of a class": ([("a.jpg", b"x"), ("a.cls", "dog")], "holds 'dog'; expected a class number"),
+    "a label beyond 64 bits": ([("a.jpg", "x"), ("a.cls", "9" * 20)], "beyond 64 bits"),
+    "a name of a class": ([("a.jpg", "x"), ("a.cls", "dog")], "holds 'dog'; expected a class number"),
 }
 
 
@@ -311,9 +290,11 @@ def _by_sources(path):
 @pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
 @pytest.mark.parametrize("what", RIGHT)
 def test_shards_and_sources_read_the_same_right_targets(tmp_path, what, name):
-    members, expected = RIGHT[what]
-    tarfile_of(tmp_path / name, members)
-    rows = [(key, dict(members)[key], target, meta) for key, target, meta in expected]
+    members, targets = RIGHT[what]
+    tarfile_of(tmp_path / name, members.items())
+    beside = json.loads(members.get("a.json", "null"))
+    meta = beside if isinstance(beside, dict) else None
+    rows = [(key, members[key].encode(), target, meta) for key, target in targets.items()]
     assert by_both(tmp_path / name) == [rows, rows]
 
 

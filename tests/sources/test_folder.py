@@ -48,11 +48,12 @@ def test_a_tree_reads_as_torchvision_reads_it(tmp_path_factory, files):
     assert list(rows(ours).items()) == expected
 
 
-def test_sizes_come_with_the_scan_unless_not_wanted(tmp_path):
+def test_sizes_come_with_the_scan_unless_not_wanted_and_suffixes_are_chosen(tmp_path):
     plant(tmp_path, "a/1.jpg", data=b"123")
-    plant(tmp_path, "b/2.jpg", data=b"")
+    plant(tmp_path, "b/2.jpg", "b/3.npy", data=b"")
     assert folder.load(tmp_path).manifest.sizes.tolist() == [3, 0]
     assert folder.load(tmp_path, SourceOptions(sizes=False)).manifest.sizes is None
+    assert list(rows(folder.load(tmp_path, SourceOptions(suffixes=("npy",))))) == ["b/3.npy"]
 
 
 def test_splits_are_no_classes_and_a_class_missing_in_one_shifts_no_label(tmp_path):
@@ -74,15 +75,11 @@ def test_a_split_may_be_asked_for_by_its_usual_names(tmp_path, asked):
     assert rows(source) == {"validation/cat/2.jpg": 0} and source.manifest.split == "val"
 
 
-def test_a_path_that_is_a_split_is_not_taken_for_another(tmp_path):
-    plant(tmp_path, "train/cat/1.jpg")
+def test_a_path_that_is_a_split_is_not_taken_for_another_and_one_without_splits_for_any(tmp_path):
+    plant(tmp_path, "train/cat/1.jpg", "tree/cat/1.jpg")
     assert folder.load(tmp_path / "train").manifest.split == "train"
     assert "is the train split" in str(refused(tmp_path / "train", split="val"))
-
-
-def test_a_split_asked_of_a_tree_without_splits_only_names_it(tmp_path):
-    plant(tmp_path, "cat/1.jpg")
-    source = folder.load(tmp_path, SourceOptions(split="val"))
+    source = folder.load(tmp_path / "tree", SourceOptions(split="val"))
     assert rows(source) == {"cat/1.jpg": 0} and source.manifest.split == "val"
     assert "no split folders found" in source.notes[0]
 
@@ -126,11 +123,6 @@ def test_images_beside_class_folders_are_left_aside_and_empty_classes_keep_their
     assert any("without images: bee" in note for note in source.notes)
     assert "1 image not in a class folder left aside: stray.jpg" in source.notes
     assert "stray.jpg" in str(refused(tmp_path, strict=True))
-
-
-def test_other_suffixes_are_samples_when_asked_for(tmp_path):
-    plant(tmp_path, "a/1.npy", "a/2.jpg")
-    assert list(rows(folder.load(tmp_path, SourceOptions(suffixes=("npy",))))) == ["a/1.npy"]
 
 
 def test_hidden_names_and_those_of_macos_are_left_aside_and_counted(tmp_path):

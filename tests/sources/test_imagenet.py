@@ -214,8 +214,7 @@ def test_a_damaged_devkit_gives_a_sentence(tmp_path, file, data, told):
 
 
 @pytest.mark.parametrize(
-    ("text", "line"),
-    [("ImageId;Prediction\n", 1), ("ImageId,PredictionString\nval_1,dog 1 2\n", 2), ("", 1)],
+    ("text", "line"), [("ImageId;Prediction\n", 1), ("ImageId,PredictionString\nval_1,dog 1 2\n", 2), ("", 1)]
 )
 def test_a_wrong_line_of_a_solution_file_is_named(tmp_path, text, line):
     path = tmp_path / "LOC_val_solution.csv"
