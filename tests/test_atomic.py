@@ -5,50 +5,29 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
-from programs import wait_for
+from programs import Program, wait_for
 
 from smallfiles import atomic, locks, owners
 from smallfiles.errors import BusyError, OutputExistsError, PackError, SmallfilesError
 
 CONTENT = b"what the owner wrote" * 1000
+Begin: TypeAlias = Callable[..., Program]
 
 
 def no_flock(descriptor: object, operation: int) -> None:
     raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
 
-def another_machine(name: str, heartbeat_s: float = 0.05, silent_s: float = 0.6, flock: bool = False) -> None:
-    """Have this process (a forked child) live on a machine of its own, where flock is missing."""
-    if not flock:
-        fcntl.flock = no_flock
-    owners.boot = lambda: name
-    locks.HEARTBEAT_S, locks.SILENT_S = heartbeat_s, silent_s
-
-
-def child(work: Callable[[], None], errors: Path) -> int:
-    """Run in a forked child; what it raised is written to a file."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        work()
-        code = 0
-    except BaseException as error:
-        errors.write_text(f"{type(error).__name__}: {error}")
-    finally:
-        os._exit(code)
-
-
-def ended(pid: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+def flock_of_one_machine(descriptor: object, operation: int) -> None:
+    """As on some file systems, on which it reaches no other machine."""
 
 
 def write(out: Path, hold: Path | None = None) -> None:
@@ -67,112 +46,99 @@ def write(out: Path, hold: Path | None = None) -> None:
         draft.publish()
 
 
-@pytest.mark.parametrize("flock", [False, True])
-def test_a_living_run_of_another_machine_is_not_taken_over(flock: bool, tmp_path: Path) -> None:
-    """With flock too, since on some file systems it reaches no other machine."""
+@pytest.fixture
+def begin() -> Iterator[Begin]:
+    """Write in a process of its own, of another machine if one is named; with `hold`, until it waits."""
+    begun = []
+
+    def begin(
+        out: Path,
+        hold: Path | None = None,
+        machine: str = "",
+        flock: Callable[..., None] = fcntl.flock,
+        heartbeat_s: float = 0.05,
+        silent_s: float = 0.6,
+        after: Path | None = None,
+    ) -> Program:
+        def work() -> None:
+            fcntl.flock = flock
+            wait_for(lambda: after is None or after.exists())
+            if machine:
+                owners.boot = lambda: machine
+                locks.HEARTBEAT_S, locks.SILENT_S = heartbeat_s, silent_s
+            write(out, hold)
+
+        begun.append(Program(work))
+        if hold is not None:
+            wait_for(hold.with_name(hold.name + ".waits").exists)
+        return begun[-1]
+
+    yield begin
+    for program in begun:
+        program.end()
+
+
+@pytest.mark.parametrize("flock", [no_flock, flock_of_one_machine])
+def test_a_living_run_of_another_machine_is_not_taken_over(
+    flock: Callable[..., None], begin: Begin, tmp_path: Path
+) -> None:
     out, go = tmp_path / "out.bin", tmp_path / "go"
-
-    def first() -> None:
-        another_machine("one", flock=flock)
-        if flock:
-            fcntl.flock = lambda descriptor, operation: None
-        write(out, go)
-
-    def second() -> None:
-        another_machine("two", flock=flock)
-        if flock:
-            fcntl.flock = lambda descriptor, operation: None
-        write(out)
-
-    one = child(first, tmp_path / "one")
-    wait_for((tmp_path / "go.waits").exists)
+    one = begin(out, go, "one", flock)
     time.sleep(1.0)  # longer than a dead one would be silent
-    assert ended(child(second, tmp_path / "two")) == 1
-    assert "BusyError: another run is packing" in (tmp_path / "two").read_text()
+    two = begin(out, None, "two", flock)
+    assert two.wait() == 1
+    assert "BusyError: another run is packing" in two.errors
     go.touch()
-    assert ended(one) == 0
+    assert one.wait() == 0
     assert out.read_bytes() == CONTENT and not (tmp_path / ".out.bin.packing").exists()
 
 
-def test_a_run_that_was_taken_for_dead_publishes_nothing(tmp_path: Path) -> None:
+def test_a_run_that_was_taken_for_dead_publishes_nothing(begin: Begin, tmp_path: Path) -> None:
     out, go, later = tmp_path / "out.bin", tmp_path / "go", tmp_path / "later"
-
-    def first() -> None:
-        another_machine("one", heartbeat_s=1000)
-        write(out, go)
-
-    def second() -> None:
-        another_machine("two")
-        write(out, later)
-
-    one = child(first, tmp_path / "one")
-    wait_for((tmp_path / "go.waits").exists)
-    two = child(second, tmp_path / "two")
-    wait_for((tmp_path / "later.waits").exists)
+    one = begin(out, go, "one", no_flock, heartbeat_s=1000)
+    two = begin(out, later, "two", no_flock)
     go.touch()
-    assert ended(one) == 1
-    assert "PackError: another run took over" in (tmp_path / "one").read_text()
+    assert one.wait() == 1
+    assert "PackError: another run took over" in one.errors
     assert not out.exists()  # neither the half of the second nor what the first called complete
     later.touch()
-    assert ended(two) == 0
+    assert two.wait() == 0
     assert out.read_bytes() == CONTENT and sorted(tmp_path.glob(".*")) == []
 
 
-@pytest.mark.parametrize("flock", [False, True])
-def test_a_killed_run_of_this_machine_is_followed_at_once(flock: bool, tmp_path: Path) -> None:
-    out, go = tmp_path / "out.bin", tmp_path / "go"
-
-    def first() -> None:
-        if not flock:
-            fcntl.flock = no_flock
-        write(out, go)
-
-    pid = child(first, tmp_path / "one")
-    wait_for((tmp_path / "go.waits").exists)
-    os.kill(pid, signal.SIGKILL)
-    assert ended(pid) == -signal.SIGKILL
+@pytest.mark.parametrize("flock", [no_flock, fcntl.flock])
+def test_a_killed_run_of_this_machine_is_followed_at_once(
+    flock: Callable[..., None], begin: Begin, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.bin"
+    begin(out, tmp_path / "go", flock=flock).kill()
     began = time.monotonic()
     write(out)
     assert time.monotonic() - began < 5 and out.read_bytes() == CONTENT
 
 
-def test_a_run_ended_by_a_signal_is_followed_at_once_on_another_machine(tmp_path: Path) -> None:
+def test_a_run_ended_by_a_signal_is_followed_at_once_on_another_machine(begin: Begin, tmp_path: Path) -> None:
     """SIGTERM, which a scheduler sends at the time limit: the next run need not watch a sign first."""
-    out, go = tmp_path / "out.bin", tmp_path / "go"
-    pid = child(lambda: write(out, go), tmp_path / "one")
-    wait_for((tmp_path / "go.waits").exists)
-    os.kill(pid, signal.SIGTERM)
-    assert ended(pid) == -signal.SIGTERM
-
-    def second() -> None:
-        another_machine("two", silent_s=1000)
-        write(out)
-
-    assert ended(child(second, tmp_path / "two")) == 0
+    out = tmp_path / "out.bin"
+    assert begin(out, tmp_path / "go").kill(signal.SIGTERM) == -signal.SIGTERM
+    assert begin(out, None, "two", no_flock, silent_s=1000).wait() == 0
     assert out.read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize("flock", [False, True])
-def test_of_many_at_once_one_publishes_and_all_others_get_a_sentence(flock: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("flock", [no_flock, fcntl.flock])
+def test_of_many_at_once_one_publishes_and_all_others_get_a_sentence(
+    flock: Callable[..., None], begin: Begin, tmp_path: Path
+) -> None:
     for number in range(6):
-        folder = tmp_path / str(number)
-        start = tmp_path / f"start {number}"
-
-        def run(folder: Path = folder, start: Path = start) -> None:
-            if not flock:
-                fcntl.flock = no_flock
-            wait_for(start.exists)
-            write(folder / "new" / "out.bin")
-
-        pids = [child(run, tmp_path / f"{number} {n}") for n in range(5)]
+        start, out = tmp_path / f"start {number}", tmp_path / str(number) / "new" / "out.bin"
+        runs = [begin(out, flock=flock, after=start) for _ in range(5)]
         start.touch()
-        codes = [ended(pid) for pid in pids]
+        codes = [run.wait() for run in runs]
         assert codes.count(0) == 1, codes
-        for n, code in enumerate(codes):
-            words = (tmp_path / f"{number} {n}").read_text() if code else "BusyError"
-            assert words.startswith(("BusyError", "OutputExistsError")), words
-        assert [path.name for path in (folder / "new").iterdir()] == ["out.bin"]
-        assert (folder / "new" / "out.bin").read_bytes() == CONTENT
+        for run in (run for run, code in zip(runs, codes, strict=True) if code):
+            assert re.search(r"errors\.(Busy|OutputExists)Error: [^\n]+\n$", run.errors), run.errors
+        assert [path.name for path in out.parent.iterdir()] == ["out.bin"]
+        assert out.read_bytes() == CONTENT
 
 
 def test_what_lay_beside_an_earlier_output_goes_and_what_is_not_ours_stays(tmp_path: Path) -> None:

@@ -2,14 +2,14 @@
 
 import hashlib
 import html.parser
-import json
 import re
 from pathlib import Path
 
 import pytest
 
+from smallfiles import sources
 from smallfiles.cli import main
-from smallfiles.demo import DemoConfig
+from smallfiles.demo import DemoConfig, steps
 from smallfiles.demo.steps import run
 from smallfiles.errors import OutputExistsError, SourceError, UsageError
 
@@ -37,12 +37,6 @@ def test_the_demo_walks_the_whole_road(done):
     names = {path.name for path in config.out.iterdir()}
     assert {"manifest.json", "packed", "report.html", "reads.svg", "reads.png"} <= names
     assert not any(name.endswith(".part") for name in names)
-
-
-def test_the_manifest_of_the_demo_finds_its_files(done):
-    from smallfiles import sources
-
-    config, _, _ = done
     source = sources.load(config.out / "manifest.json")
     assert source.store.size(source.manifest.path(0)) > 0
 
@@ -70,7 +64,7 @@ class Checker(html.parser.HTMLParser):
 def test_the_page_is_whole_html_and_asks_nobody(done):
     _, result, _ = done
     text = result.report.read_text(encoding="utf-8")
-    assert text.startswith("<!DOCTYPE html>")
+    assert text.startswith("<!DOCTYPE html>") and "smallfiles demo --data DIR" in text
     page = Checker()
     page.feed(text)
     assert page.open == []
@@ -80,12 +74,6 @@ def test_the_page_is_whole_html_and_asks_nobody(done):
     assert 'name="viewport"' in text and '<html lang="en">' in text
     assert text.count('scope="row"') == 5
     assert not re.search(r"\$\w", text)
-
-
-def test_the_page_says_how_to_run_it_on_ones_own_data(done):
-    _, result, _ = done
-    text = result.report.read_text(encoding="utf-8")
-    assert "smallfiles demo --data DIR" in text
 
 
 def test_a_second_run_uses_the_data_again_and_replaces_the_rest(done):
@@ -105,23 +93,18 @@ def captions(tmp_path):
     return folder
 
 
-def test_your_own_data_is_only_read_and_captions_work(captions, tmp_path, capsys):
+def test_your_own_data_is_only_read_and_thinned_evenly_and_captions_work(captions, tmp_path, capsys):
     before = tree_digest(captions)
-    words = ["demo", "--data", str(captions), "--out", str(tmp_path / "out"), "--repeats", "1"]
+    words = ["--data", str(captions), "--out", str(tmp_path / "out"), "--repeats", "1", "--count", "5"]
     capsys.readouterr()
-    assert main(words) == 0
+    assert main(["demo", *words]) == 0
     assert tree_digest(captions) == before
-    table = capsys.readouterr().out
-    assert "plain files" in table and "× plain" in table  # noqa: RUF001
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert manifest["target"] == "captions"
-
-
-def test_a_large_data_set_is_thinned_evenly(captions, tmp_path):
-    lines = []
-    result = run(DemoConfig(captions, 5, tmp_path / "out", 1), lines.append)
-    assert result.samples == 5
-    assert any(re.match(r"note: 5 of \d+ samples are taken, evenly spread", line) for line in lines)
+    told = capsys.readouterr()
+    assert "plain files" in told.out and "× plain" in told.out  # noqa: RUF001
+    assert re.search(r"^note: 5 of \d+ samples are taken, evenly spread", "".join(told), re.MULTILINE)
+    root = captions / "flickr30k_images" / "flickr30k_images"
+    manifest = sources.load(tmp_path / "out" / "manifest.json", root=root).manifest
+    assert len(manifest) == 5 and manifest.target_kind == "captions"
 
 
 def test_output_inside_the_data_is_refused(captions):
@@ -143,8 +126,6 @@ def test_a_folder_that_is_not_a_demos_is_left_alone(tmp_path):
 
 
 def test_an_interrupted_demo_publishes_no_report(tmp_path, monkeypatch):
-    from smallfiles.demo import steps
-
     def interrupted(*arguments, **more):
         raise KeyboardInterrupt
 
