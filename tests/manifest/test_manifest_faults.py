@@ -130,15 +130,11 @@ def test_a_bad_size_sha256_or_meta_entry_is_named(column, words, values):
         assert words in message and "('b')" in message
 
 
-def test_arrow_meta_must_hold_json_objects():
+def test_arrow_meta_must_hold_json_objects_and_keeps_half_a_surrogate_pair(tmp_path):
     assert Manifest.from_columns(["a", "b"], [0, 0], metas=pa.array(['{"x": 1}', None])).meta(0) == {"x": 1}
     for text in ("[]", "{", "5", '"x"'):
         assert "not a JSON object" in summary(["a"], [0], metas=pa.array([text]))
-
-
-def test_meta_keeps_half_a_surrogate_pair_which_utf8_cannot(tmp_path):
-    manifest = Manifest.from_columns(["a"], [0], metas=[{"x": "\ud800"}])
-    manifest.save(tmp_path / "m.json")
+    Manifest.from_columns(["a"], [0], metas=[{"x": "\ud800"}]).save(tmp_path / "m.json")
     assert Manifest.load(tmp_path / "m.json").meta(0) == {"x": "\ud800"}
 
 
@@ -177,12 +173,10 @@ def loaded_message(path, content):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "is empty"),
         (b" \n\t ", "is empty"),
         (b"\xef\xbb\xbf{}", "byte order mark"),
         ('{"a": 1}'.encode("utf-16"), "byte order mark"),
         (b'{"a\xff": 1}', "not UTF-8 from byte 3"),
-        ("<html></html>", "is not JSON"),
         ("a.jpg 1\n", "is not JSON"),
         ("[1, 2]", "a JSON list"),
         ('"a"', "a JSON string"),
@@ -200,11 +194,8 @@ def loaded_message(path, content):
         ('{"a": ' + "9" * 5000 + "}", "too long to read"),
         ('{"a": 1e400}', "not of integer type: inf"),
         ('{"\\ud800": 1}', "not valid UTF-8"),
-        ('{"a": {"b": 1}}', "not of integer type"),
         ("[" * 200_000, "nested too deeply"),
         ('{"a":' * 200_000, "nested too deeply"),
-        ('{"a": [["x"]]}', "without a list of captions"),
-        ('{"a": 1, "../b": 2}', "'../b' leaves its folder"),
     ],
     ids=lambda value: str(value)[:30],
 )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,24 +24,19 @@ def small_shards(name: str) -> object:
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(("n", "count"), [(3, 40), (4, 2)])  # the last with parts of nothing
 def test_merged_parts_have_the_bytes_of_a_single_run(
-    name: str, n: int, count: int, source: Source, tmp_path: Path
+    name: str, n: int, count: int, source: Source, tmp_path: Path, leftovers: Callable[[Path], list[str]]
 ) -> None:
-    options = small_shards(name)
+    whole = PackConfig(options=small_shards(name), shuffle=5)
     source = replace(source, manifest=source.manifest.select(range(count)))
-    (tmp_path / "single").mkdir()
-    single = tmp_path / "single" / FORMATS[name]
-    pack(source, single, PackConfig(options=options, shuffle=5))
-    (tmp_path / "array").mkdir()
-    merged = tmp_path / "array" / FORMATS[name]
+    single, merged = tmp_path / "single" / FORMATS[name], tmp_path / "array" / FORMATS[name]
+    pack(source, single, whole)
     for k in range(n, 0, -1):  # the tasks of an array end in any order
-        pack(source, merged, PackConfig(options=options, shuffle=5, part=(k, n)))
+        pack(source, merged, replace(whole, part=(k, n)))
         assert not merged.exists()
-    report = pack(source, merged, PackConfig(options=options, shuffle=5, merge=True, verify="full"))
+    report = pack(source, merged, replace(whole, merge=True, verify="full"))
     assert report.samples == count
     assert contents(merged) == contents(single)
-    assert (
-        sorted(p.name for p in merged.parent.iterdir() if p.name.startswith((".", merged.name + ".p"))) == []
-    )
+    assert leftovers(merged.parent) == [] and not [*merged.parent.glob(f"{merged.name}.p*")]
 
 
 def test_a_merge_names_the_parts_that_are_missing(source: Source, tmp_path: Path) -> None:
