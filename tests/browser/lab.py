@@ -12,20 +12,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 
-CHROMIUM_FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+from programs import wait_for
+
+CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+CHROMIUM_FLAGS += ["--disable-background-networking", "--disable-component-update"]
 NO_NEWS = "@jupyterlab/apputils-extension/notification.jupyterlab-settings"
 
 
@@ -58,7 +51,7 @@ def server(root: Path, private: Path):
     )
     try:
         address = f"http://127.0.0.1:{port}"
-        _wait_for(f"{address}/api?token={token}", process)
+        wait_for(lambda: _answers(f"{address}/api?token={token}", process), 90)
         yield f"{address}/lab?reset&token={token}"
     finally:
         _stop(process)
@@ -83,14 +76,12 @@ def _environment(root: Path, private: Path) -> dict[str, str]:
     }
 
 
-def _wait_for(address: str, process: subprocess.Popen, limit_s: float = 90) -> None:
-    give_up = time.monotonic() + limit_s
-    while time.monotonic() < give_up and process.poll() is None:
-        with contextlib.suppress(OSError, urllib.error.URLError):
-            urllib.request.urlopen(address, timeout=5).close()
-            return
-        time.sleep(0.3)
-    raise AssertionError("JupyterLab did not start; see server.log")
+def _answers(address: str, process: subprocess.Popen) -> bool:
+    assert process.poll() is None, "JupyterLab did not start; see server.log"
+    with contextlib.suppress(OSError):
+        urllib.request.urlopen(address, timeout=5).close()
+        return True
+    return False
 
 
 def _stop(process: subprocess.Popen) -> None:
@@ -166,7 +157,7 @@ class Lab:
     def run_cell(self, cell_id: str, limit_s: float = 60) -> dict:
         """Run one cell with Shift+Enter, as a participant does."""
         self.select(cell_id)
-        before = self.count(cell_id)
+        before = self.cell(cell_id).get("execution_count")
         self.page.keyboard.press("Escape")
         self.page.keyboard.press("Shift+Enter")
         self.page.wait_for_function(
@@ -178,10 +169,11 @@ class Lab:
             arg=[cell_id, before],
             timeout=limit_s * 1000,
         )
-        return next(cell for cell in self.cells() if cell["id"] == cell_id)
+        return self.cell(cell_id)
 
-    def count(self, cell_id: str):
-        return next(cell for cell in self.cells() if cell["id"] == cell_id).get("execution_count")
+    def cell(self, cell_id: str) -> dict:
+        """A cell as it would be saved."""
+        return next(cell for cell in self.cells() if cell["id"] == cell_id)
 
     def replace_line(self, cell_id: str, line: str, typed: str) -> None:
         """Click on a line of a cell and type another one in its place."""
