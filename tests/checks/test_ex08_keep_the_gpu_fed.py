@@ -68,9 +68,12 @@ class Lazy:
             self.file = self.disk.open(self.path)
         return self.file
 
-    def __call__(self, indices):
+    def sample(self, index):
         file = self.opened()
-        return [(file.read(index), file.target(index)) for index in indices]
+        return bytes(file.read(index)), file.target(index)
+
+    def __call__(self, indices):
+        return [self.sample(index) for index in indices]
 
 
 class Eager(Lazy):
@@ -79,9 +82,8 @@ class Eager(Lazy):
 
 
 class EachSample(Lazy):
-    def __call__(self, indices):
-        files = [self.disk.open(self.path) for _ in indices]
-        return [(file.read(index), file.target(index)) for file, index in zip(files, indices, strict=True)]
+    def opened(self):
+        return self.disk.open(self.path)
 
 
 class OnTheClass(Lazy):
@@ -97,17 +99,13 @@ class InMemory(Lazy):
 
     def __call__(self, indices):
         if self.samples is None:
-            file = self.opened()
-            self.samples = [(file.read(index), file.target(index)) for index in range(len(file))]
+            self.samples = [self.sample(index) for index in range(len(self.opened()))]
         return [self.samples[index] for index in indices]
 
 
 class PastTheDisk(Lazy):
     def opened(self):
         return formats.open(self.path)
-
-    def __call__(self, indices):
-        return [(bytes(data), target) for data, target in super().__call__(indices)]
 
 
 class LabelFirst(Lazy):
@@ -143,16 +141,10 @@ WRONG_READERS = [
 ]
 
 
-class ByCachedProperty:
-    def __init__(self, disk, path):
-        self.disk, self.path = disk, path
-
+class ByCachedProperty(Forgotten):
     @functools.cached_property
     def file(self):
         return self.disk.open(self.path)
-
-    def __call__(self, indices):
-        return [(self.file.read(index), self.file.target(index)) for index in indices]
 
 
 TestReader = judged(ex08.reader, WRONG_READERS, [Lazy, ByCachedProperty, nb08.GoodRead])

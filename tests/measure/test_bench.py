@@ -17,6 +17,7 @@ import tarfile
 import time
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import h5py
 import pyarrow as pa
@@ -29,23 +30,18 @@ from smallfiles import machine, sources
 from smallfiles.errors import FormatError, ResourceError, SmallfilesError, UsageError
 from smallfiles.measure import (
     BenchConfig,
-    Failed,
-    Record,
-    Spread,
     bench,
     bench_packing,
     bench_reads,
-    load,
     packing,
-    ratio,
     reading,
-    save,
     scratch,
     workers,
 )
 from smallfiles.measure import cache as page_cache
 from smallfiles.measure.methods import methods
 from smallfiles.measure.protocol import Case, Outcome, interleaved
+from smallfiles.measure.record import Failed, Record, Spread, load, ratio, save
 from smallfiles.measure.scratch import PACKED
 from smallfiles.measure.table import summary, times
 from smallfiles.pack import PackConfig, pack
@@ -58,19 +54,15 @@ def record(name="arrow", rates=(10.0, 12.0, 11.0), **changes):
     return dataclasses.replace(base, **changes)
 
 
-def folder_of(path, count, size=5000):
-    """A tree of class folders with files that begin and end as JPEGs do."""
-    for number in range(count):
-        file = path / f"class{number % 2}" / f"{number:04d}.jpg"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        body = number.to_bytes(4, "big") * (size // 4 + number)
-        file.write_bytes(b"\xff\xd8\xff" + body + b"\xff\xd9")
-    return path
-
-
 @pytest.fixture(scope="module")
 def tiny_folder(tmp_path_factory):
-    return folder_of(tmp_path_factory.mktemp("tiny") / "data", 24)
+    """A tree of class folders with files that begin and end as JPEGs do."""
+    path = tmp_path_factory.mktemp("tiny") / "data"
+    for number in range(24):
+        file = path / f"class{number % 2}" / f"{number:04d}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"\xff\xd8\xff" + number.to_bytes(4, "big") * (1250 + number) + b"\xff\xd9")
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -119,22 +111,12 @@ def test_no_rounds_and_equal_names_are_refused():
         interleaved(cases_that_log("aa", []), 1, 0, "test", {})
 
 
-def broken(name, error):
-    return Case(name, lambda: (_ for _ in ()).throw(error), warm_up=False)
-
-
 def test_a_case_that_fails_loses_its_place_and_costs_the_others_nothing():
-    runs = iter([Outcome(1, 1, 1.0), ImportError("libavcodec.so: no such file\n  at line 3\n")])
-
-    def second_time() -> Outcome:
-        found = next(runs)
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    cases = [*cases_that_log("ab", []), broken("c", UsageError("got", expected="e", next_step="n"))]
+    at_once = Mock(side_effect=UsageError("got", expected="e", next_step="n"))
+    later = Mock(side_effect=[Outcome(1, 1, 1.0), ImportError("libavcodec.so: no such file\n  at line 3\n")])
     failed: dict[str, str] = {}
-    outcomes = interleaved([*cases, Case("d", second_time, False)], 3, 0, "test", failed)
+    cases = [*cases_that_log("ab", []), Case("c", at_once, warm_up=False), Case("d", later, warm_up=False)]
+    outcomes = interleaved(cases, 3, 0, "test", failed)
     assert {name: len(found) for name, found in outcomes.items()} == {"a": 3, "b": 3}
     assert failed == {"c": "got", "d": "ImportError: libavcodec.so: no such file"}
 
