@@ -15,20 +15,19 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 
 from smallfiles import formats
 from smallfiles.atomic import Draft, write_json
-from smallfiles.digests import SIDECAR_SUFFIX, ContentDigest
+from smallfiles.digests import ContentDigest, sidecar
 from smallfiles.errors import DamagedFileError, PackError
+from smallfiles.pack.compare import compare
 from smallfiles.pack.job import Job, part_folder
-from smallfiles.pack.writing import Written, exact, hashes_beside, write_format
+from smallfiles.pack.writing import Written, exact, expected_of, hashes_beside, write_format
 from smallfiles.progress import plural
 from smallfiles.samples import Sample
 
@@ -155,15 +154,19 @@ def _listed(folder: Path) -> list[Path]:
 
 def _check(job: Job, folder: Path, name: str) -> bool:
     """Whether a file of a part could be compared with what was packed; one that differs is refused."""
-    path = folder / name
-    sidecar = path.with_name(path.name + SIDECAR_SUFFIX)
-    if sidecar.exists():
-        damaged = ContentDigest.load(sidecar).damaged_blocks(path)
+    path, record = folder / name, _record(folder, name)
+    where = None
+    if sidecar(path).exists():
+        damaged = ContentDigest.load(sidecar(path)).damaged_blocks(path)
         where = f"block {damaged[0]}" if damaged else None
-    elif not (expected := _expected(folder, name)).any():
+    elif not record.checksums.any():
         return False
     else:
-        where = _changed_sample(expected, path, job.format)
+        expected = expected_of(job, [record])
+        try:
+            compare(path, job.format, expected, range(len(expected.rows)))
+        except PackError as error:
+            where = error.got
     if where is not None:
         raise DamagedFileError(
             f"{path} changed after it was written ({where})",
@@ -171,23 +174,6 @@ def _check(job: Job, folder: Path, name: str) -> bool:
             next_step="Remove this part and pack it again",
         )
     return True
-
-
-def _expected(folder: Path, name: str) -> np.ndarray:
-    record = _record(folder, name)
-    checksums: np.ndarray = record.checksums[record.kept]
-    return checksums
-
-
-def _changed_sample(expected: np.ndarray, path: Path, format: str) -> str | None:
-    """The first sample that is not what was read from the source, for a part without a digest."""
-    with closing(formats.open(path, format)) as reader:
-        if len(reader) != len(expected):
-            return f"{len(reader):,} of {len(expected):,} samples"
-        for row, checksum in enumerate(expected.tolist()):
-            if xxhash.xxh3_64_intdigest(reader.read(row)) != checksum:
-                return f"sample {reader.key(row)}"
-    return None
 
 
 def _record(folder: Path, name: str) -> Written:
