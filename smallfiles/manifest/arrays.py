@@ -179,6 +179,11 @@ def to_numpy(column: pa.Array) -> npt.NDArray[Any]:
     return stored[column.offset :]
 
 
+def as_integers(values: npt.NDArray[Any]) -> memoryview[int]:
+    """As Python integers at a third of the cost of NumPy's, and without 32 bytes for each."""
+    return np.ascontiguousarray(values, np.int64).data.cast("B").cast("q")
+
+
 def from_numpy(values: npt.NDArray[np.int64]) -> pa.Array:
     """Whole numbers as Arrow, over the same memory.
 

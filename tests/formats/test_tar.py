@@ -363,11 +363,11 @@ def test_a_bomb_is_not_unpacked_into_memory(tmp_path, name):
     gz = name.endswith("gz")
     packer = zlib.compressobj(9, wbits=31) if gz else zstandard.ZstdCompressor().compressobj()
     claims = ustar(size=b"%011o\0" % (4 << 30))
-    pieces = [packer.compress(claims), *(packer.compress(bytes(16 << 20)) for _ in range(16)), packer.flush()]
+    pieces = [packer.compress(claims), *(packer.compress(bytes(16 << 20)) for _ in range(32)), packer.flush()]
     (tmp_path / name).write_bytes(b"".join(pieces))
     with memory() as taken, pytest.raises(FormatError, match="is cut off"):
         read_all(tmp_path / name)
-    assert taken[0] < 150 << 20
+    assert taken[0] < 300 << 20  # of 512; a step of zstd is 64, of which malloc may keep several
 
 
 def test_a_large_foreign_gzip_stream_is_read_and_going_back_is_told(tmp_path):
