@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from smallfiles.digests import set_digest
 from smallfiles.errors import ManifestError, UsageError
-from smallfiles.manifest import Manifest
+from smallfiles.manifest import Manifest, arrays
 from smallfiles.samples import UNLABELLED, Schema
 
 
@@ -263,3 +263,38 @@ def test_a_manifest_is_loaded_without_importing_pandas(tmp_path):
         "sys.exit('pandas' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "m.json")], check=True)
+
+
+VALUES = {
+    pa.string(): st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=4),
+    pa.list_(pa.string()): st.lists(
+        st.text(st.characters(exclude_categories=["Cs"]), max_size=3), max_size=3
+    ),
+    pa.int64(): st.none() | st.integers(-(2**63), 2**63 - 1),
+    pa.uint16(): st.integers(0, 2**16 - 1),
+}
+
+
+@pytest.mark.parametrize("kind", VALUES, ids=str)
+def test_a_column_is_what_arrow_makes_of_its_values(kind):
+    @given(st.lists(VALUES[kind], max_size=20))
+    def check(values):
+        found, expected = arrays.column(values, kind), pa.array(values, kind)
+        found.validate(full=True)
+        assert found.equals(expected)
+        stored = [pa.record_batch([column], ["x"]).serialize().to_pybytes() for column in (found, expected)]
+        assert stored[0] == stored[1]
+
+    check()
+
+
+def test_strings_and_numbers_that_grow_are_those_that_were_added():
+    texts, numbers = arrays.GrowingStrings(), arrays.GrowingNumbers(pa.int32())
+    parts = [["a", "", "é"], [], ["x" * 9000], ["b", "c"]]
+    for part in parts:
+        texts.add(part)
+        texts.extend(pa.array(["skipped", *part, "skipped"], pa.string()).slice(1, len(part)))
+        sizes = [0, *(None if text == "b" else len(text) for text in part)]
+        numbers.add(pa.array(sizes, pa.int64()).slice(1))
+    assert texts.finish().to_pylist() == [text for part in parts for text in part * 2]
+    assert numbers.finish().to_pylist() == [1, 0, 1, 9000, None, 1]
