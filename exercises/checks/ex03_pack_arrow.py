@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -405,6 +406,7 @@ def _compare(attempt: Attempt, loader: DataLoader[Any], size: int, path: Path) -
         batches = list(loader)
     except Exception as error:
         got = f"{type(error).__name__} in a worker: {str(error).strip().splitlines()[-1:]}"
+        traceback.clear_frames(error.__traceback__)  # they hold the workers, whose end would take seconds
         raise attempt.wrong(got, "batches", because) from error
     kinds = {type(batch).__name__ for batch in batches}
     attempt.require(kinds == {CaptionBatch.__name__}, f"batches: {kinds}", "batches: CaptionBatch", because)
