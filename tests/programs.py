@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from smallfiles.measure.workers import status_bytes
-
 NO_MOUNT = 111
 
 
@@ -104,17 +102,6 @@ def _mounted(place, options, function, words):
     code = function(*words)
     print("left", sorted(path.name for path in place.iterdir()))
     return code
-
-
-@contextlib.contextmanager
-def memory():
-    """Bytes the block took at most; the peak of `getrusage` may be from before it, even from before exec."""
-    grown = []
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # the peak is that of now
-    before = status_bytes("VmHWM")
-    yield grown
-    grown.append(status_bytes("VmHWM") - before)
 
 
 @contextlib.contextmanager

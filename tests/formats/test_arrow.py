@@ -9,13 +9,13 @@ import juelich_loaders as juelich
 import numpy as np
 import pyarrow as pa
 import pytest
-from programs import memory
 
 from smallfiles import formats
 from smallfiles.errors import DamagedFileError, FormatError, UsageError
 from smallfiles.formats import arrow
 from smallfiles.formats.arrow import footer, writing
 from smallfiles.formats.bytefile import ByteFile
+from smallfiles.measure.workers import peak_memory
 from smallfiles.samples import Sample, Schema
 
 ITEMS = [(sets.content(n), n * 7 % 1000) for n in range(40)]
@@ -332,7 +332,7 @@ def test_batches_that_were_not_met_are_announced_before_they_are_looked_into(out
 def test_a_sample_larger_than_a_batch_is_not_copied(out):
     data = [b"", b"abc", b"x" * (128 << 20), b"", b"de"]
     schema = Schema(len(data), sum(map(len, data)), 128 << 20)
-    with memory() as taken:
+    with peak_memory() as taken:
         samples = (Sample(str(number), some, number) for number, some in enumerate(data))
         arrow.write(samples, out, schema=schema, digest=False)
     with pa.memory_map(str(out)) as file:

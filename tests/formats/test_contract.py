@@ -19,12 +19,12 @@ import failing_calls
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import memory
 
 from smallfiles import digests, formats
 from smallfiles.errors import FormatError, OutputExistsError, ReaderClosedError, SmallfilesError, UsageError
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.keys import key_problem
+from smallfiles.measure.workers import peak_memory
 from smallfiles.pack import verify
 from smallfiles.samples import Reader, Sample, Schema
 
@@ -465,7 +465,7 @@ def _write_much(folder: Path, names: list[str]) -> dict[str, int]:
         warm = [Sample("a.jpg", buffer[:10], 0)]
         variant.write(warm, out.with_name("warm" + variant.suffix), sets.schema_of(warm))
         samples = (Sample(f"{n}.jpg", buffer[:size], n) for n, size in enumerate(sizes))
-        with memory() as taken:
+        with peak_memory() as taken:
             variant.write(samples, out, Schema(len(sizes), sum(sizes), max(sizes)))
         grown[name] = taken[0]
         shutil.rmtree(out.parent)

@@ -18,7 +18,6 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import memory
 
 from smallfiles import cli
 from smallfiles.errors import DamagedFileError, FormatError, MissingPackageError, UsageError
@@ -26,6 +25,7 @@ from smallfiles.formats import tar
 from smallfiles.formats.tar import headers, index, names
 from smallfiles.keys import key_problem
 from smallfiles.manifest import Manifest
+from smallfiles.measure.workers import peak_memory
 from smallfiles.samples import Sample, Schema
 
 ODD = [
@@ -365,7 +365,7 @@ def test_a_bomb_is_not_unpacked_into_memory(tmp_path, name):
     claims = ustar(size=b"%011o\0" % (4 << 30))
     pieces = [packer.compress(claims), *(packer.compress(bytes(16 << 20)) for _ in range(32)), packer.flush()]
     (tmp_path / name).write_bytes(b"".join(pieces))
-    with memory() as taken, pytest.raises(FormatError, match="is cut off"):
+    with peak_memory() as taken, pytest.raises(FormatError, match="is cut off"):
         read_all(tmp_path / name)
     assert taken[0] < 300 << 20  # of 512; a step of zstd is 64, of which malloc may keep several
 

@@ -5,11 +5,11 @@ import tracemalloc
 import zlib
 
 import pytest
-from programs import memory
 from squashfs_crafted import BLOCK, Node, craft, file, folder, symlink
 
 from pysquashfs import SquashFS, SquashFSError, image_file, layout, parsing
 from pysquashfs.errors import DamagedImageError
+from smallfiles.measure.workers import peak_memory
 
 MIB = 1 << 20
 TREE = folder((b"a", file(b"hello")), (b"b", folder((b"c", file(b"x" * 10_000)), (b"l", symlink(b"../a")))))
@@ -302,7 +302,7 @@ def fuzz(seeds, path, numbers):
     from random import Random
 
     refused, slowest_s, names = 0, 0.0, sorted(seeds)
-    with memory() as taken:
+    with peak_memory() as taken:
         for number in numbers:
             name = names[number % len(names)]
             path.write_bytes(mutate(seeds[name], Random(number)))
