@@ -26,6 +26,9 @@ settings.register_profile(
 settings.load_profile("default")
 
 
+# jsonschema would build a grammar of URIs from it, for two seconds; it goes without.
+sys.modules["rfc3987_syntax"] = None
+
 # What a script starts in the background ignores Control-C, and so would all that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

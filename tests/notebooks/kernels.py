@@ -1,7 +1,7 @@
 """Kernels forked off one process that has the large libraries, so that each begins in no time.
 
 What a cell imports is as it would be, but that these libraries need no reading; nothing of this repository
-is among them.
+is among them. Kernels that a server starts are those of `tests/browser` and of `make site`.
 """
 
 import atexit

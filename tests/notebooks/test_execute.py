@@ -36,7 +36,7 @@ def assert_clean(executed):
 
 
 @each("notebooks")
-def test_a_notebook_runs_and_draws_a_figure(path, participant):
+def test_a_notebook_runs_and_draws_a_figure(path, participant, forked):
     executed = execute(path, participant, kept(path))
     assert_clean(executed)
     assert re.search(r'<img alt="[^"]{20,}', executed.html), "no figure with a description was drawn"
