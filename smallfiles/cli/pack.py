@@ -103,6 +103,8 @@ def _lines(done: PackReport) -> Iterator[str]:
     yield from () if done.resize is None else done.resize.sentences()
     if done.turned:
         yield f"{plural(done.turned, 'picture')} to be turned, says EXIF: {_turning(done)}"
+    if done.undecoded:
+        yield f"{plural(done.undecoded, 'sample')} not decoded: --check decode knows images and .npy"
     if done.resumed:
         yield f"{plural(done.resumed, 'sample')} packed by an earlier run, and kept"
     if done.skipped:

@@ -71,7 +71,7 @@ class PackConfig:
     )
     verify: Verify = option("sample", "what to read back before publishing")
     on_error: OnError = option("stop", "at a file that cannot be packed: stop, or leave it out and report it")
-    check: Check = option("header", "how to examine each file's bytes")
+    check: Check = option("header", "how to examine each file's bytes; decode: images and .npy")
     shuffle: int | None = option(None, "full shuffle from this seed", least=0, metavar="SEED")
     part: tuple[int, int] | None = option(
         None,
@@ -191,6 +191,7 @@ class PackReport:
         resize: What scaling cost and lost; None if pictures are as they were.
         reused: Whether it was there already: the same part, packed by an earlier run.
         turned: How many pictures say in EXIF that viewers should turn them (0 with `check="none"`).
+        undecoded: How many samples `check="decode"` could not decode, since only images and .npy can be.
     """
 
     path: Path
@@ -208,6 +209,7 @@ class PackReport:
     resize: Rescaled | None = None
     reused: bool = False
     turned: int = 0
+    undecoded: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """JSON-ready, with the names that all verbs share."""
@@ -227,6 +229,7 @@ class PackReport:
             "in_flight": self.in_flight,
             "skipped": [dataclasses.asdict(s) for s in self.skipped],
             "turned": self.turned,
+            "undecoded": self.undecoded,
             **({} if self.resize is None else {"resize": self.resize.as_json()}),
         }
 

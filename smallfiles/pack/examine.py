@@ -1,7 +1,8 @@
 """Look at a sample's bytes before they are packed: a broken image found now costs a minute.
 
 The header check is nearly free (2 µs) and finds empty files, files that are no image, and JPEGs
-that were cut off; decoding (3 ms) finds what any decoder can find, by the same code as training.
+that were cut off; decoding (3 ms) finds what any decoder can find, by the same code as training. Arrays of
+NumPy (.npy) are decoded too; samples of any other kind are counted, and the report says how many.
 Formats: a JPEG begins with FF D8 and ends with FF D9 (ITU-T T.81 B.1.1.3), perhaps followed by padding.
 
 The trap: a preview in the header ends with FF D9 too, so half a photograph has one; only an end marker
@@ -10,8 +11,13 @@ behind the header counts. Notebook 03 shows what it finds.
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from smallfiles.errors import SmallfilesError, SourceError
 from smallfiles.folders import IMAGE_BEGINNINGS, IMAGE_SUFFIXES
@@ -24,6 +30,7 @@ _EXIF = b"Exif\0\0"
 _EXIF_BEGINS_WITHIN = 64  # behind the start marker, or behind a JFIF segment of 18 bytes
 _EXIF_BYTES = 1024
 _ORIENTATION = 0x0112
+_ARRAY_SUFFIX = ".npy"
 
 
 def examiner(level: str) -> Examine:
@@ -88,6 +95,8 @@ def check_decode(path: str, data: memoryview) -> bool:
         SourceError: What is wrong, with the path.
     """
     turned = check_header(path, data)
+    if path.lower().endswith(_ARRAY_SUFFIX):
+        _check_array(path, data)
     if not path.lower().endswith(IMAGE_SUFFIXES):
         return turned
     from smallfiles.images.decoding import decode
@@ -99,6 +108,28 @@ def check_decode(path: str, data: memoryview) -> bool:
     return turned
 
 
+def not_decodable(paths: pa.ChunkedArray | pa.Array) -> int:
+    """How many samples `decode` looks at no closer than `header`, since no decoder is known for their suffix.
+
+    Args:
+        paths: Of all samples.
+    """
+    suffixes = "|".join(suffix.replace(".", r"\.") for suffix in (*IMAGE_SUFFIXES, _ARRAY_SUFFIX))
+    known = pc.match_substring_regex(paths, f"(?:{suffixes})$", ignore_case=True)
+    return len(paths) - int(pc.sum(known).as_py() or 0)
+
+
+def _check_array(path: str, data: memoryview) -> None:
+    """Refuse an array of NumPy whose shape does not fit its bytes, or that would run code (a pickle)."""
+    file = io.BytesIO(data)
+    try:
+        np.lib.format.read_array(file, allow_pickle=False)
+    except (ValueError, EOFError, SyntaxError, OverflowError, MemoryError) as error:
+        raise _bad(path, f"does not decode as an array of NumPy ({error})", "a whole array") from error
+    if behind := len(data) - file.tell():
+        raise _bad(path, f"has {behind:,} bytes behind its array of NumPy", "a whole array")
+
+
 def _was_cut_off(data: memoryview) -> bool:
     """Whether a JPEG has no end marker behind its header."""
     from smallfiles.images.header import tidied
@@ -106,9 +137,9 @@ def _was_cut_off(data: memoryview) -> bool:
     return tidied(data) is None
 
 
-def _bad(path: str, what: str) -> SourceError:
+def _bad(path: str, what: str, expected: str = "a whole image") -> SourceError:
     return SourceError(
         f"{path} {what}",
-        expected="a whole image",
+        expected=expected,
         next_step="Replace or remove it, or pack with --on-error skip to leave it out and have it reported",
     )

@@ -17,9 +17,10 @@ from typing import Any
 from smallfiles.atomic import Draft, drafted, refuse_existing, sweep, write_json
 from smallfiles.errors import ResourceError
 from smallfiles.formats.output import writing
-from smallfiles.manifest.arrays import give_back_memory
+from smallfiles.manifest.arrays import from_numpy, give_back_memory
 from smallfiles.pack.compare import chosen, compare
 from smallfiles.pack.config import PackConfig, PackReport, Plan, Skipped
+from smallfiles.pack.examine import not_decodable
 from smallfiles.pack.job import Job, check_room, part_folder, prepare, unpackable
 from smallfiles.pack.parts import finished_part, join_parts, save_part
 from smallfiles.pack.scaling import Rescaled
@@ -169,8 +170,16 @@ def _report(
         in_flight=job.in_flight,
         resize=_resize(job, records),
         turned=sum(record.turned for record in records),
+        undecoded=sum(_undecoded(job, record) for record in records),
         **facts,
     )
+
+
+def _undecoded(job: Job, record: Written) -> int:
+    if job.config.check != "decode":
+        return 0
+    rows = job.order[record.start : record.stop][record.kept]
+    return not_decodable(job.source.manifest.paths.take(from_numpy(rows)))
 
 
 def _sizes(folder: Path) -> list[int]:

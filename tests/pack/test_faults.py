@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -10,6 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from packing import FORMATS, contents, make_tree
 from programs import Program, on_small_disk, wait_for
@@ -194,3 +196,24 @@ def test_a_manifest_without_its_files_points_to_the_root(tree: Path, tmp_path: P
     (tmp_path / "empty").mkdir()
     with pytest.raises(PackError, match=r"40 of 40 samples .*--root"):
         pack(sources.load(tmp_path / "m.json", root=tmp_path / "empty"), tmp_path / "set.arrow")
+
+
+def test_check_decode_decodes_arrays_and_counts_what_it_cannot_decode(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "tree" / "a"
+    folder.mkdir(parents=True)
+    for name in ("whole", "cut", "more", "shape"):
+        np.save(folder / f"{name}.npy", np.arange(100))
+    np.save(folder / "pickle.npy", np.array([{}], dtype=object), allow_pickle=True)
+    whole = (folder / "whole.npy").read_bytes()
+    (folder / "cut.npy").write_bytes(whole[:-8])
+    (folder / "more.npy").write_bytes(whole + b"x")
+    (folder / "shape.npy").write_bytes(whole.replace(b"(100,)", b"(10**9,)"))
+    (folder / "noise.flac").write_bytes(b"noise")
+    out = tmp_path / "out.arrow"
+    words = ["pack", str(tmp_path / "tree"), str(out), "--suffix", ".npy", "--suffix", ".flac"]
+    assert main([*words, "--check", "decode", "--on-error", "skip"]) == 0
+    assert "1 sample not decoded: --check decode knows images and .npy" in capsys.readouterr().out
+    with contextlib.closing(formats.open(out)) as reader:
+        assert reader.keys().to_pylist() == ["a/noise.flac", "a/whole.npy"]
