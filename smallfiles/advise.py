@@ -23,10 +23,12 @@ import numpy as np
 
 from smallfiles import machine, sources
 from smallfiles.errors import SmallfilesError, UsageError
+from smallfiles.folders import SourceOptions
 from smallfiles.machine.nodelocal import named_directories, node_local, problem_of
 from smallfiles.measure.cache import can_be_cold, drop
 from smallfiles.measure.record import Record
-from smallfiles.progress import bytes_text
+from smallfiles.options import words
+from smallfiles.progress import bytes_text, say_notes
 from smallfiles.scaling import WAYS, Forecast, Storage, Work, simulate
 from smallfiles.scaling.config import TrainingPlan
 
@@ -34,6 +36,7 @@ _LOOKED_AT, _SECONDS, _IN_FLIGHT = 400, 15.0, 16
 _DECODED = 60
 _SMALLEST_SHARD, _LARGEST_SHARD = 64 << 20, 4 << 30
 _SHARDS_PER_WORKER = 4
+_USUAL = SourceOptions()
 _SPARE = 0.25  # of the node's memory, for the training itself
 
 
@@ -89,16 +92,18 @@ class Advice:
     reasons: tuple[str, ...]
 
 
-def measure_folder(folder: Path) -> Measured:
+def measure_folder(folder: Path, options: SourceOptions = _USUAL) -> Measured:
     """Look at some files of a data set, as good neighbours do: a few hundred, for some seconds.
 
     Args:
         folder: What `pack` would be given.
+        options: How it is read.
 
     Raises:
         SourceError: It is no data set.
     """
-    source = sources.load(folder)
+    source = sources.read(folder, options)
+    say_notes(source.notes)
     paths, sizes, total = source.manifest.paths, source.manifest.sizes, len(source.manifest)
     rows = np.random.default_rng(0).permutation(total)[:_LOOKED_AT]
     names = [paths[int(row)].as_py() for row in rows]
@@ -163,13 +168,14 @@ def _decode_s(source: sources.Source, names: Sequence[str], buffer: memoryview) 
     return median(times)
 
 
-def advise(found: Measured, plan: TrainingPlan, data: str) -> Advice:
+def advise(found: Measured, plan: TrainingPlan, data: str, options: SourceOptions = _USUAL) -> Advice:
     """What to do with data that was measured.
 
     Args:
         found: What one node sees.
         plan: The training.
         data: How the data is named in commands.
+        options: How it is read.
     """
     wanted = plan.gpus * plan.batch / plan.step_s
     most = max(1, found.cpus // plan.gpus)
@@ -195,7 +201,7 @@ def advise(found: Measured, plan: TrainingPlan, data: str) -> Advice:
     }
     best = min(hours, key=lambda name: (round(hours[name] / min(hours.values()), 1), _SIMPLEST.index(name)))
     shard_bytes = _shard_bytes(everything, plan.nodes * plan.gpus * workers) if best == "shards" else 0
-    commands = _commands(best, data, shard_bytes, plan, workers)
+    commands = _commands(best, data, options, shard_bytes, plan, workers)
     return Advice(best, hours, forecasts, workers, shard_bytes, commands, _reasons(found, plan))
 
 
@@ -250,13 +256,16 @@ def _shard_bytes(everything: int, readers: int) -> int:
     return int(min(_LARGEST_SHARD, max(_SMALLEST_SHARD, fair)))
 
 
-def _commands(best: str, data: str, shard_bytes: int, plan: TrainingPlan, workers: int) -> tuple[str, ...]:
+def _commands(
+    best: str, data: str, options: SourceOptions, shard_bytes: int, plan: TrainingPlan, workers: int
+) -> tuple[str, ...]:
     path = Path(data).absolute()
     name = path.stem or "data"  # of a packed file too
     out = shlex.quote(f"{name}.tars" if best == "shards" else f"{name}.arrow")
     more = f" -O max_bytes={shard_bytes}" if shard_bytes else ""
     order = " --order stream" if best == "shards" else ""
-    lines = [f"smallfiles pack {shlex.quote(data)} {out}{more}"]
+    flags = "".join(f" {word}" for word in map(shlex.quote, words(options)))
+    lines = [f"smallfiles pack {shlex.quote(data)} {out}{more}{flags}"]
     lines += [f"smallfiles stage {out}   # once per node, in the job"] if best == "staged" else []
     lines += [f"smallfiles train {out} --batch {plan.batch} --workers {workers}{order}"]
     return tuple(lines) if best != "files" else (f"smallfiles train {out}   # after packing: {lines[0]}",)

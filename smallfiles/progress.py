@@ -13,10 +13,12 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 from typing import Any, Protocol
+
+from smallfiles.keys import printable
 
 LOG_INTERVAL_S = 30.0
 
@@ -148,6 +150,12 @@ def _progress_line(
     else:
         parts.append(f"{duration_text(elapsed_s)} so far" if total != done else duration_text(elapsed_s))
     return ", ".join(parts)
+
+
+def say_notes(notes: Iterable[str]) -> None:
+    """Say on standard error what was odd; names in it cannot steer the terminal."""
+    for note in notes:
+        print(f"note: {printable(note)}", file=sys.stderr, flush=True)
 
 
 def bytes_text(count: float) -> str:

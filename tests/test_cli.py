@@ -18,7 +18,8 @@ from typing import Literal
 import pytest
 from programs import wait_for
 
-from smallfiles import formats
+from smallfiles import formats, sources
+from smallfiles import pack as packing
 from smallfiles.cli import build_parser, main, parse
 from smallfiles.cli.arguments import parse_options
 from smallfiles.cli.failures import guarded
@@ -445,3 +446,47 @@ def test_bench_read_keeps_records_and_refuses_at_once_what_cannot_be_saved(
     monkeypatch.setattr("os.access", lambda *_: False)
     assert main(["bench", "read", str(packed), "--save", str(tmp_path / "new" / "r.json")]) == 1
     assert "new is not writable" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["a/1.npy", "b/2.npy", "b/2.txt"], ["--suffix", "npy"]),
+        (["a/1.npy", "b/2.jpg", "b/3.dat"], ["--suffix", ".npy", "--suffix", ".jpg"]),
+        (["1.jpg", "2.jpg"], ["--unlabelled"]),
+        (["train/a/1.jpg", "val/a/2.jpg", "val/b/3.jpg"], ["--split", "val"]),
+        (["train/a/1.npy", "val/a/2.npy"], ["--split", "val", "--suffix", ".npy", "--unlabelled"]),
+    ],
+)
+def test_verify_reads_the_source_as_it_was_read_when_it_was_packed(names, words, tmp_path, capsys):
+    for number, name in enumerate(names):
+        file = tmp_path / "tree" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(jpeg(number))
+    tree = str(tmp_path / "tree")
+    for out in ("x.arrow", "x.tars", "x.files"):
+        assert main(["pack", tree, str(tmp_path / out), "--check", "none", *words]) == 0
+        assert main(["verify", str(tmp_path / out), "--against", tree]) == 0, capsys.readouterr()
+    assert main(["verify", str(tmp_path / out), "--against", tree, "--suffix", ".xyz"]) == 1
+    assert main(["verify", str(tmp_path / "x.arrow"), "--against", str(tmp_path / "x.files")]) == 0
+
+
+def test_advise_and_demo_take_samples_that_are_no_images(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data" / "a").mkdir(parents=True)
+    for number in range(3):
+        (tmp_path / "data" / "a" / f"{number}.npy").write_bytes(b"x" * 50)
+    assert main(["advise", "data", "--suffix", ".npy"]) == 0
+    assert "smallfiles pack data data.arrow --suffix .npy" in capsys.readouterr().out
+    assert main(["demo", "--data", "data", "--suffix", ".npy", "--repeats", "1"]) == 0
+    assert main(["demo", "--suffix", ".npy"]) == 2
+    assert "--suffix is given without --data" in capsys.readouterr().err
+
+
+def test_packing_says_once_what_is_odd_in_the_source(data, tmp_path, capsys):
+    (data / "class0" / "notes.txt").write_text("text")
+    packing.pack(sources.load(data), tmp_path / "one.arrow")
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("note: ") and "1 .txt file" in said
+    assert main(["pack", str(data), str(tmp_path / "two.arrow")]) == 0
+    assert capsys.readouterr().err.splitlines() == [said]

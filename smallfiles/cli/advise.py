@@ -9,8 +9,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from smallfiles.cli.arguments import Verbs, add_run
+from smallfiles.cli.arguments import Verbs, add_run, add_source_flags
 from smallfiles.cli.output import in_seconds, report
+from smallfiles.folders import SourceOptions
 from smallfiles.options import add_flags, from_args
 from smallfiles.progress import plural
 from smallfiles.scaling.config import TrainingPlan
@@ -24,6 +25,7 @@ def add(verbs: Verbs) -> None:
     parser = add_run(verbs, "advise", run)
     parser.add_argument("dir", type=Path, metavar="DIR", help="your data, as `pack` would be given it")
     add_flags(parser, TrainingPlan)
+    add_source_flags(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -39,8 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
     from smallfiles.advise import advise, measure_folder
 
     began, plan = perf_counter(), from_args(TrainingPlan, arguments)
-    found = measure_folder(arguments.dir)
-    advice = advise(found, plan, str(arguments.dir))
+    options = from_args(SourceOptions, arguments)
+    found = measure_folder(arguments.dir, options)
+    advice = advise(found, plan, str(arguments.dir), options)
     totals = {"samples": found.samples, "bytes": found.samples * found.sample_bytes}
     seconds = round(perf_counter() - began, 3)
     record = {**totals, "seconds": seconds, "measured": asdict(found), "advice": asdict(advice)}

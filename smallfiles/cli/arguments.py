@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from smallfiles.cli.output import say
 from smallfiles.errors import UsageError
 from smallfiles.folders import SourceOptions
-from smallfiles.options import add_flags, from_args
+from smallfiles.options import add_flags, from_args, given
+from smallfiles.progress import say_notes
 
 if TYPE_CHECKING:
     from smallfiles.sources import Source
@@ -102,14 +102,20 @@ def add_source_flags(parser: argparse.ArgumentParser) -> None:
     add_flags(parser.add_argument_group("how the source is understood"), SourceOptions)
 
 
-def load_source(path: Path, arguments: argparse.Namespace) -> Source:
-    """A folder, an archive or a manifest with the flags of `add_source_flags`; says what is odd."""
+def load_source(path: Path, arguments: argparse.Namespace, **usual: Any) -> Source:
+    """A folder, an archive or a manifest with the flags of `add_source_flags`; says what is odd.
+
+    Args:
+        path: The source.
+        arguments: A parsed command line.
+        usual: Fields of `SourceOptions` that count where the command line does not name them.
+    """
     from smallfiles import sources
 
-    found = sources.read(path, from_args(SourceOptions, arguments))
-    for note in found.notes:
-        say(f"note: {note}")
-    return found
+    more = {name: value for name, value in usual.items() if name not in given(SourceOptions, arguments)}
+    found = sources.read(path, from_args(SourceOptions, arguments, **more))
+    say_notes(found.notes)
+    return dataclasses.replace(found, notes=())  # said by now, and `pack` would say them again
 
 
 def parse_options(options_type: type[Any], pairs: Sequence[str]) -> Any:

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from smallfiles import options
-from smallfiles.cli.arguments import Verbs, add_run
+from smallfiles.cli.arguments import Verbs, add_run, add_source_flags
 from smallfiles.cli.output import in_seconds, report, say
 from smallfiles.demo import DemoConfig
+from smallfiles.folders import SourceOptions
 from smallfiles.progress import bytes_text
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ def add(verbs: Verbs) -> None:
     """Add the verb."""
     parser = add_run(verbs, "demo", run)
     options.add_flags(parser, DemoConfig)
+    add_source_flags(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -36,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from smallfiles.demo.steps import run as run_demo
 
-    config = options.from_args(DemoConfig, arguments)
+    config = options.from_args(DemoConfig, arguments, reading=options.from_args(SourceOptions, arguments))
     result = run_demo(config, say)
     record = {
         "samples": result.samples,

@@ -11,7 +11,7 @@ from smallfiles.cli.arguments import Verbs, add_run, add_source_flags
 from smallfiles.cli.output import in_seconds, report, say
 from smallfiles.errors import first_few
 from smallfiles.options import from_args
-from smallfiles.progress import bytes_text
+from smallfiles.progress import bytes_text, say_notes
 
 if TYPE_CHECKING:
     from smallfiles.sources import Source
@@ -54,8 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     config = from_args(ManifestConfig, arguments)
     source = config.load(arguments.dir)
-    for note in source.notes:
-        say(f"note: {note}")
+    say_notes(source.notes)
     path.parent.mkdir(parents=True, exist_ok=True)
     config.save(source, path)
     below = source.root is None or source.root.resolve().is_relative_to(path.parent.resolve())

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smallfiles.cli.arguments import FORMATS, Verbs, add_run, add_source_flags, load_source
 from smallfiles.cli.failures import FAILED, UNPROVEN
 from smallfiles.cli.output import in_seconds, report
+from smallfiles.errors import FormatError
 from smallfiles.keys import printable
 from smallfiles.progress import bytes_text, plural
 
 if TYPE_CHECKING:
     from smallfiles.pack import VerifyReport
+    from smallfiles.sources import Source
 
 _SHOWN = 20
 
@@ -33,7 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Check that a packed file is what was written, and what its source says.
 
     Checks the blocks of the file against the digest taken while writing, then the samples; with --against
-    also every sample (key, target, JSON object, bytes) against its source. Damage is named by block and
+    also every sample (key, target, JSON object, bytes) against its source, which is read with the split, the
+    suffixes and without labels as the file says it was packed. Damage is named by block and
     sample. Exit code 0: intact. 1: damaged, or the source holds something else. 3: all of it can be read, but
     there is neither a digest nor a source to compare it with.
 
@@ -43,11 +48,25 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from smallfiles.pack import verify
 
-    source = None if arguments.against is None else load_source(arguments.against, arguments)
+    source = None if arguments.against is None else _source(arguments)
     found = verify(arguments.out, source, format=arguments.format)
     more = {"verdict": found.verdict, "intact": found.intact, "path": str(found.path)}
     report(arguments, asdict(found) | more | {"seconds": round(found.seconds, 3)}, *_lines(found))
     return {"intact": 0, "unproven": UNPROVEN}.get(found.verdict, FAILED)
+
+
+def _source(arguments: argparse.Namespace) -> Source:
+    """What to compare with, read as it was when it was packed, unless the command line says otherwise."""
+    from smallfiles import formats
+    from smallfiles.sources import packed
+
+    against: Path = arguments.against
+    if against.suffix == ".json" or (against.exists() and packed.format_of(against)):
+        return load_source(against, arguments)  # it says itself what it is
+    usual: dict[str, Any] = {}
+    with contextlib.suppress(FormatError), closing(formats.open(arguments.out, arguments.format)) as reader:
+        usual = packed.flags_of(reader)
+    return load_source(against, arguments, **usual)
 
 
 def _lines(found: VerifyReport) -> Iterator[str]:

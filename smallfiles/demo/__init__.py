@@ -9,10 +9,12 @@ own data, before you decide. Notebook 00 points here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from smallfiles.options import Settings, option
+from smallfiles.errors import UsageError
+from smallfiles.folders import SourceOptions
+from smallfiles.options import Settings, option, words
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,17 @@ class DemoConfig(Settings):
     out: Path = option(Path("demo_output"), "where everything goes", metavar="DIR")
     repeats: int = option(5, "rounds of measurement", least=1)
     seed: int = option(0, "of the images and the order of reads", least=0, metavar="S")
+    reading: SourceOptions = field(default_factory=SourceOptions)  # of `data`, with flags of its own
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.data is None and (ignored := words(self.reading)):
+            raise UsageError(
+                f"{ignored[0]} is given without --data",
+                expected="it with a data set of yours, since the demo knows what it makes itself",
+                next_step="Give --data DIR too, or leave it out",
+            )
 
     def to_cli(self) -> str:
         """The command that does the same run."""
-        return self.command("demo")
+        return self.command("demo", more=words(self.reading))

@@ -6,10 +6,9 @@ files and the report of the first and nobody else's. A data set that was made on
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -112,11 +111,11 @@ def _own(out: Path) -> None:
 
 def _load(config: DemoConfig, say: Say) -> Source:
     data = config.data if config.data is not None else _made(config, say)
-    source = sources.load(data)
+    source = sources.read(data, config.reading)
     _own(config.out)  # not before: data that cannot be loaded leaves no folder behind
     for note in source.notes:
         say(f"note: {note}")
-    source = _at_most(source, config.count, say)
+    source = _at_most(replace(source, notes=()), config.count, say)
     ManifestConfig().save(source, config.out / "manifest.json")
     say(f"manifest: {len(source.manifest):,} samples of {data} in {config.out / 'manifest.json'}")
     return source
@@ -143,7 +142,7 @@ def _at_most(source: Source, count: int, say: Say) -> Source:
         return source
     say(f"note: {count:,} of {total:,} samples are taken, evenly spread; --count takes more")
     chosen = np.unique(np.linspace(0, total - 1, count).astype(np.int64))
-    return dataclasses.replace(source, manifest=source.manifest.select(chosen))
+    return replace(source, manifest=source.manifest.select(chosen))
 
 
 def _pack_all(source: Source, config: DemoConfig, say: Say) -> list[PackReport]:

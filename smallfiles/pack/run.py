@@ -25,7 +25,7 @@ from smallfiles.pack.job import Job, check_room, part_folder, prepare, unpackabl
 from smallfiles.pack.parts import finished_part, join_parts, save_part
 from smallfiles.pack.scaling import Rescaled
 from smallfiles.pack.writing import Written, expected_of, write_pieces
-from smallfiles.progress import progress
+from smallfiles.progress import progress, say_notes
 from smallfiles.sources import Source
 
 FAULTS_SUFFIX = ".faults.json"
@@ -52,7 +52,7 @@ def plan(source: Source, out: Path, config: PackConfig | None = None) -> Plan:
 
 
 def pack(source: Source, out: Path, config: PackConfig | None = None) -> PackReport:
-    """Pack a source into one file or a folder of shards.
+    """Pack a source into one file or a folder of shards, and say first what was odd in the source.
 
     A million opens are paid once, here, many at a time; each later epoch reads a few large files
     from end to end, which is what a parallel file system is built for.
@@ -75,6 +75,7 @@ def pack(source: Source, out: Path, config: PackConfig | None = None) -> PackRep
     started = time.perf_counter()
     target = _target(out, config)
     refuse_finished(out, config)
+    say_notes(source.notes)
     job = prepare(source, out, config)
     if config.part is not None and target.exists():
         return _reused(job, target, started)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from smallfiles import formats
 from smallfiles.errors import SourceError, UsageError
-from smallfiles.folders import SourceOptions
+from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions
 from smallfiles.formats.files.reading import MANIFEST
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.arrays import column, integers
@@ -151,12 +151,39 @@ def _column(reader: Reader, what: str, of: Callable[[int], Any], kind: pa.DataTy
     """One value a sample, of which few exist as Python objects at once."""
 
     def parts() -> Iterator[pa.Array]:
-        for start in range(0, len(reader), _ROWS_AT_ONCE):
+        for start in _starts(reader):
             rows = range(start, min(start + _ROWS_AT_ONCE, len(reader)))
             values = [of(row) for row in rows]  # labels of others may be beyond what a column holds
             yield integers(values, what, by_row) if kind == pa.int64() else column(values, kind)
 
     return pa.concat_arrays([column([], kind), *parts()])
+
+
+def flags_of(reader: Reader) -> dict[str, Any]:
+    """How the source of a packed output was read, as far as the output says: fields of `SourceOptions`.
+
+    A user who compares a packed file with its source need not know how it was once packed.
+
+    Args:
+        reader: Of the output.
+    """
+    found: dict[str, Any] = {}
+    split = ((reader.info().get("provenance") or {}).get("schema") or {}).get("split", "train")
+    if split != "train":  # that one is taken anyway where there are several
+        found["split"] = str(split)
+    suffixes = pc.utf8_lower(pc.replace_substring_regex(reader.keys(), r"^.*?(\.[^./]*)?$", r"\1"))
+    others = sorted(set(suffixes.unique().to_pylist()) - {*IMAGE_SUFFIXES, ""})
+    if others:
+        images = IMAGE_SUFFIXES if pc.any(pc.is_in(suffixes, pa.array(IMAGE_SUFFIXES))).as_py() else ()
+        found["suffixes"] = (*images, *others)
+    if reader.target_kind == "label" and not reader.classes:
+        targets = (reader.targets(at, min(at + _ROWS_AT_ONCE, len(reader))) for at in _starts(reader))
+        found |= {"unlabelled": True} if all({UNLABELLED}.issuperset(some) for some in targets) else {}
+    return found
+
+
+def _starts(reader: Reader) -> range:
+    return range(0, len(reader), _ROWS_AT_ONCE)
 
 
 def _text(meta: Any) -> str | None:
