@@ -11,6 +11,7 @@ The trap: a mapped file that is cut by someone else meanwhile kills the process 
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import stat
@@ -19,7 +20,7 @@ import weakref
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from smallfiles.errors import DamagedFileError, FormatError
+from smallfiles.errors import DamagedFileError, FormatError, SmallfilesError, of_system
 from smallfiles.machine import is_parallel_filesystem
 from smallfiles.samples import Buffer
 
@@ -37,6 +38,7 @@ class ByteFile:
 
     Raises:
         FormatError: The file cannot be opened.
+        ResourceError: This process cannot open another one.
         DamagedFileError: It is empty.
     """
 
@@ -153,9 +155,11 @@ def damaged(path: Path, what: str) -> DamagedFileError:
     )
 
 
-def _unopened(path: Path, error: OSError | ValueError) -> FormatError:
+def _unopened(path: Path, error: OSError | ValueError) -> SmallfilesError:
     if isinstance(error, ValueError):  # it became shorter since its size was asked for
         return damaged(path, "it was cut while it was opened")
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):  # no fault of the file
+        return of_system(error, f"{path} cannot be opened ({error.strerror})")
     return FormatError(
         f"{path} cannot be opened ({error.strerror})",
         expected="a packed file that you may read",

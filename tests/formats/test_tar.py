@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import random
+import resource
 import shutil
 import sys
 import tarfile
@@ -20,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smallfiles import cli
-from smallfiles.errors import DamagedFileError, FormatError, MissingPackageError, UsageError
+from smallfiles.errors import DamagedFileError, FormatError, MissingPackageError, ResourceError, UsageError
 from smallfiles.formats import tar
 from smallfiles.formats.tar import headers, index, names
 from smallfiles.keys import key_problem
@@ -438,3 +439,35 @@ def test_sizes_that_a_tar_cannot_have_are_not_summed_up(tmp_path, size):
     index.save(replace(found, sizes=np.full(len(found.sizes), size)), path, digest=False)
     with pytest.raises(FormatError, match=r"x\.tar\.index\.arrow cannot be read .*sizes beyond"):
         tar.open(path).info()
+
+
+def test_a_batch_from_more_shards_than_a_process_may_open_is_read(tmp_path):
+    samples = [Sample(f"{number:03}.bin", b"%03d" % number, number) for number in range(300)]
+    (tmp_path / "many").mkdir()
+    for sample in samples:
+        write(tmp_path / "many" / f"{sample.key}.tar", [sample])
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    reader = tar.open(tmp_path / "many")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 100, limit[1]))
+    try:
+        whole = reader.read_many(range(299, -1, -1))
+        with ThreadPoolExecutor(8) as pool:
+            parts = list(pool.map(lambda start: reader.read_many(range(start, 300, 8)), range(8)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    assert [bytes(data) for data in reversed(whole)] == [sample.data for sample in samples]
+    assert all([bytes(data) for data in parts[n]] == [s.data for s in samples[n::8]] for n in range(8))
+
+
+def test_too_few_descriptors_are_no_damage(tmp_path):
+    write(tmp_path / "x.tar", ODD)
+    reader = tar.open(tmp_path / "x.tar")
+    limit, free = resource.getrlimit(resource.RLIMIT_NOFILE), os.open("/dev/null", os.O_RDONLY)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limit[1]))
+    try:
+        with pytest.raises(ResourceError, match=r"x\.tar.*Raise the limit \(ulimit -n\)"):
+            reader.read(0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    assert bytes(reader.read(0)) == ODD[0].data

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import re
+import resource
 import warnings
 from bisect import bisect_right
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import accumulate, compress
@@ -31,17 +33,25 @@ from smallfiles.formats.tar.options import NAME, SUFFIXES
 from smallfiles.formats.tar.streams import StreamedStore, cannot_read, compression_of
 from smallfiles.manifest.class_folders import by_folder
 from smallfiles.progress import plural
-from smallfiles.samples import Meta, Target, TargetKind
+from smallfiles.samples import Buffer, Meta, Target, TargetKind
 
 _NUMBERED = re.compile(r"shard-(\d{6,})\.tar(\.gz|\.zst)?")
-_MAX_OPEN_SHARDS = 128
+_MOST_OPEN_SHARDS = 128
+
+
+def _most_open() -> int:
+    """Shards that one process keeps open: a quarter of its descriptors, since others need some too."""
+    return max(2, min(_MOST_OPEN_SHARDS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
 
 
 class Shards:
     """What one process has opened: the indexes of all shards, the data of those read last."""
 
     def __init__(self, paths: list[Path], indexes: list[index.Index], access: Access) -> None:
-        self.paths, self.indexes, self._access = paths, indexes, access
+        self.most_open = _most_open()
+        # A view of a mapping keeps a descriptor of its shard, and a batch may hold samples of a thousand.
+        self.spread = access == "auto" and len(paths) > self.most_open
+        self.paths, self.indexes, self._access = paths, indexes, "pread" if self.spread else access
         self.starts = [0, *accumulate(len(found.keys) for found in indexes)]
         self._stores: dict[int, Store] = {}
         self._keys: pa.StringArray | None = None
@@ -64,7 +74,7 @@ class Shards:
         if store is None:
             found = self.indexes[number]
             store = _open_store(self.paths[number], self._access, found)
-            if len(self._stores) >= _MAX_OPEN_SHARDS:
+            if len(self._stores) >= self.most_open:
                 with contextlib.suppress(KeyError, RuntimeError, StopIteration):  # another thread did
                     self._stores.pop(next(iter(self._stores)))
             self._stores[number] = store
@@ -191,6 +201,16 @@ class TarReader(PlacedReader[Shards]):
             what = f"it lacks bytes {start:,} to {stop:,}, where its index has {self.key(index)}"
             raise damaged(shards.paths[number], what)
         return store, start, stop
+
+    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
+        shards = self._handle()
+        if not shards.spread:
+            return super().read_many(indices)
+        order, found = sorted({self._checked(index) for index in indices}), {}
+        for start in range(0, len(order), shards.most_open):  # else all their shards would be open at once
+            part = order[start : start + shards.most_open]
+            found |= dict(zip(part, super().read_many(part), strict=True))
+        return [found[self._checked(index)] for index in indices]
 
     def span(self, index: int) -> tuple[Path, int, int] | None:
         """File and byte range of a sample's data; None in compressed shards."""
