@@ -63,7 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     pictures, encodes them again and leaves the others as they are. For a turn without any loss run jpegtran
     or exiftran before. Scaled pictures have no EXIF any more, and are always turned upright.
     --resize scales pictures down while they are packed: epochs become several times as fast, and detail is
-    gone for good. --dry-run says first what that costs in bytes and what it loses.
+    gone for good. Masks and other pictures with a palette or with 1, 16 or 32 bits per pixel are refused
+    then, since their values would change. --dry-run says first what that costs in bytes and what it loses.
 
     Examples:
         smallfiles pack data train.arrow

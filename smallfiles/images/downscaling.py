@@ -17,6 +17,7 @@ you publish an accuracy. Notebook 08 measures it.
 from __future__ import annotations
 
 import dataclasses
+import io
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +25,7 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import simplejpeg
+from PIL import Image
 
 from smallfiles import machine
 from smallfiles.errors import UsageError
@@ -31,7 +33,8 @@ from smallfiles.images.crops import Box
 from smallfiles.images.crops import short_side as scaled_size
 from smallfiles.images.decoding import Pixels, decode, orientation, to_ppm, turned
 from smallfiles.images.faults import ImageError
-from smallfiles.images.picture import Picture, open_picture
+from smallfiles.images.header import is_jpeg
+from smallfiles.images.picture import Picture, open_picture, raw_pixels
 from smallfiles.images.resizing import resize
 from smallfiles.samples import Buffer, Sample
 
@@ -39,6 +42,7 @@ Store: TypeAlias = Literal["jpeg", "raw"]
 
 QUALITY = 90
 _IN_FLIGHT_EACH = 4
+_VALUES = {"1": "single bits", "P": "numbers of a palette", "PA": "numbers of a palette"}
 
 
 def resize_ahead(data: Buffer, short_side: int = 256, store: Store = "jpeg", quality: int = QUALITY) -> bytes:
@@ -65,6 +69,7 @@ def _resized(data: Buffer, short: int | None, store: Store, quality: int, *, tur
     check_options(short, store, quality)
     if short is None and turn == 1:
         return bytes(data)
+    _refuse_values(data)
     picture = open_picture(data)
     small = short is None or min(picture.width, picture.height) <= short
     if small and turn == 1 and store == "jpeg" and picture.header is not None:
@@ -75,6 +80,28 @@ def _resized(data: Buffer, short: int | None, store: Store, quality: int, *, tur
         return to_ppm(pixels)
     encoded: bytes = simplejpeg.encode_jpeg(pixels, quality, "RGB", "420")
     return encoded
+
+
+def _refuse_values(data: Buffer) -> None:
+    """Refuse what is no photograph: scaled and as a JPEG, the classes of a mask would be other classes.
+
+    Raises:
+        ImageError: A palette, 1, 16 or 32 bits a pixel.
+    """
+    if is_jpeg(data) or raw_pixels(data) is not None:
+        return
+    try:
+        with Image.open(io.BytesIO(data)) as found:
+            mode = found.mode
+    except Exception:  # whoever decodes it says what is wrong with it
+        return
+    if mode in ("1", "P", "PA", "F") or mode.startswith("I"):
+        raise ImageError(
+            f"its pixels are {_VALUES.get(mode, 'numbers of 16 or 32 bits')} (mode {mode}), which scaling to "
+            "8 bits of red, green and blue would change",
+            expected="photographs to scale",
+            next_step="Pack these without --resize, or leave them out with --on-error skip",
+        )
 
 
 def check_options(short: int | None, store: str, quality: int) -> None:
@@ -145,7 +172,7 @@ def resized(
         except ImageError as error:
             if on_fault is None:
                 raise _named(sample.key, error) from error
-            on_fault(sample.key, error)
+            on_fault(sample.key, _named(sample.key, error))
         else:
             yield dataclasses.replace(sample, data=data)
 

@@ -216,3 +216,17 @@ def test_nothing_else_pays_for_scaling() -> None:
     """Packing without it does not import PyTorch, which takes seconds on a parallel file system."""
     code = "import sys, smallfiles.pack; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("mode", ["P", "1", "I;16", "F"])
+@pytest.mark.parametrize("side", [4, 4000])
+def test_pictures_whose_values_would_change_are_refused_and_kept_without_resize(
+    mode: str, side: int, pictures: Path, tmp_path: Path
+) -> None:
+    tree = Path(shutil.copytree(pictures, tmp_path / "tree"))
+    mask = tree / "class1" / ("mask.tiff" if mode == "F" else "mask.png")
+    Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8) % 4).convert(mode).save(mask)
+    with pytest.raises(PackError, match=r"mask.*\(mode [1PIF][;16]*\), which scaling to 8 bits"):
+        pack(sources.load(tree), tmp_path / "x.arrow", PackConfig(resize=side))
+    report = pack(sources.load(tree), tmp_path / "x.arrow", PackConfig(resize=side, on_error="skip"))
+    assert [fault.key for fault in report.skipped] == [f"class1/{mask.name}"]
