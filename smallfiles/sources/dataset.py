@@ -1,13 +1,14 @@
-"""Any torchvision `Dataset`, or an object like one, as a source: `len` and `[i] -> (image, target)`.
+"""A data set of torchvision or Hugging Face, or an object like one, as a source: `len` and `[i]`.
 
     source = sources.from_dataset(torchvision.datasets.CIFAR10("data"))
     pack(source, Path("cifar10.arrow"))
 
-A picture that is a file of its own keeps the bytes of that file: the data set lists its files (`samples`, as
-ImageFolder does), or is watched as it opens them. Any other picture is stored as PNG, which loses nothing.
+    kept as they are   the files of a list `samples`, as ImageFolder has it; bytes of image files;
+                       the images of a table of Hugging Face, as its Parquet files hold them
+    stored as PNG      every other picture, which loses nothing, and a note says so
 
 The trap: the usual loader opens a JPEG, converts it to RGB, and a converter encodes it again: larger or
-worse, and never the same picture. So what a data set returns is compared with the file. Notebook 09 uses it.
+worse, and never the same picture. So what a data set returns is compared with its list. Notebook 09 uses it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ import io
 import operator
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -28,7 +28,7 @@ import xxhash
 from PIL import Image
 
 from smallfiles.errors import SourceError, first_few
-from smallfiles.folders import canonical_split
+from smallfiles.folders import IMAGE_BEGINNINGS, canonical_split
 from smallfiles.manifest import Manifest
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Target
@@ -50,28 +50,87 @@ class Dataset(Protocol):
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """One sample as the data set gives it.
+class _Items:
+    """The samples of a data set by number.
 
     Args:
-        file: The file that it is, if its bytes can be kept.
-        png: The picture as PNG, if they cannot.
-        target: Label or captions.
+        dataset: The whole of which they are a part.
+        rows: Their numbers in it.
+        columns: Of a table of Hugging Face, those of the picture and the target.
     """
 
-    file: str | None
-    png: bytes
-    target: Target
+    dataset: Any
+    rows: Sequence[int]
+    columns: tuple[str, str] | None
+
+    def ask(self, number: int) -> tuple[Any, Any]:
+        """Picture and target as the data set gives them; a file that is open is read."""
+        try:
+            given = self.dataset[int(self.rows[number])]
+            if self.columns is not None:
+                image, target = (given[name] for name in self.columns)
+                return image["bytes"] or Path(image["path"]).read_bytes(), target
+            if isinstance(given, tuple | list) and len(given) == 2 and isinstance(given[0], Image.Image):
+                given[0].load()
+        except Exception as error:  # whatever other people's code raises
+            raise self.bad(number, f"cannot be read ({type(error).__name__}: {error})") from error
+        if not isinstance(given, tuple | list) or len(given) != 2:
+            raise self.bad(number, f"is {_kind(given)}")
+        return given[0], given[1]
+
+    def encoded(self, number: int) -> tuple[bytes, Any]:
+        """The bytes to store, and the target as it is given."""
+        image, target = self.ask(number)
+        if isinstance(image, bytes | bytearray | memoryview):
+            return bytes(image), target
+        return self._png(number, self.picture(number, image)), target
+
+    def picture(self, number: int, image: Any) -> Image.Image:
+        """What a data set gives as a picture, as one of Pillow."""
+        if isinstance(image, np.ndarray) and image.dtype == np.uint8:
+            try:
+                return Image.fromarray(image)
+            except (TypeError, ValueError):
+                raise self.bad(number, f"has an array of shape {list(image.shape)}") from None
+        if not isinstance(image, Image.Image):
+            raise self.bad(number, f"has {_kind(image)} instead of a picture")
+        return image
+
+    def target(self, number: int, given: Any) -> Target:
+        """What a data set gives as target, as a label or captions."""
+        if isinstance(given, tuple | list) and all(isinstance(text, str) for text in given):
+            return list(given)
+        try:
+            return int(operator.index(given))
+        except (TypeError, ValueError, RuntimeError):  # a tensor of several numbers raises the last two
+            raise self.bad(number, f"has {_kind(given)} as target") from None
+
+    def _png(self, number: int, image: Image.Image) -> bytes:
+        if image.mode not in _PNG_MODES:
+            raise self.bad(number, f"is a picture of mode {image.mode}, which PNG does not hold")
+        out = io.BytesIO()
+        image.save(out, "PNG")
+        return out.getvalue()
+
+    def bad(self, number: int, what: str) -> SourceError:
+        """The sentence for a sample that cannot be stored."""
+        return SourceError(
+            f"sample {number} of {_name_of(self.dataset)} {what}",
+            expected="(picture, target): a PIL picture, a uint8 array of rows, columns and channels or the "
+            "bytes of an image file; an integer label or a list of captions",
+            next_step="Make the data set give these, or pack the files themselves with sources.load",
+        )
 
 
 def from_dataset(dataset: Dataset, *, name: str | None = None, split: str | None = None) -> Source:
-    """A data set in the manner of torchvision as a source to pack.
+    """A data set in the manner of torchvision, or a table of Hugging Face, as a source to pack.
 
     One that lists its files is not read for this; of another every sample is asked for once.
 
     Args:
-        dataset: Gives (picture, target): a PIL picture or a uint8 array of rows, columns and channels, and a
-            label or a list of captions; without transforms.
+        dataset: Gives (picture, target): a PIL picture, a uint8 array of rows, columns and channels or the
+            bytes of an image file, and a label or a list of captions; without transforms. A table has one
+            column of images, and one of labels.
         name: Name of the set; that of its folder, or else of its class, if None.
         split: Which part it is; what the data set or its folder is called, or else `train`, if None.
 
@@ -80,45 +139,51 @@ def from_dataset(dataset: Dataset, *, name: str | None = None, split: str | None
         ManifestError: A label is beyond its classes, or one file is two samples.
     """
     _refuse_transforms(dataset)
-    inner = _innermost(dataset)
-    listed = _listed(dataset)
-    files: list[str | None]
-    made: dict[int, tuple[int, int]]
-    if listed is not None and _holds(dataset, listed):
-        files, targets, made = [path for path, _ in listed], [target for _, target in listed], {}
+    items, classes = _items(dataset)
+    inner, listed = items.dataset, _listed(items)
+    if listed is not None and _holds(items, listed):
+        root, keys = _keys([path for path, _ in listed], getattr(inner, "root", None))
+        targets, made = [target for _, target in listed], None
     else:
-        files, targets, made = _looked_through(dataset)
-    root, keys = _keys(files, getattr(inner, "root", None))
+        root, (keys, targets, made) = None, _looked_through(items)
+    about = getattr(getattr(inner, "info", None), "dataset_name", None)
     manifest = Manifest.from_columns(
         keys,
         targets,
-        name=name or (root.name if root else type(inner).__name__),
+        name=name or (root.name if root else about or type(inner).__name__),
         split=split or _split_of(inner, root),
-        classes=_classes(inner) if targets and isinstance(targets[0], int) else (),
+        classes=classes if targets and isinstance(targets[0], int) else (),
     )
-    if not made and root is not None:
+    if root is not None:
         return Source(manifest, FolderStore(root), "dataset", (), root)
-    note = f"{plural(len(made), 'picture')} of {len(keys):,} stored as PNG: no file holds them as they are"
-    return Source(manifest, DatasetStore(dataset, manifest.paths, root, made), "dataset", (note,))
+    assert made is not None
+    return Source(manifest, DatasetStore(items, manifest.paths, *made), "dataset", _notes(items, keys))
+
+
+def _notes(items: _Items, keys: Sequence[str]) -> tuple[str, ...]:
+    drawn = sum(key.endswith(".png") for key in keys)
+    if not drawn or items.columns is not None:
+        return ()
+    return (
+        f"{plural(drawn, 'picture')} of {len(keys):,} stored as PNG, larger than a JPEG: the bytes of files "
+        "are kept of a data set that lists them in `samples`, or gives encoded bytes",
+    )
 
 
 class DatasetStore:
-    """Reads samples from their files, or has the data set make them and encodes them as PNG.
+    """Has the data set make each sample again when it is read; encodes what is not encoded.
 
     Args:
-        dataset: Makes pictures; one at a time, since few data sets are made for threads.
+        items: Makes them; one at a time, since few data sets are made for threads.
         names: Keys in its order.
-        root: What keys of files are relative to.
-        made: Size and hash of each picture that is no file, by its number.
+        sizes: Bytes of each, int64.
+        hashes: And their xxh3, uint64.
     """
 
     sequential = False
 
-    def __init__(
-        self, dataset: Dataset, names: pa.StringArray, root: Path | None, made: dict[int, tuple[int, int]]
-    ) -> None:
-        self._dataset, self._names, self._made = dataset, names, made
-        self._files = FolderStore(root) if root is not None else None
+    def __init__(self, items: _Items, names: pa.StringArray, sizes: np.ndarray, hashes: np.ndarray) -> None:
+        self._items, self._names, self._sizes, self._hashes = items, names, sizes, hashes
         self._begin()
 
     def _begin(self) -> None:
@@ -126,17 +191,14 @@ class DatasetStore:
 
     def size(self, path: str) -> int:
         """Bytes of one sample."""
-        found = self._made.get(self._lookup.row(path))
-        return found[0] if found is not None else self._file_store(path).size(path)
+        return int(self._sizes[self._row(path)])
 
     def read_into(self, path: str, buffer: memoryview) -> int:
         """Read one sample into the start of `buffer`; see `ByteStore.read_into`."""
-        number = self._lookup.row(path)
-        if number not in self._made:
-            return self._file_store(path).read_into(path, buffer)
+        number = self._row(path)
         with self._lock:
-            data = _png(_ask(self._dataset, number)[0], self._dataset, number)
-        if (len(data), xxhash.xxh3_64_intdigest(data)) != self._made[number]:
+            data, _ = self._items.encoded(number)
+        if (len(data), xxhash.xxh3_64_intdigest(data)) != (self._sizes[number], self._hashes[number]):
             raise SourceError(
                 f"sample {number} of {self.describe()} is another picture each time",
                 expected="the same picture whenever it is asked for",
@@ -146,18 +208,19 @@ class DatasetStore:
             buffer[: len(data)] = data
         return len(data)
 
-    def _file_store(self, path: str) -> FolderStore:
-        if self._files is None or self._lookup.row(path) < 0:
+    def _row(self, path: str) -> int:
+        row = self._lookup.row(path)
+        if row < 0:
             raise SourceError(
                 f"{path} is no sample of {self.describe()}",
                 expected="a key of its manifest",
                 next_step="Make the source again from the data set",
             )
-        return self._files
+        return row
 
     def describe(self) -> str:
         """`data set CIFAR10`."""
-        return _name_of(self._dataset)
+        return _name_of(self._items.dataset)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_lock": None, "_lookup": None}
@@ -170,6 +233,8 @@ class DatasetStore:
 def _refuse_transforms(dataset: Any) -> None:
     while dataset is not None:
         found = [name for name in _TRANSFORMS if getattr(dataset, name, None) is not None]
+        if _is_table(dataset) and dataset.format["type"] is not None:
+            found = ["format or transform"]
         if found:
             raise SourceError(
                 f"{_name_of(dataset)} has a {found[0]}",
@@ -179,22 +244,46 @@ def _refuse_transforms(dataset: Any) -> None:
         dataset = getattr(dataset, "dataset", None)
 
 
-def _innermost(dataset: Any) -> Any:
-    """What a `Subset` is a part of."""
+def _items(dataset: Any) -> tuple[_Items, tuple[str, ...]]:
+    """The samples of a data set or of a `Subset` of it, and class names."""
+    rows: Sequence[int] = range(len(dataset))
     while hasattr(dataset, "dataset") and hasattr(dataset, "indices"):
-        dataset = dataset.dataset
-    return dataset
+        dataset, rows = dataset.dataset, [dataset.indices[row] for row in rows]
+    if not _is_table(dataset):
+        return _Items(dataset, rows, None), _classes(dataset)
+    image, target = _columns(dataset)
+    kinds = dataset.features
+    # Its images come as the bytes of their files then; decoded they would be pixels, and larger as PNG.
+    encoded = dataset.cast_column(image, type(kinds[image])(decode=False))
+    return _Items(encoded, rows, (image, target)), tuple(getattr(kinds[target], "names", None) or ())
 
 
-def _listed(dataset: Any) -> Samples | None:
+def _is_table(dataset: Any) -> bool:
+    """Whether it is one of the package `datasets`, which need not be installed."""
+    return hasattr(dataset, "cast_column") and isinstance(getattr(dataset, "features", None), dict)
+
+
+def _columns(dataset: Any) -> tuple[str, str]:
+    """The columns of the picture and of the target: the only ones of their kind."""
+    kinds = {name: type(kind).__name__ for name, kind in dataset.features.items()}
+    images = [name for name, kind in kinds.items() if kind == "Image"]
+    labels = [name for name, kind in kinds.items() if kind == "ClassLabel"]
+    targets = labels or [name for name in kinds if name not in images]
+    if len(images) != 1 or len(targets) != 1:
+        raise SourceError(
+            f"{_name_of(dataset)} has the columns {', '.join(f'{n} ({k})' for n, k in kinds.items())}",
+            expected="one column of images, and one of labels",
+            next_step='Choose two of them, such as dataset.select_columns(["image", "label"])',
+        )
+    return images[0], targets[0]
+
+
+def _listed(items: _Items) -> Samples | None:
     """File and label of each sample, if the data set has such a list."""
-    if hasattr(dataset, "dataset") and hasattr(dataset, "indices"):
-        whole = _listed(dataset.dataset)
-        return None if whole is None else [whole[number] for number in dataset.indices]
     for name in ("samples", "imgs"):
-        found = getattr(dataset, name, None)
-        if isinstance(found, list) and len(found) == len(dataset) and found and _is_list(found):
-            return [(os.fspath(path), int(label)) for path, label in found]
+        found = getattr(items.dataset, name, None)
+        if isinstance(found, list) and len(found) == len(items.dataset) and found and _is_list(found):
+            return [(_absolute(found[row][0]), int(found[row][1])) for row in items.rows]
     return None
 
 
@@ -208,97 +297,54 @@ def _is_list(found: list[Any]) -> bool:
     )
 
 
-def _holds(dataset: Dataset, listed: Samples) -> bool:
+def _holds(items: _Items, listed: Samples) -> bool:
     """Whether the data set gives what its list says, for its first, middle and last sample."""
-    with _watched() as opened:
-        for number in {0, len(listed) // 2, len(listed) - 1}:
-            path, target = listed[number]
-            try:
-                seen = _look(dataset, number, opened)
-            except SourceError:  # packing tells what is wrong with the file
-                continue
-            if seen.target != target or seen.file is None or _absolute(path) != seen.file:
+    for number in {0, len(listed) // 2, len(listed) - 1}:
+        path, target = listed[number]
+        try:
+            image, given = items.ask(number)
+            if items.target(number, given) != target or not _is_picture_of(
+                path, items.picture(number, image)
+            ):
                 return False
+        except SourceError:  # packing tells what is wrong with the file
+            continue
     return True
 
 
-def _looked_through(dataset: Dataset) -> tuple[list[str | None], list[Target], dict[int, tuple[int, int]]]:
-    """File and target of every sample, and size and hash of each that is no file."""
-    files: list[str | None] = []
+def _looked_through(items: _Items) -> tuple[list[str], list[Target], tuple[np.ndarray, np.ndarray]]:
+    """Key and target of every sample, and the size and hash of its bytes."""
+    keys: list[str] = []
     targets: list[Target] = []
-    made, faults = {}, []
-    with _watched() as opened, progress(len(dataset), f"look through {type(dataset).__name__}") as bar:
-        for number in range(len(dataset)):
+    sizes, hashes = np.zeros(len(items.rows), np.int64), np.zeros(len(items.rows), np.uint64)
+    faults = []
+    with progress(len(items.rows), f"look through {type(items.dataset).__name__}") as bar:
+        for number in range(len(items.rows)):
             try:
-                seen = _look(dataset, number, opened)
+                data, given = items.encoded(number)
+                targets.append(items.target(number, given))
+                keys.append(f"{number:08d}.{_suffix(items, number, data)}")
+                sizes[number], hashes[number] = len(data), xxhash.xxh3_64_intdigest(data)
             except SourceError as error:
                 faults.append(error)
-                continue
-            finally:
-                bar.advance()
-            if seen.file is None:
-                made[number] = len(seen.png), xxhash.xxh3_64_intdigest(seen.png)
-            files.append(seen.file)
-            targets.append(seen.target)
+            bar.advance()
     if len(faults) > 1:
         raise SourceError(
-            f"{len(faults):,} of {len(dataset):,} samples cannot be used: "
+            f"{len(faults):,} of {len(items.rows):,} samples cannot be used: "
             + first_few((fault.got for fault in faults), len(faults), 3),
             expected=faults[0].expected,
             next_step=faults[0].next_step,
         )
     if faults:
         raise faults[0]
-    return files, targets, made
+    return keys, targets, (sizes, hashes)
 
 
-def _look(dataset: Dataset, number: int, opened: list[Any]) -> _Seen:
-    """Ask for one sample, and see which file it is."""
-    opened.clear()
-    image, given = _ask(dataset, number)
-    names = [_absolute(name) for name in opened if isinstance(name, str | os.PathLike)]
-    target = _target(given, dataset, number)
-    if len(opened) == len(names) == 1 and _is_picture_of(names[0], image):
-        return _Seen(names[0], b"", target)
-    return _Seen(None, _png(image, dataset, number), target)
-
-
-def _ask(dataset: Dataset, number: int) -> tuple[Image.Image, Any]:
-    """The picture, loaded, and the target as it was given."""
-    try:
-        given = dataset[number]
-        if isinstance(given, tuple | list) and len(given) == 2 and isinstance(given[0], Image.Image):
-            given[0].load()
-    except Exception as error:  # whatever other people's code raises
-        raise _bad(dataset, number, f"cannot be read ({type(error).__name__}: {error})") from error
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        raise _bad(dataset, number, f"is {_kind(given)}")
-    image, target = given
-    if isinstance(image, np.ndarray) and image.dtype == np.uint8:
-        try:
-            return Image.fromarray(image), target
-        except (TypeError, ValueError):
-            raise _bad(dataset, number, f"has an array of shape {list(image.shape)}") from None
-    if not isinstance(image, Image.Image):
-        raise _bad(dataset, number, f"has {_kind(image)} instead of a picture")
-    return image, target
-
-
-def _target(given: Any, dataset: Dataset, number: int) -> Target:
-    if isinstance(given, tuple | list) and all(isinstance(text, str) for text in given):
-        return list(given)
-    try:
-        return int(operator.index(given))
-    except (TypeError, ValueError, RuntimeError):  # a tensor of several numbers raises the last two
-        raise _bad(dataset, number, f"has {_kind(given)} as target") from None
-
-
-def _png(image: Image.Image, dataset: Dataset, number: int) -> bytes:
-    if image.mode not in _PNG_MODES:
-        raise _bad(dataset, number, f"is a picture of mode {image.mode}, which PNG does not hold")
-    out = io.BytesIO()
-    image.save(out, "PNG")
-    return out.getvalue()
+def _suffix(items: _Items, number: int, data: bytes) -> str:
+    for magic, kind in IMAGE_BEGINNINGS.items():
+        if data.startswith(magic):
+            return kind.lower()
+    raise items.bad(number, f"has bytes that are no image (they begin with {data[:8]!r})")
 
 
 def _is_picture_of(path: str, image: Image.Image) -> bool:
@@ -311,43 +357,20 @@ def _is_picture_of(path: str, image: Image.Image) -> bool:
     return same.size == image.size and same.tobytes() == image.tobytes()
 
 
-@contextmanager
-def _watched() -> Iterator[list[Any]]:
-    """What Pillow opens in this thread: names of files, None for what has no name."""
-    opened: list[Any] = []
-    plain, us = Image.open, threading.get_ident()
-
-    def watching(file: Any, *args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() == us:
-            opened.append(file if isinstance(file, str | os.PathLike) else getattr(file, "name", None))
-        return plain(file, *args, **kwargs)
-
-    Image.open = watching  # type: ignore[assignment]
-    try:
-        yield opened
-    finally:
-        Image.open = plain
-
-
-def _keys(files: list[str | None], told: Any) -> tuple[Path | None, list[str]]:
-    """The folder of all files, and keys: paths below it, or numbers for what is no file."""
-    paths = [None if file is None else _absolute(file) for file in files]
-    real = [path for path in paths if path is not None]
-    if not real:
-        return None, [f"{number:08d}.png" for number in range(len(paths))]
+def _keys(paths: list[str], told: Any) -> tuple[Path, list[str]]:
+    """The folder of all files, and their paths below it as keys."""
     root = _absolute(told) if isinstance(told, str | os.PathLike) else ""
     start = root.rstrip("/") + "/"
-    if not root or not all(path.startswith(start) for path in real):
-        root = os.path.commonpath([os.path.dirname(path) for path in real])  # noqa: PTH120 - a million of them
+    if not root or not all(path.startswith(start) for path in paths):
+        root = os.path.commonpath([os.path.dirname(path) for path in paths])  # noqa: PTH120 - a million of them
         start = root.rstrip("/") + "/"
-    keys = [f"{number:08d}.png" if path is None else path[len(start) :] for number, path in enumerate(paths)]
-    return Path(root), keys
+    return Path(root), [path[len(start) :] for path in paths]
 
 
 def _split_of(dataset: Any, root: Path | None) -> str:
     told, train = getattr(dataset, "split", None), getattr(dataset, "train", None)
-    if isinstance(told, str) and told:
-        return canonical_split(told) or told
+    if isinstance(told, str) or type(told).__name__ == "NamedSplit":  # as Hugging Face calls it
+        return canonical_split(str(told)) or str(told)
     if isinstance(train, bool):
         return "train" if train else "test"
     return (canonical_split(root.name) if root is not None else None) or "train"
@@ -369,11 +392,3 @@ def _kind(value: Any) -> str:
     shape = getattr(value, "shape", None)
     of = f" of {value.dtype} {list(shape)}" if shape is not None and hasattr(value, "dtype") else ""
     return f"a {type(value).__name__}{of}"
-
-
-def _bad(dataset: Dataset, number: int, what: str) -> SourceError:
-    return SourceError(
-        f"sample {number} of {_name_of(dataset)} {what}",
-        expected="a PIL picture or a uint8 array, and with it an integer label or a list of captions",
-        next_step="Make the data set without transforms, or leave it out with torch.utils.data.Subset",
-    )
