@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     The suffix of OUT chooses the format:
       x.arrow, x.h5, x.tar (one shard), x.tars (a folder of shards), x.sqfs (an image that can be mounted),
-      x.lmdb (keys and values), x.zarr (a folder of arrays), x.files (plain files).
+      x.lmdb (keys and values), x.files (plain files).
     OUT appears under its name only when it is complete and verified. A killed run never looks finished:
     the same command resumes it or starts over.
     A camera's EXIF orientation is kept and ignored in training, as torchvision does; --upright turns those

@@ -20,7 +20,7 @@ from typing import Any
 
 from smallfiles import formats
 from smallfiles.digests import BESIDE, SIDECAR_SUFFIX, ContentDigest, digest_file
-from smallfiles.errors import DamagedFileError, FormatError, UsageError
+from smallfiles.errors import DamagedFileError, FormatError
 from smallfiles.keys import is_writable_name, key_problem, printable
 from smallfiles.objectstore.client import NoObjectError, Store
 from smallfiles.objectstore.config import MANIFEST
@@ -216,12 +216,6 @@ def of_output(out: Path) -> tuple[Catalog, list[Path]]:
         SmallfilesError: It is not there, damaged, or a tree of small files.
     """
     found = outputs.find(out, StageConfig())
-    if any("/" in member.name.partition("/")[2] for member in found.members):
-        raise UsageError(
-            f"{out} is a folder of folders",
-            expected="one packed file, or a folder of shards",
-            next_step="Pack into .tars or .arrow to push it; zarr itself reads a plain copy (aws s3 sync)",
-        )
     is_folder = found.source.is_dir()
     names = {member.name for member in found.members}
     members = [

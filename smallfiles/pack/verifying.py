@@ -21,7 +21,6 @@ from smallfiles import digests, formats
 from smallfiles.digests import ContentDigest, sidecar
 from smallfiles.errors import FormatError, SmallfilesError, first_few
 from smallfiles.formats.files.reading import MANIFEST
-from smallfiles.formats.zarr.writing import is_bare_group
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.arrays import column, integers
 from smallfiles.manifest.columns import by_row
@@ -130,10 +129,6 @@ def _parts(path: Path, format: str) -> list[Path]:
         data = [path]
     elif format == "files":
         data = [path / MANIFEST]
-    elif format != "tar":  # the arrays of zarr
-        files = (file for file in path.rglob("*") if file.is_file())
-        named = {file.with_name(file.name.removesuffix(digests.SIDECAR_SUFFIX)) for file in files}
-        data = sorted(file for file in named if file.parent != path or not is_bare_group(file))
     else:
         beside = digests.SIDECAR_SUFFIX
         names = {entry.name.removesuffix(beside) for entry in path.iterdir() if entry.name[0] != "."}

@@ -40,7 +40,7 @@ def format_of(path: Path) -> str | None:
         path: A file or folder that exists.
     """
     if path.is_dir():
-        if path.name.endswith((".tars", ".zarr", ".lmdb")):
+        if path.name.endswith((".tars", ".lmdb", ".zarr")):
             return formats.name_of(path)
         is_ours = path.name.endswith(".files") or FORMAT.encode() in _head(path / MANIFEST)
         return "files" if is_ours else None

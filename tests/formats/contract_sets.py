@@ -59,8 +59,6 @@ VARIANTS = (
     Variant("squashfs-zstd", "squashfs", ".squashfs", (("compression", "zstd"), ("block_bytes", 4096))),
     Variant("squashfs-fragments", "squashfs", ".sqfs", (("compression", "gzip"), ("fragments", True))),
     Variant("lmdb", "lmdb", ".lmdb"),
-    Variant("zarr", "zarr", ".zarr"),
-    Variant("zarr-small", "zarr", ".zarr", (("chunk_bytes", 100), ("shard_bytes", 1000))),
 )
 BY_NAME = {variant.name: variant for variant in VARIANTS}
 

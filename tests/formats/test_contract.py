@@ -162,7 +162,7 @@ def test_any_set_comes_back_exactly(variant, tmp_path_factory):
 
 
 def test_a_writer_holds_a_sample_until_it_is_written(variant, tmp_path):
-    size = 7_000 if variant.name == "zarr-small" else 700_000  # a file for each 1,000 bytes
+    size = 700_000
     samples = [*sets.samples_of(variant), *(Sample(f"{n}.large", os.urandom(size), 1) for n in range(20))]
     variant.write(sets.poisoned(samples), variant.out(tmp_path), sets.schema_of(samples))
     assert sets.facts(formats.open(variant.out(tmp_path))) == sets.facts(samples)
@@ -178,7 +178,7 @@ def test_equal_samples_give_equal_bytes(variant, tmp_path):
 
 
 def test_the_digest_taken_while_writing_is_that_of_the_file(variant, tmp_path):
-    size = 3_000 if variant.name == "zarr-small" else 3_000_000  # a file for each 1,000 bytes
+    size = 3_000_000
     samples = [Sample(f"{n}.jpg", bytes([n]) * size, n) for n in range(5)]
     packed = variant.write(samples, variant.out(tmp_path), sets.schema_of(samples))
     beside = list(tmp_path.rglob(f"*{digests.SIDECAR_SUFFIX}"))
@@ -320,7 +320,7 @@ def test_a_batch_is_announced_in_stored_order_before_its_first_read(variant, pac
 
 
 def test_targets_of_a_run_let_go_of_the_pages_that_were_looked_at(variant, packs, monkeypatch):
-    if variant.format in ("files", "tar", "zarr"):
+    if variant.format in ("files", "tar"):
         pytest.skip("their targets lie in a file of their own")
     out, samples = packs(variant)
     told = []
@@ -473,7 +473,7 @@ def _write_much(folder: Path, names: list[str]) -> dict[str, int]:
 
 
 def test_packing_60_mb_takes_less_memory_than_that(tmp_path):
-    names = [name for name in sets.BY_NAME if name not in ("arrow", "zarr-small")]  # small batches
+    names = [name for name in sets.BY_NAME if name != "arrow"]  # small batches
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         grown = pool.apply(_write_much, (tmp_path, names))
     assert {name: more for name, more in grown.items() if more > 40e6} == {}
@@ -557,7 +557,7 @@ def test_what_is_no_packed_file_is_refused_with_its_path_and_never_waited_for(va
     with pytest.raises(FormatError, match="neither a file nor a folder"):
         formats.open(out)
     out.unlink()
-    if variant.suffix not in (".files", ".tars", ".zarr"):
+    if variant.suffix not in (".files", ".tars"):
         out.write_bytes(b"\xff\xd8 this is a photograph " * 100)
         with pytest.raises(FormatError, match=re.escape(out.name)):
             len(formats.open(out))

@@ -11,8 +11,6 @@ from staging_tools import MIB, ROOMY, exit_code, forked, names, packed, shards
 
 from smallfiles import digests, formats, locks, slowfs, staging
 from smallfiles.errors import DamagedFileError, FormatError, SourceError, UsageError
-from smallfiles.objectstore import catalog
-from smallfiles.samples import Sample, Schema
 from smallfiles.slowfs import SlowConfig
 from smallfiles.slowfs.delays import CHARGED
 from smallfiles.staging import StageConfig, outputs, run
@@ -241,21 +239,3 @@ def test_a_forked_worker_that_ends_takes_nothing_away(source, node):
 def test_a_configuration_that_makes_no_sense_is_refused(wrong):
     with pytest.raises(UsageError):
         StageConfig(**wrong)
-
-
-def test_a_folder_of_arrays_is_copied_with_all_its_folders(tmp_path, node):
-    out = tmp_path / "x.zarr"
-    samples = [Sample(f"{number}.jpg", bytes([number]) * 1000, number) for number in range(9)]
-    module = formats.get("zarr")
-    options = module.Options(chunk_bytes=500, shard_bytes=2000)
-    module.write(samples, out, schema=Schema(9, 9000, 1000), options=options)
-    with staging.staged(out, node, config=ROOMY) as copy:
-        assert names(copy.path) == names(out) and copy.verified
-        assert formats.open(copy.path).read(8) == samples[8].data
-    with pytest.raises(UsageError, match="arrays for all ranks together"):
-        outputs.find(out, StageConfig(shards="rank"))
-    with pytest.raises(UsageError, match="folder of folders"):
-        catalog.of_output(out)
-    (out / "data" / "c.1").write_bytes(b"cut")
-    with pytest.raises(DamagedFileError, match=r"c\.1 has 3 bytes"):
-        outputs.find(out, ROOMY)
