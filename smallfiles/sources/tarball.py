@@ -31,9 +31,11 @@ from smallfiles.formats.tar import sides
 from smallfiles.formats.tar.archive import Archive, index
 from smallfiles.formats.tar.streams import StreamedStore
 from smallfiles.manifest import Manifest
-from smallfiles.manifest.class_folders import by_folder, folders_of
+from smallfiles.manifest.class_folders import Labelled, by_folder, folders_of
+from smallfiles.manifest.listing import HEAD_BYTES, Files
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
+from smallfiles.sources.folder import no_classes
 from smallfiles.sources.record import NamedStore, Source
 from smallfiles.sources.scanning import list_folder
 
@@ -163,30 +165,58 @@ def samples_of(archive: Archive, options: SourceOptions) -> Archive:
 
 def from_archive(archive: Archive, options: SourceOptions) -> Source:
     """The source that an indexed archive is: labelled by side files, or else by class folders."""
+    options.refuse_unfollowed("a tar", archive.path)
     if archive.is_ours:
         return _sided(sides.read(archive), options)
     samples, metas = samples_of(archive, options), None
-    aside = len(archive.names) - len(samples.names) - len(archive.contents)
-    notes = (*archive.notes, *((f"left aside: {plural(aside, 'other file')}",) if aside else ()))
     if not options.unlabelled:
         with retold(FormatError, SourceError):
             annotated = sides.read(archive, options.suffixes)
-        if any(annotated.kinds):
+        if any(annotated.kinds) and not _has_classes(archive, annotated, options):
             return _sided(annotated, options)
-        samples, notes = annotated.data, (*archive.notes, *annotated.notes)
-        metas = annotated.metas if any(annotated.metas) else None
-    found, split = by_folder(samples.names, archive.path, options.split, no_classes=options.unlabelled)
-    if not (found.classes or options.unlabelled or split == "test"):
+        samples, metas = annotated.data, annotated.metas if any(annotated.metas) else None
+    aside = len(archive.names) - len(samples.names) - sum(map(bool, metas or ()))
+    notes = (*archive.notes, *((f"left aside: {plural(aside, 'other file')}",) if aside else ()))
+    if notes and options.strict:
         raise SourceError(
-            f"{archive.path} holds {plural(len(samples.names), 'image')} outside of any class folder",
-            expected="one folder a class, or .cls files beside the images",
-            next_step="Ask for unlabelled samples, or give a manifest with their labels",
+            f"{archive.path} holds more than samples ({'; '.join(notes)})",
+            expected="samples alone, since strict was asked for",
+            next_step="Make it again without what does not belong there, or leave out strict",
         )
+    found = _by_folder(archive, samples, options)
+    if not (found.classes or options.unlabelled or found.split == "test"):
+        count, expected = len(samples.names), "one folder a class, or .cls files beside the images"
+        raise no_classes(archive.path, count, expected)
     if metas is not None:
         metas = list(compress(metas, found.keep))
     samples = samples.select(found.keep)  # all of them, nearly always, and nothing is copied
-    manifest = _manifest(samples, found.labels, split, found.classes, metas)
+    manifest = _manifest(samples, found.labels, found.split, found.classes, metas)
     return Source(manifest, TarStore(samples), "tarball", notes + found.notes, archive.path)
+
+
+def _by_folder(archive: Archive, samples: Archive, options: SourceOptions) -> Labelled:
+    """Label samples as if the archive were unpacked."""
+    others = archive.names.filter(pc.invert(pc.is_in(archive.names, samples.names)))
+    store = TarStore(samples)
+    look = None if store.sequential else store.head
+    return by_folder(
+        Files(archive.path, samples.names, others, archive.folders, look, "--source tarball"),
+        options.split,
+        no_classes=options.unlabelled,
+        strict=options.strict,
+        trusted=options.kind != "auto",
+    )
+
+
+def _has_classes(archive: Archive, annotated: sides.Annotated, options: SourceOptions) -> bool:
+    """Whether samples with captions lie in class folders too, and the user said that these count.
+
+    Raises:
+        SourceError: They do, and the user did not say which of the two is meant.
+    """
+    if any(label is not None for label in annotated.labels) or len(folders_of(annotated.data.names)) < 2:
+        return False
+    return bool(_by_folder(archive, annotated.data, options).classes)
 
 
 def _sided(annotated: sides.Annotated, options: SourceOptions) -> Source:
@@ -268,6 +298,14 @@ class TarStore(NamedStore):
                 next_step="Copy or download it again",
             )
         return size
+
+    def head(self, path: str) -> bytes:
+        """The first bytes of a sample of a plain tar, in which a picture says what it is."""
+        row = self._row(path)
+        start, size = int(self._archive.offsets[row]), int(self._archive.sizes[row])
+        opened = self._open(path.partition("/")[0] if self._archive.tars else "")
+        buffer = bytearray(min(size, HEAD_BYTES))
+        return bytes(buffer[: opened.read_into(start, memoryview(buffer))])
 
     def _opened(self, tar: str) -> ByteFile | StreamedStore:
         archive = self._archive

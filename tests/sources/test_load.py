@@ -20,7 +20,7 @@ def test_a_path_is_recognised_for_what_it_is(tmp_path):
     plant(tmp_path / "plain", "cat/1.jpg", "dog/2.jpg")
     plant(tmp_path / "prepared", "train/n01440764/n01440764_1.JPEG", "val/n01440764/x.JPEG")
     plant(tmp_path / "kaggle", "ILSVRC/Data/CLS-LOC/train/n01440764/n01440764_1.JPEG")
-    plant(tmp_path / "tiny", "wnids.txt", "train/n01440764/images/1.JPEG")
+    plant(tmp_path / "tiny", "wnids.txt", "train/n01440764/images/1.JPEG", "train/n01443537/images/2.JPEG")
     (tmp_path / "tiny/wnids.txt").write_text("n01440764\n")
     plant(tmp_path / "flickr", "flickr30k_images/flickr30k_images/1.jpg")
     captions = "image_name| comment_number| comment\n1.jpg| 0| A dog .\n"

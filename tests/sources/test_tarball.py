@@ -98,7 +98,7 @@ def test_folders_that_wrap_the_classes_and_hidden_names_are_passed_over(tmp_path
     tree = {f"./data/{name}": data for name, data in TREE.items()} | {"cat/._1.jpg": b"b", ".x/2.jpg": b"c"}
     source = tarball.load(put(tmp_path / "t.tar", tar_bytes(tree)))
     assert source.manifest.classes == ("cat", "dog") and "data/dog/1.jpg" in rows(source)
-    assert len(rows(source)) == 4 and "2 hidden names left aside" in source.notes
+    assert len(rows(source)) == 4 and "2 hidden names left aside: cat/._1.jpg, .x/2.jpg" in source.notes
 
 
 def test_splits_in_a_tar_are_no_classes_and_a_class_missing_in_one_shifts_no_label(tmp_path):
@@ -108,7 +108,7 @@ def test_splits_in_a_tar_are_no_classes_and_a_class_missing_in_one_shifts_no_lab
     assert rows(source) == {names[0]: 0, names[1]: 1} and "train was taken" in " ".join(source.notes)
     source = tarball.load(path, SourceOptions(split="val"))
     assert rows(source) == {names[2]: 1} and source.manifest.classes == ("cat", "dog")
-    assert "test, train, val" in refused(path, split="dev")
+    assert "test, train, val" in refused(path, split="extra")
 
 
 def test_a_tar_of_tars_is_read_in_place(tmp_path):

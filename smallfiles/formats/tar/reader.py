@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from smallfiles.errors import DamagedFileError, FormatError, SourceError, first_few
+from smallfiles.errors import DamagedFileError, FormatError, SourceError, first_few, retold
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.reader import PlacedReader, Store
@@ -30,6 +30,7 @@ from smallfiles.formats.tar import archive, index, sides
 from smallfiles.formats.tar.options import NAME, SUFFIXES
 from smallfiles.formats.tar.streams import StreamedStore, cannot_read, compression_of
 from smallfiles.manifest.class_folders import by_folder
+from smallfiles.manifest.listing import Files
 from smallfiles.progress import plural
 from smallfiles.samples import Meta, Target, TargetKind
 
@@ -229,10 +230,8 @@ def _by_folder(
         What is a sample, the classes, and what is to be said; all unlabelled where there are no such folders.
     """
     names = pa.concat_arrays([one.data.names for one in annotated])
-    try:
-        found, _ = by_folder(names, path)
-    except SourceError:
-        return annotated, (), ()
+    with retold(SourceError, FormatError):
+        found = by_folder(Files(path, names))
     if not found.classes:
         return annotated, (), ()
     labels, kept, start = found.labels.tolist(), [], 0

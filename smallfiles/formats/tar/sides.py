@@ -46,6 +46,9 @@ _NO_SAMPLE = 9
 _LABEL_KEYS = ("label", "cls", "class", "target")
 _CAPTION_KEYS = ("captions", "caption", "txt", "text")
 _DECIMAL = re.compile(r"\s*([+-]?[0-9]{1,20})\s*", re.ASCII)
+_BOXES = re.compile(r"(\d+( -?[0-9.]+(e-?\d+)?){4,} *\r?(\n|\Z))+", re.ASCII | re.IGNORECASE)
+_AGAIN = "Check how the tar was made, and make it again"
+_NO_BOXES = "Take the images alone (--unlabelled), or make a manifest with their targets"
 _INT64 = range(-(1 << 63), 1 << 63)
 _SPLIT = r"(?s)^(?P<stem>(?:.*/)?[^/.]*)\.?(?P<suffix>[^/]*)$"
 
@@ -295,6 +298,8 @@ class _Beside:
 
     def _lines(self) -> list[str]:
         text = self._text("txt")
+        if _BOXES.fullmatch(text):
+            raise self._bad("txt", "holds numbers, as YOLO writes boxes", "captions", _NO_BOXES)
         if self.archive.is_ours:  # exactly what was packed, empty captions too
             return text.removesuffix("\n").split("\n") if text else []
         return [line for line in (line.rstrip("\r") for line in text.split("\n")) if line]
@@ -314,11 +319,11 @@ class _Beside:
         except UnicodeDecodeError:
             raise self._bad(suffix, f"holds {data[:40]!r}", "UTF-8 text") from None
 
-    def _bad(self, suffix: str, problem: str, expected: str) -> FormatError:
+    def _bad(self, suffix: str, problem: str, expected: str, next_step: str = _AGAIN) -> FormatError:
         return FormatError(
             f"{self.archive.path}:{self.archive.names[self.rows[suffix]].as_py()} {problem}",
             expected=expected,
-            next_step="Check how the tar was made, and make it again",
+            next_step=next_step,
         )
 
 

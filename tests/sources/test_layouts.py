@@ -1,0 +1,51 @@
+"""Trees as people have them: the right classes or a sentence, and the same for a folder and its tar."""
+
+import re
+import tarfile
+from pathlib import Path
+
+import pytest
+from layouts import LAYOUTS, Layout
+from source_sets import rows
+
+from smallfiles import sources
+from smallfiles.errors import SourceError
+
+
+def planted(layout: Layout, root: Path) -> Path:
+    for name, data in layout.tree().items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith("/"):
+            (root / name).mkdir()
+        else:
+            (root / name).write_bytes(data)
+    return root
+
+
+def packed(root: Path) -> Path:
+    with tarfile.open(root.with_suffix(".tar"), "w") as archive:
+        for path in sorted(root.iterdir()):
+            archive.add(path, path.name)
+    return root.with_suffix(".tar")
+
+
+@pytest.mark.parametrize("kind", ["folder", "tar"])
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_a_tree_is_read_rightly_or_refused_and_never_taken_for_something_else(tmp_path, layout, kind):
+    path = planted(layout, tmp_path / "tree")
+    asked = dict(layout.asked or {})
+    if kind == "tar":
+        path, asked = packed(path), asked | ({"kind": "tarball"} if "kind" in asked else {})
+    if not layout.classes and layout.kept is None:
+        with pytest.raises(SourceError, match=layout.says):
+            sources.load(path, **asked)
+        return
+    source = sources.load(path, **asked)
+    classes = source.manifest.classes
+    assert list(classes) == (layout.classes.split("|") if "|" in layout.classes else layout.classes.split())
+    assert source.manifest.split == layout.split
+    found = rows(source)
+    assert len(found) == (layout.kept or len(layout.tree()))
+    for name, label in found.items():
+        assert label == -1 if not classes else classes[label] in name.split("/")[:-1]
+    assert re.search(layout.says, "; ".join(source.notes)), source.notes
