@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +87,7 @@ def _pack(arguments: argparse.Namespace, source: Source, config: PackConfig) -> 
     from smallfiles.pack import pack
 
     _warn(source)
-    done = pack(source, arguments.out, config)
+    done = pack(replace(source, notes=()), arguments.out, config)  # they were said when it was read
     return report(arguments, done.as_json(), *_lines(done))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -116,7 +116,7 @@ def _load(config: DemoConfig, say: Say) -> Source:
     _own(config.out)  # not before: data that cannot be loaded leaves no folder behind
     for note in source.notes:
         say(f"note: {note}")
-    source = _at_most(source, config.count, say)
+    source = _at_most(replace(source, notes=()), config.count, say)
     ManifestConfig().save(source, config.out / "manifest.json")
     say(f"manifest: {len(source.manifest):,} samples of {data} in {config.out / 'manifest.json'}")
     return source

@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 
 import pyarrow.compute as pc
 
@@ -31,6 +31,7 @@ _WHOLE = frozenset(
     {"image", "images", "img", "imgs", "photo", "photos", "picture", "pictures", "rgb", "frames", "input"}
     | {"jpegimages"}
 )
+_PAIRS = {"hr": {"lr"}, "input": {"target", "targets", "output", "outputs", "gt"}}
 _NEGATIONS = frozenset({"no", "not", "non", "with", "without"})
 _DOMAIN = re.compile(r"(?i:train|test|val|valid)_?([AB])")
 _PART_OF_STEM = r"(?i)[ _.-](mask|masks|seg|segmentation|gt|groundtruth|label|labels|depth)\.[^./]+$"
@@ -76,7 +77,7 @@ def _found(folders: Folders, below: str, labels: bool) -> tuple[str, str] | None
     """What two signs say, and what to do; None where there are no two."""
     tops = folders.below(below)
     names = list(tops)
-    cure = "Give one folder at a time with --unlabelled"
+    cure = "Give one folder at a time, with --unlabelled if there are no class folders in it"
     if len(names) > 1:
         if told := _domains(names) or _parted(folders, below, names):
             return told, cure
@@ -118,10 +119,11 @@ def _split(names: Sequence[str]) -> tuple[list[str], list[str], bool]:
     """Folders with the name of a part, the others, and whether these have the name of a whole."""
     words = {name: set(words_of(name)) | {"".join(words_of(name))} for name in names}
     parts = [name for name in names if words[name] & _PARTS and not words[name] & _NEGATIONS]
-    small = [name for name in names if "lr" in words[name]]
     whole = [name for name in names if words[name] & _WHOLE]
-    if small and any("hr" in words[name] for name in names):
-        return small, [name for name in names if name not in small], True
+    for one, others in _PAIRS.items():
+        answers = [name for name in names if words[name] & others]
+        if answers and any(one in words[name] for name in names):
+            return answers, [name for name in names if name not in answers], True
     if not parts and len(whole) == len(names):  # image_2 and image_3, two cameras
         return whole[1:], whole[:1], True
     rest = [name for name in names if name not in parts]
@@ -148,6 +150,11 @@ def _files(folders: Folders, prefix: str) -> list[str]:
     return found
 
 
+def _twins(files: Sequence[str]) -> list[str]:
+    """Files called as the one before them, but for the suffix: a picture and its mask, perhaps."""
+    return [b for a, b in pairwise(files) if a.rpartition(".")[0] == b.rpartition(".")[0]]
+
+
 def _are_counters(stems: Iterable[str]) -> bool:
     patterns = {re.sub(r"\d+", "#", stem) for stem in stems}
     return len(patterns) == 1 and "#" in patterns.pop()
@@ -158,7 +165,9 @@ def _mode(folders: Folders, prefix: str) -> str:
     from PIL import Image
 
     look, found = folders.files.look, set()
-    for name in folders.names(prefix).slice(0, _FILES_LOOKED_AT).to_pylist() if look else ():
+    if look is None:
+        return "files"
+    for name in folders.names(prefix).slice(0, _FILES_LOOKED_AT).to_pylist():
         try:
             with Image.open(io.BytesIO(look(name))) as picture:
                 found.add("photographs" if picture.mode in _PHOTOGRAPHS else "pictures of one channel")
@@ -215,8 +224,11 @@ def _texts_beside(folders: Folders, below: str) -> list[str]:
 def _single(folders: Folders, below: str) -> tuple[str, ...]:
     """What one sign alone says."""
     names = list(folders.below(below))
-    few = [_stems(folders, f"{below}{name}/") for name in names[:_FOLDERS_LOOKED_AT]]
+    prefixes = [f"{below}{name}/" for name in names[:_FOLDERS_LOOKED_AT]]
+    few = [_stems(folders, prefix) for prefix in prefixes]
     notes = []
+    if twins := [name for prefix in prefixes for name in _twins(_files(folders, prefix))]:
+        notes.append(f"files that differ in their suffix alone are a sample each: {_listed(twins)}")
     if parts := _split(names)[0]:
         notes.append(
             f"taken for {plural(len(parts), 'class', 'classes')} in spite of the name: {_listed(parts)}"

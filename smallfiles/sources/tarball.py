@@ -304,8 +304,8 @@ class TarStore(NamedStore):
         row = self._row(path)
         start, size = int(self._archive.offsets[row]), int(self._archive.sizes[row])
         opened = self._open(path.partition("/")[0] if self._archive.tars else "")
-        buffer = bytearray(min(size, HEAD_BYTES))
-        return bytes(buffer[: opened.read_into(start, memoryview(buffer))])
+        stop = start + min(size, HEAD_BYTES)
+        return opened.read(start, stop) if isinstance(opened, StreamedStore) else opened.fetch(start, stop)
 
     def _opened(self, tar: str) -> ByteFile | StreamedStore:
         archive = self._archive

@@ -70,6 +70,15 @@ LAYOUTS = {
     "a wrapper with a stray": Layout(f"pets/{_PLAIN} pets/preview.jpg", "cat dog", "preview.jpg", 4),
     "wrappers": Layout("a/b/c/{cat,dog}/1.jpg", "cat dog"),
     "birds": Layout("images/{001.Black,002.Laysan}/{x,y}.jpg", "001.Black 002.Laysan"),
+    "two suffixes": Layout("{cat,dog}/{1,2}{.jpg,.png}", "cat dog", "differ in their suffix alone"),
+    "birds and their outlines": Layout(
+        "CUB/{images,segmentations}/{001.Black,002.Gull}/{x,y}.png CUB/classes.txt", says=_PARTS
+    ),
+    "pets": Layout(
+        "images/{Abyssinian_1,beagle_2}.jpg annotations/trimaps/{Abyssinian_1,beagle_2}.mask", says=_PARTS
+    ),
+    "tiny": Layout("train/{n1,n2}/images/1.jpg val/images/1.jpg wnids", "n1 n2", "train was taken", 2),
+    "input and target": Layout("{input,target}/{1,2}.png", says=_PARTS),
     "splits": Layout("{train,val,test}/{cat,dog}/{1,2}.jpg", "cat dog", "train was taken", 4),
     "splits asked for": Layout("{train,val}/{cat,dog}/{1,2}.jpg", "cat dog", "", 4, "val", {"split": "val"}),
     "splits in a wrapper": Layout("archive/{train,test}/{a,b}/{1,2}.jpg", "a b", "train was taken", 4),

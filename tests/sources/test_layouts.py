@@ -4,12 +4,17 @@ import re
 import tarfile
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from layouts import LAYOUTS, Layout
 from source_sets import rows
 
 from smallfiles import sources
+from smallfiles.cli import main
 from smallfiles.errors import SourceError
+from smallfiles.manifest.class_folders import by_folder
+from smallfiles.manifest.listing import Files
+from smallfiles.pack import PackConfig, pack
 
 
 def planted(layout: Layout, root: Path) -> Path:
@@ -27,6 +32,23 @@ def packed(root: Path) -> Path:
         for path in sorted(root.iterdir()):
             archive.add(path, path.name)
     return root.with_suffix(".tar")
+
+
+def test_few_files_are_looked_into_and_none_where_names_give_no_reason():
+    looked = []
+    classes = [f"class{n}/{k}.jpg" for n in range(50) for k in range(50)]
+    masks = [f"masks{n}/seg{k}.png" for n in range(50) for k in range(50)]
+    for names, most in ((classes, 0), (classes + masks, 16)):
+        by_folder(Files(Path("tree"), pa.array(names), look=lambda name: looked.append(name) or b""))
+        assert len(looked) <= most
+
+
+def test_what_is_odd_is_said_when_a_source_is_packed_in_python(tmp_path, capsys):
+    tree = planted(LAYOUTS["stray pictures"], tmp_path / "tree")
+    pack(sources.load(tree), tmp_path / "x.arrow", PackConfig(check="none"))
+    assert re.search("note: folder .*/tree: .*left aside: preview.jpg", capsys.readouterr().err)
+    assert main(["pack", str(tree), str(tmp_path / "y.arrow")]) == 0
+    assert capsys.readouterr().err.count("preview.jpg") == 1
 
 
 @pytest.mark.parametrize("kind", ["folder", "tar"])
