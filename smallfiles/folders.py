@@ -7,6 +7,7 @@ of this is known in one place, for sources and for files of others alike. Notebo
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
@@ -51,9 +52,16 @@ def words_of(name: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(name)]
 
 
-def canonical_split(name: str) -> str | None:
-    """`train`, `val` or `test` for the usual names of these splits (`train2017`, `seg_train`), else None."""
-    words = [word for word in words_of(name) if word not in _FILLERS]
+def canonical_split(name: str, beside: Iterable[str] = ()) -> str | None:
+    """`train`, `val` or `test` for the usual names of these splits (`train2017`, `seg_train`), else None.
+
+    Args:
+        name: Of a folder.
+        beside: All folders there: words in each of their names say nothing (`stage1_train`, `stage1_test`).
+    """
+    names = [set(words_of(each)) for each in beside]
+    shared = set.intersection(*names) - _SPLITS.keys() if len(names) > 1 else set()
+    words = [word for word in words_of(name) if word not in _FILLERS | shared]
     return _SPLITS.get(words[0]) if len(words) == 1 else None
 
 
@@ -99,7 +107,7 @@ def choose_split(found: list[str], wanted: str | None, where: object) -> tuple[s
 def _fitting(found: list[str], wanted: str) -> list[str]:
     """The splits that are meant: the one of just this name, or else all of this meaning."""
     exact = [name for name in found if name == wanted] or [name for name in found if name.lower() == wanted]
-    return exact or [n for n in found if canonical_split(n) == (canonical_split(wanted) or wanted)]
+    return exact or [n for n in found if canonical_split(n, found) == (canonical_split(wanted) or wanted)]
 
 
 FOLLOWED = {

@@ -150,7 +150,7 @@ class _Place:
         split: Canonical name of the split.
         notes: How it was chosen.
         within: The folder of the split, with a slash behind it; empty if there are no splits.
-        beside: The other splits, each with a slash behind it.
+        beside: The other splits that tell classes, each with a slash behind it.
     """
 
     below: str
@@ -165,14 +165,14 @@ def _place(folders: Folders, wanted: str | None) -> _Place:
     below, lone, where = "", None, folders.files.where
     while True:
         tops = folders.below(below)
-        splits = [name for name in tops if canonical_split(name)]
-        if len(set(map(canonical_split, splits))) > 1 or (len(splits) > 1 and len(splits) == len(tops)):
-            top, notes = choose_split(splits, wanted, where)
-            beside = tuple(f"{below}{name}/" for name in splits if name != top)
-            if aside := [name for name in tops if name not in splits]:
+        means = {name: split for name in tops if (split := canonical_split(name, tops))}
+        if len(set(means.values())) > 1 or len(tops) == len(means) > 1:
+            top, notes = choose_split(list(means), wanted, where)
+            beside = tuple(f"{below}{name}/" for name in means if name != top and means[name] != "test")
+            if aside := [name for name in tops if name not in means]:
                 notes += (f"folders beside the splits left aside: {first_few(aside, len(aside))}",)
             own = f"{below}{top}/"
-            return _Place(folders.past_wrappers(own), canonical_split(top) or top, notes, own, beside)
+            return _Place(folders.past_wrappers(own), means[top], notes, own, beside)
         wrapper = folders.wrapper(below)
         if wrapper is None:
             break
@@ -209,10 +209,8 @@ def own_split(where: Path, wanted: str | None) -> tuple[str, tuple[str, ...]]:
 def _classes_beside(folders: Folders, place: _Place) -> set[str]:
     """The class folders of the other splits; those of test splits are no classes."""
     found: set[str] = set()
-    for split in place.beside:
-        if canonical_split(split.rstrip("/").rpartition("/")[2]) != "test":
-            below = folders.past_wrappers(split)
-            found |= {*folders.below(below), *folders.empty_below(below)}
+    for below in map(folders.past_wrappers, place.beside):
+        found |= {*folders.below(below), *folders.empty_below(below)}
     return found
 
 

@@ -94,10 +94,14 @@ def _found(folders: Folders, below: str, labels: bool) -> tuple[str, str] | None
 
 
 def _domains(names: Sequence[str]) -> str | None:
-    """`trainA` and `trainB`: two domains of pictures, and no known name would be enough of a sign alone."""
+    """Names of which all say that they are none of classes: `trainA`, `trainB`; `image_2`, `image_3`."""
     matches = [_DOMAIN.fullmatch(name) for name in names]
     letters = {match[1].upper() for match in matches if match}
-    return f"{_listed(names)} are two domains" if all(matches) and len(letters) == 2 else None
+    if all(matches) and len(letters) == 2:
+        return f"{_listed(names)} are two domains"
+    if all(_WHOLE & set(words_of(name)) for name in names):
+        return f"{_listed(names)} are parts of samples or of a set"
+    return None
 
 
 def _parted(folders: Folders, below: str, names: Sequence[str]) -> str | None:
@@ -124,8 +128,6 @@ def _split(names: Sequence[str]) -> tuple[list[str], list[str], bool]:
         answers = [name for name in names if words[name] & others]
         if answers and any(one in words[name] for name in names):
             return answers, [name for name in names if name not in answers], True
-    if not parts and len(whole) == len(names):  # image_2 and image_3, two cameras
-        return whole[1:], whole[:1], True
     rest = [name for name in names if name not in parts]
     return parts, rest, any(name in rest for name in whole)
 
@@ -152,7 +154,7 @@ def _files(folders: Folders, prefix: str) -> list[str]:
 
 def _twins(files: Sequence[str]) -> list[str]:
     """Files called as the one before them, but for the suffix: a picture and its mask, perhaps."""
-    return [b for a, b in pairwise(files) if a.rpartition(".")[0] == b.rpartition(".")[0]]
+    return [b for a, b in pairwise(files) if a != b and a.rpartition(".")[0] == b.rpartition(".")[0]]
 
 
 def _are_counters(stems: Iterable[str]) -> bool:

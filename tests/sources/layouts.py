@@ -132,6 +132,12 @@ LAYOUTS = {
     "a sample per folder, deeper": Layout(
         "{f1,f2}/images/1.jpg {f1,f2}/masks/{4,5}.mask", says="parts of one sample"
     ),
+    "stages": Layout("stage1_{train,test}/{f1,f2}/images/x.png", "f1 f2", "stage1_train was taken", 2),
+    "stages with masks": Layout(
+        "stage1_{train,test}/{f1,f2}/images/x.png stage1_train/{f1,f2}/masks/{a,b}.mask",
+        says="parts of one sample",
+    ),
+    "pictures in pieces": Layout("images_001/{1,2}.png images_002/{3,4}.png", says=_PARTS),
     "masks in classes": Layout(
         "{benign,malignant}/{p1,p2}.jpg {benign,malignant}/{p1,p2}_mask.mask",
         says="beside pictures lie their masks",
