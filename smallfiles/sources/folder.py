@@ -1,12 +1,12 @@
 """A tree of class folders, as torchvision's ImageFolder reads it, and the store that reads its files.
 
     data/cat/1.jpg  data/dog/2.jpg         classes are the first-level folders, sorted by bytes
-    data/train/cat/1.jpg  data/val/...     splits first, classes below
+    data/train/cat/1.jpg  data/val/...     splits first, classes below; wrappers above either are passed over
     val/images/val_0.JPEG                  val/val_annotations.txt: val_0.JPEG<TAB>n03444034<TAB>0 0 62 57
 
 The trap: ImageFolder takes any folder for a class. `val/images/` of tiny-imagenet becomes one class
-for all, a `train` and a `val` folder become two. Here the first is read through its annotations, the
-second as splits. Notebook 02 shows both.
+for all, a `train` and a `val` folder become two, and so do `images/` and `masks/`. Here the first is read
+through its annotations, the second as splits, and the last is refused. Notebook 02 shows more.
 """
 
 from __future__ import annotations
