@@ -24,13 +24,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles.errors import FormatError, SourceError, first_few, retold
-from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions, canonical_split
+from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions, canonical_split, choose_split
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.tar import sides
 from smallfiles.formats.tar.archive import Archive, index
 from smallfiles.formats.tar.streams import StreamedStore
 from smallfiles.manifest import Manifest
+from smallfiles.manifest.arrays import as_mask
 from smallfiles.manifest.class_folders import Labelled, by_folder, folders_of
 from smallfiles.manifest.listing import HEAD_BYTES, Files
 from smallfiles.progress import plural
@@ -173,7 +174,7 @@ def from_archive(archive: Archive, options: SourceOptions) -> Source:
         with retold(FormatError, SourceError):
             annotated = sides.read(archive, options.suffixes)
         if any(annotated.kinds) and not _has_classes(archive, annotated, options):
-            return _sided(annotated, options)
+            return _sided(*_of_split(annotated, options))
         samples, metas = annotated.data, annotated.metas if any(annotated.metas) else None
     aside = len(archive.names) - len(samples.names) - sum(map(bool, metas or ()))
     notes = (*archive.notes, *((f"left aside: {plural(aside, 'other file')}",) if aside else ()))
@@ -217,6 +218,20 @@ def _has_classes(archive: Archive, annotated: sides.Annotated, options: SourceOp
     if any(label is not None for label in annotated.labels) or len(folders_of(annotated.data.names)) < 2:
         return False
     return bool(_by_folder(archive, annotated.data, options).classes)
+
+
+def _of_split(annotated: sides.Annotated, options: SourceOptions) -> tuple[sides.Annotated, SourceOptions]:
+    """The samples of one split, if the folders of an archive are splits; else all."""
+    names, tops = annotated.data.names, folders_of(annotated.data.names)
+    if len(tops) < 2 or len({canonical_split(top, tops) for top in tops} - {None}) < len(tops):
+        return annotated, options
+    chosen, notes = choose_split(tops, options.split, annotated.data.path)
+    keep = as_mask(pc.starts_with(names, f"{chosen}/"))
+    labels, captions, metas = (
+        list(compress(column, keep)) for column in (annotated.labels, annotated.captions, annotated.metas)
+    )
+    kept = sides.Annotated(annotated.data.select(keep), labels, captions, metas, annotated.notes + notes)
+    return kept, replace(options, split=canonical_split(chosen, tops))
 
 
 def _sided(annotated: sides.Annotated, options: SourceOptions) -> Source:

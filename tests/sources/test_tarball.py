@@ -111,6 +111,19 @@ def test_splits_in_a_tar_are_no_classes_and_a_class_missing_in_one_shifts_no_lab
     assert "test, train, val" in refused(path, split="extra")
 
 
+@pytest.mark.parametrize("side", ["cls", "txt"])
+def test_splits_of_samples_with_side_files_are_not_mixed(tmp_path, side):
+    members = {
+        f"{split}/{k}.{kind}": b"7" for split in ("train", "val") for k in "12" for kind in ("jpg", side)
+    }
+    path = put(tmp_path / "t.tar", tar_bytes(members))
+    source = tarball.load(path)
+    assert list(rows(source)) == ["train/1.jpg", "train/2.jpg"] and "train was taken" in " ".join(
+        source.notes
+    )
+    assert list(rows(tarball.load(path, SourceOptions(split="val")))) == ["val/1.jpg", "val/2.jpg"]
+
+
 def test_a_tar_of_tars_is_read_in_place(tmp_path):
     inner = {wnid: tar_bytes({f"{wnid}_{k}.jpg": f"{wnid}{k}".encode() for k in (1, 2)}) for wnid in "ba"}
     outer = {f"{name}.tar": data for name, data in inner.items()} | {"c/9.jpg": b"beside"}
