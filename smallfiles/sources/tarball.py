@@ -227,10 +227,14 @@ def _of_split(annotated: sides.Annotated, options: SourceOptions) -> tuple[sides
         return annotated, options
     chosen, notes = choose_split(tops, options.split, annotated.data.path)
     keep = as_mask(pc.starts_with(names, f"{chosen}/"))
-    labels, captions, metas = (
-        list(compress(column, keep)) for column in (annotated.labels, annotated.captions, annotated.metas)
+    kept = replace(
+        annotated,
+        data=annotated.data.select(keep),
+        labels=list(compress(annotated.labels, keep)),
+        captions=list(compress(annotated.captions, keep)),
+        metas=list(compress(annotated.metas, keep)),
+        notes=annotated.notes + notes,
     )
-    kept = sides.Annotated(annotated.data.select(keep), labels, captions, metas, annotated.notes + notes)
     return kept, replace(options, split=canonical_split(chosen, tops))
 
 

@@ -24,6 +24,8 @@ from smallfiles.manifest.arrays import column, from_numpy
 from smallfiles.manifest.class_folders import by_folder
 from smallfiles.manifest.listing import Files
 
+_FLAG = "--source folder with the tree that was unpacked from it"
+
 
 @dataclass(frozen=True)
 class Foreign:
@@ -57,8 +59,9 @@ def find(names: Names, path: Path, split: str | None) -> Foreign:
     images = [(row, key) for row, key in files if key.lower().endswith(IMAGE_SUFFIXES)]
     chosen = images or files
     keys = column([key for _, key in chosen], pa.string())
+    others = [key for _, key in files if not key.lower().endswith(IMAGE_SUFFIXES)] if images else []
     with retold(SourceError, FormatError):
-        found = by_folder(Files(path, keys), split)
+        found = by_folder(Files(path, keys, column(others, pa.string()), classes_flag=_FLAG), split)
     kept = np.flatnonzero(found.keep)
     labels = from_numpy(found.labels.astype(np.int64))
     samples = Samples(keys.take(from_numpy(kept)), labels, found.classes)

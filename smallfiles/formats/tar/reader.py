@@ -231,7 +231,7 @@ def _by_folder(
     """
     names = pa.concat_arrays([one.data.names for one in annotated])
     with retold(SourceError, FormatError):
-        found = by_folder(Files(path, names))
+        found = by_folder(Files(path, names, classes_flag="pack --source tarball"))
     if not found.classes:
         return annotated, (), ()
     labels, kept, start = found.labels.tolist(), [], 0
