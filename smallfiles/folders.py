@@ -176,7 +176,7 @@ class SourceOptions:
         asked = {each.name for each in fields(self) if getattr(self, each.name) != each.default}
         if over := sorted(_FLAGS[name] for name in asked & _FLAGS.keys() - FOLLOWED[reader]):
             raise SourceError(
-                f"{', '.join(over)} was asked for, and {where} is {reader}, where this says nothing",
+                f"{', '.join(over)} was asked for, and {where} is read as {reader}, where it has no effect",
                 expected=f"no more than {', '.join(sorted(_FLAGS[name] for name in FOLLOWED[reader]))}",
                 next_step=f"Leave {', '.join(over)} out; a manifest can have other targets",
             )
