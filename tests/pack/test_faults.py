@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
 import signal
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from packing import FORMATS, contents, make_tree
-from programs import Program, on_small_disk, wait_for
+from programs import Program, bound_by_modes, on_small_disk, wait_for
 
 from smallfiles import formats, machine, sources
 from smallfiles.cli import main
@@ -122,23 +121,10 @@ def test_too_little_space_is_told_before_the_first_read(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["tree"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody without permission")
 def test_a_folder_without_permission_gives_a_sentence(source: Source, tmp_path: Path) -> None:
-    locked = tmp_path / "locked"
-    locked.mkdir(mode=0o555)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)  # pytest keeps its folders to itself
-    pack(source, tmp_path / "before.arrow")  # imports what the other user may not be able to read
-
-    def as_another() -> None:
-        os.setuid(65534)
-        with pytest.raises(ResourceError, match="cannot be written"):
-            pack(source, locked / "out.arrow")
-
-    program = Program(as_another)
-    code, words = program.wait(), program.errors
-    program.end()
-    assert code == 0, words
+    (tmp_path / "locked").mkdir(mode=0o555)
+    with pytest.raises(ResourceError, match="cannot be written"):
+        bound_by_modes(pack, source, tmp_path / "locked" / "out.arrow")
 
 
 def test_control_c_leaves_nothing_that_looks_finished(tmp_path: Path) -> None:
