@@ -46,10 +46,10 @@ def weights(folder):
     return checkpoint.load(folder).model
 
 
-def assert_close(first, second):
+def assert_equal(first, second):
     assert first.keys() == second.keys()
     for name in first:
-        torch.testing.assert_close(first[name], second[name], rtol=1e-3, atol=1e-4)
+        assert torch.equal(first[name], second[name]), name
 
 
 def test_it_learns_the_synthetic_classes(data):
@@ -104,15 +104,24 @@ def run(started):
 
 
 def test_three_uneven_ranks_compute_what_one_does(data, run, tmp_path, free_port):
-    """In the last step of 400 samples one rank has a single sample and the others have none."""
-    common = ("--epochs", "2", "--workers", "0", "--val", data[1])
+    """In the second step of 400 samples one rank has a single sample and the others have none.
+
+    The weights stay where they are, so that both steps have the gradients of equal weights: what the optimizer
+    remembers is linear in them, where a step of Adam makes much of the last digits.
+    """
+    common = ("--epochs", "1", "--workers", "0", "--val", data[1], "--rate", "1e-30")
     one = run(command(data, *common, "--batch", "399", "--checkpoint", tmp_path / "1"))
     words = command(data, *common, "--batch", "133", "--checkpoint", tmp_path / "3")
     three = run(words, free_port, of=3)
     assert [rank["samples"] for rank in three["epochs"][0]["ranks"]] == [134, 133, 133]
-    assert three["samples"] == one["samples"] == 800
-    assert three["accuracy"] == pytest.approx(one["accuracy"], abs=0.03)
-    assert_close(weights(tmp_path / "1"), weights(tmp_path / "3"))
+    assert three["samples"] == one["samples"] == 400
+    assert (
+        abs(three["accuracy"] - one["accuracy"]) < 0.015
+    )  # two classes may be equally likely for one of 100
+    assert three["epochs"][0]["loss"] == pytest.approx(one["epochs"][0]["loss"], rel=1e-3)
+    moments = [checkpoint.load(tmp_path / name).optimizer["state"] for name in "13"]
+    for mine, theirs in zip(*(each.values() for each in moments), strict=True):
+        assert (mine["exp_avg"] - theirs["exp_avg"]).norm() < 1e-3 * mine["exp_avg"].norm()
 
 
 STEPS = ("--epochs", "3", "--batch", "20", "--workers", "1", "--every", "3")
@@ -140,8 +149,8 @@ class TestStopped:
         assert last["resumed_at"] is not None and not last["interrupted"]
         assert [each["samples"] for each in last["epochs"]] == [400] * 3
         for before, after in zip(whole[1]["epochs"], last["epochs"], strict=True):
-            assert after["loss"] == pytest.approx(before["loss"], abs=1e-3)
-        assert_close(weights(whole[0]), weights(tmp_path))
+            assert after["loss"] == pytest.approx(before["loss"], rel=1e-4)  # of sums of floats
+        assert_equal(weights(whole[0]), weights(tmp_path))
 
     def test_killed_it_loses_only_what_came_after_the_last_checkpoint(self, data, started, run, tmp_path):
         words = ("--epochs", "2", "--batch", "8", "--workers", "0", "--every", "5", "--checkpoint", tmp_path)
@@ -345,7 +354,7 @@ class TestRanks:
         stopped(words, tmp_path / "stopped")
         report = run(words, free_port)
         assert [each["samples"] for each in report["epochs"]] == [400, 400]
-        assert_close(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
+        assert_equal(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
 
     def test_an_epoch_that_two_ranks_began_is_finished_by_one_with_other_batches(
         self, data, run, stopped, tmp_path
