@@ -10,7 +10,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -127,12 +126,10 @@ def test_the_help_of_pack_names_every_format_and_what_most_runs_set_before_the_r
 
 
 def test_help_answers_at_once_without_heavy_imports():
-    began = time.perf_counter()
     code = "import sys; from smallfiles.cli import main; main(['pack', '--help']); print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
-    assert time.perf_counter() - began < 3  # 0.06 s on a quiet machine
     loaded = set(done.stdout.splitlines()[-1].split())
     heavy = {"torch", "torchvision", "numpy", "pyarrow", "h5py", "scipy", "matplotlib", "PIL", "IPython"}
     assert not loaded & heavy and "webdataset" not in loaded

@@ -20,7 +20,7 @@ from exercises.checks.check import check
 
 DATA = bytes(range(251)) * 8
 ALL, IN_FLIGHT = len(DATA), 3
-_LEAST_PAUSE_S, _MOST_REQUESTS, _MEETING_S = 0.001, 40, 1.0
+_LEAST_PAUSE_S, _MOST_REQUESTS, _MEETING_S, _AHEAD_S = 0.001, 40, 3.0, 0.5
 
 
 class Busy(Exception):
@@ -148,6 +148,12 @@ class Store:
             raise Missing(name)
         return name.encode()
 
+    def asked_for(self, most: int) -> int:
+        """How many were asked for a moment later, or as soon as they are more than `most`."""
+        with self._lock:
+            self._lock.wait_for(lambda: len(self.asked) > most, _AHEAD_S)
+            return len(self.asked)
+
 
 def _slice(names: list[str], rank: int, ranks: int) -> list[str]:
     length = len(names) // ranks
@@ -198,8 +204,7 @@ def stream(attempt: Attempt) -> None:
     names, store = [f"shard-{number:06}" for number in range(12)], Store(meet=IN_FLIGHT)
     found = _stream(attempt, store, names, 0, 1)
     _list(attempt, found, 2)
-    time.sleep(0.05)
-    asked, most = len(store.asked), store.most
+    asked, most = store.asked_for(2 + IN_FLIGHT + 1), store.most
     _list(attempt, found, 99)
     attempt.require(most >= IN_FLIGHT, f"{most} at a time", f"{IN_FLIGHT} requests in flight", _ONE)
     bounded = asked <= 2 + IN_FLIGHT + 1 and store.most <= IN_FLIGHT

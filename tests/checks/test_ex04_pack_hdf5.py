@@ -176,6 +176,4 @@ def test_whatever_options_an_answer_opens_with_our_reader_takes_its_file_afterwa
 
 
 def test_a_worker_that_hangs_is_stopped():
-    began = time.monotonic()
-    assert in_worker(lambda: time.sleep(60), limit_s=0.3) is None
-    assert time.monotonic() - began < 5
+    assert in_worker(lambda: time.sleep(60) or 1, limit_s=0.3) is None

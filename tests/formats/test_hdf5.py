@@ -6,7 +6,6 @@ import re
 import signal
 import struct
 import subprocess
-import time
 
 import contract_sets as sets
 import h5py
@@ -230,13 +229,12 @@ def test_rows_that_a_small_file_only_names_take_no_memory(tmp_path):
 
 
 def test_a_heap_that_leads_nowhere_is_given_up_soon(tmp_path):
+    """Behind as many objects as a heap may have it is not looked for, though it is there."""
     heap = b"GCOL" + bytes([1, 0, 0, 0]) + struct.pack("<Q", 40 << 20)
-    objects = struct.pack("<HHIQ", 1, 0, 0, 0) * (2 << 20)
+    objects = struct.pack("<HHIQ", 1, 0, 0, 0) * (1 << 16) + struct.pack("<HHIQ", 2, 1, 0, 5) + b"there"
     (tmp_path / "x").write_bytes(heap + objects)
-    began = time.perf_counter()
     with pytest.raises(DamagedFileError, match="does not hold its row"):
         places.row_place(ByteFile(tmp_path / "x"), struct.pack("<IQI", 5, 0, 2), 0)
-    assert time.perf_counter() - began < 1
 
 
 KINDS = ("storage", "virtual", "unlimited", "link", "soft")

@@ -238,7 +238,8 @@ def test_several_requests_are_in_flight_and_memory_is_bounded(pushed, opened, li
         with lock:
             at_once += 1
             most = max(most, at_once)
-        time.sleep(0.4)  # longer than a busy machine takes to begin the others
+        wait_for(lambda: most >= 5)  # however long a busy machine takes to begin the others
+        time.sleep(0.1)  # and for one too many to come
         with lock:
             at_once -= 1
 

@@ -106,8 +106,8 @@ def run(started):
 def test_three_uneven_ranks_compute_what_one_does(data, run, tmp_path, free_port):
     """In the second step of 400 samples one rank has a single sample and the others have none.
 
-    The weights stay where they are, so that both steps have the gradients of equal weights: what the optimizer
-    remembers is linear in them, where a step of Adam makes much of the last digits.
+    The weights stay where they are, so that both steps have the gradients of equal weights. What the
+    optimizer remembers is linear in them, where a step of Adam makes much of the last digits.
     """
     common = ("--epochs", "1", "--workers", "0", "--val", data[1], "--rate", "1e-30")
     one = run(command(data, *common, "--batch", "399", "--checkpoint", tmp_path / "1"))
