@@ -222,6 +222,35 @@ def test_a_bug_is_called_one_with_type_and_place_and_shows_its_traceback_if_aske
     assert "Traceback" in outcome(ZeroDivisionError(), capsys)[1]
 
 
+@pytest.mark.parametrize(
+    ("module", "package", "extra", "words"),
+    [
+        ("numpy", "numpy", "", "advise ."),
+        ("pyarrow", "pyarrow", "", "inspect ."),
+        ("PIL", "pillow", "", "synth x"),
+        ("xxhash", "xxhash", "", "pack . x.arrow"),
+        ("torch", "torch", "", "train x.arrow"),
+        ("botocore", "botocore", "[s3]", "pull s3://course/train x"),
+    ],
+)
+def test_a_missing_package_is_no_bug_and_comes_with_the_line_that_installs_it(
+    module, package, extra, words, tmp_path
+):
+    code = "import sys; from smallfiles.cli import main; sys.modules[sys.argv[1]] = None; "
+    code += "sys.exit(main(sys.argv[2:]))"
+    command = [sys.executable, "-c", code, module, *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert f"the Python package {package} is not installed; expected it for " in done.stderr
+    assert f"Run: python -m pip install -c requirements.lock -e '.{extra}' " in done.stderr
+    assert f"(outside this project: python -m pip install {package})" in done.stderr
+
+
+@pytest.mark.parametrize("module", ["smallfiles.nothing", "helpers", "_lzma"])
+def test_a_missing_module_that_no_package_brings_is_a_bug(module, capsys):
+    assert "bug in the package" in outcome(ModuleNotFoundError(name=module), capsys)[1]
+
+
 def test_ctrl_c_is_one_sentence_and_130(capsys):
     code, text = outcome(KeyboardInterrupt(), capsys)
     assert code == 130
