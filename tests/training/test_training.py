@@ -187,6 +187,23 @@ class TestCheckpoints:
         with pytest.raises(errors.DamagedFileError, match=rf"{checkpoint.NAME}.*cannot be read"):
             training.train(data[0], config=config(checkpoint=tmp_path))
 
+    def test_damage_anywhere_in_one_is_refused_or_changes_nothing(self, tmp_path):
+        """A bit of each byte, and each piece of 256 bytes as zeros."""
+        weights, moments = ({str(n): torch.rand(7) for n in range(3)} for _ in range(2))
+        checkpoint.save(tmp_path, checkpoint.State(weights, moments, {"epoch": 0, "batch": 3}, []))
+        path = tmp_path / checkpoint.NAME
+        whole, right = path.read_bytes(), repr(checkpoint.load(tmp_path))
+        bits = [(at, bytes([whole[at] ^ 1 << at % 8])) for at in range(len(whole))]
+        pieces = [(at, bytes(len(whole[at : at + 256]))) for at in range(0, len(whole), 256)]
+        refused = []
+        for at, piece in bits + pieces:
+            path.write_bytes(whole[:at] + piece + whole[at + len(piece) :])
+            try:
+                assert repr(checkpoint.load(tmp_path)) == right, at
+            except errors.DamagedFileError as error:
+                refused.append(str(error))
+        assert any("/data/1 in it has another checksum" in sentence for sentence in refused)
+
     @pytest.mark.parametrize(
         "change",
         [
