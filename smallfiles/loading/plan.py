@@ -10,7 +10,6 @@ Notebooks 05 and 10 teach it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn, TypeAlias
@@ -152,16 +151,15 @@ class EpochPlan:
         """What is left of an epoch of which so much was read on other grids of ranks, one after the other."""
         return replace(self, earlier=earlier)
 
-    def _before(self) -> Iterator[tuple[EpochPlan, int]]:
-        """The plans of earlier grids, and the batches that each of their ranks read."""
-        for number, (world_size, batch, streams, batches) in enumerate(self.earlier):
-            grid = replace(self, rank=0, world_size=world_size, batch=batch, streams=streams)
-            yield grid.rest(self.earlier[:number]), batches
-
     def _left(self) -> int:
         """Samples of this epoch that no earlier grid read."""
-        read = (min(size, n * plan.batch) for plan, n in self._before() for size in plan.samples_per_rank())
-        return self.samples - sum(read)
+        left = self.samples
+        for world_size, batch, _, batches in self.earlier:
+            grid = replace(
+                self, samples=left, batch=batch, rank=0, world_size=world_size, shards=(), earlier=()
+            )
+            left -= sum(min(size, batches * batch) for size in grid.samples_per_rank())
+        return left
 
     def _own_sizes(self) -> tuple[int, ...]:
         least, more = divmod(self._left(), self.world_size)
@@ -222,12 +220,15 @@ class EpochPlan:
 @lru_cache(maxsize=1)
 def _left_in_shards(plan: EpochPlan, epoch: int) -> Order:
     """What earlier grids left of the shards put one after the other."""
-    whole, read = plan._in_shards(epoch, 0, plan.samples), np.zeros(plan.samples, bool)
-    for before, batches in plan._before():
-        for rank in range(before.world_size):
-            for batch in replace(before, rank=rank).batches(epoch)[:batches]:
-                read[batch] = True
-    return whole[~read[whole]]
+    if not plan.earlier:
+        return plan._in_shards(epoch, 0, plan.samples)
+    *earlier, (world_size, batch, streams, batches) = plan.earlier
+    before = replace(plan, world_size=world_size, batch=batch, streams=streams).rest(tuple(earlier))
+    left, read = _left_in_shards(before, epoch), np.zeros(plan.samples, bool)
+    for rank in range(world_size):
+        for numbers in replace(before, rank=rank).batches(epoch)[:batches]:
+            read[numbers] = True
+    return left[~read[left]]
 
 
 def _joined(borders: Order, numbers: Order, start: int, stop: int) -> Order:

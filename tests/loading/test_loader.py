@@ -135,6 +135,11 @@ def test_a_state_of_another_loader_is_refused(path):
     for odd in (*plans, {"earlier": [["x"]]}):
         with pytest.raises(UsageError, match="the state is of a loader with"):
             loader(path, MODES[0]).load_state_dict(state | odd)
+    many = [{"earlier": [grid]} for grid in ([10**9, 1, 1, 1], [1, 1, 10**9, 1], [1, 0, 0, 1], [1, 1, 0, -1])]
+    sizes = [{"plan": state["plan"] | {"world_size": 10**9}}, {"earlier": [[1, 1, 0, 0]] * 10**4}]
+    for odd in (*many, *sizes):
+        with pytest.raises(UsageError, match=r"the state says that .*expected numbers that a set of"):
+            loader(path, MODES[0]).load_state_dict(state | odd)
     with pytest.raises(UsageError, match="batch from 0 to 13"):
         loader(path, MODES[0]).load_state_dict(state | {"batch": 14})
     with pytest.raises(UsageError, match="unknown"):

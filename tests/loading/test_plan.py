@@ -67,6 +67,21 @@ def test_an_epoch_that_goes_on_on_other_ranks_gives_every_sample_once(
     assert (seen == 1).all()
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("streams", [0, 2])
+def test_an_epoch_may_go_on_on_other_ranks_as_often_as_a_cluster_wants(streams):
+    """What is left is computed from what was left before: it took twice as long with each resumption."""
+    plan, seen = (
+        EpochPlan(1000, batch=3, streams=streams, shards=(400, 600) if streams else ()),
+        np.zeros(1000),
+    )
+    earlier = tuple(Earlier(1 + number % 2, 3, streams, 2) for number in range(40))
+    for number, (ranks, _, _, batches) in enumerate((*earlier, Earlier(1, 3, streams, 10**6))):
+        own = all_ranks(replace(plan, world_size=ranks).rest(earlier[:number]), 0)
+        seen += counted(plan, [each[:batches] for each in own])
+    assert (seen == 1).all()
+
+
 def test_on_other_ranks_the_global_order_is_the_same():
     whole = EpochPlan(96, batch=24, seed=1).batches(2)
     four = EpochPlan(96, batch=6, seed=1, world_size=4)

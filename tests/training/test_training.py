@@ -213,6 +213,7 @@ class TestCheckpoints:
             lambda kept: kept | {"loader": kept["loader"] | {"epoch": -1}},
             lambda kept: kept | {"loader": kept["loader"] | {"epoch": "2"}},
             lambda kept: kept | {"loader": {}},
+            lambda kept: kept | {"loader": kept["loader"] | {"earlier": [[10**9, 1, 1, 1]]}},
             lambda kept: kept | {"epochs": [7] * len(kept["epochs"])},
             lambda kept: kept | {"epochs": [{} for _ in kept["epochs"]]},
             lambda kept: kept | {"epochs": []},
