@@ -47,7 +47,9 @@ class LoaderConfig(Settings):
         shuffle: A new order in each epoch.
         drop_last: Leave out samples so that all batches of all ranks are full.
         on_error: What to do about a sample that cannot be read or decoded: `stop` with its name, `skip` it,
-            `repeat` its neighbour, or `keep` what a damaged JPEG still gives; all but `stop` are counted.
+            `repeat` its neighbour, or `keep` what a damaged JPEG still gives; all but `stop` are counted. A
+            batch that was left out whole is not handed out; of several ranks it comes empty, so that none
+            takes fewer steps than the others.
         order: `random`, or `stream`: long runs from shard to shard, shuffled in a buffer.
         buffer: Samples that a stream holds to shuffle them.
         rank: Number of this process; None asks srun's or torchrun's variables.

@@ -42,9 +42,11 @@ from smallfiles.loading.dataset import (
     name_of_data,
 )
 from smallfiles.loading.killed import SHM, WorkerDiedError, WorkerMemory, check_shared_memory, explained
+from smallfiles.loading.makers import none_left
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.loading.schedule import EpochBatches, Schedule
 from smallfiles.loading.stream import StreamDataset
+from smallfiles.progress import plural
 
 if TYPE_CHECKING:
     from smallfiles.images import Transform
@@ -64,9 +66,12 @@ class Loader(DataLoader[Any]):
         fault_count: Samples that were left out or replaced since the loader was made.
         faults: The first of them.
         memory: What is at work, for messages.
+        every_step: Whether a batch of which all samples were left out comes as an empty one. Of several
+            ranks it does, or one would take fewer steps than the others, which would wait for it for ever.
     """
 
     memory = WorkerMemory(0, 0, 0)
+    every_step = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -125,6 +130,7 @@ class Loader(DataLoader[Any]):
         return super().__iter__()
 
     def _hand_out(self, batches: Iterator[Delivered], epoch: int, number: int) -> Iterator[LoadedBatch]:
+        any_left, lost = number > 0, self.fault_count
         while True:
             try:
                 batch = explained(batches.__next__, self.memory)
@@ -143,8 +149,14 @@ class Loader(DataLoader[Any]):
             self.faults += batch.faults[: max(0, KEPT_FAULTS - len(self.faults))]
             number += 1
             self.schedule.at = epoch, number
-            yield batch
+            if len(batch["index"]) or self.every_step:
+                any_left = True
+                yield batch
         self.schedule.at = None
+        if self.fault_count > lost and not any_left:
+            dataset: Any = self.dataset
+            what = plural(self.fault_count - lost, "sample")
+            raise none_left(dataset.maker.reader.path, self.faults, epoch, what)
 
     def _dismiss(self, error: BaseException) -> None:
         """End the workers that are left, or torch raises for the dead one again wherever the trainer is."""
@@ -319,7 +331,7 @@ def _assemble(
     else:
         loader = in_threads = ThreadLoader(**settings)
         in_threads.threads, in_threads.ahead = workers, config.prefetch
-    loader.memory = memory
+    loader.memory, loader.every_step = memory, plan.world_size > 1
     return loader
 
 

@@ -216,6 +216,25 @@ def test_corrupt_images_stop_are_skipped_or_repeated_in_all_modes(tmp_path, conf
 
 
 @pytest.mark.parametrize("config", MODES, ids=lambda config: config.mode)
+@pytest.mark.parametrize("order", ["random", "stream"])
+def test_a_batch_that_was_left_out_whole_does_not_end_the_epoch(tmp_path, config, order):
+    """33 samples in batches of 32, the last of which is bad; on several ranks it comes empty."""
+    path = sets.write(sets.stub_samples(33, bad=(32,)), tmp_path / "x.arrow")
+    settings = {"order": order, "on_error": "skip", "batch": 32, "shuffle": False}
+    alone = loader(path, config, **settings)
+    assert sets.numbers(alone) == [list(range(32))] and alone.state_dict()["epoch"] == 1
+    assert [fault.index for fault in alone.faults] == [32]
+    settings |= {"batch": 16, "world_size": 2}  # the first rank has one sample more: its last one is bad
+    path = sets.write(sets.stub_samples(33, bad=(32 if order == "random" else 16,)), tmp_path / "z.arrow")
+    ranks = [sets.numbers(loader(path, config, **settings, rank=rank)) for rank in (0, 1)]
+    assert [list(map(len, numbers)) for numbers in ranks] == [[16, 0], [16]]
+    path = sets.write(sets.stub_samples(9, bad=range(9)), tmp_path / "y.arrow")
+    nothing = loader(path, config, order=order, on_error="skip")
+    with pytest.raises(BadSampleError, match=r"all 9 samples of .*y\.arrow failed in epoch 0"):
+        list(nothing)
+
+
+@pytest.mark.parametrize("config", MODES, ids=lambda config: config.mode)
 def test_raw_batches_travel_too(path, config):
     raw = make_loader(path, replace(config, batch=8))
     reader = formats.open(path)

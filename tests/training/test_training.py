@@ -265,8 +265,13 @@ class TestWords:
         """One picture is half; in text, and for programs."""
         path = TestClasses().packed(tmp_path / "x.arrow", [0, 1, 0, 1], half=2)
         words = ["train", str(path), "--epochs", "2", "--size", "32", "--workers", "0", "--on-error"]
-        assert cli.main([*words, "skip"]) == 0
-        assert capsys.readouterr().out.count("1 sample left out: 2.jpg (") == 2
+        for batch in ("64", "1"):  # with others, and as the whole of a batch
+            assert cli.main([*words, "skip", "--batch", batch, "--val", str(path)]) == 0
+            assert capsys.readouterr().out.count("2 samples left out: 2.jpg (") == 2
+        lost = TestClasses().packed(tmp_path / "y.arrow", [0], ("a", "b"), half=0)
+        for data in ([lost], [path, "--val", lost]):
+            assert cli.main(["train", *map(str, data), *words[2:], "skip"]) == 1
+            assert "error: all 1 sample of" in capsys.readouterr().err
         assert cli.main([*words, "keep", "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert found["faults"] == 2 and found["samples"] == 8
@@ -373,6 +378,13 @@ class TestRanks:
         report = run(words, free_port)
         assert [each["samples"] for each in report["epochs"]] == [400, 400]
         assert_equal(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
+
+    def test_a_rank_whose_batch_was_left_out_whole_keeps_the_others_company(self, run, tmp_path, free_port):
+        path = TestClasses().packed(tmp_path / "x.arrow", [0, 1, 0, 1, 0], half=2)
+        words = command([path], "--epochs", "2", "--workers", "0", "--batch", "1", "--on-error", "skip")
+        report = run([*words, "--val", str(path)], free_port)
+        assert [each["samples"] for each in report["epochs"]] == [4, 4]
+        assert [each["fault_count"] for each in report["epochs"]] == [2, 2]
 
     def test_an_epoch_that_two_ranks_began_is_finished_by_one_with_other_batches(
         self, data, run, stopped, tmp_path
