@@ -135,7 +135,10 @@ class Reader(Protocol):
         """Number of encoded bytes of a sample, without reading them where the format allows."""
 
     def read(self, index: int) -> Buffer:
-        """The encoded bytes of one sample; a view without a copy where the format allows."""
+        """The encoded bytes of one sample: a memoryview, without a copy where the format allows.
+
+        A worker process may send it: it arrives as a view of a copy.
+        """
 
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
         """Several samples, in the order asked for, fetched in the order that costs least."""

@@ -256,6 +256,16 @@ def test_a_plain_dataloader_takes_the_data_set(path):
         assert item["index"] == index
 
 
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_data_set_of_ones_own_may_return_the_views_that_a_reader_gives(path, tmp_path, method):
+    """Its workers sent nothing, and the trainer waited for ever."""
+    for packed in (path, sets.write(sets.stub_samples(COUNT), tmp_path / "x.files")):
+        views = sets.Views(packed)
+        sent = DataLoader(views, batch_size=3, collate_fn=list, num_workers=1, multiprocessing_context=method)
+        assert sets.flat(sent) == [views[number] for number in range(COUNT)]
+
+
 def test_a_data_set_counts_from_the_end_and_refuses_numbers_outside(path):
     dataset = SampleDataset(maker_of(path, sets.Stub()))
     assert dataset[-1]["index"] == COUNT - 1

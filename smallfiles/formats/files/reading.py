@@ -92,7 +92,7 @@ class FilesReader(BaseReader[Manifest]):
             raise damaged(
                 self.path / self.key(index), f"it has {longer}{min(len(data), stated):,} of {stated:,} bytes"
             )
-        return data
+        return memoryview(data)
 
     def span(self, index: int) -> tuple[Path, int, int] | None:
         return self.path / self.key(index), 0, self.size(index)
