@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -40,6 +41,7 @@ from smallfiles.loading.batches import (
     places,
     views,
 )
+from smallfiles.loading.callables import Called
 from smallfiles.loading.config import OnError
 from smallfiles.loading.makers import ImageBatches, RawBatches
 from smallfiles.loading.schedule import split_numbers
@@ -153,26 +155,29 @@ class FailedBatch:
 
 Item: TypeAlias = dict[str, torch.Tensor]
 Source: TypeAlias = Reader | Path | str | BatchMaker
+AnyTransform: TypeAlias = "Transform | Callable[[Any], Any]"
 Delivered: TypeAlias = LoadedBatch | Packet | FailedBatch
 
 
 def maker_of(
-    source: Source, transform: Transform | None = None, *, seed: int = 0, on_error: OnError = "stop"
+    source: Source, transform: AnyTransform | None = None, *, seed: int = 0, on_error: OnError = "stop"
 ) -> BatchMaker:
     """What makes batches of a source: images where there is a transform, else encoded bytes.
 
     Args:
-        source: A packed file, its reader, or a maker, which is returned as it is.
-        transform: Makes an image of encoded bytes.
+        source: A packed file, pushed shards by their URL, a reader, or a maker, which is returned as it is.
+        transform: Makes an image of encoded bytes; or a function of a picture, as torchvision has (see
+            `callables`).
         seed: Of all augmentation.
         on_error: What to do about a sample that cannot be read or decoded.
     """
     if isinstance(source, str | Path):
-        source = formats.open(source)
+        source = _opened(source)
     if isinstance(source, Reader):
         if transform is None:
             return RawBatches(source, seed, on_error)
-        return ImageBatches(source, transform, seed, on_error)
+        ours: Any = transform if hasattr(transform, "into") else Called.of(transform, source)
+        return ImageBatches(source, ours, seed, on_error)
     if transform is not None:
         raise UsageError(
             f"a transform was given beside {type(source).__name__}",
@@ -180,6 +185,14 @@ def maker_of(
             next_step="Give the transform to the batch maker",
         )
     return source
+
+
+def _opened(path: Path | str) -> Reader:
+    if not str(path).startswith("s3:/"):
+        return formats.open(path)
+    # By its name, since the room of the stores is built upon this one.
+    reader: Reader = import_module("smallfiles.objectstore").open_anywhere(path)
+    return reader
 
 
 def name_of_data(reader: Reader) -> str:

@@ -21,15 +21,18 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from traceback import clear_frames
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import DataLoader
 
 from smallfiles import machine
+from smallfiles.errors import UsageError
 from smallfiles.loading.batches import BatchMaker, Fault, nbytes
+from smallfiles.loading.callables import Called
 from smallfiles.loading.config import LoaderConfig, Mode, default_workers, place
 from smallfiles.loading.dataset import (
+    AnyTransform,
     Block,
     Delivered,
     FailedBatch,
@@ -47,9 +50,6 @@ from smallfiles.loading.plan import EpochPlan
 from smallfiles.loading.schedule import EpochBatches, Schedule
 from smallfiles.loading.stream import StreamDataset
 from smallfiles.progress import plural
-
-if TYPE_CHECKING:
-    from smallfiles.images import Transform
 
 T = TypeVar("T")
 
@@ -243,7 +243,7 @@ class ThreadLoader(Loader):
 
 
 def make_loader(
-    source: Source, config: LoaderConfig | None = None, *, transform: Transform | None = None
+    source: Source, config: LoaderConfig | None = None, *, transform: AnyTransform | None = None
 ) -> Loader:
     """A loader of a packed file, for this rank.
 
@@ -251,9 +251,11 @@ def make_loader(
     order in all epochs, equal crops in all workers.
 
     Args:
-        source: A packed file, its reader, or a `BatchMaker` (which has a seed and an `on_error` of its own).
+        source: A packed file, pushed shards by their URL (`s3://…`), a reader, or a `BatchMaker` (which has
+            a seed and an `on_error` of its own).
         config: How to work; what it leaves open is filled in from this machine.
-        transform: Makes an image of encoded bytes; None gives the bytes.
+        transform: Makes an image of encoded bytes; None gives the bytes. One of `smallfiles.images`, or of
+            torchvision, or any function of a picture (see `callables`).
 
     Returns:
         A `DataLoader`; its batches are dicts of tensors.
@@ -269,7 +271,7 @@ def make_loader(
     if config.mode == "main":
         workers = 0
     batch_bytes = _batch_bytes(maker, config.batch)
-    mode = choose_mode(config, workers, batch_bytes)
+    mode = _checked_mode(choose_mode(config, workers, batch_bytes), config, maker)
     memory = WorkerMemory(workers if mode == "processes" else 0, config.prefetch, batch_bytes)
     check_shared_memory(memory)
     plan = EpochPlan(
@@ -306,6 +308,19 @@ def choose_mode(config: LoaderConfig, workers: int, batch_bytes: int) -> Mode:
         WorkerMemory(workers, config.prefetch, batch_bytes).ahead_bytes <= machine.filesystem(SHM).free_bytes
     )
     return "processes" if fits and workers > MOST_THREADS else "threads"
+
+
+def _checked_mode(mode: Mode, config: LoaderConfig, maker: BatchMaker) -> Mode:
+    """Processes instead of threads for transforms that draw from generators which a process has once."""
+    if mode != "threads" or not isinstance(getattr(maker, "transform", None), Called):
+        return mode
+    if config.mode == "threads":
+        raise UsageError(
+            "threads are to call a transform that is none of smallfiles.images",
+            expected="processes, of which each has random generators of its own",
+            next_step="Leave the mode out, or choose processes or main",
+        )
+    return "processes"
 
 
 def _assemble(

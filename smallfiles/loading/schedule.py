@@ -117,7 +117,8 @@ class Schedule:
             earlier = tuple(Earlier(*map(int, each)) for each in state.get("earlier", ()))
         except (TypeError, ValueError, KeyError):
             then, like, earlier = None, now, ()
-        _check_possible((Earlier(*(like[name] for name in _GRID), 0), *earlier), self._whole.samples)
+        grid = Earlier(like["world_size"], like["batch"], like["streams"], 0)
+        _check_possible((grid, *earlier), self._whole.samples)
         if bool(like["streams"]) != bool(now["streams"]):  # read in another order
             like["streams"] = now["streams"]
         if then != like:

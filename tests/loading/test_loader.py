@@ -2,22 +2,28 @@
 
 import itertools
 import multiprocessing
+import random
 import threading
 import time
 from collections import Counter
 from dataclasses import replace
 
 import loading_sets as sets
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
+from torchvision import transforms as v1
+from torchvision.transforms import v2
 
-from smallfiles import formats
+from smallfiles import formats, sources
 from smallfiles.errors import UsageError
 from smallfiles.loading import BadSampleError, LoaderConfig, SampleDataset, make_loader
 from smallfiles.loading.dataset import maker_of
 from smallfiles.loading.loader import InThreads
 from smallfiles.loading.makers import RawBatches
+from smallfiles.pack import PackConfig, pack
+from smallfiles.sources import synthetic
 
 COUNT = 101
 METHODS = multiprocessing.get_all_start_methods()
@@ -274,6 +280,74 @@ def test_a_data_set_counts_from_the_end_and_refuses_numbers_outside(path):
         dataset[COUNT]
     with pytest.raises(UsageError, match=r"epochs \[0, 1\]"):
         dataset.__getitems__([1, 2 | 1 << 40])
+
+
+def compose(v, *last):
+    """What people write, of torchvision's old transforms or its new ones."""
+    return v.Compose(
+        [v.RandomResizedCrop(16), v.RandomChoice([v.ColorJitter(0.5), v.RandomRotation(9)]), *last]
+    )
+
+
+def by_hand(picture):
+    """A function that draws from NumPy, and makes a picture."""
+    return picture.resize((9, 7)).rotate(np.random.randint(360))
+
+
+FOREIGN = {
+    "v1": (compose(v1, v1.ToTensor(), v1.Normalize([0.5] * 3, [0.5] * 3)), (torch.float32, 16, 16)),
+    "v2": (compose(v2, v2.ToImage(), v2.ToDtype(torch.float32, scale=True)), (torch.float32, 16, 16)),
+    "v2 bytes": (compose(v2, v2.ToImage()), (torch.uint8, 16, 16)),
+    "takes tensors": (v1.Compose([v1.ConvertImageDtype(torch.half), v1.CenterCrop(8)]), (torch.half, 8, 8)),
+    "function": (by_hand, (torch.uint8, 7, 9)),
+}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    place = tmp_path_factory.mktemp("pictures")
+    synthetic.make(place / "tree", "folder", count=20, classes=2, size=(48, 36))
+    pack(sources.load(place / "tree"), place / "x.arrow", PackConfig(verify="none"))
+    return place / "x.arrow"
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_transforms_of_others_make_the_same_pictures_for_any_number_of_workers(pictures, name):
+    transform, (dtype, rows, columns) = FOREIGN[name]
+    made = make_loader(pictures, MODES[0], transform=transform)
+    first, second = (torch.cat([batch["image"] for batch in made]) for _ in range(2))
+    assert (first.dtype, *first.shape) == (dtype, 20, 3, rows, columns)
+    states = (torch.get_rng_state, random.getstate, np.random.get_state)
+    before = [str(state()) for state in states]
+    made.dataset.maker.make([3, 1], 0)
+    assert [str(state()) for state in states] == before  # the trainer's own numbers go on
+    if name != "takes tensors":
+        assert not torch.equal(first, second)  # another epoch
+    for workers in (1, 2):
+        config = LoaderConfig(workers=workers, batch=6)
+        assert torch.equal(
+            torch.cat([batch["image"] for batch in make_loader(pictures, config, transform=transform)]), first
+        )
+
+
+@pytest.mark.parametrize(
+    ("transform", "config", "message"),
+    [
+        (7, {}, "the transform is int; expected a transform of"),
+        (lambda picture: "cat", {}, "the transform made str of a picture"),
+        (by_hand, {"mode": "threads", "workers": 2}, "threads are to call a transform that is none of"),
+        (
+            lambda picture: picture.resize((random.randint(1, 99), 2)),
+            {"mode": "main"},
+            "made uint8 .* of another",
+        ),
+    ],
+)
+def test_what_is_no_transform_or_makes_pictures_of_several_sizes_is_a_sentence(
+    pictures, transform, config, message
+):
+    with pytest.raises(UsageError, match=message):
+        list(make_loader(pictures, LoaderConfig(**config), transform=transform))
 
 
 def test_a_transform_beside_a_maker_is_refused(path):

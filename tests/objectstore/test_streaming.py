@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -102,6 +103,16 @@ def test_each_sample_comes_once_with_its_own_bytes(server, place, packed, opened
         found += mine
     assert Counter(index for index, _, _ in found) == Counter(range(COUNT))
     assert all(data == bytes(local.read(index)) for index, _, data in found)
+
+
+def test_a_loader_opens_what_was_pushed_by_its_url(server, place, packed, as_user, tmp_path, monkeypatch):
+    push(server.store(place), packed)
+    as_user(server)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    for url in (str(place), Path(str(place))):
+        loader = make_loader(url, LoaderConfig(order="stream", batch=16, mode="main"))
+        assert contents(loader) == contents(stream(formats.open(packed), workers=0, seed=0, buffer=1024))
+        loader.dataset.maker.reader.close()
 
 
 @pytest.fixture
