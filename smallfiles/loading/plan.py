@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from smallfiles.errors import UsageError
 
@@ -141,11 +142,14 @@ class EpochPlan:
         return reads, through_buffer(reads, self.buffer, rng)
 
     def depends_on(self) -> dict[str, Any]:
-        """What decides which samples a batch number means, for a checkpoint; the rank does not count."""
+        """What decides which samples a batch number means, for a checkpoint; the rank does not count.
+
+        Shards by their number and a digest of their sizes: as many can be cut elsewhere.
+        """
         fields = asdict(self)
-        shards = fields.pop("shards")
+        sizes = np.array(fields.pop("shards"), "<i8")
         del fields["rank"], fields["earlier"]
-        return fields | {"shards": len(shards)}
+        return fields | {"shards": f"{len(sizes)} of sizes {xxhash.xxh3_64_hexdigest(sizes)}"}
 
     def rest(self, earlier: tuple[Earlier, ...]) -> EpochPlan:
         """What is left of an epoch of which so much was read on other grids of ranks, one after the other."""

@@ -23,6 +23,7 @@ from smallfiles.loading.dataset import maker_of
 from smallfiles.loading.loader import InThreads
 from smallfiles.loading.makers import RawBatches
 from smallfiles.pack import PackConfig, pack
+from smallfiles.samples import Sample, Schema
 from smallfiles.sources import synthetic
 
 COUNT = 101
@@ -150,6 +151,37 @@ def test_a_state_of_another_loader_is_refused(path):
         loader(path, MODES[0]).load_state_dict(state | {"batch": 14})
     with pytest.raises(UsageError, match="unknown"):
         loader(path, MODES[0]).load_state_dict({"epoch": 0, "batch": 0})
+
+
+def test_a_state_of_shards_cut_elsewhere_is_refused(tmp_path):
+    """Four shards both, and other samples in each."""
+    first, second = (
+        loader(
+            sets.write(sets.stub_samples(100), tmp_path / f"{n}.tars", max_count=n), MODES[0], order="stream"
+        )
+        for n in (26, 33)
+    )
+    with pytest.raises(UsageError, match="'shards': '4 of sizes"):
+        second.load_state_dict(first.state_dict())
+
+
+@pytest.mark.parametrize("count", [100, 5000])
+@pytest.mark.parametrize("suffix", ["arrow", "h5", "tar", "sqfs", "lmdb"])
+def test_a_state_of_another_stored_order_is_refused_though_sizes_and_labels_are_equal(
+    tmp_path, count, suffix
+):
+    rows = [Sample(f"{n:04}.jpg", b"good" + bytes(3), 0) for n in range(count)]
+    other = rows[3::-1] + rows[4:] if count == 100 else rows[9:] + rows[:9]
+    schema = Schema(count, 7 * count, 7, manifest_digest="of the set")
+    module, made = formats.get(formats.name_of(tmp_path / f"x.{suffix}")), []
+    for name, order in (("a", rows), ("b", other), ("c", rows)):
+        out = tmp_path / f"{name}.{suffix}"
+        module.write(order, out, schema=schema, options=module.Options(), digest=False)
+        made.append(loader(out, MODES[0]))
+    state = made[0].state_dict()
+    with pytest.raises(UsageError, match=r"the state is of a loader with \{'data'"):
+        made[1].load_state_dict(state)
+    made[2].load_state_dict(state)
 
 
 @pytest.mark.parametrize("order", ["random", "stream"])
