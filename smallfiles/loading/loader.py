@@ -44,7 +44,14 @@ from smallfiles.loading.dataset import (
     maker_of,
     name_of_data,
 )
-from smallfiles.loading.killed import SHM, WorkerDiedError, WorkerMemory, check_shared_memory, explained
+from smallfiles.loading.killed import (
+    SHM,
+    WorkerDiedError,
+    WorkerMemory,
+    check_shared_memory,
+    explained,
+    files_of,
+)
 from smallfiles.loading.makers import none_left
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.loading.schedule import EpochBatches, Schedule
@@ -272,7 +279,8 @@ def make_loader(
         workers = 0
     batch_bytes = _batch_bytes(maker, config.batch)
     mode = _checked_mode(choose_mode(config, workers, batch_bytes), config, maker)
-    memory = WorkerMemory(workers if mode == "processes" else 0, config.prefetch, batch_bytes)
+    processes, files = (workers, files_of(maker.reader.path)) if mode == "processes" else (0, ())
+    memory = WorkerMemory(processes, config.prefetch, batch_bytes, files)
     check_shared_memory(memory)
     plan = EpochPlan(
         samples=len(maker.reader),

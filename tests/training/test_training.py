@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import signal
 import socket
 
@@ -160,6 +161,15 @@ class TestStopped:
         report = run(command(data, *words))
         epoch, step = report["resumed_at"]
         assert (epoch, step) > (0, 0) and len(report["epochs"]) == 2
+
+    def test_a_file_that_is_cut_under_it_ends_it_with_the_line_that_read(self, data, started, tmp_path):
+        path = shutil.copy(data[0], tmp_path)
+        words = ("--epochs", "99", "--batch", "8", "--workers", "0", "--every", "5", "--checkpoint", tmp_path)
+        process = started(command([path], *words))
+        wait_for((tmp_path / checkpoint.NAME).exists)
+        os.truncate(path, 4096)
+        assert process.wait() == -signal.SIGBUS
+        assert "Fatal Python error: Bus error" in process.errors and "makers.py" in process.errors
 
 
 @pytest.fixture(scope="module")
