@@ -149,7 +149,7 @@ class EpochPlan:
         fields = asdict(self)
         sizes = np.array(fields.pop("shards"), "<i8")
         del fields["rank"], fields["earlier"]
-        return fields | {"shards": f"{len(sizes)} of sizes {xxhash.xxh3_64_hexdigest(sizes)}"}
+        return fields | {"shards": f"{len(sizes)} of sizes {xxhash.xxh3_64_hexdigest(sizes.tobytes())}"}
 
     def rest(self, earlier: tuple[Earlier, ...]) -> EpochPlan:
         """What is left of an epoch of which so much was read on other grids of ranks, one after the other."""
