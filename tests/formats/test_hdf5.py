@@ -6,6 +6,7 @@ import re
 import signal
 import struct
 import subprocess
+from pathlib import Path
 
 import contract_sets as sets
 import h5py
@@ -173,6 +174,21 @@ def test_a_file_that_others_have_open_or_locked_is_read_and_may_be_written(out, 
     with h5py.File(out, "r+") as file:  # HDF5 refuses this while the file is open for reading
         file.attrs["note"] = "still mine"
     assert bytes(reader.read(2)) == ITEMS[2][0]
+
+
+@pytest.mark.parametrize("driver", ["sec2", "stdio"])
+def test_a_reader_does_not_read_through_a_handle_that_the_process_has_open_already(out, tmp_path, driver):
+    with h5py.File(out, "w") as file:
+        file.create_dataset("set/data", data=np.arange(100, dtype=np.uint8))
+        file.create_dataset("set/offsets", data=np.array([0, 40, 100], np.uint64), chunks=(2,))
+        file["set/labels"] = np.array([1, 2])
+    (tmp_path / "other").write_bytes(bytes(out.stat().st_size))
+    with h5py.File(out, driver=driver) as held, (tmp_path / "other").open("rb") as other:
+        links = Path("/proc/self/fd").iterdir()
+        of_hdf5 = next(int(link.name) for link in links if os.path.realpath(link) == os.path.realpath(out))
+        os.dup2(other.fileno(), of_hdf5)  # as if another process had moved its offset
+        assert [len(data) for data in map(formats.open(out).read, (0, 1))] == [40, 60]
+        assert held
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,14 @@ given in the HDF5 File Format Specification, section III.E.
 A file can name others: external storage, virtual data sets, links. The library opens those without a
 question, whatever they are; so each name is looked at before it is followed.
 
-The trap: a file that was laid out and then interrupted opens without any complaint, with rows of
-zero length. Notebook 04 shows one.
+The trap: a file that was laid out, flushed and then interrupted opens without any complaint, with rows
+of zero length. Notebook 04 shows one.
 """
 
 from __future__ import annotations
 
+import io
+import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +72,7 @@ def find(file: ByteFile, split: str | None) -> Found:
             next_step="Check the path; the suffix may be wrong",
         )
     try:
-        with _opened(file.path) as opened:
+        with h5py.File(_OwnFile(file.view), "r") as opened:
             return _look(opened, file, split)
     except SmallfilesError:
         raise
@@ -78,14 +80,28 @@ def find(file: ByteFile, split: str | None) -> Found:
         raise damaged(file.path, str(error).partition("\n")[0] or type(error).__name__) from error
 
 
-def _opened(path: Path) -> h5py.File:
-    """The file without a lock, which shared storage may refuse, unless this process has it open with one."""
-    try:
-        return h5py.File(path, "r", locking=False)
-    except OSError as error:
-        if "locking flag" not in str(error):
-            raise
-        return h5py.File(path, "r")
+class _OwnFile(io.RawIOBase):
+    """The bytes of a file as HDF5 reads them, with an offset of their own, and without a lock.
+
+    By its path HDF5 would read through the descriptor of whoever has the file open in this process, and
+    after a fork several processes move the offset of that. A lock shared storage may refuse.
+    """
+
+    def __init__(self, view: memoryview) -> None:
+        self._view, self._at = view, 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, len(self._view))[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        part = self._view[self._at : self._at + len(buffer)]
+        buffer[: len(part)] = part
+        self._at += len(part)
+        return len(part)
 
 
 def _beginnings(size: int) -> list[int]:
