@@ -428,8 +428,9 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. Each image costs a copy of its batch, 100 MB: 5 to 50 images per second from memory, by machine. (a) Workers would move these bytes in parallel, and still waste them. (b)
-# Compression makes it worse: the batch is then unpacked, too.
+# **(c)**. Each image costs a copy of its batch, 100 MB: from memory that is 5 to 50 images per second, depending on the
+# machine. (a) Workers would move these bytes in parallel, and still waste them. (b) Compression makes it worse: the
+# batch is then unpacked, too.
 #
 # </details>
 #

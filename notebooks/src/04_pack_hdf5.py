@@ -364,8 +364,8 @@ for name, how in {"usual driver": {}, "stdio": {"driver": "stdio"}}.items():
 
 # %% [markdown]
 # With `stdio` and two workers some samples are wrong, without any error. (How many is chance: a few in a thousand, or more
-# than half.) So the same program is right on one machine and wrong on the next. It shows as wrong data or as odd errors
-# from inside HDF5 ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887),
+# than half; if there are none, run the cell again.) So the same program is right on one machine and wrong on the next. It
+# shows as wrong data or as odd errors from inside HDF5 ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887),
 # [pytorch#3415](https://github.com/pytorch/pytorch/issues/3415)).
 #
 # The advice that you will find is to open the file at the first read, in the process that reads:
@@ -405,8 +405,7 @@ for closes in (False, True):
     if closes:
         dataset.close()
     print(f"the parent {'closed it' if closes else 'has it open'}: {count_wrong(dataset)}")
-    if not closes:
-        dataset.close()
+    dataset.close()
 
 # %% [markdown]
 # Where the parent still has the file open, samples are wrong again. HDF5 remembers which files it has open, and a fork
