@@ -44,6 +44,7 @@ from smallfiles.loading.dataset import (
     maker_of,
     name_of_data,
 )
+from smallfiles.loading.dealing import stream_fields, warn_if_unmixed
 from smallfiles.loading.killed import (
     SHM,
     WorkerDiedError,
@@ -291,8 +292,13 @@ def make_loader(
         world_size=where.world_size,
         drop_last=config.drop_last,
         data=name_of_data(maker.reader),
-        **(_stream_fields(maker, config, workers) if config.order == "stream" else {}),
+        **(
+            {"streams": max(1, workers), **stream_fields(maker.reader, config.buffer)}
+            if config.order == "stream"
+            else {}
+        ),
     )
+    warn_if_unmixed(plan, maker.reader)
     return _assemble(maker, plan, config, mode, workers, memory)
 
 
@@ -360,11 +366,6 @@ def _assemble(
 
 def _as_it_is(batch: Delivered) -> Delivered:
     return batch
-
-
-def _stream_fields(maker: BatchMaker, config: LoaderConfig, workers: int) -> dict[str, Any]:
-    sizes = getattr(maker.reader, "shard_sizes", tuple)
-    return {"streams": max(1, workers), "shards": sizes(), "buffer": config.buffer}
 
 
 def _batch_bytes(maker: BatchMaker, batch: int) -> int:

@@ -32,6 +32,7 @@ from torch.utils.data import IterableDataset, default_collate, get_worker_info
 from smallfiles.errors import FormatError, UsageError
 from smallfiles.formats.tar import Options
 from smallfiles.formats.tar.sides import DATA_SUFFIXES
+from smallfiles.loading.dealing import stream_fields
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.loading.stream import Window
 from smallfiles.machine.ranks import ranks
@@ -189,8 +190,7 @@ class RemoteDataset(IterableDataset[Item]):
             rank=here.rank,
             world_size=here.world_size,
             streams=count,
-            shards=self.reader.shard_sizes(),
-            buffer=_BUFFER,
+            **stream_fields(self.reader, _BUFFER),
         )
         reads, emits = (order.tolist() for order in plan.stream(epoch, number))
         window = Window(self.reader, reads, emits, plan.buffer, 0)
