@@ -56,7 +56,9 @@ def packed(data, capsys):
     ("out", "more", "said"),
     [("x.tars", (), True), ("x.tars", ("--shuffle", "0"), False), ("x.arrow", (), False)],
 )
-def test_packing_shards_in_class_order_says_in_a_line_what_that_means(data, tmp_path, capsys, out, more, said):
+def test_packing_shards_in_class_order_says_in_a_line_what_that_means(
+    data, tmp_path, capsys, out, more, said
+):
     for extra in ((*more, "--dry-run"), more):
         assert main(["pack", str(data), str(tmp_path / out), *extra]) == 0
         told = capsys.readouterr()

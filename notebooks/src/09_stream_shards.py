@@ -263,8 +263,9 @@ print(result)
 # %% [markdown]
 # `pool.map` asks for all shards at once and keeps what nobody has taken yet: an epoch of ImageNet would be 140 GB of
 # memory. In the exercise you write one that does not. `objectstore.open` gives a reader for `make_loader` that holds what
-# its requests in flight bring and no more, and compares each block of 4 MiB with its digest. Shards come in an order
-# drawn from seed and epoch, and a buffer mixes their samples; `state_dict()` resumes at a batch, as with local files:
+# its requests in flight bring, and a part of each of the twenty stretches that it reads from in turn. It compares each
+# block of 4 MiB with its digest. Stretches of all shards come in an order drawn from seed and epoch, and a buffer mixes
+# their samples; `state_dict()` resumes at a batch, as with local files:
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader

@@ -50,7 +50,7 @@ class LoaderConfig(Settings):
             `repeat` its neighbour, or `keep` what a damaged JPEG still gives; all but `stop` are counted. A
             batch that was left out whole is not handed out; of several ranks it comes empty, so that none
             takes fewer steps than the others.
-        order: `random`, or `stream`: long runs from shard to shard, shuffled in a buffer.
+        order: `random`, or `stream`: ranges of a few MB from all shards, shuffled in a buffer.
         buffer: Samples that a stream holds to shuffle them.
         rank: Number of this process; None asks srun's or torchrun's variables.
         world_size: How many processes share the data; None likewise.
@@ -74,7 +74,7 @@ class LoaderConfig(Settings):
         "at a sample that cannot be made: stop, leave it out, repeat its neighbour, or keep what a damaged "
         "JPEG still gives; all but stop are counted",
     )
-    order: Order = option("random", "all samples at random, or long runs from shard to shard")
+    order: Order = option("random", "all samples at random, or ranges of a few MB from all shards")
     buffer: int = option(1024, "samples that a stream holds to shuffle them", least=1)
     rank: int | None = option(None, "number of this process; told by srun or torchrun if not given", least=0)
     world_size: int | None = option(

@@ -21,8 +21,8 @@ from smallfiles.samples import Reader
 RUN_BYTES = 4 << 20
 """Of a range; reads of some megabytes are nearly as fast as longer ones."""
 RUN_SAMPLES = 32
-"""Most samples of a range: the usual buffer mixes 32 of them."""
-RANGES = 4096
+"""Of a range at most, about: the usual buffer mixes 32 of them."""
+RANGES = 2048
 """A set is dealt in so many or more, so that a hundred streams of a small one have some from all over."""
 LANES = 20
 """Stretches that a stream reads side by side, where they are fetched in requests too long to jump about."""
@@ -40,8 +40,8 @@ def stream_fields(reader: Reader, buffer: int) -> dict[str, Any]:
         reader: The data set.
         buffer: Samples that a stream holds to shuffle them; with 1 the order inside a shard stays.
     """
-    info, shards = reader.info(), getattr(reader, "shard_sizes", tuple)()
-    fields = {"shards": shards, "buffer": buffer}
+    info, sizes = reader.info(), getattr(reader, "shard_sizes", None)
+    fields = {"shards": sizes() if sizes else (), "buffer": buffer}
     if hasattr(reader, "following"):
         return fields | {"lanes": LANES}
     if buffer == 1 or info.get("compressed"):

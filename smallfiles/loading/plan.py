@@ -56,7 +56,7 @@ class EpochPlan:
         drop_last: Leave out samples so that all batches of all ranks are full, and equally many.
         streams: 0 reads at random. Otherwise each rank reads so many series of ranges.
         shards: Number of samples in each shard, or in other stretches; empty is one shard.
-        run: Most samples in a range, which lies in one shard; 0 deals whole shards, or `buffer` samples.
+        run: About how many samples are in a range of a shard; 0 deals whole shards, or `buffer` samples.
         lanes: How many ranges a stream reads side by side, a sample of each in turn; 1 reads one to its end.
         buffer: Samples that a stream holds to shuffle them; 1 keeps the order inside a range.
         data: Which data set it is, in stored order (`dataset.name_of_data`); empty if not known.
@@ -246,11 +246,12 @@ def _left(plan: EpochPlan, epoch: int) -> Order:
 def _cut(samples: int, shards: tuple[int, ...], run: int) -> tuple[Order, Order]:
     """First sample of each range and one after its last, in stored order; a `run` of 0 cuts no shard."""
     sizes = np.array(shards or (samples,), np.int64)
-    ends, counts = np.cumsum(sizes), -(-sizes // run) if run else (sizes > 0).astype(np.int64)
-    before = np.repeat(np.cumsum(counts) - counts, counts)  # ranges in earlier shards
-    starts = np.repeat(ends - sizes, counts) + (np.arange(counts.sum()) - before) * run
-    stops = np.repeat(ends, counts)
-    return starts, np.minimum(stops, starts + run) if run else stops
+    counts = np.rint(sizes / run).astype(np.int64) if run else np.ones_like(sizes)
+    counts = np.where(sizes > 0, np.maximum(counts, 1), 0)
+    shard = np.repeat(np.arange(len(sizes)), counts)
+    first, size, count = (np.cumsum(sizes) - sizes)[shard], sizes[shard], counts[shard]
+    number = np.arange(len(shard)) - (np.cumsum(counts) - counts)[shard]
+    return first + size * number // count, first + size * (number + 1) // count
 
 
 @lru_cache(maxsize=2)

@@ -144,7 +144,7 @@ class TarReader(PlacedReader[Shards]):
         return provenance.class_names(self._handle().indexes[0].provenance) or self._classes
 
     def shard_sizes(self) -> tuple[int, ...]:
-        """Number of samples in each shard, in stored order; loaders read shard after shard."""
+        """Number of samples in each shard, in stored order; loaders deal ranges of them."""
         return tuple(len(found.keys) for found in self._handle().indexes)
 
     def keys(self) -> pa.StringArray:
