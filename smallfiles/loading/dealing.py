@@ -22,7 +22,7 @@ RUN_BYTES = 4 << 20
 """Of a range; reads of some megabytes are nearly as fast as longer ones."""
 RUN_SAMPLES = 32
 """Of a range at most, about: the usual buffer mixes 32 of them."""
-RANGES = 2048
+RANGES = 3072
 """A set is dealt in so many or more, so that a hundred streams of a small one have some from all over."""
 LANES = 20
 """Stretches that a stream reads side by side, where they are fetched in requests too long to jump about."""

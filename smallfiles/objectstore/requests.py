@@ -9,7 +9,7 @@ single parts of 16 MiB fetches a block of 4 MiB too many for each; so it is deal
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -43,8 +43,8 @@ class Requests:
         step: Blocks in a request, about.
     """
 
-    def __init__(self, order: Sequence[int], extents: Extents, step: int) -> None:
-        self._order = np.asarray(order, np.int64)
+    def __init__(self, order: Numbers, extents: Extents, step: int) -> None:
+        self._order = order
         by_number = np.argsort(self._order, kind="stable")
         by_number = by_number[(extents.stop > extents.first)[by_number]]
         self._numbers = self._order[by_number]
