@@ -30,7 +30,7 @@ from smallfiles import machine
 from smallfiles.errors import UsageError
 from smallfiles.loading.batches import BatchMaker, Fault, nbytes
 from smallfiles.loading.callables import Called
-from smallfiles.loading.config import LoaderConfig, Mode, default_workers, place
+from smallfiles.loading.config import LoaderConfig, Mode, Order, default_workers, place
 from smallfiles.loading.dataset import (
     AnyTransform,
     Block,
@@ -58,6 +58,7 @@ from smallfiles.loading.plan import EpochPlan
 from smallfiles.loading.schedule import EpochBatches, Schedule
 from smallfiles.loading.stream import StreamDataset
 from smallfiles.progress import plural
+from smallfiles.samples import Reader
 
 T = TypeVar("T")
 
@@ -294,12 +295,22 @@ def make_loader(
         data=name_of_data(maker.reader),
         **(
             {"streams": max(1, workers), **stream_fields(maker.reader, config.buffer)}
-            if config.order == "stream"
+            if choose_order(config, maker.reader) == "stream"
             else {}
         ),
     )
     warn_if_unmixed(plan, maker.reader)
     return _assemble(maker, plan, config, mode, workers, memory)
+
+
+def choose_order(config: LoaderConfig, reader: Reader) -> Order:
+    """How samples follow each other, if that is left open: a store far away is read in streams.
+
+    Args:
+        config: Tells the order, or leaves it open.
+        reader: Where the samples are.
+    """
+    return config.order or ("stream" if hasattr(reader, "following") else "random")
 
 
 def choose_mode(config: LoaderConfig, workers: int, batch_bytes: int) -> Mode:

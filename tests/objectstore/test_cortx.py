@@ -215,13 +215,13 @@ def test_a_deep_copy_reads_on_when_the_first_is_gone(uploaded):
 
 
 def test_a_second_set_reads_on_when_the_first_is_freed(uploaded):
-    sets = [cortx.RemoteDataset(*uploaded).to_tuple("__key__") for _ in range(2)]
-    next(iter(sets[1]))
-    del sets[0]
-    gc.collect()
-    assert len(set(sets[0])) == COUNT
-    assert len({key for (key,) in loader_of(sets[0], 2)}) == COUNT
-    sets[0].reader.close()
+    """As when the cell of a notebook is run twice."""
+    dataset = cortx.RemoteDataset(*uploaded).to_tuple("__key__")
+    for _ in range(2):
+        dataset = cortx.RemoteDataset(*uploaded).to_tuple("__key__")
+        gc.collect()
+        assert len({key for (key,) in loader_of(dataset, 2)}) == COUNT
+    dataset.reader.close()
 
 
 def test_the_verbs_of_a_job_stream_what_was_pushed(servers, uploaded, as_user, tmp_path, monkeypatch, capsys):

@@ -18,11 +18,11 @@ import pytest
 from programs import wait_for
 
 from smallfiles import digests, formats, staging
-from smallfiles.errors import ResourceError
+from smallfiles.errors import DamagedFileError, ResourceError
 from smallfiles.loading import BadSampleError, LoaderConfig, make_loader
 from smallfiles.objectstore import nodecache, streaming
 from smallfiles.objectstore.catalog import of_output
-from smallfiles.objectstore.client import ConditionError, NoObjectError
+from smallfiles.objectstore.client import NoObjectError
 from smallfiles.objectstore.config import MANIFEST
 from smallfiles.samples import Sample, Schema
 
@@ -149,6 +149,30 @@ def test_random_access_gives_the_same_bytes(pushed, opened, packed):
     assert bytes(again.read(7)) == bytes(local.read(7))
 
 
+def test_samples_that_share_blocks_are_fetched_by_one_request(pushed, opened, line):
+    reader = opened(pushed)
+    len(reader)
+    line.seen.clear()
+    reader.read_many([*range(2 * EACH, 3 * EACH), 40 * EACH])
+    assert len(line.asked("GET .*000002.tar")) < EACH and len(line.asked("GET .*000040.tar")) <= 1
+
+
+@pytest.mark.parametrize("order", [None, "random", "stream"])
+def test_no_order_trains_on_a_byte_that_was_changed(pushed, opened, packed, line, order):
+    """One in each shard, and the store says that nothing has changed."""
+    for path in packed.glob("*.tar"):
+        torn = bytearray(path.read_bytes())
+        torn[len(torn) // 2] ^= 1
+        pushed.put(path.name, bytes(torn))
+    line.etag = '"as before"'
+    loader = make_loader(opened(pushed), LoaderConfig(order=order, batch=100, mode="main", on_error="skip"))
+    local = formats.open(packed)
+    found = contents(loader)
+    assert 0 < len(found) == COUNT - loader.fault_count < COUNT
+    assert all(data == bytes(local.read(index)) for index, _, data in found)
+    assert bool(loader.plan.streams) == (order != "random")
+
+
 def test_a_node_asks_once_for_what_says_where_samples_are(pushed, opened, line):
     line.seen.clear()
     first = opened(pushed)
@@ -163,12 +187,11 @@ def test_a_node_asks_once_for_what_says_where_samples_are(pushed, opened, line):
 
 def test_a_shard_that_is_replaced_is_not_taken_for_what_was_packed(pushed, opened, packed):
     name, reader = "shard-000007.tar", opened(pushed)
-    reader.read(7 * EACH + 1)
     torn = bytearray((packed / name).read_bytes())
     torn[600] ^= 1
     pushed.put(name, bytes(torn))
-    with pytest.raises(ConditionError, match="was replaced while it was read"):
-        reader.read(7 * EACH + 3)
+    with pytest.raises(DamagedFileError, match=rf"{name}: block 0 of \d is not what was packed"):
+        reader.read(7 * EACH)
     with pytest.raises(BadSampleError, match=rf"of s3://.*{name}: block 0 of \d is not what was packed"):
         contents(stream(reader))
 
