@@ -103,7 +103,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _refuse(self, status, code, headers=(), body=None):
-        said = body or f"<Error><Code>{code}</Code><Message>of the test</Message></Error>".encode()
+        said = f"<Error><Code>{code}</Code><Message>of the test</Message></Error>".encode()
+        said = said if body is None else body
         self.send_response(status)
         for name, value in dict(headers).items():
             self.send_header(name, value)
