@@ -140,7 +140,7 @@ class RemoteDataset(IterableDataset[Item]):
         self.reader: RemoteTar = open_store(client.store(bucket, folder))
         self._seed, self._batch = seed, 0
         self._steps: tuple[Step, ...] = ()
-        self._epoch = _shared(-1)
+        self._epoch = _shared(torch.tensor(-1))
         self._drawn = (-1, 0)
 
     def decode(self, kind: str = "pil") -> RemoteDataset:
@@ -181,7 +181,7 @@ class RemoteDataset(IterableDataset[Item]):
                 next_step="Move it up",
             )
         new = RemoteDataset.__new__(RemoteDataset)
-        own = {"_steps": (*self._steps, *steps), "_epoch": _shared(int(self._epoch))}
+        own = {"_steps": (*self._steps, *steps), "_epoch": _shared(self._epoch.clone())}
         new.__dict__ |= self.__dict__ | own
         return new
 
@@ -214,7 +214,7 @@ class RemoteDataset(IterableDataset[Item]):
             return 0
         if info is None:
             return int(torch.empty((), dtype=torch.int64).random_())
-        drawn = info.seed - info.id  # by the DataLoader, for all of its workers
+        drawn = int(info.seed - info.id)  # by the DataLoader, for all of its workers
         self._drawn = (drawn, self._drawn[1] + 1 if self._drawn[0] == drawn else 0)  # they may live on
         return drawn + self._drawn[1]
 
@@ -233,13 +233,12 @@ class RemoteDataset(IterableDataset[Item]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state
-        self._epoch.share_memory_()  # a deep copy is of this process alone
+        self._epoch = _shared(self._epoch)  # a deep copy is of this process alone
 
 
-def _shared(epoch: int) -> torch.Tensor:
+def _shared(epoch: Any) -> torch.Tensor:
     """A number that workers see change while they live."""
-    made: Any = torch.tensor(epoch)
-    shared: torch.Tensor = made.share_memory_()
+    shared: torch.Tensor = epoch.share_memory_()
     return shared
 
 

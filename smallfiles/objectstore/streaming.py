@@ -267,7 +267,8 @@ class RemoteTar(TarReader):
 
     def _runs(self, order: Sequence[int]) -> list[list[int]]:
         """Samples that share blocks, put together: each block is fetched once."""
-        shards, runs, last = self._shards(), [], (-1, 0)
+        shards, last = self._shards(), (-1, 0)
+        runs: list[list[int]] = []
         for row in order:
             number, start, stop = shards.extent(row)
             size = shards.far(number).block_bytes
