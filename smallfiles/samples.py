@@ -60,6 +60,8 @@ class Schema:
         resize: How pictures were scaled or turned before packing (`short_side`, `store`, `quality`,
             `upright`); None if the
             bytes are those of the source.
+        came_as: Suffixes of the members in which a tar of others told captions (`txt`) and JSON objects
+            (`json`): a tar is given them back, since programs ask for members by these names.
     """
 
     count: int
@@ -73,6 +75,7 @@ class Schema:
     classes: tuple[str, ...] = ()
     manifest_digest: str = ""
     resize: Mapping[str, Any] | None = None
+    came_as: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
 from smallfiles.errors import FormatError, UsageError
 from smallfiles.formats.tar import Options
-from smallfiles.formats.tar.sides import DATA_SUFFIXES
+from smallfiles.formats.tar.grouping import DATA_SUFFIXES
 from smallfiles.loading.dealing import stream_fields
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.loading.stream import Window

@@ -122,19 +122,9 @@ def _load(path: Path, options: SourceOptions) -> Source:
 
 def _from_packed(path: Path, format: str, options: SourceOptions) -> Source:
     if format != "files":
-        _refuse_other_targets(path, options)
         return packed.load(path, format, options)
     source = _from_manifest(path / MANIFEST, None, options)
     return replace(source, kind="packed files", resize=packed.resize_beside(path))
-
-
-def _refuse_other_targets(path: Path, options: SourceOptions) -> None:
-    if options.unlabelled or options.labels is not None:
-        raise SourceError(
-            f"{path} holds its own targets, and others were asked for",
-            expected="neither --unlabelled nor --labels with a manifest or a packed file",
-            next_step="Leave them out, or make a manifest with other targets",
-        )
 
 
 def _from_folder(path: Path, options: SourceOptions) -> Source:
@@ -181,7 +171,7 @@ def _begins_as_tar(path: Path) -> bool:
 
 def _from_manifest(path: Path, root: Path | None, options: SourceOptions) -> Source:
     """Read a manifest and find its bytes: in `root`, where its hint says below it, or beside it."""
-    _refuse_other_targets(path, options)
+    packed.refuse_other_targets(path, options)
     manifest = Manifest.load(path)
     if options.split not in (None, manifest.split):
         raise SourceError(

@@ -27,7 +27,7 @@ from smallfiles.errors import FormatError, SourceError, first_few, retold
 from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions, canonical_split
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile
-from smallfiles.formats.tar import sides
+from smallfiles.formats.tar import by_name, sides
 from smallfiles.formats.tar.archive import Archive, index
 from smallfiles.formats.tar.streams import StreamedStore
 from smallfiles.manifest import Manifest
@@ -76,7 +76,8 @@ def load_folder(folder: Path, options: SourceOptions) -> Source:
     """Read a folder of tars, one per class, as ImageNet-21k is when the tar around them is unpacked.
 
     Args:
-        folder: The tars; the class of a sample is the name of its tar, and its key is `class/member`.
+        folder: The tars; the key of a sample is `tar/member`. Its class is the name of its tar where these
+            can be classes (see `formats.tar.by_name`), or where `options.kind` says that it is a tarball.
         options: See `SourceOptions`.
 
     Raises:
@@ -128,6 +129,7 @@ def open_folder(folder: Path, options: SourceOptions) -> Archive:
         {k + r: text for k, a in zip(first_rows, archives, strict=True) for r, text in a.contents.items()},
         tuple(f"{one.path.name}: {note}" for one in archives for note in one.notes),
         tars={stem: one.file_bytes for stem, one in zip(stems, archives, strict=True)},
+        inside=(*stems, *(name for one in archives for name in one.inside)),
     )
 
 
@@ -139,7 +141,7 @@ def _refuse_as_class(archive: Archive, is_split: bool) -> None:
         got, next_step = f"is compressed ({archive.compression})", "Decompress the tars"
     elif not is_split and len(tops := folders_of(archive.names)) > 1:
         got = f"holds {plural(len(tops), 'folder')} ({first_few(tops, len(tops))})"
-        next_step = "Give the tars one by one, or unpack them"
+        next_step = "If they are shards of one set, end the folder's name in .tars; else give them one by one"
     else:
         return
     raise SourceError(f"{archive.path} {got}", expected="a plain tar of one class", next_step=next_step)
@@ -165,28 +167,28 @@ def from_archive(archive: Archive, options: SourceOptions) -> Source:
     """The source that an indexed archive is: labelled by side files, or else by class folders."""
     if archive.is_ours:
         return _sided(sides.read(archive), options)
-    samples, metas = samples_of(archive, options), None
-    aside = len(archive.names) - len(samples.names) - len(archive.contents)
-    notes = (*archive.notes, *((f"left aside: {plural(aside, 'other file')}",) if aside else ()))
-    if not options.unlabelled:
-        with retold(FormatError, SourceError):
-            annotated = sides.read(archive, options.suffixes)
-        if any(annotated.kinds):
-            return _sided(annotated, options)
-        samples, notes = annotated.data, (*archive.notes, *annotated.notes)
-        metas = annotated.metas if any(annotated.metas) else None
-    found, split = by_folder(samples.names, archive.path, options.split, no_classes=options.unlabelled)
+    samples_of(archive, options)
+    with retold(FormatError, SourceError):
+        annotated = sides.read(archive, options.suffixes, targets=not options.unlabelled)
+    if any(annotated.kinds):
+        return _sided(annotated, options)
+    samples = annotated.data
+    if options.unlabelled:
+        found, split = by_folder(samples.names, archive.path, options.split, no_classes=True)
+    else:
+        named_by_tars = options.kind == "tarball"
+        found, split = by_name.label([annotated], archive.path, options.split, named_by_tars=named_by_tars)
     if not (found.classes or options.unlabelled or split == "test"):
         raise SourceError(
             f"{archive.path} holds {plural(len(samples.names), 'image')} outside of any class folder",
             expected="one folder a class, or .cls files beside the images",
             next_step="Ask for unlabelled samples, or give a manifest with their labels",
         )
-    if metas is not None:
-        metas = list(compress(metas, found.keep))
+    metas = list(compress(annotated.metas, found.keep))
     samples = samples.select(found.keep)  # all of them, nearly always, and nothing is copied
     manifest = _manifest(samples, found.labels, split, found.classes, metas)
-    return Source(manifest, TarStore(samples), "tarball", notes + found.notes, archive.path)
+    notes = archive.notes + annotated.notes + found.notes
+    return Source(manifest, TarStore(samples), "tarball", notes, archive.path, came_as=annotated.came_as)
 
 
 def _sided(annotated: sides.Annotated, options: SourceOptions) -> Source:
@@ -205,8 +207,9 @@ def _sided(annotated: sides.Annotated, options: SourceOptions) -> Source:
     targets = [UNLABELLED] * len(data.names) if options.unlabelled else annotated.targets(kind)
     split = options.split or data.record.get("schema", {}).get("split") or "train"
     manifest = _manifest(data, targets, split, provenance.class_names(data.record), annotated.metas)
-    notes = (*data.notes, *annotated.notes, *said, *sides.unlabelled([annotated], kind))
-    return Source(manifest, TarStore(data), "webdataset tar", notes, data.path)
+    said += by_name.passed_over([annotated], kind, data.path) + sides.unlabelled([annotated], kind)
+    notes = data.notes + annotated.notes + said
+    return Source(manifest, TarStore(data), "webdataset tar", notes, data.path, came_as=annotated.came_as)
 
 
 def _manifest(

@@ -58,6 +58,7 @@ class Archive:
         record: The provenance inside; empty in tars from elsewhere.
         replaced: Members that later ones of their name replaced.
         tars: Where `path` is a folder of tars: bytes of each, by its name without `.tar`.
+        inside: Names of the tars inside, without folder and suffix.
     """
 
     path: Path
@@ -72,6 +73,7 @@ class Archive:
     record: dict[str, Any] = field(default_factory=dict)
     replaced: tuple[str, ...] = ()
     tars: dict[str, int] = field(default_factory=dict)
+    inside: tuple[str, ...] = ()
 
     @property
     def is_ours(self) -> bool:
@@ -207,7 +209,7 @@ def _columns(
     replaced = tuple(names[int(row)].as_py() for row in np.flatnonzero(~latest & ~hidden))
     archive = Archive(
         path, compression, file_bytes, names, offsets, sizes, found.contents, tuple(notes),
-        record=found.record, replaced=replaced,
+        record=found.record, replaced=replaced, inside=tuple(found.tars),
     )  # fmt: skip
     if len(keep) == len(names):
         return archive

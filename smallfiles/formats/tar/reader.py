@@ -22,14 +22,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from smallfiles.errors import DamagedFileError, FormatError, SourceError, first_few
+from smallfiles.errors import DamagedFileError, FormatError, SourceError, first_few, retold
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.reader import PlacedReader, Store
-from smallfiles.formats.tar import archive, index, sides
+from smallfiles.formats.tar import archive, by_name, grouping, index, sides
 from smallfiles.formats.tar.options import NAME, SUFFIXES
 from smallfiles.formats.tar.streams import StreamedStore, cannot_read, compression_of
-from smallfiles.manifest.class_folders import by_folder
 from smallfiles.progress import plural
 from smallfiles.samples import Meta, Target, TargetKind
 
@@ -77,12 +76,22 @@ class TarReader(PlacedReader[Shards]):
     Args:
         path: A tar, or a folder of tars.
         access: `mmap`, `pread`, or `auto` (mmap, except on parallel file systems).
+        suffixes: In tars of others: which members are samples (lower case with the dot).
+        unlabelled: In tars of others: look for no targets.
     """
 
-    def __init__(self, path: Path, access: Access = "auto") -> None:
+    def __init__(
+        self,
+        path: Path,
+        access: Access = "auto",
+        *,
+        suffixes: tuple[str, ...] = grouping.DATA_SUFFIXES,
+        unlabelled: bool = False,
+    ) -> None:
         super().__init__(path)
-        self._access = access
+        self._access, self._suffixes, self._unlabelled = access, suffixes, unlabelled
         self._classes: tuple[str, ...] = ()
+        self._came_as: tuple[str, ...] = ()  # of tars of others
         self._scanned: dict[Path, index.Index] = {}  # kept for worker processes: a scan is not cheap
 
     def _open(self) -> Shards:
@@ -96,10 +105,12 @@ class TarReader(PlacedReader[Shards]):
         notes: tuple[str, ...] = ()
         if annotated:
             kind, notes = sides.target_kind(annotated, self.path)
-            if not any(any(one.kinds) or one.data.is_ours for one in annotated):
+            if not (self._unlabelled or any(any(one.kinds) or one.data.is_ours for one in annotated)):
                 annotated, self._classes, more = _by_folder(annotated, self.path)
                 notes += more
-            notes += sides.unlabelled(annotated, kind)
+            self._came_as = tuple(sorted({word for one in annotated for word in one.came_as}))
+            notes += by_name.passed_over(annotated, kind, self.path)
+            notes += () if self._unlabelled else sides.unlabelled(annotated, kind)
         for one in annotated:
             self._scanned[one.data.path] = index.of_annotated(one, kind, self._access)
         indexes = [self._scanned[one.data.path] if isinstance(one, sides.Annotated) else one for one in found]
@@ -129,7 +140,9 @@ class TarReader(PlacedReader[Shards]):
             found = index.load(path, self._access)
             index.check_size(path, file_bytes, found)
             return found
-        return self._scanned.get(path) or sides.read(archive.index(path))
+        if path in self._scanned:
+            return self._scanned[path]
+        return sides.read(archive.index(path), self._suffixes, targets=not self._unlabelled)
 
     def __len__(self) -> int:
         return self._handle().starts[-1]
@@ -216,6 +229,7 @@ class TarReader(PlacedReader[Shards]):
             "indexed": not self._scanned,
             "compressed": compressed,
             "access": self._access,
+            "came_as": list(self._came_as),
             "provenance": shards.indexes[0].provenance,
         }
 
@@ -228,11 +242,8 @@ def _by_folder(
     Returns:
         What is a sample, the classes, and what is to be said; all unlabelled where there are no such folders.
     """
-    names = pa.concat_arrays([one.data.names for one in annotated])
-    try:
-        found, _ = by_folder(names, path)
-    except SourceError:
-        return annotated, (), ()
+    with retold(SourceError, FormatError):
+        found, _ = by_name.label(annotated, path)
     if not found.classes:
         return annotated, (), ()
     labels, kept, start = found.labels.tolist(), [], 0
