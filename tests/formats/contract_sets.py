@@ -70,7 +70,7 @@ KEYS = (
     "no_suffix",
     "with spaces/and more .jpg",
     "日本語/Ünïcødé 🐦.jpeg",
-    "line\nfeed/tab\t.png",
+    "carriage\rreturn/tab\t.png",
     "percent%2F/plus+amp&quote'\"\\.gif",
     "long/" + "x" * 251 + ".jpg",
     "/".join(["deep"] * 300) + "/end.jpg",

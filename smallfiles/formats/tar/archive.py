@@ -228,9 +228,7 @@ def _as_text(raw: Names, path: Path) -> pa.StringArray:
         names = pc.replace_substring_regex(names, r"^(\./+)+", "")
     hostile = names.filter(pc.match_substring_regex(names, _HOSTILE)).to_pylist()
     if hostile:
-        raise _bad_names(
-            path, [repr(name) for name in hostile], key_problem(hostile[0]) or "has a line break"
-        )
+        raise _bad_names(path, [repr(name) for name in hostile], key_problem(hostile[0]) or "")
     return names
 
 

@@ -2,7 +2,7 @@
 
 The trap: shards are tars too. Taken for class `00000` and class `00001`, they train to nothing. So tars are
 classes where their names can be (ImageNet's `n01440764.tar`, `cat.tar`) and they hold nothing but images; in
-all other cases somebody has to say so. Short, since sources and formats share it, whose answers may not differ.
+all other cases somebody has to say so. Short, since sources and formats share it.
 Notebook 05 reads ImageNet's tar of tars.
 """
 
