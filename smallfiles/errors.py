@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -43,6 +44,9 @@ _BY_ERRNO: dict[int, tuple[str, str]] = {
     errno.ENOTDIR: ("a folder", "Check the path"),
     errno.EISDIR: ("a file", "Check the path"),
     errno.EMFILE: ("room for more open files", "Raise the limit (ulimit -n)"),
+    errno.ENFILE: ("room for more open files on this machine", "Run it again when less is open here"),
+    errno.ENOMEM: ("enough memory", "Ask for more memory, or run fewer processes on this node"),
+    errno.ENOBUFS: ("enough memory", "Ask for more memory, or run fewer processes on this node"),
     errno.ENAMETOOLONG: ("names of at most 255 bytes", "Choose a shorter name"),
     errno.EIO: ("a file system that answers", "Try again, and tell your site if it happens again"),
     errno.ESTALE: ("a file that is still there", "Run it again; the file system lost its handle"),
@@ -50,6 +54,9 @@ _BY_ERRNO: dict[int, tuple[str, str]] = {
 """What a number of the system means: what it would need, and what to do next."""
 _OURS = ("smallfiles", "pysquashfs", "helpers", "exercises", "benchmarks")
 _PACKAGES = {"PIL": "pillow"}  # whose module has another name
+
+
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 
 
 class SmallfilesError(Exception):
@@ -211,3 +218,22 @@ def of_system(error: OSError, got: str) -> ResourceError:
     usual = ("the operation to succeed", "Check the path and the file system, then try again")
     expected, next_step = _BY_ERRNO.get(error.errno or 0, usual)
     return ResourceError(got, expected=expected, next_step=next_step)
+
+
+def refuse_shortage(error: BaseException, path: object) -> None:
+    """Raise ResourceError if a file was not read because this machine lacks something.
+
+    Everything that takes a failed read for damage asks here first: a sound file that could not be opened
+    for want of a descriptor must not be copied again, nor its samples be left out.
+
+    Args:
+        error: What reading ended with; what it came from counts too.
+        path: What was read.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, MemoryError):
+            cause = OSError(errno.ENOMEM, "out of memory")
+        if isinstance(cause, OSError) and cause.errno in _SHORTAGES:
+            raise of_system(cause, f"{path} could not be read ({os.strerror(cause.errno)})") from error
+        cause = cause.__cause__

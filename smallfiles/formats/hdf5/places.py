@@ -23,7 +23,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from smallfiles.errors import FormatError, SmallfilesError
+from smallfiles.errors import FormatError, SmallfilesError, refuse_shortage
 from smallfiles.formats import provenance
 from smallfiles.formats.blob import NAMES
 from smallfiles.formats.bytefile import ByteFile, damaged
@@ -77,6 +77,7 @@ def find(file: ByteFile, split: str | None) -> Found:
     except SmallfilesError:
         raise
     except Exception as error:  # the library has no common exception, and a damaged file meets all
+        refuse_shortage(error, file.path)
         raise damaged(file.path, str(error).partition("\n")[0] or type(error).__name__) from error
 
 
