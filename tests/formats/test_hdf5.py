@@ -374,3 +374,35 @@ def test_borders_of_keys_that_make_no_sense_are_refused(out, wrong):
     for use in (sets.facts, lambda reader: reader.keys().to_pylist()):
         with pytest.raises(DamagedFileError, match=r"set\.h5"):
             use(formats.open(out))
+
+
+PIXELS = np.arange(3 * 8 * 8 * 3, dtype=np.uint8).reshape(3, 8, 8, 3)
+
+
+@pytest.mark.parametrize(
+    ("held", "told"),
+    [
+        ({"images": PIXELS, "labels": np.arange(3)}, "holds images, labels outside of any group"),
+        ({"x_train": PIXELS, "y_train": np.arange(3)}, "holds x_train, y_train outside of any group"),
+        ({"train/images": PIXELS, "train/labels": np.arange(3)}, r"of shape \(3, 8, 8, 3\)"),
+        ({}, "holds nothing"),
+    ],
+)
+def test_pixels_of_others_are_refused_with_the_way_to_pack_them(out, held, told):
+    with h5py.File(out, "w") as file:
+        for name, values in held.items():
+            file[name] = values
+    with pytest.raises(FormatError, match=f"{told}.*smallfiles.sources.from_dataset"):
+        len(formats.open(out))
+
+
+def test_encoded_rows_without_targets_are_not_called_damaged(out):
+    with h5py.File(out, "w") as file:
+        rows = file.create_dataset("train/images", (1,), h5py.vlen_dtype(np.uint8))
+        rows[0] = np.frombuffer(b"x", np.uint8)
+        file["train/label"] = [7]
+    with pytest.raises(FormatError, match=r"has images, label in train, and no targets.*group\.move"):
+        len(formats.open(out))
+    with h5py.File(out, "a") as file:
+        file["train"].move("label", "targets")
+    assert formats.open(out).target(0) == 7
