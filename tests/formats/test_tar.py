@@ -286,10 +286,15 @@ def test_a_missing_shard_a_folder_without_any_and_a_missing_file_are_named(tmp_p
         len(tar.open(tmp_path / "x.tars"))
 
 
-def test_shards_of_labels_and_of_captions_do_not_mix(tmp_path):
-    write(tmp_path / "labels.tar", ODD)
+@pytest.mark.parametrize(
+    ("labels", "indexed"), [(ODD, True), (ODD, False), ([], False)], ids=["indexed", "bare", "record alone"]
+)
+def test_shards_of_labels_and_of_captions_do_not_mix(tmp_path, labels, indexed):
+    write(tmp_path / "labels.tar", labels)
     write(tmp_path / "captions.tar", CAPTIONS)
-    with pytest.raises(FormatError, match="shards with captions"):
+    if not indexed:
+        drop_indexes(tmp_path / "labels.tar")
+    with pytest.raises(FormatError, match="with captions"):
         len(tar.open(tmp_path))
 
 
