@@ -44,6 +44,7 @@ _SPLITS = {
     "testing": "test",
 }
 _FILLERS = frozenset({"image", "images", "img", "imgs", "set", "data", "dataset", "split", "seg"})
+_NUMBERED = re.compile(r"\d{5}")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
 
 
@@ -62,6 +63,8 @@ def canonical_split(name: str, beside: Iterable[str] = ()) -> str | None:
     names = [set(words_of(each)) for each in beside]
     shared = set.intersection(*names) - _SPLITS.keys() if len(names) > 1 else set()
     words = [word for word in words_of(name) if word not in _FILLERS | shared]
+    if _NUMBERED.search(name):
+        return None  # a shard
     return _SPLITS.get(words[0]) if len(words) == 1 else None
 
 
@@ -118,6 +121,7 @@ FOLLOWED = {
     "a tar": {"kind", "split", "unlabelled", "strict", "suffixes", "allow_truncated"},
     "a manifest": {"split", "root", "allow_truncated"},
     "a packed output": {"split"},
+    "shards of others": {"split", "unlabelled", "suffixes"},
 }
 """Which fields of `SourceOptions` the reader of each kind of source follows; `sizes` is only a wish."""
 

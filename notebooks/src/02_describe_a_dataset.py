@@ -325,7 +325,8 @@ class ListOfPaths(Dataset):  # as torchvision's ImageFolder holds it
         self.samples = list(json.loads(path.read_text()).items())
 
     def __getitem__(self, index):
-        return self.samples[index]
+        path, label = self.samples[index]
+        return path, label
 
 
 class Columns(Dataset):

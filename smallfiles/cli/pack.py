@@ -88,7 +88,7 @@ def _pack(arguments: argparse.Namespace, source: Source, config: PackConfig) -> 
 
     _warn(source)
     done = pack(replace(source, notes=()), arguments.out, config)  # they were said when it was read
-    return report(arguments, done.as_json(), *_lines(done))
+    return report(arguments, done.as_json(), *_lines(done), *_order(arguments, source, config))
 
 
 def _lines(done: PackReport) -> Iterator[str]:
@@ -108,6 +108,16 @@ def _lines(done: PackReport) -> Iterator[str]:
         yield f"{plural(done.resumed, 'sample')} packed by an earlier run, and kept"
     if done.skipped:
         yield f"{plural(len(done.skipped), 'sample')} left out; see {done.path}.faults.json"
+
+
+def _order(arguments: argparse.Namespace, source: Source, config: PackConfig) -> Iterator[str]:
+    """What the order of classes means for those who read shards from the first to the last."""
+    sharded = arguments.out.name.endswith(".tars")
+    if sharded and config.shuffle is None and source.manifest.in_class_order:
+        yield (
+            "its classes lie one after the other: our streams mix a few dozen of them; for more, and for "
+            "webdataset, which reads shard after shard, pack with --shuffle SEED"
+        )
 
 
 def _warn(source: Source) -> None:
@@ -148,5 +158,6 @@ def _dry_run(arguments: argparse.Namespace, source: Source, config: PackConfig) 
         f"would pack {what} into {arguments.out}",
         f"{plural(planned.files, 'data file')}; {bytes_text(planned.free_bytes)} are free there",
         *sentences,
+        *_order(arguments, source, config),
         f"inodes: {planned.inodes_now:,} now, {planned.inodes_then:,} then, {saved:,} saved",
     )

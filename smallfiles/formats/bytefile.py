@@ -19,7 +19,7 @@ import weakref
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from smallfiles.errors import DamagedFileError, FormatError
+from smallfiles.errors import DamagedFileError, FormatError, refuse_shortage
 from smallfiles.machine import is_parallel_filesystem
 from smallfiles.samples import Buffer
 
@@ -124,7 +124,7 @@ class ByteFile:
                     break
                 data += more
         except OSError as error:
-            raise damaged(self.path, f"reading failed ({error.strerror})") from error
+            raise _unread(self.path, error) from error
         return data
 
     def read_into(self, start: int, buffer: memoryview) -> int:
@@ -136,7 +136,7 @@ class ByteFile:
             ):
                 filled += more
         except OSError as error:
-            raise damaged(self.path, f"reading failed ({error.strerror})") from error
+            raise _unread(self.path, error) from error
         return filled
 
     def expect_short_reads(self) -> None:
@@ -153,7 +153,13 @@ def damaged(path: Path, what: str) -> DamagedFileError:
     )
 
 
+def _unread(path: Path, error: OSError) -> DamagedFileError:
+    refuse_shortage(error, path)
+    return damaged(path, f"reading failed ({error.strerror})")
+
+
 def _unopened(path: Path, error: OSError | ValueError) -> FormatError:
+    refuse_shortage(error, path)
     if isinstance(error, ValueError):  # it became shorter since its size was asked for
         return damaged(path, "it was cut while it was opened")
     return FormatError(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from smallfiles.errors import ManifestError
+from smallfiles.errors import ManifestError, refuse_shortage
 from smallfiles.manifest.columns import OPTIONAL, repeated_paths
 from smallfiles.manifest.faults import fault, short
 from smallfiles.manifest.writing import FORMAT, VERSION
@@ -136,6 +136,7 @@ def _text(path: Path) -> str:
 
 
 def _unreadable(path: Path, error: OSError) -> ManifestError:
+    refuse_shortage(error, path)
     return _fault(f"{path} cannot be read ({error.strerror or error})", "a manifest file", "Check the path")
 
 

@@ -37,6 +37,7 @@ from smallfiles.sources.record import Lookup, Source
 
 _TRANSFORMS = ("transform", "target_transform", "transforms")
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
+_ASKED_AGAIN = 16
 _absolute = os.path.abspath  # a Path would cost five times as much, a million times
 Samples: TypeAlias = Sequence[tuple[str, Target]]
 
@@ -99,7 +100,8 @@ def from_dataset(dataset: Dataset, *, name: str | None = None, split: str | None
     if not made and root is not None:
         return Source(manifest, FolderStore(root), "dataset", (), root)
     note = f"{plural(len(made), 'picture')} of {len(keys):,} stored as PNG: no file holds them as they are"
-    return Source(manifest, DatasetStore(dataset, manifest.paths, root, made), "dataset", (note,))
+    store = DatasetStore(dataset, manifest.paths, root, made, manifest.targets)
+    return Source(manifest, store, "dataset", (note,))
 
 
 class DatasetStore:
@@ -110,14 +112,20 @@ class DatasetStore:
         names: Keys in its order.
         root: What keys of files are relative to.
         made: Size and hash of each picture that is no file, by its number.
+        targets: What it told of each sample.
     """
 
     sequential = False
 
     def __init__(
-        self, dataset: Dataset, names: pa.StringArray, root: Path | None, made: dict[int, tuple[int, int]]
+        self,
+        dataset: Dataset,
+        names: pa.StringArray,
+        root: Path | None,
+        made: dict[int, tuple[int, int]],
+        targets: pa.ChunkedArray,
     ) -> None:
-        self._dataset, self._names, self._made = dataset, names, made
+        self._dataset, self._names, self._made, self._targets = dataset, names, made, targets
         self._files = FolderStore(root) if root is not None else None
         self._begin()
 
@@ -135,7 +143,11 @@ class DatasetStore:
         if number not in self._made:
             return self._file_store(path).read_into(path, buffer)
         with self._lock:
-            data = _png(_ask(self._dataset, number)[0], self._dataset, number)
+            image, given = _ask(self._dataset, number)
+            data = _png(image, self._dataset, number)
+        _refuse_other_target(
+            self._dataset, number, _target(given, self._dataset, number), self._targets[number].as_py()
+        )
         if (len(data), xxhash.xxh3_64_intdigest(data)) != self._made[number]:
             raise SourceError(
                 f"sample {number} of {self.describe()} is another picture each time",
@@ -249,7 +261,21 @@ def _looked_through(dataset: Dataset) -> tuple[list[str | None], list[Target], d
         )
     if faults:
         raise faults[0]
+    for number in (
+        np.linspace(0, max(len(targets) - 1, 0), min(len(targets), _ASKED_AGAIN)).astype(int).tolist()
+    ):
+        again = _target(_ask(dataset, number)[1], dataset, number)
+        _refuse_other_target(dataset, number, again, targets[number])
     return files, targets, made
+
+
+def _refuse_other_target(dataset: Dataset, number: int, found: Target, before: Target) -> None:
+    if found != before:
+        raise SourceError(
+            f"sample {number} of {_name_of(dataset)} has the target {before!r} once and {found!r} later",
+            expected="the same target whenever it is asked for",
+            next_step="Make the data set without what changes targets, such as mixing or a random choice",
+        )
 
 
 def _look(dataset: Dataset, number: int, opened: list[Any]) -> _Seen:

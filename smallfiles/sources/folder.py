@@ -21,7 +21,7 @@ from stat import S_ISREG
 import numpy as np
 import pyarrow as pa
 
-from smallfiles.errors import SourceError, first_few
+from smallfiles.errors import SourceError, first_few, refuse_shortage
 from smallfiles.folders import SourceOptions
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.arrays import column, from_numpy
@@ -93,6 +93,7 @@ class FolderStore:
         return max(got, about.st_size)
 
     def _unreadable(self, path: str, error: OSError | ValueError) -> SourceError:
+        refuse_shortage(error, self._prefix + path)
         number = error.errno if isinstance(error, OSError) else None
         if number == errno.ENOENT:
             return self._bad(path, "is missing", "every file that the manifest names")

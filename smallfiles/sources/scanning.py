@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from smallfiles.errors import SourceError, first_few
+from smallfiles.errors import SourceError, first_few, refuse_shortage
 from smallfiles.folders import is_hidden
 from smallfiles.manifest.arrays import column
 from smallfiles.manifest.faults import is_utf8
@@ -180,6 +180,7 @@ def sizes_of(root: Path, paths: pa.StringArray) -> np.ndarray:
 
 def unlistable(error: OSError, path: object) -> SourceError:
     """The sentence for a folder or file whose metadata cannot be had."""
+    refuse_shortage(error, path)
     return SourceError(
         f"{path} cannot be looked at ({os.strerror(error.errno) if error.errno else error})",
         expected="a folder or file that you may read",

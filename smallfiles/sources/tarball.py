@@ -27,7 +27,7 @@ from smallfiles.errors import FormatError, SourceError, first_few, retold
 from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions, canonical_split, choose_split
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile
-from smallfiles.formats.tar import sides
+from smallfiles.formats.tar import by_name, sides
 from smallfiles.formats.tar.archive import Archive, index
 from smallfiles.formats.tar.streams import StreamedStore
 from smallfiles.manifest import Manifest
@@ -79,7 +79,8 @@ def load_folder(folder: Path, options: SourceOptions) -> Source:
     """Read a folder of tars, one per class, as ImageNet-21k is when the tar around them is unpacked.
 
     Args:
-        folder: The tars; the class of a sample is the name of its tar, and its key is `class/member`.
+        folder: The tars; the key of a sample is `tar/member`. Its class is the name of its tar where these
+            can be classes (see `formats.tar.by_name`), or where `options.kind` says that it is a tarball.
         options: See `SourceOptions`.
 
     Raises:
@@ -131,6 +132,7 @@ def open_folder(folder: Path, options: SourceOptions) -> Archive:
         {k + r: text for k, a in zip(first_rows, archives, strict=True) for r, text in a.contents.items()},
         tuple(f"{one.path.name}: {note}" for one in archives for note in one.notes),
         tars={stem: one.file_bytes for stem, one in zip(stems, archives, strict=True)},
+        inside=(*stems, *(name for one in archives for name in one.inside)),
     )
 
 
@@ -142,7 +144,7 @@ def _refuse_as_class(archive: Archive, is_split: bool) -> None:
         got, next_step = f"is compressed ({archive.compression})", "Decompress the tars"
     elif not is_split and len(tops := folders_of(archive.names)) > 1:
         got = f"holds {plural(len(tops), 'folder')} ({first_few(tops, len(tops))})"
-        next_step = "Give the tars one by one, or unpack them"
+        next_step = "If they are shards of one set, end the folder's name in .tars; else give them one by one"
     else:
         return
     raise SourceError(f"{archive.path} {got}", expected="a plain tar of one class", next_step=next_step)
@@ -169,44 +171,39 @@ def from_archive(archive: Archive, options: SourceOptions) -> Source:
     options.refuse_unfollowed("a tar", archive.path)
     if archive.is_ours:
         return _sided(sides.read(archive), options)
-    samples, metas = samples_of(archive, options), None
-    if not options.unlabelled:
-        with retold(FormatError, SourceError):
-            annotated = sides.read(archive, options.suffixes)
-        if any(annotated.kinds) and not _has_classes(archive, annotated, options):
-            return _sided(*_of_split(annotated, options))
-        samples, metas = annotated.data, annotated.metas if any(annotated.metas) else None
-    aside = len(archive.names) - len(samples.names) - sum(map(bool, metas or ()))
-    notes = (*archive.notes, *((f"left aside: {plural(aside, 'other file')}",) if aside else ()))
-    if notes and options.strict:
+    samples_of(archive, options)
+    with retold(FormatError, SourceError):
+        annotated = sides.read(archive, options.suffixes, targets=not options.unlabelled)
+    if any(annotated.kinds) and not _has_classes(archive, annotated, options):
+        return _sided(*_of_split(annotated, options))
+    if options.strict and (notes := archive.notes + annotated.notes):
         raise SourceError(
             f"{archive.path} holds more than samples ({'; '.join(notes)})",
             expected="samples alone, since strict was asked for",
             next_step="Make it again without what does not belong there, or leave out strict",
         )
-    found = _by_folder(archive, samples, options)
+    found = _by_folder(archive, annotated, options)
     if not (found.classes or options.unlabelled or found.split == "test"):
-        count, expected = len(samples.names), "one folder a class, or .cls files beside the images"
+        count, expected = len(annotated.data.names), "one folder a class, or .cls files beside the images"
         raise no_classes(archive.path, count, expected)
-    if metas is not None:
-        metas = list(compress(metas, found.keep))
-    samples = samples.select(found.keep)  # all of them, nearly always, and nothing is copied
+    metas = list(compress(annotated.metas, found.keep))
+    samples = annotated.data.select(found.keep)  # all of them, nearly always, and nothing is copied
     manifest = _manifest(samples, found.labels, found.split, found.classes, metas)
-    return Source(manifest, TarStore(samples), "tarball", notes + found.notes, archive.path)
+    notes = archive.notes + annotated.notes + found.notes
+    return Source(manifest, TarStore(samples), "tarball", notes, archive.path, came_as=annotated.came_as)
 
 
-def _by_folder(archive: Archive, samples: Archive, options: SourceOptions) -> Labelled:
+def _by_folder(archive: Archive, annotated: sides.Annotated, options: SourceOptions) -> Labelled:
     """Label samples as if the archive were unpacked."""
+    samples = annotated.data
     others = archive.names.filter(pc.invert(pc.is_in(archive.names, samples.names)))
     store = TarStore(samples)
     look = None if store.sequential else store.head
-    return by_folder(
-        Files(archive.path, samples.names, others, archive.folders, look, "--source tarball"),
-        options.split,
-        no_classes=options.unlabelled,
-        strict=options.strict,
-        trusted=options.kind != "auto",
-    )
+    files = Files(archive.path, samples.names, others, archive.folders, look, "--source tarball")
+    trusted = options.kind != "auto"
+    if options.unlabelled:
+        return by_folder(files, options.split, no_classes=True, strict=options.strict, trusted=trusted)
+    return by_name.label(files, [annotated], options.split, named_by_tars=trusted, strict=options.strict)
 
 
 def _has_classes(archive: Archive, annotated: sides.Annotated, options: SourceOptions) -> bool:
@@ -215,9 +212,10 @@ def _has_classes(archive: Archive, annotated: sides.Annotated, options: SourceOp
     Raises:
         SourceError: They do, and the user did not say which of the two is meant.
     """
-    if any(label is not None for label in annotated.labels) or len(folders_of(annotated.data.names)) < 2:
+    folders = set(folders_of(annotated.data.names)) - set(archive.inside)  # tars are shards where texts lie
+    if any(label is not None for label in annotated.labels) or len(folders) < 2:
         return False
-    return bool(_by_folder(archive, annotated.data, options).classes)
+    return bool(_by_folder(archive, annotated, options).classes)
 
 
 def _of_split(annotated: sides.Annotated, options: SourceOptions) -> tuple[sides.Annotated, SourceOptions]:
@@ -254,8 +252,9 @@ def _sided(annotated: sides.Annotated, options: SourceOptions) -> Source:
     targets = [UNLABELLED] * len(data.names) if options.unlabelled else annotated.targets(kind)
     split = options.split or data.record.get("schema", {}).get("split") or "train"
     manifest = _manifest(data, targets, split, provenance.class_names(data.record), annotated.metas)
-    notes = (*data.notes, *annotated.notes, *said, *sides.unlabelled([annotated], kind))
-    return Source(manifest, TarStore(data), "webdataset tar", notes, data.path)
+    said += by_name.passed_over([annotated], kind, data.path) + sides.unlabelled([annotated], kind)
+    notes = data.notes + annotated.notes + said
+    return Source(manifest, TarStore(data), "webdataset tar", notes, data.path, came_as=annotated.came_as)
 
 
 def _manifest(

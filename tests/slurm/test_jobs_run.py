@@ -323,7 +323,7 @@ class TestJupyter:
             assert "Forbidden" in self.asked(port, "wrong", path="/api/kernels")
         finally:
             cluster.run("scancel", "--signal=TERM", "--full", number)
-        cluster.wait(number, limit_s=40)
+        cluster.wait(number)
         assert not token_file.parent.exists()
 
     def announced(self, cluster, number):

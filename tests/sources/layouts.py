@@ -27,6 +27,7 @@ class Layout:
         kept: How many samples are to be read; None for all.
         split: The split that is to be read.
         asked: Options of the user.
+        in_tar: What a tar of it is refused with, where webdataset would make one sample of several files.
     """
 
     files: str
@@ -35,6 +36,7 @@ class Layout:
     kept: int | None = None
     split: str = "train"
     asked: dict[str, Any] | None = None
+    in_tar: str = ""
 
     def tree(self) -> dict[str, bytes]:
         """The bytes of each file."""
@@ -70,7 +72,9 @@ LAYOUTS = {
     "a wrapper with a stray": Layout(f"pets/{_PLAIN} pets/preview.jpg", "cat dog", "preview.jpg", 4),
     "wrappers": Layout("a/b/c/{cat,dog}/1.jpg", "cat dog"),
     "birds": Layout("images/{001.Black,002.Laysan}/{x,y}.jpg", "001.Black 002.Laysan"),
-    "two suffixes": Layout("{cat,dog}/{1,2}{.jpg,.png}", "cat dog", "differ in their suffix alone"),
+    "two suffixes": Layout(
+        "{cat,dog}/{1,2}{.jpg,.png}", "cat dog", "differ in their suffix alone", in_tar="share one stem"
+    ),
     "birds and their outlines": Layout(
         "CUB/{images,segmentations}/{001.Black,002.Gull}/{x,y}.png CUB/classes.txt", says=_PARTS
     ),

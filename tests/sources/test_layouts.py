@@ -58,8 +58,9 @@ def test_a_tree_is_read_rightly_or_refused_and_never_taken_for_something_else(tm
     asked = dict(layout.asked or {})
     if kind == "tar":
         path, asked = packed(path), asked | ({"kind": "tarball"} if "kind" in asked else {})
-    if not layout.classes and layout.kept is None:
-        with pytest.raises(SourceError, match=layout.says):
+    refused = layout.in_tar if kind == "tar" else ""
+    if refused or (not layout.classes and layout.kept is None):
+        with pytest.raises(SourceError, match=refused or layout.says):
             sources.load(path, **asked)
         return
     source = sources.load(path, **asked)

@@ -32,6 +32,10 @@ def made(reader: str, root: Path) -> Path:
         member = name if "ImageNet" in reader else "cat/1.jpg"
         (root / "t.tar").write_bytes(tar_bytes({member: b"x"}))
         return root / "t.tar"
+    if reader == "shards of others":
+        (root / "x.tars").mkdir(exist_ok=True)
+        (root / "x.tars/0.tar").write_bytes(tar_bytes({"1.jpg": b"x", "1.cls": b"0"}))
+        return root / "x.tars"
     plant(root / "tree", "cat/1.jpg", "dog/2.jpg")
     if reader == "a manifest":
         sources.load(root / "tree").manifest.save(root / "tree/m.json")
@@ -45,7 +49,9 @@ def made(reader: str, root: Path) -> Path:
 def test_an_option_that_a_source_does_not_follow_is_refused_by_its_flag(tmp_path, reader):
     path = made(reader, tmp_path)
     assert ASKED.keys() == {field.name for field in fields(SourceOptions)}
-    recognised = {"kind"} if reader == "a packed output" else set()  # asked for, it is no packed output
+    recognised = (
+        {"kind"} if reader in ("a packed output", "shards of others") else set()
+    )  # asked for, it is no packed output
     for name in ASKED.keys() - FOLLOWED[reader] - {"sizes"} - recognised:
         with pytest.raises(SourceError, match=f"{flag_of(SourceOptions, name)} was asked for"):
             sources.load(path, **{name: ASKED[name]})

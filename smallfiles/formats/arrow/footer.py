@@ -5,7 +5,8 @@ stand in each batch's header, spread over the whole file: for a million samples 
 reads at random, in each worker. Our writer says by which rule it cut, and then the sizes tell.
 
 The trap: "all batches are full but the last" is wrong for a file that was cut by bytes too.
-Notebook 03. Form of the footer: Apache Arrow `format/File.fbs`, encoded as FlatBuffers.
+Short, since pyarrow tells all of a footer but where its batches lie. Notebook 03.
+Form of the footer: Apache Arrow `format/File.fbs`, encoded as FlatBuffers.
 """
 
 from __future__ import annotations

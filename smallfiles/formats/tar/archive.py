@@ -62,6 +62,7 @@ class Archive:
         replaced: Members that later ones of their name replaced.
         folders: Names of the folders that are members themselves.
         tars: Where `path` is a folder of tars: bytes of each, by its name without `.tar`.
+        inside: Names of the tars inside, without folder and suffix.
     """
 
     path: Path
@@ -77,6 +78,7 @@ class Archive:
     replaced: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     tars: dict[str, int] = field(default_factory=dict)
+    inside: tuple[str, ...] = ()
 
     @property
     def is_ours(self) -> bool:
@@ -214,7 +216,7 @@ def _columns(
     replaced = tuple(names[int(row)].as_py() for row in np.flatnonzero(~latest & ~hidden))
     archive = Archive(
         path, compression, file_bytes, names, offsets, sizes, found.contents, tuple(notes),
-        record=found.record, replaced=replaced, folders=_shown(found.folders),
+        record=found.record, replaced=replaced, folders=_shown(found.folders), inside=tuple(found.tars),
     )  # fmt: skip
     if len(keep) == len(names):
         return archive
@@ -233,9 +235,7 @@ def _as_text(raw: Names, path: Path) -> pa.StringArray:
         names = pc.replace_substring_regex(names, r"^(\./+)+", "")
     hostile = names.filter(pc.match_substring_regex(names, _HOSTILE)).to_pylist()
     if hostile:
-        raise _bad_names(
-            path, [repr(name) for name in hostile], key_problem(hostile[0]) or "has a line break"
-        )
+        raise _bad_names(path, [repr(name) for name in hostile], key_problem(hostile[0]) or "")
     return names
 
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from smallfiles.digests import hash_block
-from smallfiles.errors import DamagedFileError, FormatError
+from smallfiles.errors import DamagedFileError, FormatError, refuse_shortage
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile
 from smallfiles.formats.columns import CAPTIONS, Columns, read_table
@@ -160,6 +160,7 @@ def load(path: Path, access: Access) -> Index:
             raw_bytes,
         )
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, RecursionError) as error:
+        refuse_shortage(error, file)
         raise _bad_index(file, str(error)) from error
 
 

@@ -91,6 +91,7 @@ class Members:
         end: Where the archive's end mark begins, or where it was cut.
         complete: Whether there was an end mark.
         record: The provenance that this package stores at a tar's start; empty in tars from elsewhere.
+        tars: Names of the tars inside, without folder and suffix.
     """
 
     names: Names = field(default_factory=Names)
@@ -103,6 +104,7 @@ class Members:
     end: int = 0
     complete: bool = False
     record: dict[str, Any] = field(default_factory=dict)
+    tars: list[str] = field(default_factory=list)
 
     @property
     def is_ours(self) -> bool:
@@ -112,6 +114,7 @@ class Members:
     def extend(self, others: Members, prefix: bytes) -> None:
         """Append the members of an archive inside this one."""
         self.extend_by_rows(others, range(len(others.names)), prefix)
+        self.tars += [prefix[:-1].rpartition(b"/")[2].decode("utf-8", "replace"), *others.tars]
         self.skipped.update(others.skipped)
         self.folders += [prefix + name for name in others.folders]
         self.examples += others.examples[: max(0, 5 - len(self.examples))]

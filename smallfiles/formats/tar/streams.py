@@ -19,7 +19,7 @@ import zlib
 from pathlib import Path
 from typing import Any, Protocol
 
-from smallfiles.errors import DamagedFileError, FormatError, MissingPackageError
+from smallfiles.errors import DamagedFileError, FormatError, MissingPackageError, refuse_shortage
 from smallfiles.formats.tar.options import Compression
 from smallfiles.samples import Buffer
 
@@ -45,6 +45,7 @@ def compression_of(path: Path) -> str | None:
 
 def cannot_read(path: Path, error: OSError) -> FormatError:
     """The sentence for an archive that the file system does not give."""
+    refuse_shortage(error, path)
     return FormatError(
         f"{path} cannot be read ({os.strerror(error.errno) if error.errno else error})",
         expected="a tar file that you may read",
