@@ -121,6 +121,16 @@ def huggingface_arrow(paths: Sequence[str], labels: Sequence[int], out: Path) ->
     assert len(made) == len(paths)
 
 
+def zarr_shards(paths: Sequence[str], labels: Sequence[int], out: Path) -> None:
+    """The zarr library: the bytes of all samples one after the other, in shards, and their borders."""
+    zarr = needed("zarr")
+    root, whole = zarr.create_group(out), [np.frombuffer(read_file(path), np.uint8) for path in paths]
+    root.create_array("offsets", data=np.cumsum([0, *map(len, whole)]))
+    root.create_array("labels", data=np.asarray(labels))
+    data = np.concatenate(whole)
+    root.create_array("data", data=data, chunks=(128 << 10,), shards=(64 << 20,), compressors=None)
+
+
 class _Samples:
     """What FFCV's writer takes: bytes and labels by number."""
 
@@ -152,6 +162,7 @@ METHODS: dict[str, Method] = {
     "LitData": litdata_chunks,
     "MosaicML Streaming": streaming_shards,
     "Hugging Face datasets": huggingface_arrow,
+    "Zarr": zarr_shards,
     "FFCV, bytes": ffcv_bytes,
 }
 """By the name that the records carry."""
@@ -159,7 +170,7 @@ METHODS: dict[str, Method] = {
 WAITING = ("Jülich Arrow", "Aalto shards", "webdataset")
 """Those that wait for one file after the other, and for nothing else."""
 
-PACKAGES = ("webdataset", "litdata", "mosaicml-streaming", "datasets", "ffcv", "pillow")
+PACKAGES = ("webdataset", "litdata", "mosaicml-streaming", "datasets", "zarr", "ffcv", "pillow")
 """Whose versions records tell."""
 
 _MODULES = {
@@ -168,6 +179,7 @@ _MODULES = {
     "LitData": "litdata",
     "MosaicML Streaming": "streaming",
     "Hugging Face datasets": "datasets",
+    "Zarr": "zarr",
     "FFCV, bytes": "ffcv.writer",
 }
 

@@ -35,8 +35,8 @@ from smallfiles.samples import Buffer
 
 Read: TypeAlias = Callable[[int], Buffer]
 WHAT = "random reads"
-_PACKAGES = ("smallfiles", "numpy", "pyarrow", "h5py", "xxhash", "lmdb", "zarr")
-_OF_OTHERS = ("litdata", "mosaicml-streaming", "datasets")
+_PACKAGES = ("smallfiles", "numpy", "pyarrow", "h5py", "xxhash", "lmdb")
+_OF_OTHERS = ("litdata", "mosaicml-streaming", "datasets", "zarr")
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,19 @@ def _huggingface(folder: Path) -> Read:
     return lambda index: found[index]["image"]
 
 
+def _zarr(folder: Path) -> Read:
+    root = needed("zarr").open_group(folder / "zarr", mode="r")
+    data, borders = root["data"], root["offsets"][:].tolist()
+    return lambda index: data[borders[index] : borders[index + 1]]
+
+
 STORES = {
     "plain files": Store(FILES, _files),
     "Jülich Arrow": Store("juelich.arrow", _juelich("OfArrow")),
     "Jülich HDF5": Store("juelich.h5", _juelich("OfHDF5")),
     "LitData": Store("litdata", _litdata, ("litdata",)),
     "MosaicML Streaming": Store("streaming", _streaming, ("streaming",)),
+    "Zarr": Store("zarr", _zarr, ("zarr",)),
     "Hugging Face datasets": Store("huggingface", _huggingface, ("datasets",)),
 }
 """By the name that the records carry."""

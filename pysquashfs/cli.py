@@ -121,6 +121,10 @@ def _told(error: Exception) -> str:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}; expected it to work. Check path, permissions and space."
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        line = f"python -m pip install {package}"
+        return f"the Python package {package} is not installed; expected it for this command. Run: {line}."
     return f"this is a bug ({type(error).__name__}: {error}). Run it again with --debug and report it."
 
 

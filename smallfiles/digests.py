@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from smallfiles.errors import DamagedFileError, FormatError, UsageError
+from smallfiles.errors import DamagedFileError, FormatError, UsageError, refuse_shortage
 from smallfiles.samples import Buffer
 
 ALGORITHM = "xxh3_128"
@@ -184,6 +184,7 @@ class ContentDigest:
         try:
             return cls.of_record(json.loads(_text_of(path)), str(path))
         except (OSError, ValueError, RecursionError) as error:
+            refuse_shortage(error, path)
             raise _no_digest(str(path), error) from error
 
     @classmethod
@@ -274,6 +275,7 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        refuse_shortage(error, path)
         raise DamagedFileError(
             f"{path} cannot be read ({error.strerror or error})",
             expected="the file that was written",

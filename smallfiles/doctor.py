@@ -51,8 +51,8 @@ OPTIONAL_MODULES = {
     "zstandard": ("formats", "tar shards and squashfs images compressed with zstd"),
     "pylibjxl": ("formats", "decoding the part of a JPEG that training sees"),
     "lz4": ("formats", "squashfs images compressed with lz4"),
+    "zarr": ("formats", "the comparison with Zarr in notebook 11"),
     "lmdb": ("formats", "reading LMDB files in programs of your own"),
-    "zarr": ("formats", "zarr columns of other programs, in chunks or compressed"),
 }
 INSTALL = "python -m pip install -c requirements.lock -e"
 SLOW_IMPORT_S = 20.0

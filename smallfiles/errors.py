@@ -6,7 +6,7 @@ and exits with code 1 (2 for a command line that makes no sense).
 
     SmallfilesError
     ├── UsageError            the command or the call makes no sense
-    ├── MissingPackageError   an optional package is not installed
+    ├── MissingPackageError   a package is not installed
     ├── SourceError           a source tree, archive or file is not what it should be
     ├── ManifestError         a manifest is wrong
     ├── FormatError           a packed file is not what it should be
@@ -23,6 +23,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
+import re
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -41,11 +44,19 @@ _BY_ERRNO: dict[int, tuple[str, str]] = {
     errno.ENOTDIR: ("a folder", "Check the path"),
     errno.EISDIR: ("a file", "Check the path"),
     errno.EMFILE: ("room for more open files", "Raise the limit (ulimit -n)"),
+    errno.ENFILE: ("room for more open files on this machine", "Run it again when less is open here"),
+    errno.ENOMEM: ("enough memory", "Ask for more memory, or run fewer processes on this node"),
+    errno.ENOBUFS: ("enough memory", "Ask for more memory, or run fewer processes on this node"),
     errno.ENAMETOOLONG: ("names of at most 255 bytes", "Choose a shorter name"),
     errno.EIO: ("a file system that answers", "Try again, and tell your site if it happens again"),
     errno.ESTALE: ("a file that is still there", "Run it again; the file system lost its handle"),
 }
 """What a number of the system means: what it would need, and what to do next."""
+_OURS = ("smallfiles", "pysquashfs", "helpers", "exercises", "benchmarks")
+_PACKAGES = {"PIL": "pillow"}  # whose module has another name
+
+
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 
 
 class SmallfilesError(Exception):
@@ -77,16 +88,39 @@ class UsageError(SmallfilesError):
 
 
 class MissingPackageError(SmallfilesError):
-    """An optional package is not installed."""
+    """A package is not installed."""
 
     @classmethod
     def of(cls, package: str, extra: str, purpose: str) -> MissingPackageError:
-        """The sentence with the exact line that installs `package` (an extra of this project)."""
+        """The sentence with the exact line that installs `package` (an extra of this project, or none)."""
+        project = f"'.[{extra}]'" if extra else "'.'"
         return cls(
             f"the Python package {package} is not installed",
             expected=f"it for {purpose}",
-            next_step=f"Run: python -m pip install -c requirements.lock -e '.[{extra}]'",
+            next_step=f"Run: python -m pip install -c requirements.lock -e {project} "
+            f"(outside this project: python -m pip install {package})",
         )
+
+    @classmethod
+    def of_import(cls, error: ModuleNotFoundError) -> MissingPackageError | None:
+        """The sentence for an import that failed; None where no package would mend it."""
+        root = (error.name or "").partition(".")[0]
+        if root in {"", *_OURS, *sys.stdlib_module_names}:
+            return None
+        package = _PACKAGES.get(root, root)
+        return cls.of(package, _extra_with(package), "this command")
+
+
+def _extra_with(package: str) -> str:
+    """The extra of this project that installs a package; empty if it always comes along."""
+    from importlib import metadata  # the help does without
+
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        for line in metadata.requires("smallfiles") or ():
+            name, extra = re.match(r"[\w.-]+", line), re.search(r'extra == "([^"]+)"', line)
+            if extra and name and name[0].lower() == package.lower():
+                return extra[1]
+    return ""
 
 
 class SourceError(SmallfilesError):
@@ -184,3 +218,22 @@ def of_system(error: OSError, got: str) -> ResourceError:
     usual = ("the operation to succeed", "Check the path and the file system, then try again")
     expected, next_step = _BY_ERRNO.get(error.errno or 0, usual)
     return ResourceError(got, expected=expected, next_step=next_step)
+
+
+def refuse_shortage(error: BaseException, path: object) -> None:
+    """Raise ResourceError if a file was not read because this machine lacks something.
+
+    Everything that takes a failed read for damage asks here first: a sound file that could not be opened
+    for want of a descriptor must not be copied again, nor its samples be left out.
+
+    Args:
+        error: What reading ended with; what it came from counts too.
+        path: What was read.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, MemoryError):
+            cause = OSError(errno.ENOMEM, "out of memory")
+        if isinstance(cause, OSError) and cause.errno in _SHORTAGES:
+            raise of_system(cause, f"{path} could not be read ({os.strerror(cause.errno)})") from error
+        cause = cause.__cause__

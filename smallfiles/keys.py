@@ -30,6 +30,8 @@ def key_problem(key: str) -> str | None:
         return "is empty"
     if "\0" in key:
         return "contains a NUL byte"
+    if "\n" in key:  # a list of names, one a line, would hold other names
+        return "contains a line break"
     if key.startswith("/"):
         return "is an absolute path"
     parts = key.split("/")

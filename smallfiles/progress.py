@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from time import monotonic
 from typing import Any, Protocol
 
@@ -63,6 +64,12 @@ def progress(
         yield shown
     finally:
         shown.close()
+
+
+@lru_cache(1024)
+def note(message: str) -> None:
+    """Say what is odd, once in a process however often it is met; names in it cannot steer the terminal."""
+    print(f"note: {printable(message)}", file=sys.stderr)
 
 
 class _Silent:

@@ -60,6 +60,8 @@ class Schema:
         resize: How pictures were scaled or turned before packing (`short_side`, `store`, `quality`,
             `upright`); None if the
             bytes are those of the source.
+        came_as: Suffixes of the members in which a tar of others told captions (`txt`) and JSON objects
+            (`json`): a tar is given them back, since programs ask for members by these names.
     """
 
     count: int
@@ -73,6 +75,7 @@ class Schema:
     classes: tuple[str, ...] = ()
     manifest_digest: str = ""
     resize: Mapping[str, Any] | None = None
+    came_as: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,10 @@ class Reader(Protocol):
         """Number of encoded bytes of a sample, without reading them where the format allows."""
 
     def read(self, index: int) -> Buffer:
-        """The encoded bytes of one sample; a view without a copy where the format allows."""
+        """The encoded bytes of one sample: a memoryview, without a copy where the format allows.
+
+        A worker process may send it: it arrives as a view of a copy.
+        """
 
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
         """Several samples, in the order asked for, fetched in the order that costs least."""

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,18 @@ def _mounted(place, options, function, words):
     code = function(*words)
     print("left", sorted(path.name for path in place.iterdir()))
     return code
+
+
+def bound_by_modes(function, *words):
+    """Call it where the modes of files bind root as they bind anyone: in a thread without capabilities."""
+    with ThreadPoolExecutor(1) as one_thread:
+        one_thread.submit(_drop_capabilities).result()
+        return one_thread.submit(function, *words).result()
+
+
+def _drop_capabilities():
+    version_3, none = (ctypes.c_uint32 * 2)(0x20080522), (ctypes.c_uint32 * 6)()
+    assert ctypes.CDLL(None).capset(version_3, none) == 0
 
 
 @contextlib.contextmanager

@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from smallfiles import formats
 from smallfiles.cli import main
+from smallfiles.errors import FormatError
 from smallfiles.keys import is_writable_name, key_problem, printable
 from smallfiles.manifest.columns import SUSPICIOUS_PATH
+from smallfiles.samples import Sample, Schema
 
 TRICKY = st.text(st.sampled_from("/.\0a\né "), max_size=8)
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -20,6 +23,8 @@ ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
     [
         ("", "empty"),
         ("a\0b", "NUL"),
+        ("a\nb", "a line break"),
+        ("..\n", "a line break"),
         ("/etc/passwd", "absolute"),
         ("/", "absolute"),
         ("..", "leaves its folder"),
@@ -40,10 +45,17 @@ def test_a_bad_key_is_described(key, words):
 
 @pytest.mark.parametrize(
     "key",
-    ["a", "a/b.jpg", ".hidden", "a/.b/..c/d..", "...", " ", "a\nb", "..\n", "ü/漢字.jpg", "-rf", "x" * 5000],
+    ["a", "a/b.jpg", ".hidden", "a/.b/..c/d..", "...", " ", "a\rb", "ü/漢字.jpg", "-rf", "x" * 5000],
 )
 def test_an_unusual_but_harmless_key_is_allowed(key):
     assert key_problem(key) is None
+
+
+@pytest.mark.parametrize("suffix", [suffixes[0] for suffixes in formats.SUFFIXES.values()])
+def test_no_format_stores_a_key_with_a_line_break(tmp_path, suffix):
+    write = formats.get(formats.name_of(tmp_path / f"x{suffix}")).write
+    with pytest.raises(FormatError, match=r"a\\nb.* a line break"):
+        write([Sample("a\nb.jpg", b"x", 0)], tmp_path / f"x{suffix}", schema=Schema(1, 1, 1))
 
 
 @given(st.one_of(TRICKY, ANY_TEXT))

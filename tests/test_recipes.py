@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def place(tmp_path_factory):
     pack(sources.load(folder / "images"), folder / "packed" / "shards.tars", PackConfig(shuffle=0))
     for name in ("smallfiles", "pysquashfs"):
         shutil.copytree(ROOT / name, folder / "clone" / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "setup.py", "README.md"):
         shutil.copy(ROOT / name, folder / "clone")
     return folder
 
@@ -74,6 +75,18 @@ def test_a_recipe_runs_as_it_is_printed(name, place, tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
+
+
+def test_a_wheel_holds_nothing_that_was_deleted_and_leaves_nothing_in_the_checkout(place, tmp_path):
+    stale = place / "clone/build/lib/smallfiles/deleted.py"
+    stale.parent.mkdir(parents=True)
+    stale.touch()
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "-w", tmp_path, place / "clone"], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "smallfiles/errors.py" in names and "smallfiles/deleted.py" not in names
+    assert [path for path in (place / "clone/build").rglob("*") if path.is_file()] == [stale]
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -40,7 +40,7 @@ def main() -> int:
             shown = executed(path, options.out / "executed" / path.name).read_text(encoding="utf-8")
             path.write_text(anonymous(shown), encoding="utf-8")
     write_pages(source / "docs")
-    code = sphinx(source, html)
+    code = sphinx(source, html, "draft" if options.no_execute else "executed")
     (html / "index.html").write_text(ENTRY.format("docs/index.html"))
     sys.stdout.write(f"{html / 'index.html'}\n" if code == 0 else "")
     return code
@@ -61,9 +61,10 @@ def assemble(source: Path) -> None:
                 shutil.copy2(path, source / path.relative_to(ROOT))
 
 
-def sphinx(source: Path, html: Path) -> int:
+def sphinx(source: Path, html: Path, tag: str) -> int:
     """Render the pages, in this process, which has imported what they describe; a warning is an error."""
-    options = ["-W", "--keep-going", "-q", "-c", str(ROOT / "docs"), "-d", str(html.parent / "doctrees")]
+    options = ["-W", "--keep-going", "-q", "-t", tag, "-c", str(ROOT / "docs")]
+    options += ["-d", str(html.parent / "doctrees")]
     return build.main([*options, str(source), str(html)])
 
 

@@ -26,6 +26,7 @@ from benchmarks.packing import (
     juelich_arrow,
     litdata_chunks,
     streaming_shards,
+    zarr_shards,
 )
 from smallfiles.images import decode
 from smallfiles.measure.bench import Target
@@ -132,6 +133,7 @@ MATERIAL: dict[str, Maker] = {
     "litdata": packed(litdata_chunks),
     "streaming": packed(streaming_shards),
     "huggingface": packed(huggingface_arrow),
+    "zarr": packed(zarr_shards),
     "jpeg.beton": _beton(raw=False),
     "raw.beton": _beton(raw=True),
 }

@@ -4,9 +4,9 @@
     read_sample    task 2: read in this process, and in a forked worker
 
 The traps it teaches: n samples have n + 1 borders; a list of a photograph's bytes is a list of Python
-integers; a handle opened before a fork belongs to the parent, and works in a worker, most of the time. So
-the check does not wait for wrong bytes: it looks whether the worker opened the file itself. Notebook 04
-sends participants here.
+integers; a handle opened before a fork belongs to the parent, and works in a worker, most of the time; and
+HDF5 hands it on to a worker that opens the file anew. So the check does not wait for wrong bytes: it looks
+whether the worker has a descriptor of its own. Notebook 04 sends participants here.
 """
 
 from __future__ import annotations
@@ -211,10 +211,10 @@ def _labels(attempt: Attempt, stored: h5py.Dataset, wanted: np.ndarray) -> None:
 # --- Task 2: one sample ---
 
 READS = 20
-_ASIDE = 5  # a byte at which no sample begins
+_ASIDE, _MARK = 5, 6  # bytes at which no sample begins
 
 
-@check(buys="A path and a number travel to any worker, and each opens the file once, for itself.", limit_s=20)
+@check(buys="A path and a number travel to any worker, and none reads through another's handle.", limit_s=20)
 def read_sample(attempt: Attempt) -> None:
     """`read_sample(path, index)` is the bytes and the label of one sample."""
     with tempfile.TemporaryDirectory(prefix="exercise-04-", ignore_cleanup_errors=True) as name:
@@ -227,7 +227,7 @@ def read_sample(attempt: Attempt) -> None:
         with _counted() as opened:
             _right(attempt, many, items, range(READS))
         because = "each open asks the metadata server, as small files do; keep what you opened, by path and "
-        because += "process (os.getpid())"
+        because += "process"
         got = f"{len(opened)} opens for {READS} samples"
         attempt.require(len(opened) <= 2, got, "one open per process, at its first read", because)
         _frugal(attempt, many, items)
@@ -265,28 +265,37 @@ def _frugal(attempt: Attempt, path: Path, items: Sequence[Item]) -> None:
 
 
 def _fork_safe(attempt: Attempt, path: Path, items: Sequence[Item]) -> None:
-    """The parent has read; does a worker that is forked now read through a handle of its own?"""
+    """The parent has read; does a worker that is forked now read through a descriptor of its own?"""
     attempt(path, 0, _shown=f"{path.name}, 0")
     attempt.given(f"{attempt.name}({path.name}, 0) in the parent, then more in a forked worker")
-    answer, inherited, by_hdf5 = attempt.answer, offsets_of(path), bool(_held(path))
+    answer = attempt.answer
+    got = in_worker(lambda: _in_a_child(answer, path, items))
+    failure = "no answer in 5 s" if got is None else got.get("error")
+    because = "the worker inherits what the parent had open: close it before a fork, and open anew"
+    attempt.require(failure is None, str(failure), "samples", because)
+    because = "parent and workers share that handle, and samples then come out wrong by chance"
+    if got["opened"]:
+        because = "the worker opened the file, and HDF5 gave it what the parent still has open"
+    because += ": have the parent close it before a fork, os.register_at_fork(before=…)"
+    shown = f"{got['wrong']} of {READS} samples wrong, read through a handle that the parent had opened"
+    attempt.require(got["own"], shown, "a file that the worker opened itself", because)
 
-    def work() -> dict[str, int]:
-        for name in inherited:
-            os.lseek(int(name), _ASIDE, os.SEEK_SET)  # a shared offset that is used does not stay there
+
+def _in_a_child(answer: Callable[..., Item], path: Path, items: Sequence[Item]) -> dict[str, int]:
+    """Read in a forked process, and look which descriptors were used."""
+    shared = {os.dup(int(name)): place for name, place in offsets_of(path).items()}
+    by_hdf5 = bool(_held(path))
+    for number in shared:
+        os.lseek(number, _ASIDE, os.SEEK_SET)  # a shared offset that is used does not stay there
+    try:
         with _counted() as opened:
             wrong = sum(answer(path, n) != items[n] for n in range(READS))
-        after = offsets_of(path)
-        moved = sum(after.get(name, _ASIDE) != _ASIDE for name in inherited)
-        return {"wrong": wrong, "moved": moved, "opened": len(opened)}
-
-    got = in_worker(work)
-    for name, place in inherited.items():
-        os.lseek(int(name), place, os.SEEK_SET)
-    failure = "no answer in 5 s" if got is None else got.get("error")
-    because = "the worker inherits what the parent had open; where os.getpid() is another, open anew"
-    attempt.require(failure is None, str(failure), "samples", because)
-    own = not got["wrong"] and not got["moved"] and (bool(got["opened"]) or not by_hdf5)
-    because = "parent and workers share that handle, and samples then come out wrong by chance; keep with "
-    because += "the handle which process opened it (os.getpid())"
-    shown = f"{got['wrong']} of {READS} samples wrong, read through a handle that the parent had opened"
-    attempt.require(own, shown, "a file that the worker opened itself", because)
+        moved = any(os.lseek(number, 0, os.SEEK_CUR) != _ASIDE for number in shared)
+        for number in shared:
+            os.lseek(number, _MARK, os.SEEK_SET)
+        others = {name: at for name, at in offsets_of(path).items() if int(name) not in shared}
+        own = not wrong and not moved and (not by_hdf5 or any(at != _MARK for at in others.values()))
+        return {"wrong": wrong, "own": own, "opened": len(opened)}
+    finally:
+        for number, place in shared.items():
+            os.lseek(number, place, os.SEEK_SET)

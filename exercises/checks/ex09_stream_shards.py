@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from threading import Condition
 from typing import Any
 
@@ -20,7 +21,7 @@ from exercises.checks.check import check
 
 DATA = bytes(range(251)) * 8
 ALL, IN_FLIGHT = len(DATA), 3
-_LEAST_PAUSE_S, _MOST_REQUESTS, _MEETING_S = 0.001, 40, 1.0
+_LEAST_PAUSE_S, _MOST_REQUESTS, _MEETING_S, _AHEAD_S = 0.001, 40, 3.0, 0.5
 
 
 class Busy(Exception):
@@ -148,6 +149,17 @@ class Store:
             raise Missing(name)
         return name.encode()
 
+    def asked_for(self, most: int) -> int:
+        """How many were asked for a moment later, or as soon as they are more than `most`."""
+        with self._lock:
+            self._lock.wait_for(lambda: len(self.asked) > most, _AHEAD_S)
+            return len(self.asked)
+
+    def was_asked_for(self, count: int) -> bool:
+        """Whether so many requests came, now or in a moment."""
+        with self._lock:
+            return self._lock.wait_for(lambda: len(self.asked) >= count, _MEETING_S)
+
 
 def _slice(names: list[str], rank: int, ranks: int) -> list[str]:
     length = len(names) // ranks
@@ -164,6 +176,7 @@ _ONE = "one request after the other: submit the next ones to a pool before you w
 _AHEAD = (
     "all is asked for at once (pool.map and lists do that), and waits in memory: keep in_flight on their way"
 )
+_DRAINS = "slices of names drain at each border, and the line is idle: submit the next name when one is taken"
 _LOST = "a fetch failed, and its object is missing without a word: .result() raises, so let it out"
 
 
@@ -179,7 +192,7 @@ def _stream(attempt: Attempt, store: Store, names: list[str], rank: int, ranks: 
 
 def _list(attempt: Attempt, found: Iterator[bytes], most: int) -> list[str]:
     with attempt.guarded():
-        pieces = [piece for piece, _ in zip(found, range(most), strict=False)]
+        pieces = list(islice(found, most))
         return [bytes(piece).decode() for piece in pieces]
 
 
@@ -195,15 +208,8 @@ def stream(attempt: Attempt) -> None:
             fits = (because for split, because in _SPLITS if split(names, rank, ranks) == got != due)
             otherwise = _SOONEST if sorted(got) == due else "each object of this rank once, and no other"
             attempt.require(got == due, got, f"{due}", next(fits, otherwise))
-    names, store = [f"shard-{number:06}" for number in range(12)], Store(meet=IN_FLIGHT)
-    found = _stream(attempt, store, names, 0, 1)
-    _list(attempt, found, 2)
-    time.sleep(0.05)
-    asked, most = len(store.asked), store.most
-    _list(attempt, found, 99)
-    attempt.require(most >= IN_FLIGHT, f"{most} at a time", f"{IN_FLIGHT} requests in flight", _ONE)
-    bounded = asked <= 2 + IN_FLIGHT + 1 and store.most <= IN_FLIGHT
-    attempt.require(bounded, f"{asked} asked for when 2 were taken", f"at most {2 + IN_FLIGHT}", _AHEAD)
+    names = [f"shard-{number:06}" for number in range(12)]
+    _keeps_up(attempt, names)
     try:
         got = _list(attempt, _stream(attempt, Store(fails=names[5]), names, 0, 1), 99)
     except Exception as error:
@@ -211,3 +217,21 @@ def stream(attempt: Attempt) -> None:
             raise
         return
     raise attempt.wrong(f"{len(got)} objects and no error", "Missing, from shard-000005", _LOST)
+
+
+def _keeps_up(attempt: Attempt, names: list[str]) -> None:
+    """Whenever an object comes, so many others are on their way, and no more."""
+    store = Store(meet=IN_FLIGHT)
+    found = _stream(attempt, store, names, 0, 1)
+    for taken in range(1, len(names) + 1):
+        _list(attempt, found, 1)
+        due = min(taken - 1 + IN_FLIGHT, len(names))
+        at_once = f"{store.most} at a time"
+        attempt.require(store.most >= IN_FLIGHT, at_once, f"{IN_FLIGHT} requests in flight", _ONE)
+        refilled, got = store.was_asked_for(due), f"{len(store.asked)} asked for when {taken} were taken"
+        attempt.require(refilled, got, f"{due} asked for", _DRAINS)
+        if taken == 2:
+            bound = taken + IN_FLIGHT
+            asked = store.asked_for(bound)  # who asks for all needs a moment
+            bounded = asked <= bound and store.most <= IN_FLIGHT
+            attempt.require(bounded, f"{asked} asked for when 2 were taken", f"at most {bound}", _AHEAD)

@@ -75,7 +75,7 @@ for layout, data in setup.data.items():
 # Only the class folders tell (`n01440764` is a *wnid*, WordNet's name of a class). For Kaggle's tree the labels are in a
 # CSV file, for the official tar in the development kit, and the tar is read without unpacking it. (So is
 # ImageNet-21k's folder of one tar per class.) Flickr30K has captions in up to three files. The notes say what was guessed
-# or left aside. Read them: a wrong guess costs a training run.
+# or left aside. Read them: a wrong guess costs a training run. `images/` beside `masks/` are no classes, and are refused.
 #
 # Captions come as a `.token` file and as `results.csv`, of which one row lost a delimiter.
 #
@@ -325,7 +325,8 @@ class ListOfPaths(Dataset):  # as torchvision's ImageFolder holds it
         self.samples = list(json.loads(path.read_text()).items())
 
     def __getitem__(self, index):
-        return self.samples[index]
+        path, label = self.samples[index]
+        return path, label
 
 
 class Columns(Dataset):

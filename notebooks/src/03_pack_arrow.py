@@ -253,7 +253,7 @@ figures.lines(rates, title, **axes, log="xy", note="random reads, warm cache", g
 # The Jülich course writes one row per batch, `image_data: binary, label: uint16`, so batch i is sample i. Its loader
 # opens an `OSFile`, and the last figure says why that is sound for one row per batch. Our package writes this layout too.
 # Here is a `Dataset` of this shape. It opens the file at the first read of each process, never in `__init__`: a worker
-# must not use what its parent has opened (notebook 04 shows what happens otherwise).
+# must not use what its parent has opened (notebook 04 shows what happens otherwise, and why HDF5 needs one step more).
 
 # %%
 import os
@@ -422,14 +422,15 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** A colleague reads your file of 1,000 rows per batch through `pa.OSFile`, one image at a time, and gets 200 images
+# **1.** A colleague reads your file of 1,000 rows per batch through `pa.OSFile`, one image at a time, and gets 20 images
 # per second. What do you advise? (a) More workers. (b) Compression. (c) Fewer rows per batch, or a memory map.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. Each image costs a batch of 100 MB. (a) Workers would move these bytes in parallel, and still waste them. (b)
-# Compression makes it worse: the batch is then unpacked, too.
+# **(c)**. Each image costs a copy of its batch, 100 MB: from memory that is 5 to 50 images per second, depending on the
+# machine. (a) Workers would move these bytes in parallel, and still waste them. (b) Compression makes it worse: the
+# batch is then unpacked, too.
 #
 # </details>
 #
@@ -451,7 +452,8 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # <summary>Answer</summary>
 #
 # **(b)**. `pack` gives the name only to a complete file. (a) is too careful for it. (c) A script that writes to the final
-# name leaves half a file under it. Half an Arrow file lacks its footer; half an HDF5 or tar file looks complete.
+# name leaves half a file under it. Half an Arrow file lacks its footer and does not open. A tar file looks complete, and
+# so does an HDF5 file that was flushed before the job was killed.
 #
 # </details>
 

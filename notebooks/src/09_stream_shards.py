@@ -263,8 +263,9 @@ print(result)
 # %% [markdown]
 # `pool.map` asks for all shards at once and keeps what nobody has taken yet: an epoch of ImageNet would be 140 GB of
 # memory. In the exercise you write one that does not. `objectstore.open` gives a reader for `make_loader` that holds what
-# its requests in flight bring and no more, and compares each block of 4 MiB with its digest. Shards come in an order
-# drawn from seed and epoch, and a buffer mixes their samples; `state_dict()` resumes at a batch, as with local files:
+# its requests in flight bring, and a part of each of the twenty stretches that it reads from in turn. It compares each
+# block of 4 MiB with its digest. Stretches of all shards come in an order drawn from seed and epoch, and a buffer mixes
+# their samples; `state_dict()` resumes at a batch, as with local files:
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -417,8 +418,16 @@ for way in (takes_what_came, begins_anew, goes_on):
     data, count = way(f"push-8/{shards[0]}"), line.count()
     print(f"{way.__name__:15} returns {len(data) / size:4.0%}; {count['bytes'] / size:4.0%} travelled")
 
+# %%
+line.set(cuts=1, cut_after=size // 3)
+try:
+    ask("GET", f"push-8/{shards[0]}").read()
+except http.client.IncompleteRead as error:
+    print(f"read() of all: {error}")
+
 # %% [markdown]
-# The first raises no error: `http.client` returns what it has, and a tar that ends early looks like a shorter one. The
+# The first raises no error: where the line breaks, `read(n)` of `http.client` returns what it has, and a tar that ends
+# early looks like a shorter one. (`read()` of all raises `IncompleteRead`, and holds the whole object in memory.) The
 # second is right, but may never end where connections break more often than a shard takes. The third asks for the rest
 # by a range, *if* the object still has the same ETag, so it never joins two versions. `Store` does this, waits longer
 # after each failure, and reads keys that have expired again. It never skips the rest: a server that is gone is an
@@ -454,9 +463,28 @@ figures.lines(epochs, title, x="epoch", y="seconds")
 
 # %% [markdown]
 # The first epoch is the slower one: a shard is fetched whole, one after the other, and here each is one request. Half
-# of the shards saves about half of the requests, in every later epoch. The usual rule, to throw out what was used
-# longest ago, would save nothing: an epoch reads each shard once, so what was thrown out is always needed before what
-# stays. Therefore a fixed part of the shards is kept.
+# of the shards saves about half of the requests, in every later epoch. The usual rule throws out what was used longest
+# ago. Both rules, for 16 shards and room for 8, without a network:
+
+# %%
+def found_on_the_node(drops_oldest, shuffled=True, shards=16, room=8, epochs=500):
+    """Share of the shards of an epoch that need no request."""
+    rng, kept, found = np.random.default_rng(0), list(range(room)), 0
+    for _ in range(epochs):
+        for shard in rng.permutation(shards).tolist() if shuffled else range(shards):
+            found += shard in kept
+            if drops_oldest:
+                kept = [*(other for other in kept if other != shard), shard][-room:]
+    return found / (epochs * shards)
+
+
+# %%
+print(f"a fixed part is kept: {found_on_the_node(False):.0%} of the requests are saved")
+print(f"the oldest is dropped: {found_on_the_node(True):.0%}; always in the same order {found_on_the_node(True, False):.0%}")
+
+# %% [markdown]
+# An epoch reads each shard once. What was just read is asked for again in the next epoch, and by then it has mostly been
+# thrown out. Therefore a fixed part of the shards is kept.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -522,7 +550,7 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 # <summary>Answer</summary>
 #
 # **(b)**: one request instead of 100 per rank. (a) Pages come one after the other, so nothing can overlap. (c) The store
-# would still answer 6,400 requests at once.
+# would still answer 6,400 requests, 64 at a time.
 #
 # </details>
 

@@ -3,7 +3,8 @@
 #
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# Files, Arrow, HDF5, tar shards, squashfs; new here are LMDB, a file of keys and values, and Zarr, arrays cut into chunks.
+# Files, Arrow, HDF5, tar shards, squashfs; new here are LMDB, a file of keys and values, and Zarr, an
+# array cut into chunks, through its own library.
 # Which one do you take? That depends more on your storage and the number of nodes than on the format. On one computer we
 # can measure. For 10,000 nodes we need a model, and a model must first be compared with something real.
 
@@ -45,10 +46,12 @@ setup = start("11")
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 from smallfiles import formats
 from smallfiles.pack import pack
 
-SUFFIXES = ("files", "arrow", "h5", "tars", "sqfs", "lmdb", "zarr")
+SUFFIXES = ("files", "arrow", "h5", "tars", "sqfs", "lmdb")
 out = Path(tempfile.mkdtemp(dir=setup.scratch))
 packed = {suffix: pack(setup.source(), out / f"train.{suffix}") for suffix in SUFFIXES}
 for suffix, one in packed.items():
@@ -57,8 +60,18 @@ for suffix, one in packed.items():
 
 # %% [markdown]
 # All keep the bytes of a JPEG as they are, so none is much larger than another. What differs is the number of
-# files, and how a reader finds sample 237.
-#
+# files, and how a reader finds sample 237. Zarr stores arrays, so the images become one long array, and their borders
+# a second one:
+
+# %%
+import zarr
+
+images = [np.frombuffer(one, np.uint8) for one in formats.open(out / "train.files").read_many(range(setup.count))]
+borders = np.cumsum([0, *map(len, images)])
+how = {"chunks": (128 << 10,), "shards": (64 << 20,), "compressors": None}
+array = zarr.create_array(out / "train.zarr", data=np.concatenate(images), **how)
+
+# %% [markdown]
 # > **Predict.** Everything is in the page cache. How many times faster than plain files is the fastest format, in random
 # > order?
 
@@ -67,8 +80,6 @@ guess = 3  # change me: times as fast as files
 
 # %%
 from functools import partial
-
-import numpy as np
 
 from smallfiles import measure
 
@@ -81,11 +92,17 @@ def read(reader, indices):
     return sum(bytes(reader.read(index)) != b"" for index in indices)
 
 
-result = measure.compare({suffix: partial(read, readers[suffix], order) for suffix in SUFFIXES}, unit="images")
+def read_zarr(indices):
+    """The library reads the whole chunks that an image lies in."""
+    return sum(array[borders[index] : borders[index + 1]].tobytes() != b"" for index in indices)
+
+
+ways = {suffix: partial(read, readers[suffix], order) for suffix in SUFFIXES}
+result = measure.compare(ways | {"zarr": partial(read_zarr, order)}, unit="images")
 print(result)
 
 # %%
-rates = {suffix: result.rates_per_s(suffix) for suffix in SUFFIXES}
+rates = {name: result.rates_per_s(name) for name in (*ways, "zarr")}
 plain = np.median(rates["files"])
 best = max(SUFFIXES, key=lambda suffix: np.median(rates[suffix]))
 times = np.median(rates[best]) / plain
@@ -143,7 +160,7 @@ for suffix, counts in asked.items():
 # %% [markdown]
 # Plain files cost about two operations per image: the name is looked up, the file is opened. A packed format costs a few
 # when it is opened, however many images it holds. Between packed formats there is hardly a difference: each image is one
-# or two reads, and the kernel reads a little ahead. So for a storage there are not seven formats but four *ways*:
+# or two reads, and the kernel reads a little ahead. So for a storage there are not six formats but four *ways*:
 
 # %%
 from dataclasses import asdict
@@ -296,7 +313,25 @@ for name in ("files", "packed", "shards"):
 # %% [markdown]
 # Files and single reads of a packed file fill the targets with *requests*: half a millisecond for each image. Shards ask
 # for ten images at a time, so their limit is bytes: enough for some 20 nodes. Beyond, only a copy on each node helps. It
-# costs once, and that once grows with the nodes. And a default that is easily forgotten, one packed file *without* striping:
+# costs once, and that once grows with the nodes.
+#
+# So are plain files as good as one packed file? Here they are: the whole metadata server was ours. In reality hundreds of
+# other jobs ask it too, and we get a share.
+#
+# > **Predict.** 100 nodes read files. How long is an epoch if we get a fifth of the operations, and a twentieth?
+
+# %%
+from dataclasses import replace
+
+for share in (1, 1 / 5, 1 / 20):
+    place = replace(lustre, metadata_ops_s=share * lustre.metadata_ops_s)
+    shared = {name: simulate(work, place, WAYS[name], 100).epoch_s for name in ("files", "packed", "shards")}
+    times = ", ".join(f"{name} {seconds:4.0f} s" for name, seconds in shared.items())
+    print(f"{place.metadata_ops_s:8,.0f} operations per second for us: {times}")
+
+# %% [markdown]
+# An epoch from files takes 2 x 1,281,167 operations, whoever else is there. A packed file takes a few. It has a risk of
+# its own: one packed file *without* striping lies on a single target.
 
 # %%
 alone = Storage(stripes=1)
@@ -306,7 +341,9 @@ for count in (1, 10, 100):
     print(f"{count:4} nodes: {one:6,.0f} s on one target, {many:4,.0f} s on 24; staging and first epoch {first:,.0f} s")
 
 # %% [markdown]
-# `lfs setstripe -c -1 FOLDER`, before the file is written, is worth more than any choice between formats.
+# `lfs setstripe -c -1 FOLDER` before the file is written prevents that: on 10 nodes and more, one target is slower than
+# files, even with a twentieth of the metadata server. In short: packing pays where metadata is the limit, striping and
+# long reads where disks are, and a copy per node where all nodes together ask for more than the storage has.
 
 # %% [markdown] id="choose" tags=["core"]
 # ## 5 · Choose
@@ -372,6 +409,7 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # - A storage knows four ways: files, one packed file, shards, a copy per node.
 # - Waiting grows as use / (1 - use): plan for 70 %, not for 100 %.
 # - The limit that all nodes share decides: operations and requests per second, then bytes per second.
+# - Packing pays where metadata is the limit, and a cluster shares it; striping and long reads pay where disks are.
 # - Stripe what you pack, stage what fits, shard the rest. Measure on two nodes before you ask for 64.
 
 # %% [markdown] id="quiz"

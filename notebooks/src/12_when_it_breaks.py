@@ -11,7 +11,7 @@
 #
 # | What you see | Where |
 # |---|---|
-# | the loss does not fall as soon as there are workers | [shared offset](#Shared-offset) |
+# | accuracy is lower with workers than without | [shared offset](#Shared-offset) |
 # | `h5py objects cannot be pickled` | [shared offset](#Shared-offset) |
 # | a pretrained model reaches 0.1 % on ImageNet | [wrong label order](#Wrong-label-order) |
 # | every epoch brings the same batches | [same order](#Same-order-in-every-epoch) |
@@ -88,11 +88,12 @@ reader = formats.open(shard)
 #
 # ### Shared offset
 #
-# - **Symptom** Without workers the loss falls, with workers it does not. Or: `h5py objects cannot be pickled`.
+# - **Symptom** Accuracy is lower with workers than without. Or: `h5py objects cannot be pickled`.
 # - **Cause** A file that is opened before the workers start is one open file in all of them, with one place where the
 #   next read begins ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)).
-# - **Remedy** Open it at the first read of each process, or name the place in each read ([04](04_pack_hdf5.ipynb) and
-#   [06](06_read_a_squashfs_image.ipynb)).
+# - **Remedy** Open it at the first read of each process, or name the place in each read
+#   ([06](06_read_a_squashfs_image.ipynb)). An HDF5 file must also be closed in the parent when workers start
+#   ([04](04_pack_hdf5.ipynb)).
 #
 # > **Predict.** Of 12,000 samples, how many are wrong without workers, with one, and with two?
 
@@ -551,7 +552,7 @@ silent.close()
 # %% [markdown]
 # ### A class that workers cannot find
 #
-# - **Symptom** `Can't get attribute … on <module '__main__'`, or a DataLoader that waits forever.
+# - **Symptom** `Can't get attribute … on <module '__main__'`, then `DataLoader worker exited unexpectedly`.
 # - **Cause** Workers that are not forked (the default since Python 3.14) import the module of your class, and a
 #   notebook is none.
 # - **Remedy** Put the class into a file and import it, or ask for `multiprocessing_context="fork"`.
@@ -596,7 +597,7 @@ show.command(machine_report.describe(setup.scratch))
 # ## Key points
 #
 # - What raises no error is found by counting: samples, labels, keys.
-# - Open files in the process that reads them.
+# - Open files in the process that reads them, and close HDF5 files in the parent before workers start.
 # - Memory has several ends: of the job, of `/dev/shm`, of open files, of 32-bit numbers.
 # - "No space left" may mean inodes, "bus error" may mean `/dev/shm`: read the message as a symptom.
 # - Ask what you may use, not what is built in or was asked for.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
 
-FORMATS = "files, arrow, hdf5, tar, squashfs, lmdb, zarr"
+FORMATS = "files, arrow, hdf5, tar, squashfs, lmdb"
 
 
 class Teaching(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):

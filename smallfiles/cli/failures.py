@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TextIO
 
 from smallfiles.cli.output import say
-from smallfiles.errors import ResourceError, SmallfilesError, UsageError, of_system
+from smallfiles.errors import MissingPackageError, ResourceError, SmallfilesError, UsageError, of_system
 from smallfiles.keys import printable
 
 FAILED = 1
@@ -73,6 +73,8 @@ def summary(error: BaseException) -> str:
                 next_step="Ask for more memory",
             )
         )
+    if isinstance(error, ModuleNotFoundError) and (missing := MissingPackageError.of_import(error)):
+        return str(missing)
     return (
         f"this is a bug in the package: {type(error).__name__} ({printable(str(error))}) at {_place(error)}. "
         "Run it again with --debug and report what it prints."

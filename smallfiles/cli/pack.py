@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     The suffix of OUT chooses the format:
       x.arrow, x.h5, x.tar (one shard), x.tars (a folder of shards), x.sqfs (an image that can be mounted),
-      x.lmdb (keys and values), x.zarr (a folder of arrays), x.files (plain files).
+      x.lmdb (keys and values), x.files (plain files).
     OUT appears under its name only when it is complete and verified. A killed run never looks finished:
     the same command resumes it or starts over.
     A camera's EXIF orientation is kept and ignored in training, as torchvision does; --upright turns those
@@ -88,7 +88,7 @@ def _pack(arguments: argparse.Namespace, source: Source, config: PackConfig) -> 
 
     _warn(source)
     done = pack(source, arguments.out, config)
-    return report(arguments, done.as_json(), *_lines(done))
+    return report(arguments, done.as_json(), *_lines(done), *_order(arguments, source, config))
 
 
 def _lines(done: PackReport) -> Iterator[str]:
@@ -110,6 +110,16 @@ def _lines(done: PackReport) -> Iterator[str]:
         yield f"{plural(done.resumed, 'sample')} packed by an earlier run, and kept"
     if done.skipped:
         yield f"{plural(len(done.skipped), 'sample')} left out; see {done.path}.faults.json"
+
+
+def _order(arguments: argparse.Namespace, source: Source, config: PackConfig) -> Iterator[str]:
+    """What the order of classes means for those who read shards from the first to the last."""
+    sharded = arguments.out.name.endswith(".tars")
+    if sharded and config.shuffle is None and source.manifest.in_class_order:
+        yield (
+            "its classes lie one after the other: our streams mix a few dozen of them; for more, and for "
+            "webdataset, which reads shard after shard, pack with --shuffle SEED"
+        )
 
 
 def _warn(source: Source) -> None:
@@ -150,5 +160,6 @@ def _dry_run(arguments: argparse.Namespace, source: Source, config: PackConfig) 
         f"would pack {what} into {arguments.out}",
         f"{plural(planned.files, 'data file')}; {bytes_text(planned.free_bytes)} are free there",
         *sentences,
+        *_order(arguments, source, config),
         f"inodes: {planned.inodes_now:,} now, {planned.inodes_then:,} then, {saved:,} saved",
     )

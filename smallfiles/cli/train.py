@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import faulthandler
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,8 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
         torchrun --nproc-per-node 2 -m smallfiles train train.arrow --workers 2
         smallfiles train train.arrow --model resnet50 --size 224 --max-steps 100
         smallfiles train train.arrow --checkpoint run1 --every 100
-        smallfiles train s3://course/train.tars --order stream
+        smallfiles train s3://course/train.tars
     """
+    with suppress(AttributeError, ValueError, OSError):  # no standard error
+        faulthandler.enable()  # a mapped file that somebody cuts ends the process without a word of its own
     with listening() as asked_to_stop:
         from smallfiles import training
 

@@ -26,9 +26,8 @@ SUFFIXES: dict[str, tuple[str, ...]] = {
     "tar": (".tars", ".tar", ".tar.gz", ".tar.zst"),
     "squashfs": (".sqfs", ".squashfs"),
     "lmdb": (".lmdb",),
-    "zarr": (".zarr",),
 }
-_FOLDERS = ("files", "tar", "lmdb", "zarr")  # LMDB's own is a folder with data.mdb in it
+_FOLDERS = ("files", "tar", "lmdb")  # LMDB's own is a folder with data.mdb in it
 
 
 def names() -> tuple[str, ...]:
@@ -63,6 +62,12 @@ def name_of(path: Path, format: str | None = None) -> str:
     for name, suffixes in SUFFIXES.items():
         if path.name.endswith(suffixes):
             return name
+    if path.name.endswith(".zarr"):
+        raise UsageError(
+            f"{path} is a Zarr store by its name, which only the zarr library reads",
+            expected="another format",
+            next_step="Read it with zarr.open_group, or pack what it was made from into .arrow",
+        )
     known = ", ".join(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
     raise UsageError(
         f"the name {path.name!r} tells no format",
@@ -85,6 +90,8 @@ def open(path: Path | str, format: str | None = None) -> Reader:
     try:
         name = name_of(path, format)
     except UsageError as error:
+        if path.suffix == ".zarr":
+            raise
         raise UsageError(
             f"{path} is no packed file by its name",
             expected=error.expected,

@@ -1,6 +1,6 @@
 """Samples as runs of bytes, and all that belongs to them as plain arrays of numbers.
 
-HDF5, LMDB and zarr each hold named arrays. They get the same ones here and share one reader, and every
+HDF5 and LMDB each hold named arrays. They get the same ones here and share one reader, and every
 program that opens such a file finds the targets in two lines, in whatever language:
 
     labels int64[n]  or  caption_data uint8[], caption_offsets uint64[], caption_rows uint64[n+1]

@@ -11,7 +11,6 @@ The trap: a mapped file that is cut by someone else meanwhile kills the process 
 from __future__ import annotations
 
 import contextlib
-import errno
 import mmap
 import os
 import stat
@@ -20,7 +19,7 @@ import weakref
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from smallfiles.errors import DamagedFileError, FormatError, SmallfilesError, of_system
+from smallfiles.errors import DamagedFileError, FormatError, refuse_shortage
 from smallfiles.machine import is_parallel_filesystem
 from smallfiles.samples import Buffer
 
@@ -126,7 +125,7 @@ class ByteFile:
                     break
                 data += more
         except OSError as error:
-            raise damaged(self.path, f"reading failed ({error.strerror})") from error
+            raise _unread(self.path, error) from error
         return data
 
     def read_into(self, start: int, buffer: memoryview) -> int:
@@ -138,7 +137,7 @@ class ByteFile:
             ):
                 filled += more
         except OSError as error:
-            raise damaged(self.path, f"reading failed ({error.strerror})") from error
+            raise _unread(self.path, error) from error
         return filled
 
     def expect_short_reads(self) -> None:
@@ -155,11 +154,15 @@ def damaged(path: Path, what: str) -> DamagedFileError:
     )
 
 
-def _unopened(path: Path, error: OSError | ValueError) -> SmallfilesError:
+def _unread(path: Path, error: OSError) -> DamagedFileError:
+    refuse_shortage(error, path)
+    return damaged(path, f"reading failed ({error.strerror})")
+
+
+def _unopened(path: Path, error: OSError | ValueError) -> FormatError:
+    refuse_shortage(error, path)
     if isinstance(error, ValueError):  # it became shorter since its size was asked for
         return damaged(path, "it was cut while it was opened")
-    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):  # no fault of the file
-        return of_system(error, f"{path} cannot be opened ({error.strerror})")
     return FormatError(
         f"{path} cannot be opened ({error.strerror})",
         expected="a packed file that you may read",

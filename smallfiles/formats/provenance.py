@@ -28,10 +28,13 @@ def record(format_name: str, schema: Schema, options: Any) -> dict[str, Any]:
         options: The format's frozen dataclass, or None.
 
     Returns:
-        A JSON object; `resize` is in it only if pictures were scaled before packing.
+        A JSON object; `resize` is in it only if pictures were scaled before packing, `came_as`
+        only where a tar of others told it.
     """
-    scaled = {} if schema.resize is None else {"resize": dict(schema.resize)}
-    return scaled | {
+    odd: dict[str, Any] = {} if schema.resize is None else {"resize": dict(schema.resize)}
+    if schema.came_as:
+        odd["came_as"] = list(schema.came_as)
+    return odd | {
         "package": PACKAGE,
         "version": smallfiles.__version__,
         "format": format_name,
@@ -78,6 +81,12 @@ def class_names(provenance: dict[str, Any]) -> tuple[str, ...]:
     """Class names in label order; empty if the record tells none."""
     classes = provenance.get("schema", {}).get("classes")
     return tuple(str(name) for name in classes) if isinstance(classes, list) else ()
+
+
+def came_as(provenance: dict[str, Any]) -> tuple[str, ...]:
+    """What `Schema.came_as` was; empty if the record does not tell."""
+    found = provenance.get("came_as")
+    return tuple(word for word in ("json", "txt") if word in found) if isinstance(found, list) else ()
 
 
 def target_kind(provenance: dict[str, Any]) -> TargetKind | None:

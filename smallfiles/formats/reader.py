@@ -12,6 +12,7 @@ import operator
 import os
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -167,7 +168,7 @@ class PlacedReader(BaseReader[Handle]):
 
     def read(self, index: int) -> Buffer:
         store, start, stop = self._place(self._checked(index))
-        return store.read(start, stop)
+        return memoryview(store.read(start, stop))
 
     def span(self, index: int) -> tuple[Path, int, int] | None:
         store, start, stop = self._place(self._checked(index))
@@ -185,8 +186,23 @@ class PlacedReader(BaseReader[Handle]):
         places = {index: self._place(index) for index in order}
         for store, start, stop in places.values():
             store.expect(start, stop)
-        found = {index: store.read(start, stop) for index, (store, start, stop) in places.items()}
+        found = {index: memoryview(store.read(*place)) for index, (store, *place) in places.items()}
         return [found[index] for index in wanted]
+
+
+def _reduced(view: memoryview) -> tuple[Any, ...]:
+    """A view as another process gets it: over a copy of its bytes.
+
+    Without it a worker of a `DataLoader` whose data set returns what `read` gave sends nothing, and the
+    trainer waits for ever.
+    """
+    if view.format != "B" or view.ndim != 1:  # none of ours: arrays of numbers travel by ways of their own
+        raise TypeError(f"cannot pickle a memoryview of format {view.format!r} in {view.ndim} dimensions")
+    return memoryview, (view.tobytes(),)
+
+
+# Of this module, which whoever has a reader has imported: a worker that was spawned too.
+ForkingPickler.register(memoryview, _reduced)
 
 
 def numbered_keys(count: int) -> pa.StringArray:

@@ -2,7 +2,8 @@
 
     plan        which samples a rank reads, in which order: arithmetic
     batches     what a batch is; makers: images, bytes, what cannot be read
-    dataset     any sample by its number; stream: long runs from shard to shard
+    dataset     any sample by its number; stream: ranges of shards, mixed in a buffer
+    callables   torchvision's transforms, and functions of a picture
     loader      `make_loader`: a DataLoader of processes, threads, or neither
     killed      why a worker died, in a sentence
 

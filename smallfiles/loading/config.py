@@ -47,8 +47,11 @@ class LoaderConfig(Settings):
         shuffle: A new order in each epoch.
         drop_last: Leave out samples so that all batches of all ranks are full.
         on_error: What to do about a sample that cannot be read or decoded: `stop` with its name, `skip` it,
-            `repeat` its neighbour, or `keep` what a damaged JPEG still gives; all but `stop` are counted.
-        order: `random`, or `stream`: long runs from shard to shard, shuffled in a buffer.
+            `repeat` its neighbour, or `keep` what a damaged JPEG still gives; all but `stop` are counted. A
+            batch that was left out whole is not handed out; of several ranks it comes empty, so that none
+            takes fewer steps than the others.
+        order: `random`, or `stream`: ranges of a few MB from all shards, shuffled in a buffer; None streams
+            what lies in an object store, where a random sample costs a request for a block of 4 MiB.
         buffer: Samples that a stream holds to shuffle them.
         rank: Number of this process; None asks srun's or torchrun's variables.
         world_size: How many processes share the data; None likewise.
@@ -72,7 +75,11 @@ class LoaderConfig(Settings):
         "at a sample that cannot be made: stop, leave it out, repeat its neighbour, or keep what a damaged "
         "JPEG still gives; all but stop are counted",
     )
-    order: Order = option("random", "all samples at random, or long runs from shard to shard")
+    order: Order | None = option(
+        None,
+        "all samples at random, or ranges of a few MB from all shards; if not given, random of files and "
+        "stream of an object store",
+    )
     buffer: int = option(1024, "samples that a stream holds to shuffle them", least=1)
     rank: int | None = option(None, "number of this process; told by srun or torchrun if not given", least=0)
     world_size: int | None = option(
@@ -106,7 +113,7 @@ class LoaderConfig(Settings):
         config, typed = from_args(cls, args), given(cls, args)
         for setting, value, ignored in _IGNORED:
             names = [flag_of(cls, name) for name in ignored if name in typed and getattr(config, name)]
-            if getattr(config, setting) == value and names:
+            if getattr(config, setting) in (None, value) and names:
                 raise UsageError(
                     f"{', '.join(names)} would change nothing with {flag_of(cls, setting)} {value}",
                     expected="flags that are followed",

@@ -1,7 +1,7 @@
 """Say why a worker died, and what to change, where torch says that it did.
 
     signal 9            the system or the scheduler killed it: the memory of the job was used up
-    bus error           a page of shared memory could not be had: /dev/shm is full
+    bus error           a page could not be had: /dev/shm is full, or somebody cut a mapped file
     ancdata, too many   every batch on its way is an open file, and their number is limited
 
 The trap: "DataLoader worker (pid 4242) is killed by signal: Killed" names neither, so people lower the
@@ -47,16 +47,30 @@ class WorkerMemory:
         workers: Processes.
         prefetch: Batches that each makes ahead.
         batch_bytes: Size of a batch.
+        files: What is read, and how many bytes it had before.
     """
 
     workers: int
     prefetch: int
     batch_bytes: int
+    files: tuple[tuple[Path, int], ...] = ()
 
     @property
     def ahead_bytes(self) -> int:
         """Shared memory for all batches made ahead, and the one in use."""
         return (self.workers * self.prefetch + 1) * self.batch_bytes
+
+
+def files_of(path: Path) -> tuple[tuple[Path, int], ...]:
+    """The files that a packed file or folder of shards consists of, and their sizes.
+
+    Args:
+        path: Of a reader; plain files, of which there may be millions, are not mapped and not listed.
+    """
+    found = [path] if path.is_file() else []
+    if path.is_dir() and path.suffix != ".files":
+        found = sorted(each for each in path.iterdir() if each.is_file())
+    return tuple((each, each.stat().st_size) for each in found)
 
 
 def explained(call: Callable[[], T], memory: WorkerMemory) -> T:
@@ -164,13 +178,24 @@ def _died(pids: str, signal: str, memory: WorkerMemory) -> WorkerDiedError:
             "workers or a smaller prefetch, or threads (--mode threads)"
         )
     elif signal.startswith("Bus error"):
-        how, next_step, free = "got a bus error", _LESS_SHM, _mib(machine.filesystem(SHM).free_bytes)
-        expected = (
-            f"{_mib(memory.ahead_bytes)} of shared memory for batches ({SHM} has {free} free now), "
-            "and packed files that nobody shortens while they are read"
-        )
+        how, expected, next_step = _bus_error(memory)
     who = f"a worker of the loader (process {pids.strip(', ')})"
     return WorkerDiedError(f"{who} {how}", expected=expected, next_step=next_step)
+
+
+def _bus_error(memory: WorkerMemory) -> tuple[str, str, str]:
+    """What came, what was expected, and what to do."""
+    for path, before in memory.files:
+        now = path.stat().st_size if path.exists() else 0
+        if now < before:
+            return (
+                f"got a bus error: {path} has {now:,} bytes, and had {before:,} when the loader was made",
+                "packed files that nobody shortens while they are read",
+                "Copy it again from where it is whole, or pack it again, and see who writes to it",
+            )
+    free = _mib(machine.filesystem(SHM).free_bytes)
+    expected = f"{_mib(memory.ahead_bytes)} of shared memory for batches ({SHM} has {free} free now)"
+    return "got a bus error", expected, _LESS_SHM
 
 
 def _files(text: str) -> ResourceError:

@@ -21,15 +21,18 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from traceback import clear_frames
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import DataLoader
 
 from smallfiles import machine
+from smallfiles.errors import UsageError
 from smallfiles.loading.batches import BatchMaker, Fault, nbytes
-from smallfiles.loading.config import LoaderConfig, Mode, default_workers, place
+from smallfiles.loading.callables import Called
+from smallfiles.loading.config import LoaderConfig, Mode, Order, default_workers, place
 from smallfiles.loading.dataset import (
+    AnyTransform,
     Block,
     Delivered,
     FailedBatch,
@@ -41,13 +44,21 @@ from smallfiles.loading.dataset import (
     maker_of,
     name_of_data,
 )
-from smallfiles.loading.killed import SHM, WorkerDiedError, WorkerMemory, check_shared_memory, explained
+from smallfiles.loading.dealing import stream_fields, warn_if_unmixed
+from smallfiles.loading.killed import (
+    SHM,
+    WorkerDiedError,
+    WorkerMemory,
+    check_shared_memory,
+    explained,
+    files_of,
+)
+from smallfiles.loading.makers import none_left
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.loading.schedule import EpochBatches, Schedule
 from smallfiles.loading.stream import StreamDataset
-
-if TYPE_CHECKING:
-    from smallfiles.images import Transform
+from smallfiles.progress import plural
+from smallfiles.samples import Reader
 
 T = TypeVar("T")
 
@@ -64,9 +75,12 @@ class Loader(DataLoader[Any]):
         fault_count: Samples that were left out or replaced since the loader was made.
         faults: The first of them.
         memory: What is at work, for messages.
+        every_step: Whether a batch of which all samples were left out comes as an empty one. Of several
+            ranks it does, or one would take fewer steps than the others, which would wait for it for ever.
     """
 
     memory = WorkerMemory(0, 0, 0)
+    every_step = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -125,6 +139,7 @@ class Loader(DataLoader[Any]):
         return super().__iter__()
 
     def _hand_out(self, batches: Iterator[Delivered], epoch: int, number: int) -> Iterator[LoadedBatch]:
+        any_left, lost = number > 0, self.fault_count
         while True:
             try:
                 batch = explained(batches.__next__, self.memory)
@@ -143,8 +158,14 @@ class Loader(DataLoader[Any]):
             self.faults += batch.faults[: max(0, KEPT_FAULTS - len(self.faults))]
             number += 1
             self.schedule.at = epoch, number
-            yield batch
+            if len(batch["index"]) or self.every_step:
+                any_left = True
+                yield batch
         self.schedule.at = None
+        if self.fault_count > lost and not any_left:
+            dataset: Any = self.dataset
+            what = plural(self.fault_count - lost, "sample")
+            raise none_left(dataset.maker.reader.path, self.faults, epoch, what)
 
     def _dismiss(self, error: BaseException) -> None:
         """End the workers that are left, or torch raises for the dead one again wherever the trainer is."""
@@ -231,7 +252,7 @@ class ThreadLoader(Loader):
 
 
 def make_loader(
-    source: Source, config: LoaderConfig | None = None, *, transform: Transform | None = None
+    source: Source, config: LoaderConfig | None = None, *, transform: AnyTransform | None = None
 ) -> Loader:
     """A loader of a packed file, for this rank.
 
@@ -239,9 +260,11 @@ def make_loader(
     order in all epochs, equal crops in all workers.
 
     Args:
-        source: A packed file, its reader, or a `BatchMaker` (which has a seed and an `on_error` of its own).
+        source: A packed file, pushed shards by their URL (`s3://…`), a reader, or a `BatchMaker` (which has
+            a seed and an `on_error` of its own).
         config: How to work; what it leaves open is filled in from this machine.
-        transform: Makes an image of encoded bytes; None gives the bytes.
+        transform: Makes an image of encoded bytes; None gives the bytes. One of `smallfiles.images`, or of
+            torchvision, or any function of a picture (see `callables`).
 
     Returns:
         A `DataLoader`; its batches are dicts of tensors.
@@ -257,8 +280,9 @@ def make_loader(
     if config.mode == "main":
         workers = 0
     batch_bytes = _batch_bytes(maker, config.batch)
-    mode = choose_mode(config, workers, batch_bytes)
-    memory = WorkerMemory(workers if mode == "processes" else 0, config.prefetch, batch_bytes)
+    mode = _checked_mode(choose_mode(config, workers, batch_bytes), config, maker)
+    processes, files = (workers, files_of(maker.reader.path)) if mode == "processes" else (0, ())
+    memory = WorkerMemory(processes, config.prefetch, batch_bytes, files)
     check_shared_memory(memory)
     plan = EpochPlan(
         samples=len(maker.reader),
@@ -269,9 +293,24 @@ def make_loader(
         world_size=where.world_size,
         drop_last=config.drop_last,
         data=name_of_data(maker.reader),
-        **(_stream_fields(maker, config, workers) if config.order == "stream" else {}),
+        **(
+            {"streams": max(1, workers), **stream_fields(maker.reader, config.buffer)}
+            if choose_order(config, maker.reader) == "stream"
+            else {}
+        ),
     )
+    warn_if_unmixed(plan, maker.reader)
     return _assemble(maker, plan, config, mode, workers, memory)
+
+
+def choose_order(config: LoaderConfig, reader: Reader) -> Order:
+    """How samples follow each other, if that is left open: a store far away is read in streams.
+
+    Args:
+        config: Tells the order, or leaves it open.
+        reader: Where the samples are.
+    """
+    return config.order or ("stream" if hasattr(reader, "following") else "random")
 
 
 def choose_mode(config: LoaderConfig, workers: int, batch_bytes: int) -> Mode:
@@ -294,6 +333,19 @@ def choose_mode(config: LoaderConfig, workers: int, batch_bytes: int) -> Mode:
         WorkerMemory(workers, config.prefetch, batch_bytes).ahead_bytes <= machine.filesystem(SHM).free_bytes
     )
     return "processes" if fits and workers > MOST_THREADS else "threads"
+
+
+def _checked_mode(mode: Mode, config: LoaderConfig, maker: BatchMaker) -> Mode:
+    """Processes instead of threads for transforms that draw from generators which a process has once."""
+    if mode != "threads" or not isinstance(getattr(maker, "transform", None), Called):
+        return mode
+    if config.mode == "threads":
+        raise UsageError(
+            "threads are to call a transform that is none of smallfiles.images",
+            expected="processes, of which each has random generators of its own",
+            next_step="Leave the mode out, or choose processes or main",
+        )
+    return "processes"
 
 
 def _assemble(
@@ -319,17 +371,12 @@ def _assemble(
     else:
         loader = in_threads = ThreadLoader(**settings)
         in_threads.threads, in_threads.ahead = workers, config.prefetch
-    loader.memory = memory
+    loader.memory, loader.every_step = memory, plan.world_size > 1
     return loader
 
 
 def _as_it_is(batch: Delivered) -> Delivered:
     return batch
-
-
-def _stream_fields(maker: BatchMaker, config: LoaderConfig, workers: int) -> dict[str, Any]:
-    sizes = getattr(maker.reader, "shard_sizes", tuple)
-    return {"streams": max(1, workers), "shards": sizes(), "buffer": config.buffer}
 
 
 def _batch_bytes(maker: BatchMaker, batch: int) -> int:

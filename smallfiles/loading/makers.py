@@ -12,8 +12,9 @@ is left out is counted. Notebook 08 teaches it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -178,7 +179,8 @@ def fill(
         on_error: What to do about one that cannot be made.
 
     Raises:
-        BadSampleError: A sample cannot be made and `on_error` is `stop` or `keep`, or none can.
+        BadSampleError: A sample cannot be made and `on_error` is `stop` or `keep`; or it is `repeat`, and
+            there is none to repeat.
     """
     numbers = [int(index) for index in indices]
     found, errors = _read(reader, numbers)
@@ -204,8 +206,8 @@ def fill(
             faults += [] if damage is None else [Fault(index, reader.key(index), damage.got)]
         arrays["index"][place] = index
         place += 1
-    if faults and not made:
-        raise _none_left(reader, faults, epoch)
+    if faults and not made and on_error == "repeat":
+        raise none_left(reader.path, faults, epoch, f"{len(faults)} samples of a batch")
     for hole, source in _neighbours(holes, place):
         for array in arrays.values():
             array[hole] = array[source]
@@ -264,12 +266,12 @@ def _fault(reader: Reader, index: int, epoch: int, error: Exception, on_error: O
     return fault
 
 
-def _none_left(reader: Reader, faults: list[Fault], epoch: int) -> BadSampleError:
+def none_left(where: Path | str, faults: Sequence[Fault], epoch: int, what: str) -> BadSampleError:
+    """The error for a part of an epoch of which nothing is left; `where` names the packed file."""
     first = faults[0]
     return BadSampleError(
-        f"all {len(faults)} samples of a batch of {reader.path} failed in epoch {epoch}, "
-        f"first {first.key!r}: {first.reason}",
-        expected="at least one sample of each batch that can be read and decoded",
+        f"all {what} of {where} failed in epoch {epoch}, first {first.key!r}: {first.reason}",
+        expected="at least one sample that can be read and decoded",
         next_step="Check the file with: smallfiles verify",
     )
 

@@ -1,7 +1,8 @@
 """Which samples a rank reads in an epoch, in which order, cut into batches: arithmetic, no files.
 
 Every sample comes exactly once an epoch, for any numbers of ranks, workers and shards; samples are
-left out only when asked, and counted. The order is a function of the seed and the epoch.
+left out only when asked, and counted. The order is a function of the seed and the epoch. A stream is dealt
+short ranges from all over the data set, so that classes that were packed one after the other are mixed.
 
 The trap: webdataset 1.0.2 shuffles the shards alike in each epoch unless it is told the epoch, and gives
 whole shards to ranks, so that some have more batches than others and the last all-reduce waits for ever.
@@ -10,18 +11,19 @@ Notebooks 05 and 10 teach it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from smallfiles.errors import UsageError
 
 Order: TypeAlias = npt.NDArray[np.int64]
-_SAMPLES, _SHARDS, _BUFFER = range(3)  # what a generator is for: equal seeds must not give equal numbers
+_SAMPLES, _SHARDS, _BUFFER, _LANES = range(4)  # what a generator is for: equal seeds, but other numbers
+_LEAST = (("samples", 0), ("batch", 1), ("seed", 0), ("streams", 0), ("run", 0), ("lanes", 1), ("buffer", 1))
 
 
 class Earlier(NamedTuple):
@@ -52,9 +54,11 @@ class EpochPlan:
         rank: Number of this process.
         world_size: How many processes share the data set.
         drop_last: Leave out samples so that all batches of all ranks are full, and equally many.
-        streams: 0 reads at random. Otherwise each rank reads so many long runs, from shard to shard.
-        shards: Number of samples in each shard; empty cuts into runs of `buffer` samples.
-        buffer: Samples that a stream holds to shuffle them; 1 keeps the order inside a shard.
+        streams: 0 reads at random. Otherwise each rank reads so many series of ranges.
+        shards: Number of samples in each shard, or in other stretches; empty is one shard.
+        run: About how many samples are in a range of a shard; 0 deals whole shards, or `buffer` samples.
+        lanes: How many ranges a stream reads side by side, a sample of each in turn; 1 reads one to its end.
+        buffer: Samples that a stream holds to shuffle them; 1 keeps the order inside a range.
         data: Which data set it is, in stored order (`dataset.name_of_data`); empty if not known.
         earlier: What was read of this epoch before; the plan is of the rest.
 
@@ -71,12 +75,14 @@ class EpochPlan:
     drop_last: bool = False
     streams: int = 0
     shards: tuple[int, ...] = ()
+    run: int = 0
+    lanes: int = 1
     buffer: int = 1024
     data: str = ""
     earlier: tuple[Earlier, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, least in (("samples", 0), ("batch", 1), ("seed", 0), ("streams", 0), ("buffer", 1)):
+        for name, least in _LEAST:
             if getattr(self, name) < least:
                 _refuse(f"{name} is {getattr(self, name)}", f"{least} or more", "Choose another number")
         if not 0 <= self.rank < self.world_size:
@@ -123,7 +129,7 @@ class EpochPlan:
         return [streams[n % self.streams][n // self.streams] for n in range(self.length())]
 
     def stream(self, epoch: int, number: int) -> tuple[Order, Order]:
-        """One long run of a rank: the order in which it is read, and that in which it is handed out.
+        """One series of ranges: the order in which it is read, and that in which it is handed out.
 
         Batch n of a rank is batch n // streams of stream n % streams. A sample is handed out when at most
         `buffer` samples beyond those handed out before were read.
@@ -135,33 +141,45 @@ class EpochPlan:
         Returns:
             Numbers of the same samples in both orders.
         """
-        reads = self._run(epoch, number)
-        if not self.shuffle or self.buffer == 1:
+        reads = self.reads(epoch, number)
+        if not self._mixes():
             return reads, reads
         rng = self._rng(epoch, _BUFFER, self.rank * self.streams + number)
         return reads, through_buffer(reads, self.buffer, rng)
 
+    def reads(self, epoch: int, number: int) -> Order:
+        """The order in which a stream is read."""
+        mine = self._dealt(epoch, *self._share_of(number))
+        if self.lanes == 1 or not self._mixes() or not len(mine):
+            return mine
+        starts, _ = _cut(self.samples, self.shards, self._range())
+        borders = np.flatnonzero(np.diff(np.searchsorted(starts, mine, "right"))) + 1
+        rng = self._rng(epoch, _LANES, self.rank * self.streams + number)
+        return side_by_side(np.split(mine, borders), self.lanes, rng)
+
     def depends_on(self) -> dict[str, Any]:
-        """What decides which samples a batch number means, for a checkpoint; the rank does not count."""
+        """What decides which samples a batch number means, for a checkpoint; the rank does not count.
+
+        Shards by their number and a digest of their sizes: as many can be cut elsewhere.
+        """
         fields = asdict(self)
-        shards = fields.pop("shards")
+        sizes = np.array(fields.pop("shards"), "<i8")
         del fields["rank"], fields["earlier"]
-        return fields | {"shards": len(shards)}
+        return fields | {"shards": f"{len(sizes)} of sizes {xxhash.xxh3_64_hexdigest(sizes.tobytes())}"}
 
     def rest(self, earlier: tuple[Earlier, ...]) -> EpochPlan:
         """What is left of an epoch of which so much was read on other grids of ranks, one after the other."""
         return replace(self, earlier=earlier)
 
-    def _before(self) -> Iterator[tuple[EpochPlan, int]]:
-        """The plans of earlier grids, and the batches that each of their ranks read."""
-        for number, (world_size, batch, streams, batches) in enumerate(self.earlier):
-            grid = replace(self, rank=0, world_size=world_size, batch=batch, streams=streams)
-            yield grid.rest(self.earlier[:number]), batches
-
     def _left(self) -> int:
         """Samples of this epoch that no earlier grid read."""
-        read = (min(size, n * plan.batch) for plan, n in self._before() for size in plan.samples_per_rank())
-        return self.samples - sum(read)
+        left = self.samples
+        for world_size, batch, _, batches in self.earlier:
+            grid = replace(
+                self, samples=left, batch=batch, rank=0, world_size=world_size, shards=(), earlier=()
+            )
+            left -= sum(min(size, batches * batch) for size in grid.samples_per_rank())
+        return left
 
     def _own_sizes(self) -> tuple[int, ...]:
         least, more = divmod(self._left(), self.world_size)
@@ -178,68 +196,128 @@ class EpochPlan:
         """This rank's part of an order: every n-th, so that the ranks' batches together follow it."""
         return order[self.rank :: self.world_size][: self.samples_per_rank()[self.rank]]
 
-    def _run(self, epoch: int, number: int) -> Order:
-        """What a stream reads: its part of this rank's part of the shards."""
-        mine = self._rank_run(epoch)
-        batches, size = -(-len(mine) // self.batch), len(mine)
-        if not batches:
-            return mine
-        counts = [batches // self.streams + (n < batches % self.streams) for n in range(self.streams)]
-        sizes = [count * self.batch for count in counts]
-        sizes[(batches - 1) % self.streams] -= batches * self.batch - size  # it has the last, smaller batch
-        start = sum(sizes[:number])
-        return mine[start : start + sizes[number]]
+    def _share_of(self, number: int) -> tuple[int, int]:
+        """Where a stream begins and ends in what is dealt: whole batches, but for the last of the rank."""
+        size = self.samples_per_rank()[self.rank]
+        least, more = divmod(-(-size // self.batch), self.streams)
+        sizes = [(least + (n < more)) * self.batch for n in range(self.streams)]
+        sizes[more - 1] -= sum(sizes) - size  # it has the last, smaller batch
+        start = sum(self._own_sizes()[: self.rank]) + sum(sizes[:number])
+        return start, start + sizes[number]
 
-    def _rank_run(self, epoch: int) -> Order:
-        """What this rank reads, shard after shard."""
-        own = self._own_sizes()
-        start = sum(own[: self.rank])
-        stop = start + self.samples_per_rank()[self.rank]
+    def _dealt(self, epoch: int, start: int, stop: int) -> Order:
+        """Samples `start` to `stop` of all ranges put one after the other; of those that nobody read yet."""
         if self.earlier:
-            return _left_in_shards(replace(self, rank=0), epoch)[start:stop]
-        return self._in_shards(epoch, start, stop)
+            return _left(replace(self, rank=0), epoch)[start:stop]
+        found = _ranges(self.samples, self.shards, self._range(), self.seed, epoch, self.shuffle)
+        return _joined(*found, start, stop)
 
-    def _in_shards(self, epoch: int, start: int, stop: int) -> Order:
-        borders = self._borders()
-        return _joined(borders, self._shard_order(epoch, len(borders) - 1), start, stop)
+    def _range(self) -> int:
+        return self.run or (0 if self.shards else self.buffer)
 
-    def _borders(self) -> Order:
-        """First sample of each shard, and one after the last."""
-        if self.shards:
-            return np.cumsum([0, *self.shards])
-        return np.unique(np.append(np.arange(0, self.samples, self.buffer), self.samples))
-
-    def _shard_order(self, epoch: int, count: int) -> Order:
-        return self._rng(epoch, _SHARDS).permutation(count) if self.shuffle else np.arange(count)
+    def _mixes(self) -> bool:
+        return self.shuffle and self.buffer > 1
 
     def _rng(self, epoch: int, purpose: int, number: int = 0) -> np.random.Generator:
-        return np.random.default_rng([self.seed, epoch, purpose, number])
+        return _generator(self.seed, epoch, purpose, number)
 
     def _cut(self, order: Order) -> list[Order]:
         return [order[start : start + self.batch] for start in range(0, len(order), self.batch)]
 
 
+def _generator(seed: int, epoch: int, purpose: int, number: int = 0) -> np.random.Generator:
+    return np.random.default_rng([seed, epoch, purpose, number])
+
+
 @lru_cache(maxsize=1)
-def _left_in_shards(plan: EpochPlan, epoch: int) -> Order:
-    """What earlier grids left of the shards put one after the other."""
-    whole, read = plan._in_shards(epoch, 0, plan.samples), np.zeros(plan.samples, bool)
-    for before, batches in plan._before():
-        for rank in range(before.world_size):
-            for batch in replace(before, rank=rank).batches(epoch)[:batches]:
-                read[batch] = True
-    return whole[~read[whole]]
+def _left(plan: EpochPlan, epoch: int) -> Order:
+    """What earlier grids left of all ranges put one after the other."""
+    if not plan.earlier:
+        return plan._dealt(epoch, 0, plan.samples)
+    *earlier, (world_size, batch, streams, batches) = plan.earlier
+    before = replace(plan, world_size=world_size, batch=batch, streams=streams).rest(tuple(earlier))
+    left, read = _left(before, epoch), np.zeros(plan.samples, bool)
+    for rank in range(world_size):
+        for numbers in replace(before, rank=rank).batches(epoch)[:batches]:
+            read[numbers] = True
+    return left[~read[left]]
 
 
-def _joined(borders: Order, numbers: Order, start: int, stop: int) -> Order:
-    """Samples `start` to `stop` of the shards `numbers` put one after the other."""
-    ends = np.cumsum(borders[numbers + 1] - borders[numbers])
-    found = []
-    for number, end in zip(numbers.tolist(), ends.tolist(), strict=True):
-        first, last = int(borders[number]), int(borders[number + 1])
-        begin = end - (last - first)
-        if begin < stop and end > start:
-            found.append(np.arange(first + max(0, start - begin), last - max(0, end - stop)))
-    return np.concatenate(found) if found else np.empty(0, np.int64)
+def _cut(samples: int, shards: tuple[int, ...], run: int) -> tuple[Order, Order]:
+    """First sample of each range and one after its last, in stored order; a `run` of 0 cuts no shard."""
+    sizes = np.array(shards or (samples,), np.int64)
+    counts = np.rint(sizes / run).astype(np.int64) if run else np.ones_like(sizes)
+    counts = np.where(sizes > 0, np.maximum(counts, 1), 0)
+    shard = np.repeat(np.arange(len(sizes)), counts)
+    first, size, count = (np.cumsum(sizes) - sizes)[shard], sizes[shard], counts[shard]
+    number = np.arange(len(shard)) - (np.cumsum(counts) - counts)[shard]
+    return first + size * number // count, first + size * (number + 1) // count
+
+
+@lru_cache(maxsize=2)
+def _ranges(
+    samples: int, shards: tuple[int, ...], run: int, seed: int, epoch: int, shuffle: bool
+) -> tuple[Order, Order]:
+    """First sample of each range in the order in which they are dealt, and samples up to the end of each."""
+    starts, stops = _cut(samples, shards, run)
+    if shuffle:
+        order = spread(len(starts), _generator(seed, epoch, _SHARDS))
+        starts, stops = starts[order], stops[order]
+    return starts, np.cumsum(stops - starts)
+
+
+def _joined(starts: Order, ends: Order, start: int, stop: int) -> Order:
+    """Samples `start` to `stop` of ranges put one after the other."""
+    if start >= stop:
+        return np.empty(0, np.int64)
+    first, last = np.searchsorted(ends, (start, stop - 1), "right").tolist()
+    begins = np.append(ends[first - 1] if first else 0, ends[first:last])
+    sizes = ends[first : last + 1] - begins
+    joined = np.repeat(starts[first : last + 1] - begins, sizes)
+    joined += np.arange(begins[0], ends[last])
+    return joined[start - begins[0] : stop - begins[0]]
+
+
+def spread(count: int, rng: np.random.Generator) -> Order:
+    """Numbers below `count` in random order, of which any few that follow each other come from all parts.
+
+    They come from both halves in turn, and so do those of each half, and of its halves. In a plain random
+    order it takes 37 numbers on average to meet each of twelve parts.
+
+    Args:
+        count: How many.
+        rng: Chooses.
+    """
+    numbers, bits = np.arange(count), max(count - 1, 0).bit_length()
+    places = np.zeros(count, np.int64)
+    for level in range(bits):
+        swapped = rng.integers(0, 2, 1 << level)[numbers >> (bits - level)]
+        places |= ((numbers >> (bits - level - 1) & 1) ^ swapped) << level
+    return np.argsort(places)
+
+
+def side_by_side(ranges: list[Order], lanes: int, rng: np.random.Generator) -> Order:
+    """The samples of ranges that are read from so many of them in turn.
+
+    Each range has a speed of its own. Otherwise all lanes would come to the end of theirs at one time, and
+    wait for all that follows to be fetched.
+
+    Args:
+        ranges: Samples of each, in the order in which they are begun.
+        lanes: How many are read from at a time.
+        rng: Chooses the speeds.
+    """
+    times, ends = rng.uniform(0.8, 1.25, len(ranges)) * [len(each) for each in ranges], np.empty(len(ranges))
+    stored = np.argsort([each[0] for each in ranges])
+    for lane in np.array_split(stored, min(lanes, len(ranges))):
+        lane.sort()
+        times[lane] /= times[lane].sum()  # all lanes end together
+        ends[lane] = np.cumsum(times[lane])
+    moments = [
+        end - time * (np.arange(len(each), 0, -1) - 0.5) / len(each)
+        for each, time, end in zip(ranges, times, ends, strict=True)
+    ]
+    return np.concatenate(ranges)[np.argsort(np.concatenate(moments), kind="stable")]
 
 
 def through_buffer(reads: Order, size: int, rng: np.random.Generator) -> Order:

@@ -20,6 +20,8 @@ EPOCH_BIT = 40
 """From this bit on, the number of a sample tells its epoch."""
 _GRID = ("world_size", "batch", "streams")
 """What may change where an epoch goes on: ranks, samples in a batch, workers of a stream."""
+_MANY = 4096
+"""So many ranks, streams and resumptions an epoch may have, however small the set is."""
 
 
 class Schedule:
@@ -115,6 +117,8 @@ class Schedule:
             earlier = tuple(Earlier(*map(int, each)) for each in state.get("earlier", ()))
         except (TypeError, ValueError, KeyError):
             then, like, earlier = None, now, ()
+        grid = Earlier(like["world_size"], like["batch"], like["streams"], 0)
+        _check_possible((grid, *earlier), self._whole.samples)
         if bool(like["streams"]) != bool(now["streams"]):  # read in another order
             like["streams"] = now["streams"]
         if then != like:
@@ -126,6 +130,20 @@ class Schedule:
                 next_step="Resume with the data set and the settings of the run that was stopped",
             )
         return like, earlier
+
+
+def _check_possible(grids: Sequence[Earlier], samples: int) -> None:
+    """Refuse a state that no training wrote: what it says is computed, at the price of its numbers."""
+    for grid in grids:
+        ranks, streams = grid.world_size, grid.streams
+        possible = min(ranks, grid.batch) >= 1 and min(streams, grid.batches) >= 0 and streams <= _MANY
+        if not possible or ranks * max(streams, 1) > max(samples, _MANY) or len(grids) > _MANY:
+            raise UsageError(
+                f"the state says that {ranks:,} ranks with {streams:,} streams read {grid.batches:,} batches "
+                f"of {grid.batch:,} samples each, in one of {len(grids):,} parts of an epoch",
+                expected=f"numbers that a set of {samples:,} samples can have",
+                next_step="The file is damaged or was made by hand: go on from another, or begin again",
+            )
 
 
 class EpochBatches(Sampler[list[int]]):

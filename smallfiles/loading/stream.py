@@ -1,8 +1,9 @@
-"""Long runs through shards: read from the first byte to the last, shuffled in a buffer of samples.
+"""Ranges of shards: read from the first byte to the last, shuffled in a buffer of samples.
 
-On a parallel file system and on disks one long read is cheaper than a thousand places; so a stream never
-goes back. What is handed out is known before anything is read (`EpochPlan.stream`), so that a run that
-was stopped goes on at the same batch without reading what came before.
+On a parallel file system and on disks one long read is cheaper than a thousand places; so a stream reads
+ranges of a few MB, and none of them twice (`dealing`). What is handed out is known before anything is read
+(`EpochPlan.stream`), so that a run that was stopped goes on at the same batch without reading what came
+before.
 
 The trap: an `IterableDataset` is copied into each worker, and each hands out everything, unless it asks
 which worker it is. Notebook 05 shows how random such an order is.
@@ -88,7 +89,7 @@ class Window:
 
 
 class StreamDataset(IterableDataset[Delivered]):
-    """Batches of one rank, read in long runs; each worker reads streams of its own.
+    """Batches of one rank, read in ranges; each worker reads streams of its own.
 
     Args:
         maker: Makes batches; a dataclass with the field `reader`.

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from smallfiles.progress import plural
+from smallfiles.progress import bytes_text, plural
 
 NodeKind: TypeAlias = Literal["compute", "login", "own"]
 
@@ -72,13 +72,14 @@ def warn_on_login_node(what: str, *, size_bytes: int, files: int = 0) -> None:
 
     Args:
         what: What is about to run: `packing`.
-        size_bytes: How many bytes it will read.
+        size_bytes: How many bytes it will read, as far as is known.
         files: How many files it will open.
     """
     heavy, here = size_bytes >= HEAVY_BYTES or files >= HEAVY_FILES, node()
     if not heavy or here.kind != "login" or os.environ.get(SILENCE, "") not in ("", "0"):
         return
-    amount = f"{size_bytes / 1e9:,.1f} GB" + (f" in {plural(files, 'file')}" if files else "")
+    known = ((size_bytes, bytes_text(size_bytes)), (files, plural(files, "file")))
+    amount = " in ".join(text for number, text in known if number)
     sys.stderr.write(
         f"warning: {what} {amount} is heavy work for a login node, which this seems to be ({here.why}); "
         f"run it in a job (srun, salloc or sbatch), or set {SILENCE}=1 if it is fine here\n"

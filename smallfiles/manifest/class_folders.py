@@ -1,12 +1,13 @@
 """Labels from the names of files: the first folder is the class, as in ImageFolder; splits lie above.
 
 The trap: a class that is missing in one split would shift the labels behind it, so classes are counted over
-all splits. Folders that only wrap the classes are passed over. Archives of all kinds, ours and those of
-others, are labelled here. Notebook 02 shows the layouts.
+all splits. Folders that only wrap the classes are passed over, and masks are no class (see `signs`). Trees
+and archives of all kinds, ours and those of others, are labelled here. Notebook 02 shows the layouts.
 """
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,9 @@ import pyarrow.compute as pc
 
 from smallfiles.errors import SourceError, first_few
 from smallfiles.folders import canonical_split, choose_split
+from smallfiles.manifest import signs
 from smallfiles.manifest.arrays import as_mask, column, from_numpy, to_numpy
+from smallfiles.manifest.listing import Files, Folders
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
 
@@ -32,12 +35,16 @@ class Labelled:
         labels: Of those that are kept.
         classes: Names in label order.
         notes: Where labels came from, and what was left aside.
+        split: Canonical name of the split, where folders tell it.
+        below: The folders above the classes, with a slash behind each.
     """
 
     keep: npt.NDArray[np.bool_]
     labels: npt.NDArray[np.int32]
     classes: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    split: str = "train"
+    below: str = ""
 
     def kept(self, names: pa.StringArray) -> pa.StringArray:
         """The names of those that are kept; of a million names no copy is made where all are."""
@@ -60,7 +67,7 @@ def by_class(
         SourceError: No image has a class, or one has none and `strict` was asked for.
     """
     labels = pc.index_in(of, column(classes, pa.string()))
-    notes: tuple[str, ...] = ()
+    notes = _twins(classes)
     if count := labels.null_count:
         aside = names.filter(labels.is_null()).to_pylist()
         missing = first_few((name.rpartition("/")[2] for name in aside), count)
@@ -77,6 +84,16 @@ def by_class(
     return Labelled(as_mask(labels.is_valid()), to_numpy(labels.drop_null()), tuple(classes), notes)
 
 
+def _twins(classes: Sequence[str]) -> tuple[str, ...]:
+    """Say which classes a person would take for one: `Cat` and `cat`, or two Unicode forms of a name."""
+    alike: dict[str, list[str]] = {}
+    for name in classes:
+        alike.setdefault(unicodedata.normalize("NFC", name).casefold(), []).append(name)
+    twins = [" = ".join(map(ascii, names)) for names in alike.values() if len(names) > 1]
+    what = "classes that differ only in case or Unicode form are kept apart"
+    return (f"{what}: {first_few(twins, len(twins))}",) if twins else ()
+
+
 def unlabelled(names: pa.StringArray, classes: Sequence[str] = ()) -> Labelled:
     """All images, each with the label for unknown."""
     note = f"{plural(len(names), 'image')} without a class: label {UNLABELLED}"
@@ -85,33 +102,43 @@ def unlabelled(names: pa.StringArray, classes: Sequence[str] = ()) -> Labelled:
 
 
 def by_folder(
-    names: pa.StringArray, path: Path, split: str | None = None, *, no_classes: bool = False
-) -> tuple[Labelled, str]:
+    files: Files,
+    split: str | None = None,
+    *,
+    no_classes: bool = False,
+    strict: bool = False,
+    trusted: bool = False,
+) -> Labelled:
     """Label samples by their class folders; the label is -1 where there are none.
 
     Args:
-        names: Relative names of the samples.
-        path: Where they lie, for messages.
+        files: The names of what there is.
         split: The split that is wanted; None takes the only one, or train.
         no_classes: Look for splits only.
+        strict: Leave no sample aside.
+        trusted: The user said that the folders are classes.
 
     Returns:
-        Labels, with the classes of other splits too, and the canonical name of the split.
+        Labels, with the classes of other splits too, and where they were found.
 
     Raises:
-        SourceError: The split is not there, or must be chosen.
+        SourceError: The split is not there, or must be chosen; the folders hold the parts of samples.
     """
-    place = _above_classes(names, path, split)
-    own = names if place.keep.all() else names.take(from_numpy(np.flatnonzero(place.keep)))
-    of = _folder(_behind(place.prefix, own))
-    tops = set(of.unique().drop_null().to_pylist())
-    if no_classes or not tops or (place.split == "test" and len(of.unique()) == 1):
-        return replace(unlabelled(own), keep=place.keep), place.split
-    classes = sorted(tops | _classes_beside(names, place), key=str.encode)
-    found = by_class(own, of, classes, "a class folder")
-    keep = place.keep.copy()
-    keep[place.keep] = found.keep
-    return replace(found, keep=keep, notes=place.notes + found.notes), place.split
+    folders = Folders(files)
+    place = _place(folders, split)
+    keep = folders.inside(place.within)
+    said = signs.examine(folders, place.below, trusted=trusted, labels=not no_classes)
+    notes = place.notes + said
+    own = files.samples if keep.all() else files.samples.take(from_numpy(np.flatnonzero(keep)))
+    tops, more = list(folders.below(place.below)), _classes_beside(folders, place)
+    if no_classes or not tops or (place.split == "test" and len(tops) == 1 and not more.issuperset(tops)):
+        found = unlabelled(own)
+        return replace(found, keep=keep, notes=notes + found.notes, split=place.split, below=place.below)
+    classes = sorted({*tops, *folders.empty_below(place.below), *more})
+    found = by_class(own, _class_of(own, place.below), classes, "a class folder", strict=strict)
+    keep[keep] = found.keep
+    notes += found.notes + _only_beside(more, tops) + _merged(folders.below(place.below))
+    return replace(found, keep=keep, notes=notes, split=place.split, below=place.below)
 
 
 @dataclass(frozen=True)
@@ -119,59 +146,99 @@ class _Place:
     """Where the class folders are.
 
     Args:
-        keep: Which samples belong to the split.
-        prefix: The folders above the class folders.
-        beside: The folder of the splits, if the last one above is a split.
-        split: Its canonical name.
+        below: The folders above the class folders, with a slash behind each.
+        split: Canonical name of the split.
         notes: How it was chosen.
+        within: The folder of the split, with a slash behind it; empty if there are no splits.
+        beside: The other splits that tell classes, each with a slash behind it.
     """
 
-    keep: npt.NDArray[np.bool_]
-    prefix: str
-    beside: str | None
+    below: str
     split: str
-    notes: tuple[str, ...]
-
-
-def _above_classes(names: pa.StringArray, path: Path, wanted: str | None) -> _Place:
-    """Pass over folders that only wrap the classes (`train/cat/1.jpg`), and choose among splits."""
-    keep, prefix, beside, split = np.ones(len(names), bool), "", None, wanted or "train"
     notes: tuple[str, ...] = ()
+    within: str = ""
+    beside: tuple[str, ...] = ()
+
+
+def _place(folders: Folders, wanted: str | None) -> _Place:
+    """Pass over folders that only wrap the classes (`archive/train/cat/1.jpg`), and choose among splits."""
+    below, lone, where = "", None, folders.files.where
     while True:
-        rest = _behind(prefix, names if keep.all() else names.filter(pc.starts_with(names, prefix)))
-        tops = sorted(pc.replace_substring_regex(rest, r"(?s)/.*$", "").unique().to_pylist())
-        shallowest = pc.min(pc.count_substring(rest, "/")).as_py() or 0
-        splits = bool(tops) and all(canonical_split(top) for top in tops)
-        if shallowest < 1 or (len(tops) > 1 and not splits) or (len(tops) == 1 and shallowest < 2):
-            if len(tops) == 1 and splits and shallowest == 1 and canonical_split(tops[0]) == "test":
-                split = "test"
-            return _Place(keep, prefix, beside, split, notes)
-        beside = prefix if splits else None
-        top, notes = choose_split(tops, wanted, path) if splits else (tops[0], notes)
-        split = canonical_split(top) or split
-        prefix = f"{prefix}{top}/"
-        keep = as_mask(pc.starts_with(names, prefix))
+        tops = folders.below(below)
+        means = {name: split for name in tops if (split := canonical_split(name, tops))}
+        if len(set(means.values())) > 1 or len(tops) == len(means) > 1:
+            top, notes = choose_split(list(means), wanted, where)
+            beside = tuple(f"{below}{name}/" for name in means if name != top and means[name] != "test")
+            if aside := [name for name in tops if name not in means]:
+                notes += (f"folders beside the splits left aside: {first_few(aside, len(aside))}",)
+            own = f"{below}{top}/"
+            return _Place(folders.past_wrappers(own), means[top], notes, own, beside)
+        wrapper = folders.wrapper(below)
+        if wrapper is None:
+            break
+        lone, below = lone or (wrapper if canonical_split(wrapper) else None), f"{below}{wrapper}/"
+    if lone is not None:
+        top, notes = choose_split([lone], wanted, where)
+        return _Place(below, canonical_split(top) or top, notes)
+    return _Place(below, *own_split(where, wanted))
 
 
-def _classes_beside(names: pa.StringArray, place: _Place) -> set[str]:
+def own_split(where: Path, wanted: str | None) -> tuple[str, tuple[str, ...]]:
+    """The split of a source that has no folders for them, and notes.
+
+    Args:
+        where: The source; it may be called like a split.
+        wanted: What was asked for, or None.
+
+    Raises:
+        SourceError: It is another split by its name.
+    """
+    own = canonical_split(where.absolute().name.partition(".")[0])
+    if wanted is None:
+        return own or "train", ()
+    named = canonical_split(wanted) or wanted
+    if own not in (None, named):
+        raise SourceError(
+            f"{where} is the {own} split by its name, and {wanted!r} was asked for",
+            expected="what holds this split",
+            next_step="Give the folder above it, or that split",
+        )
+    return named, () if own else (f"no split folders found: all of {where} was taken as split {named}",)
+
+
+def _classes_beside(folders: Folders, place: _Place) -> set[str]:
     """The class folders of the other splits; those of test splits are no classes."""
-    if place.beside is None:
-        return set()
-    rest = _behind(place.beside, names.filter(pc.starts_with(names, place.beside)))
-    deep = rest.filter(pc.match_substring_regex(rest, r"(?s)^[^/]+/[^/]+/"))
-    pairs = pc.replace_substring_regex(deep, r"(?s)^([^/]+/[^/]+)/.*$", r"\1").unique().to_pylist()
-    return {
-        name for top, _, name in (pair.partition("/") for pair in pairs) if canonical_split(top) != "test"
-    }
+    found: set[str] = set()
+    for below in map(folders.past_wrappers, place.beside):
+        found |= {*folders.below(below), *folders.empty_below(below)}
+    return found
+
+
+def _only_beside(more: set[str], tops: Sequence[str]) -> tuple[str, ...]:
+    count = len(more.difference(tops))
+    return (f"{plural(count, 'class', 'classes')} only in other splits counted too",) if count else ()
+
+
+def _merged(tops: dict[str, set[str]]) -> tuple[str, ...]:
+    """Say which classes hold sub-folders that look like classes: `animals/cats`, `animals/dogs`."""
+    below = {name: sorted(rest.rstrip("/") for rest in deep if rest) for name, deep in tops.items()}
+    merged = [f"{name} ({first_few(rest, len(rest), 2)})" for name, rest in below.items() if len(rest) > 1]
+    if not merged:
+        return ()
+    count = plural(len(merged), "class", "classes")
+    return (f"{count} made of several sub-folders, merged into one: {first_few(merged, len(merged))}",)
+
+
+def _class_of(names: pa.StringArray, below: str) -> pa.StringArray:
+    """The first folder below `below` of each name; null where it has none."""
+    inside = pc.starts_with(names, below)
+    rest = pc.utf8_slice_codeunits(names, len(below)) if below else names
+    return pc.if_else(inside, _folder(rest), pa.scalar(None, pa.string()))
 
 
 def folders_of(names: pa.StringArray) -> list[str]:
     """The first-level folders in which files lie, sorted by bytes."""
     return sorted(_folder(names).unique().drop_null().to_pylist(), key=str.encode)
-
-
-def _behind(prefix: str, names: pa.StringArray) -> pa.StringArray:
-    return pc.utf8_slice_codeunits(names, len(prefix)) if prefix else names
 
 
 def _folder(names: pa.StringArray) -> pa.StringArray:

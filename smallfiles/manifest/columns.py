@@ -34,7 +34,7 @@ from smallfiles.manifest.arrays import column as arrow_column
 from smallfiles.manifest.faults import counted, fault, is_utf8, named, short
 from smallfiles.samples import UNLABELLED, Meta, TargetKind
 
-SUSPICIOUS_PATH = r"\x00|(^|/)\.{0,2}(/|$)"
+SUSPICIOUS_PATH = r"[\x00\n]|(^|/)\.{0,2}(/|$)"
 """Matches exactly the strings that `key_problem` objects to (a test compares the two)."""
 
 COLUMNS = ("path", "label", "captions", "bytes", "sha256", "meta")

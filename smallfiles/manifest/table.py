@@ -166,6 +166,13 @@ class Manifest:
         """All labels (int32) or captions (list of strings), columnar."""
         return one_chunk(self.table.column(self.target_kind))
 
+    @property
+    def in_class_order(self) -> bool:
+        """Whether there are several classes, one after the other, as class folders give them."""
+        labels = to_numpy(self.targets) if self.target_kind == "label" else np.zeros(0)
+        changes = int(np.count_nonzero(np.diff(labels)))
+        return changes > 0 and changes + 1 == len(np.unique(labels))
+
     def path(self, index: int) -> str:
         """Path of one sample."""
         return str(self.paths[index].as_py())

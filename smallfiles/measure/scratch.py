@@ -22,7 +22,7 @@ from smallfiles.errors import ResourceError
 from smallfiles.machine.nodelocal import SHARED_MEMORY
 
 SAMPLE_BYTES = 110_000
-PACKED = ("set.files", "set.arrow", "set.h5", "set.tars", "set.sqfs", "set.lmdb", "set.zarr")
+PACKED = ("set.files", "set.arrow", "set.h5", "set.tars", "set.sqfs", "set.lmdb")
 _PREFIX = "smallfiles-bench-"
 _LOCK = "lock"
 _SPARE_BYTES = 256 << 20

@@ -8,14 +8,17 @@ over bad lines stands in `client`. Why not obstore: it is no faster (20 objects 
 `fork` hangs in the child for ever (0.12; its threads are gone there), while a loader forks.
 
 The trap: a key that is written into a script is in its history for ever, and one that is an argument stands
-in the list of processes. Here keys are in no message, no `repr`, and in a pickle only on its way to a worker.
-Notebook 09 teaches it.
+in the list of processes. Libraries print what they cannot use, for one a session token with a line break. So
+no message holds the words of botocore or of a server: `Failure` names them by codes and types alone. Keys are
+in no `repr`, and in a pickle only on its way to a worker. Notebook 09 teaches it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
+from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 from smallfiles.errors import MissingPackageError, ResourceError, SmallfilesError, SourceError, UsageError
@@ -26,7 +29,10 @@ EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefr
 _REFUSED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "Forbidden", "403", *EXPIRED}
 _BUSY = {"SlowDown", "RequestTimeout", "Throttling", "TooManyRequests", "OperationAborted"}
 _BUSY |= {"BadDigest", "ConditionalRequestConflict"}  # damaged on the way; somebody else was there
-_REGION = {"RequestTimeTooSkewed", "PermanentRedirect", "AuthorizationHeaderMalformed", "301"}
+_REGION = {"RequestTimeTooSkewed", "AuthorizationHeaderMalformed"}
+_REDIRECTS = range(300, 400)
+_CODE = re.compile(r"[A-Za-z0-9.-]{1,64}")
+_SENDABLE = re.compile(r"[!-~]*")
 
 
 class NoObjectError(SourceError):
@@ -51,6 +57,22 @@ class Keys:
     secret: str = field(repr=False)
     token: str = field(default="", repr=False)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """All of it on the way to a worker; None in a pickle that may be kept."""
+        if get_spawning_popen() is None:
+            return _not_kept, ()
+        return Keys, (self.key_id, self.secret, self.token)
+
+    def __copy__(self) -> Keys:
+        return self  # it stays in this process
+
+    def __deepcopy__(self, memo: object) -> Keys:
+        return self
+
+
+def _not_kept() -> None:
+    """What a pickle has in place of keys: the environment is asked where it is opened."""
+
 
 def connect(endpoint: str, keys: Keys | None) -> Any:
     """A client of botocore that never tries again by itself, and its keys as they are now.
@@ -65,7 +87,6 @@ def connect(endpoint: str, keys: Keys | None) -> Any:
     """
     try:
         from botocore.config import Config
-        from botocore.exceptions import BotoCoreError
         from botocore.session import Session
     except ImportError:
         raise MissingPackageError.of("botocore", "s3", "an object store") from None
@@ -74,8 +95,10 @@ def connect(endpoint: str, keys: Keys | None) -> Any:
         region = os.environ.get("AWS_REGION") or session.get_config_variable("region") or "us-east-1"
         if keys is not None:
             session.set_credentials(keys.key_id, keys.secret, keys.token or None)
-        if session.get_credentials() is None:
+        found = session.get_credentials()
+        if found is None:
             raise _no_keys("none were found")
+        _refuse_unsendable(found.get_frozen_credentials())
         named = endpoint or any(os.environ.get(f"AWS_ENDPOINT_URL{more}") for more in ("", "_S3"))
         config = Config(
             retries={"total_max_attempts": 1},
@@ -88,15 +111,34 @@ def connect(endpoint: str, keys: Keys | None) -> Any:
             # The signature holds the Content-MD5, so a body need not be hashed a second time, by SHA-256.
             s3={"addressing_style": "path" if named else "auto", "payload_signing_enabled": False},
         )
-        return session.create_client("s3", region_name=region, endpoint_url=endpoint or None, config=config)
-    except (BotoCoreError, ValueError) as error:
-        raise _no_keys(str(error)) from error
+        made = session.create_client("s3", region_name=region, endpoint_url=endpoint or None, config=config)
+    except SmallfilesError:
+        raise
+    except Exception as error:
+        raise Failure.of(error).sentence("s3://", "the object store") from None
+    made.meta.events.register("before-call.s3.HeadBucket", _not_redirected)
+    return made
+
+
+def _not_redirected(context: dict[str, Any], **_: object) -> None:
+    """Let botocore ask for the region of a bucket once; it asks again at each redirect, without an end."""
+    context.setdefault("s3_redirect", {})["redirected"] = True
 
 
 def keys_of(client: Any) -> tuple[str | None, ...]:
     """What a client signs with at this moment; renewed ones are other ones."""
-    found = client._get_credentials().get_frozen_credentials()
+    try:
+        found = client._get_credentials().get_frozen_credentials()
+    except Exception as error:
+        raise Failure.of(error).sentence("s3://", "the object store") from None
     return (found.access_key, found.secret_key, found.token)
+
+
+def _refuse_unsendable(keys: Any) -> None:
+    names = {"key ID": keys.access_key, "secret": keys.secret_key, "session token": keys.token}
+    for name, value in names.items():
+        if not _SENDABLE.fullmatch(value or ""):
+            raise _no_keys(f"the {name} has a line break, a space or a character that no key has")
 
 
 def _no_keys(why: str) -> UsageError:
@@ -114,41 +156,57 @@ class Failure:
     Args:
         code: What the server said, or the kind of error.
         status: Of HTTP; 0 where there was no answer.
-        why: In the words of whoever noticed.
         region: Where the bucket is, if the server told.
+        of_network: Whether the line or the server failed, rather than somebody who could not read the answer.
     """
 
     code: str
     status: int = 0
-    why: str = ""
     region: str = ""
+    of_network: bool = True
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
-        """What an exception of botocore or of the network means."""
+        """What an exception means, in names that we know; its own words may hold keys."""
+        from botocore.exceptions import BotoCoreError
+        from urllib3.exceptions import HTTPError
+
         answer = getattr(error, "response", None)
         if not isinstance(answer, dict) or "Error" not in answer:
-            return cls(type(error).__name__, why=str(error).partition(": ")[2] or type(error).__name__)
-        told = answer.get("ResponseMetadata", {})
-        status = int(told.get("HTTPStatusCode", 0))
-        region = told.get("HTTPHeaders", {}).get("x-amz-bucket-region", "")
-        return cls(str(answer["Error"].get("Code") or status), status, region=region)
+            return cls(
+                type(error).__name__, of_network=isinstance(error, BotoCoreError | HTTPError | OSError)
+            )
+        metadata = answer.get("ResponseMetadata", {})
+        status = int(metadata.get("HTTPStatusCode", 0))
+        region = str(metadata.get("HTTPHeaders", {}).get("x-amz-bucket-region", ""))
+        code = str(answer["Error"].get("Code") or status)
+        return cls(
+            code if _CODE.fullmatch(code) else str(status),
+            status,
+            region if _CODE.fullmatch(region) else "",
+        )
 
     @property
     def is_passing(self) -> bool:
         """Whether trying again may help."""
         if not self.status:
-            return self.code not in _FOR_EVER
+            return self.of_network and self.code not in _FOR_EVER
         return (self.status >= 500 and self.status != 501) or self.status == 429 or self.code in _BUSY
 
     def sentence(self, where: str, server: str) -> SmallfilesError:
         """It for those who read messages and not codes; no key is ever in it."""
         code = self.code
         if code in _NO_KEYS:
-            return _no_keys(self.why)
+            return _no_keys(_NO_KEYS[code])
+        if not self.status and not self.is_passing:
+            return SourceError(
+                f"{where}: {server} cannot be asked, or gave an answer that is none of S3 ({code})",
+                expected="the address of an S3 server, a region, and settings that botocore can read",
+                next_step="Check AWS_ENDPOINT_URL (http or https), AWS_REGION and the profile in ~/.aws",
+            )
         if not self.status:
             return SourceError(
-                f"{where}: {server} broke off or did not answer ({self.why})",
+                f"{where}: {server} broke off or did not answer ({code})",
                 expected="an object store within reach",
                 next_step="Check AWS_ENDPOINT_URL and the network, then run it again",
             )
@@ -166,6 +224,13 @@ class Failure:
             return NoObjectError(got, expected="an object of that name", next_step=next_step)
         if self.status == 412:
             return replaced(where)
+        region = f" (it is {self.region})" if self.region else ""
+        if self.status in _REDIRECTS:
+            return UsageError(
+                f"{where}: {server} answered that it is elsewhere ({code})",
+                expected="the address of the store itself, and the region of the bucket",
+                next_step=f"Check AWS_ENDPOINT_URL and AWS_REGION{region}",
+            )
         if code in EXPIRED:
             got = f"{where}: the keys have expired ({code})"
             return UsageError(got, expected="keys that are valid", next_step="Get new ones, and run it again")
@@ -176,7 +241,6 @@ class Failure:
                 next_step="Check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or your profile and rights",
             )
         if code in _REGION:
-            region = f" (it is {self.region})" if self.region else ""
             return UsageError(
                 f"{server} refused a request for {where} ({code})",
                 expected="the region of the bucket, and a clock that is right",
@@ -196,8 +260,14 @@ class Failure:
         return SourceError(got, expected="success", next_step="Ask those who run the server what that means")
 
 
-_NO_KEYS = {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "ProfileNotFound"}
-_FOR_EVER = {*_NO_KEYS, "SSLError", "ParamValidationError", "InvalidRegionError", "UnknownEndpointError"}
+_NO_KEYS = {
+    "NoCredentialsError": "none were found",
+    "PartialCredentialsError": "one of key ID and secret is missing",
+    "CredentialRetrievalError": "what gives them failed",
+    "ProfileNotFound": "there is no such profile",
+    "ConfigParseError": "a file of the profile cannot be read",
+}
+_FOR_EVER = {*_NO_KEYS, "ParamValidationError", "InvalidRegionError", "UnknownEndpointError", "SSLError"}
 
 
 def replaced(where: str) -> ConditionError:

@@ -2,7 +2,7 @@
 
 It is called `smallfiles.json` and is written last, so that its appearance is the moment of publication. One
 request for it tells a reader all there is, where a listing takes one for a thousand objects and knows no
-half upload from a whole one. Equal data sets have equal manifests.
+half upload from a whole one. Equal data sets have equal manifests, but for the ETags that the store gave.
 
 The trap: names in it come from a bucket that others may write to. They are checked before any of them is
 joined to a folder, and every block is compared with its hash before anybody sees it. Notebook 09 teaches it.
@@ -11,16 +11,16 @@ joined to a folder, and every block is compared with its hash before anybody see
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from smallfiles import formats
 from smallfiles.digests import BESIDE, SIDECAR_SUFFIX, ContentDigest, digest_file
-from smallfiles.errors import DamagedFileError, FormatError, UsageError
+from smallfiles.errors import DamagedFileError, FormatError
 from smallfiles.keys import is_writable_name, key_problem, printable
 from smallfiles.objectstore.client import NoObjectError, Store
 from smallfiles.objectstore.config import MANIFEST
@@ -41,12 +41,14 @@ class Item:
         digest: Of its content.
         samples: How many it holds; 0 for a small one beside another.
         sidecar: Whether a file with the digest lies beside its file.
+        etag: What the store called it when it was sent; "" before.
     """
 
     name: str
     digest: ContentDigest
     samples: int = 0
     sidecar: bool = True
+    etag: str = ""
 
     @property
     def bytes(self) -> int:
@@ -120,6 +122,7 @@ class Catalog:
                 "samples": item.samples,
                 "sidecar": item.sidecar,
                 "digest": item.digest.record(),
+                **({"etag": item.etag} if item.etag else {}),
             }
             for item in self.items
         ]
@@ -136,6 +139,10 @@ class Catalog:
             "provenance": self.provenance,
         }
         return json.dumps(record, sort_keys=True, separators=(",", ":")) + "\n"
+
+    def sent(self, etags: Mapping[str, str]) -> Catalog:
+        """It with what the store called its objects; without any of that to compare two."""
+        return replace(self, items=tuple(replace(item, etag=etags.get(item.name, "")) for item in self.items))
 
     def local(self, item: Item, out: Path) -> Path:
         """The file of an object where the packed file or folder is called `out`."""
@@ -170,6 +177,7 @@ class Catalog:
                     ContentDigest.of_record(one["digest"], where),
                     int(one["samples"]),
                     bool(one["sidecar"]),
+                    str(one.get("etag", "")),
                 )
                 for one in record["objects"]
             )
@@ -216,12 +224,6 @@ def of_output(out: Path) -> tuple[Catalog, list[Path]]:
         SmallfilesError: It is not there, damaged, or a tree of small files.
     """
     found = outputs.find(out, StageConfig())
-    if any("/" in member.name.partition("/")[2] for member in found.members):
-        raise UsageError(
-            f"{out} is a folder of folders",
-            expected="one packed file, or a folder of shards",
-            next_step="Pack into .tars or .arrow to push it; zarr itself reads a plain copy (aws s3 sync)",
-        )
     is_folder = found.source.is_dir()
     names = {member.name for member in found.members}
     members = [

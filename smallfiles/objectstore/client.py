@@ -22,8 +22,8 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 from smallfiles.errors import SmallfilesError, SourceError
@@ -37,7 +37,7 @@ from smallfiles.objectstore.access import (
     keys_of,
     replaced,
 )
-from smallfiles.objectstore.config import Place
+from smallfiles.objectstore.config import Place, without_password
 from smallfiles.samples import Buffer
 
 __all__ = ["ConditionError", "Entry", "NoObjectError", "Store"]
@@ -92,12 +92,12 @@ class Store:
         return str(self.client.meta.endpoint_url)
 
     def __repr__(self) -> str:
-        return f"Store({self.place} at {self._endpoint or 'the endpoint of the environment'})"
+        where = without_password(self._endpoint) or "the endpoint of the environment"
+        return f"Store({self.place} at {where})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without connections; with keys only on the way to a worker, never into a file."""
-        keys = self._given if get_spawning_popen() is not None else None
-        return self.__dict__ | {"_made": None, "_given": keys}
+        """Without connections."""
+        return self.__dict__ | {"_made": None}
 
     def close(self) -> None:
         """Let go of connections; the next request makes new ones."""
@@ -114,7 +114,8 @@ class Store:
             NoObjectError: There is none.
         """
         answer = self._ask("head_object", name)
-        return Entry(name, int(answer["ContentLength"]), _etag(answer))
+        with self._understood(name):
+            return Entry(name, int(answer["ContentLength"]), _etag(answer))
 
     def get(self, name: str) -> bytes:
         """A small object in one request.
@@ -188,9 +189,12 @@ class Store:
         more: dict[str, str] = {}
         while True:
             page = self._ask("list_objects_v2", "", Prefix=prefix, **more)
-            for each in page.get("Contents", ()):
-                if each["Key"].startswith(prefix):
-                    yield Entry(each["Key"][len(self.place.key("")) :], int(each["Size"]), _etag(each))
+            with self._understood(under):
+                page["IsTruncated"]  # every listing says it, and no page of a portal
+                found = [(each["Key"], int(each["Size"]), _etag(each)) for each in page.get("Contents", ())]
+            for key, size, etag in found:
+                if key.startswith(prefix):
+                    yield Entry(key[len(self.place.key("")) :], size, etag)
             token = page.get("NextContinuationToken", "")
             if not page.get("IsTruncated") or token in ("", more.get("ContinuationToken")):
                 return
@@ -220,17 +224,21 @@ class Store:
 
     def begin(self, name: str) -> str:
         """Begin an object of several parts; the number of the upload."""
-        return str(self._ask("create_multipart_upload", name)["UploadId"])
+        answer = self._ask("create_multipart_upload", name)
+        with self._understood(name):
+            return str(answer["UploadId"])
 
     def begun(self, name: str) -> tuple[str, dict[int, str]]:
         """An upload that was begun and not ended, with the MD5 of each part; "" if there is none."""
         page, key = self._ask("list_multipart_uploads", "", Prefix=self.place.key(name)), self.place.key(name)
-        upload = next((each["UploadId"] for each in page.get("Uploads", ()) if each["Key"] == key), "")
+        with self._understood(name):
+            upload = next((each["UploadId"] for each in page.get("Uploads", ()) if each["Key"] == key), "")
         parts: dict[int, str] = {}
         more = bool(upload)
         while more:
             page = self._ask("list_parts", name, UploadId=upload, PartNumberMarker=max(parts, default=0))
-            found = {int(part["PartNumber"]): _etag(part) for part in page.get("Parts", ())}
+            with self._understood(name):
+                found = {int(part["PartNumber"]): _etag(part) for part in page.get("Parts", ())}
             more = bool(page.get("IsTruncated")) and bool(found.keys() - parts.keys())
             parts |= found
         return upload, parts
@@ -282,6 +290,18 @@ class Store:
                 self.reached = True
                 return answer
 
+    @contextmanager
+    def _understood(self, name: str) -> Iterator[None]:
+        """Turn what an answer lacks into a sentence."""
+        try:
+            yield
+        except (KeyError, ValueError, TypeError) as error:
+            raise self._sentence(Failure.of(error), name) from None
+
+    def _sentence(self, failure: Failure, name: str) -> SmallfilesError:
+        where = f"{self.place}/{name}".rstrip("/")
+        return failure.sentence(where, without_password(self.endpoint))
+
     def renewed(self) -> bool:
         """Whether there are other keys by now than those that were used; they are read anew."""
         used = keys_of(self.client)
@@ -300,12 +320,9 @@ class _Patience:
 
         Raises:
             SmallfilesError: Trying again would not help.
-            Exception: It is neither the store's fault nor the network's.
+            MemoryError: There is no room for the answer.
         """
-        from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
-        from urllib3.exceptions import HTTPError
-
-        if not isinstance(error, BotoCoreError | ClientError | HTTPClientError | HTTPError | OSError):
+        if isinstance(error, MemoryError):
             raise error
         failure = Failure.of(error)
         self._store.reached |= failure.status > 0
@@ -314,8 +331,7 @@ class _Patience:
         if failure.code in EXPIRED and self._failed < most and self._store.renewed():
             return
         if not failure.is_passing or self._failed >= most:
-            where = f"{self._store.place}/{self._name}".rstrip("/")
-            raise failure.sentence(where, self._store.endpoint) from None
+            raise self._store._sentence(failure, self._name) from None
         pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (self._failed - 1))
         time.sleep(pause * random.uniform(0.5, 1))  # so that a thousand ranks do not come back together
 

@@ -50,7 +50,8 @@ class Place:
         problem = key_problem(prefix) if prefix else None
         if not url.startswith("s3://") or not _BUCKET.fullmatch(bucket) or problem:
             raise UsageError(
-                f"{url} names no place in an object store" + (f": {prefix} {problem}" if problem else ""),
+                f"{without_password(url)} names no place in an object store"
+                + (f": it {problem}" if problem else ""),
                 expected="s3://BUCKET/PREFIX",
                 next_step="Write it like s3://course/train",
             )
@@ -62,6 +63,11 @@ class Place:
 
     def __str__(self) -> str:
         return f"s3://{self.bucket}/{self.prefix}".removesuffix("/")
+
+
+def without_password(url: str) -> str:
+    """A URL for messages, without `USER:PASSWORD@`."""
+    return re.sub(r"//[^/\s]*@", "//", url)
 
 
 @dataclass(frozen=True)

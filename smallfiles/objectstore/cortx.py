@@ -7,7 +7,9 @@
     for images, labels in DataLoader(dataset, num_workers=4, batch_size=None): …
 
 Beneath is what the rest of this room does: files keep their bytes, an upload is verified and resumes, each
-sample comes once an epoch over all ranks and workers, and each epoch has another order.
+sample comes once an epoch over all ranks and workers, and each epoch has another order. Which one is drawn by
+PyTorch per pass, as for its own shuffling (`torch.manual_seed` repeats it); ranks draw apart from each other,
+so over several ranks `dataset.set_epoch(epoch)` goes before each pass.
 
 The trap: keys that stand in such a program stand in its history too; without them `make_client(URL)` takes
 those of the environment. Notebook 09 compares the two.
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,7 +34,8 @@ from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
 from smallfiles.errors import FormatError, UsageError
 from smallfiles.formats.tar import Options
-from smallfiles.formats.tar.sides import DATA_SUFFIXES
+from smallfiles.formats.tar.grouping import DATA_SUFFIXES
+from smallfiles.loading.dealing import stream_fields
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.loading.stream import Window
 from smallfiles.machine.ranks import ranks
@@ -46,8 +50,11 @@ from smallfiles.sources import from_dataset
 
 Item: TypeAlias = Any
 Step: TypeAlias = Callable[[Item], Item]
-_MOST_WORKERS = 1024
 _BUFFER = 1000
+_NO_EPOCH = (
+    "several ranks read a RemoteDataset without set_epoch, so each pass has the same order: "
+    "call dataset.set_epoch(epoch) before each"
+)
 
 
 @dataclass(frozen=True)
@@ -126,15 +133,15 @@ class RemoteDataset(IterableDataset[Item]):
         client: From `make_client`.
         bucket: Where the shards are.
         folder: Beginning of their names.
-        seed: Of the order of all epochs.
+        seed: Together with the number of an epoch it makes the order.
     """
 
     def __init__(self, client: Client, bucket: str, folder: str, *, seed: int = 0) -> None:
         self.reader: RemoteTar = open_store(client.store(bucket, folder))
         self._seed, self._batch = seed, 0
         self._steps: tuple[Step, ...] = ()
-        passes: Any = torch.zeros(_MOST_WORKERS, dtype=torch.int64)
-        self._passes: torch.Tensor = passes.share_memory_()  # a worker of the next epoch is a new process
+        self._epoch = _shared(torch.tensor(-1))
+        self._drawn = (-1, 0)
 
     def decode(self, kind: str = "pil") -> RemoteDataset:
         """Make pictures of encoded bytes: PIL, in RGB."""
@@ -163,8 +170,8 @@ class RemoteDataset(IterableDataset[Item]):
         return found
 
     def set_epoch(self, epoch: int) -> None:
-        """The next pass is this epoch; without a call it is the one after the last."""
-        self._passes[:] = epoch
+        """All passes are this epoch until the next call; sets that were derived before do not hear of it."""
+        self._epoch.fill_(epoch)
 
     def _with(self, *steps: Step) -> RemoteDataset:
         if self._batch:
@@ -174,14 +181,14 @@ class RemoteDataset(IterableDataset[Item]):
                 next_step="Move it up",
             )
         new = RemoteDataset.__new__(RemoteDataset)
-        new.__dict__ |= self.__dict__ | {"_steps": (*self._steps, *steps)}
+        own = {"_steps": (*self._steps, *steps), "_epoch": _shared(self._epoch.clone())}
+        new.__dict__ |= self.__dict__ | own
         return new
 
     def __iter__(self) -> Iterator[Item]:
         info, here = get_worker_info(), ranks()
         number, count = (0, 1) if info is None else (info.id, info.num_workers)
-        epoch = int(self._passes[number])
-        self._passes[number] += 1
+        epoch = self._pass(here.world_size, info)
         plan = EpochPlan(
             samples=len(self.reader),
             batch=self._batch or 1,
@@ -189,14 +196,27 @@ class RemoteDataset(IterableDataset[Item]):
             rank=here.rank,
             world_size=here.world_size,
             streams=count,
-            shards=self.reader.shard_sizes(),
-            buffer=_BUFFER,
+            **stream_fields(self.reader, _BUFFER),
         )
         reads, emits = (order.tolist() for order in plan.stream(epoch, number))
         window = Window(self.reader, reads, emits, plan.buffer, 0)
         for start in range(0, len(emits), plan.batch):
             items = [self._made(window, index) for index in emits[start : start + plan.batch]]
             yield default_collate(items) if self._batch else items[0]
+
+    def _pass(self, world_size: int, info: Any) -> int:
+        """The epoch of the pass that begins: a number that all workers of a pass know, and no other pass."""
+        if (epoch := int(self._epoch)) >= 0:
+            return epoch
+        if world_size > 1:
+            if info is None or info.id == 0:
+                warnings.warn(_NO_EPOCH, stacklevel=3)
+            return 0
+        if info is None:
+            return int(torch.empty((), dtype=torch.int64).random_())
+        drawn = int(info.seed - info.id)  # by the DataLoader, for all of its workers
+        self._drawn = (drawn, self._drawn[1] + 1 if self._drawn[0] == drawn else 0)  # they may live on
+        return drawn + self._drawn[1]
 
     def _made(self, window: Window, index: int) -> Item:
         (data,) = window.read_many([index])
@@ -210,6 +230,16 @@ class RemoteDataset(IterableDataset[Item]):
             for step in self._steps:
                 _refuse_unsendable(step)
         return self.__dict__
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._epoch = _shared(self._epoch)  # a deep copy is of this process alone
+
+
+def _shared(epoch: Any) -> torch.Tensor:
+    """A number that workers see change while they live."""
+    shared: torch.Tensor = epoch.share_memory_()
+    return shared
 
 
 def _as_dict(key: str, data: Buffer, target: Target) -> dict[str, Any]:

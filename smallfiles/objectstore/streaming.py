@@ -4,8 +4,9 @@
     loader = make_loader(reader, LoaderConfig(order="stream", workers=4), transform=transform)
 
 A stream knows which samples it will read, and in which order. So it asks for the parts of shards that hold
-them before they are needed, several at once, and few of them lie in memory. Each block of a part is compared
-with the digest taken while packing.
+them before they are needed, several at once. It reads from twenty stretches of shards in turn, so that
+classes that were packed one after the other are mixed, and a part of each lies in memory. Each block of a
+part is compared with the digest taken while packing.
 
 The trap: a request waits for 10 to 100 ms before its first byte, whatever its size. With one in flight the
 network is idle nearly all the time; with many small ones the server is busy beginning answers. So a request
@@ -18,10 +19,13 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from smallfiles import formats
 from smallfiles.errors import DamagedFileError, ResourceError, UsageError
@@ -33,25 +37,26 @@ from smallfiles.objectstore.catalog import Item, read_blocks
 from smallfiles.objectstore.client import Store
 from smallfiles.objectstore.config import PART_BYTES, Place
 from smallfiles.objectstore.nodecache import NodeCache
+from smallfiles.objectstore.requests import Extents, Numbers, Requests
 from smallfiles.samples import Buffer, Reader
 
 IN_FLIGHT = 4
 
-_WHOLE = -1
-_Part: TypeAlias = tuple[int, int]
-"""Number of a shard, and of a part of it; `_WHOLE` is a shard that is kept on this node."""
+STRETCH_PARTS = 3
+"""Parts of a shard that one stream reads one after the other."""
 
 
 def open(
     url: str, *, keep_bytes: int = 0, where: str | Path = "auto", in_flight: int = IN_FLIGHT
 ) -> RemoteTar:
-    """Open pushed shards for streams, and for random access with a request a sample.
+    """Open pushed shards for streams; random access fetches whole blocks, 4 MiB for a sample of 100 kB.
 
     Args:
         url: Where they were pushed to: `s3://BUCKET/PREFIX`.
         keep_bytes: Keep shards of so many bytes on this node from the first epoch on.
         where: Where on this node: `auto`, or a directory.
-        in_flight: Requests at once, in each process. A stream holds 16 MiB for each, and one part more.
+        in_flight: Requests at once, in each process. A stream holds 16 MiB for each, and for each of the
+            twenty stretches that it reads from in turn.
 
     Raises:
         NoObjectError: Nothing was pushed there, or not all of it.
@@ -89,17 +94,20 @@ class RemoteShard:
     """
 
     def __init__(self, store: Store, item: Item) -> None:
-        self._store, self._item, self._etag = store, item, ""
+        self._store, self._item = store, item
         self.path, self.size = Path(item.name), item.bytes
-        self._step = item.blocks_of(PART_BYTES)
         self.block_bytes = item.digest.block_bytes
-        self.part_bytes = self._step * self.block_bytes
+        self.step = item.blocks_of(PART_BYTES)
 
     def read(self, start: int, stop: int) -> Buffer:
-        """The bytes from `start` to `stop`, in one request: of one object, but not hashed."""
-        data = bytearray(stop - start)
-        self._etag = self._store.read_into(self._item.name, start, memoryview(data), if_match=self._etag)
-        return data
+        """The bytes from `start` to `stop`: their blocks in one request, each compared with its digest.
+
+        Raises:
+            DamagedFileError: One is not what was packed.
+        """
+        first, size = start // self.block_bytes, self.block_bytes
+        data = read_blocks(self._store, self._item, first, -(-stop // size) - first)
+        return memoryview(data)[start - first * size : stop - first * size].tobytes()
 
     def expect(self, start: int, stop: int) -> None:
         """Nothing: who knows what comes next reads by `RemoteTar.following`."""
@@ -112,13 +120,16 @@ class RemoteShard:
         """
         return read_blocks(self._store, self._item, number, 1)
 
-    def part(self, number: int) -> Buffer:
-        """All blocks of a part, in one request, each compared with its digest.
+    def blocks(self, first: int, stop: int) -> Buffer:
+        """Some blocks, in one request, each compared with its digest.
 
         Raises:
             DamagedFileError: One is not what was packed.
         """
-        return read_blocks(self._store, self._item, number * self._step, self._step)
+        return read_blocks(self._store, self._item, first, stop - first)
+
+
+_Found: TypeAlias = "Buffer | ByteFile | BlockByBlock"
 
 
 class RemoteShards(Shards):
@@ -144,33 +155,56 @@ class RemoteShards(Shards):
         """A shard in the store."""
         return self._far[number]
 
+    def keeps(self, number: int) -> bool:
+        """Whether a shard is kept on this node."""
+        return self._cache.keeps(self.known[number])
+
     def extent(self, position: int) -> tuple[int, int, int]:
         """Shard, first byte and one after the last of a sample."""
         number, row = self.place(position)
         start = int(self.indexes[number].offsets[row])
         return number, start, start + int(self.indexes[number].sizes[row])
 
-    def parts(self, number: int, start: int, stop: int) -> list[_Part]:
-        """What must be fetched for some bytes of a shard."""
-        if self._cache.keeps(self.known[number]):
-            return [(number, _WHOLE)] if start < stop else []
-        size = self.far(number).part_bytes
-        last = -(-stop // size) if start < stop else 0
-        return [(number, part) for part in range(start // size, last)]
+    def stretches(self) -> Numbers:
+        """The first sample of each stretch, which one stream reads in order; and one after the last."""
+        borders = [
+            start
+            + np.searchsorted(
+                found.offsets, np.arange(0, far.size, far.step * far.block_bytes * STRETCH_PARTS)
+            )
+            for start, found, far in zip(self.starts, self.indexes, self._far, strict=False)
+        ]
+        return np.unique(np.concatenate([[0], *borders, self.starts[-1:]])).astype(np.int64)
 
-    def fetch(self, part: _Part) -> Buffer | ByteFile | BlockByBlock:
-        """A part; or all of a shard, from the file of this node if that has room for it."""
-        number, which = part
+    def requests(self, order: Sequence[int]) -> Requests:
+        """What brings these samples, in this order."""
+        numbers = np.asarray(order, np.int64)
+        by_number = np.argsort(numbers)
+        shards, first, stop = (np.zeros_like(numbers) for _ in range(3))
+        cuts = np.searchsorted(numbers[by_number], self.starts)
+        for shard in np.flatnonzero(np.diff(cuts)).tolist():
+            own = by_number[cuts[shard] : cuts[shard + 1]]
+            rows, found, step = (
+                numbers[own] - self.starts[shard],
+                self.indexes[shard],
+                self.far(shard).block_bytes,
+            )
+            starts, sizes = found.offsets[rows], found.sizes[rows]
+            shards[own], first[own] = shard, starts // step
+            stop[own] = np.where(sizes > 0, -(-(starts + sizes) // step), starts // step)
+        stretches = np.searchsorted(self.stretches(), numbers, "right")
+        step = min((far.step for far in self._far), default=1)
+        return Requests(numbers, Extents(shards, stretches, first, stop), step)
+
+    def fetch(self, number: int, first: int, stop: int) -> _Found:
+        """Some blocks of a shard; or all of it, from the file of this node if that has room for it."""
         far = self.far(number)
         try:
-            if which != _WHOLE:
-                return far.part(which)
-            return self._cache.fetched(self.known[number], self._remote, self.pool)
+            if self.keeps(number):
+                with suppress(ResourceError):
+                    return self._cache.fetched(self.known[number], self._remote, self.pool)
+            return far.blocks(first, stop)
         except DamagedFileError:  # it costs the samples of one block, and no others
-            return BlockByBlock(far)
-        except ResourceError:
-            if which != _WHOLE:
-                raise
             return BlockByBlock(far)
 
 
@@ -192,9 +226,6 @@ class BlockByBlock:
                 self._number, self._block = number, bytes(self._far.block(number))
             parts.append(self._block[max(0, start - number * size) : stop - number * size])
         return b"".join(parts)
-
-
-_Found: TypeAlias = Buffer | ByteFile | BlockByBlock
 
 
 class _Url(type(Path())):  # type: ignore[misc]
@@ -228,9 +259,35 @@ class RemoteTar(TarReader):
 
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
         """Several samples in the order asked for, with several requests in flight."""
-        order = sorted({self._checked(index) for index in indices})
-        found = dict(zip(order, self._shards().pool.map(self.read, order), strict=True))
-        return [found[self._checked(index)] for index in indices]
+        wanted = [self._checked(index) for index in indices]
+        found: dict[int, Buffer] = {}
+        for run in self._shards().pool.map(self._read_run, self._runs(sorted(set(wanted)))):
+            found |= run
+        return [found[index] for index in wanted]
+
+    def _runs(self, order: Sequence[int]) -> list[list[int]]:
+        """Samples that share blocks, put together: each block is fetched once."""
+        shards, last = self._shards(), (-1, 0)
+        runs: list[list[int]] = []
+        for row in order:
+            number, start, stop = shards.extent(row)
+            size = shards.far(number).block_bytes
+            if (number, start // size) > last:
+                runs.append([])
+            runs[-1].append(row)
+            last = max(last, (number, (stop - 1) // size))
+        return runs
+
+    def _read_run(self, run: Sequence[int]) -> dict[int, Buffer]:
+        extents = [self._shards().extent(row) for row in run]
+        number, begin = extents[0][0], extents[0][1]
+        data = memoryview(self._shards().store(number).read(begin, max(stop for _, _, stop in extents)))
+        cuts = [data[start - begin : stop - begin].tobytes() for _, start, stop in extents]
+        return dict(zip(run, cuts, strict=True))
+
+    def shard_sizes(self) -> tuple[int, ...]:
+        """Number of samples in each stretch of a shard, in stored order; loaders deal them whole."""
+        return tuple(np.diff(self._shards().stretches()).tolist())
 
     def following(self, order: Sequence[int]) -> ReadAhead:
         """A reader for one that will read just these samples, in this order."""
@@ -256,9 +313,10 @@ class ReadAhead:
 
     def __init__(self, reader: RemoteTar, shards: RemoteShards, order: Sequence[int]) -> None:
         self._reader, self._shards = reader, shards
-        self._planned = self._parts(order)
-        self._coming: deque[tuple[_Part, Future[_Found]]] = deque()
-        self._held: dict[_Part, Future[_Found]] = {}
+        self._requests = shards.requests(order)
+        self._planned = iter(self._requests)
+        self._coming: deque[tuple[int, Future[_Found]]] = deque()
+        self._held: dict[int, Future[_Found]] = {}
         self._late: dict[int, Buffer | DamagedFileError] = {}
         self._whole = ThreadPoolExecutor(1, "objectstore-shard")  # one shard after the other is kept
         weakref.finalize(self, self._whole.shutdown, wait=False, cancel_futures=True)
@@ -288,29 +346,28 @@ class ReadAhead:
         number, start, stop = self._shards.extent(index)
         return BlockByBlock(self._shards.far(number)).read(start, stop)
 
-    def _parts(self, order: Sequence[int]) -> Iterator[_Part]:
-        """What is fetched one after the other: parts that the sample before did not need."""
-        before: list[_Part] = []
-        for position in order:
-            needed = self._shards.parts(*self._shards.extent(position))
-            yield from (part for part in needed if part not in before)
-            before = needed or before
-
     def _attempt(self, index: int) -> Buffer | DamagedFileError:
-        extent = self._shards.extent(index)
-        needed = self._shards.parts(*extent)
-        held = {part: self._held.get(part) or self._take(part) for part in needed}
-        self._held = held or self._held
+        number, start, stop = self._shards.extent(index)
+        needed = self._requests.of(index)
+        for request in needed:
+            if request not in self._held:
+                self._held[request] = self._take(request)
+        found: Buffer | DamagedFileError
         try:
-            return self._cut(extent, {part: future.result() for part, future in held.items()})
+            parts = [(self._requests.blocks(request), self._held[request].result()) for request in needed]
+            step = self._shards.far(number).block_bytes
+            found = _cut([(first * step, part) for (_, first, _), part in parts], start, stop)
         except DamagedFileError as error:
-            return error
+            found = error
+        for request in self._requests.read(index):
+            del self._held[request]
+        return found
 
-    def _take(self, part: _Part) -> Future[_Found]:
-        """The next part of the plan; others behind it are asked for."""
+    def _take(self, request: int) -> Future[_Found]:
+        """The next request of the plan; others behind it are begun."""
         self._ask()
         planned, future = self._coming.popleft()
-        assert planned == part, f"{part} is read where {planned} was planned"
+        assert planned == request, f"{request} is read where {planned} was planned"
         self._ask()
         return future
 
@@ -319,22 +376,22 @@ class ReadAhead:
             following = next(self._planned, None)
             if following is None:
                 return
-            pool = self._whole if following[1] == _WHOLE else self._shards.pool
-            self._coming.append((following, pool.submit(self._shards.fetch, following)))
+            blocks = self._requests.blocks(following)
+            pool = self._whole if self._shards.keeps(blocks[0]) else self._shards.pool
+            self._coming.append((following, pool.submit(self._shards.fetch, *blocks)))
 
-    def _cut(self, extent: tuple[int, int, int], found: dict[_Part, _Found]) -> Buffer:
-        """The bytes of a sample, copied, or its parts would live as long as the last sample in them."""
-        number, start, stop = extent
-        views = []
-        for part in found.values():
-            if isinstance(part, ByteFile | BlockByBlock):
-                return bytes(part.read(start, stop))
-            views.append(memoryview(part))
-        if not views:
-            return b""
-        (_, first), *_ = found
-        begin = first * self._shards.far(number).part_bytes
-        last = len(views) - 1
-        views[last] = views[last][: stop - begin - sum(map(len, views[:last]))]
-        views[0] = views[0][start - begin :]
-        return b"".join(views)
+
+def _cut(parts: Sequence[tuple[int, _Found]], start: int, stop: int) -> Buffer:
+    """The bytes of a sample, copied, or its parts would live as long as the last sample in them.
+
+    Args:
+        parts: What was fetched, and where each begins.
+        start: First byte of the sample.
+        stop: One after its last byte.
+    """
+    views = []
+    for begin, part in parts:
+        if isinstance(part, ByteFile | BlockByBlock):
+            return bytes(part.read(start, stop))
+        views.append(memoryview(part)[max(0, start - begin) : stop - begin])
+    return b"".join(views)

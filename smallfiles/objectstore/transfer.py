@@ -1,9 +1,10 @@
 """Packed outputs to an object store and back: several requests in flight, verified, resumable.
 
-A push sends the objects first and their manifest last. Each part travels with its MD5, which the server
-compares; each block was compared with the digest taken while packing before it left. What the server says
-of the whole object at the end must fit too. A second push finds what is there already by size and MD5, parts
-of an unfinished object included. While it runs, `smallfiles.json.uploading` (the same manifest) says so.
+A push sends the objects first and their manifest last, and looks whether that is there. Each part travels
+with its MD5, which the server compares; each block was compared with the digest taken while packing before
+it left. What the server says of the whole object at the end must fit too. A second push finds what is there
+already by size and by the ETag that the manifest has of it, or by MD5 while there is none, parts of an
+unfinished object included. While it runs, `smallfiles.json.uploading` (the same manifest) says so.
 
 Two pushes of one data set at once write equal bytes, so either may finish first. Another data set is
 refused: at the beginning by that object, at the end by the MD5 of every object. The trap: servers without
@@ -27,11 +28,25 @@ from typing import Any, TypeVar
 from smallfiles import formats
 from smallfiles.atomic import bytes_and_files_of, check_room, drafted, sweep
 from smallfiles.digests import sidecar
-from smallfiles.errors import DamagedFileError, OutputExistsError, SourceError, UsageError, first_few
+from smallfiles.errors import (
+    DamagedFileError,
+    FormatError,
+    OutputExistsError,
+    SourceError,
+    UsageError,
+    first_few,
+)
 from smallfiles.formats.output import write_all, writing
 from smallfiles.objectstore.catalog import Catalog, Item, of_output, read_blocks, spread
 from smallfiles.objectstore.client import ConditionError, Entry, NoObjectError, Store
-from smallfiles.objectstore.config import MANIFEST, PART_BYTES, Moved, Place, TransferConfig
+from smallfiles.objectstore.config import (
+    MANIFEST,
+    PART_BYTES,
+    Moved,
+    Place,
+    TransferConfig,
+    without_password,
+)
 from smallfiles.progress import progress
 from smallfiles.staging.copying import create
 
@@ -61,12 +76,10 @@ def push(out: Path | str, url: str | Store, *, config: TransferConfig | None = N
     began, config = time.perf_counter(), config or TransferConfig()
     store = url if isinstance(url, Store) else Store(Place.parse(url))
     catalog, paths = of_output(Path(out))
-    published = _text(store, MANIFEST)
-    if published not in (None, catalog.text):
-        raise _taken(store, "another data set")
-    kept = None if published is None else _all_there(store, catalog)
+    published = _published(store, catalog)
+    kept = None if published is None else _all_there(store, published, paths)
     if kept is None:
-        kept = _send_all(store, catalog, paths, config.workers)
+        kept = _send_all(store, published or catalog, paths, config.workers)
     return _moved(Path(out), store, catalog, kept, began)
 
 
@@ -142,13 +155,13 @@ def ls(url: str) -> Listing:
     """List a place, and compare it with its manifest."""
     store = Store(Place.parse(url))
     entries = tuple(store.entries())
-    sizes = {entry.name: entry.bytes for entry in entries}
-    catalog = Catalog.read(store) if MANIFEST in sizes else None
+    there = {entry.name: entry for entry in entries}
+    catalog = Catalog.read(store) if MANIFEST in there else None
     note = ""
     if catalog is not None:
-        wrong = [item.name for item in catalog.items if sizes.get(item.name) != item.bytes]
-        note = f"missing or of another size: {first_few(wrong, len(wrong))}" if wrong else ""
-    elif _CLAIM in sizes:
+        wrong = [item.name for item in catalog.items if not _is_as_sent(item, there.get(item.name))]
+        note = f"missing or not what was sent: {first_few(wrong, len(wrong))}" if wrong else ""
+    elif _CLAIM in there:
         note = "an upload is under way or was interrupted: the same push goes on with it"
     else:
         note = (
@@ -162,6 +175,26 @@ def ls(url: str) -> Listing:
 def _moved(path: Path, store: Store, catalog: Catalog, kept: int, began: float) -> Moved:
     seconds, objects = time.perf_counter() - began, len(catalog.items)
     return Moved(path, str(store.place), objects, catalog.samples, catalog.bytes, kept, seconds)
+
+
+def _is_as_sent(item: Item, entry: Entry | None) -> bool:
+    """Whether an object is there with the size, and the ETag if that was recorded, of then."""
+    return entry is not None and entry.bytes == item.bytes and item.etag in ("", entry.etag)
+
+
+def _published(store: Store, catalog: Catalog) -> Catalog | None:
+    """The manifest of this data set with the ETags of when it was sent; None if there is none.
+
+    Raises:
+        OutputExistsError: It is that of another data set.
+    """
+    text, found = _text(store, MANIFEST), None
+    if text is not None:
+        with contextlib.suppress(FormatError):
+            found = Catalog.parse(text, f"{store.place}/{MANIFEST}")
+        if found is None or found.sent({}).text != catalog.sent({}).text:
+            raise _taken(store, "another data set")
+    return found
 
 
 def _text(store: Store, name: str) -> str | None:
@@ -179,14 +212,18 @@ def _taken(store: Store, by: str) -> OutputExistsError:
     )
 
 
-def _all_there(store: Store, catalog: Catalog) -> int | None:
+def _all_there(store: Store, published: Catalog, paths: list[Path]) -> int | None:
     """The bytes of what was published before, if it is all there still."""
-    sizes = {entry.name: entry.bytes for entry in store.entries()}
-    if any(sizes.get(item.name) != item.bytes for item in catalog.items):
+    there = {entry.name: entry for entry in store.entries()}
+    uploads = [
+        _Upload(store, item, path, there.get(item.name), False)
+        for item, path in zip(published.items, paths, strict=True)
+    ]
+    if not all(each.is_there() for each in uploads):
         return None
-    if _CLAIM in sizes:  # of a push that was killed at its very end
+    if _CLAIM in there:  # of a push that was killed at its very end
         store.delete(_CLAIM)
-    return catalog.bytes
+    return published.bytes
 
 
 def _send_all(store: Store, catalog: Catalog, paths: list[Path], workers: int) -> int:
@@ -210,9 +247,16 @@ def _send_all(store: Store, catalog: Catalog, paths: list[Path], workers: int) -
             if not tries_left:
                 raise
             resumed = True
+    final = catalog.sent({each.item.name: each.entry.etag for each in uploads if each.entry is not None})
     with contextlib.suppress(ConditionError):
-        store.put(MANIFEST, catalog.text.encode(), create=True)
+        store.put(MANIFEST, final.text.encode(), create=not any(item.etag for item in catalog.items))
     _refuse_others(store, catalog)
+    if _published(store, catalog) is None:
+        raise SourceError(
+            f"{store.place}/{MANIFEST} was sent, and {without_password(store.endpoint)} does not have it",
+            expected="a server that keeps what it took",
+            next_step="Run it again; if that does not help, ask those who run the server",
+        )
     store.delete(_CLAIM)
     return kept
 
@@ -243,7 +287,7 @@ def _claim(store: Store, catalog: Catalog) -> bool:
     said = _text(store, _CLAIM) is not None
     if not said:
         with contextlib.suppress(ConditionError):
-            store.put(_CLAIM, catalog.text.encode(), create=True)
+            store.put(_CLAIM, catalog.sent({}).text.encode(), create=True)
     _refuse_others(store, catalog)
     return said
 
@@ -254,10 +298,9 @@ def _refuse_others(store: Store, catalog: Catalog) -> None:
     Where the server heeds no conditions, two pushes may both begin. Who publishes looks for the other's claim
     afterwards; and who claims looks for a manifest after that: so one of them sees the other.
     """
-    if _text(store, _CLAIM) not in (None, catalog.text):
+    if _text(store, _CLAIM) not in (None, catalog.sent({}).text):
         raise _taken(store, "an unfinished upload of another data set")
-    if _text(store, MANIFEST) not in (None, catalog.text):
-        raise _taken(store, "another data set")
+    _published(store, catalog)
 
 
 class _Upload:
@@ -284,9 +327,11 @@ class _Upload:
         self._begun = self._whole = False
 
     def is_there(self) -> bool:
-        """Whether the object has the bytes of the file, by size and MD5."""
-        if self.entry is None or self.entry.bytes != self.item.bytes:
+        """Whether the object has the bytes of the file: by the ETag of when it was sent, or else by MD5."""
+        if self.entry is None or not _is_as_sent(self.item, self.entry):
             return False
+        if self.item.etag:
+            return True
         _, dash, count = self.entry.etag.partition("-")
         step = self._step if dash else len(self.item.digest.blocks)
         starts = range(0, max(1, len(self.item.digest.blocks)), max(1, step))

@@ -62,9 +62,7 @@ class PackConfig:
         quality: Of JPEGs that are encoded again, 1 to 100.
     """
 
-    format: str | None = option(
-        None, "overrides the suffix of OUT: files, arrow, hdf5, tar, squashfs, lmdb, zarr"
-    )
+    format: str | None = option(None, "overrides the suffix of OUT: files, arrow, hdf5, tar, squashfs, lmdb")
     options: Any = None
     in_flight: int | None = option(
         None, "files opened at once; chosen by file system if not given", least=1, most=1024

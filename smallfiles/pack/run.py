@@ -25,7 +25,7 @@ from smallfiles.pack.job import Job, check_room, part_folder, prepare, unpackabl
 from smallfiles.pack.parts import finished_part, join_parts, save_part
 from smallfiles.pack.scaling import Rescaled
 from smallfiles.pack.writing import Written, expected_of, write_pieces
-from smallfiles.progress import progress, say_notes
+from smallfiles.progress import note, progress
 from smallfiles.sources import Source
 
 FAULTS_SUFFIX = ".faults.json"
@@ -58,7 +58,7 @@ def pack(source: Source, out: Path, config: PackConfig | None = None) -> PackRep
     from end to end, which is what a parallel file system is built for.
 
     Args:
-        source: What `smallfiles.sources.load` returned.
+        source: What `smallfiles.sources.load` returned; its notes are said.
         out: Final name; its suffix chooses the format unless `config.format` does.
         config: How; defaults verify a sample and stop at the first source that cannot be packed.
 
@@ -71,11 +71,12 @@ def pack(source: Source, out: Path, config: PackConfig | None = None) -> PackRep
         ResourceError: No space, no inodes, no permission.
     """
     config = config or PackConfig()
+    for odd in source.notes:
+        note(f"{source.store.describe()}: {odd}")
     out = Path(out)
     started = time.perf_counter()
     target = _target(out, config)
     refuse_finished(out, config)
-    say_notes(source.notes)
     job = prepare(source, out, config)
     if config.part is not None and target.exists():
         return _reused(job, target, started)

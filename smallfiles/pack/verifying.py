@@ -19,9 +19,8 @@ import pyarrow as pa
 
 from smallfiles import digests, formats
 from smallfiles.digests import ContentDigest, sidecar
-from smallfiles.errors import FormatError, SmallfilesError, first_few
+from smallfiles.errors import FormatError, ResourceError, SmallfilesError, first_few
 from smallfiles.formats.files.reading import MANIFEST
-from smallfiles.formats.zarr.writing import is_bare_group
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.arrays import column, integers
 from smallfiles.manifest.columns import by_row
@@ -130,10 +129,6 @@ def _parts(path: Path, format: str) -> list[Path]:
         data = [path]
     elif format == "files":
         data = [path / MANIFEST]
-    elif format != "tar":  # the arrays of zarr
-        files = (file for file in path.rglob("*") if file.is_file())
-        named = {file.with_name(file.name.removesuffix(digests.SIDECAR_SUFFIX)) for file in files}
-        data = sorted(file for file in named if file.parent != path or not is_bare_group(file))
     else:
         beside = digests.SIDECAR_SUFFIX
         names = {entry.name.removesuffix(beside) for entry in path.iterdir() if entry.name[0] != "."}
@@ -155,7 +150,7 @@ def _damaged(parts: Iterable[Path], found: VerifyReport) -> Iterator[tuple[Path,
                 damaged = digest.damaged_blocks(file, advance=bar.advance)
             for block in damaged:
                 yield file, block, digest.block_bytes
-        except SmallfilesError as error:
+        except FormatError as error:
             found.problems.append(str(error))
     if bare:
         found.digests = False
@@ -283,6 +278,8 @@ class _Truth:
             self._room = bytearray(2 * len(data) + 1)
         try:
             size = self._source.store.read_into(key, memoryview(self._room)[: len(data) + 1])
+        except ResourceError:
+            raise
         except SmallfilesError as error:
             self._unread += 1
             self._found.differences.append(f"not compared with the source: {error}")

@@ -24,7 +24,7 @@ import xxhash
 from smallfiles import formats
 from smallfiles.atomic import Draft, sync, write_json
 from smallfiles.digests import ContentDigest, hash_block, sidecar
-from smallfiles.errors import FormatError, PackError, SmallfilesError
+from smallfiles.errors import FormatError, PackError, ResourceError, SmallfilesError
 from smallfiles.manifest.arrays import from_numpy
 from smallfiles.pack.compare import Expected, compare
 from smallfiles.pack.config import Skipped
@@ -295,6 +295,8 @@ class _Feed:
         self._progress.advance(told, bytes=told_bytes)
 
     def _fault(self, key: str, error: SmallfilesError) -> None:
+        if isinstance(error, ResourceError):  # no fault of the sample
+            raise error
         self.faults.append(Skipped(key, error.got))
         if self._job.config.on_error == "stop":
             raise _Fault

@@ -21,10 +21,12 @@ from smallfiles.errors import SmallfilesError, UsageError
 from smallfiles.loading.batches import BatchMaker, Fault, found_at
 from smallfiles.loading.dataset import LoadedBatch, name_of_data, to_tensors
 from smallfiles.loading.loader import KEPT_FAULTS
+from smallfiles.loading.makers import none_left
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.loading.schedule import Schedule
 from smallfiles.machine.nodelocal import SHARED_MEMORY
 from smallfiles.machine.ranks import ranks
+from smallfiles.progress import plural
 from smallfiles.ring.book import Position, Ready
 from smallfiles.ring.channel import RingError
 from smallfiles.ring.config import RingConfig
@@ -94,6 +96,7 @@ class RingLoader:
         self.schedule.start_at(*link.next)
         self.faults: list[Fault] = []
         self.fault_count = 0
+        self.every_step = self.plan.world_size > 1  # see Loader
         self._end = weakref.finalize(self, _end, os.getpid(), link, own)
 
     def __len__(self) -> int:
@@ -146,15 +149,23 @@ class RingLoader:
             raise self._link.over()
         self._link.go_to(Position(epoch, start))
         self.schedule.at = epoch, start
+        any_left, lost = start > 0, self.fault_count
         for number in range(start, order.length):
             self._check_open()
             began = perf_counter()
             taken = self._link.take()
             waited_s = perf_counter() - began
             self.schedule.at = epoch, number + 1
-            yield self._tensors(taken)
+            batch = self._tensors(taken)
+            if len(batch["index"]) or self.every_step:
+                any_left = True
+                yield batch
             self._link.done(waited_s, order.after(taken.position))
         self.schedule.at = None
+        if self.fault_count > lost and not any_left:
+            raise none_left(
+                f"ring {self.name}", self.faults, epoch, plural(self.fault_count - lost, "sample")
+            )
 
     def _check_open(self) -> None:
         if not self._end.alive:

@@ -112,6 +112,16 @@ class _Items:
         image.save(out, "PNG")
         return out.getvalue()
 
+    def refuse_other(self, number: int, found: Target, before: Target) -> None:
+        """Raise SourceError if a sample has another target than before."""
+        if found != before:
+            raise SourceError(
+                f"sample {number} of {_name_of(self.dataset)} has the target {before!r} once and {found!r} "
+                "later",
+                expected="the same target whenever it is asked for",
+                next_step="Make the data set without what changes targets, such as mixing or a random choice",
+            )
+
     def bad(self, number: int, what: str) -> SourceError:
         """The sentence for a sample that cannot be stored."""
         return SourceError(
@@ -157,7 +167,8 @@ def from_dataset(dataset: Dataset, *, name: str | None = None, split: str | None
     if root is not None:
         return Source(manifest, FolderStore(root), "dataset", (), root)
     assert made is not None
-    return Source(manifest, DatasetStore(items, manifest.paths, *made), "dataset", _notes(items, keys))
+    store = DatasetStore(items, manifest.paths, manifest.targets, *made)
+    return Source(manifest, store, "dataset", _notes(items, keys))
 
 
 def _notes(items: _Items, keys: Sequence[str]) -> tuple[str, ...]:
@@ -176,14 +187,18 @@ class DatasetStore:
     Args:
         items: Makes them; one at a time, since few data sets are made for threads.
         names: Keys in its order.
+        targets: What it told of each sample.
         sizes: Bytes of each, int64.
         hashes: And their xxh3, uint64.
     """
 
     sequential = False
 
-    def __init__(self, items: _Items, names: pa.StringArray, sizes: np.ndarray, hashes: np.ndarray) -> None:
-        self._items, self._names, self._sizes, self._hashes = items, names, sizes, hashes
+    def __init__(
+        self, items: _Items, names: pa.StringArray, targets: pa.Array, sizes: np.ndarray, hashes: np.ndarray
+    ) -> None:
+        self._items, self._names, self._targets = items, names, targets
+        self._sizes, self._hashes = sizes, hashes
         self._begin()
 
     def _begin(self) -> None:
@@ -197,7 +212,8 @@ class DatasetStore:
         """Read one sample into the start of `buffer`; see `ByteStore.read_into`."""
         number = self._row(path)
         with self._lock:
-            data, _ = self._items.encoded(number)
+            data, given = self._items.encoded(number)
+        self._items.refuse_other(number, self._items.target(number, given), self._targets[number].as_py())
         if (len(data), xxhash.xxh3_64_intdigest(data)) != (self._sizes[number], self._hashes[number]):
             raise SourceError(
                 f"sample {number} of {self.describe()} is another picture each time",

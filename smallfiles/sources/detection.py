@@ -9,23 +9,25 @@ from __future__ import annotations
 import os
 import shlex
 import tarfile
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from smallfiles.errors import SourceError
-from smallfiles.folders import SourceOptions
+from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions
 from smallfiles.formats.files.reading import MANIFEST
 from smallfiles.formats.tar import sides
 from smallfiles.formats.tar.streams import compression_of
 from smallfiles.manifest import Manifest
 from smallfiles.options import option, words
+from smallfiles.progress import plural
 from smallfiles.samples import ByteStore
 from smallfiles.sources import flickr30k, folder, imagenet, packed, tarball
 from smallfiles.sources.imagenet import official
 from smallfiles.sources.record import Source
-from smallfiles.sources.scanning import unlistable
+from smallfiles.sources.scanning import list_folder, unlistable
 
 
 def load(path: Path, kind: str = "auto", **options: Any) -> Source:
@@ -122,19 +124,10 @@ def _load(path: Path, options: SourceOptions) -> Source:
 
 def _from_packed(path: Path, format: str, options: SourceOptions) -> Source:
     if format != "files":
-        _refuse_other_targets(path, options)
         return packed.load(path, format, options)
+    options.refuse_unfollowed("a packed output", path)
     source = _from_manifest(path / MANIFEST, None, options)
     return replace(source, kind="packed files", resize=packed.resize_beside(path))
-
-
-def _refuse_other_targets(path: Path, options: SourceOptions) -> None:
-    if options.unlabelled or options.labels is not None:
-        raise SourceError(
-            f"{path} holds its own targets, and others were asked for",
-            expected="neither --unlabelled nor --labels with a manifest or a packed file",
-            next_step="Leave them out, or make a manifest with other targets",
-        )
 
 
 def _from_folder(path: Path, options: SourceOptions) -> Source:
@@ -147,7 +140,11 @@ def _from_folder(path: Path, options: SourceOptions) -> Source:
     }
     if kind == "auto":
         kind = next(name for name, (_, recognises) in readers.items() if recognises(path))
-    return readers[kind][0](path, options)
+    try:
+        return readers[kind][0](path, options)
+    except SourceError:
+        _refuse_zips(path)
+        raise
 
 
 def _from_tar(path: Path, options: SourceOptions) -> Source:
@@ -156,6 +153,8 @@ def _from_tar(path: Path, options: SourceOptions) -> Source:
         raise SourceError(
             f"{path} is a file", expected=f"a folder of kind {kind}", next_step="Check the path"
         )
+    if zipfile.is_zipfile(path):
+        raise _zipped(path, [path])
     if compression_of(path) is None and not _begins_as_tar(path):
         raise SourceError(
             f"{path} is no tar file and no manifest",
@@ -166,6 +165,29 @@ def _from_tar(path: Path, options: SourceOptions) -> Source:
     if kind == "imagenet" or (kind == "auto" and not archive.is_ours and official.role_of(archive)):
         return official.from_archive(archive, options)
     return tarball.from_archive(archive, options)
+
+
+def _zipped(path: Path, zips: list[Path]) -> SourceError:
+    """The sentence for zip files, whose members are compressed and named without an encoding."""
+    what = "is a zip file" if zips == [path] else f"holds {plural(len(zips), 'zip file')} and no images"
+    return SourceError(
+        f"{path} {what}",
+        expected="a folder, a tar file or a manifest",
+        next_step=f"Make a tar of it without unpacking: bsdtar -cf {shlex.quote(zips[0].stem)}.tar "
+        f"@{shlex.quote(str(zips[0]))} (or unzip it to a local disk)",
+    )
+
+
+def _refuse_zips(folder: Path) -> None:
+    """Raise SourceError if a folder that is no data set holds zip files and no images."""
+    listed = list_folder(folder)
+    zips = [folder / name for name in listed.files if name.lower().endswith(".zip")]
+    if (
+        zips
+        and not listed.folders
+        and not any(name.lower().endswith(IMAGE_SUFFIXES) for name in listed.files)
+    ):
+        raise _zipped(folder, zips)
 
 
 def _begins_as_tar(path: Path) -> bool:
@@ -181,7 +203,7 @@ def _begins_as_tar(path: Path) -> bool:
 
 def _from_manifest(path: Path, root: Path | None, options: SourceOptions) -> Source:
     """Read a manifest and find its bytes: in `root`, where its hint says below it, or beside it."""
-    _refuse_other_targets(path, options)
+    options.refuse_unfollowed("a manifest", path)
     manifest = Manifest.load(path)
     if options.split not in (None, manifest.split):
         raise SourceError(

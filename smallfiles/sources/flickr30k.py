@@ -67,6 +67,7 @@ def load(path: Path, options: SourceOptions | None = None) -> Source:
         SourceError: No images, no caption file, or one that cannot be read.
     """
     options = options or SourceOptions()
+    options.refuse_unfollowed("Flickr30K", path)
     images, notes = _image_folder(path, options)
     file, splits, chosen = _caption_files(path, images.root, options)
     captions = read(file)

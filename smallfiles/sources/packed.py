@@ -18,12 +18,14 @@ import pyarrow.compute as pc
 from smallfiles import formats
 from smallfiles.errors import SourceError, UsageError
 from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions
+from smallfiles.formats import provenance
 from smallfiles.formats.files.reading import MANIFEST
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.arrays import column, integers
 from smallfiles.manifest.columns import by_row
 from smallfiles.manifest.faults import summary_of
 from smallfiles.manifest.writing import FORMAT
+from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED, ByteStore, Reader
 from smallfiles.sources.folder import FolderStore
 from smallfiles.sources.record import NamedStore, Source
@@ -40,11 +42,11 @@ def format_of(path: Path) -> str | None:
         path: A file or folder that exists.
     """
     if path.is_dir():
-        if path.name.endswith((".tars", ".zarr", ".lmdb")):
+        if path.name.endswith((".tars", ".lmdb", ".zarr")):
             return formats.name_of(path)
         is_ours = path.name.endswith(".files") or FORMAT.encode() in _head(path / MANIFEST)
         return "files" if is_ours else None
-    if path.with_name(path.name + ".index.arrow").is_file() or b" comment=smallfiles " in _head(path):
+    if _is_our_tar(path):
         return "tar"
     try:
         name = formats.name_of(path)
@@ -107,8 +109,12 @@ def load(path: Path, format: str, options: SourceOptions) -> Source:
         FormatError: It is damaged.
         ManifestError: Its keys or targets cannot be those of a data set.
     """
-    reader = _open(path, format, options.split)
-    schema = (reader.info().get("provenance") or {}).get("schema", {})
+    what = "shards of others" if _is_foreign_tar(path, format) else "a packed output"
+    options.refuse_unfollowed(what, path)
+    reader = _open(path, format, options)
+    about = reader.info()
+    record = about.get("provenance") or {}
+    schema = record.get("schema", {})
     if options.split is not None and schema.get("split", options.split) != options.split:
         raise SourceError(
             f"{path} holds the split {schema['split']!r}, and {options.split!r} was asked for",
@@ -119,15 +125,37 @@ def load(path: Path, format: str, options: SourceOptions) -> Source:
         manifest = _manifest(reader, schema, options.split)
     notes: tuple[str, ...] = ()
     if reader.target_kind == "label" and not pc.any(pc.not_equal(manifest.targets, UNLABELLED)).as_py():
+        if _is_foreign_tar(path, format) and not options.unlabelled:
+            raise SourceError(
+                f"{path} holds {plural(len(manifest), 'image')} that nothing in it labels",
+                expected="a .cls, .txt or .json member for each image, or class folders",
+                next_step="Ask for unlabelled samples, or give a manifest with their labels",
+            )
         notes = (f"{path.name} tells no targets: label {UNLABELLED} for all",)
-    return Source(manifest, PackedStore(reader), f"packed {format}", notes, path, resize_of(reader))
+    came_as = provenance.came_as(record) or tuple(about.get("came_as", ()))
+    store = PackedStore(reader)
+    return Source(manifest, store, f"packed {format}", notes, path, resize_of(reader), came_as)
 
 
-def _open(path: Path, format: str, split: str | None) -> Reader:
-    if split is None or format not in ("hdf5", "squashfs"):  # these may hold several
-        return formats.open(path, format)
-    reader: Reader = formats.get(format).open(path, split=split)
+def _open(path: Path, format: str, options: SourceOptions) -> Reader:
+    more: dict[str, Any] = {}
+    if options.split is not None and format in ("hdf5", "squashfs"):  # these may hold several
+        more = {"split": options.split}
+    elif _is_foreign_tar(path, format):
+        more = {"unlabelled": options.unlabelled}
+        if options.suffixes != IMAGE_SUFFIXES:
+            more["suffixes"] = options.suffixes
+    reader: Reader = formats.get(format).open(path, **more) if more else formats.open(path, format)
     return reader
+
+
+def _is_foreign_tar(path: Path, format: str) -> bool:
+    """Whether these are shards of others, of whose members a user may have to say what they are."""
+    return format == "tar" and path.is_dir() and not any(map(_is_our_tar, sorted(path.glob("*.tar*"))[:1]))
+
+
+def _is_our_tar(path: Path) -> bool:
+    return path.with_name(path.name + ".index.arrow").is_file() or b" comment=smallfiles " in _head(path)
 
 
 def _manifest(reader: Reader, schema: Mapping[str, Any], split: str | None) -> Manifest:

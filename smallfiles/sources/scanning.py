@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
@@ -21,14 +21,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from smallfiles.errors import SourceError, first_few
+from smallfiles.errors import SourceError, first_few, refuse_shortage
+from smallfiles.folders import is_hidden
 from smallfiles.manifest.arrays import column
 from smallfiles.manifest.faults import is_utf8
 from smallfiles.progress import plural
 
 _IN_FLIGHT = 32
 _STATS_AT_ONCE = 512
-_FINDER_FOLDER = "__MACOSX"  # what macOS puts beside the data into each zip: no class
 _HOPS_INSIDE = 1
 _HOPS_ANYWHERE = 8
 
@@ -41,8 +41,8 @@ class Folder:
         path: Relative to the root of the walk; empty for the root itself.
         files: Names of its samples, sorted by bytes.
         folders: Names of the folders in it that were followed, sorted.
-        others: Count of other files by suffix.
-        hidden: Names that begin with a dot, and `__MACOSX`; left aside.
+        others: Names of other files.
+        hidden: Names that begin with a dot, and folders such as `__MACOSX`; left aside.
         left: What was not followed: links that leave the tree, loops, broken links, pipes.
         hops: Folder links followed on the way here.
     """
@@ -50,10 +50,15 @@ class Folder:
     path: str
     files: list[str] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
-    others: Counter[str] = field(default_factory=Counter)
+    others: list[str] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     hops: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def prefix(self) -> str:
+        """What stands before the names in it."""
+        return f"{self.path}/" if self.path else ""
 
 
 @dataclass(frozen=True)
@@ -73,11 +78,15 @@ class Tree:
 
     def paths(self, prefix: str = "") -> pa.StringArray:
         """Paths of all samples, `prefix` before each, one class after the other."""
-        chunks = []
-        for folder in self.folders:
-            head = prefix + (folder.path + "/" if folder.path else "")
-            chunks.append(column([head + name for name in folder.files], pa.string()))
-        return pa.concat_arrays([column([], pa.string()), *chunks])
+        return _joined((prefix + folder.prefix, folder.files) for folder in self.folders)
+
+    def other_paths(self) -> pa.StringArray:
+        """Paths of all other files."""
+        return _joined((f.prefix, list(filter(_can_travel, f.others))) for f in self.folders)
+
+    def empty(self) -> list[str]:
+        """Paths of the folders in which nothing is."""
+        return [f.path for f in self.folders if f.path and not (f.files or f.folders or f.others)]
 
     def contents(self) -> str:
         """In words: `3 .csv files and no images`."""
@@ -90,19 +99,25 @@ class Tree:
 
     def others(self) -> Counter[str]:
         """Count of files that are no samples, by suffix."""
-        return sum((folder.others for folder in self.folders), Counter())
+        names = chain.from_iterable(folder.others for folder in self.folders)
+        return Counter(Path(name).suffix or "suffix-less" for name in names)
 
     def notes(self) -> tuple[str, ...]:
         """What was left aside."""
         notes = []
-        if hidden := sum(len(folder.hidden) for folder in self.folders):
-            notes.append(f"{plural(hidden, 'hidden name')} left aside")
+        if hidden := [folder.prefix + name for folder in self.folders for name in folder.hidden]:
+            notes.append(f"{plural(len(hidden), 'hidden name')} left aside: {first_few(hidden, len(hidden))}")
         if others := self.others():
             notes.append("left aside: " + ", ".join(plural(n, f"{s} file") for s, n in others.most_common(5)))
         left = list(chain.from_iterable(folder.left for folder in self.folders))
         if left:
             notes.append(f"not followed: {first_few(left, len(left))}")
         return tuple(notes)
+
+
+def _joined(listed: Iterable[tuple[str, list[str]]]) -> pa.StringArray:
+    chunks = [column([prefix + name for name in names], pa.string()) for prefix, names in listed]
+    return pa.concat_arrays([column([], pa.string()), *chunks])
 
 
 def walk(root: Path, suffixes: Sequence[str], *, below: str = "", follow_links: bool = False) -> Tree:
@@ -126,9 +141,7 @@ def walk(root: Path, suffixes: Sequence[str], *, below: str = "", follow_links: 
             listed = list(pool.map(lister.list, level))
             found += listed
             level = [
-                (f"{folder.path}/{name}" if folder.path else name, folder.hops[name])
-                for folder in listed
-                for name in folder.folders
+                (folder.prefix + name, folder.hops[name]) for folder in listed for name in folder.folders
             ]
     found.sort(key=lambda folder: (folder.path.split("/", 1)[0], folder.path))
     return Tree(start, tuple(found))
@@ -167,6 +180,7 @@ def sizes_of(root: Path, paths: pa.StringArray) -> np.ndarray:
 
 def unlistable(error: OSError, path: object) -> SourceError:
     """The sentence for a folder or file whose metadata cannot be had."""
+    refuse_shortage(error, path)
     return SourceError(
         f"{path} cannot be looked at ({os.strerror(error.errno) if error.errno else error})",
         expected="a folder or file that you may read",
@@ -242,13 +256,13 @@ class _Lister:
         except OSError as error:
             raise unlistable(error, here) from error
         _refuse_odd_names(folder.files + folder.folders, here)
-        folder.files.sort()
-        folder.folders.sort()
+        for names in (folder.files, folder.folders, folder.others, folder.hidden):
+            names.sort()
         return folder
 
     def _sort_in(self, entry: os.DirEntry[str], folder: Folder, hops: int) -> None:
         name = entry.name
-        if name.startswith(".") or name == _FINDER_FOLDER:
+        if name.startswith(".") or (is_hidden(name) and entry.is_dir()):
             folder.hidden.append(name)
         elif reason := self._no_entry(entry, hops):
             folder.left.append(f"{folder.path}/{name} ({reason})".lstrip("/"))
@@ -258,7 +272,7 @@ class _Lister:
         elif name.lower().endswith(self.suffixes):
             folder.files.append(name)
         else:
-            folder.others[Path(name).suffix or "suffix-less"] += 1
+            folder.others.append(name)
 
     def _no_entry(self, entry: os.DirEntry[str], hops: int) -> str | None:
         """Why something is neither a file nor a folder to enter; None if it is."""

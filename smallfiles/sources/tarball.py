@@ -24,16 +24,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles.errors import FormatError, SourceError, first_few, retold
-from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions, canonical_split
+from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions, canonical_split, choose_split
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile
-from smallfiles.formats.tar import sides
+from smallfiles.formats.tar import by_name, sides
 from smallfiles.formats.tar.archive import Archive, index
 from smallfiles.formats.tar.streams import StreamedStore
 from smallfiles.manifest import Manifest
-from smallfiles.manifest.class_folders import by_folder, folders_of
+from smallfiles.manifest.arrays import as_mask
+from smallfiles.manifest.class_folders import Labelled, by_folder, folders_of
+from smallfiles.manifest.listing import HEAD_BYTES, Files
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
+from smallfiles.sources.folder import no_classes
 from smallfiles.sources.record import NamedStore, Source
 from smallfiles.sources.scanning import list_folder
 
@@ -76,7 +79,8 @@ def load_folder(folder: Path, options: SourceOptions) -> Source:
     """Read a folder of tars, one per class, as ImageNet-21k is when the tar around them is unpacked.
 
     Args:
-        folder: The tars; the class of a sample is the name of its tar, and its key is `class/member`.
+        folder: The tars; the key of a sample is `tar/member`. Its class is the name of its tar where these
+            can be classes (see `formats.tar.by_name`), or where `options.kind` says that it is a tarball.
         options: See `SourceOptions`.
 
     Raises:
@@ -128,6 +132,7 @@ def open_folder(folder: Path, options: SourceOptions) -> Archive:
         {k + r: text for k, a in zip(first_rows, archives, strict=True) for r, text in a.contents.items()},
         tuple(f"{one.path.name}: {note}" for one in archives for note in one.notes),
         tars={stem: one.file_bytes for stem, one in zip(stems, archives, strict=True)},
+        inside=(*stems, *(name for one in archives for name in one.inside)),
     )
 
 
@@ -139,7 +144,7 @@ def _refuse_as_class(archive: Archive, is_split: bool) -> None:
         got, next_step = f"is compressed ({archive.compression})", "Decompress the tars"
     elif not is_split and len(tops := folders_of(archive.names)) > 1:
         got = f"holds {plural(len(tops), 'folder')} ({first_few(tops, len(tops))})"
-        next_step = "Give the tars one by one, or unpack them"
+        next_step = "If they are shards of one set, end the folder's name in .tars; else give them one by one"
     else:
         return
     raise SourceError(f"{archive.path} {got}", expected="a plain tar of one class", next_step=next_step)
@@ -163,30 +168,72 @@ def samples_of(archive: Archive, options: SourceOptions) -> Archive:
 
 def from_archive(archive: Archive, options: SourceOptions) -> Source:
     """The source that an indexed archive is: labelled by side files, or else by class folders."""
+    options.refuse_unfollowed("a tar", archive.path)
     if archive.is_ours:
         return _sided(sides.read(archive), options)
-    samples, metas = samples_of(archive, options), None
-    aside = len(archive.names) - len(samples.names) - len(archive.contents)
-    notes = (*archive.notes, *((f"left aside: {plural(aside, 'other file')}",) if aside else ()))
-    if not options.unlabelled:
-        with retold(FormatError, SourceError):
-            annotated = sides.read(archive, options.suffixes)
-        if any(annotated.kinds):
-            return _sided(annotated, options)
-        samples, notes = annotated.data, (*archive.notes, *annotated.notes)
-        metas = annotated.metas if any(annotated.metas) else None
-    found, split = by_folder(samples.names, archive.path, options.split, no_classes=options.unlabelled)
-    if not (found.classes or options.unlabelled or split == "test"):
+    samples_of(archive, options)
+    with retold(FormatError, SourceError):
+        annotated = sides.read(archive, options.suffixes, targets=not options.unlabelled)
+    if any(annotated.kinds) and not _has_classes(archive, annotated, options):
+        return _sided(*_of_split(annotated, options))
+    if options.strict and (notes := archive.notes + annotated.notes):
         raise SourceError(
-            f"{archive.path} holds {plural(len(samples.names), 'image')} outside of any class folder",
-            expected="one folder a class, or .cls files beside the images",
-            next_step="Ask for unlabelled samples, or give a manifest with their labels",
+            f"{archive.path} holds more than samples ({'; '.join(notes)})",
+            expected="samples alone, since strict was asked for",
+            next_step="Make it again without what does not belong there, or leave out strict",
         )
-    if metas is not None:
-        metas = list(compress(metas, found.keep))
-    samples = samples.select(found.keep)  # all of them, nearly always, and nothing is copied
-    manifest = _manifest(samples, found.labels, split, found.classes, metas)
-    return Source(manifest, TarStore(samples), "tarball", notes + found.notes, archive.path)
+    found = _by_folder(archive, annotated, options)
+    if not (found.classes or options.unlabelled or found.split == "test"):
+        count, expected = len(annotated.data.names), "one folder a class, or .cls files beside the images"
+        raise no_classes(archive.path, count, expected)
+    metas = list(compress(annotated.metas, found.keep))
+    samples = annotated.data.select(found.keep)  # all of them, nearly always, and nothing is copied
+    manifest = _manifest(samples, found.labels, found.split, found.classes, metas)
+    notes = archive.notes + annotated.notes + found.notes
+    return Source(manifest, TarStore(samples), "tarball", notes, archive.path, came_as=annotated.came_as)
+
+
+def _by_folder(archive: Archive, annotated: sides.Annotated, options: SourceOptions) -> Labelled:
+    """Label samples as if the archive were unpacked."""
+    samples = annotated.data
+    others = archive.names.filter(pc.invert(pc.is_in(archive.names, samples.names)))
+    store = TarStore(samples)
+    look = None if store.sequential else store.head
+    files = Files(archive.path, samples.names, others, archive.folders, look, "--source tarball")
+    trusted = options.kind != "auto"
+    if options.unlabelled:
+        return by_folder(files, options.split, no_classes=True, strict=options.strict, trusted=trusted)
+    return by_name.label(files, [annotated], options.split, named_by_tars=trusted, strict=options.strict)
+
+
+def _has_classes(archive: Archive, annotated: sides.Annotated, options: SourceOptions) -> bool:
+    """Whether samples with captions lie in class folders too, and the user said that these count.
+
+    Raises:
+        SourceError: They do, and the user did not say which of the two is meant.
+    """
+    folders = set(folders_of(annotated.data.names)) - set(archive.inside)  # tars are shards where texts lie
+    if any(label is not None for label in annotated.labels) or len(folders) < 2:
+        return False
+    return bool(_by_folder(archive, annotated, options).classes)
+
+
+def _of_split(annotated: sides.Annotated, options: SourceOptions) -> tuple[sides.Annotated, SourceOptions]:
+    """The samples of one split, if the folders of an archive are splits; else all."""
+    names, tops = annotated.data.names, folders_of(annotated.data.names)
+    if len(tops) < 2 or len({canonical_split(top, tops) for top in tops} - {None}) < len(tops):
+        return annotated, options
+    chosen, notes = choose_split(tops, options.split, annotated.data.path)
+    keep = as_mask(pc.starts_with(names, f"{chosen}/"))
+    kept = replace(
+        annotated,
+        data=annotated.data.select(keep),
+        labels=list(compress(annotated.labels, keep)),
+        captions=list(compress(annotated.captions, keep)),
+        metas=list(compress(annotated.metas, keep)),
+        notes=annotated.notes + notes,
+    )
+    return kept, replace(options, split=canonical_split(chosen, tops))
 
 
 def _sided(annotated: sides.Annotated, options: SourceOptions) -> Source:
@@ -205,8 +252,9 @@ def _sided(annotated: sides.Annotated, options: SourceOptions) -> Source:
     targets = [UNLABELLED] * len(data.names) if options.unlabelled else annotated.targets(kind)
     split = options.split or data.record.get("schema", {}).get("split") or "train"
     manifest = _manifest(data, targets, split, provenance.class_names(data.record), annotated.metas)
-    notes = (*data.notes, *annotated.notes, *said, *sides.unlabelled([annotated], kind))
-    return Source(manifest, TarStore(data), "webdataset tar", notes, data.path)
+    said += by_name.passed_over([annotated], kind, data.path) + sides.unlabelled([annotated], kind)
+    notes = data.notes + annotated.notes + said
+    return Source(manifest, TarStore(data), "webdataset tar", notes, data.path, came_as=annotated.came_as)
 
 
 def _manifest(
@@ -268,6 +316,14 @@ class TarStore(NamedStore):
                 next_step="Copy or download it again",
             )
         return size
+
+    def head(self, path: str) -> bytes:
+        """The first bytes of a sample of a plain tar, in which a picture says what it is."""
+        row = self._row(path)
+        start, size = int(self._archive.offsets[row]), int(self._archive.sizes[row])
+        opened = self._open(path.partition("/")[0] if self._archive.tars else "")
+        stop = start + min(size, HEAD_BYTES)
+        return opened.read(start, stop) if isinstance(opened, StreamedStore) else opened.fetch(start, stop)
 
     def _opened(self, tar: str) -> ByteFile | StreamedStore:
         archive = self._archive

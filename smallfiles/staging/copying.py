@@ -13,7 +13,7 @@ import os
 import stat
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,10 +43,6 @@ class Block:
     stop: int
 
 
-Known = Callable[[Block], str | None]
-Note = Callable[[Block, str], None]
-
-
 def readers_for(output: Output) -> int:
     """How many blocks to copy at once: more where each read waits for a server."""
     return _READERS_OF_SERVERS if output.shared else min(_READERS_OF_DISKS, max(2, machine.usable_cpus()))
@@ -69,8 +65,7 @@ class Copier:
         folder: Where their names are relative to; must exist.
         bar: Shown progress, a block at a time.
         mode: Permissions of the copies, before the umask.
-        known: The hash of a block that the target holds already, or None.
-        note: Called when a block was written, with its hash.
+        resume: Whether blocks that an earlier run wrote are read back, and kept if their digest fits.
     """
 
     def __init__(
@@ -80,12 +75,11 @@ class Copier:
         bar: Progress,
         *,
         mode: int = 0o600,
-        known: Known | None = None,
-        note: Note | None = None,
+        resume: bool = False,
     ) -> None:
         self._members, self._folder, self._bar = output.members, folder, bar
         self._readers = readers_for(output)
-        self._mode, self._known, self._note = mode, known, note
+        self._mode, self._resume = mode, resume
         self._piece_bytes = _PIECE_OF_SERVERS if output.shared else PIECE_BYTES
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -151,8 +145,6 @@ class Copier:
             if member.digest is not None and found != member.digest.blocks[block.number]:
                 _unchanged(member, source)
                 raise _damaged(member, block)
-            if self._note is not None:
-                self._note(block, found)
         else:
             with self._lock:
                 self.kept_bytes += block.stop - block.start
@@ -162,8 +154,8 @@ class Copier:
 
     def _held(self, block: Block, target: int, buffer: memoryview) -> str | None:
         """The hash of a block that an earlier run wrote, if its bytes are still that."""
-        expected = self._known(block) if self._known is not None else None
-        if expected is None:
+        known = self._members[block.member].digest
+        if known is None or not self._resume:
             return None
         digest, position = xxhash.xxh3_128(), block.start
         while position < block.stop:
@@ -172,9 +164,8 @@ class Copier:
                 return None
             digest.update(buffer[:count])
             position += count
-        wanted = self._members[block.member].digest
         found: str = digest.hexdigest()
-        return found if found == expected and (not wanted or found == wanted.blocks[block.number]) else None
+        return found if found == known.blocks[block.number] else None
 
     def _move(self, block: Block, source: int, target: int, buffer: memoryview) -> str | None:
         digest, position = xxhash.xxh3_128(), block.start

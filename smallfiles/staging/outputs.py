@@ -27,7 +27,6 @@ from smallfiles.errors import DamagedFileError, FormatError, SourceError, UsageE
 from smallfiles.machine.ranks import ranks
 from smallfiles.staging.config import StageConfig
 
-_GROUP = "zarr.json"  # of the whole folder: equal in all of ours, and without a digest
 _SMALL_BYTES = 1 << 20
 _MANY = 100
 _LISTED = 1000
@@ -121,36 +120,17 @@ def find(src: Path, config: StageConfig) -> Output:
 
 def _inside(pool: ThreadPoolExecutor, folder: Path, config: StageConfig) -> list[Future[Member | None]]:
     """The packed files of a folder that this rank wants, and what lies beside them."""
-    if not folder.name.endswith(".zarr"):
-        try:
-            names = {name for name in _names(folder) if not name.startswith(".")}
-        except OSError as error:
-            raise unreadable(folder, error) from error
-        return _of_folder(pool, folder, folder.name, names, config)
-    if config.shards != "all":
-        raise UsageError(
-            f"{folder} has arrays for all ranks together, and shards for each rank were asked for",
-            expected="a folder of shards that each tell their samples",
-            next_step="Stage all of it (--shards all), or pack .tars",
-        )
-    asked = []
-    for place, _, files in sorted(os.walk(folder)):  # an array is a folder
-        name = folder.name + place.removeprefix(str(folder))
-        asked += _of_folder(pool, Path(place), name, set(files), config) if files else []
-    return asked or _of_folder(pool, folder, folder.name, set(), config)
-
-
-def _of_folder(
-    pool: ThreadPoolExecutor, folder: Path, prefix: str, names: set[str], config: StageConfig
-) -> list[Future[Member | None]]:
+    try:
+        names = {name for name in _names(folder) if not name.startswith(".")}
+    except OSError as error:
+        raise unreadable(folder, error) from error
     data = [folder / name for name in sorted(names) if not _is_beside(name, names)]
     found = dict(zip(data, pool.map(_status, data), strict=True))
     _refuse_tree(folder, list(found.values()))
     asked = []
     for path in _of_rank(folder, data, config):
-        name = f"{prefix}/{path.name}"
-        is_data = name.partition("/")[2] != _GROUP
-        asked.append(pool.submit(_member, path, name, names, is_data=is_data, found=found[path]))
+        name = f"{folder.name}/{path.name}"
+        asked.append(pool.submit(_member, path, name, names, is_data=True, found=found[path]))
         asked += _beside(pool, path, name, names)
     return asked
 

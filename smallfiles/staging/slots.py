@@ -213,12 +213,6 @@ def remove_unused(slot: Slot) -> bool:
     return True
 
 
-def let_go(slot: Slot, owner: Owner) -> None:
-    """Give up what is kept for an owner; it is removed if nobody else uses or keeps it."""
-    if slot.unhold(owner):
-        remove_unused(slot)
-
-
 def _hold_name(owner: Owner) -> str:
     text = f"{owner.kind} {owner.name} {owner.started} {owner.world if owner.kind != 'job' else ''}"
     return hashlib.sha256(text.encode()).hexdigest()[:16] + ".json"

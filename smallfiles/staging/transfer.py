@@ -1,8 +1,8 @@
 """The second kind of staging: from an archive that compute nodes cannot see to scratch.
 
-It runs on a transfer node, for long, and is interrupted often. So each block that was written is
-noted in a journal with its hash; a run that comes again reads those blocks back (scratch is near, the
-archive is not), keeps what is right, and copies the rest. The trap: scratch is purged after weeks, so
+It runs on a transfer node, for long, and is interrupted often. A run that comes again reads back what is
+there (scratch is near, the archive is not), keeps the blocks that have their digest, and copies the rest;
+a file without a digest is copied from its beginning. The trap: scratch is purged after weeks, so
 the original stays where it is. Notebook 07.
 """
 
@@ -23,7 +23,7 @@ from smallfiles.formats.output import writing
 from smallfiles.progress import bytes_text, progress
 from smallfiles.staging import outputs
 from smallfiles.staging.config import StageConfig, Staged
-from smallfiles.staging.copying import Block, Copier, blocks_of
+from smallfiles.staging.copying import Copier, blocks_of
 from smallfiles.staging.outputs import Member, Output
 from smallfiles.staging.run import UNVERIFIED, computed_digests
 
@@ -32,7 +32,7 @@ _STRIPED_BYTES, _STRIPES, _STRIPE_S = 1 << 30, 4, 30
 
 
 def stage_to(src: Path | str, folder: Path | str, *, config: StageConfig | None = None) -> Staged:
-    """Copy a packed output to a folder that outlives the job; resumable and verified.
+    """Copy a packed output to a folder that outlives the job; verified, and resumable by its digest.
 
     Args:
         src: A packed file or a folder of shards.
@@ -116,25 +116,15 @@ def _same_digest(member: Member, copy: Path) -> bool:
 
 def _copy(output: Output, draft: Draft) -> int:
     """Copy into the folder aside; bytes that an earlier run had copied."""
-    journal = draft.records / "journal"
-    held = _resumable(journal, output.key)
-    if not held:
+    of_this = draft.records / "key"
+    resume = of_this.exists() and of_this.read_text() == output.key
+    if not resume:
         draft.clear()
         _stripe(output, draft.data)
-    with journal.open("a", encoding="ascii") as file:
-        file.write(f"{output.key}\n" if not held else "\n")  # ends a line that a kill cut off
-        file.flush()
-
-        def note(block: Block, digest: str) -> None:
-            os.write(file.fileno(), f"{block.member} {block.number} {digest}\n".encode())
-
-        def known(block: Block) -> str | None:
-            return held.get((block.member, block.number))
-
-        count = len(blocks_of(output.members))
-        with progress(count, f"stage {output.name}", unit="blocks") as bar:
-            copier = Copier(output, draft.data, bar, mode=0o666, known=known, note=note)
-            copier.run()
+        of_this.write_text(output.key)
+    with progress(len(blocks_of(output.members)), f"stage {output.name}", unit="blocks") as bar:
+        copier = Copier(output, draft.data, bar, mode=0o666, resume=resume)
+        copier.run()
     for member in output.members:  # as rsync does: equal size and time then mean equal bytes
         os.utime(copier.target(member), ns=(member.seen[3], member.seen[3]))
     computed_digests(copier, output, draft.data)
@@ -150,18 +140,3 @@ def _stripe(output: Output, folder: Path) -> None:
     command = [lfs, "setstripe", "-c", str(_STRIPES), str(folder)]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # slower without, but as right
         subprocess.run(command, capture_output=True, timeout=_STRIPE_S, check=False)
-
-
-def _resumable(journal: Path, key: str) -> dict[tuple[int, int], str]:
-    """Hashes of blocks that an earlier run of the very same copy wrote, by member and number."""
-    try:
-        lines = journal.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return {}
-    if not lines or lines[0] != key:
-        return {}
-    held = {}
-    for words in map(str.split, lines[1:]):
-        if len(words) == 3 and words[0].isdigit() and words[1].isdigit():
-            held[int(words[0]), int(words[1])] = words[2]
-    return held

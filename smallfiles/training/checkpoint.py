@@ -1,11 +1,13 @@
 """Checkpoints: written aside and renamed, so that a job killed at its time limit finds a whole one.
 
-The trap: `torch.load` unpickles, and a pickle is a program. A checkpoint holds tensors and plain values only,
-and is read with `weights_only=True`. Notebook 10 resumes from one.
+The traps: `torch.load` unpickles, and a pickle is a program. A checkpoint holds tensors and plain values
+only, and is read with `weights_only=True`. And torch writes a checksum for each member of the archive that
+it does not compare, so damaged weights load without a word: here it is compared. Notebook 10 resumes.
 """
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from smallfiles.atomic import replaced
 from smallfiles.errors import DamagedFileError, ResourceError
 
 NAME = "last.pt"
+_IS_FOLDER = 0x10
+"""In the attributes of a member of an archive."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ def load(folder: Path) -> State | None:
     if not path.exists():
         return None
     try:
+        _check_members(path)
         state = State(**torch.load(path, map_location="cpu", weights_only=True))
         epoch, batch = state.loader["epoch"], state.loader["batch"]
         sound = len(state.epochs) == epoch >= 0 <= batch and len(state.begun) == 2
@@ -83,6 +88,16 @@ def load(folder: Path) -> State | None:
     if not sound:
         raise unusable(path, "holds something else than a training")
     return state
+
+
+def _check_members(path: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
+        folders = [member.filename for member in archive.infolist() if member.external_attr & _IS_FOLDER]
+    if damaged is not None:
+        raise ValueError(f"{damaged} in it has another checksum than when it was written")
+    if folders:  # torch takes whatever lies in memory for its content
+        raise ValueError(f"{folders[0]} in it is a folder")
 
 
 def unusable(path: Path, what: str) -> DamagedFileError:

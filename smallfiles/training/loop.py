@@ -20,8 +20,10 @@ from torch import nn
 from smallfiles import images, objectstore
 from smallfiles.errors import ResourceError, UsageError, first_few
 from smallfiles.loading import LoaderConfig, make_loader
+from smallfiles.loading.batches import Fault
 from smallfiles.loading.dataset import name_of_data
-from smallfiles.progress import progress
+from smallfiles.loading.makers import none_left
+from smallfiles.progress import plural, progress
 from smallfiles.samples import Reader
 from smallfiles.training import checkpoint
 from smallfiles.training.config import TrainConfig, check_ring
@@ -98,6 +100,7 @@ class _Run:
     val: Reader | None
     asked_to_stop: Sequence[int]
     classes: int
+    path: Path
     start: int = 0  # the first step of the epoch that goes on
 
 
@@ -147,7 +150,7 @@ def _run(
     model = group.wrap(build(config.model, classes, config.loader.seed))
     optimizer = torch.optim.AdamW(model.parameters(), config.rate)
     loader = _loader(reader, config, group)
-    return _Run(config, group, loader, model, optimizer, val, asked_to_stop, classes)
+    return _Run(config, group, loader, model, optimizer, val, asked_to_stop, classes, reader.path)
 
 
 def _loader(reader: Reader, config: TrainConfig, group: Group) -> Any:
@@ -157,6 +160,7 @@ def _loader(reader: Reader, config: TrainConfig, group: Group) -> Any:
         loader: Any = ring.attach(config.ring, wait_s=config.wait)
     else:
         loader = make_loader(reader, config.loader, transform=images.RandomResizedCrop(size=config.size))
+    loader.every_step = True  # a step is a batch, also for what a checkpoint keeps
     plan, where = loader.plan, group.where
     if (plan.samples, plan.rank, plan.world_size) != (len(reader), where.rank, where.world_size):
         raise UsageError(
@@ -221,6 +225,7 @@ def _epoch(
     times = clock.summary()
     ranks = group.gather({**dataclasses.asdict(group.where), "samples": trained, **times})
     samples, loss_sum = sums()
+    _check_any(samples, run.path, epoch, group, loaders)
     accuracy = None
     if run.val is not None:
         _keep(run, before, epoch, stop, [samples, loss_sum])  # measuring may last longer than the job
@@ -333,6 +338,14 @@ def _faults(group: Group, loaders: Sequence[Any]) -> tuple[int, list[dict[str, s
     return sum(each["count"] for each in all_ranks), [one for each in all_ranks for one in each["named"]]
 
 
+def _check_any(samples: float, path: Path, epoch: int, group: Group, loaders: Sequence[Any]) -> None:
+    """Refuse an epoch of which all ranks together left every sample out."""
+    count, named = (0, []) if samples else _faults(group, loaders)
+    if count:
+        faults = [Fault(-1, each["key"], each["reason"]) for each in named]
+        raise none_left(path, faults, epoch, plural(count, "sample"))
+
+
 def evaluate(
     model: nn.Module,
     reader: Reader,
@@ -366,14 +379,18 @@ def evaluate(
     right = seen = 0
     loader = make_loader(reader, loader_config, transform=transform)
     loaders.append(loader)
+    loader.every_step = True  # all ranks look together whether anything was left
     batches, shown = iter(loader), None if group.is_first else False
     with torch.inference_mode(), progress(len(loader), "measuring", unit="batches", enabled=shown) as bar:
         while not asked_to_stop and (batch := next_batch(batches, asked_to_stop)) is not None:
+            bar.advance()
+            if not len(batch["index"]):
+                continue
             picture = batch["image"].to(group.device).permute(0, 2, 3, 1)
             found = network(images.normalise(picture)).argmax(1).cpu()
             right, seen = right + int((found == batch["target"]).sum()), seen + len(found)
-            bar.advance()
     if group.largest(len(asked_to_stop)):
         return None
     right_of_all, all_seen = group.total(right, seen)
+    _check_any(all_seen, reader.path, 0, group, [loader])
     return right_of_all / max(all_seen, 1)

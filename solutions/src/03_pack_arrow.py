@@ -194,7 +194,7 @@ text
 #
 # Workers are processes of their own. Unless they are forked (and from Python 3.14 on
 # they are not), they import classes and functions by the name of a module, and what a notebook defines is in no module:
-# the loader would wait forever.
+# they end with `Can't get attribute`, and the loader with `DataLoader worker exited unexpectedly`.
 
 # %% [markdown] id="task-loader"
 # ## Task 4: feed a training loop

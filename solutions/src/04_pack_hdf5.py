@@ -100,9 +100,9 @@ written
 # %% [markdown] id="task-read"
 # ## Task 2: read one sample, in any process
 #
-# Return bytes and label (an `int`) of one sample of your file. Open each file once per process, at its first read; a
-# process that was forked later opens for itself. Keep offsets and labels, but of `data` read only this sample. You may
-# add a second function. Five to ten lines:
+# Return bytes and label (an `int`) of one sample. Open each file once per process, at its first read. A parent that has
+# read must close its files before it forks. Keep offsets and labels, but of `data` read only this sample. You may add
+# other functions. Five to ten lines:
 #
 # `read_sample(path: Path, index: int) -> tuple[bytes, int]`
 
@@ -113,10 +113,13 @@ import os
 
 # --8<-- solution
 @functools.lru_cache(maxsize=8)
-def opened(path: Path, process: int) -> tuple[h5py.Dataset, np.ndarray, np.ndarray]:
+def opened(path: Path) -> tuple[h5py.Dataset, np.ndarray, np.ndarray]:
     """Data, offsets and labels of a file, opened once in each process."""
     group = h5py.File(path, "r", locking=False)["train"]
     return group["data"], group["offsets"][...], group["labels"][...]
+
+
+os.register_at_fork(before=opened.cache_clear)  # nothing refers to the files any more: HDF5 closes them
 
 
 # --8<-- stub
@@ -124,7 +127,7 @@ def opened(path: Path, process: int) -> tuple[h5py.Dataset, np.ndarray, np.ndarr
 def read_sample(path: Path, index: int) -> tuple[bytes, int]:
     """Bytes and label of one sample."""
     # --8<-- solution
-    data, offsets, labels = opened(path, os.getpid())
+    data, offsets, labels = opened(path)
     return data[offsets[index] : offsets[index + 1]].tobytes(), int(labels[index])
     # --8<-- stub
     # raise NotImplementedError  # your code: 5 to 10 lines
@@ -139,17 +142,17 @@ read
 # <details>
 # <summary>Hint 1: keep what you opened</summary>
 #
-# A dictionary whose keys are `(path, process)` remembers. `functools.lru_cache` around a function of these two arguments
-# does the same. Keep the data set `data`, and the arrays of offsets and labels: looking up a name in the file for each
-# sample costs more than reading it.
+# `functools.lru_cache` around a function of `path` remembers what it returned; so does a dictionary. Keep the data set
+# `data`, and the arrays of offsets and labels: looking up a name in the file for each sample costs more than reading it.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: whose handle is it</summary>
 #
-# `os.getpid()` is another number in a forked worker. If it is part of what you look up, the worker finds nothing and
-# opens the file itself.
+# As long as the parent has the file open, a forked worker that opens it gets the parent's handle from HDF5.
+# `os.register_at_fork(before=forget)` has Python call `forget()` in the parent before each fork. A file of which nothing
+# is kept is closed, so `opened.cache_clear` of an `lru_cache`, or `.clear` of a dictionary, is all that `forget` needs.
 #
 # </details>
 #

@@ -72,8 +72,9 @@ whole
 # %% [markdown] id="epoch"
 # ## Task 2
 #
-# `fetch(name)` returns an object. Yield those of one rank, in order: ranks take names in turn, rank 0 the first. While you
-# yield, the next are on their way: at most `in_flight` asked for and not yet yielded. Let errors out:
+# `fetch(name)` returns an object. Yield those of one rank, in order: ranks take names in turn, rank 0 the first. When
+# number *k* is yielded, *k + in_flight - 1* is asked for already; of those not yet yielded, at most `in_flight` are asked
+# for. Let errors out:
 #
 # `stream(fetch, names: list[str], rank: int, ranks: int, in_flight: int) -> Iterator[bytes]`
 

@@ -79,6 +79,12 @@ def test_every_document_notebook_and_exercise_has_its_page(pages):
     assert sum(name.startswith("docs/api/") for name in pages) > 15
 
 
+def test_the_first_page_says_whether_the_notebooks_were_executed(site):
+    executed = any("cell_output" in path.read_text() for path in site.glob("notebooks/*.html"))
+    text = (site / "docs/index.html").read_text()
+    assert ("were executed" in text, "were not executed" in text) == (executed, not executed)
+
+
 def test_nothing_is_loaded_from_another_host(site, pages):
     assert {name: url for name, page in pages.items() for url in page.loads if is_elsewhere(url)} == {}
     for style in site.rglob("*.css"):

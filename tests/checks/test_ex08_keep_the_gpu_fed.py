@@ -294,11 +294,17 @@ def packed(tmp_path_factory):
     return folder / "train.arrow"
 
 
-def test_each_given_loader_is_slow_where_it_is_said_to_be(packed):
-    found = {"read": nb08.follow(packed, read=EachSample), "collate": nb08.follow(packed, collate=collate_c)}
-    for stage, stages in found.items():
-        assert max(stages, key=stages.get) == stage, str(stages)
-        assert right(stages, 2, 0.01) == stage
-    good = nb08.follow(packed)
-    assert nb08.follow(packed, picture=as_given)["augment"] > 2 * good["augment"]
-    assert sum(good.values()) < sum(found["read"].values())
+@pytest.mark.parametrize(
+    ("given", "floats", "copied"),
+    [({}, 0, False), ({"picture": as_given}, 1, False), ({"collate": collate_c}, 1, True)],
+)
+def test_each_given_loader_works_more_than_the_cured_one(given, floats, copied, packed):
+    """How long work takes differs from machine to machine, how much it is does not."""
+    with ex08.measured() as work:
+        nb08.follow(packed, **given)
+    assert min(work.floats, 1) == floats
+    assert (work.peak_bytes > 20 * nb08.BATCH * 3 * nb08.SIDE**2) == copied
+
+
+def test_a_loader_that_opens_for_each_sample_waits_for_the_disk_each_time(packed):
+    assert nb08.follow(packed, read=EachSample)["read"] >= nb08.BATCH * nb08.Disk().open_s

@@ -107,6 +107,22 @@ def by_map(fetch, names, rank, ranks, in_flight):
         yield from pool.map(fetch, names[rank::ranks])
 
 
+def by_slices(fetch, names, rank, ranks, in_flight):
+    mine = names[rank::ranks]
+    with ThreadPoolExecutor(in_flight) as pool:
+        for first in range(0, len(mine), in_flight):
+            yield from pool.map(fetch, mine[first : first + in_flight])
+
+
+def refills_late(fetch, names, rank, ranks, in_flight):
+    mine = names[rank::ranks]
+    with ThreadPoolExecutor(in_flight) as pool:
+        coming = deque(pool.submit(fetch, name) for name in mine[:in_flight])
+        for number in range(len(mine)):
+            yield coming.popleft().result()
+            coming.extend(pool.submit(fetch, name) for name in mine[number + in_flight :][:1])
+
+
 def as_a_list(fetch, names, rank, ranks, in_flight):
     return list(streaming()(fetch, names, rank, ranks, in_flight))
 
@@ -141,7 +157,8 @@ WRONG_STREAMS = [
     (as_they_come, "as they arrive"),
     (one_by_one, "one request after the other"),
     (by_map, "waits in memory"),
+    (by_slices, "drain at each border"),
     (as_a_list, "waits in memory"),
     (streaming(skips=Exception), "without a word"),
 ]
-TestStream = judged(ex09.stream, WRONG_STREAMS, [streaming(), refills_first])
+TestStream = judged(ex09.stream, WRONG_STREAMS, [streaming(), refills_first, refills_late])

@@ -80,4 +80,4 @@ def test_it_ends_with_whoever_held_it(port, request):
         with socket.socket() as asked:
             return asked.connect_ex(address)
 
-    wait_for(is_closed, 10)
+    wait_for(is_closed)

@@ -1,6 +1,7 @@
 """LMDB beside liblmdb: it reads and changes what was written here, and what it wrote is read here."""
 
 import os
+import warnings
 
 import contract_sets as sets
 import numpy as np
@@ -18,6 +19,10 @@ def write_ours(path, count):
     samples = [Sample(f"{n}.jpg", sets.content(n) * (n % 30), n) for n in range(count)]
     formats.get("lmdb").write(samples, path, schema=sets.schema_of(samples))
     return samples
+
+
+def read_all_at_once(reader):
+    return reader.read_many(range(len(reader)))
 
 
 def write_theirs(path, entries, *, subdir=False, **more):
@@ -85,6 +90,27 @@ def test_what_is_not_a_set_of_images_is_refused_by_its_key(tmp_path, entries, wo
     out = write_theirs(tmp_path / "x.lmdb", entries)
     with pytest.raises(FormatError, match=word):
         len(formats.open(out))
+
+
+@pytest.mark.parametrize(("count", "asked"), [(1000, len), (9000, list), (9000, read_all_at_once)])
+@pytest.mark.parametrize(
+    ("key", "size"), [("__len__", 6), ("__keys__", 1 << 20), ("__meta__", 90), ("m", 90)]
+)
+def test_an_entry_that_is_no_image_is_never_handed_out_wherever_it_lies(tmp_path, key, size, count, asked):
+    chance = np.random.default_rng(0)
+    entries = {f"{n:06}": PICTURE + bytes(int(chance.integers(200))) for n in range(count)}
+    if key == "m":  # between the images, neither small nor large
+        key = f"{count // 3:06}"
+    entries[key] = b"\x80\x04]".ljust(size, b".")
+    with (
+        lmdb.open(str(tmp_path / "x.lmdb"), subdir=False, map_size=1 << 28) as env,
+        env.begin(write=True) as txn,
+    ):
+        for name, value in entries.items():
+            txn.put(name.encode(), value)
+    with pytest.raises(FormatError, match=f"{key}'?, which is no encoded image"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        asked(formats.open(tmp_path / "x.lmdb"))
 
 
 def test_a_database_in_a_database_is_refused(tmp_path):

@@ -35,7 +35,7 @@ ODD = [
     Sample("a.b/cat.v3.jpg", b"x" * 512, 2**63 - 1),
     Sample(".hidden", b"", -(2**63)),
     Sample("__meta__/x.png", b"1", 1, {}),
-    Sample("line\nfeed/x.jpg", b"22", 0),
+    Sample("carriage\rreturn/x.jpg", b"22", 0),
     Sample("100%/50%.jpg", b"333", 0),
     Sample("日本語/" + "ü" * 80 + ".webp", b"4444", 5),
     Sample("long/" + "n" * 240 + ".jpg", b"55555", 6),
@@ -287,10 +287,15 @@ def test_a_missing_shard_a_folder_without_any_and_a_missing_file_are_named(tmp_p
         len(tar.open(tmp_path / "x.tars"))
 
 
-def test_shards_of_labels_and_of_captions_do_not_mix(tmp_path):
-    write(tmp_path / "labels.tar", ODD)
+@pytest.mark.parametrize(
+    ("labels", "indexed"), [(ODD, True), (ODD, False), ([], False)], ids=["indexed", "bare", "record alone"]
+)
+def test_shards_of_labels_and_of_captions_do_not_mix(tmp_path, labels, indexed):
+    write(tmp_path / "labels.tar", labels)
     write(tmp_path / "captions.tar", CAPTIONS)
-    with pytest.raises(FormatError, match="shards with captions"):
+    if not indexed:
+        drop_indexes(tmp_path / "labels.tar")
+    with pytest.raises(FormatError, match="with captions"):
         len(tar.open(tmp_path))
 
 

@@ -329,7 +329,7 @@ def test_kinds_of_targets_are_decided_for_all_shards_together(tmp_path):
 
 def test_a_set_without_targets_is_said_once_to_be_unlabelled(tmp_path):
     for number in range(6):
-        members = [(f"{number}-{i}.jpg", b"x") for i in range(3)] + [(f"{number}-0.json", '{"label": "dog"}')]
+        members = [(f"{number}-{i}.jpg", b"x") for i in range(3)] + [(f"{number}-0.json", '{"by": "me"}')]
         tarfile_of(tmp_path / f"{number}.tar", members)
     with warnings.catch_warnings(record=True, action="always") as said:
         reader = tar.open(tmp_path)

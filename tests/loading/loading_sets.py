@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 
 import numpy as np
+from torch.utils.data import Dataset
 
 from smallfiles import formats
 from smallfiles.samples import Sample, Schema
@@ -53,6 +54,19 @@ def write_many(samples, count, out, target="label", **options):
     module = formats.get(formats.name_of(out))
     module.write(samples, out, schema=schema, options=module.Options(**options), digest=False)
     return out
+
+
+class Views(Dataset):
+    """What somebody writes who knows torch and has a reader: bytes in a tuple, in a dict."""
+
+    def __init__(self, path):
+        self.reader = formats.open(path)
+
+    def __len__(self):
+        return len(self.reader)
+
+    def __getitem__(self, number):
+        return {"bytes": (self.reader.read(number), self.reader.target(number))}
 
 
 def numbers(batches):

@@ -2,22 +2,29 @@
 
 import itertools
 import multiprocessing
+import random
 import threading
 import time
 from collections import Counter
 from dataclasses import replace
 
 import loading_sets as sets
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
+from torchvision import transforms as v1
+from torchvision.transforms import v2
 
-from smallfiles import formats
+from smallfiles import formats, sources
 from smallfiles.errors import UsageError
 from smallfiles.loading import BadSampleError, LoaderConfig, SampleDataset, make_loader
 from smallfiles.loading.dataset import maker_of
 from smallfiles.loading.loader import InThreads
 from smallfiles.loading.makers import RawBatches
+from smallfiles.pack import PackConfig, pack
+from smallfiles.samples import Sample, Schema
+from smallfiles.sources import synthetic
 
 COUNT = 101
 METHODS = multiprocessing.get_all_start_methods()
@@ -135,10 +142,46 @@ def test_a_state_of_another_loader_is_refused(path):
     for odd in (*plans, {"earlier": [["x"]]}):
         with pytest.raises(UsageError, match="the state is of a loader with"):
             loader(path, MODES[0]).load_state_dict(state | odd)
+    many = [{"earlier": [grid]} for grid in ([10**9, 1, 1, 1], [1, 1, 10**9, 1], [1, 0, 0, 1], [1, 1, 0, -1])]
+    sizes = [{"plan": state["plan"] | {"world_size": 10**9}}, {"earlier": [[1, 1, 0, 0]] * 10**4}]
+    for odd in (*many, *sizes):
+        with pytest.raises(UsageError, match=r"the state says that .*expected numbers that a set of"):
+            loader(path, MODES[0]).load_state_dict(state | odd)
     with pytest.raises(UsageError, match="batch from 0 to 13"):
         loader(path, MODES[0]).load_state_dict(state | {"batch": 14})
     with pytest.raises(UsageError, match="unknown"):
         loader(path, MODES[0]).load_state_dict({"epoch": 0, "batch": 0})
+
+
+def test_a_state_of_shards_cut_elsewhere_is_refused(tmp_path):
+    """Four shards both, and other samples in each."""
+    first, second = (
+        loader(
+            sets.write(sets.stub_samples(100), tmp_path / f"{n}.tars", max_count=n), MODES[0], order="stream"
+        )
+        for n in (26, 33)
+    )
+    with pytest.raises(UsageError, match="'shards': '4 of sizes"):
+        second.load_state_dict(first.state_dict())
+
+
+@pytest.mark.parametrize("count", [100, 5000])
+@pytest.mark.parametrize("suffix", ["arrow", "h5", "tar", "sqfs", "lmdb"])
+def test_a_state_of_another_stored_order_is_refused_though_sizes_and_labels_are_equal(
+    tmp_path, count, suffix
+):
+    rows = [Sample(f"{n:04}.jpg", b"good" + bytes(3), 0) for n in range(count)]
+    other = rows[3::-1] + rows[4:] if count == 100 else rows[9:] + rows[:9]
+    schema = Schema(count, 7 * count, 7, manifest_digest="of the set")
+    module, made = formats.get(formats.name_of(tmp_path / f"x.{suffix}")), []
+    for name, order in (("a", rows), ("b", other), ("c", rows)):
+        out = tmp_path / f"{name}.{suffix}"
+        module.write(order, out, schema=schema, options=module.Options(), digest=False)
+        made.append(loader(out, MODES[0]))
+    state = made[0].state_dict()
+    with pytest.raises(UsageError, match=r"the state is of a loader with \{'data'"):
+        made[1].load_state_dict(state)
+    made[2].load_state_dict(state)
 
 
 @pytest.mark.parametrize("order", ["random", "stream"])
@@ -211,6 +254,25 @@ def test_corrupt_images_stop_are_skipped_or_repeated_in_all_modes(tmp_path, conf
 
 
 @pytest.mark.parametrize("config", MODES, ids=lambda config: config.mode)
+@pytest.mark.parametrize("order", ["random", "stream"])
+def test_a_batch_that_was_left_out_whole_does_not_end_the_epoch(tmp_path, config, order):
+    """33 samples in batches of 32, the last of which is bad; on several ranks it comes empty."""
+    path = sets.write(sets.stub_samples(33, bad=(32,)), tmp_path / "x.arrow")
+    settings = {"order": order, "on_error": "skip", "batch": 32, "shuffle": False}
+    alone = loader(path, config, **settings)
+    assert sets.numbers(alone) == [list(range(32))] and alone.state_dict()["epoch"] == 1
+    assert [fault.index for fault in alone.faults] == [32]
+    settings |= {"batch": 16, "world_size": 2}  # the first rank has one sample more: its last one is bad
+    path = sets.write(sets.stub_samples(33, bad=(32 if order == "random" else 16,)), tmp_path / "z.arrow")
+    ranks = [sets.numbers(loader(path, config, **settings, rank=rank)) for rank in (0, 1)]
+    assert [list(map(len, numbers)) for numbers in ranks] == [[16, 0], [16]]
+    path = sets.write(sets.stub_samples(9, bad=range(9)), tmp_path / "y.arrow")
+    nothing = loader(path, config, order=order, on_error="skip")
+    with pytest.raises(BadSampleError, match=r"all 9 samples of .*y\.arrow failed in epoch 0"):
+        list(nothing)
+
+
+@pytest.mark.parametrize("config", MODES, ids=lambda config: config.mode)
 def test_raw_batches_travel_too(path, config):
     raw = make_loader(path, replace(config, batch=8))
     reader = formats.open(path)
@@ -232,6 +294,16 @@ def test_a_plain_dataloader_takes_the_data_set(path):
         assert item["index"] == index
 
 
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_data_set_of_ones_own_may_return_the_views_that_a_reader_gives(path, tmp_path, method):
+    """Its workers sent nothing, and the trainer waited for ever."""
+    for packed in (path, sets.write(sets.stub_samples(COUNT), tmp_path / "x.files")):
+        views = sets.Views(packed)
+        sent = DataLoader(views, batch_size=3, collate_fn=list, num_workers=1, multiprocessing_context=method)
+        assert sets.flat(sent) == [views[number] for number in range(COUNT)]
+
+
 def test_a_data_set_counts_from_the_end_and_refuses_numbers_outside(path):
     dataset = SampleDataset(maker_of(path, sets.Stub()))
     assert dataset[-1]["index"] == COUNT - 1
@@ -240,6 +312,74 @@ def test_a_data_set_counts_from_the_end_and_refuses_numbers_outside(path):
         dataset[COUNT]
     with pytest.raises(UsageError, match=r"epochs \[0, 1\]"):
         dataset.__getitems__([1, 2 | 1 << 40])
+
+
+def compose(v, *last):
+    """What people write, of torchvision's old transforms or its new ones."""
+    return v.Compose(
+        [v.RandomResizedCrop(16), v.RandomChoice([v.ColorJitter(0.5), v.RandomRotation(9)]), *last]
+    )
+
+
+def by_hand(picture):
+    """A function that draws from NumPy, and makes a picture."""
+    return picture.resize((9, 7)).rotate(np.random.randint(360))
+
+
+FOREIGN = {
+    "v1": (compose(v1, v1.ToTensor(), v1.Normalize([0.5] * 3, [0.5] * 3)), (torch.float32, 16, 16)),
+    "v2": (compose(v2, v2.ToImage(), v2.ToDtype(torch.float32, scale=True)), (torch.float32, 16, 16)),
+    "v2 bytes": (compose(v2, v2.ToImage()), (torch.uint8, 16, 16)),
+    "takes tensors": (v1.Compose([v1.ConvertImageDtype(torch.half), v1.CenterCrop(8)]), (torch.half, 8, 8)),
+    "function": (by_hand, (torch.uint8, 7, 9)),
+}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    place = tmp_path_factory.mktemp("pictures")
+    synthetic.make(place / "tree", "folder", count=20, classes=2, size=(48, 36))
+    pack(sources.load(place / "tree"), place / "x.arrow", PackConfig(verify="none"))
+    return place / "x.arrow"
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_transforms_of_others_make_the_same_pictures_for_any_number_of_workers(pictures, name):
+    transform, (dtype, rows, columns) = FOREIGN[name]
+    made = make_loader(pictures, MODES[0], transform=transform)
+    first, second = (torch.cat([batch["image"] for batch in made]) for _ in range(2))
+    assert (first.dtype, *first.shape) == (dtype, 20, 3, rows, columns)
+    states = (torch.get_rng_state, random.getstate, np.random.get_state)
+    before = [str(state()) for state in states]
+    made.dataset.maker.make([3, 1], 0)
+    assert [str(state()) for state in states] == before  # the trainer's own numbers go on
+    if name != "takes tensors":
+        assert not torch.equal(first, second)  # another epoch
+    for workers in (1, 2):
+        config = LoaderConfig(workers=workers, batch=6)
+        assert torch.equal(
+            torch.cat([batch["image"] for batch in make_loader(pictures, config, transform=transform)]), first
+        )
+
+
+@pytest.mark.parametrize(
+    ("transform", "config", "message"),
+    [
+        (7, {}, "the transform is int; expected a transform of"),
+        (lambda picture: "cat", {}, "the transform made str of a picture"),
+        (by_hand, {"mode": "threads", "workers": 2}, "threads are to call a transform that is none of"),
+        (
+            lambda picture: picture.resize((random.randint(1, 99), 2)),
+            {"mode": "main"},
+            "made uint8 .* of another",
+        ),
+    ],
+)
+def test_what_is_no_transform_or_makes_pictures_of_several_sizes_is_a_sentence(
+    pictures, transform, config, message
+):
+    with pytest.raises(UsageError, match=message):
+        list(make_loader(pictures, LoaderConfig(**config), transform=transform))
 
 
 def test_a_transform_beside_a_maker_is_refused(path):

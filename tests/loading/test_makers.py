@@ -4,6 +4,7 @@ import io
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import loading_sets as sets
 import numpy as np
@@ -11,7 +12,7 @@ import PIL.Image
 import pytest
 
 from smallfiles import formats
-from smallfiles.errors import ReaderClosedError, UsageError
+from smallfiles.errors import ReaderClosedError, SourceError, UsageError
 from smallfiles.images import CentreCrop
 from smallfiles.loading.batches import SampleRngs, allocate, nbytes
 from smallfiles.loading.makers import BadSampleError, ImageBatches, RawBatches
@@ -81,6 +82,8 @@ def test_given_arrays_are_filled_in_place(good):
         ({"image": np.empty((2, 8, 8, 3), np.uint8)}, "image for a batch is uint8 .2, 8, 8, 3."),
         ({"target": np.empty(8, np.int32)}, "target for a batch is int32"),
         ({"index": None}, "index for a batch is missing"),
+        ({"image": np.empty((8, 8, 9, 3), np.uint8)}, "image for a batch is uint8 .8, 8, 9, 3."),
+        ({"image": np.empty((8, 8, 8), np.uint8)}, "image for a batch is uint8 .8, 8, 8.;"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused_by_name(good, change, message):
@@ -138,10 +141,18 @@ def test_what_a_damaged_photograph_still_gives_is_kept_and_counted_if_asked(tmp_
     assert len(ImageBatches(reader, crop, on_error="keep").make([2], 0)) == 1
 
 
-@pytest.mark.parametrize("on_error", ["skip", "repeat"])
-def test_a_batch_of_nothing_but_corrupt_images_stops(torn, on_error):
-    with pytest.raises(BadSampleError, match="all 3 samples of a batch"):
-        ImageBatches(torn, sets.Stub(), on_error=on_error).make(BAD, 0)
+@pytest.mark.parametrize("make", [partial(ImageBatches, transform=sets.Stub()), RawBatches])
+def test_of_a_batch_of_nothing_but_corrupt_samples_nothing_is_left_and_all_are_counted(torn, make, tmp_path):
+    if make is RawBatches:  # only what cannot be read is corrupt
+        for path in sets.write(sets.stub_samples(13), tmp_path / "x.files").rglob("*.jpg"):
+            path.unlink()
+        torn = formats.open(tmp_path / "x.files")
+    batch = make(torn, on_error="skip").make(BAD, 0)
+    assert len(batch) == 0 and [fault.index for fault in batch.faults] == list(BAD)
+    with pytest.raises(
+        BadSampleError, match=r"all 3 samples of a batch of .* in epoch 0, first 'd0/0003\.jpg'"
+    ):
+        make(torn, on_error="repeat").make(BAD, 0)
 
 
 @dataclass(frozen=True)
@@ -157,6 +168,47 @@ def test_a_mistake_in_a_transform_is_not_taken_for_bad_data(good):
     with pytest.raises(TypeError) as caught:
         ImageBatches(good, Broken(), on_error="skip").make([5], 1)
     assert "d2/0005.jpg" in caught.value.__notes__[0]
+
+
+class Unanswered(sets.Stub):
+    """A store that gives no bytes; no sample is to blame."""
+
+    def into(self, data, rng, out):
+        raise SourceError("s3://b/x did not answer", expected="an answer", next_step="Run it again")
+
+
+class Silent:
+    """A reader whose storage does not answer."""
+
+    def __init__(self, reader):
+        self.reader = reader
+
+    def __getattr__(self, name):
+        return getattr(self.reader, name)
+
+    def __len__(self):
+        return len(self.reader)
+
+    def read_many(self, indices):
+        Unanswered().into(None, None, None)
+
+
+@pytest.mark.parametrize("on_error", ["skip", "repeat", "keep"])
+def test_a_store_that_does_not_answer_is_no_bad_sample_and_nothing_is_left_out(good, on_error):
+    for maker in (
+        ImageBatches(Silent(good), sets.Stub(), 0, on_error),
+        ImageBatches(good, Unanswered(), 0, on_error),
+    ):
+        with pytest.raises(SourceError, match="s3://b/x did not answer"):
+            maker.make(range(4), 0)
+
+
+def test_keeping_what_is_damaged_still_stops_at_what_is_no_picture_or_cannot_be_read(torn, tmp_path):
+    path = sets.write(sets.stub_samples(8), tmp_path / "x.files")
+    next(path.rglob("0003.jpg")).unlink()
+    for reader in (torn, formats.open(path)):
+        with pytest.raises(BadSampleError, match=r"sample 'd0/0003\.jpg'"):
+            ImageBatches(reader, sets.Stub(), on_error="keep").make(range(8), 0)
 
 
 def test_a_closed_reader_is_not_skipped(good):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smallfiles.errors import UsageError
-from smallfiles.loading.plan import Earlier, EpochPlan, through_buffer
+from smallfiles.loading.plan import Earlier, EpochPlan, spread, through_buffer
 
 
 def all_ranks(plan, epoch):
@@ -29,34 +29,45 @@ def shards_of(samples, count):
     return tuple(np.diff([0, *cuts, samples]).tolist()) if count else ()
 
 
-GRID = list(itertools.product((0, 1, 5, 64, 257), (1, 2, 3, 8), (0, 1, 2, 5), (1, 7, 64), (0, 1, 3, 9)))
+GRID = list(
+    itertools.product(
+        (0, 1, 5, 64, 257), (1, 2, 3, 8), (0, 1, 2, 5), (1, 7, 64), (0, 1, 3, 9), ((0, 1), (3, 1), (0, 4))
+    )
+)
 
 
 def test_a_grid_of_ranks_streams_and_shards_gives_every_sample_once():
     tried = 0
-    for samples, world, streams, batch, shards in GRID:
-        sizes = shards_of(samples, shards)
-        plan = EpochPlan(samples, batch, 3, world_size=world, streams=streams, shards=sizes, buffer=10)
+    for samples, world, streams, batch, shards, (run, lanes) in GRID:
+        dealt = {"streams": streams, "shards": shards_of(samples, shards), "run": run, "lanes": lanes}
+        plan = EpochPlan(samples, batch, 3, world_size=world, buffer=10, **dealt)
         for epoch in (0, 1):
             ranks = all_ranks(plan, epoch)
             assert (counted(plan, ranks) == 1).all(), plan
             assert tuple(map(len, ranks)) == plan.batches_per_rank(), plan
             assert sum(plan.samples_per_rank()) == plan.samples
             tried += 1
-    assert tried > 1200
+    assert tried > 4000
 
 
+dealt = st.sampled_from([{"run": 0}, {"run": 3}, {"lanes": 4}])
 grids = st.tuples(st.integers(1, 5), st.integers(1, 9), st.integers(1, 3), st.integers(0, 12))
 
 
 @given(
-    st.integers(0, 120), st.lists(grids, max_size=3), grids, st.booleans(), st.booleans(), st.integers(0, 9)
+    st.integers(0, 120),
+    st.lists(grids, max_size=3),
+    grids,
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 9),
+    dealt,
 )
 def test_an_epoch_that_goes_on_on_other_ranks_gives_every_sample_once(
-    samples, stops, last, streamed, shuffle, shards
+    samples, stops, last, streamed, shuffle, shards, ranges
 ):
     sizes, seen, earlier = shards_of(samples, shards) if streamed else (), np.zeros(samples, int), ()
-    plan = EpochPlan(samples, seed=4, shuffle=shuffle, shards=sizes, buffer=7)
+    plan = EpochPlan(samples, seed=4, shuffle=shuffle, shards=sizes, buffer=7, **ranges)
     for world, batch, streams, batches in (*stops, (*last[:3], 10**6)):
         streams *= streamed
         grid = replace(plan, world_size=world, batch=batch, streams=streams).rest(earlier)
@@ -64,6 +75,21 @@ def test_an_epoch_that_goes_on_on_other_ranks_gives_every_sample_once(
         seen += counted(grid, ranks)
         earlier = (*earlier, Earlier(world, batch, streams, batches))
         assert tuple(map(len, all_ranks(grid, 3))) == grid.batches_per_rank()
+    assert (seen == 1).all()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("streams", [0, 2])
+def test_an_epoch_may_go_on_on_other_ranks_as_often_as_a_cluster_wants(streams):
+    """What is left is computed from what was left before: it took twice as long with each resumption."""
+    plan, seen = (
+        EpochPlan(1000, batch=3, streams=streams, shards=(400, 600) if streams else ()),
+        np.zeros(1000),
+    )
+    earlier = tuple(Earlier(1 + number % 2, 3, streams, 2) for number in range(40))
+    for number, (ranks, _, _, batches) in enumerate((*earlier, Earlier(1, 3, streams, 10**6))):
+        own = all_ranks(replace(plan, world_size=ranks).rest(earlier[:number]), 0)
+        seen += counted(plan, [each[:batches] for each in own])
     assert (seen == 1).all()
 
 
@@ -84,14 +110,13 @@ def test_on_other_ranks_the_global_order_is_the_same():
     st.integers(0, 6),
     st.booleans(),
     st.integers(0, 5),
+    dealt,
 )
 def test_only_the_last_batch_of_a_rank_is_smaller_and_dropping_makes_all_full(
-    samples, batch, world, streams, shards, shuffle, epoch
+    samples, batch, world, streams, shards, shuffle, epoch, ranges
 ):
-    sizes = shards_of(samples, shards)
-    plan = EpochPlan(
-        samples, batch, world_size=world, streams=streams, shards=sizes, shuffle=shuffle, buffer=7
-    )
+    more = {"streams": streams, "shards": shards_of(samples, shards), "shuffle": shuffle, "buffer": 7}
+    plan = EpochPlan(samples, batch, world_size=world, **more, **ranges)
     for batches in all_ranks(plan, epoch):
         assert all(len(each) == batch for each in batches[:-1])
         assert all(1 <= len(each) <= batch for each in batches[-1:])
@@ -120,8 +145,8 @@ def test_shards_come_in_another_order_in_each_epoch():
 
 
 def test_without_shuffling_the_stored_order_stays():
-    for streams in (0, 1):
-        plan = EpochPlan(100, batch=10, shuffle=False, streams=streams, shards=(40, 60))
+    for streams, ranges in ((0, {}), (1, {}), (1, {"run": 3}), (1, {"lanes": 2})):
+        plan = EpochPlan(100, batch=10, shuffle=False, streams=streams, shards=(40, 60), **ranges)
         assert (plan.indices(7) == np.arange(100)).all()
 
 
@@ -133,11 +158,38 @@ def test_a_buffer_hands_out_no_sample_long_before_it_is_read(count, size, seed):
     assert all(sample < place + size for place, sample in enumerate(emits))
 
 
-def test_a_stream_is_read_in_long_runs():
-    plan = EpochPlan(1000, streams=2, shards=(100,) * 10, buffer=30, batch=10)
+@pytest.mark.parametrize(("run", "jumps"), [(0, 5), (20, 25)])
+def test_a_stream_is_read_in_ranges(run, jumps):
+    plan = EpochPlan(1000, streams=2, shards=(100,) * 10, run=run, buffer=30, batch=10)
     reads, emits = plan.stream(0, 1)
     assert sorted(reads) == sorted(emits)
-    assert np.count_nonzero(np.diff(reads) != 1) <= 5
+    assert np.count_nonzero(np.diff(reads) != 1) <= jumps
+
+
+def test_ranges_are_dealt_in_an_order_that_ranks_and_streams_do_not_change():
+    one = EpochPlan(1000, streams=1, shards=(300, 700), run=8, seed=4)
+    many = replace(one, world_size=3, streams=4)
+    parts = [replace(many, rank=rank).reads(5, stream) for rank in range(3) for stream in range(4)]
+    assert np.concatenate(parts).tolist() == one.reads(5, 0).tolist() != one.reads(6, 0).tolist()
+
+
+def test_ranges_read_side_by_side_are_each_read_in_order_and_few_at_a_time():
+    plan = EpochPlan(1000, streams=1, shards=(50,) * 20, lanes=4)
+    order = plan.reads(0, 0)
+    owners = order // 50
+    at = [np.flatnonzero(owners == shard) for shard in range(20)]
+    assert all((np.diff(order[places]) == 1).all() for places in at)
+    opened = [sum(places[0] <= place <= places[-1] for places in at) for place in range(1000)]
+    assert max(opened) == 4 == np.median(opened)
+
+
+@given(st.integers(0, 400), st.integers(0, 3))
+def test_few_numbers_that_follow_each_other_come_from_both_halves(count, seed):
+    order = spread(count, np.random.default_rng(seed))
+    assert sorted(order) == list(range(count))
+    half = 1 << max(count - 1, 0).bit_length() >> 1
+    if count == 2 * half:
+        assert (np.diff(order < half) != 0).all()
 
 
 @pytest.mark.parametrize(
@@ -155,7 +207,10 @@ def test_numbers_that_contradict_each_other_are_refused(fields, message):
 
 
 def test_what_a_batch_number_means_is_the_same_for_all_ranks_and_fits_into_a_checkpoint():
-    plan = EpochPlan(10, batch=3, world_size=2, streams=1, shards=(4, 6))
+    plan = EpochPlan(10, batch=3, world_size=2, streams=1, shards=(4, 6), run=2)
     kept = plan.depends_on()
+    assert kept != replace(plan, run=3).depends_on()
     assert kept == replace(plan, rank=1).depends_on() == json.loads(json.dumps(kept))
-    assert kept["shards"] == 2 and kept != EpochPlan(10, batch=4, world_size=2).depends_on()
+    assert kept["shards"].startswith("2 of sizes ")
+    assert kept != replace(plan, shards=(6, 4)).depends_on()
+    assert kept != EpochPlan(10, batch=4, world_size=2).depends_on()

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import time
 
 import pytest
 from programs import wait_for
@@ -136,10 +135,9 @@ def test_elsewhere_the_file_system_itself_counts(place, kind, source, asked, ans
 
 def test_tools_that_hang_cost_the_time_that_was_given_and_no_more(place):
     mounted, tool, path = place
-    tool("lfs", "sleep 60")  # asked several times
-    began = time.monotonic()
-    assert quota(path, timeout_s=0.4, table=mounted("lustre", "x")) is None
-    assert time.monotonic() - began < 4
+    tool("lfs", f"echo >> {path}/asked; sleep 60")
+    assert quota(path, timeout_s=2, table=mounted("lustre", "x")) is None
+    assert len((path / "asked").read_bytes()) == 1  # it would be several times
 
 
 def test_without_tools_limits_or_a_table_it_is_none(place):
@@ -255,18 +253,14 @@ def test_a_tool_that_is_missing_fails_or_cannot_be_started_is_no_answer(tool):
 
 def test_a_tool_that_hangs_is_killed_with_its_children(tool, tmp_path):
     tool("lfs", f"sleep 60 & echo $! > {tmp_path}/pid; echo half; wait")
-    began = time.monotonic()
-    assert ask(("lfs",), timeout_s=0.5) is None
-    assert time.monotonic() - began < 5
-    wait_for(lambda: not alive(tmp_path / "pid"), 5)
+    assert ask(("lfs",), timeout_s=2) is None
+    wait_for(lambda: not alive(tmp_path / "pid"), 30)
 
 
 def test_children_that_a_tool_leaves_behind_are_not_waited_for(tool, tmp_path):
     tool("lfs", f"sleep 30 & echo $! > {tmp_path}/pid; echo done")
-    began = time.monotonic()
-    assert ask(("lfs",), timeout_s=10) == "done\n"
-    assert time.monotonic() - began < 8
-    os.kill(int((tmp_path / "pid").read_text()), 9)
+    assert ask(("lfs",), timeout_s=20) == "done\n"
+    os.kill(int((tmp_path / "pid").read_text()), 9)  # it lives
 
 
 def test_without_time_nothing_is_asked(tool, tmp_path):

@@ -231,7 +231,7 @@ def test_the_order_is_a_known_function_of_the_seed():
         (["a.jpg", "a"], {"a"}),
         (["x.y/a.jpg", "x.z/a.jpg"], set()),
         ([".a", ".b"], {""}),
-        (["a\n.jpg", "a\n.png"], {"a\n"}),
+        (["a\r.jpg", "a\r.png"], {"a\r"}),
         (["b.jpg", "a.jpg", "b.png"], {"b"}),
     ],
 )

@@ -1,4 +1,4 @@
-"""Both JSON shapes: out and in, read in slices or whole, and against their JSON Schemas."""
+"""Both JSON shapes: out and in, and against their JSON Schemas."""
 
 import json
 import os
@@ -6,13 +6,12 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smallfiles.errors import ManifestError
 from smallfiles.keys import key_problem
-from smallfiles.manifest import Manifest, reading
-from smallfiles.manifest.slices import read_sliced
+from smallfiles.manifest import Manifest
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "data_manifests"
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
@@ -79,45 +78,15 @@ def test_the_flat_shape_keeps_paths_and_targets_and_fits_its_schema(place, manif
     FLAT.validate(json.loads(place.read_text()))
 
 
-@settings(max_examples=50)
-@given(manifests(), st.integers(1, 200))
-def test_reading_in_slices_finds_what_reading_whole_finds(place, manifest, slice_bytes):
-    for save in (manifest.save, manifest.save_flat):
-        save(place)
-        sliced = read_sliced(place, slice_bytes)
-        if sliced is None:
-            continue  # no cut in reach of so small a slice; then it is read whole
-        document = reading._understood(place, sliced.header, dict(sliced.columns))
-        whole = reading.read_whole(place)
-        assert Manifest.from_columns(**document.arguments) == Manifest.from_columns(**whole.arguments)
-        assert document.digest == whole.digest
-
-
-@pytest.mark.parametrize("flat", [True, False])
-def test_a_file_of_many_slices_is_read_in_slices(place, flat):
-    manifest = Manifest.from_columns(
-        [f'n{row % 3}/"{row}",é.jpg' for row in range(2000)],
-        [row % 3 for row in range(2000)],
-        sizes=range(2000),
-    )
-    (manifest.save_flat if flat else manifest.save)(place)
-    sliced = read_sliced(place, 1000)
-    assert sliced is not None
-    assert sliced.columns["path"].equals(manifest.paths)
-    assert sliced.columns["label"].to_pylist() == manifest.targets.to_pylist()
-
-
 @pytest.mark.parametrize(
     "dump", [{}, {"indent": 2}, {"indent": "\t"}, {"separators": (",", ":")}, {"ensure_ascii": False}]
 )
 @pytest.mark.parametrize("target", [7, ["a 1, ", '"', "]"], []])
-def test_a_flat_file_of_any_json_writer_is_read_in_slices(place, dump, target):
-    found = {f'path {row}, "{row}": 1,é{row}.jpg': target for row in range(1000)}
+def test_a_flat_file_of_any_json_writer_is_read(place, dump, target):
+    found = {f'path {row}, "{row}": 1,é{row}.jpg': target for row in range(10)}
     place.write_text(json.dumps(found, **dump))
-    sliced = read_sliced(place, 900)
-    assert sliced is not None
-    paths, targets = (column.to_pylist() for column in sliced.columns.values())
-    assert dict(zip(paths, targets, strict=True)) == found
+    loaded = Manifest.load(place)
+    assert dict(zip(loaded.paths.to_pylist(), loaded.targets.to_pylist(), strict=True)) == found
 
 
 @pytest.mark.parametrize(
@@ -132,38 +101,6 @@ def test_our_shape_rewritten_by_another_json_tool_is_the_same_manifest(place, du
     place.write_text(json.dumps(MINIMAL, **dump))
     assert Manifest.load(place) == Manifest.from_columns(["a"], [0])
     OURS.validate(MINIMAL)
-
-
-@example('{"format": 3}')
-@example('{"a": 1, "a": 1}')
-@example('{"a": {}}')
-@example('{"a": 1,}')
-@example('{"a": 1} {"b": 1}')
-@given(
-    st.one_of(
-        st.text(st.sampled_from('{}[]",: \n1ab\\.'), max_size=30).map(lambda text: "{" + text),
-        st.dictionaries(
-            st.text("ab1, ", min_size=1, max_size=3),
-            st.none() | st.integers() | st.lists(st.text("ab", max_size=2), max_size=2),
-            max_size=5,
-        ).map(json.dumps),
-    )
-)
-def test_slices_tell_of_any_flat_file_what_reading_whole_tells(place, text):
-    place.write_text(text)
-    expected = outcome(lambda: reading.read_whole(place))
-    for slice_bytes in (1, 2, 3, 7, 1000):
-        sliced = read_sliced(place, slice_bytes)
-        if sliced is not None:
-            columns = dict(sliced.columns)
-            assert outcome(lambda columns=columns: reading._understood(place, {}, columns)) == expected
-
-
-def outcome(read):
-    try:
-        return Manifest.from_columns(**read().arguments)
-    except ManifestError:
-        return "refused"
 
 
 MINIMAL = {
@@ -192,7 +129,6 @@ HIDDEN = '{\n"format": "smallfiles-manifest",\n"version": 1,\n"target": "label",
 )
 def test_columns_in_the_wrong_place_or_twice_are_never_taken(place, body):
     place.write_text(HIDDEN % body)
-    assert read_sliced(place) is None
     with pytest.raises(ManifestError):
         Manifest.load(place)
 

@@ -1,7 +1,6 @@
 """`measure.compare`: what a notebook cell calls to time functions side by side."""
 
 from functools import partial
-from time import sleep
 
 import pytest
 
@@ -11,20 +10,28 @@ from smallfiles.errors import UsageError
 from smallfiles.measure.protocol import Comparison, Outcome
 
 
-def slept(seconds, count=None):
-    def run():
-        sleep(seconds)
-        return count
+@pytest.fixture
+def slept(monkeypatch):
+    """Makes functions that take so long, by a clock that nothing else moves."""
+    now = [0.0]
+    monkeypatch.setattr("smallfiles.measure.protocol.perf_counter", lambda: now[0])
 
-    return run
+    def made(seconds, count=None):
+        def run():
+            now[0] += seconds
+            return count
+
+        return run
+
+    return made
 
 
-def test_the_faster_function_is_told_by_how_much_and_drawn_with_each_run():
-    result = measure.compare({"slow": slept(0.06, 10), "quick": slept(0.02, 10)}, rounds=3, unit="images")
-    assert 2 < result.times("quick").median < 4
-    assert 100 < result.spread("slow").median < 170
-    assert 0.06 <= result.seconds("slow") < 0.1
-    assert "quick is" in result.finding and "as fast as slow" in result.finding
+def test_the_faster_function_is_told_by_how_much_and_drawn_with_each_run(slept):
+    result = measure.compare({"slow": slept(0.75, 10), "quick": slept(0.25, 10)}, rounds=3, unit="images")
+    assert result.times("quick").median == pytest.approx(3)
+    assert result.spread("slow").median == pytest.approx(10 / 0.75)
+    assert result.seconds("slow") == 0.75
+    assert "quick is 3.0 times as fast as slow" in result.finding
     assert "images/s" in str(result) and "quick" in result.alt_text
     assert len(result.runs["slow"]) == 3 and result.machine["cpus_usable"]
     figure = figures.bars(result).figure
@@ -36,16 +43,16 @@ def test_the_faster_function_is_told_by_how_much_and_drawn_with_each_run():
     assert "as fast as slow" in figure.get_suptitle()
 
 
-def test_functions_that_count_nothing_are_compared_by_calls():
-    result = measure.compare({"a": slept(0.03), "b": slept(0.03)}, rounds=3)
-    assert result.unit == "" and 20 < result.spread("a").median < 34
+def test_functions_that_count_nothing_are_compared_by_calls(slept):
+    result = measure.compare({"a": slept(0.25), "b": slept(0.25)}, rounds=3)
+    assert result.unit == "" and result.spread("a").median == 4
     assert "no clear difference" in result.finding
 
 
-def test_what_takes_no_time_is_called_several_times_a_run():
-    called = []
-    result = measure.compare({"quick": lambda: called.append(1)}, rounds=2)
-    assert len(called) > 100 and result.seconds("quick") < 0.001
+def test_what_takes_no_time_is_called_several_times_a_run(slept):
+    called, quick = [], slept(2**-20)
+    result = measure.compare({"quick": lambda: called.append(quick())}, rounds=2)
+    assert len(called) > 100 and result.seconds("quick") == 2**-20
 
 
 def test_before_each_run_something_is_done_that_is_not_timed():
@@ -55,7 +62,7 @@ def test_before_each_run_something_is_done_that_is_not_timed():
     assert order[::2] == ["-"] * 4 and sorted(order[1::2]) == ["a", "a", "b", "b"]
 
 
-def test_one_that_fails_is_left_out_in_a_sentence():
+def test_one_that_fails_is_left_out_in_a_sentence(slept):
     def broken():
         raise ValueError("no such codec")
 

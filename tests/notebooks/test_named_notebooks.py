@@ -18,7 +18,6 @@ ABOUT = {
     "smallfiles/formats/lmdb": {"11"},
     "smallfiles/formats/squashfs": {"06"},
     "smallfiles/formats/tar": {"05"},
-    "smallfiles/formats/zarr": {"11"},
     "smallfiles/images": {"08"},
     "smallfiles/manifest": {"02"},
     "smallfiles/measure/loading": {"08"},

@@ -14,7 +14,8 @@ class Proxy:
     """Stands before a server; the counts and switches are there for the test.
 
     latency_s      each answer begins so much later
-    refuse         list of (status, code): the next requests get these instead of an answer
+    refuse         list of (status, code): the next requests get these instead of an answer; or with headers
+                   and a body: (status, code, headers, body)
     cut_after      each of the next `cuts` answers with a body breaks off after so many bytes of it
     shorter_by     the bodies and lengths of the next `shorts` answers are less than asked for
     flip           a byte of the body at this position is changed
@@ -101,9 +102,12 @@ class _Handler(BaseHTTPRequestHandler):
         if cut is not None:
             self.close_connection = True
 
-    def _refuse(self, status, code):
+    def _refuse(self, status, code, headers=(), body=None):
         said = f"<Error><Code>{code}</Code><Message>of the test</Message></Error>".encode()
+        said = said if body is None else body
         self.send_response(status)
+        for name, value in dict(headers).items():
+            self.send_header(name, value)
         self.send_header("Content-Length", str(len(said)))
         self.end_headers()
         self.wfile.write(said if self.command != "HEAD" else b"")

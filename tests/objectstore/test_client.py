@@ -1,22 +1,33 @@
 """The client against two real servers, and over a line that breaks off, is busy, or lies."""
 
+import contextlib
+import copy
 import hashlib
+import io
 import json
 import multiprocessing
 import os
 import pickle
+import string
 import threading
+import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 
+import botocore.exceptions
 import pytest
+import torch
+import urllib3.exceptions
 from programs import imported
 from proxy import EXPIRED, SLOW_DOWN
 
+from smallfiles.cli import main
 from smallfiles.errors import SmallfilesError, SourceError, UsageError
 from smallfiles.objectstore import client
 from smallfiles.objectstore.access import Keys
 from smallfiles.objectstore.client import ConditionError, NoObjectError, Store
 from smallfiles.objectstore.config import Place
+from smallfiles.objectstore.cortx import make_client
 
 DATA = bytes(range(251)) * 21_011  # 5.3 MB whose parts all differ
 
@@ -173,6 +184,97 @@ def test_a_credential_process_gives_keys(servers, place, server, tmp_path, monke
         Store(Place.parse(place), endpoint=server.url).get("a")
 
 
+LISTING = b"<ListBucketResult><IsTruncated>false</IsTruncated><Contents>%s</Contents></ListBucketResult>"
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        *(
+            ((s, "x", {"Location": "http://elsewhere/"}), "answered that it is elsewhere")
+            for s in (301, 302, 307)
+        ),
+        ((301, "PermanentRedirect", {"x-amz-bucket-region": "eu-x-1"}), "answered that it is elsewhere"),
+        ((200, "", {}, LISTING % b"<Size>3</Size>"), "an answer that is none of S3"),
+        ((200, "", {}, LISTING % b"<Key>a</Key><Size>abc</Size>"), "an answer that is none of S3"),
+        ((200, "", {}, b"<html><body>Please log in</body></html>"), "an answer that is none of S3"),
+    ],
+)
+def test_an_answer_that_is_none_of_s3_is_a_sentence(far, line, answer, sentence):
+    line.refuse = [answer] * 1000
+    with pytest.raises(SmallfilesError, match=f"{sentence}.*Check AWS_ENDPOINT_URL"):
+        list(far.entries())
+    assert len(line.seen) <= client._TRIES
+    if answer[0] != 200:
+        with pytest.raises(SmallfilesError, match=sentence):
+            far.get_range("a", 0, 10)
+        with pytest.raises(SmallfilesError):
+            far.head("a")
+
+
+SECRET = "qWzSECRETxYz"
+SETTINGS = [
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_REGION"),
+    *("AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_CONFIG_FILE", "AWS_CA_BUNDLE"),
+    *("AWS_SHARED_CREDENTIALS_FILE", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE", "HTTP_PROXY"),
+    *("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_AUTHORIZATION_TOKEN", "AWS_MAX_ATTEMPTS"),
+]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_no_setting_of_the_environment_is_in_a_message(setting, monkeypatch, capfd):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    if not setting.startswith("AWS_CONTAINER"):
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "something")
+    for form in ("{}", "a\r\n{}", "é{}", "http://user:{}@127.0.0.1:1", "http://{}@["):
+        monkeypatch.setenv(setting, form.format(SECRET))
+        assert main(["ls", "s3://first/x"]) in (1, 2)
+        with pytest.raises(SmallfilesError) as caught:
+            Store(Place.parse("s3://first/x")).get("a")
+        shown = "".join([*capfd.readouterr(), *traceback.format_exception(caught.value), repr(caught.value)])
+        assert SECRET not in shown and "bug in" not in shown
+
+
+def exceptions(of=(botocore.exceptions, urllib3.exceptions)):
+    """Each that the client may raise, made with the secret as all that it can say."""
+    for each in {value for module in of for value in vars(module).values() if isinstance(value, type)}:
+        fields = {name for _, name, _, _ in string.Formatter().parse(getattr(each, "fmt", "")) if name}
+        for more in [dict.fromkeys(fields, SECRET), {}]:
+            for words in [(), (SECRET,), (SECRET, SECRET), (SECRET, SECRET, SECRET)]:
+                with contextlib.suppress(Exception):
+                    yield each(*words, **more)
+    yield from (ValueError(SECRET), RecursionError(SECRET), KeyError(SECRET), OSError(5, SECRET))
+    said = {"Code": SECRET + "\n", "Message": SECRET}
+    yield botocore.exceptions.ClientError(
+        {"Error": said, "ResponseMetadata": {"HTTPStatusCode": 400}}, SECRET
+    )
+
+
+def test_no_exception_of_the_client_brings_its_words_into_a_message(server, place, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    store, count = server.store(place, endpoint=f"http://user:{SECRET}@127.0.0.1:1"), 0
+    for error in filter(lambda error: isinstance(error, Exception), exceptions()):
+
+        def fail(*_, error=error, **__):
+            raise error
+
+        store.client.meta.events.register("before-call.s3", fail, unique_id="test")
+        for ask in (lambda: store.get("a"), lambda: store.get_range("a", 0, 9), lambda: store.head("a")):
+            with pytest.raises(SmallfilesError) as caught:
+                ask()
+            assert SECRET not in "".join(traceback.format_exception(caught.value)) + repr(store)
+        store.client.meta.events.unregister("before-call.s3", unique_id="test")
+        count += 1
+    assert count > 60
+
+
+def test_a_password_in_a_url_is_in_no_message(capsys):
+    assert main(["ls", f"http://user:{SECRET}@host/x"]) == 2
+    assert SECRET not in "".join(capsys.readouterr())
+
+
 @pytest.mark.parametrize("change", ["key", "secret"])
 def test_wrong_keys_are_a_sentence_without_the_keys(server, place, change):
     key, secret = server.keys.key_id, server.keys.secret
@@ -211,11 +313,23 @@ def _read(store, answers):
     answers.put(md5(store.get_range("a", 0, len(DATA))))
 
 
-def test_a_pickle_that_is_not_for_a_worker_holds_no_keys(server, place):
+def saved(thing):
+    torch.save(thing, buffer := io.BytesIO())
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("keep", [pickle.dumps, saved])
+def test_a_pickle_that_is_not_for_a_worker_holds_no_keys_and_a_copy_keeps_them(server, place, keep):
     store = server.store(place)
     store.put("a", b"b")
-    kept = pickle.dumps(store)
-    assert server.keys.secret.encode() not in kept and server.keys.key_id.encode() not in kept
+    shim = make_client(server.url, server.keys.key_id, server.keys.secret)
+    for each in (store, shim, server.keys):
+        kept = keep(each)
+        assert server.keys.secret.encode() not in kept and server.keys.key_id.encode() not in kept
+    for copied in (copy.copy, copy.deepcopy):
+        assert copied(store).get("a") == b"b"
+        assert copied(shim).store(store.place.bucket, store.place.prefix).get("a") == b"b"
+    assert pickle.loads(pickle.dumps(shim)).keys is None
 
 
 def test_a_store_is_used_by_threads_with_few_connections(far, line):

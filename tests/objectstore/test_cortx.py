@@ -1,6 +1,10 @@
 """The two programs of cortx_pytorch's example, with only the import changed."""
 
+import contextlib
+import copy
+import gc
 import os
+import random
 import runpy
 import secrets
 from collections import Counter
@@ -142,16 +146,82 @@ def test_each_sample_comes_once_an_epoch_in_another_order(uploaded, method):
     dataset.reader.close()
 
 
+def loader_of(dataset, workers, **more):
+    more |= {"multiprocessing_context": "fork"} if workers else {}
+    return DataLoader(dataset, batch_size=None, num_workers=workers, **more)
+
+
+def broken_off(dataset, workers):
+    some = iter(loader_of(dataset, workers))
+    return [next(some) for _ in range(5)]
+
+
+LOOKS = {
+    "at one sample": lambda dataset: next(iter(dataset)),
+    "at a derived set": lambda dataset: next(iter(dataset.map_tuple(len))),
+    "by one worker": lambda dataset: next(iter(loader_of(dataset, 1))),
+    "by three workers": lambda dataset: broken_off(dataset, 3),
+    "at all of it": lambda dataset: list(dataset),
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("workers", [0, 2])
+def test_whatever_is_looked_at_in_between_each_pass_has_each_sample_once(uploaded, seed, workers):
+    dataset, draw = cortx.RemoteDataset(*uploaded).to_tuple("__key__"), random.Random(seed)
+    loader = loader_of(dataset, workers, persistent_workers=bool(workers and seed % 2))
+    passes = []
+    for _ in range(3):
+        for look in draw.choices(list(LOOKS), k=2):
+            LOOKS[look](dataset)
+        passes.append([key for (key,) in loader])
+        assert len(passes[-1]) == len(set(passes[-1])) == COUNT
+    assert len(set(map(tuple, passes))) == 3
+    for epoch in (4, 4, 5):
+        dataset.set_epoch(epoch)
+        LOOKS["at a derived set"](dataset)
+        passes.append([key for (key,) in loader])
+    assert passes[3] == passes[4] != passes[5]
+    dataset.reader.close()
+
+
 @pytest.mark.parametrize("world", [2, 3])
-def test_ranks_share_the_samples(uploaded, world, monkeypatch):
+@pytest.mark.parametrize("epoch", [None, 1])
+def test_ranks_share_the_samples_also_if_one_of_them_looks_at_some(uploaded, world, epoch, monkeypatch):
     found = []
     for rank in range(world):
         monkeypatch.setenv("RANK", str(rank))
         monkeypatch.setenv("WORLD_SIZE", str(world))
         dataset = cortx.RemoteDataset(*uploaded).to_tuple("__key__", "jpg;png")
-        found += list(dataset)
+        with pytest.warns(UserWarning, match="set_epoch") if epoch is None else contextlib.nullcontext():
+            if epoch is not None:
+                dataset.set_epoch(epoch)
+            if rank == 1:
+                next(iter(dataset))
+            found += list(dataset)
         dataset.reader.close()
     assert len(found) == len({key for key, _ in found}) == COUNT
+
+
+def test_a_deep_copy_reads_on_when_the_first_is_gone(uploaded):
+    dataset = cortx.RemoteDataset(*uploaded).to_tuple("__key__")
+    other = copy.deepcopy(dataset)
+    next(iter(dataset))
+    dataset.reader.close()
+    del dataset
+    gc.collect()
+    assert len(set(other)) == COUNT
+    other.reader.close()
+
+
+def test_a_second_set_reads_on_when_the_first_is_freed(uploaded):
+    """As when the cell of a notebook is run twice."""
+    dataset = cortx.RemoteDataset(*uploaded).to_tuple("__key__")
+    for _ in range(2):
+        dataset = cortx.RemoteDataset(*uploaded).to_tuple("__key__")
+        gc.collect()
+        assert len({key for (key,) in loader_of(dataset, 2)}) == COUNT
+    dataset.reader.close()
 
 
 def test_the_verbs_of_a_job_stream_what_was_pushed(servers, uploaded, as_user, tmp_path, monkeypatch, capsys):

@@ -22,6 +22,7 @@ from smallfiles.errors import (
     FormatError,
     OutputExistsError,
     SmallfilesError,
+    SourceError,
     UsageError,
 )
 from smallfiles.objectstore import Catalog, NoObjectError, Place, Store, TransferConfig, ls, pull, push
@@ -256,7 +257,28 @@ def test_ls_names_what_is_missing(here, packed, change):
     store = Store(Place.parse(here))
     name = next(path.name for path in packed(".tars").glob("*000002.tar"))
     store.delete(name) if change == "missing" else store.put(name, b"x")
-    assert ls(here).note == f"missing or of another size: {name}"
+    assert ls(here).note == f"missing or not what was sent: {name}"
+    if change == "missing":
+        assert push(packed(".tars"), here).kept_bytes > 0
+        assert ls(here).note == ""
+
+
+@pytest.mark.parametrize("suffix", [".tars", ".arrow"])
+def test_an_object_of_equal_size_and_other_bytes_is_not_already_there(here, packed, suffix, small_parts):
+    push(packed(suffix), here)
+    store = Store(Place.parse(here))
+    entry = max(store.entries(), key=lambda entry: entry.bytes)
+    store.put(entry.name, bytes(entry.bytes))
+    with pytest.raises(OutputExistsError, match=f"other objects of these names: {entry.name}"):
+        push(packed(suffix), here)
+    assert ls(here).note == f"missing or not what was sent: {entry.name}"
+
+
+def test_a_manifest_that_the_server_lost_is_noticed(far_place, line, packed):
+    line.only, line.refuse = r"PUT .*smallfiles\.json(\?|$)", [(200, "", {}, b"")]
+    with pytest.raises(SourceError, match=r"smallfiles\.json was sent, and http.* does not have it"):
+        push(packed(".tars"), far_place)
+    assert push(packed(".tars"), far_place).kept_bytes > 0 and ls(far_place).note == ""
 
 
 def test_ls_says_of_what_is_not_ours_that_it_is_not(here):

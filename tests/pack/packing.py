@@ -13,7 +13,6 @@ FORMATS = {
     "tar": "out.tars",
     "squashfs": "out.sqfs",
     "lmdb": "out.lmdb",
-    "zarr": "out.zarr",
 }
 
 

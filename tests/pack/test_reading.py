@@ -20,9 +20,10 @@ from smallfiles.pack.examine import check_decode, check_header, examiner
 class MemoryStore:
     sequential = False
 
-    def __init__(self, files: dict[str, bytes], delay_s: float = 0.0) -> None:
+    def __init__(self, files: dict[str, bytes], delay_s: float = 0.0, meet: int = 0) -> None:
         self.files, self.delay_s = files, delay_s
-        self.open_now, self.most_open, self.lock = 0, 0, threading.Lock()
+        self.meet = meet  # the first reads wait for each other
+        self.open_now, self.most_open, self.lock = 0, 0, threading.Condition()
 
     def size(self, path: str) -> int:
         return len(self.files[path])
@@ -31,6 +32,8 @@ class MemoryStore:
         with self.lock:
             self.open_now += 1
             self.most_open = max(self.most_open, self.open_now)
+            self.lock.notify_all()
+            assert self.lock.wait_for(lambda: self.most_open >= self.meet, 30)
         time.sleep(self.delay_s)
         data = self.files[path]
         if len(data) <= len(buffer):
@@ -84,7 +87,7 @@ def test_chunks_cover_every_sample_once_and_stay_small(sizes: list[int]) -> None
 
 
 def test_as_many_files_are_open_at_once_as_asked_for() -> None:
-    store = MemoryStore({f"{n}": bytes(100) for n in range(1024)}, delay_s=0.001)
+    store = MemoryStore({f"{n}": bytes(100) for n in range(1024)}, meet=8)
     read_all(store, in_flight=8)
     assert store.most_open == 8
 

@@ -164,6 +164,16 @@ def test_a_bug_is_told_as_one_and_debug_shows_where(call, image, monkeypatch):
     assert "Traceback" in call("list", image, "--debug")[2]
 
 
+def test_a_missing_package_is_no_bug(call, image, monkeypatch):
+    def broken(*_):
+        raise ModuleNotFoundError(name="numpy.linalg")
+
+    monkeypatch.setattr(cli, "_lines", broken)
+    code, _, err = call("list", image)
+    assert code == 1 and "the Python package numpy is not installed" in err
+    assert err.endswith("Run: python -m pip install numpy.\n")
+
+
 def test_a_reader_that_stops_early_is_no_failure(image, tmp_path):
     pack(tmp_path / "many.sqfs", ((f"{i:06d}", b"") for i in range(50_000)))
     for words in (["list", tmp_path / "many.sqfs"], ["cat", image, "a/b/2"]):

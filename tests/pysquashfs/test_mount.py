@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
 
@@ -219,14 +218,12 @@ def test_a_busy_mount_is_detached_with_a_warning(fuse, image, monkeypatch):
 def test_a_file_that_is_closed_soon_is_waited_for(fuse, image):
     with mount(image) as folder:
         path = next(iter(files_of(folder).values()))
-        reader = subprocess.Popen(
-            [sys.executable, "-c", f"import time; f = open({str(path)!r}); time.sleep(0.7)"]
-        )
-        time.sleep(0.3)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
+        code = f"import time; f = open({str(path)!r}); print(flush=True); time.sleep(0.7)"
+        reader = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        assert reader.stdout.readline()  # it has opened the file
+        warnings.simplefilter("error")
     assert not folder.exists()
-    reader.wait()
+    reader.communicate()
 
 
 def test_a_full_folder_and_one_of_something_else_are_refused(fuse, image, tmp_path):

@@ -187,7 +187,7 @@ def test_a_crash_and_a_hang_would_be_noticed(images, tmp_path, monkeypatch):
         return [b"same"]
 
     monkeypatch.setitem(globals(), "outcome", outcome_of)
-    monkeypatch.setitem(globals(), "CASE_S", 0.5)
+    monkeypatch.setitem(globals(), "CASE_S", 3)
     totals, bad = fuzz(images, tmp_path, 0, 10)
     assert bad == {"crashed": [3], "hung": [5], "other": [7], "looser": [8]}
     assert totals["read"] == 6

@@ -280,7 +280,7 @@ def test_a_filler_that_does_not_run_yet_is_starting(maker, plan, config, where, 
 
 def test_a_filler_whose_producers_finish_their_batch_is_ending(plan, config, where):
     """Nobody who asks waits for them, or reads that it is starting."""
-    filler = ring.Filler(Numbers(delay_s=0.6), plan, config(name="train"))
+    filler = ring.Filler(Numbers(delay_s=2), plan, config(name="train"))
     thread = threading.Thread(target=filler.run)
     thread.start()
     while ring.status("train", where).making < 2:

@@ -200,13 +200,14 @@ def test_a_bad_picture_is_named_as_the_loader_names_it(packed, where, tmp_path):
     ]
     out = tmp_path / "bad.arrow"
     arrow.write(samples, out, schema=Schema(20, 10**6, 10**5, classes=("a", "b", "c")))
-    for error_kind in ("stop", "skip"):
-        settings = LoaderConfig(batch=6, mode="main", on_error=error_kind)
+    for error_kind, size in (("stop", 6), ("skip", 6), ("skip", 1)):
+        settings = LoaderConfig(batch=size, mode="main", on_error=error_kind)
         expected = make_loader(out, settings, transform=images.CentreCrop(64, 32))
         config = RingConfig(slots=3, where=where)
         with ring.open_ring(expected.dataset.maker, expected.plan, config) as loader:
             if error_kind == "skip":
-                assert sum(len(batch["index"]) for batch in loader) == 19
+                sizes = [len(batch["index"]) for batch in loader]
+                assert sum(sizes) == 19 and min(sizes) > 0
                 assert [fault.key for fault in loader.faults] == ["7.jpg"]
                 assert loader.fault_count == 1
             else:

@@ -244,7 +244,7 @@ def quiet(log):
     """Wait until nothing more is written to a log; its lines."""
     found = []
     while len(found) != len(found := lines(log)) or not found:
-        time.sleep(0.5)
+        time.sleep(1)
     return found
 
 

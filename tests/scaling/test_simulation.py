@@ -41,6 +41,18 @@ def test_where_one_part_is_full_the_epoch_takes_what_that_part_can_serve(way, mo
     assert full_at == pytest.approx(samples_s / WORK.node_samples_s)
 
 
+@pytest.mark.parametrize(
+    ("ops_s", "stripes", "files_s", "packed_s"),
+    [(100_000, 24, 37, 38), (20_000, 24, 129, 38), (5_000, 24, 514, 38), (5_000, 1, 514, 841)],
+)
+def test_the_share_of_metadata_operations_decides_for_files_and_the_stripes_for_one_packed_file(
+    ops_s, stripes, files_s, packed_s
+):
+    storage = Storage(metadata_ops_s=ops_s, stripes=stripes)
+    found = [simulate(Work(), storage, WAYS[way], 100).epoch_s for way in ("files", "packed")]
+    assert found == pytest.approx([files_s, packed_s], rel=0.02)  # as notebook 11 tells
+
+
 def test_a_slow_network_and_slow_workers_are_named():
     network = simulate(WORK, dataclasses.replace(FAST, node_bytes_s=50e6), WAYS["packed"], 4)
     assert network.limit == "network"

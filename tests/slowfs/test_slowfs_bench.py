@@ -34,7 +34,7 @@ def test_the_command_saves_a_record_of_every_method_with_its_storage_and_shows_t
     assert {record.conditions()["what"] for record in records} == {"packing at 1 ms an operation"}
     by_name = {record.name: record for record in records}
     assert by_name[SERIAL].extra["in_flight"] == 1 and by_name["tar"].extra["in_flight"] == 32
-    assert by_name[CEILING].spread.median > 2 * by_name[SERIAL].spread.median
+    assert by_name[SERIAL].spread.maximum <= 1 / (2 * 0.001)  # a look-up and an open for each sample
 
 
 def test_what_is_no_folder_is_refused(images):

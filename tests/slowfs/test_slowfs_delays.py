@@ -5,6 +5,7 @@ import pickle
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,9 +17,12 @@ from smallfiles.slowfs.delays import COUNTED, Delays
 from smallfiles.sources.folder import FolderStore
 
 
-def later(delays, kind="open"):
-    """Seconds from now to the answer."""
-    return delays.operation(kind) - time.monotonic()
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that nothing else moves."""
+    found = Mock(monotonic=Mock(return_value=0.0))
+    monkeypatch.setattr("smallfiles.slowfs.delays.time", found)
+    return found.monotonic
 
 
 class TestConfig:
@@ -43,36 +47,32 @@ class TestConfig:
 
 
 class TestDelays:
-    def test_operations_in_flight_wait_together(self):
-        delays = Delays(SlowConfig(0.5))
-        assert all(0.4 < later(delays) <= 0.5 for _ in range(50))
+    @pytest.mark.parametrize(("servers", "answers"), [(None, [1] * 6), (2, [1, 1, 2, 2, 3, 3])])
+    def test_operations_wait_together_and_beyond_the_servers_they_queue(self, clock, servers, answers):
+        delays = Delays(SlowConfig(1.0, servers=servers))
+        assert [delays.operation("open") for _ in range(6)] == answers
 
-    def test_beyond_the_servers_operations_queue(self):
-        delays = Delays(SlowConfig(1.0, servers=2))
-        assert [round(later(delays)) for _ in range(6)] == [1, 1, 2, 2, 3, 3]
+    def test_a_free_server_starts_at_once(self, clock):
+        delays = Delays(SlowConfig(0.25, servers=1))
+        delays.operation("open")
+        clock.return_value = 8.0
+        assert delays.operation("open") == 8.25
 
-    def test_a_free_server_starts_at_once(self):
-        delays = Delays(SlowConfig(0.01, servers=1))
-        later(delays)
-        time.sleep(0.03)
-        assert later(delays) <= 0.01
-
-    def test_bytes_share_one_link(self):
+    def test_bytes_share_one_link(self, clock):
         delays = Delays(SlowConfig(0, bandwidth_bytes_s=1000))
-        assert delays.transfer(500) - time.monotonic() == pytest.approx(0.5, abs=0.1)
-        assert delays.transfer(1500) - time.monotonic() == pytest.approx(2.0, abs=0.1)
+        assert [delays.transfer(size) for size in (500, 1500)] == [0.5, 2.0]
         assert Delays(SlowConfig(0)).transfer(10**9) == 0.0
 
-    def test_jitter_keeps_the_mean_and_comes_from_the_seed(self):
+    def test_jitter_keeps_the_mean_and_comes_from_the_seed(self, clock):
         def drawn(seed):
             delays = Delays(SlowConfig(10, jitter=0.5, seed=seed))
-            return [later(delays) for _ in range(4000)]
+            return [delays.operation("open") for _ in range(4000)]
 
         times = drawn(1)
         assert statistics.mean(times) == pytest.approx(10, rel=0.05)
         assert statistics.stdev(times) == pytest.approx(5, rel=0.1)
         assert min(times) > 0 and max(times) > 20
-        assert drawn(1) == pytest.approx(times, abs=0.05) != drawn(2)
+        assert drawn(1) == times != drawn(2)
 
     def test_everything_is_counted_from_all_threads(self):
         delays = Delays(SlowConfig(0))

@@ -255,7 +255,7 @@ def test_formats_are_packed_by_an_array_and_compared_in_one_run(cluster, manifes
     out = cluster.work / "compared"
     log = cluster.done("11_compare", manifest, out)
     names = {record["name"] for record in json.loads((out / "read.json").read_text())["records"]}
-    assert names == {"arrow", "hdf5", "tar", "squashfs", "lmdb", "zarr"}
+    assert names == {"arrow", "hdf5", "tar", "squashfs", "lmdb"}
     assert (out / "read.png").stat().st_size > 10_000 and (out / "read.svg").exists()
     assert "Random reads, warm cache" in log
     assert "packed: nodes" in log and "10,000" in log
@@ -323,7 +323,7 @@ class TestJupyter:
             assert "Forbidden" in self.asked(port, "wrong", path="/api/kernels")
         finally:
             cluster.run("scancel", "--signal=TERM", "--full", number)
-        cluster.wait(number, limit_s=40)
+        cluster.wait(number)
         assert not token_file.parent.exists()
 
     def announced(self, cluster, number):

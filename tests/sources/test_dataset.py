@@ -219,6 +219,19 @@ def test_one_file_twice_is_refused_by_name(tree):
         sources.from_dataset(Subset(dataset, [0, 2, 0]))
 
 
+@pytest.mark.parametrize("call", [2, 3])
+def test_a_label_that_is_another_each_time_is_refused(tmp_path, call):
+    class Drifting(Pairs):
+        calls = 0
+
+        def __getitem__(self, number):
+            self.calls += 1
+            return GREY, int(self.calls >= call)
+
+    with pytest.raises((PackError, SourceError), match="target 0 once and 1 later"):
+        pack.pack(sources.from_dataset(Drifting([0])), tmp_path / "x.arrow")
+
+
 def test_a_picture_that_is_another_each_time_is_refused(tmp_path):
     class Noise(Pairs):
         def __getitem__(self, number):

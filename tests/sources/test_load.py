@@ -1,9 +1,13 @@
 """`sources.load`: what a path is, said aloud, and one sentence when it is nothing."""
 
 import os
+import re
+import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
+from programs import bound_by_modes
 from source_sets import contents, plant, rows, tar_bytes
 
 from smallfiles import sources
@@ -20,7 +24,7 @@ def test_a_path_is_recognised_for_what_it_is(tmp_path):
     plant(tmp_path / "plain", "cat/1.jpg", "dog/2.jpg")
     plant(tmp_path / "prepared", "train/n01440764/n01440764_1.JPEG", "val/n01440764/x.JPEG")
     plant(tmp_path / "kaggle", "ILSVRC/Data/CLS-LOC/train/n01440764/n01440764_1.JPEG")
-    plant(tmp_path / "tiny", "wnids.txt", "train/n01440764/images/1.JPEG")
+    plant(tmp_path / "tiny", "wnids.txt", "train/n01440764/images/1.JPEG", "train/n01443537/images/2.JPEG")
     (tmp_path / "tiny/wnids.txt").write_text("n01440764\n")
     plant(tmp_path / "flickr", "flickr30k_images/flickr30k_images/1.jpg")
     captions = "image_name| comment_number| comment\n1.jpg| 0| A dog .\n"
@@ -112,10 +116,25 @@ def test_what_is_no_data_set_gets_one_sentence(tmp_path):
         sources.load(tmp_path / "bad.json")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root lists everything")
 def test_a_folder_that_may_not_be_listed_is_named(tmp_path):
     plant(tmp_path, "cat/1.jpg")
     (tmp_path / "cat").chmod(0)
     with pytest.raises(SourceError, match="cat cannot be looked at"):
-        sources.load(tmp_path)
+        bound_by_modes(sources.load, tmp_path)
     (tmp_path / "cat").chmod(0o700)
+
+
+@pytest.mark.parametrize("name", ["data.zip", "folder"])
+def test_zip_files_are_refused_with_the_command_that_makes_a_tar(tmp_path, name, need_tool):
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "data.zip", tmp_path / "folder" / "a b.zip"):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("cat/1.jpg", b"one")
+            archive.writestr("dog/2.jpg", b"two")
+    with pytest.raises(SourceError, match="zip file") as caught:
+        sources.load(tmp_path / name)
+    command = re.search(r"bsdtar .*?(?= \()", str(caught.value))[0]
+    assert need_tool("bsdtar", "libarchive-tools")
+    subprocess.run(command, shell=True, cwd=tmp_path, check=True)
+    (made,) = tmp_path.glob("*.tar")
+    assert sources.load(made).manifest.targets.to_pylist() == [0, 1]

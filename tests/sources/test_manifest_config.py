@@ -51,5 +51,5 @@ def test_the_flat_shape_holds_paths_and_labels_only_and_a_split_must_be_there(tr
     config = ManifestConfig(flat=True)
     config.save(config.load(tree), tmp_path / "train.json")
     assert load(tmp_path / "train.json", root=tree).manifest.root_hint == ""
-    with pytest.raises(SourceError, match="has no split 'dev'"):
-        ManifestConfig(split="dev").load(tree)
+    with pytest.raises(SourceError, match="has no split 'extra'"):
+        ManifestConfig(split="extra").load(tree)

@@ -14,12 +14,12 @@ from source_sets import plant
 
 from smallfiles import formats, sources
 from smallfiles.cli import main
-from smallfiles.errors import SmallfilesError, SourceError
+from smallfiles.errors import SmallfilesError, SourceError, UsageError
 from smallfiles.manifest import Manifest
 from smallfiles.pack import PackConfig, pack, verify
 from smallfiles.sources import Source
 
-OUTPUTS = ("x.files", "x.arrow", "x.h5", "x.tar", "x.tars", "x.tar.gz", "x.sqfs", "x.lmdb", "x.zarr")
+OUTPUTS = ("x.files", "x.arrow", "x.h5", "x.tar", "x.tars", "x.tar.gz", "x.sqfs", "x.lmdb")
 KEYS = [f"{name}/{n}.jpg" for name in ("b", "d", "f") for n in range(5)]
 CLASSES = ("a", "b", "c", "d", "e", "f")  # a, c and e are empty, so the labels are 1, 3, 5
 
@@ -177,3 +177,11 @@ def test_labels_beyond_64_bits_are_refused_by_name(suffix: str, tmp_path: Path) 
     for read in (sources.load, verify):
         with pytest.raises(SmallfilesError, match=rf"x\.{suffix}: 1 label is too large: {label} \(row 0\)"):
             read(out)
+
+
+def test_a_zarr_store_is_refused_with_the_way_to_read_it(tmp_path):
+    store = tmp_path / "x.zarr"
+    store.mkdir()
+    for use in (formats.open, sources.load, lambda path: formats.name_of(path)):
+        with pytest.raises(UsageError, match=r"only the zarr library reads.*zarr\.open_group"):
+            use(store)

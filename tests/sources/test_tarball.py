@@ -98,7 +98,7 @@ def test_folders_that_wrap_the_classes_and_hidden_names_are_passed_over(tmp_path
     tree = {f"./data/{name}": data for name, data in TREE.items()} | {"cat/._1.jpg": b"b", ".x/2.jpg": b"c"}
     source = tarball.load(put(tmp_path / "t.tar", tar_bytes(tree)))
     assert source.manifest.classes == ("cat", "dog") and "data/dog/1.jpg" in rows(source)
-    assert len(rows(source)) == 4 and "2 hidden names left aside" in source.notes
+    assert len(rows(source)) == 4 and "2 hidden names left aside: cat/._1.jpg, .x/2.jpg" in source.notes
 
 
 def test_splits_in_a_tar_are_no_classes_and_a_class_missing_in_one_shifts_no_label(tmp_path):
@@ -108,7 +108,23 @@ def test_splits_in_a_tar_are_no_classes_and_a_class_missing_in_one_shifts_no_lab
     assert rows(source) == {names[0]: 0, names[1]: 1} and "train was taken" in " ".join(source.notes)
     source = tarball.load(path, SourceOptions(split="val"))
     assert rows(source) == {names[2]: 1} and source.manifest.classes == ("cat", "dog")
-    assert "test, train, val" in refused(path, split="dev")
+    assert "test, train, val" in refused(path, split="extra")
+
+
+@pytest.mark.parametrize("side", ["cls", "txt"])
+def test_splits_of_samples_with_side_files_are_not_mixed(tmp_path, side):
+    members = {
+        f"{split}/{k}.{kind}": b"7" if side == "cls" else b"a dog"
+        for split in ("train", "val")
+        for k in "12"
+        for kind in ("jpg", side)
+    }
+    path = put(tmp_path / "t.tar", tar_bytes(members))
+    source = tarball.load(path)
+    assert list(rows(source)) == ["train/1.jpg", "train/2.jpg"] and "train was taken" in " ".join(
+        source.notes
+    )
+    assert list(rows(tarball.load(path, SourceOptions(split="val")))) == ["val/1.jpg", "val/2.jpg"]
 
 
 def test_a_tar_of_tars_is_read_in_place(tmp_path):
@@ -168,7 +184,9 @@ def test_a_tar_that_was_cut_is_refused_even_at_a_block_border(tmp_path, drop):
     assert rows(tarball.load(zipped, SourceOptions(allow_truncated=True))) == rows(kept)
 
 
-CLASS_TARS = {wnid: {f"{wnid}_{k}.JPEG": f"{wnid}{k}".encode() for k in (1, 2)} for wnid in ("n02", "n01")}
+CLASS_TARS = {
+    wnid: {f"{wnid}_{k}.JPEG": f"{wnid}{k}".encode() for k in (1, 2)} for wnid in ("n02084071", "n01440764")
+}
 
 
 def class_tars(folder: Path, **more: dict[str, bytes]) -> Path:
@@ -182,7 +200,7 @@ def test_a_folder_of_class_tars_is_read_in_place(tmp_path):
     folder = class_tars(tmp_path / "winter21_whole")
     source = sources.load(folder)
     whole = {f"{wnid}/{name}": data for wnid, held in CLASS_TARS.items() for name, data in held.items()}
-    assert source.kind == "folder of tars" and source.manifest.classes == ("n01", "n02")
+    assert source.kind == "folder of tars" and source.manifest.classes == ("n01440764", "n02084071")
     assert rows(source) == {name: int(name.startswith("n02")) for name in sorted(whole)}
     assert contents(source) == whole and contents(pickle.loads(pickle.dumps(source))) == whole
     around = tar_bytes({f"{wnid}.tar": tar_bytes(held) for wnid, held in sorted(CLASS_TARS.items())})
@@ -200,21 +218,21 @@ def test_a_manifest_finds_its_samples_in_a_folder_of_class_tars_or_beside_them(t
 
 def test_more_class_tars_than_a_process_may_open_are_read(tmp_path):
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    many = {f"n{k:03}": {"1.jpg": str(k).encode()} for k in range(300)}
+    many = {f"n{k:08}": {"1.jpg": str(k).encode()} for k in range(300)}
     folder = class_tars(tmp_path / "in", **many)
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, limit[1]))
     try:
         found = contents(sources.load(folder))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
-    assert len(found) == 304 and found["n299/1.jpg"] == b"299"
+    assert len(found) == 304 and found["n00000299/1.jpg"] == b"299"
 
 
 def test_what_lies_beside_class_tars_is_left_aside_or_refused(tmp_path):
     folder = class_tars(tmp_path / "in", empty={}, none={"readme.txt": b"no image"})
     put(folder / "words.txt", b"n01\tcat")
     source = sources.load(folder)
-    assert source.manifest.classes == ("n01", "n02")
+    assert source.manifest.classes == ("n01440764", "n02084071")
     assert "left aside: 1 other file beside the tars" in source.notes
     with pytest.raises(SourceError, match="1 other file beside the tars"):
         sources.load(folder, strict=True)
@@ -241,9 +259,9 @@ def test_a_tar_that_is_no_class_is_refused_by_name(tmp_path, data, said):
 
 def test_a_class_tar_that_shrank_since_it_was_indexed_is_refused(tmp_path):
     store = sources.load(class_tars(tmp_path / "in")).store
-    put(tmp_path / "in/n01.tar", b"")
-    with pytest.raises(SourceError, match=r"n01\.tar is damaged: it is empty"):
-        store.read_into("n01/n01_1.JPEG", memoryview(bytearray(9)))
+    put(tmp_path / "in/n01440764.tar", b"")
+    with pytest.raises(SourceError, match=r"n01440764\.tar is damaged: it is empty"):
+        store.read_into("n01440764/n01440764_1.JPEG", memoryview(bytearray(99)))
 
 
 def test_shards_in_a_folder_keep_the_labels_beside_their_samples(tmp_path):

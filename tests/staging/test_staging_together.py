@@ -89,7 +89,7 @@ def test_two_jobs_share_a_copy_and_the_last_one_out_removes_it(source, node, tmp
 
 def test_another_rank_takes_over_when_the_copying_one_is_killed(source, node, tmp_path):
     log = tmp_path / "log"
-    first = forked(reading(source, node, log, 0.02))
+    first = forked(reading(source, node, log, 0.2))
     wait_for(lambda: grown(node))
     waiting = [forked(reading(source, node, log, meet=3)) for _ in range(3)]
     time.sleep(0.1)

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import signal
 import socket
 
@@ -46,10 +47,10 @@ def weights(folder):
     return checkpoint.load(folder).model
 
 
-def assert_close(first, second):
+def assert_equal(first, second):
     assert first.keys() == second.keys()
     for name in first:
-        torch.testing.assert_close(first[name], second[name], rtol=1e-3, atol=1e-4)
+        assert torch.equal(first[name], second[name]), name
 
 
 def test_it_learns_the_synthetic_classes(data):
@@ -104,15 +105,24 @@ def run(started):
 
 
 def test_three_uneven_ranks_compute_what_one_does(data, run, tmp_path, free_port):
-    """In the last step of 400 samples one rank has a single sample and the others have none."""
-    common = ("--epochs", "2", "--workers", "0", "--val", data[1])
+    """In the second step of 400 samples one rank has a single sample and the others have none.
+
+    The weights stay where they are, so that both steps have the gradients of equal weights. What the
+    optimizer remembers is linear in them, where a step of Adam makes much of the last digits.
+    """
+    common = ("--epochs", "1", "--workers", "0", "--val", data[1], "--rate", "1e-30")
     one = run(command(data, *common, "--batch", "399", "--checkpoint", tmp_path / "1"))
     words = command(data, *common, "--batch", "133", "--checkpoint", tmp_path / "3")
     three = run(words, free_port, of=3)
     assert [rank["samples"] for rank in three["epochs"][0]["ranks"]] == [134, 133, 133]
-    assert three["samples"] == one["samples"] == 800
-    assert three["accuracy"] == pytest.approx(one["accuracy"], abs=0.03)
-    assert_close(weights(tmp_path / "1"), weights(tmp_path / "3"))
+    assert three["samples"] == one["samples"] == 400
+    assert (
+        abs(three["accuracy"] - one["accuracy"]) < 0.015
+    )  # two classes may be equally likely for one of 100
+    assert three["epochs"][0]["loss"] == pytest.approx(one["epochs"][0]["loss"], rel=1e-3)
+    moments = [checkpoint.load(tmp_path / name).optimizer["state"] for name in "13"]
+    for mine, theirs in zip(*(each.values() for each in moments), strict=True):
+        assert (mine["exp_avg"] - theirs["exp_avg"]).norm() < 1e-3 * mine["exp_avg"].norm()
 
 
 STEPS = ("--epochs", "3", "--batch", "20", "--workers", "1", "--every", "3")
@@ -140,8 +150,8 @@ class TestStopped:
         assert last["resumed_at"] is not None and not last["interrupted"]
         assert [each["samples"] for each in last["epochs"]] == [400] * 3
         for before, after in zip(whole[1]["epochs"], last["epochs"], strict=True):
-            assert after["loss"] == pytest.approx(before["loss"], abs=1e-3)
-        assert_close(weights(whole[0]), weights(tmp_path))
+            assert after["loss"] == pytest.approx(before["loss"], rel=1e-4)  # of sums of floats
+        assert_equal(weights(whole[0]), weights(tmp_path))
 
     def test_killed_it_loses_only_what_came_after_the_last_checkpoint(self, data, started, run, tmp_path):
         words = ("--epochs", "2", "--batch", "8", "--workers", "0", "--every", "5", "--checkpoint", tmp_path)
@@ -151,6 +161,15 @@ class TestStopped:
         report = run(command(data, *words))
         epoch, step = report["resumed_at"]
         assert (epoch, step) > (0, 0) and len(report["epochs"]) == 2
+
+    def test_a_file_that_is_cut_under_it_ends_it_with_the_line_that_read(self, data, started, tmp_path):
+        path = shutil.copy(data[0], tmp_path)
+        words = ("--epochs", "99", "--batch", "8", "--workers", "0", "--every", "5", "--checkpoint", tmp_path)
+        process = started(command([path], *words))
+        wait_for((tmp_path / checkpoint.NAME).exists)
+        os.truncate(path, 4096)
+        assert process.wait() == -signal.SIGBUS
+        assert "Fatal Python error: Bus error" in process.errors and "makers.py" in process.errors
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +197,23 @@ class TestCheckpoints:
         with pytest.raises(errors.DamagedFileError, match=rf"{checkpoint.NAME}.*cannot be read"):
             training.train(data[0], config=config(checkpoint=tmp_path))
 
+    def test_damage_anywhere_in_one_is_refused_or_changes_nothing(self, tmp_path):
+        """A bit of each byte, and each piece of 256 bytes as zeros."""
+        weights, moments = ({str(n): torch.rand(7) for n in range(3)} for _ in range(2))
+        checkpoint.save(tmp_path, checkpoint.State(weights, moments, {"epoch": 0, "batch": 3}, []))
+        path = tmp_path / checkpoint.NAME
+        whole, right = path.read_bytes(), repr(checkpoint.load(tmp_path))
+        bits = [(at, bytes([whole[at] ^ 1 << at % 8])) for at in range(len(whole))]
+        pieces = [(at, bytes(len(whole[at : at + 256]))) for at in range(0, len(whole), 256)]
+        refused = []
+        for at, piece in bits + pieces:
+            path.write_bytes(whole[:at] + piece + whole[at + len(piece) :])
+            try:
+                assert repr(checkpoint.load(tmp_path)) == right, at
+            except errors.DamagedFileError as error:
+                refused.append(str(error))
+        assert any("/data/1 in it has another checksum" in sentence for sentence in refused)
+
     @pytest.mark.parametrize(
         "change",
         [
@@ -187,6 +223,7 @@ class TestCheckpoints:
             lambda kept: kept | {"loader": kept["loader"] | {"epoch": -1}},
             lambda kept: kept | {"loader": kept["loader"] | {"epoch": "2"}},
             lambda kept: kept | {"loader": {}},
+            lambda kept: kept | {"loader": kept["loader"] | {"earlier": [[10**9, 1, 1, 1]]}},
             lambda kept: kept | {"epochs": [7] * len(kept["epochs"])},
             lambda kept: kept | {"epochs": [{} for _ in kept["epochs"]]},
             lambda kept: kept | {"epochs": []},
@@ -238,8 +275,13 @@ class TestWords:
         """One picture is half; in text, and for programs."""
         path = TestClasses().packed(tmp_path / "x.arrow", [0, 1, 0, 1], half=2)
         words = ["train", str(path), "--epochs", "2", "--size", "32", "--workers", "0", "--on-error"]
-        assert cli.main([*words, "skip"]) == 0
-        assert capsys.readouterr().out.count("1 sample left out: 2.jpg (") == 2
+        for batch in ("64", "1"):  # with others, and as the whole of a batch
+            assert cli.main([*words, "skip", "--batch", batch, "--val", str(path)]) == 0
+            assert capsys.readouterr().out.count("2 samples left out: 2.jpg (") == 2
+        lost = TestClasses().packed(tmp_path / "y.arrow", [0], ("a", "b"), half=0)
+        for data in ([lost], [path, "--val", lost]):
+            assert cli.main(["train", *map(str, data), *words[2:], "skip"]) == 1
+            assert "error: all 1 sample of" in capsys.readouterr().err
         assert cli.main([*words, "keep", "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert found["faults"] == 2 and found["samples"] == 8
@@ -345,7 +387,14 @@ class TestRanks:
         stopped(words, tmp_path / "stopped")
         report = run(words, free_port)
         assert [each["samples"] for each in report["epochs"]] == [400, 400]
-        assert_close(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
+        assert_equal(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
+
+    def test_a_rank_whose_batch_was_left_out_whole_keeps_the_others_company(self, run, tmp_path, free_port):
+        path = TestClasses().packed(tmp_path / "x.arrow", [0, 1, 0, 1, 0], half=2)
+        words = command([path], "--epochs", "2", "--workers", "0", "--batch", "1", "--on-error", "skip")
+        report = run([*words, "--val", str(path)], free_port)
+        assert [each["samples"] for each in report["epochs"]] == [4, 4]
+        assert [each["fault_count"] for each in report["epochs"]] == [2, 2]
 
     def test_an_epoch_that_two_ranks_began_is_finished_by_one_with_other_batches(
         self, data, run, stopped, tmp_path

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from smallfiles.errors import FormatError, SmallfilesError
 from smallfiles.formats.arrow import columns
-from smallfiles.formats.arrow.footer import Cuts, blocks, header_rows, row_counts
+from smallfiles.formats.arrow.footer import Cuts, blocks, row_counts
 from smallfiles.formats.arrow.writing import CUTS
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.reader import numbered_keys
@@ -81,7 +81,15 @@ class Opened:
             return np.array([batch.num_rows for batch in self._batches], np.int64)
         if len(found) != self.count:
             raise damaged(self.file.path, f"its footer names {len(found)} and {self.count} record batches")
-        return row_counts(found["body"], self._cuts, lambda some: header_rows(self._view, found[some]))
+        return row_counts(found["body"], self._cuts, self._ask)
+
+    def _ask(self, some: np.ndarray) -> np.ndarray:
+        """Rows of some batches, from their headers; each header is a small read."""
+        assert self._blocks is not None
+        rows = np.array([self._reader.get_batch(number).num_rows for number in some.tolist()], np.int64)
+        if (rows > self._blocks["body"][some]).any():
+            raise damaged(self.file.path, "a record batch has more rows than bytes")
+        return rows
 
     def _prepare(self) -> None:
         self._cuts = Cuts.loads((self.schema.metadata or {}).get(CUTS))

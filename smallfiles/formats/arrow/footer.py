@@ -5,7 +5,8 @@ stand in each batch's header, spread over the whole file: for a million samples 
 reads at random, in each worker. Our writer says by which rule it cut, and then the sizes tell.
 
 The trap: "all batches are full but the last" is wrong for a file that was cut by bytes too.
-Notebook 03. Form of the footer: Apache Arrow `format/File.fbs`, encoded as FlatBuffers.
+Short, since pyarrow tells all of a footer but where its batches lie. Notebook 03.
+Form of the footer: Apache Arrow `format/File.fbs`, encoded as FlatBuffers.
 """
 
 from __future__ import annotations
@@ -71,42 +72,6 @@ def row_counts(bodies: np.ndarray, cuts: Cuts | None, ask: Callable[[np.ndarray]
     elif count <= _ASK_ALL or (ask(np.linspace(0, count - 1, _ASK_SOME).astype(int)) != 1).any():
         counts = ask(np.arange(count))  # else one row a batch, as the Jülich course writes them
     return counts
-
-
-def header_rows(view: memoryview, found: np.ndarray) -> np.ndarray:
-    """Rows of batches from their headers, all at once (FlatBuffers; `format/Message.fbs`).
-
-    Args:
-        view: The file.
-        found: Rows of what `blocks` returns.
-
-    Raises:
-        IndexError: A header leads out of the file.
-        ValueError: A batch has more rows than bytes.
-    """
-    raw = np.frombuffer(view, np.uint8)
-
-    def at(places: np.ndarray, kind: str) -> np.ndarray:
-        if (places < 0).any():
-            raise IndexError("a header begins before the file")
-        width = np.dtype(kind).itemsize
-        return raw[places[:, None] + np.arange(width)].view(kind)[:, 0].astype(np.int64)
-
-    def field(tables: np.ndarray, number: int) -> np.ndarray:
-        """Place of a field of each table; 0 where it has its default."""
-        vtables = tables - at(tables, "<i4")
-        inside = at(vtables, "<u2") > 4 + 2 * number
-        offsets = np.where(inside, at(vtables + 4 + 2 * number, "<u2"), 0)
-        return np.where(offsets > 0, tables + offsets, 0)
-
-    starts = found["offset"].astype(np.int64)
-    messages = starts + np.where(at(starts, "<u4") == 0xFFFF_FFFF, 8, 4)
-    headers = field(messages + at(messages, "<u4"), 2)
-    lengths = field(headers + at(headers, "<u4"), 0)
-    rows = np.where(lengths > 0, at(lengths, "<i8"), 0)
-    if ((rows < 0) | (rows > found["body"])).any():
-        raise ValueError("a batch has more rows than bytes")
-    return rows
 
 
 def blocks(view: memoryview, path: Path) -> np.ndarray:

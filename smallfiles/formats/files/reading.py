@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from smallfiles.errors import FormatError, ManifestError, SmallfilesError
+from smallfiles.errors import FormatError, ManifestError, SmallfilesError, refuse_shortage
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import damaged
 from smallfiles.formats.reader import BaseReader
@@ -92,12 +92,13 @@ class FilesReader(BaseReader[Manifest]):
             raise damaged(
                 self.path / self.key(index), f"it has {longer}{min(len(data), stated):,} of {stated:,} bytes"
             )
-        return data
+        return memoryview(data)
 
     def span(self, index: int) -> tuple[Path, int, int] | None:
         return self.path / self.key(index), 0, self.size(index)
 
     def _unreadable(self, index: int, error: OSError) -> SmallfilesError:
+        refuse_shortage(error, self.path / self.key(index))
         return damaged(self.path / self.key(index), f"it cannot be read ({error.strerror})")
 
     def info(self) -> dict[str, Any]:

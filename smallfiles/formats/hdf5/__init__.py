@@ -11,8 +11,9 @@ is what the Jülich course's loaders read (`images`, `targets`).
     /<split>/key_data, key_offsets; meta_data, meta_offsets where a sample has a JSON object
     attributes: provenance (JSON), complete (1, written last)
 
-The trap: an HDF5 handle that is opened before the workers start breaks in them. The reader here takes
-from the library where the bytes lie, closes it, and reads by position. Notebook 04 teaches it.
+The trap: workers share an HDF5 handle that is open when they start, also if they open the file anew. The
+reader here takes from the library where the bytes lie, through a descriptor of its own, closes it, and
+reads by position. Notebook 04 teaches it.
 """
 
 from __future__ import annotations

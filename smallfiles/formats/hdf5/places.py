@@ -7,12 +7,14 @@ given in the HDF5 File Format Specification, section III.E.
 A file can name others: external storage, virtual data sets, links. The library opens those without a
 question, whatever they are; so each name is looked at before it is followed.
 
-The trap: a file that was laid out and then interrupted opens without any complaint, with rows of
-zero length. Notebook 04 shows one.
+The trap: a file that was laid out, flushed and then interrupted opens without any complaint, with rows
+of zero length. Notebook 04 shows one.
 """
 
 from __future__ import annotations
 
+import io
+import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from smallfiles.errors import FormatError, SmallfilesError
+from smallfiles.errors import FormatError, SmallfilesError, first_few, refuse_shortage
 from smallfiles.formats import provenance
 from smallfiles.formats.blob import NAMES
 from smallfiles.formats.bytefile import ByteFile, damaged
@@ -32,6 +34,11 @@ _MAX_ROWS = 1 << 28
 _MAX_OBJECTS = 1 << 16  # numbers of 16 bits; more is a heap that leads nowhere
 _MAX_RATIO = 1_100  # what deflate can reach, rounded up
 _HEAP_SIZE = struct.Struct("<Q")
+_GROUP = "a group such as train with images (rows of encoded bytes) and targets, or data, offsets and labels"
+_FROM_DATASET = (
+    "Write a class whose [i] gives (picture, label) from this file, and pack what "
+    "smallfiles.sources.from_dataset makes of it"
+)
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
@@ -70,22 +77,37 @@ def find(file: ByteFile, split: str | None) -> Found:
             next_step="Check the path; the suffix may be wrong",
         )
     try:
-        with _opened(file.path) as opened:
+        with h5py.File(_OwnFile(file.view), "r") as opened:
             return _look(opened, file, split)
     except SmallfilesError:
         raise
     except Exception as error:  # the library has no common exception, and a damaged file meets all
+        refuse_shortage(error, file.path)
         raise damaged(file.path, str(error).partition("\n")[0] or type(error).__name__) from error
 
 
-def _opened(path: Path) -> h5py.File:
-    """The file without a lock, which shared storage may refuse, unless this process has it open with one."""
-    try:
-        return h5py.File(path, "r", locking=False)
-    except OSError as error:
-        if "locking flag" not in str(error):
-            raise
-        return h5py.File(path, "r")
+class _OwnFile(io.RawIOBase):
+    """The bytes of a file as HDF5 reads them, with an offset of their own, and without a lock.
+
+    By its path HDF5 would read through the descriptor of whoever has the file open in this process, and
+    after a fork several processes move the offset of that. A lock shared storage may refuse.
+    """
+
+    def __init__(self, view: memoryview) -> None:
+        self._view, self._at = view, 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, len(self._view))[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        part = self._view[self._at : self._at + len(buffer)]
+        buffer[: len(part)] = part
+        self._at += len(part)
+        return len(part)
 
 
 def _beginnings(size: int) -> list[int]:
@@ -102,11 +124,17 @@ def _look(opened: h5py.File, file: ByteFile, split: str | None) -> Found:
     if not isinstance(group, h5py.Group) or not ({"data", "images"} & set(group)):
         raise FormatError(
             f"{file.path} has no samples of split {split!r}; it has: {', '.join(opened) or 'nothing'}",
-            expected="a group with data and offsets, or with images and targets",
-            next_step="Choose another split, or pack the data with this package",
+            expected=_GROUP,
+            next_step=f"Choose another split. {_FROM_DATASET}",
         )
     sets = {name: _member(group, name, file.path) for name in ("data", "images", *NAMES)}
     arrays = {name: _numbers(item, file) for name in NAMES if (item := sets[name]) is not None}
+    if not (record or {"labels", "targets", "caption_rows"} & arrays.keys()):
+        raise FormatError(
+            f"{file.path} has {first_few(group, len(group))} in {split}, and no targets",
+            expected=_GROUP,
+            next_step="Give its labels the name targets with h5py (group.move), or add them",
+        )
     data, base = sets["data"], opened.userblock_size
     if data is None:
         return Found(split, record, arrays | {"images": _rows(sets["images"], file)}, None, 0, base)
@@ -160,6 +188,9 @@ def _split_of(opened: h5py.File, record: dict[str, object], path: Path) -> str:
     groups = [name for name in opened if name not in inside or isinstance(opened[name], h5py.Group)]
     if len(groups) == 1 or "train" in groups:
         return groups[0] if len(groups) == 1 else "train"
+    if not groups:
+        held = f"{first_few(sorted(inside), len(inside))} outside of any group" if inside else "nothing"
+        raise FormatError(f"{path} holds {held}", expected=_GROUP, next_step=_FROM_DATASET)
     raise FormatError(
         f"{path} has {len(groups)} groups: {', '.join(groups)}",
         expected="one group, or one named train",
@@ -247,7 +278,7 @@ def _unknown(item: Any, path: Path, expected: str) -> FormatError:
     return FormatError(
         f"{path} has {item.name} as {kind}",
         expected=expected,
-        next_step="Write that column so with h5py, or unpack the images and pack them with this package",
+        next_step=_FROM_DATASET,
     )
 
 

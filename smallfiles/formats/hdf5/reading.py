@@ -1,7 +1,7 @@
 """Read HDF5 by position, whichever layout, without keeping a handle of the library.
 
 The trap is the one that this module avoids: `h5py.File` opened in `__init__` of a Dataset works with
-`num_workers=0` and gives wrong bytes or hangs with more. Notebook 04 reproduces it.
+`num_workers=0` and may give wrong bytes or fail with more. Notebook 04 reproduces it.
 """
 
 from __future__ import annotations

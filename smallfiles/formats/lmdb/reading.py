@@ -10,7 +10,9 @@ fill the memory. A page that comes twice is refused.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +24,7 @@ from smallfiles.formats.blob import NAMES, BlobReader, FileBlob
 from smallfiles.formats.bytefile import ByteFile, damaged
 from smallfiles.formats.lmdb import writing as form
 from smallfiles.progress import plural
-from smallfiles.samples import UNLABELLED
+from smallfiles.samples import UNLABELLED, Buffer
 
 _Places = npt.NDArray[np.int64]
 _KINDS = 0x6F  # of a page; the other bits are of a process that writes
@@ -30,7 +32,9 @@ _OTHERS = 6  # flags of nodes: a database of its own, several values
 _PAGES_AT_ONCE = 256
 _DEEPEST = 32
 _PAGE_SIZES = tuple(1 << power for power in range(9, 16))
-_LOOKED_AT = 64
+_LOOKED_AT = 4096
+_HEAD_BYTES = 16
+_BEGINNINGS = tuple(IMAGE_BEGINNINGS)
 
 
 @dataclass(frozen=True)
@@ -197,18 +201,40 @@ def _numbers(file: ByteFile, found: _Entries, row: int, name: str) -> np.ndarray
 
 
 def _refuse_others(file: ByteFile, found: _Entries) -> None:
-    """A look at some values: pickles and protobufs would else be handed out as samples."""
+    """Look at values before any is handed out: pickles and protobufs are no samples.
+
+    Each look is a page that a parallel file system has to fetch. So of a large file those are looked at whose
+    size or key is odd, and each of the others when it is read.
+    """
     if not len(found.starts):
         raise damaged(file.path, "it has no entries")
-    for row in np.linspace(0, len(found.starts) - 1, min(len(found.starts), _LOOKED_AT)).astype(int).tolist():
+    for row in _suspects(file, found):
         start = found.starts.item(row)
-        if not bytes(file.view[start : start + 16]).startswith(tuple(IMAGE_BEGINNINGS)):
-            raise FormatError(
-                f"{file.path} holds {ascii(found.key(file, row))[1:]}, which is no encoded image",
-                expected="an encoded image for each key, or a file that was packed here",
-                next_step="Write the images out with the program that wrote it (pickles and protobufs are "
-                "not opened here), then pack that folder",
-            )
+        if not _is_image(file.view[start : start + min(found.sizes.item(row), _HEAD_BYTES)]):
+            raise _no_image(file.path, found.key(file, row))
+
+
+def _suspects(file: ByteFile, found: _Entries) -> list[int]:
+    count = len(found.starts)
+    if count <= _LOOKED_AT:
+        return list(range(count))
+    by_size, own = np.argsort(found.sizes, kind="stable"), [found.key(file, row) for row in range(count)]
+    spread = np.linspace(0, count - 1, _LOOKED_AT // 4).astype(int)
+    kept = [row for row, key in enumerate(own) if key.startswith(b"__")]
+    return sorted({*spread.tolist(), *by_size[:64].tolist(), *by_size[-64:].tolist(), *kept})
+
+
+def _is_image(data: Buffer) -> bool:
+    return bytes(data[:_HEAD_BYTES]).startswith(_BEGINNINGS)
+
+
+def _no_image(path: Path, key: bytes) -> FormatError:
+    return FormatError(
+        f"{path} holds {ascii(key)[1:]}, which is no encoded image",
+        expected="an encoded image for each key, or a file that was packed here",
+        next_step="Write the images out with the program that wrote it (pickles and protobufs are "
+        "not opened here), then pack that folder",
+    )
 
 
 def _stand_ins(file: ByteFile, found: _Entries) -> dict[str, np.ndarray]:
@@ -228,6 +254,20 @@ class LMDBReader(BlobReader[_Opened]):
 
     format = "lmdb"
     _outlives_fork = True
+
+    def read(self, index: int) -> Buffer:
+        return self._image(index, super().read(index))
+
+    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
+        return [
+            self._image(index, data) for index, data in zip(indices, super().read_many(indices), strict=True)
+        ]
+
+    def _image(self, index: int, data: Buffer) -> Buffer:
+        """A sample of others is looked at when it is read; ours may hold anything."""
+        if self._handle().layout == "foreign" and not _is_image(data):
+            raise _no_image(self.path, self.key(index).encode())
+        return data
 
     def _open(self) -> _Opened:
         path = self.path / "data.mdb" if self.path.is_dir() else self.path

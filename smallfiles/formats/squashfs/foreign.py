@@ -17,11 +17,14 @@ import pyarrow as pa
 
 from pysquashfs.names import Names
 from smallfiles.errors import FormatError, SourceError, retold
-from smallfiles.folders import IMAGE_SUFFIXES
+from smallfiles.folders import IMAGE_SUFFIXES, is_hidden
 from smallfiles.formats.squashfs.member import Samples
 from smallfiles.keys import key_problem
 from smallfiles.manifest.arrays import column, from_numpy
 from smallfiles.manifest.class_folders import by_folder
+from smallfiles.manifest.listing import Files
+
+_FLAG = "--source folder with the tree that was unpacked from it"
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,13 @@ def find(names: Names, path: Path, split: str | None) -> Foreign:
     images = [(row, key) for row, key in files if key.lower().endswith(IMAGE_SUFFIXES)]
     chosen = images or files
     keys = column([key for _, key in chosen], pa.string())
+    others = [key for _, key in files if not key.lower().endswith(IMAGE_SUFFIXES)] if images else []
     with retold(SourceError, FormatError):
-        found, own_split = by_folder(keys, path, split)
+        found = by_folder(Files(path, keys, column(others, pa.string()), classes_flag=_FLAG), split)
     kept = np.flatnonzero(found.keep)
     labels = from_numpy(found.labels.astype(np.int64))
     samples = Samples(keys.take(from_numpy(kept)), labels, found.classes)
-    return Foreign(samples, [chosen[row][0] for row in kept.tolist()], own_split, len(names) - len(kept))
+    return Foreign(samples, [chosen[row][0] for row in kept.tolist()], found.split, len(names) - len(kept))
 
 
 def _key(raw: bytes) -> str | None:
@@ -70,6 +74,6 @@ def _key(raw: bytes) -> str | None:
         key = raw.decode()
     except UnicodeDecodeError:
         return None
-    if key.startswith(".") or "/." in key or key_problem(key) is not None:
+    if any(map(is_hidden, key.split("/"))) or key_problem(key) is not None:
         return None
     return key

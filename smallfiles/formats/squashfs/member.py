@@ -23,7 +23,13 @@ import numpy as np
 import pyarrow as pa
 
 from pysquashfs.errors import DamagedImageError, MissingToolError, SquashFSError
-from smallfiles.errors import DamagedFileError, FormatError, MissingPackageError, SmallfilesError
+from smallfiles.errors import (
+    DamagedFileError,
+    FormatError,
+    MissingPackageError,
+    SmallfilesError,
+    refuse_shortage,
+)
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import damaged
 from smallfiles.formats.columns import Columns, read_table
@@ -158,6 +164,7 @@ def as_sentences() -> Iterator[None]:
     try:
         yield
     except SquashFSError as error:
+        refuse_shortage(error, "the image")
         kind: type[SmallfilesError] = FormatError
         if isinstance(error, DamagedImageError):
             kind = DamagedFileError

@@ -94,10 +94,10 @@ class _Opened:
         """All bytes of a sample."""
         if self._raw is None or self._raw[index]:
             start = self.start[index]
-            return self.file.read(start, start + self.size[index])
+            return memoryview(self.file.read(start, start + self.size[index]))
         assert self.image is not None
         with as_sentences():
-            return self.image.read_at(self._rows[index])
+            return memoryview(self.image.read_at(self._rows[index]))
 
 
 class SquashFSReader(BaseReader[_Opened]):

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from smallfiles.formats.bytefile import Access
+from smallfiles.formats.tar.grouping import DATA_SUFFIXES
 from smallfiles.formats.tar.options import NAME, Options
 from smallfiles.formats.tar.reader import TarReader
 from smallfiles.formats.tar.shards import plan_shards, shard_name, write_folder, write_shard
@@ -59,11 +60,19 @@ def write(
     return write_shard(samples, out, schema=schema, options=options, digest=digest)
 
 
-def open(path: Path | str, access: Access = "auto") -> TarReader:
+def open(
+    path: Path | str,
+    access: Access = "auto",
+    *,
+    suffixes: tuple[str, ...] = DATA_SUFFIXES,
+    unlabelled: bool = False,
+) -> TarReader:
     """Open a tar or a folder of tars for random access, with or without indexes.
 
     Args:
         path: Written by this package or by another program.
         access: `mmap`, `pread`, or `auto` (mmap, except on parallel file systems).
+        suffixes: In tars of others: which members are samples (lower case with the dot).
+        unlabelled: In tars of others: look for no targets, and give the label -1.
     """
-    return TarReader(Path(path), access)
+    return TarReader(Path(path), access, suffixes=suffixes, unlabelled=unlabelled)

@@ -11,6 +11,7 @@ Notebook 05 reads a tar of tars.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ import pyarrow.compute as pc
 
 from smallfiles.digests import byte_order
 from smallfiles.errors import DamagedFileError, FormatError, first_few
+from smallfiles.folders import SERVICE_FOLDERS
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.tar.headers import BLOCK_BYTES, RECORD_BYTES
@@ -34,7 +36,8 @@ from smallfiles.manifest.arrays import as_mask, from_numpy
 from smallfiles.progress import plural
 
 SIDE_SUFFIXES = (b".cls", b".json", b".txt", b".meta")
-_HIDDEN = r"(^|/)\.|^__[^/]*__/"  # the second as webdataset does
+_SERVICE = "|".join(map(re.escape, SERVICE_FOLDERS))
+_HIDDEN = rf"(^|/)\.|^__[^/]*__/|(?i:(^|/)({_SERVICE})/)"  # the second as webdataset does
 _HOSTILE = r"^/|(^|/)\.\.?(/|$)|//|[\x00\n]"
 _STEP_BYTES = 1 << 20
 _ROWS_AT_ONCE = 1 << 14
@@ -57,7 +60,9 @@ class Archive:
         raw_bytes: Size of the tar after decompression.
         record: The provenance inside; empty in tars from elsewhere.
         replaced: Members that later ones of their name replaced.
+        folders: Names of the folders that are members themselves.
         tars: Where `path` is a folder of tars: bytes of each, by its name without `.tar`.
+        inside: Names of the tars inside, without folder and suffix.
     """
 
     path: Path
@@ -71,7 +76,9 @@ class Archive:
     raw_bytes: int = 0
     record: dict[str, Any] = field(default_factory=dict)
     replaced: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
     tars: dict[str, int] = field(default_factory=dict)
+    inside: tuple[str, ...] = ()
 
     @property
     def is_ours(self) -> bool:
@@ -178,7 +185,8 @@ def _expanded(outer: Members, file: ByteFile, lenient: bool) -> Members:
             refuse_incomplete(found, name)
         return found
 
-    whole = Members(skipped=outer.skipped, examples=outer.examples, end=outer.end, complete=outer.complete)
+    whole = Members(skipped=outer.skipped, examples=outer.examples, folders=outer.folders)
+    whole.end, whole.complete = outer.end, outer.complete
     with ThreadPoolExecutor(_SCANS_AT_ONCE, thread_name_prefix="index") as pool:
         start = 0
         for row, members in zip(inner, pool.map(scan, inner), strict=True):
@@ -199,7 +207,8 @@ def _columns(
     keep = np.flatnonzero(~hidden & latest)
     offsets, sizes = np.frombuffer(found.offsets, np.int64), np.frombuffer(found.sizes, np.int64)
     if count := int(hidden.sum()):
-        notes.append(f"{plural(count, 'hidden name')} left aside")
+        first = names.take(from_numpy(np.flatnonzero(hidden)[:5])).to_pylist()
+        notes.append(f"{plural(count, 'hidden name')} left aside: {first_few(first, count)}")
     if count := int((~latest).sum()):
         notes.append(f"{plural(count, 'member')} replaced by a later one of the same name")
     for kind, count in found.skipped.most_common():
@@ -207,7 +216,7 @@ def _columns(
     replaced = tuple(names[int(row)].as_py() for row in np.flatnonzero(~latest & ~hidden))
     archive = Archive(
         path, compression, file_bytes, names, offsets, sizes, found.contents, tuple(notes),
-        record=found.record, replaced=replaced,
+        record=found.record, replaced=replaced, folders=_shown(found.folders), inside=tuple(found.tars),
     )  # fmt: skip
     if len(keep) == len(names):
         return archive
@@ -226,10 +235,14 @@ def _as_text(raw: Names, path: Path) -> pa.StringArray:
         names = pc.replace_substring_regex(names, r"^(\./+)+", "")
     hostile = names.filter(pc.match_substring_regex(names, _HOSTILE)).to_pylist()
     if hostile:
-        raise _bad_names(
-            path, [repr(name) for name in hostile], key_problem(hostile[0]) or "has a line break"
-        )
+        raise _bad_names(path, [repr(name) for name in hostile], key_problem(hostile[0]) or "")
     return names
+
+
+def _shown(folders: list[bytes]) -> tuple[str, ...]:
+    """The folders whose names could be those of classes."""
+    names = (name.decode("utf-8", "replace").removeprefix("./") for name in folders)
+    return tuple(name for name in names if name != "." and not re.search(_HIDDEN, f"{name}/"))
 
 
 def _is_utf8(name: bytes) -> bool:

@@ -10,7 +10,6 @@ Notebook 05 opens a shard with and without it.
 
 from __future__ import annotations
 
-import errno
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from smallfiles.digests import hash_block
-from smallfiles.errors import DamagedFileError, FormatError, of_system
+from smallfiles.errors import DamagedFileError, FormatError, refuse_shortage
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile
 from smallfiles.formats.columns import CAPTIONS, Columns, read_table
@@ -161,8 +160,7 @@ def load(path: Path, access: Access) -> Index:
             raw_bytes,
         )
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, RecursionError) as error:
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):  # no damage
-            raise of_system(error, f"{file} cannot be read ({error.strerror})") from error
+        refuse_shortage(error, file)
         raise _bad_index(file, str(error)) from error
 
 

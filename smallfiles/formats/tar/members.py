@@ -41,7 +41,7 @@ _SKIPPED = {
     ord("6"): "named pipe",
     ord("V"): "volume label",
 }
-_QUIET = frozenset(b"5DV")
+_QUIET = frozenset(b"DV")
 _REFUSED = {ord("S"): "a sparse file", ord("M"): "the continuation of another volume"}
 
 
@@ -87,9 +87,11 @@ class Members:
         skipped: Count of members that are no files, by kind.
         examples: The first few of these.
         contents: Bytes of small side files (labels, captions) by row.
+        folders: Names of the members that are folders.
         end: Where the archive's end mark begins, or where it was cut.
         complete: Whether there was an end mark.
         record: The provenance that this package stores at a tar's start; empty in tars from elsewhere.
+        tars: Names of the tars inside, without folder and suffix.
     """
 
     names: Names = field(default_factory=Names)
@@ -98,9 +100,11 @@ class Members:
     skipped: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
     contents: dict[int, bytes] = field(default_factory=dict)
+    folders: list[bytes] = field(default_factory=list)
     end: int = 0
     complete: bool = False
     record: dict[str, Any] = field(default_factory=dict)
+    tars: list[str] = field(default_factory=list)
 
     @property
     def is_ours(self) -> bool:
@@ -110,7 +114,9 @@ class Members:
     def extend(self, others: Members, prefix: bytes) -> None:
         """Append the members of an archive inside this one."""
         self.extend_by_rows(others, range(len(others.names)), prefix)
+        self.tars += [prefix[:-1].rpartition(b"/")[2].decode("utf-8", "replace"), *others.tars]
         self.skipped.update(others.skipped)
+        self.folders += [prefix + name for name in others.folders]
         self.examples += others.examples[: max(0, 5 - len(self.examples))]
 
     def extend_by_rows(self, others: Members, rows: range, prefix: bytes = b"") -> None:
@@ -188,7 +194,9 @@ class Scanner:
             raise self._bad(f"has {_REFUSED[kind]}, {name.decode('utf-8', 'replace')!r}")
         if kind in _REGULAR and not name.endswith(b"/"):
             self._take_file(name, data, size, found)
-        elif kind not in _QUIET and kind not in b"K" and kind not in _REGULAR:
+        elif kind in b"5" or kind in _REGULAR:
+            found.folders.append(name.rstrip(b"/"))
+        elif kind not in _QUIET and kind not in b"K":
             what = _SKIPPED.get(kind, f"member of type {chr(kind)!r}")
             found.skipped[what] += 1
             if len(found.examples) < 5:

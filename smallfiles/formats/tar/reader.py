@@ -24,14 +24,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from smallfiles.errors import DamagedFileError, FormatError, SourceError, first_few
+from smallfiles.errors import DamagedFileError, FormatError, SourceError, first_few, retold
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.reader import PlacedReader, Store
-from smallfiles.formats.tar import archive, index, sides
+from smallfiles.formats.tar import archive, by_name, grouping, index, sides
 from smallfiles.formats.tar.options import NAME, SUFFIXES
 from smallfiles.formats.tar.streams import StreamedStore, cannot_read, compression_of
-from smallfiles.manifest.class_folders import by_folder
+from smallfiles.manifest.listing import Files
 from smallfiles.progress import plural
 from smallfiles.samples import Buffer, Meta, Target, TargetKind
 
@@ -87,12 +87,22 @@ class TarReader(PlacedReader[Shards]):
     Args:
         path: A tar, or a folder of tars.
         access: `mmap`, `pread`, or `auto` (mmap, except on parallel file systems).
+        suffixes: In tars of others: which members are samples (lower case with the dot).
+        unlabelled: In tars of others: look for no targets.
     """
 
-    def __init__(self, path: Path, access: Access = "auto") -> None:
+    def __init__(
+        self,
+        path: Path,
+        access: Access = "auto",
+        *,
+        suffixes: tuple[str, ...] = grouping.DATA_SUFFIXES,
+        unlabelled: bool = False,
+    ) -> None:
         super().__init__(path)
-        self._access = access
+        self._access, self._suffixes, self._unlabelled = access, suffixes, unlabelled
         self._classes: tuple[str, ...] = ()
+        self._came_as: tuple[str, ...] = ()  # of tars of others
         self._scanned: dict[Path, index.Index] = {}  # kept for worker processes: a scan is not cheap
 
     def _open(self) -> Shards:
@@ -106,10 +116,12 @@ class TarReader(PlacedReader[Shards]):
         notes: tuple[str, ...] = ()
         if annotated:
             kind, notes = sides.target_kind(annotated, self.path)
-            if not any(any(one.kinds) or one.data.is_ours for one in annotated):
+            if not (self._unlabelled or any(any(one.kinds) or one.data.is_ours for one in annotated)):
                 annotated, self._classes, more = _by_folder(annotated, self.path)
                 notes += more
-            notes += sides.unlabelled(annotated, kind)
+            self._came_as = tuple(sorted({word for one in annotated for word in one.came_as}))
+            notes += by_name.passed_over(annotated, kind, self.path)
+            notes += () if self._unlabelled else sides.unlabelled(annotated, kind)
         for one in annotated:
             self._scanned[one.data.path] = index.of_annotated(one, kind, self._access)
         indexes = [self._scanned[one.data.path] if isinstance(one, sides.Annotated) else one for one in found]
@@ -139,7 +151,9 @@ class TarReader(PlacedReader[Shards]):
             found = index.load(path, self._access)
             index.check_size(path, file_bytes, found)
             return found
-        return self._scanned.get(path) or sides.read(archive.index(path))
+        if path in self._scanned:
+            return self._scanned[path]
+        return sides.read(archive.index(path), self._suffixes, targets=not self._unlabelled)
 
     def __len__(self) -> int:
         return self._handle().starts[-1]
@@ -154,7 +168,7 @@ class TarReader(PlacedReader[Shards]):
         return provenance.class_names(self._handle().indexes[0].provenance) or self._classes
 
     def shard_sizes(self) -> tuple[int, ...]:
-        """Number of samples in each shard, in stored order; loaders read shard after shard."""
+        """Number of samples in each shard, in stored order; loaders deal ranges of them."""
         return tuple(len(found.keys) for found in self._handle().indexes)
 
     def keys(self) -> pa.StringArray:
@@ -206,7 +220,8 @@ class TarReader(PlacedReader[Shards]):
         shards = self._handle()
         if not shards.spread:
             return super().read_many(indices)
-        order, found = sorted({self._checked(index) for index in indices}), {}
+        order = sorted({self._checked(index) for index in indices})
+        found: dict[int, Buffer] = {}
         for start in range(0, len(order), shards.most_open):  # else all their shards would be open at once
             part = order[start : start + shards.most_open]
             found |= dict(zip(part, super().read_many(part), strict=True))
@@ -236,6 +251,7 @@ class TarReader(PlacedReader[Shards]):
             "indexed": not self._scanned,
             "compressed": compressed,
             "access": self._access,
+            "came_as": list(self._came_as),
             "provenance": shards.indexes[0].provenance,
         }
 
@@ -249,10 +265,8 @@ def _by_folder(
         What is a sample, the classes, and what is to be said; all unlabelled where there are no such folders.
     """
     names = pa.concat_arrays([one.data.names for one in annotated])
-    try:
-        found, _ = by_folder(names, path)
-    except SourceError:
-        return annotated, (), ()
+    with retold(SourceError, FormatError):
+        found = by_name.label(Files(path, names, classes_flag="pack --source tarball"), annotated)
     if not found.classes:
         return annotated, (), ()
     labels, kept, start = found.labels.tolist(), [], 0

@@ -1,7 +1,8 @@
 """Cut samples into shards and write them.
 
 Each sample is two or three members that share a stem: the data, its target (`.cls` a decimal label,
-`.json` a list of captions or `.txt` one a line), and `.meta` (a JSON object) where there is one.
+`.json` a list of captions or `.txt` one a line), and `.meta` (a JSON object) where there is one; what came
+as `.txt` or as an object in a `.json` keeps that name.
 
 The trap: shards far below 100 MB bring the small files back; shards far above 10 GB leave workers
 without one, since readers deal whole shards to workers. Notebook 05 measures both.
@@ -86,6 +87,9 @@ class Shard:
     ) -> None:
         self.samples = self.payload_bytes = self.counted_bytes = 0
         self._schema, self._options, self._digest = schema, options, digest
+        self._caption_suffix = options.caption_suffix or ("txt" if "txt" in schema.came_as else "json")
+        free = schema.target == "label" or self._caption_suffix == "txt"
+        self._object_suffix = "json" if "json" in schema.came_as and free else "meta"
         places = {"offset": pa.int64(), "size": pa.int64()}
         self._columns = Columns(path, replace(schema, has_meta=True), more=places)
         self._dali: list[str] | None = [] if options.dali_index else None
@@ -111,8 +115,8 @@ class Shard:
         beside, meta = [(target_suffix, target)], None
         if sample.meta is not None:
             meta = _json(sample, sample.meta)
-            beside.append(("meta", meta.encode()))
-            tail += headers.small_member(f"{stem}.meta", meta.encode())
+            beside.append((self._object_suffix, meta.encode()))
+            tail += headers.small_member(f"{stem}.{self._object_suffix}", meta.encode())
         if size < headers.BLOCK_BYTES * 16:  # a copy costs less than three pieces
             self._append(b"".join((header, sample.data, tail)))
         else:
@@ -129,7 +133,7 @@ class Shard:
             label = label_of(sample, self._file.path)
             return label, "cls", b"%d" % label
         target = captions_of(sample, self._file.path)
-        if self._options.caption_suffix == "json":
+        if self._caption_suffix == "json":
             return target, "json", _json(sample, target).encode()
         if any("\n" in caption for caption in target):
             raise _unfit(sample, "has a line feed in a caption", "one caption a line (caption_suffix is txt)")

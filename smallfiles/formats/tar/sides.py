@@ -2,8 +2,7 @@
 
     000017.jpg  000017.cls (a number)  000017.txt (captions)  000017.json (either, or an object)
 
-Members that share a stem, wherever they lie, are one sample; the stem ends at the *first* dot of the
-name. `.cls` and bare numbers are labels, texts are captions, an object may hold either, and what no
+`.cls` and bare numbers are labels, texts are captions, an object may hold either, and what no
 file tells stays unknown and is said to be.
 
 The trap: there is no standard. tarp and ShardWriter keep the order they are given, `tar --sort=name`
@@ -18,38 +17,33 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles.errors import FormatError, first_few
 from smallfiles.formats import provenance
-from smallfiles.formats.tar import names
+from smallfiles.formats.tar import grouping, names
 from smallfiles.formats.tar.archive import Archive
-from smallfiles.manifest.arrays import as_mask, column, from_numpy, to_numpy
+from smallfiles.formats.tar.grouping import DATA_SUFFIXES, SIDES, Rows, unclear
+from smallfiles.manifest.arrays import as_mask, column, from_numpy
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED, Target, TargetKind
 
-_IMAGES = "jpg jpeg png webp ppm pgm bmp tif tiff gif jp2 avif jxl"
-DATA_SUFFIXES = tuple(f".{name}" for name in _IMAGES.split())
-"""Which files are samples, unless a user says it; where a tar has none of them, any other file."""
-SIDES = ("cls", "json", "txt", "meta")
-_SIDE_SUFFIXES = tuple(f".{name}" for name in SIDES)
-_NO_DATA = (*SIDES, "idx", "id", "caption", "label", "text")
-_NO_SAMPLE = 9
 _LABEL_KEYS = ("label", "cls", "class", "target")
 _CAPTION_KEYS = ("captions", "caption", "txt", "text")
 _DECIMAL = re.compile(r"\s*([+-]?[0-9]{1,20})\s*", re.ASCII)
+_NUMBER_THEM = (
+    'Number the classes in a manifest, {"a.jpg": 0, ...} in a .json, and pack that with --root and this tar; '
+    "or take the images alone (--unlabelled)"
+)
 _INT64 = range(-(1 << 63), 1 << 63)
-_SPLIT = r"(?s)^(?P<stem>(?:.*/)?[^/.]*)\.?(?P<suffix>[^/]*)$"
-
-Rows = npt.NDArray[np.int64]
+_BOX = re.compile(r"\d+(\s+-?[0-9.]+(e-?\d+)?){4,}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -62,13 +56,17 @@ class Annotated:
         captions: Captions each; None where none are given.
         metas: JSON objects as text; None for none.
         notes: What was left aside.
+        beside: What stands beside samples and tells no target that is understood here.
+        came_as: `txt` if captions came so, `json` if objects did; see `Schema.came_as`.
     """
 
     data: Archive
     labels: Sequence[int | None]
     captions: Sequence[list[str] | None]
     metas: Sequence[str | None]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    came_as: tuple[str, ...] = ()
 
     @property
     def kinds(self) -> tuple[int, int, int, int]:
@@ -135,58 +133,46 @@ def unlabelled(annotated: Sequence[Annotated], kind: TargetKind) -> tuple[str, .
     )
 
 
-def read(archive: Archive, suffixes: tuple[str, ...] = DATA_SUFFIXES) -> Annotated:
+def read(archive: Archive, suffixes: tuple[str, ...] = DATA_SUFFIXES, *, targets: bool = True) -> Annotated:
     """Find the samples of an archive, and what stands beside them.
 
     Args:
         archive: Its index, with the bytes of side files.
         suffixes: Which files are samples (lower case with the dot).
+        targets: Read side files; else samples are told without targets and objects.
 
     Raises:
         FormatError: A file beside a sample does not say what it should, or it is unclear which
             files are one sample.
     """
-    plain = archive.having(suffixes)
-    if plain.any() and not archive.is_ours and not archive.having(_SIDE_SUFFIXES).any():
-        return _alone(archive.select(plain), int((~plain).sum()))
-    split = pc.extract_regex(archive.names, _SPLIT)
-    suffix = pc.utf8_lower(split.field("suffix"))
-    group = to_numpy(split.field("stem").dictionary_encode().indices).astype(np.int64)
     if archive.is_ours:
-        sides = {name: _rows(pc.equal(suffix, name)) for name in SIDES}
-        rows = np.sort(np.unique(group, return_index=True)[1])
-        data = replace(archive.take(rows), names=_keys_of(archive.take(rows).names))
-        return Annotated(data, *_read_sides(archive, group, rows, sides), ())
-    rank = _ranks(archive, suffix, suffixes)
-    sides = {name: _rows(pc.equal(suffix, name)) for name in SIDES}
-    sides = {name: found[rank[found] == _NO_SAMPLE] for name, found in sides.items()}
-    shared = np.zeros(group.max(initial=-1) + 1, bool)
-    shared[group[_rows(pc.is_in(_last(suffix), column(SIDES, pa.string()))) if len(group) else []]] = True
-    candidates = np.flatnonzero(rank != _NO_SAMPLE)
-    rows = _one_of_each(archive, candidates, group, rank, shared)
+        return _ours(archive)
+    if grouping.is_plain(archive, suffixes):
+        return _bare(archive.take(np.arange(len(archive.names))))
+    groups = grouping.groups_of(archive, suffixes)
+    rows, notes = grouping.samples_of(archive, groups)
+    sides = groups.sides()
     aside = len(archive.names) - len(rows) - sum(map(len, sides.values()))
-    notes = _left_aside(aside)
-    if archive.replaced and shared[group[rows]].any():
-        raise _unclear(archive, list(archive.replaced), "come more than once", "each name once")
-    return Annotated(archive.take(rows), *_read_sides(archive, group, rows, sides), notes)
+    notes += (f"left aside: {plural(aside, 'other file')}",) if aside else ()
+    data = archive.take(rows)
+    if not targets:
+        return _bare(data, notes)
+    _refuse_numbers(archive, sides["txt"][groups.mask(rows)[groups.of[sides["txt"]]]])
+    found = _read_sides(archive, groups.of, rows, sides)
+    return replace(found, data=data, notes=notes, beside=grouping.beside(groups, rows, sides) + found.beside)
 
 
-def _alone(data: Archive, aside: int) -> Annotated:
-    """Samples that nothing stands beside, which is seen without taking a million names apart."""
+def _ours(archive: Archive) -> Annotated:
+    suffix, group = grouping.split(archive.names)
+    sides = {name: np.flatnonzero(as_mask(pc.equal(suffix, name))) for name in SIDES}
+    rows = np.sort(np.unique(group, return_index=True)[1])
+    data = archive.take(rows)
+    return replace(_read_sides(archive, group, rows, sides), data=replace(data, names=_keys_of(data.names)))
+
+
+def _bare(data: Archive, notes: tuple[str, ...] = ()) -> Annotated:
     nothing = [None] * len(data.names)
-    return Annotated(data, nothing, nothing, nothing, _left_aside(aside))
-
-
-def _left_aside(count: int) -> tuple[str, ...]:
-    return (f"left aside: {plural(count, 'other file')}",) if count else ()
-
-
-def _last(suffix: pa.StringArray) -> pa.StringArray:
-    return pc.replace_substring_regex(suffix, r"(?s)^.*\.", "")
-
-
-def _rows(found: pa.Array) -> Rows:
-    return np.flatnonzero(as_mask(found))
+    return Annotated(data, nothing, nothing, nothing, notes)
 
 
 def _keys_of(stored: pa.StringArray) -> pa.StringArray:
@@ -195,55 +181,60 @@ def _keys_of(stored: pa.StringArray) -> pa.StringArray:
     return column([names.key_of(name) for name in stored.to_pylist()], pa.string())
 
 
-def _ranks(archive: Archive, suffix: pa.StringArray, suffixes: tuple[str, ...]) -> npt.NDArray[np.int8]:
-    """Which files may be samples' own data: `a.jpg` before `a.left.jpg`; others if there is no image."""
-    rank = np.full(len(suffix), _NO_SAMPLE, np.int8)
-    rank[archive.having(suffixes)] = 1
-    rank[as_mask(pc.is_in(suffix, column([text[1:] for text in suffixes], pa.string())))] = 0
-    if suffixes is DATA_SUFFIXES and not (rank != _NO_SAMPLE).any():
-        rank[~as_mask(pc.is_in(suffix, column(["", *_NO_DATA], pa.string())))] = 0
-    return rank
+def _refuse_numbers(archive: Archive, texts: Rows) -> None:
+    """Boxes of YOLO and bare numbers are no captions: refused where no text is anything else."""
+    first, is_box = -1, False
+    for row in texts.tolist():
+        lines = archive.contents.get(row, b"x").decode("utf-8", "replace").split("\n")
+        lines = [line.strip() for line in lines if line.strip()]
+        box = all(map(_BOX.fullmatch, lines))
+        if not box and not all(map(_DECIMAL.fullmatch, lines)):
+            return
+        if lines and first < 0:
+            first, is_box = row, box
+    if first < 0:
+        return
+    raise FormatError(
+        f"{archive.path}:{archive.names[first].as_py()} holds {archive.contents[first][:40]!r}, "
+        + ("which are boxes as YOLO writes them" if is_box else "which is a number"),
+        expected="captions in a .txt, one a line",
+        next_step="Take the images alone (--unlabelled)"
+        if is_box
+        else "If it is the label, rename it to .cls",
+    )
 
 
-def _one_of_each(
-    archive: Archive, candidates: Rows, group: Rows, rank: npt.NDArray[np.int8], shared: npt.NDArray[np.bool_]
-) -> Rows:
-    """Rows of the samples: one for each stem that has side files, all where there are none."""
-    best = np.full(len(shared), _NO_SAMPLE, np.int8)
-    np.minimum.at(best, group[candidates], rank[candidates])
-    stem = group[candidates]
-    rows: Rows = candidates[~shared[stem] | (rank[candidates] == best[stem])]
-    crowded = shared & (np.bincount(group[rows], minlength=len(shared)) > 1)
-    if crowded.any():
-        clash = rows[group[rows] == np.flatnonzero(crowded)[0]]
-        found = archive.names.take(from_numpy(clash)).to_pylist()
-        raise _unclear(
-            archive, found, "share one stem (it ends at the first dot)", "one file for each sample"
-        )
-    return rows
-
-
-def _read_sides(
-    archive: Archive, group: Rows, rows: Rows, sides: dict[str, Rows]
-) -> tuple[list[int | None], list[list[str] | None], list[str | None]]:
-    """Label, captions and JSON object of each sample."""
+def _read_sides(archive: Archive, group: Rows, rows: Rows, sides: dict[str, Rows]) -> Annotated:
+    """Label, captions and JSON object of each sample; the caller adds the rest."""
     tables = {}
     for name, found in sides.items():
         if len(np.unique(group[found])) < len(found):
-            raise _unclear(archive, [f"*.{name}"], "come twice for one stem", "one side file of each kind")
+            raise unclear(archive, [f"*.{name}"], "come twice for one stem", "one side file of each kind")
         if len(found):
             tables[name] = table = np.full(group.max(initial=-1) + 1, -1)
             table[group[found]] = found
     labels: list[int | None] = []
     captions: list[list[str] | None] = []
     metas: list[str | None] = []
+    words: set[str] = set()
     for number in group[rows].tolist():
         beside = _Beside(archive, {name: int(at) for name, t in tables.items() if (at := t[number]) >= 0})
-        label, texts, meta = beside.read() if beside.rows else (None, None, None)
+        label, texts, meta = beside.read(words) if beside.rows else (None, None, None)
         labels.append(label)
         captions.append(texts)
         metas.append(meta)
-    return labels, captions, metas
+    came_as = provenance.came_as(archive.record) or _came_as(tables, captions, metas)
+    return Annotated(archive, labels, captions, metas, beside=tuple(sorted(words)[:1]), came_as=came_as)
+
+
+def _came_as(
+    sides: Container[str], captions: Sequence[list[str] | None], metas: Sequence[str | None]
+) -> tuple[str, ...]:
+    """Captions of a line each go back to a `.txt`, and objects to a `.json` that captions leave free."""
+    texts = [text for some in captions for text in some or ()]
+    in_lines = "txt" in sides and not any("\n" in text for text in texts)
+    objects = "json" in sides and "meta" not in sides and any(metas) and (in_lines or not texts)
+    return ("json",) * objects + ("txt",) * in_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,16 +244,19 @@ class _Beside:
     archive: Archive
     rows: dict[str, int]
 
-    def read(self) -> tuple[int | None, list[str] | None, str | None]:
-        """What they tell, the plainer file first: label, captions, JSON object as text."""
+    def read(self, words: set[str]) -> tuple[int | None, list[str] | None, str | None]:
+        """What they tell, the plainer file first: label, captions, JSON object as text.
+
+        Labels in words are put into `words`, since they are none here.
+        """
         label = self._cls() if "cls" in self.rows else None
         texts, meta = None, None
         if "json" in self.rows:
-            number, texts, meta = self._json()
+            number, texts, meta = self._json(words)
             if label is not None and number is not None and meta is None and number != label:
                 raise self._bad("json", f"holds {number}", f"{label}, as the .cls beside it")
             label = number if label is None else label
-        if "txt" in self.rows and texts is None:
+        if "txt" in self.rows and (texts is None or self.archive.is_ours):
             texts = self._lines()
         if "meta" in self.rows:
             meta = self._text("meta")
@@ -270,7 +264,7 @@ class _Beside:
                 raise self._bad("meta", "is no JSON object", "a JSON object")
         return label, texts, meta
 
-    def _json(self) -> tuple[int | None, list[str] | None, str | None]:
+    def _json(self, words: set[str]) -> tuple[int | None, list[str] | None, str | None]:
         value = self._parsed("json")
         if not isinstance(value, dict):
             bare = value if type(value) is int else None
@@ -279,13 +273,20 @@ class _Beside:
         texts = (_captions(value[key]) for key in _CAPTION_KEYS if key in value)
         label = next((number for number in numbers if number is not None), None)
         found = next((some for some in texts if some is not None), None)
+        word = next((some for key in _LABEL_KEYS if isinstance(some := value.get(key), str)), "")
+        if label is None and word:
+            words.add(f"json with the label {word[:40]!r}")
         return self._bounded("json", label), found, self._text("json")
 
     def _cls(self) -> int | None:
         text = self._text("cls")
         label = _number(text)
         if label is None:
-            raise self._bad("cls", f"holds {text[:40]!r}", "a class number")
+            raise FormatError(
+                f"{self.archive.path}:{self._name('cls')} holds {text[:40]!r}",
+                expected="a class number",
+                next_step=_NUMBER_THEM,
+            )
         return self._bounded("cls", label)
 
     def _bounded(self, suffix: str, label: int | None) -> int | None:
@@ -314,9 +315,12 @@ class _Beside:
         except UnicodeDecodeError:
             raise self._bad(suffix, f"holds {data[:40]!r}", "UTF-8 text") from None
 
+    def _name(self, suffix: str) -> str:
+        return str(self.archive.names[self.rows[suffix]].as_py())
+
     def _bad(self, suffix: str, problem: str, expected: str) -> FormatError:
         return FormatError(
-            f"{self.archive.path}:{self.archive.names[self.rows[suffix]].as_py()} {problem}",
+            f"{self.archive.path}:{self._name(suffix)} {problem}",
             expected=expected,
             next_step="Check how the tar was made, and make it again",
         )
@@ -334,11 +338,3 @@ def _captions(value: Any) -> list[str] | None:
         return [value]
     is_list = isinstance(value, list) and all(isinstance(item, str) for item in value)
     return value if is_list else None
-
-
-def _unclear(archive: Archive, found: list[str], problem: str, expected: str) -> FormatError:
-    return FormatError(
-        f"{archive.path}: {first_few(found, len(found), 3)} {problem}",
-        expected=expected,
-        next_step="Rename them, or pack it with the one suffix that is meant (--suffix .left.jpg)",
-    )

@@ -11,7 +11,6 @@ Sources: RFC 1952 (2.2, concatenated members), RFC 8878 (3, concatenated frames)
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib
 import os
 import threading
@@ -20,7 +19,7 @@ import zlib
 from pathlib import Path
 from typing import Any, Protocol
 
-from smallfiles.errors import DamagedFileError, FormatError, MissingPackageError, SmallfilesError, of_system
+from smallfiles.errors import DamagedFileError, FormatError, MissingPackageError, refuse_shortage
 from smallfiles.formats.tar.options import Compression
 from smallfiles.samples import Buffer
 
@@ -44,10 +43,9 @@ def compression_of(path: Path) -> str | None:
     return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
 
 
-def cannot_read(path: Path, error: OSError) -> SmallfilesError:
+def cannot_read(path: Path, error: OSError) -> FormatError:
     """The sentence for an archive that the file system does not give."""
-    if error.errno in (errno.EMFILE, errno.ENFILE):  # no fault of the archive
-        return of_system(error, f"{path} cannot be read ({error.strerror})")
+    refuse_shortage(error, path)
     return FormatError(
         f"{path} cannot be read ({os.strerror(error.errno) if error.errno else error})",
         expected="a tar file that you may read",

@@ -66,6 +66,7 @@ def from_archive(archive: Archive, options: SourceOptions, notes: tuple[str, ...
     Raises:
         SourceError: It is no ImageNet tar, or nothing labels the validation images.
     """
+    options.refuse_unfollowed("ImageNet in tars", archive.path)
     split = role_of(archive)
     if split is None:
         raise SourceError(

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from smallfiles.errors import first_few
 from smallfiles.folders import SourceOptions, canonical_split, choose_split
+from smallfiles.manifest.class_folders import own_split
 from smallfiles.progress import plural
 from smallfiles.sources import folder
 from smallfiles.sources.imagenet.labels import WNID, label, look_beside, manifest_of
@@ -44,6 +45,7 @@ def load_tree(path: Path, options: SourceOptions) -> Source:
     Raises:
         SourceError: No such split, no images, or nothing that labels them.
     """
+    options.refuse_unfollowed("ImageNet in folders", path)
     kaggle = find_kaggle(path)
     root, own = kaggle or (path, None)
     below, split, notes = _find_split(root, "/".join(_DATA) if kaggle else "", own, options)
@@ -69,7 +71,7 @@ def _find_split(
     """Folder of the split, its canonical name, and notes; other folders may lie beside the splits."""
     found = [name for name in list_folder(root / below).folders if canonical_split(name)]
     if not found:
-        return folder.find_split(root, options)
+        return "", *own_split(root, options.split)
     name, notes = choose_split(found, options.split or own, root / below)
     return f"{below}/{name}".lstrip("/"), canonical_split(name) or name, notes
 

@@ -1,0 +1,110 @@
+"""Labels from names, where no member of a tar tells any: by class folders, or by the tars that it holds.
+
+The trap: shards are tars too. Taken for class `00000` and class `00001`, they train to nothing. So tars are
+classes where their names can be (ImageNet's `n01440764.tar`, `cat.tar`) and they hold nothing but images; in
+all other cases somebody has to say so. Short, since sources and formats share it.
+Notebook 05 reads ImageNet's tar of tars.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from smallfiles.errors import SourceError, first_few
+from smallfiles.formats.tar.sides import Annotated
+from smallfiles.manifest.class_folders import Labelled, by_folder
+from smallfiles.manifest.listing import Files
+from smallfiles.progress import plural
+from smallfiles.samples import TargetKind
+
+_WNID = re.compile(r"n\d{8}")
+_COUNTED = re.compile(r"[0-9a-f-]{16,}|\d+")  # hashes too
+
+
+def label(
+    files: Files,
+    annotated: Sequence[Annotated],
+    split: str | None = None,
+    *,
+    named_by_tars: bool = False,
+    strict: bool = False,
+) -> Labelled:
+    """Label the samples of archives by the folders in which they lie.
+
+    Args:
+        files: The names in all archives.
+        annotated: The archives; none tells a target.
+        split: The split that is wanted; None takes the only one, or train.
+        named_by_tars: Whether a user said that each tar, and each folder, is a class.
+        strict: Leave no sample aside.
+
+    Returns:
+        Labels, -1 where there are no folders.
+
+    Raises:
+        SourceError: What stands beside the samples may be their targets, the tars may be shards, the folders
+            hold the parts of samples, or the split is not there.
+    """
+    path, more = files.where, _beside(annotated)
+    tars = sorted({name for one in annotated for name in one.data.inside})
+    shards = len(tars) > 1 and not _are_names(tars)
+    found = (
+        None
+        if shards and not named_by_tars
+        else by_folder(files, split, strict=strict, trusted=named_by_tars)
+    )
+    tars = tars if found is None else [name for name in tars if name in found.classes]
+    if found is None or (tars and not named_by_tars and (more or len(found.classes) < 2)):
+        why = f"{more} beside the images" if more else "nothing that labels the images"
+        raise SourceError(
+            f"{path} holds {plural(len(tars), 'tar')} ({first_few(tars, len(tars), 3)}) with {why}",
+            expected="a .cls, .txt or .json member for each image, or tars of images alone that bear the "
+            "names of classes",
+            next_step="If each tar is one class, say so with --source tarball; if these are shards without "
+            "labels, take them with --unlabelled",
+        )
+    if not found.classes and found.split != "test":
+        refuse_beside(annotated, path)
+    return found
+
+
+def refuse_beside(annotated: Sequence[Annotated], path: Path) -> None:
+    """Raise SourceError if members beside the samples may be targets that are not understood here."""
+    if kinds := [kind for one in annotated for kind in one.beside]:
+        found = list(dict.fromkeys(kinds))
+        raise SourceError(
+            f"{path} has {first_few(found, len(found), 3)} beside its images, which tells no target here",
+            expected="a class number in a .cls, captions in a .txt, or either in a .json",
+            next_step="Number the classes in a manifest and pack that with --root and this tar, or take the "
+            "images alone (--unlabelled)",
+        )
+
+
+def passed_over(annotated: Sequence[Annotated], kind: TargetKind, path: Path) -> tuple[str, ...]:
+    """What is to be said of folders that look like classes where captions are the targets."""
+    if kind == "label" or any(one.data.is_ours for one in annotated):
+        return ()
+    found = by_folder(Files(path, pa.concat_arrays([one.data.names for one in annotated])), trusted=True)
+    tars = {name for one in annotated for name in one.data.inside}
+    folders = [name for name in found.classes if name not in tars]
+    if len(folders) < 2:
+        return ()
+    return (f"captions are the targets: the folders {first_few(folders, len(folders))} are not classes",)
+
+
+def _beside(annotated: Sequence[Annotated]) -> str:
+    kinds = {kind for one in annotated for kind in one.beside}
+    kinds |= {"json" for one in annotated if any(one.metas)}
+    return first_few(sorted(kinds), len(kinds), 3)
+
+
+def _are_names(tars: Sequence[str]) -> bool:
+    """Whether the names of tars can be those of classes: those of shards differ in a number alone."""
+    if all(map(_WNID.fullmatch, tars)):
+        return True
+    kinds = {_COUNTED.sub("#", name) for name in tars}
+    return len(kinds) > 1 or not any("#" in kind for kind in kinds)

@@ -1,0 +1,245 @@
+"""Signs that folders are no classes but the parts of samples: masks, annotations, twins, splits, samples.
+
+    images/ masks/      trainA/ trainB/      HR/ LR/      cat/train/ cat/val/      0001/{image,mask}.png
+
+It takes two: a known name, and what the files are or how they are called. One alone is a note, since
+`cat/001.jpg` and `dog/001.jpg` are numbered alike, `normal/` and `tumour/` share patients, and `with_mask/`
+is a class. The trap: looking into files costs a parallel file system a round trip each, so a few headers are
+read, and only where the names give a reason. Notebook 02 shows the layouts.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Sequence
+from itertools import chain, pairwise
+
+import pyarrow.compute as pc
+
+from smallfiles.errors import SourceError, first_few
+from smallfiles.folders import canonical_split, words_of
+from smallfiles.manifest.listing import Folders
+from smallfiles.progress import plural
+
+_PARTS = frozenset(
+    {"mask", "masks", "label", "labels", "annotation", "annotations", "annot", "annots", "gt", "groundtruth"}
+    | {"truth", "trimaps", "segmentation", "segmentations", "bbox", "bboxes", "boxes", "depth", "depths"}
+    | {"xml", "xmls", "json", "jsons", "caption", "captions"}
+)
+_WHOLE = frozenset(
+    {"image", "images", "img", "imgs", "photo", "photos", "picture", "pictures", "rgb", "frames", "input"}
+    | {"jpegimages"}
+)
+_PAIRS = {"hr": {"lr"}, "input": {"target", "targets", "output", "outputs", "gt"}}
+_NEGATIONS = frozenset({"no", "not", "non", "with", "without"})
+_DOMAIN = re.compile(r"(?i:train|test|val|valid)_?([AB])")
+_PART_OF_STEM = r"(?i)[ _.-](mask|masks|seg|segmentation|gt|groundtruth|label|labels|depth)\.[^./]+$"
+_TEXTS = (".txt", ".cls")
+_PHOTOGRAPHS = frozenset({"RGB", "RGBA", "RGBX", "CMYK", "YCbCr"})
+_SCALE = re.compile(r"x[2348]$")
+_FOLDERS_LOOKED_AT = 8
+_NAMES_LOOKED_AT = 256
+_FILES_LOOKED_AT = 2
+_LEAST_SHARE = 0.5
+
+
+def examine(folders: Folders, below: str, *, trusted: bool = False, labels: bool = True) -> tuple[str, ...]:
+    """Look for signs that the folders in a folder are no classes.
+
+    Args:
+        folders: The folders of a source.
+        below: Where the classes would be; empty, or with a slash behind it.
+        trusted: The user said that they are classes.
+        labels: Labels are wanted; if not, only what would be no sample counts.
+
+    Returns:
+        What is to be said: a single sign, or what was found and is trusted.
+
+    Raises:
+        SourceError: Two signs say that they are none.
+    """
+    found = _found(folders, below, labels)
+    if found is None:
+        return _single(folders, below) if labels else ()
+    what, cure = found
+    if trusted:
+        return (f"{what}: taken as classes since you said so",)
+    files = folders.files
+    raise SourceError(
+        f"{files.where} holds no classes: {what}",
+        expected="one folder per class",
+        next_step=f"{cure}, or say {files.classes_flag} if they are classes",
+    )
+
+
+def _found(folders: Folders, below: str, labels: bool) -> tuple[str, str] | None:
+    """What two signs say, and what to do; None where there are no two."""
+    tops = folders.below(below)
+    names = list(tops)
+    cure = "Give one folder at a time, with --unlabelled if there are no class folders in it"
+    if len(names) > 1:
+        if told := _domains(names) or _parted(folders, below, names):
+            return told, cure
+        if _are_split_inside(tops):
+            return f"{_listed(names)} each hold splits ({_listed(_inside(tops))})", "Put the splits above"
+    if marked := _marked(folders, below):
+        return f"beside pictures lie their masks ({_listed(marked)})", "Move these into a folder of their own"
+    if len(names) > 1 and (told := _samples(folders, below, tops)):
+        return told, "Sort the pictures into one folder and the rest into another"
+    if labels and names and (texts := _texts_beside(folders, below)):
+        told = f"beside pictures in class folders lie texts of the same names ({_listed(texts)})"
+        return told, "Move the texts away, or make a manifest with what they say"
+    return None
+
+
+def _domains(names: Sequence[str]) -> str | None:
+    """Names of which all say that they are none of classes: `trainA`, `trainB`; `image_2`, `image_3`."""
+    matches = [_DOMAIN.fullmatch(name) for name in names]
+    letters = {match[1].upper() for match in matches if match}
+    if all(matches) and len(letters) == 2:
+        return f"{_listed(names)} are two domains"
+    if all(_WHOLE & set(words_of(name)) for name in names):
+        return f"{_listed(names)} are parts of samples or of a set"
+    return None
+
+
+def _parted(folders: Folders, below: str, names: Sequence[str]) -> str | None:
+    """Folders of which some hold masks, labels or smaller pictures of what is in the others."""
+    parts, rest, is_pair = _split(names)
+    if not parts or not rest:
+        return None
+    same = any(_share(folders, f"{below}{a}/", f"{below}{b}/", is_pair) for a in parts[:4] for b in rest[:4])
+    told = f"{_listed(rest)} and {_listed(parts)} by their names"
+    if same:
+        return f"{told} and those of their files are parts of samples"
+    modes = [{_mode(folders, f"{below}{name}/") for name in side[:4]} for side in (rest, parts)]
+    if "photographs" in modes[0] and modes[1] == {"pictures of one channel"}:
+        return f"{told} and by what they hold ({_listed(modes[0])}, {_listed(modes[1])}) are parts of samples"
+    return None
+
+
+def _split(names: Sequence[str]) -> tuple[list[str], list[str], bool]:
+    """Folders with the name of a part, the others, and whether these have the name of a whole."""
+    words = {name: set(words_of(name)) | {"".join(words_of(name))} for name in names}
+    parts = [name for name in names if words[name] & _PARTS and not words[name] & _NEGATIONS]
+    whole = [name for name in names if words[name] & _WHOLE]
+    for one, others in _PAIRS.items():
+        answers = [name for name in names if words[name] & others]
+        if answers and any(one in words[name] for name in names):
+            return answers, [name for name in names if name not in answers], True
+    rest = [name for name in names if name not in parts]
+    return parts, rest, any(name in rest for name in whole)
+
+
+def _share(folders: Folders, one: str, other: str, counters_too: bool) -> bool:
+    """Whether most files of one folder are called as those of another; numbers alone say less."""
+    ours, theirs = _stems(folders, one), _stems(folders, other)
+    both = ours & theirs
+    enough = len(both) >= max(1, _LEAST_SHARE * min(len(ours), len(theirs)))
+    return enough and (counters_too or not _are_counters(both))
+
+
+def _stems(folders: Folders, prefix: str) -> set[str]:
+    """The first names by the alphabet, without suffix, and without the scale of a smaller picture."""
+    return {_SCALE.sub("", name.rpartition(".")[0]) for name in _files(folders, prefix)}
+
+
+def _files(folders: Folders, prefix: str) -> list[str]:
+    """The bare names of the first samples in a folder, by the alphabet."""
+    names = pc.replace_substring_regex(folders.names(prefix), r"(?s)^.*/", "")
+    found: list[str] = names.take(pc.array_sort_indices(names)[:_NAMES_LOOKED_AT]).to_pylist()
+    return found
+
+
+def _twins(files: Sequence[str]) -> list[str]:
+    """Files called as the one before them, but for the suffix: a picture and its mask, perhaps."""
+    return [b for a, b in pairwise(files) if a != b and a.rpartition(".")[0] == b.rpartition(".")[0]]
+
+
+def _are_counters(stems: Iterable[str]) -> bool:
+    patterns = {re.sub(r"\d+", "#", stem) for stem in stems}
+    return len(patterns) == 1 and "#" in patterns.pop()
+
+
+def _mode(folders: Folders, prefix: str) -> str:
+    """What the pictures in a folder are, by the headers of two."""
+    from PIL import Image
+
+    look, found = folders.files.look, set()
+    if look is None:
+        return "files"
+    for name in folders.names(prefix).slice(0, _FILES_LOOKED_AT).to_pylist():
+        try:
+            with Image.open(io.BytesIO(look(name))) as picture:
+                found.add("photographs" if picture.mode in _PHOTOGRAPHS else "pictures of one channel")
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+            found.add("other files")
+    return found.pop() if len(found) == 1 else "files of several kinds"
+
+
+def _inside(tops: dict[str, set[str]]) -> list[str]:
+    return sorted(set(chain.from_iterable(tops.values())) - {""})
+
+
+def _are_split_inside(tops: dict[str, set[str]]) -> bool:
+    """Whether each folder holds splits: `cat/train`, `cat/val`."""
+    splits = [{canonical_split(name) for name in deep} - {None} for deep in tops.values()]
+    return all(splits) and len(set().union(*splits)) > 1
+
+
+def _samples(folders: Folders, below: str, tops: dict[str, set[str]]) -> str | None:
+    """Folders of one sample each: the same files or folders in all of them, one with the name of a part."""
+    few = list(tops)[:_FOLDERS_LOOKED_AT]
+    held = [set(_files(folders, f"{below}{top}/")) if "" in tops[top] else tops[top] for top in few]
+    are_alike = len(held[0]) > 1 and all(names == held[0] for names in held)
+    if not are_alike or not any(_PARTS & set(words_of(name.partition(".")[0])) for name in held[0]):
+        return None
+    return f"{_listed(tops)} each hold the parts of one sample ({_listed(sorted(held[0]))})"
+
+
+def _marked(folders: Folders, below: str) -> list[str]:
+    """Files such as `1_mask.png` beside their `1.png`."""
+    names = folders.names(below)
+    marked = names.filter(pc.match_substring_regex(names, _PART_OF_STEM)).slice(0, _NAMES_LOOKED_AT)
+    if not len(marked):
+        return []
+    stems = pc.replace_substring_regex(names, r"\.[^./]*$", "")
+    bases = pc.replace_substring_regex(marked, _PART_OF_STEM, "")
+    found: list[str] = marked.filter(pc.is_in(bases, stems)).to_pylist()
+    return found
+
+
+def _texts_beside(folders: Folders, below: str) -> list[str]:
+    """Files such as `1.txt` beside `1.jpg`: captions, or boxes."""
+    others = folders.files.others
+    ends = [pc.ends_with(pc.utf8_lower(others), suffix) for suffix in _TEXTS]
+    texts = others.filter(pc.and_(pc.starts_with(others, below), pc.or_(*ends)))
+    if not len(texts):
+        return []
+    bare = pc.replace_substring_regex(texts, r"\.[^./]*$", "")
+    stems = pc.replace_substring_regex(folders.names(below), r"\.[^./]*$", "")
+    found: list[str] = texts.filter(pc.is_in(bare, stems)).to_pylist()
+    return found
+
+
+def _single(folders: Folders, below: str) -> tuple[str, ...]:
+    """What one sign alone says."""
+    names = list(folders.below(below))
+    prefixes = [f"{below}{name}/" for name in names[:_FOLDERS_LOOKED_AT]]
+    few = [_stems(folders, prefix) for prefix in prefixes]
+    notes = []
+    if twins := [name for prefix in prefixes for name in _twins(_files(folders, prefix))]:
+        notes.append(f"files that differ in their suffix alone are a sample each: {_listed(twins)}")
+    if parts := _split(names)[0]:
+        notes.append(
+            f"taken for {plural(len(parts), 'class', 'classes')} in spite of the name: {_listed(parts)}"
+        )
+    if len(few) > 1 and len(few[0]) > 1 and all(stems == few[0] for stems in few):
+        notes.append(f"the same file names in {_listed(names)}: taken for classes, not for parts of samples")
+    return tuple(notes)
+
+
+def _listed(names: Iterable[str]) -> str:
+    found = list(names)
+    return first_few(found, len(found), 4)

@@ -1,0 +1,102 @@
+"""Which requests fetch samples that are read in a known order: arithmetic, no network.
+
+A request asks for whole blocks, since a block is what has a digest. Samples of one stretch that lie side by
+side come in few long requests, each of which is made once, and let go of after its last sample.
+
+The trap: the sample at the end of a part reaches into the next one nearly always. A stream that is dealt
+single parts of 16 MiB fetches a block of 4 MiB too many for each; so it is dealt stretches of three parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Numbers: TypeAlias = npt.NDArray[np.int64]
+
+
+class Extents(NamedTuple):
+    """Where samples are, each an array with a number for each sample.
+
+    Args:
+        shards: In which shard.
+        stretches: In which stretch; what is in another one is fetched apart.
+        first: The block in which it begins.
+        stop: One after the block in which it ends; the same for one without bytes.
+    """
+
+    shards: Numbers
+    stretches: Numbers
+    first: Numbers
+    stop: Numbers
+
+
+class Requests:
+    """The requests for samples, numbered as they lie in the shards.
+
+    Args:
+        order: Numbers of the samples as they are read.
+        extents: Where each is.
+        step: Blocks in a request, about.
+    """
+
+    def __init__(self, order: Numbers, extents: Extents, step: int) -> None:
+        self._order = order
+        by_number = np.argsort(self._order, kind="stable")
+        by_number = by_number[(extents.stop > extents.first)[by_number]]
+        self._numbers = self._order[by_number]
+        shards, stretches, first, stop = (each[by_number] for each in extents)
+        apart = (stretches[1:] != stretches[:-1]) | (first[1:] > stop[:-1])
+        begins = np.flatnonzero(np.append(np.ones(min(len(first), 1), bool), apart))
+        run = np.repeat(np.arange(len(begins)), np.diff(np.append(begins, len(first))))
+        self._shards, self._begins = shards[begins], first[begins]
+        self._blocks = (np.maximum.reduceat(stop, begins) if len(begins) else begins) - self._begins
+        self._pieces = np.maximum(1, np.rint(self._blocks / step)).astype(np.int64)
+        self._before = np.cumsum(self._pieces) - self._pieces
+        self._low, self._high = (self._holding(run, block) for block in (first, stop - 1))
+        uses = np.zeros(int(self._pieces.sum()) + 1, np.int64)
+        np.add.at(uses, self._low, 1)
+        np.add.at(uses, self._high + 1, -1)
+        self._uses = np.cumsum(uses)[:-1].tolist()
+
+    def _holding(self, run: Numbers, block: Numbers) -> Numbers:
+        """The request that holds a block of a run; all of a run are equally long, give or take a block."""
+        within = ((block - self._begins[run] + 1) * self._pieces[run] - 1) // self._blocks[run]
+        found: Numbers = self._before[run] + within
+        return found
+
+    def __iter__(self) -> Iterator[int]:
+        """Each request once, in the order in which they are needed."""
+        asked = bytearray(len(self._uses))
+        for index in self._order.tolist():
+            for number in self.of(index):
+                if not asked[number]:
+                    asked[number] = 1
+                    yield number
+
+    def of(self, index: int) -> range:
+        """The requests that bring a sample; none for one without bytes."""
+        place = int(np.searchsorted(self._numbers, index))
+        if place == len(self._numbers) or self._numbers[place] != index:
+            return range(0)
+        return range(int(self._low[place]), int(self._high[place]) + 1)
+
+    def blocks(self, number: int) -> tuple[int, int, int]:
+        """What a request asks for: shard, first block, and one after the last."""
+        run = int(np.searchsorted(self._before, number, "right")) - 1
+        piece, pieces, blocks = (
+            number - int(self._before[run]),
+            int(self._pieces[run]),
+            int(self._blocks[run]),
+        )
+        first, stop = (int(self._begins[run]) + blocks * part // pieces for part in (piece, piece + 1))
+        return int(self._shards[run]), first, stop
+
+    def read(self, index: int) -> list[int]:
+        """Note that a sample was read; the requests that no later one needs."""
+        for number in self.of(index):
+            self._uses[number] -= 1
+        return [number for number in self.of(index) if not self._uses[number]]

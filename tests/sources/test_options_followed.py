@@ -1,0 +1,64 @@
+"""Options of a source: each is followed by the reader that the source gets, or refused by name."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from source_sets import plant, tar_bytes
+
+from smallfiles import sources
+from smallfiles.errors import SourceError
+from smallfiles.folders import FOLLOWED, SourceOptions
+from smallfiles.options import flag_of
+from smallfiles.pack import PackConfig, pack
+
+ASKED = {
+    "kind": "folder", "split": "train", "root": Path(), "labels": Path("missing.json"), "unlabelled": True,
+    "strict": True, "suffixes": (".png",), "follow_links": True, "allow_truncated": True, "sizes": False,
+}  # fmt: skip
+
+
+def made(reader: str, root: Path) -> Path:
+    """A source of each kind."""
+    root.mkdir(exist_ok=True)
+    name = "n01440764/n01440764_1.JPEG"
+    if reader == "ImageNet in folders":
+        return plant(root, f"train/{name}")
+    if reader == "Flickr30K":
+        plant(root, "1.jpg")
+        (root / "results.csv").write_text("image_name| comment_number| comment\n1.jpg| 0| A dog .\n")
+        return root
+    if reader.endswith(("tar", "tars")):
+        member = name if "ImageNet" in reader else "cat/1.jpg"
+        (root / "t.tar").write_bytes(tar_bytes({member: b"x"}))
+        return root / "t.tar"
+    if reader == "shards of others":
+        (root / "x.tars").mkdir(exist_ok=True)
+        (root / "x.tars/0.tar").write_bytes(tar_bytes({"1.jpg": b"x", "1.cls": b"0"}))
+        return root / "x.tars"
+    plant(root / "tree", "cat/1.jpg", "dog/2.jpg")
+    if reader == "a manifest":
+        sources.load(root / "tree").manifest.save(root / "tree/m.json")
+        return root / "tree/m.json"
+    if reader == "a packed output":
+        return pack(sources.load(root / "tree"), root / "x.arrow", PackConfig(check="none")).path
+    return root / "tree"
+
+
+@pytest.mark.parametrize("reader", FOLLOWED)
+def test_an_option_that_a_source_does_not_follow_is_refused_by_its_flag(tmp_path, reader):
+    path = made(reader, tmp_path)
+    assert ASKED.keys() == {field.name for field in fields(SourceOptions)}
+    recognised = (
+        {"kind"} if reader in ("a packed output", "shards of others") else set()
+    )  # asked for, it is no packed output
+    for name in ASKED.keys() - FOLLOWED[reader] - {"sizes"} - recognised:
+        with pytest.raises(SourceError, match=f"{flag_of(SourceOptions, name)} was asked for"):
+            sources.load(path, **{name: ASKED[name]})
+    sources.load(path)
+
+
+def test_labels_that_are_not_there_are_refused_by_those_who_follow_them(tmp_path):
+    for reader in (name for name, followed in FOLLOWED.items() if "labels" in followed):
+        with pytest.raises(SourceError, match=r"missing\.json|no captions"):
+            sources.load(made(reader, tmp_path / reader.replace(" ", "")), labels=Path("missing.json"))
