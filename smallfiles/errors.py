@@ -50,6 +50,10 @@ _BY_ERRNO: dict[int, tuple[str, str]] = {
     errno.ENAMETOOLONG: ("names of at most 255 bytes", "Choose a shorter name"),
     errno.EIO: ("a file system that answers", "Try again, and tell your site if it happens again"),
     errno.ESTALE: ("a file that is still there", "Run it again; the file system lost its handle"),
+    **dict.fromkeys(
+        (errno.ENOTCONN, errno.ECONNABORTED, errno.ESHUTDOWN, errno.ETIMEDOUT, errno.EHOSTDOWN),
+        ("a file system that answers", "Run it again when the file system is there again"),
+    ),
 }
 """What a number of the system means: what it would need, and what to do next."""
 _OURS = ("smallfiles", "pysquashfs", "helpers", "exercises", "benchmarks")
@@ -57,6 +61,8 @@ _PACKAGES = {"PIL": "pillow"}  # whose module has another name
 
 
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+_GONE = (errno.ESTALE, errno.ENOTCONN, errno.ECONNABORTED, errno.ESHUTDOWN, errno.ETIMEDOUT, errno.EHOSTDOWN)
+"""A server that went away; a file that it would still give is neither damaged nor missing."""
 
 
 class SmallfilesError(Exception):
@@ -221,7 +227,7 @@ def of_system(error: OSError, got: str) -> ResourceError:
 
 
 def refuse_shortage(error: BaseException, path: object) -> None:
-    """Raise ResourceError if a file was not read because this machine lacks something.
+    """Raise ResourceError if a file was not read for a lack of this machine, or since its server went away.
 
     Everything that takes a failed read for damage asks here first: a sound file that could not be opened
     for want of a descriptor must not be copied again, nor its samples be left out.
@@ -234,6 +240,6 @@ def refuse_shortage(error: BaseException, path: object) -> None:
     while cause is not None:
         if isinstance(cause, MemoryError):
             cause = OSError(errno.ENOMEM, "out of memory")
-        if isinstance(cause, OSError) and cause.errno in _SHORTAGES:
+        if isinstance(cause, OSError) and cause.errno in _SHORTAGES + _GONE:
             raise of_system(cause, f"{path} could not be read ({os.strerror(cause.errno)})") from error
         cause = cause.__cause__

@@ -302,3 +302,31 @@ class TestCommand:
         points.unmount(tmp_path / "slow")
         assert "unmounted by somebody else" in process.communicate(timeout=20)[1]
         assert process.returncode == 1
+
+
+class TestTheServerGoesAway:
+    @pytest.fixture
+    def dying(self, tmp_path):
+        """A tree of 300 images behind a mount."""
+        tree = tmp_path / "set"
+        for number in range(300):
+            path = tree / f"class{number % 2}" / f"{number}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"\xff\xd8\xff%d\xff\xd9" % number)
+        return Mount(tree, SlowConfig(0.02))
+
+    def test_packing_ends_and_leaves_out_no_sample_as_bad(self, dying, tmp_path):
+        source, opens = sources.load(dying.point), dying.counts()["open"]
+
+        def kill():
+            wait_for(lambda: dying.counts()["open"] > opens + 20)
+            dying._process.kill()
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        config = PackConfig(on_error="skip", in_flight=4)
+        with pytest.raises(ResourceError, match=r"not connected|abort"):
+            pack(source, tmp_path / "out.arrow", config)
+        killer.join()
+        dying.close()
+        assert not (tmp_path / "out.arrow").exists()
