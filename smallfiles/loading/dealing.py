@@ -6,6 +6,8 @@ its buffer holds; so it is dealt short ranges from all over the set, and the buf
 The trap: a thousand classes in order do not fit into a buffer. Batches then hold few classes, training is
 worse, and nothing fails. So a loader compares its first epoch with a random order, and says so once.
 Notebook 05 measures it.
+
+Short, since what a store and a loader both ask about a set belongs to neither of them.
 """
 
 from __future__ import annotations

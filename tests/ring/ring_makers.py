@@ -22,6 +22,9 @@ class Fifty:
     def info(self):
         return {}
 
+    def key(self, row):
+        return f"{row}.raw"
+
     def size(self, row):
         return 100 + row
 

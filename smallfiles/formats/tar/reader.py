@@ -222,8 +222,9 @@ class TarReader(PlacedReader[Shards]):
             return super().read_many(indices)
         order = sorted({self._checked(index) for index in indices})
         found: dict[int, Buffer] = {}
-        for start in range(0, len(order), shards.most_open):  # else all their shards would be open at once
-            part = order[start : start + shards.most_open]
+        few = max(1, shards.most_open // 8)  # each thread holds so many open, beside those that are kept
+        for start in range(0, len(order), few):
+            part = order[start : start + few]
             found |= dict(zip(part, super().read_many(part), strict=True))
         return [found[self._checked(index)] for index in indices]
 
