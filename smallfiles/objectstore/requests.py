@@ -5,6 +5,8 @@ side come in few long requests, each of which is made once, and let go of after 
 
 The trap: the sample at the end of a part reaches into the next one nearly always. A stream that is dealt
 single parts of 16 MiB fetches a block of 4 MiB too many for each; so it is dealt stretches of three parts.
+
+Short, since it is arithmetic that tests ask without a store.
 """
 
 from __future__ import annotations
