@@ -33,7 +33,7 @@ from smallfiles.measure.bench import Bench, medians
 from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Failed, Result
-from smallfiles.measure.workers import Place, WorkerPool, WorkFailed, last_words
+from smallfiles.measure.workers import WorkerPool, WorkerState, WorkFailed, last_words
 
 MOST_PICTURES = 400
 WORKERS = (1, 2)
@@ -160,7 +160,7 @@ def _run(
     return Outcome(len(files), sum(map(len, files)), seconds, {"cpu_s": cpu_s})
 
 
-def _hold(files: list[bytes], place: Place) -> None:
+def _hold(files: list[bytes], place: WorkerState) -> None:
     """In a worker: keep the pictures, and use one thread."""
     import torch
 
@@ -168,7 +168,7 @@ def _hold(files: list[bytes], place: Place) -> None:
     place.kept["files"] = files
 
 
-def _decoded(place: Place, name: str, seed: int, part: slice) -> float:
+def _decoded(place: WorkerState, name: str, seed: int, part: slice) -> float:
     """In a worker: processor time of a method for its part of the pictures."""
     one: One = place.keep(name, METHODS[name].make)
     rng = place.keep("rng", lambda: np.random.default_rng((seed, part.start)))
@@ -178,7 +178,7 @@ def _decoded(place: Place, name: str, seed: int, part: slice) -> float:
     return process_time() - began
 
 
-def _epoch(place: Place, name: str, threads: int) -> float:
+def _epoch(place: WorkerState, name: str, threads: int) -> float:
     """In a worker: processor time of an epoch of a loader of others."""
     files = place.kept["files"]
     epoch = place.keep(name, lambda: place.stack.enter_context(PEERS[name].start(files, threads)))

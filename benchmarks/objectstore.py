@@ -36,14 +36,14 @@ from webdataset import ShardWriter
 from benchmarks.staging import first_of
 from smallfiles import objectstore, sources
 from smallfiles.errors import PackError, SmallfilesError
-from smallfiles.formats.tar.options import Options
+from smallfiles.formats.tar.options import TarOptions
 from smallfiles.machine import usable_cpus
 from smallfiles.measure.bench import Bench
 from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Result
 from smallfiles.measure.scratch import memory_folder
-from smallfiles.objectstore import Place, Store, pull, push, serving
+from smallfiles.objectstore import Store, StoreUrl, pull, push, serving
 from smallfiles.objectstore.cortx import make_client, upload_cv_dataset
 from smallfiles.objectstore.server import in_environment, rclone
 from smallfiles.pack import PackConfig, pack
@@ -76,7 +76,7 @@ def bench_objectstore(folder: Path, config: BenchConfig | None = None) -> Result
     kept = [at for at, (path, _) in enumerate(pictures.samples) if os.path.relpath(path, folder) in names]
     with memory_folder(_COPIES * size + _SPARE_BYTES) as memory:
         shards = memory / "set.tars"
-        pack(chosen, shards, PackConfig(verify="none", options=Options(max_bytes=_SHARD_BYTES)))
+        pack(chosen, shards, PackConfig(verify="none", options=TarOptions(max_bytes=_SHARD_BYTES)))
         for name, serve in servers.items():
             place = memory / name
             (place / "bench").mkdir(parents=True)
@@ -121,13 +121,13 @@ def _timed(way: Callable[[str, Path], object], shards: Path, samples: int, least
         got = way(place, copy)
         seconds = perf_counter() - began
         there = [got if isinstance(got, int) else 0, *(path.stat().st_size for path in copy.glob("*"))]
-        there += [entry.bytes for entry in Store(Place.parse(place)).entries()]
+        there += [entry.bytes for entry in Store(StoreUrl.parse(place)).entries()]
         if sum(there) < least:
             raise PackError("a part is missing", expected="all shards", next_step="Try it by hand")
         return Outcome(samples, sum(there), seconds)
     finally:
         shutil.rmtree(copy, ignore_errors=True)
-        store = Store(Place.parse(place))
+        store = Store(StoreUrl.parse(place))
         for entry in list(store.entries()):
             store.delete(entry.name)
 
@@ -139,12 +139,12 @@ def _streamed(url: str) -> int:
 
 
 def _keeping(pictures: Subset[Any], place: str) -> None:
-    at = Place.parse(place)
+    at = StoreUrl.parse(place)
     upload_cv_dataset(pictures, make_client(), at.bucket, at.prefix, maxsize=_SHARD_BYTES)
 
 
 def _encoding_again(pictures: Subset[Any], place: str) -> None:
-    store = Store(Place.parse(place))
+    store = Store(StoreUrl.parse(place))
     loader: DataLoader[Any] = DataLoader(
         EncodedAgain(pictures), batch_size=256, shuffle=True, num_workers=usable_cpus(), collate_fn=list
     )
@@ -233,7 +233,7 @@ def _seaweedfs(folder: Path) -> Iterator[None]:
             until = monotonic() + 60
             while True:
                 try:
-                    Store(Place("bench")).put("started", b"")
+                    Store(StoreUrl("bench")).put("started", b"")
                     break
                 except SmallfilesError:
                     if monotonic() > until or process.poll() is not None:

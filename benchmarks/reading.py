@@ -30,7 +30,7 @@ from smallfiles.measure.methods import read_file
 from smallfiles.measure.protocol import Case, Outcome, long_enough
 from smallfiles.measure.reading import TOUCHED
 from smallfiles.measure.record import Failed, Result
-from smallfiles.measure.workers import Place, WorkerPool, WorkFailed
+from smallfiles.measure.workers import WorkerPool, WorkerState, WorkFailed
 from smallfiles.samples import Buffer
 
 Read: TypeAlias = Callable[[int], Buffer]
@@ -40,7 +40,7 @@ _OF_OTHERS = ("litdata", "mosaicml-streaming", "datasets", "zarr")
 
 
 @dataclass(frozen=True)
-class Store:
+class PeerSet:
     """A data set of others that gives a sample by its number.
 
     Args:
@@ -89,13 +89,13 @@ def _zarr(folder: Path) -> Read:
 
 
 STORES = {
-    "plain files": Store(FILES, _files),
-    "Jülich Arrow": Store("juelich.arrow", _juelich("OfArrow")),
-    "Jülich HDF5": Store("juelich.h5", _juelich("OfHDF5")),
-    "LitData": Store("litdata", _litdata, ("litdata",)),
-    "MosaicML Streaming": Store("streaming", _streaming, ("streaming",)),
-    "Zarr": Store("zarr", _zarr, ("zarr",)),
-    "Hugging Face datasets": Store("huggingface", _huggingface, ("datasets",)),
+    "plain files": PeerSet(FILES, _files),
+    "Jülich Arrow": PeerSet("juelich.arrow", _juelich("OfArrow")),
+    "Jülich HDF5": PeerSet("juelich.h5", _juelich("OfHDF5")),
+    "LitData": PeerSet("litdata", _litdata, ("litdata",)),
+    "MosaicML Streaming": PeerSet("streaming", _streaming, ("streaming",)),
+    "Zarr": PeerSet("zarr", _zarr, ("zarr",)),
+    "Hugging Face datasets": PeerSet("huggingface", _huggingface, ("datasets",)),
 }
 """By the name that the records carry."""
 
@@ -155,7 +155,7 @@ def _run(
 
 
 def _pass(
-    name: str, opener: Callable[[], Read], order: Sequence[int], place: Place
+    name: str, opener: Callable[[], Read], order: Sequence[int], place: WorkerState
 ) -> tuple[float, tuple[int, int]]:
     """In a process of its own: seconds of one pass, and what came."""
     read = place.keep(name, opener)

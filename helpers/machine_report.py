@@ -24,7 +24,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True)
-class Place:
+class StoragePlace:
     """A file system and what it is used for ("your data, home")."""
 
     role: str
@@ -47,7 +47,7 @@ class MachineReport:
     cpus_present: int
     memory_limit_bytes: int
     memory_present_bytes: int
-    places: tuple[Place, ...]
+    places: tuple[StoragePlace, ...]
 
     def to_cli(self, *folders: str) -> str:
         """The command that looks at the same things in a job."""
@@ -104,7 +104,7 @@ def _temporary() -> Path:
         return Path("/")
 
 
-def _places(asked: list[tuple[str, Path]]) -> tuple[Place, ...]:
+def _places(asked: list[tuple[str, Path]]) -> tuple[StoragePlace, ...]:
     """The file systems of these folders, each once, with all its roles."""
     roles: dict[Path, list[str]] = {}
     found: dict[Path, FileSystem] = {}
@@ -115,10 +115,10 @@ def _places(asked: list[tuple[str, Path]]) -> tuple[Place, ...]:
             continue
         roles.setdefault(place.mount, []).append(role)
         found.setdefault(place.mount, place)
-    return tuple(Place(", ".join(roles[mount]), place) for mount, place in found.items())
+    return tuple(StoragePlace(", ".join(roles[mount]), place) for mount, place in found.items())
 
 
-def _summary(place: Place) -> str:
+def _summary(place: StoragePlace) -> str:
     found = place.filesystem
     inodes = "" if found.inodes_free is None else f" and {_count_text(found.inodes_free)} files"
     return f"{place.role} ({found.kind}) {bytes_text(found.free_bytes)}{inodes}"

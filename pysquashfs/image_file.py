@@ -100,7 +100,7 @@ class ImageFile:
             )
         return data
 
-    def expect(self, start: int, count: int) -> None:
+    def prefetch(self, start: int, count: int) -> None:
         """Have the kernel fetch these bytes in the background, since they are read soon."""
         if hasattr(os, "posix_fadvise"):
             with contextlib.suppress(OSError, OverflowError):  # advice: reading works without

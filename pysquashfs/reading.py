@@ -50,7 +50,7 @@ def read_many(image: OpenImage, rows: Sequence[int], threads: int) -> list[bytes
     def announce(number: int) -> None:
         for part in groups[number : number + 1]:
             for start, count in _merged(starts[part], sizes[part]):
-                file.expect(start, count)
+                file.prefetch(start, count)
 
     def read(number: int) -> list[bytes]:
         announce(number + threads)

@@ -4,7 +4,7 @@ A run owns the folder `.NAME.packing` beside its output. What it writes stays in
 verified; then it is moved to its final name, sidecars first and the data file last, so that the data
 file's appearance is the moment of publication. A killed run leaves only that folder: the next run of the
 same output resumes from it or clears it. A run that was taken for dead, and lives, publishes nothing (see
-`smallfiles.locks.Claim`).
+`smallfiles.locks.Lease`).
 
 The traps: a rename replaces what is there without asking, so publication links, which fails when the name
 is taken, and falls back to rename only where a file system has no hard links. And a name may reach the
@@ -26,7 +26,7 @@ from typing import Any
 
 from smallfiles.digests import BESIDE
 from smallfiles.errors import BusyError, OutputExistsError, ResourceError, SmallfilesError, writing
-from smallfiles.locks import Claim
+from smallfiles.locks import Lease
 from smallfiles.progress import bytes_text, progress
 
 _SYNCED_AT_ONCE = 16
@@ -46,7 +46,7 @@ class Draft:
 
     out: Path
     folder: Path
-    claim: Claim
+    lease: Lease
     since: float = field(default_factory=time.monotonic)
 
     @property
@@ -67,7 +67,7 @@ class Draft:
     @property
     def partial(self) -> Path:
         """What is being written at this moment; never used by another run."""
-        return self.folder / f"partial-{self.claim.token}"
+        return self.folder / f"partial-{self.lease.token}"
 
     def clear(self, *, keep_finished: bool = False) -> None:
         """Forget what an earlier run left: all of it, or only what it had not finished."""
@@ -81,7 +81,7 @@ class Draft:
 
     def discard(self, *, keep_finished: bool = False) -> None:
         """Remove everything that was written aside, or only what is not finished."""
-        if self.claim.is_ours():
+        if self.lease.is_ours():
             kept = () if keep_finished else (self.data, self.records)
             for part in (*self.folder.glob("partial*"), *kept):
                 shutil.rmtree(part, ignore_errors=True)
@@ -89,7 +89,7 @@ class Draft:
     def finish(self, names: Iterable[str], folder: Path) -> None:
         """Move complete files from `partial` to a folder of `data`, in this order."""
         for name in names:
-            self.claim.check()
+            self.lease.check()
             (self.partial / name).rename(folder / name)
 
     def publish(self, *, durable: bool = True) -> None:
@@ -107,12 +107,12 @@ class Draft:
         refuse_existing(self.out)
         beside = sorted(path for path in self.data.iterdir() if path != self.main)
         for name in {self.out.name + suffix for suffix in BESIDE} - {path.name for path in beside}:
-            self.claim.check()
+            self.lease.check()
             self.out.with_name(name).unlink(missing_ok=True)
         for path in beside:
-            self.claim.check()
+            self.lease.check()
             path.replace(self.out.with_name(path.name))
-        self.claim.check()
+        self.lease.check()
         _move_without_replacing(self.main, self.out)
         sync([self.out.parent])
 
@@ -120,7 +120,7 @@ class Draft:
         """Remove what no run resumes from, and the folder if nothing is left."""
         shutil.rmtree(self.partial, ignore_errors=True)
         with contextlib.suppress(OSError):
-            if self.claim.is_ours():
+            if self.lease.is_ours():
                 self.data.rmdir()  # only if nothing is left to resume from
         if not self.data.exists():
             self.discard()
@@ -148,12 +148,12 @@ def drafted(out: Path, doing: str) -> Iterator[Draft]:
         yield ours
     except (SmallfilesError, OSError):
         if ours is not None:
-            ours.claim.check()  # whoever lost his folder fails anywhere; this says why
+            ours.lease.check()  # whoever lost his folder fails anywhere; this says why
         raise
     finally:
         if ours is not None:
             ours.tidy()
-            ours.claim.release()
+            ours.lease.release()
 
 
 def folder_of(out: Path) -> Path:
@@ -218,19 +218,19 @@ def sweep(out: Path) -> None:
     if not out.exists() or not folder.is_dir():
         return
     with contextlib.suppress(OSError, SmallfilesError):
-        claim = Claim(folder, lambda who: _busy(out, "writing", who), wait=False)
+        claim = Lease(folder, lambda who: _busy(out, "writing", who), wait=False)
         Draft(out, folder, claim).discard()
         claim.release()
 
 
-def _claimed(out: Path, doing: str) -> Claim:
+def _claimed(out: Path, doing: str) -> Lease:
     folder = folder_of(out)
     while True:
         refuse_existing(out)
         with writing(out):
             folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):  # its last owner has just removed it
-            return Claim(folder, lambda who: _busy(out, doing, who))
+            return Lease(folder, lambda who: _busy(out, doing, who))
 
 
 def _busy(out: Path, doing: str, who: str) -> BusyError:

@@ -44,11 +44,11 @@ _LARGEST_BLOCK, _LARGEST_FILE = 1 << 26, 1 << 63  # a hostile number must not be
 _ROWS_AT_ONCE = 1 << 12  # bounds memory, whatever the size of the set
 
 
-Order: TypeAlias = "pa.Array | range"
+RowOrder: TypeAlias = "pa.Array | range"
 """Row numbers; a range where all rows stand in order, which takes no memory."""
 
 
-def byte_order(keys: pa.Array) -> Order:
+def byte_order(keys: pa.Array) -> RowOrder:
     """Row numbers in the order of the keys' bytes; nothing is sorted where a walk left them sorted.
 
     Args:
@@ -62,7 +62,7 @@ def byte_order(keys: pa.Array) -> Order:
     return pc.sort_indices(keys)
 
 
-def in_order(column: pa.Array, order: Order, start: int, count: int) -> pa.Array:
+def in_order(column: pa.Array, order: RowOrder, start: int, count: int) -> pa.Array:
     """Some entries of a column in an order of its rows."""
     if isinstance(order, range):
         return column.slice(start, count)
@@ -84,7 +84,7 @@ def name_hashes(names: pa.StringArray) -> npt.NDArray[np.uint64]:
     return found
 
 
-def set_digest(keys: pa.Array, targets: pa.Array, order: Order | None = None) -> str:
+def set_digest(keys: pa.Array, targets: pa.Array, order: RowOrder | None = None) -> str:
     """Name a data set by its content, whatever the order of its samples.
 
     Two packs of one set can be told to be the same without comparing a million files.

@@ -175,7 +175,7 @@ class SubmitError(SmallfilesError):
 
 
 @contextlib.contextmanager
-def retold(caught: type[SmallfilesError], kind: type[SmallfilesError]) -> Iterator[None]:
+def raised_as(caught: type[SmallfilesError], kind: type[SmallfilesError]) -> Iterator[None]:
     """Raise an error of what is done inside as one of another kind, with the same sentence."""
     try:
         yield

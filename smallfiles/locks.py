@@ -24,9 +24,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from smallfiles import owners, signals
+from smallfiles import liveness, signals
 from smallfiles.errors import BusyError, PackError, ResourceError, cannot_write, writing
-from smallfiles.owners import Owner, this_process
+from smallfiles.liveness import Owner, this_process
 from smallfiles.progress import progress
 
 HEARTBEAT_S = 10.0
@@ -121,7 +121,7 @@ def is_last(descriptor: int) -> bool:
     return True
 
 
-class Claim:
+class Lease:
     """The right to write in a folder: a lock of the kernel where there is one, and a sign that is renewed.
 
     Args:
@@ -202,10 +202,10 @@ class Claim:
 
     def _is_dead(self, seen: _Sign, locked: bool) -> bool:
         owner = seen.owner
-        if owner is not None and owner.boot and owner.boot == owners.boot():
+        if owner is not None and owner.boot and owner.boot == liveness.boot():
             if locked:
                 return True  # the kernel of this machine would have kept the lock for a living one
-            if owner.world == owners.world():
+            if owner.world == liveness.world():
                 return not owner.is_alive()
         if time.time() - seen.time_ns / 1e9 > LONG_SILENT_S:
             return True

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import pytest
 from programs import Program, wait_for
 
-from smallfiles import atomic, locks, owners
+from smallfiles import atomic, liveness, locks
 from smallfiles.errors import BusyError, OutputExistsError, PackError, SmallfilesError
 
 CONTENT = b"what the owner wrote" * 1000
@@ -64,7 +64,7 @@ def begin() -> Iterator[Begin]:
             fcntl.flock = flock
             wait_for(lambda: after is None or after.exists())
             if machine:
-                owners.boot = lambda: machine
+                liveness.boot = lambda: machine
                 locks.HEARTBEAT_S, locks.SILENT_S = heartbeat_s, silent_s
             write(out, hold)
 
@@ -207,14 +207,14 @@ def test_who_comes_while_the_last_owner_leaves_keeps_what_is_his(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock is given back last: a sign removed after it would be that of the next owner."""
-    folder, came = tmp_path / "owned", list[locks.Claim]()
+    folder, came = tmp_path / "owned", list[locks.Lease]()
     folder.mkdir()
-    leaving, unlink = locks.Claim(folder, BusyError), Path.unlink
+    leaving, unlink = locks.Lease(folder, BusyError), Path.unlink
 
     def unlink_and_come(path: Path, missing_ok: bool = False) -> None:
         unlink(path, missing_ok)
         if path.name == "lock" and not came:
-            came.append(locks.Claim(folder, BusyError))
+            came.append(locks.Lease(folder, BusyError))
 
     monkeypatch.setattr(Path, "unlink", unlink_and_come)
     leaving.release()

@@ -34,7 +34,7 @@ from smallfiles.measure.loading.ours import first_of
 from smallfiles.measure.methods import Method
 from smallfiles.measure.protocol import attempt
 from smallfiles.measure.scratch import memory_folder
-from smallfiles.measure.workers import Job, Place, WorkerPool
+from smallfiles.measure.workers import Job, WorkerPool, WorkerState
 from smallfiles.progress import progress
 from smallfiles.samples import Reader
 
@@ -163,6 +163,6 @@ def laid_out(target: Target, names: Iterable[str]) -> Iterator[tuple[Path, dict[
         yield folder, missing
 
 
-def _made(name: str, target: Target, folder: Path, place: Place) -> None:
+def _made(name: str, target: Target, folder: Path, place: WorkerState) -> None:
     """In a process of its own, since a writer of others may take its process with it."""
     MATERIAL[name](first_of(target), folder / name)

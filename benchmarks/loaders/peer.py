@@ -23,7 +23,7 @@ from smallfiles.measure.config import LoadBenchConfig
 from smallfiles.measure.loading.run import Candidate, epoch_of
 from smallfiles.measure.loading.steps import Epoch, Pass, emulated, taken
 from smallfiles.measure.record import Failed
-from smallfiles.measure.workers import Place, WorkFailed, last_words
+from smallfiles.measure.workers import WorkerState, WorkFailed, last_words
 
 Start: TypeAlias = Callable[..., contextlib.AbstractContextManager[Epoch]]
 """Keeps a loader ready for as long as the block lasts."""
@@ -115,7 +115,7 @@ def _setting(target: Target, folder: Path, workers: int, config: LoadBenchConfig
     return Setting(folder, target.samples, workers, config.batch, config.prefetch, config.size, config.step_s)
 
 
-def _epoch(name: str, setting: Setting, unmade: str, place: Place) -> Pass:
+def _epoch(name: str, setting: Setting, unmade: str, place: WorkerState) -> Pass:
     """In a process of its own: an epoch of a loader that stays open between rounds."""
     if unmade:
         raise WorkFailed(unmade)

@@ -50,7 +50,7 @@ from smallfiles import formats, measure, staging
 from smallfiles.pack import PackConfig, pack
 from smallfiles.progress import bytes_text
 from smallfiles.slowfs import SlowConfig, open_slow
-from smallfiles.staging import places
+from smallfiles.staging import placement
 
 # %%
 source = setup.source()
@@ -60,7 +60,7 @@ if not packed.exists():
 size = packed.stat().st_size
 
 # %%
-candidates, _ = places.candidates(places.AUTO, packed)  # where copies could go
+candidates, _ = placement.candidates(placement.AUTO, packed)  # where copies could go
 roomy = [place.path for place in candidates if place.free_bytes > 8 * size + (512 << 20)]
 here = Path(tempfile.mkdtemp(prefix="smallfiles-notebook-", dir=roomy[0] if roomy else setup.scratch))
 _ = atexit.register(shutil.rmtree, here, ignore_errors=True)

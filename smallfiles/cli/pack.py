@@ -102,8 +102,8 @@ def _lines(done: PackReport) -> Iterator[str]:
     )
     yield f"{plural(done.files, 'file')}, {bytes_text(done.file_bytes)}; {_verified(done)}"
     yield from () if done.resize is None else done.resize.sentences()
-    if done.turned:
-        yield f"{plural(done.turned, 'picture')} to be turned, says EXIF: {_turning(done)}"
+    if done.exif_rotated:
+        yield f"{plural(done.exif_rotated, 'picture')} to be turned, says EXIF: {_turning(done)}"
     if done.undecoded:
         yield f"{plural(done.undecoded, 'sample')} not decoded: --check decode knows images and .npy"
     if done.resumed:

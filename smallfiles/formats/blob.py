@@ -21,11 +21,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from smallfiles.arrays import to_numpy
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
-from smallfiles.formats.columns import Columns
-from smallfiles.formats.reader import PlacedReader, Store, numbered_keys
-from smallfiles.manifest.arrays import to_numpy
+from smallfiles.formats.columns import SampleColumns
+from smallfiles.formats.reader import ByteSource, PlacedReader, numbered_keys
 from smallfiles.samples import Meta, Target, TargetKind
 
 NAMES = (
@@ -38,7 +38,7 @@ Arrays: TypeAlias = Mapping[str, np.ndarray]
 
 
 def arrays_of(
-    columns: Columns, labels: str = "labels", kind: str = "<i8"
+    columns: SampleColumns, labels: str = "labels", kind: str = "<i8"
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Name and values of each array: a text is a run of bytes and its borders, no JSON object the empty text.
 
@@ -87,8 +87,8 @@ class Blob:
         """Number of samples whose bytes are there."""
 
     @abstractmethod
-    def place(self, index: int) -> tuple[Store, int, int]:
-        """Store, first byte and one after the last of a sample."""
+    def place(self, index: int) -> tuple[ByteSource, int, int]:
+        """ByteSource, first byte and one after the last of a sample."""
 
     @abstractmethod
     def payload_bytes(self) -> int:
@@ -243,7 +243,7 @@ class BlobReader(PlacedReader[AnyBlob], Generic[AnyBlob]):
             return None
         return self._object(opened.text("meta", index), index)
 
-    def _place(self, index: int) -> tuple[Store, int, int]:
+    def _place(self, index: int) -> tuple[ByteSource, int, int]:
         return self._handle().place(index)
 
     def info(self) -> dict[str, Any]:

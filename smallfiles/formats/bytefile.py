@@ -93,7 +93,7 @@ class ByteFile:
             raise damaged(self.path, f"bytes {start:,} to {stop:,} are not all there")
         return data
 
-    def expect(self, start: int, stop: int) -> None:
+    def prefetch(self, start: int, stop: int) -> None:
         """Have the kernel fetch these bytes in the background, since they are read soon.
 
         A mapped file is otherwise fetched page by page, each when it is touched. Asking for all samples

@@ -17,9 +17,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from smallfiles.arrays import GrowingNumbers, GrowingStrings, column
 from smallfiles.errors import FormatError
 from smallfiles.keys import key_problem
-from smallfiles.manifest.arrays import GrowingNumbers, GrowingStrings, column
 from smallfiles.samples import Sample, Schema, Target, TargetKind
 
 CAPTIONS = pa.list_(pa.string())
@@ -99,7 +99,7 @@ def read_table(source: Any, *numbers: str) -> tuple[dict[str, pa.Array], dict[by
         *numbers: Names of columns of whole numbers beside key, `label` or `captions`, and meta.
 
     Returns:
-        Columns by name, and the metadata of the file.
+        SampleColumns by name, and the metadata of the file.
 
     Raises:
         ValueError: It is another file.
@@ -122,7 +122,7 @@ def read_table(source: Any, *numbers: str) -> tuple[dict[str, pa.Array], dict[by
     return found, batch.schema.metadata or {}
 
 
-class Columns(Rows):
+class SampleColumns(Rows):
     """The columns of a whole file, while they grow; arguments as for `Rows`."""
 
     def __init__(self, out: Path, schema: Schema, **more: Any) -> None:

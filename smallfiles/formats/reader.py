@@ -139,7 +139,7 @@ class BaseReader(Reader, Generic[Handle]):
         return index + count
 
 
-class Store(Protocol):
+class ByteSource(Protocol):
     """Bytes by position: a file, or a compressed one as if it were not."""
 
     path: Path
@@ -148,7 +148,7 @@ class Store(Protocol):
     def read(self, start: int, stop: int) -> Buffer:
         """The bytes from `start` to `stop`; an error if they are not all there."""
 
-    def expect(self, start: int, stop: int) -> None:
+    def prefetch(self, start: int, stop: int) -> None:
         """Say that these bytes are read soon."""
 
 
@@ -156,10 +156,10 @@ class PlacedReader(BaseReader[Handle]):
     """Adds reading to a format whose samples are each one run of bytes: reading is finding the place."""
 
     @abstractmethod
-    def _place(self, index: int) -> tuple[Store, int, int]:
-        """Store, first byte and one after the last of a sample; `index` was checked."""
+    def _place(self, index: int) -> tuple[ByteSource, int, int]:
+        """ByteSource, first byte and one after the last of a sample; `index` was checked."""
 
-    def _expect_places(self, indices: Sequence[int]) -> None:
+    def _prefetch_places(self, indices: Sequence[int]) -> None:
         """Announce what tells the places of these samples, where that is spread over the file."""
 
     def size(self, index: int) -> int:
@@ -182,10 +182,10 @@ class PlacedReader(BaseReader[Handle]):
         """
         wanted = [self._checked(index) for index in indices]
         order = sorted(set(wanted))
-        self._expect_places(order)
+        self._prefetch_places(order)
         places = {index: self._place(index) for index in order}
         for store, start, stop in places.values():
-            store.expect(start, stop)
+            store.prefetch(start, stop)
         found = {index: memoryview(store.read(*place)) for index, (store, *place) in places.items()}
         return [found[index] for index in wanted]
 

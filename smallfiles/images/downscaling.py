@@ -38,14 +38,16 @@ from smallfiles.images.picture import Picture, open_picture, raw_pixels
 from smallfiles.images.resizing import resize
 from smallfiles.samples import Buffer, Sample
 
-Store: TypeAlias = Literal["jpeg", "raw"]
+PixelFormat: TypeAlias = Literal["jpeg", "raw"]
 
 QUALITY = 90
 _IN_FLIGHT_EACH = 4
 _VALUES = {"1": "single bits", "P": "numbers of a palette", "PA": "numbers of a palette"}
 
 
-def resize_ahead(data: Buffer, short_side: int = 256, store: Store = "jpeg", quality: int = QUALITY) -> bytes:
+def resize_ahead(
+    data: Buffer, short_side: int = 256, store: PixelFormat = "jpeg", quality: int = QUALITY
+) -> bytes:
     """Scale a picture down until its shorter side has `short_side` pixels.
 
     Args:
@@ -64,7 +66,7 @@ def resize_ahead(data: Buffer, short_side: int = 256, store: Store = "jpeg", qua
     return _resized(data, short_side, store, quality, turn=1)
 
 
-def _resized(data: Buffer, short: int | None, store: Store, quality: int, *, turn: int) -> bytes:
+def _resized(data: Buffer, short: int | None, store: PixelFormat, quality: int, *, turn: int) -> bytes:
     """The new file. No shorter side keeps every picture that needs no turn, without a look at its pixels."""
     check_options(short, store, quality)
     if short is None and turn == 1:
@@ -110,7 +112,7 @@ def check_options(short: int | None, store: str, quality: int) -> None:
     Raises:
         UsageError: An option makes no sense.
     """
-    if store not in get_args(Store) or (short is not None and short < 1) or not 1 <= quality <= 100:
+    if store not in get_args(PixelFormat) or (short is not None and short < 1) or not 1 <= quality <= 100:
         raise UsageError(
             f"a shorter side of {short}, stored as {store!r} with quality {quality}, is asked for",
             expected="1 pixel or more, jpeg or raw, and a quality of 1 to 100",
@@ -132,7 +134,7 @@ def _scaled(picture: Picture, short: int | None) -> Pixels:
 def resized(
     samples: Iterable[Sample],
     short_side: int | None = 256,
-    store: Store = "jpeg",
+    store: PixelFormat = "jpeg",
     quality: int = QUALITY,
     *,
     on_fault: Callable[[str, ImageError], None] | None = None,

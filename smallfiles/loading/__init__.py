@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from smallfiles.loading.config import LoaderConfig as LoaderConfig
     from smallfiles.loading.dataset import LoadedBatch as LoadedBatch
     from smallfiles.loading.dataset import SampleDataset as SampleDataset
-    from smallfiles.loading.killed import WorkerDiedError as WorkerDiedError
+    from smallfiles.loading.fields import BadSampleError as BadSampleError
+    from smallfiles.loading.fields import ImageBatches as ImageBatches
     from smallfiles.loading.loader import Loader as Loader
     from smallfiles.loading.loader import make_loader as make_loader
-    from smallfiles.loading.makers import BadSampleError as BadSampleError
-    from smallfiles.loading.makers import ImageBatches as ImageBatches
     from smallfiles.loading.plan import EpochPlan as EpochPlan
+    from smallfiles.loading.worker_errors import WorkerDiedError as WorkerDiedError
 
 __getattr__ = lazy.names(__name__)

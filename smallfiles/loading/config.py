@@ -20,7 +20,7 @@ from smallfiles.options import Settings, flag_of, from_args, given, option, word
 
 Mode = Literal["auto", "processes", "threads", "main"]
 OnError = Literal["stop", "skip", "repeat", "keep"]
-Order = Literal["random", "stream"]
+ReadOrder = Literal["random", "stream"]
 StartMethod = Literal["fork", "forkserver", "spawn"]
 
 MOST_WORKERS = 16
@@ -75,7 +75,7 @@ class LoaderConfig(Settings):
         "at a sample that cannot be made: stop, leave it out, repeat its neighbour, or keep what a damaged "
         "JPEG still gives; all but stop are counted",
     )
-    order: Order | None = option(
+    order: ReadOrder | None = option(
         None,
         "all samples at random, or ranges of a few MB from all shards; if not given, random of files and "
         "stream of an object store",

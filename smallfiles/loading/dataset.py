@@ -43,7 +43,7 @@ from smallfiles.loading.batches import (
 )
 from smallfiles.loading.callables import Called
 from smallfiles.loading.config import OnError
-from smallfiles.loading.makers import ImageBatches, RawBatches
+from smallfiles.loading.fields import ImageBatches, RawBatches
 from smallfiles.loading.schedule import split_numbers
 from smallfiles.samples import Reader
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from smallfiles.loading.plan import EpochPlan, Order, through_buffer
+from smallfiles.loading.plan import EpochPlan, SampleOrder, through_buffer
 from smallfiles.samples import Reader
 
 RUN_BYTES = 4 << 20
@@ -78,7 +78,7 @@ def warn_if_unmixed(plan: EpochPlan, reader: Reader) -> None:
     )
 
 
-def _some_batches(plan: EpochPlan) -> list[Order]:
+def _some_batches(plan: EpochPlan) -> list[SampleOrder]:
     """Batches from all over the first epoch, each from a buffer that others went through before."""
     count = max(8, min(_BATCHES, _LOOKED_AT // plan.batch, _STEPS // plan.buffer))
     each, rng, found = -(-count // plan.streams), np.random.default_rng(plan.seed), []
@@ -91,7 +91,7 @@ def _some_batches(plan: EpochPlan) -> list[Order]:
     return [batch for batch in found if len(batch)]
 
 
-def _mean_classes(reader: Reader, batches: list[Order]) -> float:
+def _mean_classes(reader: Reader, batches: list[SampleOrder]) -> float:
     return float(np.mean([len({reader.target(row) for row in batch.tolist()}) for batch in batches] or [0]))
 
 

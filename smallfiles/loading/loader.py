@@ -30,7 +30,7 @@ from smallfiles import machine
 from smallfiles.errors import UsageError
 from smallfiles.loading.batches import BatchMaker, Fault, nbytes
 from smallfiles.loading.callables import Called
-from smallfiles.loading.config import LoaderConfig, Mode, Order, default_workers, place
+from smallfiles.loading.config import LoaderConfig, Mode, ReadOrder, default_workers, place
 from smallfiles.loading.dataset import (
     AnyTransform,
     Block,
@@ -45,7 +45,11 @@ from smallfiles.loading.dataset import (
     name_of_data,
 )
 from smallfiles.loading.dealing import stream_fields, warn_if_unmixed
-from smallfiles.loading.killed import (
+from smallfiles.loading.fields import none_left
+from smallfiles.loading.plan import EpochPlan
+from smallfiles.loading.schedule import EpochBatches, Schedule
+from smallfiles.loading.stream import StreamDataset
+from smallfiles.loading.worker_errors import (
     SHM,
     WorkerDiedError,
     WorkerMemory,
@@ -53,10 +57,6 @@ from smallfiles.loading.killed import (
     explained,
     files_of,
 )
-from smallfiles.loading.makers import none_left
-from smallfiles.loading.plan import EpochPlan
-from smallfiles.loading.schedule import EpochBatches, Schedule
-from smallfiles.loading.stream import StreamDataset
 from smallfiles.progress import plural
 from smallfiles.samples import Reader
 
@@ -303,7 +303,7 @@ def make_loader(
     return _assemble(maker, plan, config, mode, workers, memory)
 
 
-def choose_order(config: LoaderConfig, reader: Reader) -> Order:
+def choose_order(config: LoaderConfig, reader: Reader) -> ReadOrder:
     """How samples follow each other, if that is left open: a store far away is read in streams.
 
     Args:

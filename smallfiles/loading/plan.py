@@ -21,7 +21,7 @@ import xxhash
 
 from smallfiles.errors import UsageError
 
-Order: TypeAlias = npt.NDArray[np.int64]
+SampleOrder: TypeAlias = npt.NDArray[np.int64]
 _SAMPLES, _SHARDS, _BUFFER, _LANES = range(4)  # what a generator is for: equal seeds, but other numbers
 _LEAST = (("samples", 0), ("batch", 1), ("seed", 0), ("streams", 0), ("run", 0), ("lanes", 1), ("buffer", 1))
 
@@ -114,21 +114,21 @@ class EpochPlan:
         own = self._own_sizes()
         return (min(own) // self.batch * self.batch,) * self.world_size if self.drop_last else own
 
-    def indices(self, epoch: int) -> Order:
+    def indices(self, epoch: int) -> SampleOrder:
         """Numbers of this rank's samples in the order of its batches."""
         if not self.streams:
             return self._share(self._order(epoch))
         batches = self.batches(epoch)
         return np.concatenate(batches) if batches else np.empty(0, np.int64)
 
-    def batches(self, epoch: int) -> list[Order]:
+    def batches(self, epoch: int) -> list[SampleOrder]:
         """The samples of each batch of this rank."""
         if not self.streams:
             return self._cut(self.indices(epoch))
         streams = [self._cut(self.stream(epoch, number)[1]) for number in range(self.streams)]
         return [streams[n % self.streams][n // self.streams] for n in range(self.length())]
 
-    def stream(self, epoch: int, number: int) -> tuple[Order, Order]:
+    def stream(self, epoch: int, number: int) -> tuple[SampleOrder, SampleOrder]:
         """One series of ranges: the order in which it is read, and that in which it is handed out.
 
         Batch n of a rank is batch n // streams of stream n % streams. A sample is handed out when at most
@@ -147,7 +147,7 @@ class EpochPlan:
         rng = self._rng(epoch, _BUFFER, self.rank * self.streams + number)
         return reads, through_buffer(reads, self.buffer, rng)
 
-    def reads(self, epoch: int, number: int) -> Order:
+    def reads(self, epoch: int, number: int) -> SampleOrder:
         """The order in which a stream is read."""
         mine = self._dealt(epoch, *self._share_of(number))
         if self.lanes == 1 or not self._mixes() or not len(mine):
@@ -185,14 +185,14 @@ class EpochPlan:
         least, more = divmod(self._left(), self.world_size)
         return tuple(least + (rank < more) for rank in range(self.world_size))
 
-    def _order(self, epoch: int) -> Order:
+    def _order(self, epoch: int) -> SampleOrder:
         """All samples of all ranks in random order; all ranks read it from its start, so the end is left."""
         first = self.samples - self._left()
         if not self.shuffle:
             return np.arange(first, self.samples)
         return self._rng(epoch, _SAMPLES).permutation(self.samples)[first:]
 
-    def _share(self, order: Order) -> Order:
+    def _share(self, order: SampleOrder) -> SampleOrder:
         """This rank's part of an order: every n-th, so that the ranks' batches together follow it."""
         return order[self.rank :: self.world_size][: self.samples_per_rank()[self.rank]]
 
@@ -205,7 +205,7 @@ class EpochPlan:
         start = sum(self._own_sizes()[: self.rank]) + sum(sizes[:number])
         return start, start + sizes[number]
 
-    def _dealt(self, epoch: int, start: int, stop: int) -> Order:
+    def _dealt(self, epoch: int, start: int, stop: int) -> SampleOrder:
         """Samples `start` to `stop` of all ranges put one after the other; of those that nobody read yet."""
         if self.earlier:
             return _left(replace(self, rank=0), epoch)[start:stop]
@@ -221,7 +221,7 @@ class EpochPlan:
     def _rng(self, epoch: int, purpose: int, number: int = 0) -> np.random.Generator:
         return _generator(self.seed, epoch, purpose, number)
 
-    def _cut(self, order: Order) -> list[Order]:
+    def _cut(self, order: SampleOrder) -> list[SampleOrder]:
         return [order[start : start + self.batch] for start in range(0, len(order), self.batch)]
 
 
@@ -230,7 +230,7 @@ def _generator(seed: int, epoch: int, purpose: int, number: int = 0) -> np.rando
 
 
 @lru_cache(maxsize=1)
-def _left(plan: EpochPlan, epoch: int) -> Order:
+def _left(plan: EpochPlan, epoch: int) -> SampleOrder:
     """What earlier grids left of all ranges put one after the other."""
     if not plan.earlier:
         return plan._dealt(epoch, 0, plan.samples)
@@ -243,7 +243,7 @@ def _left(plan: EpochPlan, epoch: int) -> Order:
     return left[~read[left]]
 
 
-def _cut(samples: int, shards: tuple[int, ...], run: int) -> tuple[Order, Order]:
+def _cut(samples: int, shards: tuple[int, ...], run: int) -> tuple[SampleOrder, SampleOrder]:
     """First sample of each range and one after its last, in stored order; a `run` of 0 cuts no shard."""
     sizes = np.array(shards or (samples,), np.int64)
     counts = np.rint(sizes / run).astype(np.int64) if run else np.ones_like(sizes)
@@ -257,7 +257,7 @@ def _cut(samples: int, shards: tuple[int, ...], run: int) -> tuple[Order, Order]
 @lru_cache(maxsize=2)
 def _ranges(
     samples: int, shards: tuple[int, ...], run: int, seed: int, epoch: int, shuffle: bool
-) -> tuple[Order, Order]:
+) -> tuple[SampleOrder, SampleOrder]:
     """First sample of each range in the order in which they are dealt, and samples up to the end of each."""
     starts, stops = _cut(samples, shards, run)
     if shuffle:
@@ -266,7 +266,7 @@ def _ranges(
     return starts, np.cumsum(stops - starts)
 
 
-def _joined(starts: Order, ends: Order, start: int, stop: int) -> Order:
+def _joined(starts: SampleOrder, ends: SampleOrder, start: int, stop: int) -> SampleOrder:
     """Samples `start` to `stop` of ranges put one after the other."""
     if start >= stop:
         return np.empty(0, np.int64)
@@ -278,7 +278,7 @@ def _joined(starts: Order, ends: Order, start: int, stop: int) -> Order:
     return joined[start - begins[0] : stop - begins[0]]
 
 
-def spread(count: int, rng: np.random.Generator) -> Order:
+def spread(count: int, rng: np.random.Generator) -> SampleOrder:
     """Numbers below `count` in random order, of which any few that follow each other come from all parts.
 
     They come from both halves in turn, and so do those of each half, and of its halves. In a plain random
@@ -296,7 +296,7 @@ def spread(count: int, rng: np.random.Generator) -> Order:
     return np.argsort(places)
 
 
-def side_by_side(ranges: list[Order], lanes: int, rng: np.random.Generator) -> Order:
+def side_by_side(ranges: list[SampleOrder], lanes: int, rng: np.random.Generator) -> SampleOrder:
     """The samples of ranges that are read from so many of them in turn.
 
     Each range has a speed of its own. Otherwise all lanes would come to the end of theirs at one time, and
@@ -320,7 +320,7 @@ def side_by_side(ranges: list[Order], lanes: int, rng: np.random.Generator) -> O
     return np.concatenate(ranges)[np.argsort(np.concatenate(moments), kind="stable")]
 
 
-def through_buffer(reads: Order, size: int, rng: np.random.Generator) -> Order:
+def through_buffer(reads: SampleOrder, size: int, rng: np.random.Generator) -> SampleOrder:
     """The order in which samples leave a shuffle buffer that they enter in the order `reads`.
 
     Args:

@@ -22,7 +22,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from smallfiles.errors import SmallfilesError, UsageError
 from smallfiles.loading.batches import BatchMaker, Layout
 from smallfiles.loading.dataset import Block, Delivered, deliver
-from smallfiles.loading.makers import NOT_OF_DATA
+from smallfiles.loading.fields import NOT_OF_DATA
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.loading.schedule import Schedule
 from smallfiles.samples import Buffer, Reader

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from smallfiles.arrays import as_mask, column, from_numpy, to_numpy
 from smallfiles.errors import SourceError, first_few
 from smallfiles.folders import canonical_split, choose_split
 from smallfiles.manifest import signs
-from smallfiles.manifest.arrays import as_mask, column, from_numpy, to_numpy
 from smallfiles.manifest.listing import Files, Folders
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED

@@ -16,10 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.digests import Order, byte_order, in_order, name_hashes
-from smallfiles.errors import ManifestError, first_few
-from smallfiles.keys import key_problem
-from smallfiles.manifest.arrays import (
+from smallfiles.arrays import (
     TEXTS,
     Namer,
     fault_of,
@@ -30,7 +27,10 @@ from smallfiles.manifest.arrays import (
     strings,
     valid,
 )
-from smallfiles.manifest.arrays import column as arrow_column
+from smallfiles.arrays import column as arrow_column
+from smallfiles.digests import RowOrder, byte_order, in_order, name_hashes
+from smallfiles.errors import ManifestError, first_few
+from smallfiles.keys import key_problem
 from smallfiles.manifest.faults import counted, fault, is_utf8, named, short
 from smallfiles.samples import UNLABELLED, Meta, TargetKind
 
@@ -97,7 +97,7 @@ def path_column(paths: Any) -> pa.StringArray:
     return column
 
 
-def checked_order(paths: pa.StringArray) -> Order:
+def checked_order(paths: pa.StringArray) -> RowOrder:
     """The rows in the order of their paths, in which equal paths would be neighbours.
 
     A hash table of a million strings takes 450 MB for a moment, sorted row numbers 10 MB.
@@ -112,7 +112,7 @@ def checked_order(paths: pa.StringArray) -> Order:
     return order
 
 
-def _repeats(column: pa.StringArray, order: Order) -> Iterator[pa.StringArray]:
+def _repeats(column: pa.StringArray, order: RowOrder) -> Iterator[pa.StringArray]:
     """What equals the entry before it in an order of all rows; a few thousand rows are looked at at once."""
     for start in () if isinstance(order, range) else range(0, len(column), _ROWS_AT_ONCE):
         found = in_order(column, order, start, _ROWS_AT_ONCE + 1)

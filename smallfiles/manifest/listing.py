@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from smallfiles.arrays import column, from_numpy, to_numpy
 from smallfiles.folders import canonical_split, words_of
-from smallfiles.manifest.arrays import column, from_numpy, to_numpy
 
 _CONTAINERS = frozenset({"image", "images", "img", "imgs", "jpeg", "jpg", "png", "picture", "pictures"})
 _CONTAINERS |= {"photo", "photos", "data", "dataset"}

@@ -13,7 +13,7 @@ from smallfiles.errors import UsageError
 from smallfiles.options import Settings, option
 
 Cache: TypeAlias = Literal["warm", "cold"]
-Order: TypeAlias = Literal["random", "sequential"]
+ReadOrder: TypeAlias = Literal["random", "sequential"]
 Mode: TypeAlias = Literal["processes", "threads", "ring"]
 Filter: TypeAlias = Literal["antialias", "linear"]
 Step: TypeAlias = Literal[
@@ -44,7 +44,7 @@ class BenchConfig(Settings):
 
     repeats: int = option(7, "rounds", least=1)
     count: int = option(3000, "samples to use at most, or to make", least=1)
-    orders: tuple[Order, ...] = option(("random", "sequential"), "orders of reads", flag="order")
+    orders: tuple[ReadOrder, ...] = option(("random", "sequential"), "orders of reads", flag="order")
     caches: tuple[Cache, ...] = option(("warm", "cold"), "states of the page cache", flag="cache")
     reference: str | None = option(
         None, "ratios against this one; plain files or concatenation if not given", metavar="NAME"

@@ -19,7 +19,7 @@ from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from smallfiles.measure.workers import Place, status_bytes
+from smallfiles.measure.workers import WorkerState, status_bytes
 
 if TYPE_CHECKING:
     from smallfiles.sources import Source
@@ -87,7 +87,7 @@ class Task:
     others: str
 
 
-def packed(task: Task, place: Place) -> dict[str, Any]:
+def packed(task: Task, place: WorkerState) -> dict[str, Any]:
     """In a new process: pack warm data, and tell samples, bytes, seconds and memory.
 
     Args:

@@ -26,7 +26,7 @@ from smallfiles import formats
 from smallfiles.errors import ResourceError, UsageError
 from smallfiles.measure import cache as page_cache
 from smallfiles.measure.bench import Bench, Target, one_set
-from smallfiles.measure.config import BenchConfig, Cache, Order
+from smallfiles.measure.config import BenchConfig, Cache, ReadOrder
 from smallfiles.measure.protocol import Case, Outcome, long_enough
 from smallfiles.measure.record import Result
 from smallfiles.samples import Reader
@@ -101,7 +101,7 @@ def _possible_caches(paths: Sequence[Path], wanted: Sequence[Cache], notes: list
     return ("warm",)
 
 
-def _indices(total: int, samples: int, order: Order, seed: int) -> list[int]:
+def _indices(total: int, samples: int, order: ReadOrder, seed: int) -> list[int]:
     if order == "sequential":
         return list(range(samples))
     chosen: list[int] = np.random.default_rng(seed).permutation(total)[:samples].tolist()
@@ -164,7 +164,7 @@ def _touch(reader: Reader, indices: list[int]) -> tuple[int, int]:
     return read_bytes, total & (2**64 - 1)
 
 
-def _same_bytes(sums: dict[str, int], targets: list[Target], order: Order) -> None:
+def _same_bytes(sums: dict[str, int], targets: list[Target], order: ReadOrder) -> None:
     """Refuse to compare files that delivered different bytes."""
     if len(set(sums.values())) > 1:
         raise UsageError(

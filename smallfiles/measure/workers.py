@@ -3,7 +3,7 @@
 A library of others may fail when it is imported, in the middle of an epoch or in processes that it has
 started; it may abort, hang, or print a page for each picture. So each runs in a process group of its own,
 whose output is kept aside, and is waited for only so long; a group that failed is ended as a whole. A job
-is a function that is sent there; what it keeps in its `Place` is there for the next one.
+is a function that is sent there; what it keeps in its `WorkerState` is there for the next one.
 
 The traps: processes that a worker has started hold its pipe open, so the end of a worker that was killed
 is asked for, not read from the pipe. And libraries that start threads of their own use cores that others
@@ -41,7 +41,7 @@ class WorkFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkerState:
     """What a worker keeps between jobs.
 
     Args:
@@ -62,7 +62,7 @@ class Place:
         return found
 
 
-Job: TypeAlias = Callable[[Place], Any]
+Job: TypeAlias = Callable[[WorkerState], Any]
 """Sent to a worker, called there; its answer is sent back."""
 
 
@@ -191,7 +191,7 @@ def _begin(pipe: Connection) -> None:
     apart = os.memfd_create("output") if hasattr(os, "memfd_create") else os.open(os.devnull, os.O_RDWR)
     os.dup2(apart, 1)
     os.dup2(apart, 2)
-    place = Place(began_bytes=status_bytes("VmRSS"))
+    place = WorkerState(began_bytes=status_bytes("VmRSS"))
     with place.stack, contextlib.suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
         while (job := pipe.recv()) is not None:
             try:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from smallfiles.objectstore.client import NoObjectError as NoObjectError
     from smallfiles.objectstore.client import Store as Store
     from smallfiles.objectstore.config import Moved as Moved
-    from smallfiles.objectstore.config import Place as Place
+    from smallfiles.objectstore.config import StoreUrl as StoreUrl
     from smallfiles.objectstore.config import TransferConfig as TransferConfig
     from smallfiles.objectstore.server import Server as Server
     from smallfiles.objectstore.server import serving as serving

@@ -1,6 +1,6 @@
 """Requests to an object store that go on: what is cut off is asked for from where it broke off.
 
-    store = Store(Place.parse("s3://course/train"))
+    store = Store(StoreUrl.parse("s3://course/train"))
     found = store.head("train-000000.tar")                       # its bytes and its ETag
     data = store.get_range(found.name, 0, 1 << 20, if_match=found.etag)
 
@@ -37,7 +37,7 @@ from smallfiles.objectstore.access import (
     keys_of,
     replaced,
 )
-from smallfiles.objectstore.config import Place, without_password
+from smallfiles.objectstore.config import StoreUrl, without_password
 from smallfiles.samples import Buffer
 
 __all__ = ["ConditionError", "Entry", "NoObjectError", "Store"]
@@ -73,7 +73,7 @@ class Store:
         keys: Who we are, likewise.
     """
 
-    def __init__(self, place: Place, *, endpoint: str = "", keys: Keys | None = None) -> None:
+    def __init__(self, place: StoreUrl, *, endpoint: str = "", keys: Keys | None = None) -> None:
         self.place, self._endpoint, self._given = place, endpoint, keys
         self.reached = False
         self._owner = 0

@@ -1,6 +1,6 @@
 """Where objects are, how to move them, and what was done: small records, imported with the command line.
 
-    Place.parse("s3://course/train").key("train-000000.tar")     # train/train-000000.tar in bucket course
+    StoreUrl.parse("s3://course/train").key("train-000000.tar")     # train/train-000000.tar in bucket course
 
 The trap: `s3://bucket/train` is no folder. It is the beginning of names, and those of `s3://bucket/train-old`
 begin with the same letters; so a prefix always ends in a slash here. Notebook 09 teaches it.
@@ -27,7 +27,7 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
 
 
 @dataclass(frozen=True)
-class Place:
+class StoreUrl:
     """A bucket and the beginning of the names in it.
 
     Args:
@@ -39,7 +39,7 @@ class Place:
     prefix: str = ""
 
     @classmethod
-    def parse(cls, url: str) -> Place:
+    def parse(cls, url: str) -> StoreUrl:
         """Read `s3://bucket/prefix`.
 
         Raises:

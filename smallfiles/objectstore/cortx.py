@@ -41,7 +41,7 @@ from smallfiles.loading.stream import Window
 from smallfiles.machine.ranks import ranks
 from smallfiles.objectstore.access import Keys
 from smallfiles.objectstore.client import Store
-from smallfiles.objectstore.config import Place, TransferConfig
+from smallfiles.objectstore.config import StoreUrl, TransferConfig
 from smallfiles.objectstore.streaming import RemoteTar, open_store
 from smallfiles.objectstore.transfer import push
 from smallfiles.pack import PackConfig, pack
@@ -71,7 +71,7 @@ class Client:
 
     def store(self, bucket: str, folder: str) -> Store:
         """The objects below a folder of a bucket."""
-        return Store(Place.parse(f"s3://{bucket}/{folder}"), endpoint=self.endpoint, keys=self.keys)
+        return Store(StoreUrl.parse(f"s3://{bucket}/{folder}"), endpoint=self.endpoint, keys=self.keys)
 
 
 def make_client(url: str = "", access_key: str = "", secret_key: str = "") -> Client:

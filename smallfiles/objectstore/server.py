@@ -33,8 +33,8 @@ from types import FrameType
 
 import smallfiles
 from smallfiles.errors import MissingPackageError, ResourceError
+from smallfiles.liveness import end, start_time
 from smallfiles.objectstore.access import Keys
-from smallfiles.owners import end, start_time
 
 _START_S, _LOOK_S = 20.0, 0.25
 _TRIES = 5

@@ -35,8 +35,8 @@ from smallfiles.formats.tar import index
 from smallfiles.formats.tar.reader import Shards, TarReader
 from smallfiles.objectstore.catalog import Item, read_blocks
 from smallfiles.objectstore.client import Store
-from smallfiles.objectstore.config import PART_BYTES, Place
-from smallfiles.objectstore.nodecache import NodeCache
+from smallfiles.objectstore.config import PART_BYTES, StoreUrl
+from smallfiles.objectstore.node_cache import NodeCache
 from smallfiles.objectstore.requests import Extents, Numbers, Requests
 from smallfiles.samples import Buffer, Reader
 
@@ -63,7 +63,7 @@ def open(
         UsageError: There are no keys, or they are refused.
         ResourceError: There is no room on this node.
     """
-    return open_store(Store(Place.parse(url)), keep_bytes=keep_bytes, where=where, in_flight=in_flight)
+    return open_store(Store(StoreUrl.parse(url)), keep_bytes=keep_bytes, where=where, in_flight=in_flight)
 
 
 def open_store(
@@ -109,7 +109,7 @@ class RemoteShard:
         data = read_blocks(self._store, self._item, first, -(-stop // size) - first)
         return memoryview(data)[start - first * size : stop - first * size].tobytes()
 
-    def expect(self, start: int, stop: int) -> None:
+    def prefetch(self, start: int, stop: int) -> None:
         """Nothing: who knows what comes next reads by `RemoteTar.following`."""
 
     def block(self, number: int) -> Buffer:
@@ -147,7 +147,7 @@ class RemoteShards(Shards):
         self.pool = ThreadPoolExecutor(in_flight, "objectstore")
         weakref.finalize(self, self.pool.shutdown, wait=False, cancel_futures=True)
 
-    def store(self, number: int) -> formats_reader.Store:
+    def store(self, number: int) -> formats_reader.ByteSource:
         """A shard, from this node if it is kept here."""
         return self._cache.kept(self.known[number]) or self.far(number)
 

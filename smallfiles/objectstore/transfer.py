@@ -43,7 +43,7 @@ from smallfiles.objectstore.config import (
     MANIFEST,
     PART_BYTES,
     Moved,
-    Place,
+    StoreUrl,
     TransferConfig,
     without_password,
 )
@@ -74,7 +74,7 @@ def push(out: Path | str, url: str | Store, *, config: TransferConfig | None = N
         SmallfilesError: The store refused, or did not answer.
     """
     began, config = time.perf_counter(), config or TransferConfig()
-    store = url if isinstance(url, Store) else Store(Place.parse(url))
+    store = url if isinstance(url, Store) else Store(StoreUrl.parse(url))
     catalog, paths = of_output(Path(out))
     published = _published(store, catalog)
     kept = None if published is None else _all_there(store, published, paths)
@@ -101,7 +101,7 @@ def pull(url: str, out: Path | str, *, config: TransferConfig | None = None) -> 
         OutputExistsError: `out` exists.
     """
     began, config, out = time.perf_counter(), config or TransferConfig(), Path(out).absolute()
-    store = Store(Place.parse(url))
+    store = Store(StoreUrl.parse(url))
     catalog = Catalog.read(store)
     if formats.name_of(out) != catalog.format:
         raise UsageError(
@@ -153,7 +153,7 @@ class Listing:
 
 def ls(url: str) -> Listing:
     """List a place, and compare it with its manifest."""
-    store = Store(Place.parse(url))
+    store = Store(StoreUrl.parse(url))
     entries = tuple(store.entries())
     there = {entry.name: entry for entry in entries}
     catalog = Catalog.read(store) if MANIFEST in there else None

@@ -13,8 +13,8 @@ from smallfiles import lazy
 
 if TYPE_CHECKING:
     from smallfiles.pack.config import PackConfig as PackConfig
+    from smallfiles.pack.config import PackPlan as PackPlan
     from smallfiles.pack.config import PackReport as PackReport
-    from smallfiles.pack.config import Plan as Plan
     from smallfiles.pack.config import Skipped as Skipped
     from smallfiles.pack.config import parse_part as parse_part
     from smallfiles.pack.run import pack as pack

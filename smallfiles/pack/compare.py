@@ -16,9 +16,9 @@ import pyarrow as pa
 import xxhash
 
 from smallfiles import formats
+from smallfiles.arrays import from_numpy
 from smallfiles.errors import FormatError, PackError
 from smallfiles.manifest import Manifest
-from smallfiles.manifest.arrays import from_numpy
 from smallfiles.progress import Progress
 from smallfiles.samples import Reader
 

@@ -17,12 +17,12 @@ from smallfiles.errors import UsageError
 from smallfiles.options import check, option, words
 
 if TYPE_CHECKING:
-    from smallfiles.pack.scaling import Rescaled, Scaling
+    from smallfiles.pack.resizing import Rescaled, Scaling
 
 Verify = Literal["full", "sample", "none"]
 OnError = Literal["stop", "skip"]
 Check = Literal["none", "header", "decode"]
-Store = Literal["jpeg", "raw"]
+PixelFormat = Literal["jpeg", "raw"]
 
 
 def parse_part(text: str) -> tuple[int, int]:
@@ -83,7 +83,7 @@ class PackConfig:
     resize: int | None = option(
         None, "scale pictures down until their shorter side is this", least=1, metavar="PIXELS"
     )
-    store: Store = option(
+    store: PixelFormat = option(
         "jpeg", "scaled pictures: encoded again, or as pixels (larger, never decoded again)"
     )
     upright: bool = option(False, "turn pictures as their EXIF says; scaled ones always are")
@@ -115,7 +115,7 @@ class PackConfig:
         """How pictures are scaled or turned; None leaves them."""
         if self.resize is None and not self.upright:
             return None
-        from smallfiles.pack.scaling import Scaling
+        from smallfiles.pack.resizing import Scaling
 
         return Scaling(self.resize, self.store, self.quality)
 
@@ -145,7 +145,7 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PackPlan:
     """What a run would write: the answer of a dry run.
 
     Args:
@@ -188,7 +188,7 @@ class PackReport:
         in_flight: How many files were opened at once.
         resize: What scaling cost and lost; None if pictures are as they were.
         reused: Whether it was there already: the same part, packed by an earlier run.
-        turned: How many pictures say in EXIF that viewers should turn them (0 with `check="none"`).
+        exif_rotated: How many pictures say in EXIF that viewers should turn them (0 with `check="none"`).
         undecoded: How many samples `check="decode"` could not decode, since only images and .npy can be.
     """
 
@@ -206,7 +206,7 @@ class PackReport:
     skipped: tuple[Skipped, ...] = ()
     resize: Rescaled | None = None
     reused: bool = False
-    turned: int = 0
+    exif_rotated: int = 0
     undecoded: int = 0
 
     def as_json(self) -> dict[str, Any]:
@@ -226,7 +226,7 @@ class PackReport:
             "reused": self.reused,
             "in_flight": self.in_flight,
             "skipped": [dataclasses.asdict(s) for s in self.skipped],
-            "turned": self.turned,
+            "exif_rotated": self.exif_rotated,
             "undecoded": self.undecoded,
             **({} if self.resize is None else {"resize": self.resize.as_json()}),
         }

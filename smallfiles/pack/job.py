@@ -27,12 +27,12 @@ import xxhash
 import smallfiles
 from pysquashfs.waiting import AT_ONCE_S, Watch
 from smallfiles import atomic, formats, machine
+from smallfiles.arrays import from_numpy, give_back_memory
 from smallfiles.atomic import bytes_and_files_of
 from smallfiles.errors import PackError, SmallfilesError, UsageError, first_few
 from smallfiles.manifest import Manifest
-from smallfiles.manifest.arrays import from_numpy, give_back_memory
-from smallfiles.pack.config import PackConfig, Plan, Skipped, format_and_options
-from smallfiles.pack.scaling import Rescaled, Scaling, Trial, expected_sizes, try_out
+from smallfiles.pack.config import PackConfig, PackPlan, Skipped, format_and_options
+from smallfiles.pack.resizing import Rescaled, Scaling, Trial, expected_sizes, try_out
 from smallfiles.samples import ByteStore, Schema
 from smallfiles.sources import Source
 
@@ -140,7 +140,7 @@ class Job:
             facts["planned"] = xxhash.xxh3_128_hexdigest(self.planned.data)
         return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
-    def plan(self) -> Plan:
+    def plan(self) -> PackPlan:
         """What this run would write, and what that saves."""
         pieces = self.pieces_of_part()
         samples = sum(piece.stop - piece.start for piece in pieces)
@@ -150,7 +150,7 @@ class Job:
         )
         files = samples if self.format == "files" else len(pieces)
         beside = 1 if self.format == "files" else len(pieces) * (1 + (self.format == "tar"))
-        return Plan(
+        return PackPlan(
             samples=samples,
             payload_bytes=payload,
             files=files,

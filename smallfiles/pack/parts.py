@@ -101,7 +101,7 @@ def join_parts(job: Job, draft: Draft, finished: Path) -> list[Written]:
         skipped=tuple(fault for record in records for fault in record.skipped),
         checksums=np.concatenate([record.checksums for record in records]),
         kept=np.concatenate([record.kept for record in records]),
-        turned=sum(record.turned for record in records),
+        exif_rotated=sum(record.exif_rotated for record in records),
     )
     return [whole]
 

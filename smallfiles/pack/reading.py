@@ -44,14 +44,14 @@ class Read(NamedTuple):
         data: The bytes; empty if there is an error.
         checksum: 64-bit xxh3 of the bytes (0 when not asked for).
         error: Why this sample cannot be packed.
-        turned: Whether EXIF says to turn the picture.
+        exif_rotated: Whether EXIF says to turn the picture.
     """
 
     position: int
     data: memoryview
     checksum: int = 0
     error: SmallfilesError | None = None
-    turned: bool = False
+    exif_rotated: bool = False
 
 
 def chunk_borders(sizes: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -157,7 +157,7 @@ class _ChunkReader:
         except SmallfilesError as error:
             return Read(position, room[:0], error=error)
         checksum = xxhash.xxh3_64_intdigest(data) if self._checksums else 0
-        return Read(position, data, checksum, turned=turned)
+        return Read(position, data, checksum, exif_rotated=turned)
 
 
 class _Buffers:

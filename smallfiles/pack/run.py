@@ -14,16 +14,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from smallfiles.arrays import from_numpy, give_back_memory
 from smallfiles.atomic import Draft, drafted, refuse_existing, sweep, write_json
 from smallfiles.errors import ResourceError
 from smallfiles.formats.output import writing
-from smallfiles.manifest.arrays import from_numpy, give_back_memory
 from smallfiles.pack.compare import chosen, compare
-from smallfiles.pack.config import PackConfig, PackReport, Plan, Skipped
+from smallfiles.pack.config import PackConfig, PackPlan, PackReport, Skipped
 from smallfiles.pack.examine import not_decodable
 from smallfiles.pack.job import Job, check_room, part_folder, prepare, unpackable
 from smallfiles.pack.parts import finished_part, join_parts, save_part
-from smallfiles.pack.scaling import Rescaled
+from smallfiles.pack.resizing import Rescaled
 from smallfiles.pack.writing import Written, expected_of, write_pieces
 from smallfiles.progress import note, progress
 from smallfiles.sources import Source
@@ -32,7 +32,7 @@ FAULTS_SUFFIX = ".faults.json"
 RESIZED_SUFFIX = ".resized.json"
 
 
-def plan(source: Source, out: Path, config: PackConfig | None = None) -> Plan:
+def plan(source: Source, out: Path, config: PackConfig | None = None) -> PackPlan:
     """Say what packing would write, without writing: files, bytes, inodes saved.
 
     Args:
@@ -171,7 +171,7 @@ def _report(
         files=len(sizes),
         in_flight=job.in_flight,
         resize=_resize(job, records),
-        turned=sum(record.turned for record in records),
+        exif_rotated=sum(record.exif_rotated for record in records),
         undecoded=sum(_undecoded(job, record) for record in records),
         **facts,
     )

@@ -18,14 +18,14 @@ import numpy as np
 import pyarrow as pa
 
 from smallfiles import digests, formats
+from smallfiles.arrays import column, integers
 from smallfiles.digests import ContentDigest, sidecar
 from smallfiles.errors import FormatError, ResourceError, SmallfilesError, first_few
 from smallfiles.formats.files.reading import MANIFEST
 from smallfiles.manifest import Manifest
-from smallfiles.manifest.arrays import column, integers
 from smallfiles.manifest.columns import by_row
 from smallfiles.manifest.faults import summary_of
-from smallfiles.pack.scaling import described
+from smallfiles.pack.resizing import described
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Buffer, Reader
 from smallfiles.sources import Source

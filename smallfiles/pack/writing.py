@@ -22,16 +22,16 @@ import numpy as np
 import xxhash
 
 from smallfiles import formats
+from smallfiles.arrays import from_numpy
 from smallfiles.atomic import Draft, sync, write_json
 from smallfiles.digests import ContentDigest, hash_block, sidecar
 from smallfiles.errors import FormatError, PackError, ResourceError, SmallfilesError
-from smallfiles.manifest.arrays import from_numpy
 from smallfiles.pack.compare import Expected, compare
 from smallfiles.pack.config import Skipped
 from smallfiles.pack.examine import examiner
 from smallfiles.pack.job import ROWS_AT_ONCE, Job, Piece, unpackable
 from smallfiles.pack.reading import Read, read_in_order
-from smallfiles.pack.scaling import Scaling
+from smallfiles.pack.resizing import Scaling
 from smallfiles.pack.spool import Placed, Spool, spool
 from smallfiles.progress import Progress
 from smallfiles.samples import Packed, Sample, Schema
@@ -54,7 +54,7 @@ class Written:
         kept: Whether each sample of the range is inside, bool.
         largest_bytes: The largest sample inside if pictures were scaled, else 0.
         beside: Hash of each small file that was written with it, by name.
-        turned: How many say in EXIF that viewers should turn them.
+        exif_rotated: How many say in EXIF that viewers should turn them.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Written:
     kept: np.ndarray
     largest_bytes: int = 0
     beside: dict[str, str] = field(default_factory=dict)
-    turned: int = 0
+    exif_rotated: int = 0
 
     def save(self, folder: Path) -> None:
         """Write the record; the JSON file comes last and says that it is whole."""
@@ -80,7 +80,7 @@ class Written:
             "stop": self.stop,
             "payload_bytes": self.payload_bytes,
             "largest_bytes": self.largest_bytes,
-            "turned": self.turned,
+            "exif_rotated": self.exif_rotated,
             "skipped": [asdict(fault) for fault in self.skipped],
             "beside": self.beside,
         }
@@ -101,7 +101,7 @@ class Written:
                 np.load(folder / f"{name}.kept.npy", allow_pickle=False),
                 int(facts["largest_bytes"]),
                 dict(facts["beside"]),
-                int(facts["turned"]),
+                int(facts["exif_rotated"]),
             )
         except (OSError, ValueError, KeyError, TypeError, EOFError):
             return None
@@ -235,7 +235,7 @@ def _write_piece(job: Job, ahead: Sequence[Piece], draft: Draft, progress: Progr
         feed.kept,
         feed.largest_bytes,
         hashes_beside(path),
-        feed.turned,
+        feed.exif_rotated,
     )
 
 
@@ -261,7 +261,7 @@ class _Feed:
         self._job, self._piece, self._progress = job, piece, progress
         self._reads = self._read()
         self.faults: list[Skipped] = []
-        self.largest_bytes = self.turned = 0
+        self.largest_bytes = self.exif_rotated = 0
         self.checksums = np.zeros(piece.stop - piece.start, np.uint64)
         self.kept = np.zeros(piece.stop - piece.start, bool)
 
@@ -288,7 +288,7 @@ class _Feed:
             if read.error is not None:
                 self._fault(key, read.error)
                 continue
-            self.turned += read.turned
+            self.exif_rotated += read.exif_rotated
             self.checksums[read.position] = read.checksum
             self.kept[read.position] = True
             yield Placed(key, read.data, target, meta, read.position)

@@ -21,13 +21,13 @@ from smallfiles import lazy
 
 if TYPE_CHECKING:
     from smallfiles.ring.channel import RingError as RingError
+    from smallfiles.ring.client import RingWarning as RingWarning
     from smallfiles.ring.config import RingConfig as RingConfig
     from smallfiles.ring.filler import Filler as Filler
     from smallfiles.ring.folder import lives as lives
     from smallfiles.ring.folder import names as names
     from smallfiles.ring.folder import remove_leftover as remove_leftover
     from smallfiles.ring.folder import ring_name as ring_name
-    from smallfiles.ring.link import RingWarning as RingWarning
     from smallfiles.ring.loader import RingLoader as RingLoader
     from smallfiles.ring.loader import attach as attach
     from smallfiles.ring.loader import open_ring as open_ring

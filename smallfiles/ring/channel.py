@@ -152,7 +152,7 @@ def pair() -> tuple[Channel, Channel]:
     return Channel(ours), Channel(theirs)
 
 
-class Door:
+class Listener:
     """Where others connect: the named socket of a ring.
 
     Args:

@@ -24,14 +24,14 @@ from smallfiles.errors import SmallfilesError
 from smallfiles.loading.batches import BatchMaker, nbytes
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.ring import memory
-from smallfiles.ring.book import END, Book, Position
-from smallfiles.ring.channel import Channel, Door, Message, RingError, as_message, pair
+from smallfiles.ring.channel import Channel, Listener, Message, RingError, as_message, pair
 from smallfiles.ring.config import RingConfig
 from smallfiles.ring.folder import RingFiles
 from smallfiles.ring.memory import Memory
 from smallfiles.ring.order import BatchOrder, description
 from smallfiles.ring.pool import ProducerPool
 from smallfiles.ring.report import RingStatus, State, epoch_and_batch
+from smallfiles.ring.state import END, Position, RingState
 
 _NOTES_KEPT = 20
 _MOST_SLOTS = 1 << 20
@@ -55,15 +55,15 @@ class TrainerSide:
     def __init__(
         self,
         files: RingFiles,
-        book: Book,
+        book: RingState,
         memory: Memory,
         selector: selectors.BaseSelector,
         note: Callable[[str], None],
         status: Callable[[], Message],
     ) -> None:
-        self._files, self._book, self._memory = files, book, memory
+        self._files, self._state, self._memory = files, book, memory
         self._selector, self._note, self._status = selector, note, status
-        self._door = Door(files)
+        self._listener = Listener(files)
         self._guests: list[Channel] = []  # the trainer among them
         self._trainer: Channel | None = None
         self.trainer_pid: int | None = None
@@ -73,12 +73,12 @@ class TrainerSide:
 
     def open(self) -> None:
         """Let trainers in."""
-        self._selector.register(self._door, selectors.EVENT_READ, self._knock)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._on_connect)
 
     def pass_on(self) -> None:
         """Tell the trainer which batches are ready."""
         if self._trainer is not None:
-            for ready in self._book.deliver(_PASSED_AHEAD):
+            for ready in self._state.deliver(_PASSED_AHEAD):
                 self.tell({"ready": ready.position, "slot": ready.slot, **ready.payload})
 
     def tell(self, message: Message) -> None:
@@ -88,17 +88,17 @@ class TrainerSide:
 
     def close(self) -> None:
         """Send everybody away."""
-        self._door.close()
+        self._listener.close()
         for guest in self._guests:
             guest.close()
 
-    def _knock(self) -> None:
+    def _on_connect(self) -> None:
         with contextlib.suppress(OSError):
-            guest = self._door.accept()
+            guest = self._listener.accept()
             self._guests.append(guest)
-            self._selector.register(guest, selectors.EVENT_READ, lambda: self._hear(guest))
+            self._selector.register(guest, selectors.EVENT_READ, lambda: self._on_message(guest))
 
-    def _hear(self, guest: Channel) -> None:
+    def _on_message(self, guest: Channel) -> None:
         if guest.fileno() < 0:
             return  # it was sent away by a message that came at the same moment
         message = guest.receive()
@@ -132,7 +132,7 @@ class TrainerSide:
         self._trainer, self.trainer_pid = guest, message.get("pid")
         if message.get("want") is not None:
             self._seek(Position(*message["want"]))
-        guest.send({"position": self._book.position, **self._memory.sizes()}, [self._memory.fd], wait=False)
+        guest.send({"position": self._state.position, **self._memory.sizes()}, [self._memory.fd], wait=False)
         return True
 
     def _hear_trainer(self, message: Message | None) -> None:
@@ -145,23 +145,23 @@ class TrainerSide:
             self.tell({"sought": message["seek"]})
 
     def _free(self, position: Position, waited_s: float) -> None:
-        if self._book.done(position):
+        if self._state.done(position):
             self.consumed += 1
             self.waited_s += waited_s
 
     def _seek(self, position: Position) -> None:
-        self._book.seek(position)
+        self._state.seek(position)
         self._files.keep(position)
 
     def _lose_trainer(self) -> None:
         if self._trainer is None:
             return
         self._dismiss(self._trainer)
-        epoch, batch = self._book.position
+        epoch, batch = self._state.position
         self._trainer, pid = None, self.trainer_pid
         self.trainer_pid = None
-        self._book.withdraw()
-        if not self._book.finished:
+        self._state.withdraw()
+        if not self._state.finished:
             self._note(f"the trainer (process {pid}) left at batch {batch:,} of epoch {epoch}")
 
 
@@ -214,12 +214,12 @@ class Filler:
         one_bytes = memory.slot_bytes(nbytes(layout))
         slots = memory.choose_slots(one_bytes, config.where, config.slots, order.total(_MOST_SLOTS))
         record = description(plan, layout, config.epochs)
-        self._book = Book(slots, self._left_at(record) or order.first(), order.after)
+        self._state = RingState(slots, self._left_at(record) or order.first(), order.after)
         self._memory = leaving.enter_context(
             contextlib.closing(Memory.create(files.folder, slots, one_bytes))
         )
         self._selector = leaving.enter_context(contextlib.closing(selectors.PollSelector()))
-        hub = (self._book, self._memory, self._selector, self._note)
+        hub = (self._state, self._memory, self._selector, self._note)
         self._pool = ProducerPool(maker, order, *hub, on_made)
         leaving.callback(self._pool.close)  # may take seconds, in which nobody shall wait for an answer
         self._trainers = TrainerSide(files, *hub, lambda: asdict(self.status()))
@@ -255,13 +255,13 @@ class Filler:
             self._selector.register(self._woken, selectors.EVENT_READ, self._woken.receive)
             self._trainers.open()
             for _ in range(self._config.producer_count):
-                self._pool.hire()
-            while not (self._stopping or self._book.finished):
+                self._pool.start_producer()
+            while not (self._stopping or self._state.finished):
                 self._pool.hand_out()
                 self._trainers.pass_on()
                 for key, _ in self._selector.select():
                     key.data()
-            if self._book.finished:
+            if self._state.finished:
                 self._trainers.tell({"end": True})
         except SmallfilesError as error:
             self._trainers.tell({"fatal": as_message(error)})
@@ -285,7 +285,7 @@ class Filler:
 
     def status(self) -> RingStatus:
         """Both sides at this moment."""
-        book, trainers, pool = self._book, self._trainers, self._pool
+        book, trainers, pool = self._state, self._trainers, self._pool
         full = not book.making and book.ready >= book.slots
         state: State = "filling" if not full else "full" if trainers.trainer_pid else "waiting for a trainer"
         trainer, filler = epoch_and_batch(book.position), epoch_and_batch(book.next_claim)

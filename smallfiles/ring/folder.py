@@ -29,8 +29,8 @@ from smallfiles import locks
 from smallfiles.atomic import write_json
 from smallfiles.errors import OutputExistsError, ResourceError, UsageError
 from smallfiles.machine.nodelocal import SHARED_MEMORY
-from smallfiles.ring.book import Position
 from smallfiles.ring.channel import close_in_children
+from smallfiles.ring.state import Position
 
 _KIND = "ring-"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

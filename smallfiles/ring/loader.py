@@ -20,19 +20,19 @@ from smallfiles import signals
 from smallfiles.errors import SmallfilesError, UsageError
 from smallfiles.loading.batches import BatchMaker, Fault, found_at
 from smallfiles.loading.dataset import LoadedBatch, name_of_data, to_tensors
+from smallfiles.loading.fields import none_left
 from smallfiles.loading.loader import KEPT_FAULTS
-from smallfiles.loading.makers import none_left
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.loading.schedule import Schedule
 from smallfiles.machine.nodelocal import SHARED_MEMORY
 from smallfiles.machine.ranks import ranks
 from smallfiles.progress import plural
-from smallfiles.ring.book import Position, Ready
 from smallfiles.ring.channel import RingError
+from smallfiles.ring.client import RingClient
 from smallfiles.ring.config import RingConfig
 from smallfiles.ring.filler import Filler
 from smallfiles.ring.folder import RingFiles, ring_name
-from smallfiles.ring.link import Link
+from smallfiles.ring.state import Position, Ready
 
 _WAIT_S = 300.0
 
@@ -90,8 +90,8 @@ class RingLoader:
         own: The filler, if it is a thread of this process.
     """
 
-    def __init__(self, link: Link, own: OwnFiller | None = None) -> None:
-        self._link = link
+    def __init__(self, link: RingClient, own: OwnFiller | None = None) -> None:
+        self._client = link
         self.schedule = Schedule(link.order.plan)
         self.schedule.start_at(*link.next)
         self.faults: list[Fault] = []
@@ -105,12 +105,12 @@ class RingLoader:
     @property
     def name(self) -> str:
         """Of the ring."""
-        return self._link.files.name
+        return self._client.files.name
 
     @property
     def plan(self) -> EpochPlan:
         """What each epoch is."""
-        return self._link.order.plan
+        return self._client.order.plan
 
     def set_epoch(self, epoch: int) -> None:
         """The next pass is this epoch: from where training was if it was in this one, else from its start."""
@@ -142,25 +142,25 @@ class RingLoader:
         """
         self._check_open()
         epoch, start = self.schedule.take()
-        order = self._link.order
+        order = self._client.order
         if start >= order.length:
             return
         if order.epochs is not None and epoch >= order.epochs:
-            raise self._link.over()
-        self._link.go_to(Position(epoch, start))
+            raise self._client.over()
+        self._client.go_to(Position(epoch, start))
         self.schedule.at = epoch, start
         any_left, lost = start > 0, self.fault_count
         for number in range(start, order.length):
             self._check_open()
             began = perf_counter()
-            taken = self._link.take()
+            taken = self._client.take()
             waited_s = perf_counter() - began
             self.schedule.at = epoch, number + 1
             batch = self._tensors(taken)
             if len(batch["index"]) or self.every_step:
                 any_left = True
                 yield batch
-            self._link.done(waited_s, order.after(taken.position))
+            self._client.done(waited_s, order.after(taken.position))
         self.schedule.at = None
         if self.fault_count > lost and not any_left:
             raise none_left(
@@ -176,7 +176,7 @@ class RingLoader:
             )
 
     def _tensors(self, taken: Ready) -> LoadedBatch:
-        arrays = found_at(self._link.memory.block(taken.slot), taken.payload["arrays"])
+        arrays = found_at(self._client.memory.block(taken.slot), taken.payload["arrays"])
         faults = tuple(Fault(*fault) for fault in taken.payload["faults"])
         self.faults += faults[: max(0, KEPT_FAULTS - len(self.faults))]
         self.fault_count += taken.payload["fault_count"]
@@ -193,7 +193,7 @@ class RingLoader:
         self.close()
 
 
-def _end(pid: int, link: Link, own: OwnFiller | None) -> None:
+def _end(pid: int, link: RingClient, own: OwnFiller | None) -> None:
     if os.getpid() != pid:
         return  # a forked child has no part in it
     if own is not None:
@@ -224,7 +224,7 @@ def open_ring(maker: BatchMaker, plan: EpochPlan, config: RingConfig | None = No
         plan = replace(plan, data=name_of_data(maker.reader))
     own = OwnFiller(Filler(maker, plan, config))
     try:
-        link = Link(RingFiles.of(own.filler.name, config.where), _WAIT_S, lambda: own.error)
+        link = RingClient(RingFiles.of(own.filler.name, config.where), _WAIT_S, lambda: own.error)
         return RingLoader(link, own)
     except BaseException:
         own.end()
@@ -246,4 +246,4 @@ def attach(name: str, *, where: Path = SHARED_MEMORY, wait_s: float = _WAIT_S) -
         RingError: Nobody fills this ring, or it feeds another trainer.
     """
     place = ranks()
-    return RingLoader(Link(RingFiles.of(ring_name(name, place.rank, place.world_size), where), wait_s))
+    return RingLoader(RingClient(RingFiles.of(ring_name(name, place.rank, place.world_size), where), wait_s))

@@ -10,8 +10,8 @@ from typing import Any
 
 from smallfiles.errors import UsageError
 from smallfiles.loading.batches import Layout
-from smallfiles.loading.plan import EpochPlan, Order
-from smallfiles.ring.book import END, Position
+from smallfiles.loading.plan import EpochPlan, SampleOrder
+from smallfiles.ring.state import END, Position
 
 
 class BatchOrder:
@@ -43,7 +43,7 @@ class BatchOrder:
             return Position(position.epoch, position.batch + 1)
         return self.first(position.epoch + 1)
 
-    def indices(self, position: Position) -> Order:
+    def indices(self, position: Position) -> SampleOrder:
         """The samples of a batch."""
         return self._batches(position.epoch)[position.batch]
 

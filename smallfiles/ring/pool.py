@@ -21,11 +21,11 @@ from typing import Any
 
 from smallfiles.errors import ResourceError
 from smallfiles.loading.batches import BatchMaker
-from smallfiles.ring.book import Book, Position
 from smallfiles.ring.channel import Channel, Message, RingError, pair
 from smallfiles.ring.memory import Memory
 from smallfiles.ring.order import BatchOrder
 from smallfiles.ring.producer import run_process
+from smallfiles.ring.state import Position, RingState
 
 _PATIENCE_S = 10.0
 """A producer in the middle of a batch may finish it before it is ended by force."""
@@ -83,13 +83,13 @@ class ProducerPool:
         self,
         maker: BatchMaker,
         order: BatchOrder,
-        book: Book,
+        book: RingState,
         memory: Memory,
         selector: selectors.BaseSelector,
         note: Callable[[str], None],
         on_made: Callable[[], None],
     ) -> None:
-        self._maker, self._book, self._order, self._memory = maker, book, order, memory
+        self._maker, self._state, self._order, self._memory = maker, book, order, memory
         self._selector, self._note, self._on_made = selector, note, on_made
         self._context: Any = multiprocessing.get_context("forkserver")
         # Imported once for all producers, and for those that replace them.
@@ -102,7 +102,7 @@ class ProducerPool:
     def __len__(self) -> int:
         return len(self._producers)
 
-    def hire(self) -> None:
+    def start_producer(self) -> None:
         """Start one more producer."""
         while not self._start():
             self._deaths[None] += 1
@@ -126,15 +126,15 @@ class ProducerPool:
         self._started += 1
         producer = _Producer(self._started, ours, process)
         self._producers.append(producer)
-        self._selector.register(ours, selectors.EVENT_READ, lambda: self._hear(producer))
+        self._selector.register(ours, selectors.EVENT_READ, lambda: self._on_message(producer))
         return True
 
     def hand_out(self) -> None:
         """Give each producer a batch, then a second one to begin as soon as it has made the first."""
-        depth = 2 if self._book.slots >= 3 * len(self._producers) else 1
+        depth = 2 if self._state.slots >= 3 * len(self._producers) else 1
         for held in range(depth):
             for producer in [p for p in self._producers if p.began and len(p.claims) == held]:
-                claim = self._book.claim(producer.number)
+                claim = self._state.claim(producer.number)
                 if claim is None:
                     return
                 producer.claims.append(claim[0])
@@ -154,10 +154,10 @@ class ProducerPool:
                 producer.process.join(_PATIENCE_S)
         self._producers.clear()
 
-    def _hear(self, producer: _Producer) -> None:
+    def _on_message(self, producer: _Producer) -> None:
         message = producer.channel.receive()
         if message is None:
-            self._bury(producer)
+            self._on_exit(producer)
         elif "hello" in message:
             producer.began = True
             self._deaths.pop(None, None)
@@ -168,17 +168,17 @@ class ProducerPool:
     def _take(self, producer: _Producer, message: Message) -> None:
         producer.claims.popleft()
         self.made += 1
-        position = self._book.made(producer.number, message["slot"], message["payload"])
+        position = self._state.made(producer.number, message["slot"], message["payload"])
         if position is not None:
             self._deaths.pop(position, None)
         self._on_made()
 
-    def _bury(self, producer: _Producer) -> None:
+    def _on_exit(self, producer: _Producer) -> None:
         """A producer is dead: say so, give its batches to others, start another."""
         self._selector.unregister(producer.channel)
         producer.channel.close()
         self._producers.remove(producer)
-        self._book.lost(producer.number)
+        self._state.lost(producer.number)
         at = producer.claims[0] if producer.claims else None
         self._deaths[at if producer.began else None] += 1
         self.restarts += 1
@@ -189,7 +189,7 @@ class ProducerPool:
             self._check_beginnings(how)
         doing = f"while making batch {at.batch:,} of epoch {at.epoch}" if at else "between two batches"
         self._note(f"producer {producer.number} {how} {doing}; another one was started, and nothing is lost")
-        self.hire()
+        self.start_producer()
 
     def _check_beginnings(self, how: str) -> None:
         if self._deaths[None] >= _DEATHS_BEFORE_BEGINNING:

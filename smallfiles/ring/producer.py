@@ -15,10 +15,10 @@ import sys
 from smallfiles.errors import SmallfilesError
 from smallfiles.loading.batches import Batch, BatchMaker, places, views
 from smallfiles.loading.plan import EpochPlan
-from smallfiles.ring.book import Position
 from smallfiles.ring.channel import Channel, Message, RingError, as_message
 from smallfiles.ring.memory import Block, Memory
 from smallfiles.ring.order import BatchOrder
+from smallfiles.ring.state import Position
 
 _FAULTS_SENT = 20
 _REASON_LENGTH = 300

@@ -13,9 +13,9 @@ from typing import Literal
 
 from smallfiles.errors import UsageError
 from smallfiles.machine.nodelocal import SHARED_MEMORY
-from smallfiles.ring.book import END, Position
 from smallfiles.ring.channel import connect
 from smallfiles.ring.folder import RingFiles, names
+from smallfiles.ring.state import END, Position
 
 State = Literal["starting", "filling", "full", "waiting for a trainer", "ending", "gone"]
 

@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import smallfiles
 from smallfiles.errors import ResourceError
-from smallfiles.owners import end
+from smallfiles.liveness import end
 from smallfiles.slowfs import points
 from smallfiles.slowfs.config import SlowConfig
 from smallfiles.slowfs.delays import COUNTED, COUNTS_BYTES, Delays, sleep_until
-from smallfiles.slowfs.server import READY, Order
+from smallfiles.slowfs.server import READY, MountRequest
 
 if TYPE_CHECKING:
     from smallfiles.samples import ByteStore  # with Arrow behind it, which the mount's process need not load
@@ -60,7 +60,7 @@ class Mount:
         try:
             os.ftruncate(counts, COUNTS_BYTES)
             self._counts = mmap.mmap(counts, COUNTS_BYTES)
-            order = Order(str(self.folder), str(self.point), asdict(config), counts, os.getpid(), made)
+            order = MountRequest(str(self.folder), str(self.point), asdict(config), counts, os.getpid(), made)
             self._process = _start(order)
         finally:
             os.close(counts)
@@ -106,7 +106,7 @@ def _place(folder: Path, at: Path | None) -> tuple[Path, bool]:
     return point, not existed
 
 
-def _start(order: Order) -> subprocess.Popen[bytes]:
+def _start(order: MountRequest) -> subprocess.Popen[bytes]:
     package = str(Path(smallfiles.__file__).resolve().parents[1])
     path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(

@@ -43,7 +43,7 @@ _LOOK_S = 0.25
 
 
 @dataclass(frozen=True)
-class Order:
+class MountRequest:
     """What the parent asks for.
 
     Args:
@@ -162,7 +162,7 @@ def _tell(word: str) -> None:
         os.write(1, f"{word}\n".encode(errors="replace"))
 
 
-def serve(order: Order) -> None:
+def serve(order: MountRequest) -> None:
     """Mount, answer until there is a reason to stop, unmount."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # in all threads; waited for below
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -188,7 +188,7 @@ def serve(order: Order) -> None:
 def main() -> None:
     """Serve the order on the command line; tell a failure in JSON."""
     try:
-        serve(Order(**json.loads(sys.argv[1])))
+        serve(MountRequest(**json.loads(sys.argv[1])))
     except SmallfilesError as error:
         _tell(json.dumps([error.got, error.expected, error.next_step]))
         os._exit(1)

@@ -18,7 +18,7 @@ from typing import Any
 from smallfiles.errors import SourceError
 from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions
 from smallfiles.formats.files.reading import MANIFEST
-from smallfiles.formats.tar import sides
+from smallfiles.formats.tar import fields
 from smallfiles.formats.tar.streams import compression_of
 from smallfiles.manifest import Manifest
 from smallfiles.options import option, words
@@ -244,5 +244,5 @@ def _store_at(place: Path, options: SourceOptions, first: str) -> tuple[ByteStor
         archive = tarball.open_folder(place, replace(options, unlabelled=True))
         return tarball.TarStore(archive), archive.notes
     archive = tarball.open_archive(place, replace(options, unlabelled=True))
-    samples = sides.read(archive).data if archive.is_ours else archive
+    samples = fields.read(archive).data if archive.is_ours else archive
     return tarball.TarStore(samples), archive.notes

@@ -21,10 +21,10 @@ from stat import S_ISREG
 import numpy as np
 import pyarrow as pa
 
+from smallfiles.arrays import column, from_numpy
 from smallfiles.errors import SourceError, first_few, refuse_shortage
 from smallfiles.folders import SourceOptions
 from smallfiles.manifest import Manifest
-from smallfiles.manifest.arrays import column, from_numpy
 from smallfiles.manifest.class_folders import Labelled, by_class, by_folder
 from smallfiles.manifest.listing import HEAD_BYTES, Files
 from smallfiles.progress import plural

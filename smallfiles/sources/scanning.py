@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from smallfiles.arrays import column
 from smallfiles.errors import SourceError, first_few, refuse_shortage
 from smallfiles.folders import is_hidden
-from smallfiles.manifest.arrays import column
 from smallfiles.manifest.faults import is_utf8
 from smallfiles.progress import plural
 

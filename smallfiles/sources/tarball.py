@@ -23,15 +23,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.errors import FormatError, SourceError, first_few, retold
+from smallfiles.arrays import as_mask
+from smallfiles.errors import FormatError, SourceError, first_few, raised_as
 from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions, canonical_split, choose_split
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile
-from smallfiles.formats.tar import by_name, sides
+from smallfiles.formats.tar import by_name, fields
 from smallfiles.formats.tar.archive import Archive, index
 from smallfiles.formats.tar.streams import StreamedStore
 from smallfiles.manifest import Manifest
-from smallfiles.manifest.arrays import as_mask
 from smallfiles.manifest.class_folders import Labelled, by_folder, folders_of
 from smallfiles.manifest.listing import HEAD_BYTES, Files
 from smallfiles.progress import plural
@@ -63,7 +63,7 @@ def load(path: Path, options: SourceOptions | None = None) -> Source:
 
 def open_archive(path: Path, options: SourceOptions) -> Archive:
     """Index a tar."""
-    with retold(FormatError, SourceError):
+    with raised_as(FormatError, SourceError):
         return index(path, allow_truncated=options.allow_truncated)
 
 
@@ -170,10 +170,10 @@ def from_archive(archive: Archive, options: SourceOptions) -> Source:
     """The source that an indexed archive is: labelled by side files, or else by class folders."""
     options.refuse_unfollowed("a tar", archive.path)
     if archive.is_ours:
-        return _sided(sides.read(archive), options)
+        return _sided(fields.read(archive), options)
     samples_of(archive, options)
-    with retold(FormatError, SourceError):
-        annotated = sides.read(archive, options.suffixes, targets=not options.unlabelled)
+    with raised_as(FormatError, SourceError):
+        annotated = fields.read(archive, options.suffixes, targets=not options.unlabelled)
     if any(annotated.kinds) and not _has_classes(archive, annotated, options):
         return _sided(*_of_split(annotated, options))
     if options.strict and (notes := archive.notes + annotated.notes):
@@ -193,7 +193,7 @@ def from_archive(archive: Archive, options: SourceOptions) -> Source:
     return Source(manifest, TarStore(samples), "tarball", notes, archive.path, came_as=annotated.came_as)
 
 
-def _by_folder(archive: Archive, annotated: sides.Annotated, options: SourceOptions) -> Labelled:
+def _by_folder(archive: Archive, annotated: fields.Annotated, options: SourceOptions) -> Labelled:
     """Label samples as if the archive were unpacked."""
     samples = annotated.data
     others = archive.names.filter(pc.invert(pc.is_in(archive.names, samples.names)))
@@ -206,7 +206,7 @@ def _by_folder(archive: Archive, annotated: sides.Annotated, options: SourceOpti
     return by_name.label(files, [annotated], options.split, named_by_tars=trusted, strict=options.strict)
 
 
-def _has_classes(archive: Archive, annotated: sides.Annotated, options: SourceOptions) -> bool:
+def _has_classes(archive: Archive, annotated: fields.Annotated, options: SourceOptions) -> bool:
     """Whether samples with captions lie in class folders too, and the user said that these count.
 
     Raises:
@@ -218,7 +218,7 @@ def _has_classes(archive: Archive, annotated: sides.Annotated, options: SourceOp
     return bool(_by_folder(archive, annotated, options).classes)
 
 
-def _of_split(annotated: sides.Annotated, options: SourceOptions) -> tuple[sides.Annotated, SourceOptions]:
+def _of_split(annotated: fields.Annotated, options: SourceOptions) -> tuple[fields.Annotated, SourceOptions]:
     """The samples of one split, if the folders of an archive are splits; else all."""
     names, tops = annotated.data.names, folders_of(annotated.data.names)
     if len(tops) < 2 or len({canonical_split(top, tops) for top in tops} - {None}) < len(tops):
@@ -236,11 +236,11 @@ def _of_split(annotated: sides.Annotated, options: SourceOptions) -> tuple[sides
     return kept, replace(options, split=canonical_split(chosen, tops))
 
 
-def _sided(annotated: sides.Annotated, options: SourceOptions) -> Source:
+def _sided(annotated: fields.Annotated, options: SourceOptions) -> Source:
     """The source whose targets stand beside its samples, as webdataset and `pack` store them."""
     data = annotated.data
-    with retold(FormatError, SourceError):
-        kind, said = sides.target_kind([annotated], data.path)
+    with raised_as(FormatError, SourceError):
+        kind, said = fields.target_kind([annotated], data.path)
     without = [] if options.unlabelled else annotated.without(kind)
     if without and options.strict:
         raise SourceError(
@@ -252,7 +252,7 @@ def _sided(annotated: sides.Annotated, options: SourceOptions) -> Source:
     targets = [UNLABELLED] * len(data.names) if options.unlabelled else annotated.targets(kind)
     split = options.split or data.record.get("schema", {}).get("split") or "train"
     manifest = _manifest(data, targets, split, provenance.class_names(data.record), annotated.metas)
-    said += by_name.passed_over([annotated], kind, data.path) + sides.unlabelled([annotated], kind)
+    said += by_name.passed_over([annotated], kind, data.path) + fields.unlabelled([annotated], kind)
     notes = data.notes + annotated.notes + said
     return Source(manifest, TarStore(data), "webdataset tar", notes, data.path, came_as=annotated.came_as)
 

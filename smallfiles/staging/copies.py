@@ -17,11 +17,11 @@ from typing import Literal
 from smallfiles import locks, machine
 from smallfiles.atomic import bytes_and_files_in
 from smallfiles.errors import UsageError
+from smallfiles.liveness import Owner, this_job
 from smallfiles.locks import check, existing_folder, folder_name
 from smallfiles.machine import nodelocal
-from smallfiles.owners import Owner, this_job
 from smallfiles.staging import run
-from smallfiles.staging.places import folder_kind, host_kind
+from smallfiles.staging.placement import folder_kind, host_kind
 from smallfiles.staging.slots import Slot, remove_unused, slots, sweep
 
 State = Literal["finished", "being copied", "leftover"]
@@ -146,7 +146,7 @@ def unstage_all(places: Sequence[Path] = ()) -> list[Unstaged]:
 
 
 def _give_up(slot: Slot) -> None:
-    slot.unhold(this_job())
+    slot.release(this_job())
     remove_unused(slot)
 
 

@@ -27,11 +27,11 @@ from smallfiles.atomic import bytes_and_files_in
 from smallfiles.digests import ContentDigest, sidecar
 from smallfiles.errors import ResourceError
 from smallfiles.formats.output import writing
+from smallfiles.liveness import this_job
 from smallfiles.locks import private_folder
 from smallfiles.machine.nodelocal import NodeLocal
-from smallfiles.owners import this_job
 from smallfiles.progress import progress
-from smallfiles.staging import outputs, places
+from smallfiles.staging import outputs, placement
 from smallfiles.staging.config import StageConfig, Staged
 from smallfiles.staging.copying import Copier, blocks_of
 from smallfiles.staging.outputs import Output
@@ -120,7 +120,7 @@ def stage_for_job(
     """
     copy, use = _stage(Path(src), where, config or StageConfig())
     try:
-        use.slot.hold(this_job())
+        use.slot.acquire(this_job())
     finally:
         _give_back(copy.path, use)
     return copy
@@ -147,29 +147,29 @@ def _give_back(path: Path, use: Use) -> None:
 def _stage(src: Path, where: str | Path, config: StageConfig) -> tuple[Staged, Use]:
     started = time.perf_counter()
     output = outputs.find(src, config)
-    found, passed = places.candidates(where, output.source)
+    found, passed = placement.candidates(where, output.source)
     for place in found:
         try:
             use = _stage_at(place, output, config)
         except ResourceError as error:
-            if str(where) != places.AUTO:
+            if str(where) != placement.AUTO:
                 raise
             passed.append(error.got)
             continue
         path = use.slot.data / output.name
         _uses.setdefault(path, []).append(use)
-        notes = (places.why(place, output, passed, reused=use.reused),) + (
+        notes = (placement.why(place, output, passed, reused=use.reused),) + (
             () if output.has_digests else (UNVERIFIED,)
         )
         seconds = time.perf_counter() - started
         rate = 0.0 if use.reused else output.bytes / max(use.copy_s, 1e-9)
         files = len(output.members)
         return Staged(path, output.bytes, use.reused, seconds, rate, files, output.has_digests, notes), use
-    raise places.nowhere(output, passed)
+    raise placement.nowhere(output, passed)
 
 
 def _stage_at(place: NodeLocal, output: Output, config: StageConfig) -> Use:
-    folder = private_folder(place.path, places.folder_kind(place.filesystem))
+    folder = private_folder(place.path, placement.folder_kind(place.filesystem))
     slot = Slot(folder, output.key)
     sweep(folder, spare=slot.key)
     return once(slot, output, partial(_copy, place, output, config))
@@ -268,7 +268,7 @@ def _copy(
     at_end: Callable[[Callable[[], None]], None],
 ) -> tuple[Sequence[str], dict[str, Any]]:
     """Copy an output into a slot; `at_end` is given what stops that."""
-    places.check_room(place, output, config)
+    placement.check_room(place, output, config)
     count = len(blocks_of(output.members))
     with progress(count, f"stage {output.name}", unit="blocks") as bar:
         copier = Copier(output, slot.copying, bar)

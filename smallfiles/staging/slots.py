@@ -29,7 +29,7 @@ from typing import Any
 from smallfiles import locks
 from smallfiles.atomic import write_json
 from smallfiles.formats.output import writing
-from smallfiles.owners import Owner, this_process
+from smallfiles.liveness import Owner, this_process
 
 LOCK_SUFFIX = ".lock"
 _TRIES, _PAUSE_S = 4, 0.01
@@ -121,12 +121,12 @@ class Slot:
         """Who makes or made the copy, as far as it is written."""
         return _owner(self.home / "owner.json")
 
-    def hold(self, owner: Owner) -> None:
+    def acquire(self, owner: Owner) -> None:
         """Keep the copy for a job; the lock must be shared by us, so that nobody removes it now."""
         with writing(self.holds):
             write_json(self.holds / _hold_name(owner), asdict(owner))
 
-    def unhold(self, owner: Owner) -> bool:
+    def release(self, owner: Owner) -> bool:
         """Give up the hold of a job; whether there was one."""
         try:
             (self.holds / _hold_name(owner)).unlink()

@@ -22,14 +22,14 @@ from smallfiles.errors import ResourceError, UsageError, first_few
 from smallfiles.loading import LoaderConfig, make_loader
 from smallfiles.loading.batches import Fault
 from smallfiles.loading.dataset import name_of_data
-from smallfiles.loading.makers import none_left
+from smallfiles.loading.fields import none_left
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Reader
 from smallfiles.training import checkpoint
 from smallfiles.training.config import TrainConfig, check_ring
 from smallfiles.training.group import Group, inner, joined, weight
 from smallfiles.training.models import build, check_same_classes, check_targets, class_count
-from smallfiles.training.waiting import Clock, next_batch
+from smallfiles.training.step_timer import StepTimer, next_batch
 
 _NAMED = 20
 
@@ -199,7 +199,7 @@ def _epoch(
     sizes, own = plan.samples_per_rank(), plan.length()
     steps = -(-max(sizes) // plan.batch)
     stop = min(steps, config.max_steps) if config.max_steps else steps
-    clock, trained, lost = Clock(group.device), 0, torch.zeros((), device=group.device)
+    clock, trained, lost = StepTimer(group.device), 0, torch.zeros((), device=group.device)
 
     def sums() -> list[float]:
         mine = begun if group.is_first else (0.0, 0.0)
@@ -236,7 +236,7 @@ def _epoch(
     return EpochReport(epoch, int(samples), mean_loss, accuracy, ranks, *_faults(group, loaders))
 
 
-def _step(run: _Run, clock: Clock, batch: Any, planned: int) -> tuple[int, torch.Tensor]:
+def _step(run: _Run, clock: StepTimer, batch: Any, planned: int) -> tuple[int, torch.Tensor]:
     """One step; the number of samples of this rank in it, and their mean loss, which stays on the device."""
     device = run.group.device
     size = 0 if batch is None else len(batch["target"])

@@ -159,12 +159,12 @@ check.stage_safely(stage_safely)
 
 # %% id="place"
 from smallfiles.pack import PackConfig, pack
-from smallfiles.staging import places
+from smallfiles.staging import placement
 
 packed = setup.scratch / "train.arrow"
 if not packed.exists():
     pack(setup.source(), packed, PackConfig(verify="none"))
-candidates, _ = places.candidates(places.AUTO, packed)
+candidates, _ = placement.candidates(placement.AUTO, packed)
 roomy = [one.path for one in candidates if one.free_bytes > 2 * packed.stat().st_size + (512 << 20)]
 place = roomy[0] if roomy else setup.scratch
 show.say(f"Staged to: `{place}`.")

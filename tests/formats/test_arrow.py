@@ -315,7 +315,7 @@ def test_batches_that_were_not_met_are_announced_before_they_are_looked_into(out
     samples = [Sample(f"{n}.jpg", bytes([n]) * 500_000, n) for n in range(12)]
     arrow.write(samples, out, schema=Schema(12, 6_000_000, 500_000), options=arrow.Options(rows_per_batch=4))
     asked = []
-    monkeypatch.setattr(ByteFile, "expect", lambda file, start, stop: asked.append((start, stop)))
+    monkeypatch.setattr(ByteFile, "prefetch", lambda file, start, stop: asked.append((start, stop)))
     reader = arrow.open(out)
     reader.read(9)  # meets the last batch
     data = reader.read_many([5, 0, 9])

@@ -301,7 +301,9 @@ def test_many_are_read_in_the_order_asked_for_with_repeats(variant, packs):
 def test_a_batch_is_announced_in_stored_order_before_its_first_read(variant, packs, monkeypatch, access):
     out, samples = packs(variant)
     asked = []
-    monkeypatch.setattr(ByteFile, "expect", lambda file, start, stop: asked.append((file.path, start, stop)))
+    monkeypatch.setattr(
+        ByteFile, "prefetch", lambda file, start, stop: asked.append((file.path, start, stop))
+    )
     real = ByteFile.read
     monkeypatch.setattr(ByteFile, "read", lambda file, *place: asked.append("read") or real(file, *place))
     if variant.format == "files":

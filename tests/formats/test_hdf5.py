@@ -18,7 +18,7 @@ from smallfiles import formats
 from smallfiles.errors import DamagedFileError, FormatError, UsageError
 from smallfiles.formats import hdf5
 from smallfiles.formats.bytefile import ByteFile
-from smallfiles.formats.hdf5 import places
+from smallfiles.formats.hdf5 import layout
 from smallfiles.samples import Sample, Schema
 
 ITEMS = [(sets.content(n), n * 7 % 1000) for n in range(40)]
@@ -250,7 +250,7 @@ def test_a_heap_that_leads_nowhere_is_given_up_soon(tmp_path):
     objects = struct.pack("<HHIQ", 1, 0, 0, 0) * (1 << 16) + struct.pack("<HHIQ", 2, 1, 0, 5) + b"there"
     (tmp_path / "x").write_bytes(heap + objects)
     with pytest.raises(DamagedFileError, match="does not hold its row"):
-        places.row_place(ByteFile(tmp_path / "x"), struct.pack("<IQI", 5, 0, 2), 0)
+        layout.row_place(ByteFile(tmp_path / "x"), struct.pack("<IQI", 5, 0, 2), 0)
 
 
 KINDS = ("storage", "virtual", "unlimited", "link", "soft")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers import machine_report
-from helpers.machine_report import MachineReport, Place, describe, draw
+from helpers.machine_report import MachineReport, StoragePlace, describe, draw
 from smallfiles.cli import build_parser
 from smallfiles.errors import ResourceError
 from smallfiles.machine import FileSystem, usable_cpus
@@ -18,7 +18,7 @@ def disk(kind="lustre", free=10**12, inodes_free=2_000_000, inodes_total=4_000_0
 
 
 def picture(*places, cpus=(4, 128)):
-    return MachineReport(*cpus, 10**10, 10**11, places or (Place("data", disk()),))
+    return MachineReport(*cpus, 10**10, 10**11, places or (StoragePlace("data", disk()),))
 
 
 def test_this_machine_is_drawn_with_its_own_numbers(tmp_path):
@@ -34,19 +34,19 @@ def test_the_finding_is_computed():
 
 
 def test_a_file_system_that_counts_no_inodes_is_said():
-    found = picture(Place("data", disk("btrfs", inodes_free=None, inodes_total=None)))
+    found = picture(StoragePlace("data", disk("btrfs", inodes_free=None, inodes_total=None)))
     assert found.finding.endswith("the btrfs of the data counts no inodes")
     assert "inodes are not counted" in text_of(draw(found).figure)
 
 
 def test_a_disk_without_a_free_inode_draws_and_speaks():
-    found = picture(Place("data", disk(inodes_free=0)))
+    found = picture(StoragePlace("data", disk(inodes_free=0)))
     assert "0 files" in found.alt_text
     draw(found)
 
 
 def test_the_description_names_every_place():
-    found = picture(Place("data, home", disk()), Place("/dev/shm", disk("tmpfs", 10**9, 100)))
+    found = picture(StoragePlace("data, home", disk()), StoragePlace("/dev/shm", disk("tmpfs", 10**9, 100)))
     assert "data, home (lustre) 1.0 TB and 2.0 million files" in found.alt_text
     assert "/dev/shm (tmpfs) 1.0 GB and 100 files" in found.alt_text
 

@@ -20,8 +20,8 @@ from smallfiles import formats, sources
 from smallfiles.errors import UsageError
 from smallfiles.loading import BadSampleError, LoaderConfig, SampleDataset, make_loader
 from smallfiles.loading.dataset import maker_of
+from smallfiles.loading.fields import RawBatches
 from smallfiles.loading.loader import InThreads
-from smallfiles.loading.makers import RawBatches
 from smallfiles.pack import PackConfig, pack
 from smallfiles.samples import Sample, Schema
 from smallfiles.sources import synthetic

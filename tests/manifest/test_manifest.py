@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from smallfiles import arrays
 from smallfiles.digests import set_digest
 from smallfiles.errors import ManifestError, UsageError
-from smallfiles.manifest import Manifest, arrays
+from smallfiles.manifest import Manifest
 from smallfiles.samples import UNLABELLED, Schema
 
 

@@ -19,7 +19,7 @@ from smallfiles.cli import main
 from smallfiles.objectstore import client, transfer
 from smallfiles.objectstore.access import Keys
 from smallfiles.objectstore.client import Store
-from smallfiles.objectstore.config import Place
+from smallfiles.objectstore.config import StoreUrl
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 
@@ -79,7 +79,7 @@ class Server:
                 time.sleep(0.1)
 
     def store(self, url, endpoint=""):
-        return Store(Place.parse(url), endpoint=endpoint or self.url, keys=self.keys)
+        return Store(StoreUrl.parse(url), endpoint=endpoint or self.url, keys=self.keys)
 
     def end(self):
         self.process.kill()  # SeaweedFS would take its time

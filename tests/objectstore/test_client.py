@@ -26,7 +26,7 @@ from smallfiles.errors import SmallfilesError, SourceError, UsageError
 from smallfiles.objectstore import client
 from smallfiles.objectstore.access import Keys
 from smallfiles.objectstore.client import ConditionError, NoObjectError, Store
-from smallfiles.objectstore.config import Place
+from smallfiles.objectstore.config import StoreUrl
 from smallfiles.objectstore.cortx import make_client
 
 DATA = bytes(range(251)) * 21_011  # 5.3 MB whose parts all differ
@@ -178,10 +178,10 @@ def test_a_credential_process_gives_keys(servers, place, server, tmp_path, monke
     config.write_text(f"[profile site]\nendpoint_url = {server.url}\ncredential_process = cat '{said}'\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
     monkeypatch.setenv("AWS_PROFILE", "site")
-    Store(Place.parse(place)).put("a", b"b")
+    Store(StoreUrl.parse(place)).put("a", b"b")
     monkeypatch.setenv("AWS_PROFILE", "other")
     with pytest.raises(UsageError, match="no keys for the object store"):
-        Store(Place.parse(place), endpoint=server.url).get("a")
+        Store(StoreUrl.parse(place), endpoint=server.url).get("a")
 
 
 LISTING = b"<ListBucketResult><IsTruncated>false</IsTruncated><Contents>%s</Contents></ListBucketResult>"
@@ -232,7 +232,7 @@ def test_no_setting_of_the_environment_is_in_a_message(setting, monkeypatch, cap
         monkeypatch.setenv(setting, form.format(SECRET))
         assert main(["ls", "s3://first/x"]) in (1, 2)
         with pytest.raises(SmallfilesError) as caught:
-            Store(Place.parse("s3://first/x")).get("a")
+            Store(StoreUrl.parse("s3://first/x")).get("a")
         shown = "".join([*capfd.readouterr(), *traceback.format_exception(caught.value), repr(caught.value)])
         assert SECRET not in shown and "bug in" not in shown
 
@@ -279,7 +279,7 @@ def test_a_password_in_a_url_is_in_no_message(capsys):
 def test_wrong_keys_are_a_sentence_without_the_keys(server, place, change):
     key, secret = server.keys.key_id, server.keys.secret
     wrong = {"key": Keys("WRONGKEYID0123456789", secret), "secret": Keys(key, "x" * 40)}
-    store = Store(Place.parse(place), endpoint=server.url, keys=wrong[change])
+    store = Store(StoreUrl.parse(place), endpoint=server.url, keys=wrong[change])
     with pytest.raises(UsageError, match="refused the keys") as caught:
         store.get("a")
     told = f"{caught.value!r} {caught.value} {store!r} {wrong[change]!r} {vars(store)!r}"
@@ -351,7 +351,7 @@ def test_a_store_is_used_by_threads_with_few_connections(far, line):
 )
 def test_a_place_of_another_form_is_refused(url):
     with pytest.raises(UsageError, match="s3://BUCKET/PREFIX"):
-        Place.parse(url)
+        StoreUrl.parse(url)
 
 
 def test_no_key_is_left_in_the_environment_of_the_tests():

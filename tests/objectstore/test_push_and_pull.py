@@ -25,7 +25,7 @@ from smallfiles.errors import (
     SourceError,
     UsageError,
 )
-from smallfiles.objectstore import Catalog, NoObjectError, Place, Store, TransferConfig, ls, pull, push
+from smallfiles.objectstore import Catalog, NoObjectError, Store, StoreUrl, TransferConfig, ls, pull, push
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_second_push_sends_nothing(far_place, line, packed):
 
 
 def test_what_another_tool_copied_there_is_not_sent_again(far_place, line, packed):
-    store, out = Store(Place.parse(far_place)), packed(".tars")
+    store, out = Store(StoreUrl.parse(far_place)), packed(".tars")
     for path in list(out.iterdir())[:4]:
         store.put(path.name, path.read_bytes())
     line.seen.clear()
@@ -86,15 +86,15 @@ def test_what_another_tool_copied_there_is_not_sent_again(far_place, line, packe
 
 def test_the_manifest_says_what_a_stream_needs_and_is_the_same_each_time(here, packed):
     push(packed(".tars"), here)
-    catalog = Catalog.read(Store(Place.parse(here)))
+    catalog = Catalog.read(Store(StoreUrl.parse(here)))
     shards = sorted(path.name for path in packed(".tars").glob("*.tar"))
     assert [item.name for item in catalog.items if item.is_data] == shards
     assert [item.samples for item in catalog.items if item.is_data] == [
         len(formats.open(packed(".tars") / name)) for name in shards
     ]
     push(packed(".tars"), f"{here}-again")
-    other = Store(Place.parse(f"{here}-again")).get("smallfiles.json")
-    assert other == Store(Place.parse(here)).get("smallfiles.json") == catalog.text.encode()
+    other = Store(StoreUrl.parse(f"{here}-again")).get("smallfiles.json")
+    assert other == Store(StoreUrl.parse(here)).get("smallfiles.json") == catalog.text.encode()
     assert b"/tmp" not in other and os.uname().nodename.encode() not in other
 
 
@@ -232,7 +232,7 @@ def test_damage_on_the_way_down_is_read_again_and_damage_in_the_store_is_named(
     assert not copy.exists()
     line.flip = None
     pull(far_place, copy)
-    store = Store(Place.parse(far_place))
+    store = Store(StoreUrl.parse(far_place))
     name = next(path.name for path in out.glob("*000003.tar"))
     store.put(name, (out / name).read_bytes()[:-1] + b"!")
     with pytest.raises(DamagedFileError, match=r"000003\.tar: block \d"):
@@ -254,7 +254,7 @@ def test_a_file_that_is_damaged_before_it_is_sent_is_named_and_nothing_is_publis
 @pytest.mark.parametrize("change", ["missing", "shorter"])
 def test_ls_names_what_is_missing(here, packed, change):
     push(packed(".tars"), here)
-    store = Store(Place.parse(here))
+    store = Store(StoreUrl.parse(here))
     name = next(path.name for path in packed(".tars").glob("*000002.tar"))
     store.delete(name) if change == "missing" else store.put(name, b"x")
     assert ls(here).note == f"missing or not what was sent: {name}"
@@ -266,7 +266,7 @@ def test_ls_names_what_is_missing(here, packed, change):
 @pytest.mark.parametrize("suffix", [".tars", ".arrow"])
 def test_an_object_of_equal_size_and_other_bytes_is_not_already_there(here, packed, suffix, small_parts):
     push(packed(suffix), here)
-    store = Store(Place.parse(here))
+    store = Store(StoreUrl.parse(here))
     entry = max(store.entries(), key=lambda entry: entry.bytes)
     store.put(entry.name, bytes(entry.bytes))
     with pytest.raises(OutputExistsError, match=f"other objects of these names: {entry.name}"):
@@ -283,7 +283,7 @@ def test_a_manifest_that_the_server_lost_is_noticed(far_place, line, packed):
 
 def test_ls_says_of_what_is_not_ours_that_it_is_not(here):
     assert ls(here).note == "nothing is there"
-    Store(Place.parse(here)).put("x.jpg", b"1")
+    Store(StoreUrl.parse(here)).put("x.jpg", b"1")
     assert "not what smallfiles push wrote" in ls(here).note
 
 
@@ -298,7 +298,7 @@ def test_another_data_set_is_refused_and_not_overwritten(here, packed):
 
 
 def test_objects_of_others_are_not_written_over(here, packed):
-    store = Store(Place.parse(here))
+    store = Store(StoreUrl.parse(here))
     store.put("set.arrow", b"mine")
     with pytest.raises(OutputExistsError, match=r"other objects of these names: set\.arrow"):
         push(packed(".arrow"), here)
@@ -339,7 +339,7 @@ def test_of_two_pushes_of_different_sets_at_once_one_at_most_is_published(here, 
 @pytest.mark.parametrize("moment", ["GET smallfiles.json.uploading", "PUT smallfiles.json"])
 def test_another_set_that_is_published_meanwhile_is_noticed(far_place, line, packed, moment):
     """By who claims after it, and by who published before its claim was there."""
-    direct = Store(Place.parse(far_place), endpoint=f"http://127.0.0.1:{line.port}")
+    direct = Store(StoreUrl.parse(far_place), endpoint=f"http://127.0.0.1:{line.port}")
     ends, (method, name) = [], moment.split()
 
     def meddle(asked, target):
@@ -362,7 +362,7 @@ def test_another_set_that_is_published_meanwhile_is_noticed(far_place, line, pac
 
 def test_a_set_of_the_same_names_and_other_bytes_pushed_meanwhile_is_noticed(far_place, line, packed):
     """As by a server without conditional writes, where both may begin."""
-    store = Store(Place.parse(far_place), endpoint=f"http://127.0.0.1:{line.port}")
+    store = Store(StoreUrl.parse(far_place), endpoint=f"http://127.0.0.1:{line.port}")
     done = []
 
     def meddle(method, target):
@@ -409,7 +409,7 @@ def test_two_pulls_to_one_name_do_not_mix(far_place, line, packed, tmp_path):
 def test_a_manifest_with_a_hostile_name_writes_nothing(servers, as_user, packed, tmp_path, name, where):
     as_user(servers("rclone"))
     place = new_place()
-    store = Store(Place.parse(place))
+    store = Store(StoreUrl.parse(place))
     catalog = hostile_catalog(packed)
     record = json.loads(catalog)
     if where == "objects":
@@ -442,7 +442,7 @@ def hostile_catalog(packed):
 def test_a_manifest_that_is_none_is_a_sentence(servers, as_user, tmp_path, text):
     as_user(servers("rclone"))
     place = new_place()
-    Store(Place.parse(place)).put("smallfiles.json", text.encode("latin-1"))
+    Store(StoreUrl.parse(place)).put("smallfiles.json", text.encode("latin-1"))
     with pytest.raises(FormatError, match="is no manifest of ours"):
         pull(place, tmp_path / "copy.tars")
 

@@ -14,7 +14,7 @@ from PIL import Image
 from programs import Program, wait_for
 
 from smallfiles.errors import MissingPackageError, ResourceError
-from smallfiles.objectstore import Place, Server, Store, server, serving
+from smallfiles.objectstore import Server, Store, StoreUrl, server, serving
 
 SMALLFILES = [sys.executable, "-m", "smallfiles"]
 
@@ -43,7 +43,7 @@ def test_a_folder_is_served_while_the_block_runs_and_the_environment_is_as_befor
     monkeypatch.setenv("AWS_SESSION_TOKEN", "of somebody")
     before = dict(os.environ)
     with serving(folder):
-        Store(Place.parse("s3://course")).put("a/b", b"data")
+        Store(StoreUrl.parse("s3://course")).put("a/b", b"data")
         assert (folder / "course" / "a" / "b").read_bytes() == b"data"
         assert "AWS_SESSION_TOKEN" not in os.environ and len(serves(folder)) == 2
     assert dict(os.environ) == before and not serves(folder)

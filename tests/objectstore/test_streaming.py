@@ -20,7 +20,7 @@ from programs import wait_for
 from smallfiles import digests, formats, staging
 from smallfiles.errors import DamagedFileError, ResourceError
 from smallfiles.loading import BadSampleError, LoaderConfig, make_loader
-from smallfiles.objectstore import nodecache, streaming
+from smallfiles.objectstore import node_cache, streaming
 from smallfiles.objectstore.catalog import of_output
 from smallfiles.objectstore.client import NoObjectError
 from smallfiles.objectstore.config import MANIFEST
@@ -309,14 +309,14 @@ def test_shards_are_kept_on_the_node_up_to_the_limit(pushed, opened, packed, lin
 
 def test_a_node_that_is_full_reads_from_the_store(pushed, opened, packed, monkeypatch):
     reader = opened(pushed, keep_bytes=1 << 40)
-    real = nodecache.places.check_room
+    real = node_cache.places.check_room
 
     def full(place, output, config):
         if output.bytes:
             raise ResourceError("it is full", expected="room", next_step="Make some")
         real(place, output, config)
 
-    monkeypatch.setattr(nodecache.places, "check_room", full)
+    monkeypatch.setattr(node_cache.places, "check_room", full)
     loader = stream(reader)
     assert contents(loader) == planned(loader, packed)
     assert not list(opened.place.rglob("*.tar"))

@@ -167,11 +167,11 @@ def test_flickr_csv_is_as_on_kaggle_with_one_bad_row(made):
             continue
         assert row == f"{name}| 4   {text}"
         bad.append(place)
-    assert bad == [5 * flickr.bad_image(plans.Plan(0, COUNT, 0, 0, 10, (64, 48))) + 4]
+    assert bad == [5 * flickr.bad_image(plans.SyntheticPlan(0, COUNT, 0, 0, 10, (64, 48))) + 4]
 
 
 def test_flickr_bad_row_is_line_20001_at_full_size():
-    full = plans.Plan(0, 31_783, 0, 0, 10, (500, 375))
+    full = plans.SyntheticPlan(0, 31_783, 0, 0, 10, (500, 375))
     assert 1 + 5 * flickr.bad_image(full) + 4 + 1 == 20_001
     names = flickr.names(full)
     assert len(set(names)) == 31_783 and names == sorted(names) and max(map(len, names)) == 14

@@ -20,7 +20,7 @@ def drawn(index: int, label: int = 0, size=FULL, seed: int = 0) -> np.ndarray:
 
 
 def test_sizes_are_those_of_imagenet():
-    plan = plans.Plan(3, 300, 0, 0, 10, FULL)
+    plan = plans.SyntheticPlan(3, 300, 0, 0, 10, FULL)
     files = [plan.file_bytes(index) for index in range(300)]
     sizes = np.array([len(data) for data in files])
     assert 90_000 < sizes.mean() < 120_000
@@ -80,7 +80,7 @@ def test_captions_say_nothing_that_is_not_drawn(index, label):
 
 def test_mean_colour_does_not_tell_the_classes():
     """Nearest neighbours (7) by mean colour; that a network learns them is tested where it is trained."""
-    plan = plans.Plan(11, 600, 0, 0, 10, FULL)
+    plan = plans.SyntheticPlan(11, 600, 0, 0, 10, FULL)
     labels = torch.tensor([plan.label(index) for index in range(600)])
     means = [drawn(index, int(label), (250, 188), seed=11).mean((0, 1)) for index, label in enumerate(labels)]
     means = torch.tensor(np.array(means))

@@ -18,7 +18,7 @@ from smallfiles import digests, locks, staging
 from smallfiles.cli import main
 from smallfiles.errors import DamagedFileError, ResourceError, SmallfilesError, SourceError
 from smallfiles.machine import nodelocal
-from smallfiles.staging import copying, places, transfer
+from smallfiles.staging import copying, placement, transfer
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act for two users")
 
@@ -29,7 +29,7 @@ def test_a_disk_that_fills_in_the_middle_gives_a_sentence_and_is_left_empty(
 ):
     """Another program fills the disk after the check for room: leaving the check out stands for it."""
     before, small = source.read_bytes(), str(tmp_path / "small")
-    monkeypatch.setattr(places, "check_room", lambda *words: None)
+    monkeypatch.setattr(placement, "check_room", lambda *words: None)
     done = on_small_disk(tmp_path / "small", limit, main, ["stage", str(source), "--where", small])
     assert (done.returncode, done.stdout) == (1, "left []\n"), done.stderr
     assert "No space left on device" in done.stderr and "Traceback" not in done.stderr
@@ -64,7 +64,7 @@ def test_where_auto_goes_on_to_the_next_place_when_one_is_full(source, tmp_path,
         return dataclasses.replace(found, free_bytes=MIB) if path == other else found
 
     monkeypatch.setattr(nodelocal, "node_local", measured)
-    monkeypatch.setattr(places, "_same_storage", lambda *paths: False)
+    monkeypatch.setattr(placement, "_same_storage", lambda *paths: False)
     with staging.staged(source, config=ROOMY) as copy:
         assert node in copy.path.parents
         assert any(str(other) in note and "1.0 MB free" in note for note in copy.notes)
@@ -192,7 +192,7 @@ def test_a_folder_of_another_user_is_refused_and_auto_goes_elsewhere(source, tmp
     with pytest.raises(ResourceError, match=r"belongs to another user \(uid 65534\)"):
         staging.stage(source, node, config=ROOMY)
     monkeypatch.setenv("SLURM_TMPDIR", str(node))
-    monkeypatch.setattr(places, "_same_storage", lambda *paths: False)
+    monkeypatch.setattr(placement, "_same_storage", lambda *paths: False)
     with staging.staged(source, config=ROOMY) as copy:
         assert Path("/dev/shm") in copy.path.parents
         assert any("belongs to another user" in note for note in copy.notes)

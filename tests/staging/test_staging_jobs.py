@@ -14,7 +14,7 @@ import pytest
 from programs import wait_for
 from staging_tools import exit_code, forked, listed, names, packed
 
-from smallfiles import owners, staging
+from smallfiles import liveness, staging
 from smallfiles.cli import main
 
 STAGE = f"'{sys.executable}' -m smallfiles stage"
@@ -121,22 +121,22 @@ def test_the_scheduler_is_asked_about_a_job_without_processes_here(script, alive
     fake_squeue(tmp_path / "bin", script)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "77123")
-    owner = owners.this_job()
+    owner = liveness.this_job()
     monkeypatch.delenv("SLURM_JOB_ID")
     assert owner.is_alive() is (alive is not False)  # in doubt it lives
-    old = owners.Owner(**{**vars(owner), "since_s": owner.since_s - 2 * owners.GRACE_S})
+    old = liveness.Owner(**{**vars(owner), "since_s": owner.since_s - 2 * liveness.GRACE_S})
     assert old.is_alive() is bool(alive)
-    assert not owners.Owner(**{**vars(owner), "boot": "another"}).is_alive()
+    assert not liveness.Owner(**{**vars(owner), "boot": "another"}).is_alive()
 
 
 def test_a_process_is_known_by_its_start_time_too():
-    me = owners.this_process()
+    me = liveness.this_process()
     assert me.is_alive() and str(os.getpid()) in me.text
-    assert not owners.Owner(**{**vars(me), "started": me.started + 1}).is_alive()
-    assert owners.Owner(**{**vars(me), "started": 1, "world": "pid:[1]"}).is_alive()  # cannot be known
+    assert not liveness.Owner(**{**vars(me), "started": me.started + 1}).is_alive()
+    assert liveness.Owner(**{**vars(me), "started": 1, "world": "pid:[1]"}).is_alive()  # cannot be known
     pid = forked(lambda: 0)
     assert exit_code(pid) == 0
-    assert owners.start_time(pid) == 0
+    assert liveness.start_time(pid) == 0
 
 
 def test_unstage_as_json_and_a_wrong_path(source, node, command):

@@ -14,7 +14,7 @@ import pytest
 from programs import wait_for
 from staging_tools import MIB, ROOMY, exit_code, forked, listed, names, packed, slowly
 
-from smallfiles import locks, machine, owners, progress, staging
+from smallfiles import liveness, locks, machine, progress, staging
 from smallfiles.digests import hash_block
 from smallfiles.errors import ResourceError, UsageError
 from smallfiles.machine import nodelocal
@@ -211,7 +211,7 @@ def test_a_finished_leftover_of_the_same_content_is_used(source, node):
 
 def test_a_leftover_of_before_a_reboot_is_not_trusted(source, node, monkeypatch):
     killed_while_using(source, node)
-    monkeypatch.setattr(owners, "boot", lambda: "another boot")
+    monkeypatch.setattr(liveness, "boot", lambda: "another boot")
     with staging.staged(source, node, config=ROOMY) as copy:
         assert not copy.reused
 
@@ -222,8 +222,8 @@ def test_what_another_machine_staged_on_shared_storage_is_left_alone(source, nod
         seen = module.filesystem
         monkeypatch.setattr(module, "filesystem", lambda path, seen=seen: replace(seen(path), shared=True))
     with monkeypatch.context() as there:
-        there.setattr(owners, "boot", lambda: "another boot")
-        there.setattr(owners.socket, "gethostname", lambda: "other-node")
+        there.setattr(liveness, "boot", lambda: "another boot")
+        there.setattr(liveness.socket, "gethostname", lambda: "other-node")
         theirs = staging.stage_for_job(source, node, config=ROOMY).path
     with staging.staged(source, node, config=ROOMY) as ours:
         assert not ours.reused and ours.path != theirs

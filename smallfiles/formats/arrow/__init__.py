@@ -18,7 +18,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from smallfiles.formats.arrow.reading import ArrowReader
-from smallfiles.formats.arrow.writing import Options, write
+from smallfiles.formats.arrow.writing import ArrowOptions as Options
+from smallfiles.formats.arrow.writing import write
 from smallfiles.formats.bytefile import Access
 
 __all__ = ["ArrowReader", "Options", "open", "write"]

@@ -18,13 +18,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from smallfiles.arrays import GrowingStrings, as_integers
 from smallfiles.errors import FormatError, SmallfilesError
 from smallfiles.formats.arrow import columns
 from smallfiles.formats.arrow.footer import Cuts, blocks, row_counts
 from smallfiles.formats.arrow.writing import CUTS
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.reader import numbered_keys
-from smallfiles.manifest.arrays import GrowingStrings, as_integers
 from smallfiles.samples import UNLABELLED
 
 _FILE_MAGIC = b"ARROW1"
@@ -150,14 +150,14 @@ class Opened:
         number = bisect_right(self._starts, index) - 1
         return number, index - self._starts[number]
 
-    def expect_batches(self, indices: Sequence[int]) -> None:
+    def prefetch_batches(self, indices: Sequence[int]) -> None:
         """Announce the headers and small columns of the batches of these samples that were not met yet."""
         if self._blocks is None:
             return
         for number in sorted({self.where(index)[0] for index in indices}):
             if not self._borders[number]:
                 start, header, _, body = self._blocks[number].item()
-                self.file.expect(start, start + header + min(body, _SMALL_COLUMNS_BYTES))
+                self.file.prefetch(start, start + header + min(body, _SMALL_COLUMNS_BYTES))
 
     def place(self, index: int) -> tuple[int, int]:
         """Start and stop of a sample's bytes in the file."""

@@ -32,7 +32,7 @@ LETTERS = {
 
 
 @dataclass(frozen=True)
-class Columns:
+class ArrowColumns:
     """Column numbers; None where a file has no such column.
 
     Args:
@@ -58,7 +58,7 @@ def is_binary(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def find(schema: pa.Schema, path: Path) -> Columns:
+def find(schema: pa.Schema, path: Path) -> ArrowColumns:
     """Find the columns by name, or by type where only one fits.
 
     Raises:
@@ -81,7 +81,7 @@ def find(schema: pa.Schema, path: Path) -> Columns:
         )
     label, captions = _targets(schema, fits, path)
     key, meta = (_choose(names, fits["key"], known, alone=False) for known in (_KEYS, ("meta",)))
-    return Columns(data, label, captions, key, meta)
+    return ArrowColumns(data, label, captions, key, meta)
 
 
 def _targets(schema: pa.Schema, fits: dict[str, list[int]], path: Path) -> tuple[int | None, int | None]:

@@ -86,8 +86,8 @@ class ArrowReader(PlacedReader[Opened]):
         start, stop = opened.place(index)
         return opened.file, start, stop
 
-    def _expect_places(self, indices: Sequence[int]) -> None:
-        self._handle().expect_batches(indices)
+    def _prefetch_places(self, indices: Sequence[int]) -> None:
+        self._handle().prefetch_batches(indices)
 
     def info(self) -> dict[str, Any]:
         opened = self._handle()

@@ -30,7 +30,7 @@ CUTS = b"smallfiles.cuts"
 
 
 @dataclass(frozen=True)
-class Options:
+class ArrowOptions:
     """How to cut and lay out an Arrow file.
 
     Args:
@@ -63,7 +63,7 @@ def write(
     out: Path,
     *,
     schema: Schema,
-    options: Options | None = None,
+    options: ArrowOptions | None = None,
     digest: bool = True,
 ) -> Packed:
     """Write samples into one Arrow IPC file.
@@ -85,7 +85,7 @@ def write(
         FormatError: A sample does not fit the schema or the layout.
         ResourceError: No space or no permission.
     """
-    options = options or Options()
+    options = options or ArrowOptions()
     juelich, max_bytes = options.layout == "juelich", options.max_batch_bytes
     rows = 1 if juelich else options.rows_per_batch
     if juelich and schema.target != "label":
@@ -118,7 +118,7 @@ def _flush(batch: _Batch, writer: pa.RecordBatchWriter, sink: ArrowSink) -> None
     sink.flush()  # and let go of the samples
 
 
-def _arrow_schema(schema: Schema, options: Options, rows: int) -> pa.Schema:
+def _arrow_schema(schema: Schema, options: ArrowOptions, rows: int) -> pa.Schema:
     max_bytes = options.max_batch_bytes
     large = max(schema.largest_bytes, min(max_bytes, schema.total_bytes)) > BINARY_LIMIT
     data = pa.large_binary() if large else pa.binary()

@@ -13,7 +13,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from smallfiles.formats.files.reading import FilesReader
-from smallfiles.formats.files.writing import Options, write
+from smallfiles.formats.files.writing import FilesOptions as Options
+from smallfiles.formats.files.writing import write
 
 __all__ = ["FilesReader", "Options", "open", "write"]
 

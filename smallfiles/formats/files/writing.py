@@ -18,7 +18,7 @@ import pyarrow as pa
 from smallfiles import digests
 from smallfiles.digests import BlockHasher
 from smallfiles.errors import FormatError, SmallfilesError
-from smallfiles.formats.columns import Columns
+from smallfiles.formats.columns import SampleColumns
 from smallfiles.formats.files.reading import MANIFEST
 from smallfiles.formats.output import cannot_write, save_digest, write_all, writing
 from smallfiles.keys import MAX_COMPONENT_BYTES, is_writable_name
@@ -33,7 +33,7 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
-class Options:
+class FilesOptions:
     """Plain files have none."""
 
 
@@ -42,7 +42,7 @@ def write(
     out: Path,
     *,
     schema: Schema,
-    options: Options | None = None,
+    options: FilesOptions | None = None,
     digest: bool = True,
 ) -> Packed:
     """Write each sample to a file of its own, and a manifest.
@@ -66,7 +66,7 @@ def write(
     with writing(out):
         out.mkdir()
     tree, payload = _Tree(out), 0
-    columns = Columns(
+    columns = SampleColumns(
         out,
         schema,
         labels=range(UNLABELLED, len(schema.classes)) if schema.classes else LABELS,
@@ -119,7 +119,7 @@ class _Tree:
         return _unwritable(key, self._path, what)
 
 
-def _manifest(columns: Columns, schema: Schema, digest: bool) -> Manifest:
+def _manifest(columns: SampleColumns, schema: Schema, digest: bool) -> Manifest:
     found = {name: columns.finish(name) for name in columns.kinds}
     return Manifest.from_columns(
         found["key"],

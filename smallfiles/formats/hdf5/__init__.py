@@ -22,7 +22,8 @@ from pathlib import Path
 
 from smallfiles.formats.bytefile import Access
 from smallfiles.formats.hdf5.reading import HDF5Reader
-from smallfiles.formats.hdf5.writing import Options, write
+from smallfiles.formats.hdf5.writing import HDF5Options as Options
+from smallfiles.formats.hdf5.writing import write
 
 __all__ = ["HDF5Reader", "Options", "open", "write"]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from smallfiles.formats.blob import BlobReader, FileBlob
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
-from smallfiles.formats.hdf5.places import Found, find, row_lengths, row_place
+from smallfiles.formats.hdf5.layout import Found, find, row_lengths, row_place
 
 
 class _Opened(FileBlob):

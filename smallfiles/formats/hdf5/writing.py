@@ -21,7 +21,7 @@ from smallfiles.digests import BlockHasher
 from smallfiles.errors import FormatError, ResourceError, UsageError
 from smallfiles.formats import provenance
 from smallfiles.formats.blob import arrays_of
-from smallfiles.formats.columns import Columns
+from smallfiles.formats.columns import SampleColumns
 from smallfiles.formats.output import OutputFile, packed, save_digest, writing
 from smallfiles.samples import Packed, Sample, Schema
 
@@ -35,7 +35,7 @@ _LAYOUT: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Options:
+class HDF5Options:
     """How to lay out an HDF5 file.
 
     Args:
@@ -58,7 +58,7 @@ def write(
     out: Path,
     *,
     schema: Schema,
-    options: Options | None = None,
+    options: HDF5Options | None = None,
     digest: bool = True,
 ) -> Packed:
     """Write samples into one HDF5 file.
@@ -79,16 +79,16 @@ def write(
         FormatError: A sample does not fit the schema or the layout.
         ResourceError: No space or no permission.
     """
-    options = options or Options()
+    options = options or HDF5Options()
     write_layout = _write_vlen if options.layout == "vlen" else _write_blob
     return write_layout(samples, out, schema, options, digest)
 
 
 def _write_blob(
-    samples: Iterable[Sample], out: Path, schema: Schema, options: Options, digest: bool
+    samples: Iterable[Sample], out: Path, schema: Schema, options: HDF5Options, digest: bool
 ) -> Packed:
     """Write the blob layout."""
-    columns, borders = Columns(out, schema), array("Q", [0])
+    columns, borders = SampleColumns(out, schema), array("Q", [0])
     start = _lay_out(out, schema, options)
     with OutputFile(out, digest=digest, start=start) as file:
         for sample in samples:
@@ -104,7 +104,7 @@ def _write_blob(
 
 
 def _write_vlen(
-    samples: Iterable[Sample], out: Path, schema: Schema, options: Options, digest: bool
+    samples: Iterable[Sample], out: Path, schema: Schema, options: HDF5Options, digest: bool
 ) -> Packed:
     """Write the layout that the Jülich loaders read, and our columns beside it."""
     if schema.target != "label":
@@ -113,7 +113,7 @@ def _write_vlen(
             expected="integer labels, which is all that this layout has",
             next_step="Choose the blob layout",
         )
-    columns, count, payload = Columns(out, schema, labels=range(-(2**15), 2**15)), 0, 0
+    columns, count, payload = SampleColumns(out, schema, labels=range(-(2**15), 2**15)), 0, 0
     with _opened(out, "x") as file:
         group = _start(file, out, schema, options)
         images = group.create_dataset("images", (schema.count,), dtype=h5py.vlen_dtype(np.uint8))
@@ -130,7 +130,7 @@ def _write_vlen(
     return packed(out, "hdf5", count, payload, files)
 
 
-def _lay_out(out: Path, schema: Schema, options: Options) -> int:
+def _lay_out(out: Path, schema: Schema, options: HDF5Options) -> int:
     """Make the file with room for all bytes; return where they go."""
     with _opened(out, "x") as file, _translated(out):
         group = _start(file, out, schema, options)
@@ -143,7 +143,7 @@ def _lay_out(out: Path, schema: Schema, options: Options) -> int:
         return int(data.get_offset() or 0)
 
 
-def _start(file: h5py.File, out: Path, schema: Schema, options: Options) -> h5py.Group:
+def _start(file: h5py.File, out: Path, schema: Schema, options: HDF5Options) -> h5py.Group:
     if not schema.split.strip("./") or "\0" in schema.split:
         raise UsageError(
             f"the split of {out} is named {schema.split!r}",

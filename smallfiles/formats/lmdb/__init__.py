@@ -24,7 +24,8 @@ from pathlib import Path
 
 from smallfiles.formats.bytefile import Access
 from smallfiles.formats.lmdb.reading import LMDBReader
-from smallfiles.formats.lmdb.writing import Options, write
+from smallfiles.formats.lmdb.writing import LMDBOptions as Options
+from smallfiles.formats.lmdb.writing import write
 
 __all__ = ["LMDBReader", "Options", "open", "write"]
 

@@ -100,7 +100,7 @@ class _Tree:
             pages = self._number(half) | self._words[half + 2].astype(np.int64) << 32
         self._check_pages(pages)
         for page in pages.tolist():
-            self._file.expect(page * self._page_bytes, (page + 1) * self._page_bytes)
+            self._file.prefetch(page * self._page_bytes, (page + 1) * self._page_bytes)
         parts = [self._leaves(pages[at : at + _PAGES_AT_ONCE]) for at in range(0, len(pages), _PAGES_AT_ONCE)]
         columns = zip(*parts, strict=True) if parts else [[np.zeros(0, np.int64)]] * 4
         found = _Entries(*(np.concatenate(column) for column in columns))

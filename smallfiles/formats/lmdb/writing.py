@@ -21,7 +21,7 @@ import numpy as np
 from smallfiles.errors import FormatError
 from smallfiles.formats import provenance
 from smallfiles.formats.blob import arrays_of
-from smallfiles.formats.columns import Columns
+from smallfiles.formats.columns import SampleColumns
 from smallfiles.formats.output import OutputFile, packed
 from smallfiles.samples import Buffer, Packed, Sample, Schema
 
@@ -48,7 +48,7 @@ _EMPTY_DB = (0, 0, 0, 0, 0, 0, NO_PAGE)  # flags, depth, branch, leaf and overfl
 
 
 @dataclass(frozen=True)
-class Options:
+class LMDBOptions:
     """LMDB has none."""
 
 
@@ -57,7 +57,7 @@ def write(
     out: Path,
     *,
     schema: Schema,
-    options: Options | None = None,
+    options: LMDBOptions | None = None,
     digest: bool = True,
 ) -> Packed:
     """Write samples into one LMDB file.
@@ -79,8 +79,8 @@ def write(
         FormatError: A sample does not fit the schema, or has 4 GiB or more.
         ResourceError: No space or no permission.
     """
-    options = options or Options()
-    columns, sizes = Columns(out, schema), array("Q")
+    options = options or LMDBOptions()
+    columns, sizes = SampleColumns(out, schema), array("Q")
     with OutputFile(out, digest=digest) as file:
         file.append([bytes(2 * PAGE_BYTES)])  # as long as these are zeros, it is no database
         for sample in samples:

@@ -21,7 +21,8 @@ from pathlib import Path
 
 from smallfiles.formats.bytefile import Access
 from smallfiles.formats.squashfs.reading import SquashFSReader
-from smallfiles.formats.squashfs.writing import Options, write
+from smallfiles.formats.squashfs.writing import SquashfsOptions as Options
+from smallfiles.formats.squashfs.writing import write
 
 __all__ = ["SquashFSReader", "Options", "open", "write"]
 

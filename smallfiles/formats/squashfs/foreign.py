@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from pysquashfs.names import Names
-from smallfiles.errors import FormatError, SourceError, retold
+from smallfiles.arrays import column, from_numpy
+from smallfiles.errors import FormatError, SourceError, raised_as
 from smallfiles.folders import IMAGE_SUFFIXES, is_hidden
 from smallfiles.formats.squashfs.member import Samples
 from smallfiles.keys import key_problem
-from smallfiles.manifest.arrays import column, from_numpy
 from smallfiles.manifest.class_folders import by_folder
 from smallfiles.manifest.listing import Files
 
@@ -60,7 +60,7 @@ def find(names: Names, path: Path, split: str | None) -> Foreign:
     chosen = images or files
     keys = column([key for _, key in chosen], pa.string())
     others = [key for _, key in files if not key.lower().endswith(IMAGE_SUFFIXES)] if images else []
-    with retold(SourceError, FormatError):
+    with raised_as(SourceError, FormatError):
         found = by_folder(Files(path, keys, column(others, pa.string()), classes_flag=_FLAG), split)
     kept = np.flatnonzero(found.keep)
     labels = from_numpy(found.labels.astype(np.int64))

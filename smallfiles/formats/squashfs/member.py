@@ -6,7 +6,7 @@
 With it a raw image of a million samples opens in milliseconds: its inodes need not be read at all.
 
 The trap: someone may unpack the image, change files and pack the tree again with other tools; then the
-table lies elsewhere and its positions are wrong. 32 bytes at the end of the data (`Place`) say where it
+table lies elsewhere and its positions are wrong. 32 bytes at the end of the data (`Extent`) say where it
 lies and where they lie themselves; if that is not so, files are found by name. Notebook 06 looks inside.
 """
 
@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from pysquashfs.errors import DamagedImageError, MissingToolError, SquashFSError
+from smallfiles.arrays import to_numpy
 from smallfiles.errors import (
     DamagedFileError,
     FormatError,
@@ -32,9 +33,8 @@ from smallfiles.errors import (
 )
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import damaged
-from smallfiles.formats.columns import Columns, read_table
+from smallfiles.formats.columns import SampleColumns, read_table
 from smallfiles.formats.output import ArrowSink
-from smallfiles.manifest.arrays import to_numpy
 from smallfiles.samples import Buffer, Schema
 
 FOLDER = ".smallfiles"
@@ -56,7 +56,7 @@ samples.arrow beside this file holds keys, labels (or captions) and where they c
 
 
 @dataclass(frozen=True)
-class Place:
+class Extent:
     """Where the table lies in the image, and these 32 bytes themselves."""
 
     start: int
@@ -68,7 +68,7 @@ class Place:
         return _PLACE.pack(_MAGIC, self.start, self.stop, self.own)
 
     @classmethod
-    def loads(cls, data: Buffer, own: int) -> Place | None:
+    def loads(cls, data: Buffer, own: int) -> Extent | None:
         """Read them; None where something else lies at byte `own`."""
         if len(data) != _PLACE.size:
             return None
@@ -86,7 +86,7 @@ def readme(position: int) -> bytes:
     return text + b"\n" * (-(position + len(text)) % ALIGNMENT)
 
 
-def table(columns: Columns, schema: Schema, options: Any, piece_bytes: int) -> Iterator[Buffer]:
+def table(columns: SampleColumns, schema: Schema, options: Any, piece_bytes: int) -> Iterator[Buffer]:
     """The Arrow file: one record batch, so that each column is one run of memory. Nothing is kept.
 
     Args:

@@ -20,11 +20,11 @@ from pysquashfs import SquashFS, layout, superblock
 from pysquashfs.image_file import ImageFile
 from pysquashfs.index import RAW
 from pysquashfs.reading import spans
+from smallfiles.arrays import as_integers
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.reader import BaseReader
 from smallfiles.formats.squashfs import foreign, member
-from smallfiles.formats.squashfs.member import PLACE_BYTES, TABLE, Place, Samples, as_sentences
-from smallfiles.manifest.arrays import as_integers
+from smallfiles.formats.squashfs.member import PLACE_BYTES, TABLE, Extent, Samples, as_sentences
 from smallfiles.samples import Buffer, Meta, Target, TargetKind
 
 
@@ -44,7 +44,7 @@ class _Opened:
     def _placed(self, data_end: int) -> Samples | None:
         """The samples of an image whose table says where they lie: no inode is read at all."""
         own = data_end - PLACE_BYTES
-        place = Place.loads(self.file.read(own, data_end), own) if own >= layout.SUPERBLOCK.size else None
+        place = Extent.loads(self.file.read(own, data_end), own) if own >= layout.SUPERBLOCK.size else None
         if place is None:
             return None
         samples = member.load(self.file.read(place.start, place.stop), self.file.path)
@@ -85,10 +85,10 @@ class _Opened:
         """Whether a sample's bytes lie in the image as they are."""
         return self._raw is None or bool(self._raw[index])
 
-    def expect(self, index: int) -> None:
+    def prefetch(self, index: int) -> None:
         """Have the kernel fetch what is stored of a sample."""
         start, stored = self.start[index], self.size if self._raw is None else self._stored
-        self.file.expect(start, start + stored[index])
+        self.file.prefetch(start, start + stored[index])
 
     def read(self, index: int) -> Buffer:
         """All bytes of a sample."""
@@ -160,7 +160,7 @@ class SquashFSReader(BaseReader[_Opened]):
         opened, wanted = self._handle(), [self._checked(index) for index in indices]
         order = sorted(set(wanted), key=lambda index: (opened.start[index], index))
         for index in order:
-            opened.expect(index)
+            opened.prefetch(index)
         found = {index: opened.read(index) for index in order}
         return [found[index] for index in wanted]
 

@@ -19,14 +19,14 @@ from pysquashfs.writer import ImageWriter, Settings
 from pysquashfs.writer.settings import DEFAULT_BLOCK_BYTES
 from pysquashfs.writer.tree import MAX_PATH_BYTES
 from smallfiles.errors import FormatError, UsageError
-from smallfiles.formats.columns import Columns
+from smallfiles.formats.columns import SampleColumns
 from smallfiles.formats.output import OutputFile, packed
 from smallfiles.formats.squashfs.member import (
     FOLDER,
     PLACE,
     README,
     TABLE,
-    Place,
+    Extent,
     as_sentences,
     readme,
     table,
@@ -36,7 +36,7 @@ from smallfiles.samples import Buffer, Packed, Sample, Schema
 
 
 @dataclass(frozen=True)
-class Options:
+class SquashfsOptions:
     """How to lay out an image. The defaults suit photographs, which do not become smaller.
 
     Args:
@@ -76,7 +76,7 @@ def write(
     out: Path,
     *,
     schema: Schema,
-    options: Options | None = None,
+    options: SquashfsOptions | None = None,
     digest: bool = True,
 ) -> Packed:
     """Write samples into one image.
@@ -98,11 +98,11 @@ def write(
         FormatError: A key cannot be a file name, collides with another, or a sample does not fit the schema.
         ResourceError: No space or no permission.
     """
-    options = options or Options()
+    options = options or SquashfsOptions()
     settings = options.settings()
     placed = settings.raw and not settings.fragments
     places = {"bytes": pa.int64(), **({"start": pa.int64()} if placed else {})}
-    columns = Columns(out, schema, more=places)
+    columns = SampleColumns(out, schema, more=places)
     with OutputFile(out, digest=digest) as file, as_sentences():
         writer = ImageWriter(file.append, settings)
         try:
@@ -125,7 +125,7 @@ def _add_table(writer: ImageWriter, file: OutputFile, pieces: Iterator[Buffer], 
     writer.add_pieces(TABLE, pieces)
     if placed:
         stop = file.position
-        writer.add(PLACE, Place(start, stop, stop).dumps())
+        writer.add(PLACE, Extent(start, stop, stop).dumps())
 
 
 def _check_name(key: str, out: Path) -> None:

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from smallfiles.formats.bytefile import Access
 from smallfiles.formats.tar.grouping import DATA_SUFFIXES
-from smallfiles.formats.tar.options import NAME, Options
+from smallfiles.formats.tar.options import NAME
+from smallfiles.formats.tar.options import TarOptions as Options
 from smallfiles.formats.tar.reader import TarReader
 from smallfiles.formats.tar.shards import plan_shards, shard_name, write_folder, write_shard
 from smallfiles.samples import Packed, Sample, Schema

@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from smallfiles.arrays import as_mask, from_numpy
 from smallfiles.digests import byte_order
 from smallfiles.errors import DamagedFileError, FormatError, first_few
 from smallfiles.folders import SERVICE_FOLDERS
@@ -32,7 +33,6 @@ from smallfiles.formats.tar.headers import BLOCK_BYTES, RECORD_BYTES
 from smallfiles.formats.tar.members import Members, Names, Scanner, is_tar, prefix_of, refuse_incomplete
 from smallfiles.formats.tar.streams import ForwardFile, compression_of
 from smallfiles.keys import key_problem
-from smallfiles.manifest.arrays import as_mask, from_numpy
 from smallfiles.progress import plural
 
 SIDE_SUFFIXES = (b".cls", b".json", b".txt", b".meta")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from smallfiles.errors import SourceError, first_few
-from smallfiles.formats.tar.sides import Annotated
+from smallfiles.formats.tar.fields import Annotated
 from smallfiles.manifest.class_folders import Labelled, by_folder
 from smallfiles.manifest.listing import Files
 from smallfiles.progress import plural

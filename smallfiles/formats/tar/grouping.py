@@ -21,9 +21,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from smallfiles.arrays import as_mask, column, from_numpy, to_numpy
 from smallfiles.errors import FormatError, first_few
 from smallfiles.formats.tar.archive import Archive
-from smallfiles.manifest.arrays import as_mask, column, from_numpy, to_numpy
 from smallfiles.progress import plural
 
 _IMAGES = "jpg jpeg png webp ppm pgm bmp tif tiff gif jp2 avif jxl"

@@ -19,14 +19,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from smallfiles.arrays import column, from_numpy, to_numpy
 from smallfiles.digests import hash_block
 from smallfiles.errors import DamagedFileError, FormatError, refuse_shortage
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile
-from smallfiles.formats.columns import CAPTIONS, Columns, read_table
+from smallfiles.formats.columns import CAPTIONS, SampleColumns, read_table
 from smallfiles.formats.output import ArrowSink, OutputFile
-from smallfiles.formats.tar.sides import Annotated
-from smallfiles.manifest.arrays import column, from_numpy, to_numpy
+from smallfiles.formats.tar.fields import Annotated
 from smallfiles.samples import TargetKind
 
 SUFFIX = ".index.arrow"
@@ -67,7 +67,7 @@ class Index:
         return "label" if pa.types.is_integer(self.targets.type) else "captions"
 
 
-def of_columns(columns: Columns, **facts: Any) -> Index:
+def of_columns(columns: SampleColumns, **facts: Any) -> Index:
     """The index of what was written; `facts` are further fields of it."""
     keys, offsets, sizes, targets, metas = map(
         columns.finish, ("key", "offset", "size", columns.target_kind, "meta")

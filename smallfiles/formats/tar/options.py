@@ -14,7 +14,7 @@ SUFFIXES: dict[Compression | None, str] = {None: ".tar", "gzip": ".tar.gz", "zst
 
 
 @dataclass(frozen=True)
-class Options:
+class TarOptions:
     """How shards are cut and what stands beside them.
 
     Args:
@@ -57,7 +57,7 @@ class Options:
             )
 
 
-def compression_of(out: Path, options: Options) -> Compression | None:
+def compression_of(out: Path, options: TarOptions) -> Compression | None:
     """How the single file `out` is compressed: as its suffix says, which options must not contradict.
 
     Raises:

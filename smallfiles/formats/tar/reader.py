@@ -24,11 +24,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from smallfiles.errors import DamagedFileError, FormatError, SourceError, first_few, retold
+from smallfiles.errors import DamagedFileError, FormatError, SourceError, first_few, raised_as
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
-from smallfiles.formats.reader import PlacedReader, Store
-from smallfiles.formats.tar import archive, by_name, grouping, index, sides
+from smallfiles.formats.reader import ByteSource, PlacedReader
+from smallfiles.formats.tar import archive, by_name, fields, grouping, index
 from smallfiles.formats.tar.options import NAME, SUFFIXES
 from smallfiles.formats.tar.streams import StreamedStore, cannot_read, compression_of
 from smallfiles.manifest.listing import Files
@@ -53,7 +53,7 @@ class Shards:
         self.spread = access == "auto" and len(paths) > self.most_open
         self.paths, self.indexes, self._access = paths, indexes, "pread" if self.spread else access
         self.starts = [0, *accumulate(len(found.keys) for found in indexes)]
-        self._stores: dict[int, Store] = {}
+        self._stores: dict[int, ByteSource] = {}
         self._keys: pa.StringArray | None = None
 
     def keys(self) -> pa.StringArray:
@@ -68,7 +68,7 @@ class Shards:
         number = bisect_right(self.starts, position) - 1
         return number, position - self.starts[number]
 
-    def store(self, number: int) -> Store:
+    def store(self, number: int) -> ByteSource:
         """The data of a shard, opened at first use."""
         store = self._stores.get(number)
         if store is None:
@@ -112,19 +112,21 @@ class TarReader(PlacedReader[Shards]):
                 found = list(pool.map(self._index, paths))
         else:
             found = [self._index(path) for path in paths]
-        annotated = [one for one in found if isinstance(one, sides.Annotated)]
+        annotated = [one for one in found if isinstance(one, fields.Annotated)]
         notes: tuple[str, ...] = ()
         if annotated:
-            kind, notes = sides.target_kind(annotated, self.path)
+            kind, notes = fields.target_kind(annotated, self.path)
             if not (self._unlabelled or any(any(one.kinds) or one.data.is_ours for one in annotated)):
                 annotated, self._classes, more = _by_folder(annotated, self.path)
                 notes += more
             self._came_as = tuple(sorted({word for one in annotated for word in one.came_as}))
             notes += by_name.passed_over(annotated, kind, self.path)
-            notes += () if self._unlabelled else sides.unlabelled(annotated, kind)
+            notes += () if self._unlabelled else fields.unlabelled(annotated, kind)
         for one in annotated:
             self._scanned[one.data.path] = index.of_annotated(one, kind, self._access)
-        indexes = [self._scanned[one.data.path] if isinstance(one, sides.Annotated) else one for one in found]
+        indexes = [
+            self._scanned[one.data.path] if isinstance(one, fields.Annotated) else one for one in found
+        ]
         if len(annotated) > 1:
             _refuse_repeated(annotated, self.path)
         if len({each.target_kind for each in indexes if len(each.keys)}) > 1:
@@ -136,13 +138,13 @@ class TarReader(PlacedReader[Shards]):
         self._say(annotated, notes)
         return Shards(paths, indexes, self._access)
 
-    def _say(self, annotated: list[sides.Annotated], notes: tuple[str, ...]) -> None:
+    def _say(self, annotated: list[fields.Annotated], notes: tuple[str, ...]) -> None:
         """Say once what is odd about tars of other programs."""
         more = [note for one in annotated for note in one.data.notes + one.notes]
         if said := dict.fromkeys([*notes, *more]):
             warnings.warn(f"{self.path}: {'; '.join(said)}", stacklevel=5)
 
-    def _index(self, path: Path) -> index.Index | sides.Annotated:
+    def _index(self, path: Path) -> index.Index | fields.Annotated:
         try:
             file_bytes = path.stat().st_size
         except OSError as error:
@@ -153,7 +155,7 @@ class TarReader(PlacedReader[Shards]):
             return found
         if path in self._scanned:
             return self._scanned[path]
-        return sides.read(archive.index(path), self._suffixes, targets=not self._unlabelled)
+        return fields.read(archive.index(path), self._suffixes, targets=not self._unlabelled)
 
     def __len__(self) -> int:
         return self._handle().starts[-1]
@@ -205,7 +207,7 @@ class TarReader(PlacedReader[Shards]):
         found, row = self._row(index)
         return int(found.sizes[row])
 
-    def _place(self, index: int) -> tuple[Store, int, int]:
+    def _place(self, index: int) -> tuple[ByteSource, int, int]:
         shards = self._handle()
         number, row = shards.place(index)
         found, store = shards.indexes[number], shards.store(number)
@@ -258,15 +260,15 @@ class TarReader(PlacedReader[Shards]):
 
 
 def _by_folder(
-    annotated: list[sides.Annotated], path: Path
-) -> tuple[list[sides.Annotated], tuple[str, ...], tuple[str, ...]]:
+    annotated: list[fields.Annotated], path: Path
+) -> tuple[list[fields.Annotated], tuple[str, ...], tuple[str, ...]]:
     """Shards of others that tell no targets, labelled by class folders over all of them, as sources do.
 
     Returns:
         What is a sample, the classes, and what is to be said; all unlabelled where there are no such folders.
     """
     names = pa.concat_arrays([one.data.names for one in annotated])
-    with retold(SourceError, FormatError):
+    with raised_as(SourceError, FormatError):
         found = by_name.label(Files(path, names, classes_flag="pack --source tarball"), annotated)
     if not found.classes:
         return annotated, (), ()
@@ -282,7 +284,7 @@ def _by_folder(
     return kept, found.classes, found.notes
 
 
-def _refuse_repeated(annotated: list[sides.Annotated], path: Path) -> None:
+def _refuse_repeated(annotated: list[fields.Annotated], path: Path) -> None:
     """A key in two shards of others: neither could be asked for by its key."""
     keys = pa.concat_arrays([one.data.names for one in annotated])
     again = archive.repeated(keys)
@@ -294,7 +296,7 @@ def _refuse_repeated(annotated: list[sides.Annotated], path: Path) -> None:
         )
 
 
-def _open_store(path: Path, access: Access, found: index.Index) -> Store:
+def _open_store(path: Path, access: Access, found: index.Index) -> ByteSource:
     """The (unpacked) bytes of a tar, checked against its index."""
     file = ByteFile(path, access)
     index.check_bound(file, found)

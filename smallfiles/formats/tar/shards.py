@@ -25,10 +25,10 @@ from smallfiles.digests import name_hashes
 from smallfiles.errors import FormatError
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile
-from smallfiles.formats.columns import Columns, captions_of, label_of
+from smallfiles.formats.columns import SampleColumns, captions_of, label_of
 from smallfiles.formats.output import OutputFile, packed, writing
 from smallfiles.formats.tar import headers, index, names
-from smallfiles.formats.tar.options import NAME, SUFFIXES, Compression, Options, compression_of
+from smallfiles.formats.tar.options import NAME, SUFFIXES, Compression, TarOptions, compression_of
 from smallfiles.formats.tar.streams import compressor
 from smallfiles.samples import Buffer, Packed, Sample, Schema, Target
 
@@ -36,7 +36,7 @@ SAMPLE_BYTES = 4 * headers.BLOCK_BYTES
 """What a sample is counted with beside its data: two headers, a target block, and one to spare."""
 
 
-def shard_name(number: int, options: Options) -> str:
+def shard_name(number: int, options: TarOptions) -> str:
     """File name of a shard, as `shard-000012.tar`."""
     return f"shard-{number:06d}{SUFFIXES[options.compression]}"
 
@@ -50,7 +50,7 @@ def counted_bytes(size: int) -> int:
     return size + -size % headers.BLOCK_BYTES + SAMPLE_BYTES
 
 
-def plan_shards(sizes: npt.NDArray[np.int64], options: Options) -> list[tuple[int, int]]:
+def plan_shards(sizes: npt.NDArray[np.int64], options: TarOptions) -> list[tuple[int, int]]:
     """Where `write` cuts samples of these sizes, so that jobs can each write their own shards.
 
     Args:
@@ -83,7 +83,7 @@ class Shard:
     """
 
     def __init__(
-        self, path: Path, schema: Schema, options: Options, digest: bool, compression: Compression | None
+        self, path: Path, schema: Schema, options: TarOptions, digest: bool, compression: Compression | None
     ) -> None:
         self.samples = self.payload_bytes = self.counted_bytes = 0
         self._schema, self._options, self._digest = schema, options, digest
@@ -91,7 +91,7 @@ class Shard:
         free = schema.target == "label" or self._caption_suffix == "txt"
         self._object_suffix = "json" if "json" in schema.came_as and free else "meta"
         places = {"offset": pa.int64(), "size": pa.int64()}
-        self._columns = Columns(path, replace(schema, has_meta=True), more=places)
+        self._columns = SampleColumns(path, replace(schema, has_meta=True), more=places)
         self._dali: list[str] | None = [] if options.dali_index else None
         self._record = provenance.record(NAME, schema, options)
         self._compressor = compressor(compression) if compression else None
@@ -183,7 +183,7 @@ def write_shard(
     path: Path,
     *,
     schema: Schema,
-    options: Options | None = None,
+    options: TarOptions | None = None,
     digest: bool = True,
 ) -> Packed:
     """Write all of `samples` into one tar, wherever `plan_shards` would cut.
@@ -203,7 +203,7 @@ def write_shard(
     Raises:
         OutputExistsError: `path` exists.
     """
-    options = options or Options()
+    options = options or TarOptions()
     shard = Shard(path, schema, options, digest, compression_of(path, options))
     try:
         for sample in samples:
@@ -215,7 +215,7 @@ def write_shard(
 
 
 def write_folder(
-    samples: Iterable[Sample], out: Path, *, schema: Schema, options: Options, digest: bool
+    samples: Iterable[Sample], out: Path, *, schema: Schema, options: TarOptions, digest: bool
 ) -> Packed:
     """Write numbered shards, cut where `plan_shards` cuts; arguments as for `write_shard`."""
     with writing(out):
@@ -237,11 +237,11 @@ def write_folder(
     return packed(out, NAME, count, payload, files)
 
 
-def _numbered(out: Path, number: int, schema: Schema, options: Options, digest: bool) -> Shard:
+def _numbered(out: Path, number: int, schema: Schema, options: TarOptions, digest: bool) -> Shard:
     return Shard(out / shard_name(number, options), schema, options, digest, options.compression)
 
 
-def _is_full(shard: Shard, size: int, options: Options) -> bool:
+def _is_full(shard: Shard, size: int, options: TarOptions) -> bool:
     gain_beyond = shard.counted_bytes + counted_bytes(size) > options.max_bytes
     return shard.samples == options.max_count or (gain_beyond and shard.samples > 0)
 

@@ -206,7 +206,7 @@ class StreamedStore:
             raise _broken(self.path, EOFError(f"bytes {start:,} to {stop:,} are not all there"))
         return data
 
-    def expect(self, start: int, stop: int) -> None:
+    def prefetch(self, start: int, stop: int) -> None:
         """A stream is read when it is read."""
 
     def _from(self, start: int) -> ForwardFile:

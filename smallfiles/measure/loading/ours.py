@@ -29,11 +29,11 @@ from smallfiles import formats
 from smallfiles.images import RandomResizedCrop
 from smallfiles.images.picture import open_picture
 from smallfiles.loading.batches import Array, Batch, Indices, Layout, SampleRngs
-from smallfiles.loading.makers import ImageBatches
+from smallfiles.loading.fields import ImageBatches
 from smallfiles.measure.bench import Target
 from smallfiles.measure.config import LoadBenchConfig, Mode
 from smallfiles.measure.loading.steps import Pass, emulated, taken
-from smallfiles.measure.workers import Place
+from smallfiles.measure.workers import WorkerState
 from smallfiles.samples import Buffer, Reader, Sample
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def first_of(target: Target) -> Reader:
 
 
 def run_ours(
-    target: Target, mode: Mode, workers: int, config: LoadBenchConfig, place: Place | None = None
+    target: Target, mode: Mode, workers: int, config: LoadBenchConfig, place: WorkerState | None = None
 ) -> Pass:
     """One epoch with a new loader that has warmed up.
 
@@ -188,7 +188,7 @@ class Constant:
         return Batch(arrays)
 
 
-def stages_of(target: Target, config: LoadBenchConfig, place: Place | None = None) -> dict[str, float]:
+def stages_of(target: Target, config: LoadBenchConfig, place: WorkerState | None = None) -> dict[str, float]:
     """Seconds for one batch, by what they are spent on.
 
     Args:

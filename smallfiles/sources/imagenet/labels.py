@@ -20,10 +20,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from smallfiles.arrays import column
 from smallfiles.errors import SourceError, first_few
 from smallfiles.folders import SourceOptions
 from smallfiles.manifest import Manifest
-from smallfiles.manifest.arrays import column
 from smallfiles.manifest.class_folders import Labelled, by_class, unlabelled
 from smallfiles.sources.imagenet.devkit import Devkit, is_devkit
 from smallfiles.sources.imagenet.devkit import load as load_devkit

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from smallfiles.errors import SourceError
 from smallfiles.manifest import Manifest
 
-Order: TypeAlias = Literal["sorted", "devkit", "devkit, counted from 1", "unknown"]
+LabelOrder: TypeAlias = Literal["sorted", "devkit", "devkit, counted from 1", "unknown"]
 
 _RANKS = {"n01440764": 0, "n01751748": 65, "n03146219": 524}
 _SORTED = {
@@ -35,7 +35,7 @@ _DEVKIT_IDS = {
 CLASSES = 1000
 
 
-def check_label_order(manifest: Manifest) -> Order:
+def check_label_order(manifest: Manifest) -> LabelOrder:
     """Tell which order the labels of an ImageNet manifest count in.
 
     Looks up a few images whose labels are known; 1.28 million rows take about a second.
@@ -50,7 +50,7 @@ def check_label_order(manifest: Manifest) -> Order:
         SourceError: The labels of known images contradict each other, or fit no order.
     """
     found = _known_labels(manifest)
-    expected: dict[Order, dict[str, int]] = {
+    expected: dict[LabelOrder, dict[str, int]] = {
         "sorted": _SORTED,
         "devkit": {key: number - 1 for key, number in _DEVKIT_IDS.items()},
         "devkit, counted from 1": _DEVKIT_IDS,

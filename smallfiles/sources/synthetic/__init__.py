@@ -26,7 +26,7 @@ from smallfiles.machine import usable_cpus
 from smallfiles.progress import progress
 from smallfiles.samples import Target
 from smallfiles.sources.synthetic import flickr, imagenet, wordnet
-from smallfiles.sources.synthetic.plans import Plan
+from smallfiles.sources.synthetic.plans import SyntheticPlan
 
 __all__ = ["LAYOUTS", "Made", "make"]
 
@@ -70,8 +70,8 @@ class Made:
 @dataclass(frozen=True)
 class _Layout:
     splits: tuple[str, ...]  # those that it has
-    paths: Callable[[Plan], list[str]]
-    tables: Callable[[Plan, Path], None] | None = None  # writes what lies beside the pictures
+    paths: Callable[[SyntheticPlan], list[str]]
+    tables: Callable[[SyntheticPlan, Path], None] | None = None  # writes what lies beside the pictures
 
 
 LAYOUTS: dict[str, _Layout] = {
@@ -115,7 +115,7 @@ def make(
         ResourceError: Not enough space; nothing is left behind.
     """
     started = monotonic()
-    plan = Plan(seed, *_parts(layout, count, val), classes, size)
+    plan = SyntheticPlan(seed, *_parts(layout, count, val), classes, size)
     plan.check()
     out = Path.cwd() / out
     drawn_bytes = 0
@@ -169,7 +169,7 @@ def _parts(layout: str, count: int, val: int | None) -> tuple[int, int, int]:
     return count - val_count - test_count, val_count, test_count
 
 
-def _write(plan: Plan, layout: str, root: Path, draw: imagenet.Draw) -> None:
+def _write(plan: SyntheticPlan, layout: str, root: Path, draw: imagenet.Draw) -> None:
     kind = LAYOUTS[layout]
     if layout == "official":
         imagenet.write_official_tars(plan, root, draw)
@@ -186,7 +186,7 @@ def _write_files(root: Path, paths: Sequence[str], draw: imagenet.Draw) -> None:
         (root / path).write_bytes(data)
 
 
-def _made(plan: Plan, out: Path, layout: str, drawn_bytes: int, seconds: float) -> Made:
+def _made(plan: SyntheticPlan, out: Path, layout: str, drawn_bytes: int, seconds: float) -> Made:
     files = LAYOUTS[layout].paths(plan)
     targets, classes = _targets(plan, layout)
     return Made(
@@ -198,7 +198,7 @@ def _made(plan: Plan, out: Path, layout: str, drawn_bytes: int, seconds: float) 
     )
 
 
-def _targets(plan: Plan, layout: str) -> tuple[Sequence[Target], tuple[str, ...]]:
+def _targets(plan: SyntheticPlan, layout: str) -> tuple[Sequence[Target], tuple[str, ...]]:
     if layout == "flickr30k":
         return flickr.targets(plan), ()
     if layout == "folder":

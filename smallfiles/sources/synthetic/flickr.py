@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from smallfiles.sources.synthetic.pictures import Scene, Thing
-from smallfiles.sources.synthetic.plans import Plan
+from smallfiles.sources.synthetic.plans import SyntheticPlan
 
 CAPTIONS = 5
 _IMAGES = 31_783  # of the real one, to scale its peculiarities
@@ -27,29 +27,29 @@ _IN_SPLIT, _VAL, _TEST = 31_014, 1_014, 1_000
 _FOLDER = "flickr30k_images"
 
 
-def names(plan: Plan) -> list[str]:
+def names(plan: SyntheticPlan) -> list[str]:
     """File names: Flickr's numbers, ascending, the first as in the real set."""
     dice = random.Random(f"flickr {plan.seed}")
     first, step = 1_000_092_795, 7_000_000_000 // plan.count
     return [f"{first + i * step + (dice.randrange(step) if i else 0)}.jpg" for i in range(plan.count)]
 
 
-def paths(plan: Plan) -> list[str]:
+def paths(plan: SyntheticPlan) -> list[str]:
     """Where picture `i` is."""
     return [f"{_FOLDER}/{_FOLDER}/{name}" for name in names(plan)]
 
 
-def targets(plan: Plan) -> list[list[str]]:
+def targets(plan: SyntheticPlan) -> list[list[str]]:
     """Five captions of each picture."""
     return [describe(plan.scene(i), i, plan.seed) for i in range(plan.count)]
 
 
-def bad_image(plan: Plan) -> int:
+def bad_image(plan: SyntheticPlan) -> int:
     """Index of the picture whose last row is spoilt: in the full set that is line 20001."""
     return max(0, plan.count * (_BAD_IMAGE + 1) // _IMAGES - 1)
 
 
-def write_tables(plan: Plan, root: Path) -> None:
+def write_tables(plan: SyntheticPlan, root: Path) -> None:
     """Write both CSVs, the token file and Karpathy's JSON."""
     files, captions = names(plan), targets(plan)
     for folder in (root / _FOLDER, root / _FOLDER / _FOLDER):
@@ -60,7 +60,7 @@ def write_tables(plan: Plan, root: Path) -> None:
     (root / "dataset_flickr30k.json").write_text(split, encoding="utf-8")
 
 
-def _csv(plan: Plan, files: list[str], captions: list[list[str]]) -> str:
+def _csv(plan: SyntheticPlan, files: list[str], captions: list[list[str]]) -> str:
     bad = bad_image(plan)
     rows = ["image_name| comment_number| comment\n"]
     for index, (name, five) in enumerate(zip(files, captions, strict=True)):
@@ -70,7 +70,7 @@ def _csv(plan: Plan, files: list[str], captions: list[list[str]]) -> str:
     return "".join(rows)
 
 
-def karpathy(plan: Plan, files: list[str], captions: list[list[str]]) -> list[dict[str, Any]]:
+def karpathy(plan: SyntheticPlan, files: list[str], captions: list[list[str]]) -> list[dict[str, Any]]:
     """The entries of Karpathy's JSON, which knows only some of the pictures."""
     missing = max(1, round(plan.count * _NOT_IN_SPLIT / _IMAGES)) if plan.count > 1 else 0
     dice = random.Random(f"split {plan.seed}")

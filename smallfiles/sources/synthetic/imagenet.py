@@ -23,7 +23,7 @@ import numpy as np
 
 from smallfiles.sources.synthetic import wordnet
 from smallfiles.sources.synthetic.pictures import look_of
-from smallfiles.sources.synthetic.plans import Plan
+from smallfiles.sources.synthetic.plans import SyntheticPlan
 
 Draw = Callable[[Iterable[int]], Iterator[bytes]]
 _KAGGLE = "ILSVRC/Data/CLS-LOC"
@@ -37,64 +37,64 @@ _FIELDS = (
 )
 
 
-def folder_names(plan: Plan) -> list[str]:
+def folder_names(plan: SyntheticPlan) -> list[str]:
     """Folder of each class, by what it shows: `red_blue_disc`."""
     looks = map(look_of, range(plan.classes))
     return [f"{look.colour}_{look.core}_{look.shape}" for look in looks]
 
 
-def folder_labels(plan: Plan) -> list[int]:
+def folder_labels(plan: SyntheticPlan) -> list[int]:
     """ImageFolder's label of each picture: the rank of its folder among the sorted names."""
     names = folder_names(plan)
     rank = {name: place for place, name in enumerate(sorted(names))}
     return [rank[names[plan.label(index)]] for index in range(plan.count)]
 
 
-def folder_paths(plan: Plan) -> list[str]:
+def folder_paths(plan: SyntheticPlan) -> list[str]:
     """`red_blue_disc/red_blue_disc_00012.jpg`."""
     names = folder_names(plan)
     labels = [plan.label(index) for index in range(plan.count)]
     return [f"{names[label]}/{names[label]}_{index:05d}.jpg" for index, label in enumerate(labels)]
 
 
-def prepared_paths(plan: Plan) -> list[str]:
+def prepared_paths(plan: SyntheticPlan) -> list[str]:
     """`train/<wnid>/…` and `val/<wnid>/…`, as training code for ImageNet expects."""
     train = [f"train/{_wnid(plan, i)}/{_train_name(plan, i)}" for i in plan.train_indices]
     return train + [f"val/{_wnid(plan, i)}/{_val_name(plan, i)}" for i in plan.val_indices]
 
 
-def kaggle_paths(plan: Plan) -> list[str]:
+def kaggle_paths(plan: SyntheticPlan) -> list[str]:
     """Kaggle's tree: class folders for training, flat validation and test."""
     train = [f"{_KAGGLE}/train/{_wnid(plan, i)}/{_train_name(plan, i)}" for i in plan.train_indices]
     val = [f"{_KAGGLE}/val/{_val_name(plan, i)}" for i in plan.val_indices]
     return train + val + [f"{_KAGGLE}/test/{_test_name(plan, i)}" for i in plan.test_indices]
 
 
-def official_paths(plan: Plan) -> list[str]:
+def official_paths(plan: SyntheticPlan) -> list[str]:
     """The tar, the tar inside it, the member."""
     train = [f"{_TRAIN_TAR}/{_wnid(plan, i)}.tar/{_train_name(plan, i)}" for i in plan.train_indices]
     return train + [f"{_VAL_TAR}/{_val_name(plan, i)}" for i in plan.val_indices]
 
 
-def _wnid(plan: Plan, index: int) -> str:
+def _wnid(plan: SyntheticPlan, index: int) -> str:
     return wordnet.wnids(plan.classes)[plan.label(index)]
 
 
-def _train_name(plan: Plan, index: int) -> str:
+def _train_name(plan: SyntheticPlan, index: int) -> str:
     """`n01440764_12.JPEG`: the number tells the picture, as in ImageNet, and follows no order of classes."""
     return f"{_wnid(plan, index)}_{index}.JPEG"
 
 
-def _val_name(plan: Plan, index: int) -> str:
+def _val_name(plan: SyntheticPlan, index: int) -> str:
     """`ILSVRC2012_val_00000001.JPEG`: counts from 1 and says nothing of the class."""
     return f"ILSVRC2012_val_{index - plan.train + 1:08d}.JPEG"
 
 
-def _test_name(plan: Plan, index: int) -> str:
+def _test_name(plan: SyntheticPlan, index: int) -> str:
     return f"ILSVRC2012_test_{index - plan.train - plan.val + 1:08d}.JPEG"
 
 
-def write_kaggle_tables(plan: Plan, root: Path) -> None:
+def write_kaggle_tables(plan: SyntheticPlan, root: Path) -> None:
     """Write Kaggle's lists, class names and boxes."""
     named = zip(wordnet.wnids(plan.classes), wordnet.words(plan.classes), strict=True)
     _write_lines(root / "LOC_synset_mapping.txt", [f"{wnid} {words}" for wnid, words in named])
@@ -116,13 +116,13 @@ def _write_list(path: Path, names: Sequence[str]) -> None:
     _write_lines(path, [f"{name.removesuffix('.JPEG')} {line}" for line, name in enumerate(names, 1)])
 
 
-def _write_solution(path: Path, plan: Plan, names: dict[int, str]) -> None:
+def _write_solution(path: Path, plan: SyntheticPlan, names: dict[int, str]) -> None:
     rows = [f"{name.removesuffix('.JPEG')},{_boxes(plan, index)}" for index, name in names.items()]
     random.Random(f"{path.name} {plan.seed}").shuffle(rows)
     _write_lines(path, ["ImageId,PredictionString", *rows])
 
 
-def _boxes(plan: Plan, index: int) -> str:
+def _boxes(plan: SyntheticPlan, index: int) -> str:
     """`wnid x1 y1 x2 y2 ` for each object of the class, with the blank at the end."""
     things = plan.scene(index).things
     boxes = [thing.box for thing in things if thing.look == things[0].look]
@@ -133,7 +133,7 @@ def _write_lines(path: Path, lines: Iterable[str]) -> None:
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def write_official_tars(plan: Plan, root: Path, draw: Draw) -> None:
+def write_official_tars(plan: SyntheticPlan, root: Path, draw: Draw) -> None:
     """Write the tar of tars and the flat one."""
     members: list[list[int]] = [[] for _ in range(plan.classes)]
     for index in plan.train_indices:
@@ -161,7 +161,7 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes | IO[bytes]) -> None:
     tar.addfile(member, file)
 
 
-def write_devkit(plan: Plan, root: Path) -> None:
+def write_devkit(plan: SyntheticPlan, root: Path) -> None:
     """Write `meta.mat` and the ground truth of the validation pictures."""
     (root / _DEVKIT).mkdir(parents=True)
     _write_meta(plan, root / _DEVKIT / "meta.mat")
@@ -170,7 +170,7 @@ def write_devkit(plan: Plan, root: Path) -> None:
     _write_lines(root / _DEVKIT / "ILSVRC2012_validation_ground_truth.txt", map(str, truth))
 
 
-def _write_meta(plan: Plan, path: Path) -> None:
+def _write_meta(plan: SyntheticPlan, path: Path) -> None:
     """Write the struct array `synsets`: one row a node, the leaves are the classes."""
     import scipy.io  # here, for it takes longer to import than a hundred pictures to draw
 

@@ -17,7 +17,7 @@ from smallfiles.sources.synthetic.pictures import MAX_CLASSES, Scene, compose, d
 
 
 @dataclass(frozen=True)
-class Plan:
+class SyntheticPlan:
     """Everything that decides the bytes of a data set, layout aside.
 
     Args:

@@ -22,7 +22,7 @@ from smallfiles.manifest import Manifest
 from smallfiles.samples import ByteStore
 
 if TYPE_CHECKING:
-    from smallfiles.images.downscaling import Store
+    from smallfiles.images.downscaling import PixelFormat
 
 TRIED = 32
 _PIXEL_BYTES = 3
@@ -41,7 +41,7 @@ class Scaling:
     """
 
     short_side: int | None
-    store: Store
+    store: PixelFormat
     quality: int
 
     def record(self) -> dict[str, Any]:
@@ -183,7 +183,7 @@ class Rescaled:
     def sentences(self, *, planned: bool = False) -> Iterator[str]:
         """What it costs and what it loses, for people; `planned` if it is an estimate."""
         times = f"{'about ' * planned}{self.bytes_after / max(1, self.bytes_before):.2f} times"
-        done = "turned" if self.scaling.short_side is None else "scaled"
+        done = "exif_rotated" if self.scaling.short_side is None else "scaled"
         yield f"{done} to {self.scaling.describe()}: {times} the bytes of the source"
         if self.scaling.short_side is None:
             return

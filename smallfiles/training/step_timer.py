@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from smallfiles.loading.killed import WorkerDiedError
+from smallfiles.loading.worker_errors import WorkerDiedError
 
 
 @dataclass
-class Clock:
+class StepTimer:
     """Times of the steps of one epoch.
 
     Args:

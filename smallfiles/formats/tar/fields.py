@@ -26,12 +26,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from smallfiles.arrays import as_mask, column, from_numpy
 from smallfiles.errors import FormatError, first_few
 from smallfiles.formats import provenance
 from smallfiles.formats.tar import grouping, names
 from smallfiles.formats.tar.archive import Archive
 from smallfiles.formats.tar.grouping import DATA_SUFFIXES, SIDES, Rows, unclear
-from smallfiles.manifest.arrays import as_mask, column, from_numpy
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED, Target, TargetKind
 

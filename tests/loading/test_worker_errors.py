@@ -17,8 +17,8 @@ from programs import Program, on_small_disk
 from smallfiles import formats
 from smallfiles.errors import ResourceError
 from smallfiles.loading import BadSampleError, LoaderConfig, WorkerDiedError, make_loader
-from smallfiles.loading.killed import WorkerMemory, check_shared_memory, explain, explained
 from smallfiles.loading.loader import choose_mode
+from smallfiles.loading.worker_errors import WorkerMemory, check_shared_memory, explain, explained
 from smallfiles.samples import Sample, Schema
 
 PROCESSES = LoaderConfig(mode="processes", workers=2, batch=8)
@@ -116,7 +116,7 @@ def test_what_torch_tells_late_is_told_at_whatever_line_it_comes(monkeypatch):
         signal.setitimer(signal.ITIMER_REAL, microseconds / 1e6)
         raise EOFError
 
-    monkeypatch.setattr("smallfiles.loading.killed.NOTICED_AFTER_S", 0.2)
+    monkeypatch.setattr("smallfiles.loading.worker_errors.NOTICED_AFTER_S", 0.2)
     before = signal.signal(signal.SIGALRM, late)
     try:
         for microseconds in range(1, 150):

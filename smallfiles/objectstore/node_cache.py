@@ -33,7 +33,7 @@ from smallfiles.formats.tar import index
 from smallfiles.objectstore.catalog import Catalog, Item, read_blocks
 from smallfiles.objectstore.client import NoObjectError, Store
 from smallfiles.objectstore.config import MANIFEST, PART_BYTES
-from smallfiles.staging import places
+from smallfiles.staging import placement
 from smallfiles.staging.config import StageConfig
 from smallfiles.staging.outputs import Member, Output
 from smallfiles.staging.run import Use, once
@@ -64,19 +64,19 @@ class NodeCache:
         self._kept: set[str] = set()
         self._use: Use | None = None
         passed = []
-        found, _ = places.candidates(where, None)
+        found, _ = placement.candidates(where, None)
         for place in found:
             try:
                 self._place = place
                 self._slot = Slot(
-                    locks.private_folder(place.path, places.folder_kind(place.filesystem)), self._key
+                    locks.private_folder(place.path, placement.folder_kind(place.filesystem)), self._key
                 )
                 sweep(self._slot.folder, spare=self._key)
                 self.begin(store)
                 return
             except ResourceError as error:
                 passed.append(error.got)
-        raise places.nowhere(self._output(0), passed)
+        raise placement.nowhere(self._output(0), passed)
 
     def begin(self, store: Store) -> tuple[Path, list[Item]]:
         """Have the small objects on this node.
@@ -117,7 +117,7 @@ class NodeCache:
         if self.kept(item) is None:
             with writing(draft), _locked(draft) as file:
                 if self.kept(item) is None:
-                    places.check_room(self._place, self._output(item.bytes), StageConfig())
+                    placement.check_room(self._place, self._output(item.bytes), StageConfig())
                     self._fetch(item, store, pool, file, draft)
                     draft.rename(self._folder / item.name)
         return self._opened(item)
@@ -163,7 +163,7 @@ class NodeCache:
             contents = list(
                 pool.map(lambda item: read_blocks(store, item, 0, len(item.digest.blocks)), small)
             )
-        places.check_room(self._place, self._output(sum(map(len, contents))), StageConfig(leave_bytes=0))
+        placement.check_room(self._place, self._output(sum(map(len, contents))), StageConfig(leave_bytes=0))
         with writing(folder):
             folder.mkdir()
             (folder / MANIFEST).write_text(catalog.text, encoding="utf-8")

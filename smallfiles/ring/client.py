@@ -15,11 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 from smallfiles.errors import SmallfilesError, first_few
-from smallfiles.ring.book import Position, Ready
 from smallfiles.ring.channel import Channel, Message, RingError, connect, from_message
 from smallfiles.ring.folder import RingFiles, lives, names
 from smallfiles.ring.memory import Memory
 from smallfiles.ring.order import BatchOrder, plan_of
+from smallfiles.ring.state import Position, Ready
 
 _TELL_AFTER_S = 30.0
 _KNOCK_EACH_S = 0.1
@@ -30,7 +30,7 @@ class RingWarning(UserWarning):
     """Something happened to a ring that cost time, and no batch."""
 
 
-class Link:
+class RingClient:
     """A trainer's side of a ring.
 
     Args:

@@ -15,7 +15,7 @@ from smallfiles import formats
 from smallfiles.errors import ReaderClosedError, SourceError, UsageError
 from smallfiles.images import CentreCrop
 from smallfiles.loading.batches import SampleRngs, allocate, nbytes
-from smallfiles.loading.makers import BadSampleError, ImageBatches, RawBatches
+from smallfiles.loading.fields import BadSampleError, ImageBatches, RawBatches
 from smallfiles.samples import Sample, Schema
 
 BAD = (3, 11, 12)

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from smallfiles.ring.book import END, Book, Position
+from smallfiles.ring.state import END, Position, RingState
 
 LENGTHS = (3, 1, 4)
 GARBAGE = "garbage"
@@ -25,7 +25,7 @@ class Ring(RuleBasedStateMachine):
 
     @initialize(slots=st.integers(2, 6), start=st.sampled_from(ALL))
     def begin(self, slots, start):
-        self.book = Book(slots, start, after)
+        self.book = RingState(slots, start, after)
         self.held = {}  # slot -> content
         self.work = {}  # slot -> (producer, position)
         self.wanted = start  # what the trainer must get next
@@ -122,7 +122,7 @@ TestBatchesComeInOrderWholeAndOnce = Ring.TestCase
 
 
 def test_a_stranger_s_word_about_a_slot_is_not_believed():
-    book = Book(2, Position(0, 0), after)
+    book = RingState(2, Position(0, 0), after)
     _, slot = book.claim(1)
     assert book.made(2, slot, "x") is None
     assert book.made(1, 77, "x") is None

@@ -10,7 +10,7 @@ from staging_tools import MIB, ROOMY, packed
 from smallfiles import machine
 from smallfiles.errors import ResourceError
 from smallfiles.machine import nodelocal
-from smallfiles.staging import StageConfig, outputs, places
+from smallfiles.staging import StageConfig, outputs, placement
 
 GIB = 1 << 30
 
@@ -90,41 +90,41 @@ def test_the_sites_own_first_then_memory_and_a_system_disk_last(tmp_path, monkey
     monkeypatch.setattr(nodelocal, "named_directories", lambda: named)
     monkeypatch.setattr(nodelocal, "problem_of", lambda path: None)
     monkeypatch.setattr(nodelocal, "node_local", lambda path, variable: known[str(path)])
-    monkeypatch.setattr(places, "_same_storage", lambda path, source: str(path) == "/nvme/job")
-    found, passed = places.candidates("auto", tmp_path)
+    monkeypatch.setattr(placement, "_same_storage", lambda path, source: str(path) == "/nvme/job")
+    found, passed = placement.candidates("auto", tmp_path)
     assert [str(place.path) for place in found] == ["/site", "/dev/shm", "/tmp"]
     assert passed == [f"VSC_SCRATCH_NODE=/nvme/job is on the same storage as {tmp_path.name}"]
     output = outputs.find(packed(tmp_path / "x.arrow", 1000), ROOMY)
-    assert "chose TMPDIR=/tmp (xfs): 53.7 GB stay free" in places.why(found[2], output, [], reused=False)
-    assert "the disk of the system, shared with everybody" in places.why(found[2], output, [], reused=True)
-    assert "passed over: VSC" in places.why(found[1], output, passed, reused=False)
+    assert "chose TMPDIR=/tmp (xfs): 53.7 GB stay free" in placement.why(found[2], output, [], reused=False)
+    assert "the disk of the system, shared with everybody" in placement.why(found[2], output, [], reused=True)
+    assert "passed over: VSC" in placement.why(found[1], output, passed, reused=False)
     job_disk = local("/scratch/12", "TMPDIR", mount="/scratch")
-    assert not places.is_system_disk(job_disk) and places.is_system_disk(known["/tmp"])
+    assert not placement.is_system_disk(job_disk) and placement.is_system_disk(known["/tmp"])
 
 
 def test_workers_are_left_their_memory(monkeypatch):
     monkeypatch.setattr(machine, "usable_cpus", lambda: 8)
     monkeypatch.setattr(machine, "memory_limit_bytes", lambda: 64 * GIB)
     memory, disk = local("/dev/shm", "", kind="tmpfs"), local("/scratch", "L_SCRATCH")
-    assert places.leave_bytes(memory, StageConfig()) == 5 * GIB
-    assert places.leave_bytes(disk, StageConfig()) == 256 * MIB
-    assert places.leave_bytes(memory, StageConfig(leave_bytes=7)) == 7
+    assert placement.leave_bytes(memory, StageConfig()) == 5 * GIB
+    assert placement.leave_bytes(disk, StageConfig()) == 256 * MIB
+    assert placement.leave_bytes(memory, StageConfig(leave_bytes=7)) == 7
     monkeypatch.setattr(machine, "memory_limit_bytes", lambda: 2 * GIB)
-    assert places.leave_bytes(memory, StageConfig()) == GIB // 2
+    assert placement.leave_bytes(memory, StageConfig()) == GIB // 2
 
 
 def test_room_is_compared_with_the_copy_and_what_workers_need(tmp_path, monkeypatch):
     output = outputs.find(packed(tmp_path / "x.arrow", 10 * MIB), ROOMY)
     place = local("/dev/shm", "", kind="tmpfs", free=15 * MIB)
     monkeypatch.setattr(nodelocal, "node_local", lambda *words: place)
-    places.check_room(place, output, StageConfig(leave_bytes=4 * MIB))
+    placement.check_room(place, output, StageConfig(leave_bytes=4 * MIB))
     with pytest.raises(ResourceError, match=r"6\.3 MB beside it for workers"):
-        places.check_room(place, output, StageConfig(leave_bytes=6 * MIB))
+        placement.check_room(place, output, StageConfig(leave_bytes=6 * MIB))
 
 
 def test_a_place_that_cannot_serve_is_refused_by_name(tmp_path):
     with pytest.raises(ResourceError, match="gone is not there"):
-        places.candidates(tmp_path / "gone", tmp_path)
+        placement.candidates(tmp_path / "gone", tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(ResourceError, match="file is not there"):
-        places.candidates(tmp_path / "file", tmp_path)
+        placement.candidates(tmp_path / "file", tmp_path)

@@ -27,7 +27,7 @@ END = Position(sys.maxsize, 0)
 
 
 @dataclass
-class _Claim:
+class _Assignment:
     position: Position
     producer: int
     wanted: bool = True
@@ -48,7 +48,7 @@ class Ready:
     payload: Any
 
 
-class Book:
+class RingState:
     """The state of all slots.
 
     Args:
@@ -60,7 +60,7 @@ class Book:
     def __init__(self, slots: int, start: Position, after: Callable[[Position], Position]) -> None:
         self._after = after
         self._free = list(range(slots))[::-1]
-        self._claims: dict[int, _Claim] = {}  # by slot
+        self._claims: dict[int, _Assignment] = {}  # by slot
         self._ready: dict[Position, Ready] = {}
         self._again: list[Position] = []  # a heap: batches whose producer died
         self._next = start
@@ -97,7 +97,7 @@ class Book:
         else:
             position, self._next = self._next, self._after(self._next)
         slot = self._free.pop()  # the one that was freed last: its memory may still be in the cache
-        self._claims[slot] = _Claim(position, producer)
+        self._claims[slot] = _Assignment(position, producer)
         return position, slot
 
     def made(self, producer: int, slot: int, payload: Any) -> Position | None:
