@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from smallfiles.errors import ManifestError, first_few
-from smallfiles.manifest.faults import NEXT_STEP, counted, fault, is_utf8, short
+from smallfiles.faults import NEXT_STEP, counted, fault, is_utf8, short
 from smallfiles.samples import Buffer
 
 Namer = Callable[[int], str]

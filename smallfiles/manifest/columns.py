@@ -30,8 +30,8 @@ from smallfiles.arrays import (
 from smallfiles.arrays import column as arrow_column
 from smallfiles.digests import RowOrder, byte_order, in_order, name_hashes
 from smallfiles.errors import ManifestError, first_few
+from smallfiles.faults import counted, fault, is_utf8, named, short
 from smallfiles.keys import key_problem
-from smallfiles.manifest.faults import counted, fault, is_utf8, named, short
 from smallfiles.samples import UNLABELLED, Meta, TargetKind
 
 SUSPICIOUS_PATH = r"[\x00\n]|(^|/)\.{0,2}(/|$)"

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from smallfiles.errors import ManifestError, refuse_shortage
+from smallfiles.faults import fault, short
 from smallfiles.manifest.columns import OPTIONAL, repeated_paths
-from smallfiles.manifest.faults import fault, short
 from smallfiles.manifest.writing import FORMAT, VERSION
 
 HEADER = ("format", "version", "name", "split", "classes", "root_hint", "target", "digest", "count")

@@ -21,9 +21,9 @@ import pyarrow as pa
 from smallfiles.arrays import from_numpy, give_back_memory, one_chunk, plain_allocator, to_numpy
 from smallfiles.digests import set_digest
 from smallfiles.errors import ManifestError
+from smallfiles.faults import check_files, summary_of
 from smallfiles.manifest import columns as checks
 from smallfiles.manifest import picking
-from smallfiles.manifest.faults import check_files, summary_of
 from smallfiles.manifest.reading import read_document
 from smallfiles.manifest.writing import write_columns, write_flat
 from smallfiles.samples import ByteStore, Meta, Schema, Target, TargetKind

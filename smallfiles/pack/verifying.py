@@ -21,10 +21,10 @@ from smallfiles import digests, formats
 from smallfiles.arrays import column, integers
 from smallfiles.digests import ContentDigest, sidecar
 from smallfiles.errors import FormatError, ResourceError, SmallfilesError, first_few
+from smallfiles.faults import summary_of
 from smallfiles.formats.files.reading import MANIFEST
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.columns import by_row
-from smallfiles.manifest.faults import summary_of
 from smallfiles.pack.resizing import described
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Buffer, Reader

@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 from smallfiles import formats
 from smallfiles.arrays import column, integers
 from smallfiles.errors import SourceError, UsageError
+from smallfiles.faults import summary_of
 from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions
 from smallfiles.formats import provenance
 from smallfiles.formats.files.reading import MANIFEST
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.columns import by_row
-from smallfiles.manifest.faults import summary_of
 from smallfiles.manifest.writing import FORMAT
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED, ByteStore, Reader

@@ -23,8 +23,8 @@ import pyarrow as pa
 
 from smallfiles.arrays import column
 from smallfiles.errors import SourceError, first_few, refuse_shortage
+from smallfiles.faults import is_utf8
 from smallfiles.folders import is_hidden
-from smallfiles.manifest.faults import is_utf8
 from smallfiles.progress import plural
 
 _IN_FLIGHT = 32

@@ -1,4 +1,4 @@
-"""The sentences in which a manifest's faults are told: how many, and the first few by name.
+"""Sentences for the faults of a manifest or a column: how many, and the first few by name.
 
 The trap: a message that prints a whole entry may print a megabyte, and one that lists all faults a
 million lines. Both are cut here. Notebook 02 shows the messages.
