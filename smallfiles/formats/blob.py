@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import to_numpy
+from smallfiles.arrays import scalar, to_numpy
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.columns import SampleColumns
@@ -52,7 +52,7 @@ def arrays_of(
             yield from _texts("caption", found.flatten())
             yield "caption_rows", _borders(found)
         else:
-            yield from _texts(name, pc.fill_null(found, "") if found.null_count else found)
+            yield from _texts(name, pc.fill_null(found, scalar("")) if found.null_count else found)
 
 
 def _texts(name: str, found: pa.StringArray) -> Iterator[tuple[str, np.ndarray]]:

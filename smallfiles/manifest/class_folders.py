@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import as_mask, column, from_numpy, to_numpy
+from smallfiles.arrays import as_mask, column, from_numpy, scalar, to_numpy
 from smallfiles.errors import SourceError, first_few
 from smallfiles.folders import canonical_split, choose_split
 from smallfiles.manifest import signs
@@ -48,7 +48,7 @@ class Labelled:
 
     def kept(self, names: pa.StringArray) -> pa.StringArray:
         """The names of those that are kept; of a million names no copy is made where all are."""
-        return names if self.keep.all() else names.filter(self.keep)
+        return names if self.keep.all() else names.take(from_numpy(np.flatnonzero(self.keep)))
 
 
 def by_class(
@@ -233,7 +233,7 @@ def _class_of(names: pa.StringArray, below: str) -> pa.StringArray:
     """The first folder below `below` of each name; null where it has none."""
     inside = pc.starts_with(names, below)
     rest = pc.utf8_slice_codeunits(names, len(below)) if below else names
-    return pc.if_else(inside, _folder(rest), pa.scalar(None, pa.string()))
+    return pc.if_else(inside, _folder(rest), scalar(None))
 
 
 def folders_of(names: pa.StringArray) -> list[str]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles import formats
-from smallfiles.arrays import column, integers
+from smallfiles.arrays import column, integers, scalar
 from smallfiles.errors import SourceError, UsageError
 from smallfiles.faults import summary_of
 from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions
@@ -124,7 +124,10 @@ def load(path: Path, format: str, options: SourceOptions) -> Source:
     with summary_of(path):
         manifest = _manifest(reader, schema, options.split)
     notes: tuple[str, ...] = ()
-    if reader.target_kind == "label" and not pc.any(pc.not_equal(manifest.targets, UNLABELLED)).as_py():
+    if (
+        reader.target_kind == "label"
+        and not pc.any(pc.not_equal(manifest.targets, scalar(UNLABELLED))).as_py()
+    ):
         if _is_foreign_tar(path, format) and not options.unlabelled:
             raise SourceError(
                 f"{path} holds {plural(len(manifest), 'image')} that nothing in it labels",
@@ -202,7 +205,7 @@ def flags_of(reader: Reader) -> dict[str, Any]:
     suffixes = pc.utf8_lower(pc.replace_substring_regex(reader.keys(), r"^.*?(\.[^./]*)?$", r"\1"))
     others = sorted(set(suffixes.unique().to_pylist()) - {*IMAGE_SUFFIXES, ""})
     if others:
-        images = IMAGE_SUFFIXES if pc.any(pc.is_in(suffixes, pa.array(IMAGE_SUFFIXES))).as_py() else ()
+        images = IMAGE_SUFFIXES if set(suffixes.unique().to_pylist()) & {*IMAGE_SUFFIXES} else ()
         found["suffixes"] = (*images, *others)
     if reader.target_kind == "label" and not reader.classes:
         targets = (reader.targets(at, min(at + _ROWS_AT_ONCE, len(reader))) for at in _starts(reader))

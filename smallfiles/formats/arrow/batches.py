@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import GrowingStrings, as_integers
+from smallfiles.arrays import GrowingStrings, as_integers, scalar
 from smallfiles.errors import FormatError, SmallfilesError
 from smallfiles.formats.arrow import columns
 from smallfiles.formats.arrow.footer import Cuts, blocks, row_counts
@@ -235,6 +235,6 @@ class Opened:
         for first in range(0, self.count, _KEYS_AT_ONCE):
             last = min(first + _KEYS_AT_ONCE, self.count)
             some = pa.concat_arrays([self.batch(n).column(self.columns.key) for n in range(first, last)])
-            keys.extend(pc.fill_null(some, "") if some.null_count else some)
+            keys.extend(pc.fill_null(some, scalar("")) if some.null_count else some)
             self.file.forget()
         return keys.finish()

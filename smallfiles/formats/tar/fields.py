@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import as_mask, column, from_numpy
+from smallfiles.arrays import as_mask, column, from_numpy, scalar
 from smallfiles.errors import FormatError, first_few
 from smallfiles.formats import provenance
 from smallfiles.formats.tar import grouping, names
@@ -164,7 +164,7 @@ def read(archive: Archive, suffixes: tuple[str, ...] = DATA_SUFFIXES, *, targets
 
 def _ours(archive: Archive) -> Annotated:
     suffix, group = grouping.split(archive.names)
-    sides = {name: np.flatnonzero(as_mask(pc.equal(suffix, name))) for name in SIDES}
+    sides = {name: np.flatnonzero(as_mask(pc.equal(suffix, scalar(name)))) for name in SIDES}
     rows = np.sort(np.unique(group, return_index=True)[1])
     data = archive.take(rows)
     return replace(_read_sides(archive, group, rows, sides), data=replace(data, names=_keys_of(data.names)))

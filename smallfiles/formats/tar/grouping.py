@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import as_mask, column, from_numpy, to_numpy
+from smallfiles.arrays import as_mask, column, from_numpy, scalar, to_numpy
 from smallfiles.errors import FormatError, first_few
 from smallfiles.formats.tar.archive import Archive
 from smallfiles.progress import plural
@@ -65,7 +65,7 @@ class Groups:
     def sides(self) -> dict[str, Rows]:
         """Rows of the files that may tell a target; `a.label.cls` is one where there is no `a.cls`."""
         free = self.rank == _NO_SAMPLE
-        found = {name: np.flatnonzero(as_mask(pc.equal(self.suffix, name)) & free) for name in SIDES}
+        found = {name: np.flatnonzero(as_mask(pc.equal(self.suffix, scalar(name))) & free) for name in SIDES}
         dotted = np.flatnonzero(as_mask(pc.ends_with(self.suffix, ".cls")) & free)
         dotted = dotted[~self.mask(found["cls"])[self.of[dotted]]]
         return {**found, "cls": np.sort(np.concatenate([found["cls"], dotted]))}
