@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from smallfiles.cli.arguments import FORMATS, Verbs, add_run
 from smallfiles.cli.output import report
-from smallfiles.errors import first_few
+from smallfiles.errors import UsageError, first_few
 from smallfiles.keys import printable
 from smallfiles.progress import bytes_text
 
@@ -32,20 +32,30 @@ def add(verbs: Verbs) -> None:
     parser = add_run(verbs, "inspect", run)
     parser.add_argument("out", type=Path, metavar="OUT", help="a packed file or folder of shards")
     parser.add_argument("--format", metavar="NAME", help=f"overrides the suffix of OUT: {FORMATS}")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw samples (.html or .png)")
+    parser.add_argument("--seed", type=int, metavar="S", help="of the choice of samples to draw (0)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Show what is inside a packed file.
 
     Format, layout, number of samples, classes, how and from what it was packed, the first keys and the
-    distribution of sizes. Reads the index only, not the samples.
+    distribution of sizes. Reads the index only, and with --picture the samples that it draws: look at them
+    before you train for days.
 
     Examples:
         smallfiles inspect train.arrow
+        smallfiles inspect train.arrow --picture sheet.html
         smallfiles inspect train.tars --json
     """
-    from smallfiles import formats
+    from smallfiles import contact_sheet, formats
 
+    if arguments.seed is not None and arguments.picture is None:
+        raise UsageError(
+            "--seed is given without --picture",
+            expected="it with --picture, since nothing else is chosen by chance",
+            next_step="Give --picture FILE too, or leave --seed out",
+        )
     began = perf_counter()
     with closing(formats.open(arguments.out, arguments.format)) as reader:
         facts = reader.info()
@@ -53,6 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
         keys = [reader.key(index) for index in range(min(_KEYS, len(reader)))]
         classes = list(reader.classes)
         facts = {"path": str(arguments.out), **facts, "samples": len(reader), "target": reader.target_kind}
+        if arguments.picture is not None:
+            sheet = contact_sheet.write(reader, arguments.picture, arguments.seed or 0)
+            facts["picture"] = f"{arguments.picture}: {sheet.note}"
     facts |= {"classes": classes, "first_keys": keys, "size_histogram": _histogram(sizes)}
     facts["bytes"] = int(facts.get("bytes", sum(sizes)))
     facts["seconds"] = round(perf_counter() - began, 3)
