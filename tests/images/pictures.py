@@ -38,3 +38,10 @@ def difference(one, other):
     """Mean and largest absolute difference."""
     apart = np.abs(np.asarray(one, np.int16) - np.asarray(other, np.int16))
     return float(apart.mean()), int(apart.max())
+
+
+def close(one, other, mean, most):
+    """Whether two pictures differ by no more than this on average, and nowhere by more than `most`."""
+    found = difference(one, other)
+    assert found[0] <= mean and found[1] <= most, found
+    return True

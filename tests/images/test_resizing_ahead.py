@@ -2,7 +2,7 @@ import io
 
 import numpy as np
 import pytest
-from pictures import by_pillow, difference, encoded, jpeg, pixels
+from pictures import by_pillow, close, difference, encoded, jpeg, pixels
 from PIL import Image, ImageOps
 
 from smallfiles import images, machine
@@ -37,7 +37,7 @@ def test_pixels_are_those_of_torchvision():
     data = jpeg(500, 375)
     raw = images.decode(images.resize_ahead(data, 256, "raw"))
     expected = np.asarray(transforms.Resize(256)(Image.fromarray(by_pillow(data))))
-    assert difference(raw, expected) <= (0.3, 5)
+    assert close(raw, expected, 0.3, 5)
     again = images.decode(images.resize_ahead(data, 256, "jpeg", quality=95))
     assert difference(again, expected)[0] < 6
 
