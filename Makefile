@@ -6,6 +6,8 @@
 
 VENV ?= .venv
 export PYTHON VENV SYSTEM_SITE
+# Tests start some hundred processes that import the same modules: their bytecode is kept, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The tools run as modules, since a script's first line breaks when its folder moves.
 py = "$(VENV)/bin/python"

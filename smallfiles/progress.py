@@ -92,12 +92,17 @@ class _Bar:
     def advance(self, n: int = 1, bytes: int = 0) -> None:
         with self._lock:
             self._bytes += bytes
-            if self._bar.update(n) and self._bytes:  # true when it has just redrawn itself
-                rate = self._bytes / max(monotonic() - self._started, 1e-9)
-                self._bar.set_postfix_str(f"{bytes_text(rate)}/s", refresh=False)
+            if self._bar.update(n):  # true when it has just redrawn itself
+                self._set_rate()
 
     def close(self) -> None:
+        self._set_rate()  # a short task too ends with what it took
         self._bar.close()
+
+    def _set_rate(self) -> None:
+        if self._bytes:
+            rate = self._bytes / max(monotonic() - self._started, 1e-9)
+            self._bar.set_postfix_str(f"{bytes_text(rate)}/s", refresh=False)
 
 
 _writing = threading.RLock()

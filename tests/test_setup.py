@@ -163,7 +163,7 @@ def recording_python(path: Path, log: Path, *, uv_works: bool = True) -> Path:
             *"-m pip --version"*) ;;
             *site_constraints*) echo "torch==2.7.0";;
             *"-m uv"*)
-                echo "$* certificates=$UV_SYSTEM_CERTS" >> "{log}"
+                echo "$* certificates=$UV_SYSTEM_CERTS bytecode=$UV_COMPILE_BYTECODE" >> "{log}"
                 {"true" if uv_works else "echo no network >&2; exit 2"};;
             *"-m pip"*|*"-m jupyterlab"*) echo "$*" >> "{log}";;
             *) exec "{sys.executable}" "$@";;
@@ -241,8 +241,8 @@ def test_setup_installs_pinned_wheels_once_and_again_when_the_lock_changes(check
     first = log.read_text().splitlines()
     assert first[0] == "venv"
     assert all("requirements.lock" in line for line in first[1:3])
-    certificates = [line.rpartition(" ")[2] for line in first if "-m uv" in line]
-    assert certificates == ["certificates=1"] * 2  # those of the system, as with pip
+    settings = [line.split()[-2:] for line in first if "-m uv" in line]
+    assert settings == [["certificates=1", "bytecode=1"]] * 2  # as with pip
     assert "--only-binary :all:" in first[2] and "--extra formats --extra s3" in first[2]
 
     again = make(checkout, "setup", chosen)

@@ -73,7 +73,9 @@ make_venv() {
 
 # uv installs in a fifth of pip's time, but knows neither pip's settings nor a site's packages. It takes
 # "no compiler" for the project itself too, so the dependencies come first and the project alone after.
-# As pip does, it trusts the certificates of this system: behind a site's proxy its own are not enough.
+# As pip does, it trusts the certificates of this system: behind a site's proxy its own are not enough. And as pip
+# does, it compiles to bytecode: where the environment cannot be written (one for all), each process would compile
+# PyTorch again, 4 CPU seconds in place of 2 and 9 with torchvision in place of 3.5.
 install_with_uv() {
     "$venv/bin/python" -m pip install --quiet --no-cache-dir -c requirements.lock uv || return 1
     extra_options=$(printf '%s' "$extras" | sed 's/^/--extra /; s/,/ --extra /g')
@@ -84,7 +86,7 @@ install_with_uv() {
 run_uv() {
     if [ ! -t 2 ]; then set -- --quiet "$@"; fi # a bar in a terminal, nothing in a log
     UV_CACHE_DIR=${UV_CACHE_DIR:-$venv/.uv-cache} UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-300} \
-        UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-1} \
+        UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-1} UV_COMPILE_BYTECODE=${UV_COMPILE_BYTECODE:-1} \
         "$venv/bin/python" -m uv pip install --python "$venv/bin/python" "$@"
 }
 

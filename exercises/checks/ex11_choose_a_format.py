@@ -180,7 +180,7 @@ def training_s(attempt: Attempt) -> None:
         attempt.require(_close(got, right), got, f"{right:.6g} s", because)
 
 
-def _hours(project: Project) -> dict[str, float]:
+def hours_of(project: Project) -> dict[str, float]:
     """Of each way that is possible."""
     everything = project.work.samples * project.work.sample_bytes
     possible = {
@@ -207,7 +207,7 @@ def choice(attempt: Attempt) -> None:
         attempt.given(f"choice[{name!r}]")
         pair = isinstance(got[name], tuple | list) and len(got[name]) == 2 and got[name][0] in WAYS
         attempt.require(pair, got[name], f"a pair, of {', '.join(WAYS)}", "the name of a way, and hours")
-        (way, hours), possible = got[name], _hours(project)
+        (way, hours), possible = got[name], hours_of(project)
         least = min(possible.values())
         why_not = _NO_ROOM if way == "staged" else _NO_JUMPS
         attempt.require(way in possible, way, "a way that is possible", why_not)

@@ -88,7 +88,7 @@ def test_the_right_choices_pass_and_the_simulation_agrees_with_them():
     assert ex11.choice(RIGHT)
     for name, project in ex11.PROJECTS.items():
         case = project.work, project.storage
-        found = {way: simulate(*case, WAYS[way], project.nodes) for way in ex11._hours(project)}
+        found = {way: simulate(*case, WAYS[way], project.nodes) for way in ex11.hours_of(project)}
         total = {way: one.first_epoch_s + (project.epochs - 1) * one.epoch_s for way, one in found.items()}
         chosen = total[RIGHT[name][0]]
         assert chosen <= 1.05 * min(total.values()), (name, total)

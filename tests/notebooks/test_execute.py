@@ -40,8 +40,6 @@ def test_a_notebook_runs_and_draws_a_figure(path, participant, forked):
     executed = execute(path, participant, kept(path))
     assert_clean(executed)
     assert re.search(r'<img alt="[^"]{20,}', executed.html), "no figure with a description was drawn"
-    plan = PLANS[path.name[:2]]
-    assert executed.seconds < 8 * plan.seconds + 60, f"the plan says {plan.seconds} s"
 
 
 @each("notebooks")

@@ -10,7 +10,6 @@ import stat
 import subprocess
 import sys
 import tarfile
-import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -327,14 +326,11 @@ class TestJupyter:
         assert not token_file.parent.exists()
 
     def announced(self, cluster, number):
-        end = time.monotonic() + 60
-        while time.monotonic() < end:
-            log = cluster.log(number)
-            found = re.search(r"127\.0\.0\.1:(\d+) .*?token is in: +(/.*?/token) ", log, re.S)
-            if found and self.bound_to(found[1]):
-                return found[1], Path(found[2])
-            time.sleep(0.5)
-        raise AssertionError(f"it did not come up: {log}")
+        def found():
+            return re.search(r"127\.0\.0\.1:(\d+) .*?token is in: +(/.*?/token) ", cluster.log(number), re.S)
+
+        wait_for(lambda: found() and self.bound_to(found()[1]))
+        return found()[1], Path(found()[2])
 
     def bound_to(self, port):
         """The addresses that listen on this port."""

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -80,7 +81,7 @@ class TestRefusals:
     def test_too_little_room_is_told_with_the_numbers(self, checkout, tmp_path, monkeypatch):
         archive = tmp_path / "train.tar"
         archive.write_bytes(b"x" * 1000)
-        monkeypatch.setattr(shutil, "disk_usage", lambda place: shutil._ntuple_diskusage(9999, 9000, 999))
+        monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=999))
         assert "needs about 1,050 bytes" in refusal(checkout, "here", "03_pack_arrow", [str(archive)])
 
     def test_an_unwritable_place_is_told(self, checkout):

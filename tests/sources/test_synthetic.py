@@ -82,7 +82,7 @@ def test_a_full_disk_gives_a_sentence_and_leaves_nothing(tmp_path, monkeypatch):
 
 
 def test_too_little_space_is_said_before_the_start(tmp_path, monkeypatch):
-    monkeypatch.setattr(synthetic, "_write_files", lambda *_: pytest.fail("began to write"))
+    monkeypatch.setattr(Path, "write_bytes", lambda *_: pytest.fail("began to write"))
     with pytest.raises(ResourceError, match=r"expected about .*B"):
         synthetic.make(tmp_path / "out", "folder", count=10**6, size=(4096, 4096))
     assert not list(tmp_path.iterdir())
