@@ -104,17 +104,18 @@ def test_a_child_of_a_killed_copier_does_not_keep_the_others_waiting(source, nod
     """A worker forked during the copy would inherit the lock."""
 
     def work():
-        run = copying.Copier.run
+        create = copying.create
 
-        def forking(self):
-            child = os.fork()
-            if not child:
-                time.sleep(30)
-                os._exit(0)
-            (tmp_path / "child").write_text(str(child))
-            run(self)
+        def forking(path, size):
+            if not (tmp_path / "child").exists():
+                child = os.fork()
+                if not child:
+                    time.sleep(30)
+                    os._exit(0)
+                (tmp_path / "child").write_text(str(child))
+            create(path, size)
 
-        copying.Copier.run = forking
+        copying.create = forking
         return reading(source, node, tmp_path / "log", 0.02)()
 
     first = forked(work)
@@ -324,7 +325,7 @@ def test_a_thousand_random_kills_lose_nothing_and_leave_nothing(tmp_path):
         return 0
 
     assert [exit_code(pid, 850) for pid in [forked(partial(lane, seed)) for seed in (1, 2)]] == [0, 0]
-    assert run._held == {}
+    assert run._locks == {}
 
 
 def test_a_folder_that_the_last_one_out_removes_is_made_again(node, monkeypatch):
