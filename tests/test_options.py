@@ -23,9 +23,7 @@ from smallfiles.staging import StageConfig
 from smallfiles.training import TrainConfig
 
 EVERY_LOADER = LoaderConfig(8, 3, "threads", 4, 9, False, True, "skip", "stream", 7, 1, 2)
-EVERY_LOAD = LoadBenchConfig(
-    3, 99, (1, 4), ("ring", "threads"), ("a, b", "c"), 8, 4, 160, "linear", "a, b", 7, False
-)
+EVERY_LOAD = LoadBenchConfig(3, 99, (1, 4), ("ring", "threads"), ("a, b", "c"), 8, 160, "a, b", 7, False)
 EVERY_TRAIN = TrainConfig(EVERY_LOADER, "resnet18", 2, 96, 0.1, 5, checkpoint=Path("a b"), every=3)
 
 

@@ -40,7 +40,7 @@ def folder(tmp_path_factory):
 def test_a_store_that_takes_its_process_with_it_costs_the_others_nothing(folder, tmp_path, monkeypatch):
     (tmp_path / "litdata.py").write_text(LITDATA)
     monkeypatch.syspath_prepend(tmp_path)
-    absent = reading.Store("files", reading.STORES["plain files"].open, ("no_such_package",))
+    absent = reading.PeerSet("files", reading.STORES["plain files"].open, ("no_such_package",))
     chosen = {name: reading.STORES[name] for name in ("plain files", "LitData")}
     monkeypatch.setattr(reading, "STORES", {**chosen, "Absent": absent})
     monkeypatch.setattr(reading, "WorkerPool", partial(WorkerPool, "fork"))
