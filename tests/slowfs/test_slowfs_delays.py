@@ -119,10 +119,10 @@ class TestWithoutFuse:
     def forbidden(self, request, monkeypatch, tmp_path):
         if request.param == "no device":
             monkeypatch.setattr(points.why_not, "__defaults__", (tmp_path / "fuse",))
-            return "is not there (the kernel, or the container, has no FUSE)"
+            return "does not exist (the kernel, or the container, has no FUSE)"
         monkeypatch.setattr(points.why_not, "__defaults__", (tmp_path,))  # exists, may be used
         monkeypatch.setattr(points.shutil, "which", lambda name: None)
-        return "fusermount3 is not there (package fuse3)"
+        return "fusermount3 is missing (package fuse3)"
 
     def test_reads_in_this_process_are_slow_instead_and_have_no_path(self, forbidden, folder):
         with slowfs.open_slow(folder, SlowConfig(0.005)) as slow:
