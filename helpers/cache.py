@@ -32,9 +32,9 @@ def cache_folder() -> Path:
     A course that is installed once for all cannot be written to by its participants. They write to
     `COURSE_WORK`, which job scripts use too, or to their home.
     """
-    told = os.environ.get("COURSE_CACHE")
-    if told:
-        return Path(told).expanduser().absolute()
+    named = os.environ.get("COURSE_CACHE")
+    if named:
+        return Path(named).expanduser().absolute()
     return CHECKOUT / "course_data" if os.access(CHECKOUT, os.W_OK | os.X_OK) else _own_folder()
 
 

@@ -70,9 +70,9 @@ class MachineReport:
     @property
     def alt_text(self) -> str:
         """The figure in words."""
-        told = [_summary(place) for place in self.places]
+        free = [_summary(place) for place in self.places]
         memory = f"{bytes_text(self.memory_limit_bytes)} of {bytes_text(self.memory_present_bytes)} memory"
-        return f"Bar chart. {self.finding}; {memory}. Free: {'; '.join(told)}."
+        return f"Bar chart. {self.finding}; {memory}. Free: {'; '.join(free)}."
 
 
 def describe(folder: Path) -> MachineReport:

@@ -273,32 +273,32 @@ def _commands(
 
 def _reasons(found: Measured, plan: TrainingPlan) -> tuple[str, ...]:
     state = "cold" if found.cold else "as they are cached now"
-    told = [
+    sentences = [
         f"{found.samples:,} samples of {bytes_text(found.sample_bytes)} on {found.kind}; to open and read "
         f"one takes {1e3 * found.alone_s:.2g} ms, {state}, {1e3 * found.together_s:.2g} ms with {_IN_FLIGHT} "
         "in flight",
     ]
     if found.decode_s:
         needs = plan.batch / plan.step_s * found.decode_s
-        told.append(
+        sentences.append(
             f"decoding takes {1e3 * found.decode_s:.2g} ms: each GPU wants {needs:.1f} CPUs for it, "
             f"and {found.cpus / plan.gpus:.1f} are there"
         )
         if needs > found.cpus / plan.gpus:
-            told.append(
+            sentences.append(
                 "so GPUs wait for decoding whatever the format: pack with --resize, or ask for more CPUs"
             )
     if found.samples * found.sample_bytes > found.local_bytes:
-        told.append(
+        sentences.append(
             f"a copy per node ({bytes_text(found.samples * found.sample_bytes)}) does not fit into what is "
             f"free there ({bytes_text(found.local_bytes)})"
         )
     if not found.shared and plan.nodes > 1:
-        told.append(
+        sentences.append(
             f"{found.kind} is of this machine alone: copy the data to where all nodes see it, and ask again"
         )
     if plan.metadata_ops_s is None and plan.nodes > 1:
-        told.append(
+        sentences.append(
             f"the servers were taken to do {Storage().metadata_ops_s:,.0f} operations per second for all"
         )
-    return tuple(told)
+    return tuple(sentences)

@@ -226,10 +226,10 @@ def _folder(folder: Path) -> Finding:
     there, writable = folder.exists(), _is_writable(folder)
     a_file = there and not folder.is_dir()
     few = found.inodes_free is not None and found.inodes_free < NEEDED_INODES
-    told = "a file on " * a_file + "not there yet; " * (not there) + _summary(found)
+    shown = "a file on " * a_file + "not there yet; " * (not there) + _summary(found)
     return judged(
         name,
-        told + ", not writable" * (not a_file and not writable),
+        shown + ", not writable" * (not a_file and not writable),
         (a_file, "warn", "Give the folder that it is in."),
         (not writable, "warn", "Give your results another folder than this one."),
         (found.free_bytes < NEEDED_BYTES, "warn", "Make room: less than 10 GB is free."),
@@ -247,9 +247,9 @@ def _quota(folder: Path) -> Iterator[Finding]:
     found = machine.quota(folder)
     if found is None:
         return
-    told = [f"{bytes_text(found.used_bytes)} of {bytes_text(found.limit_bytes)}"] if found.limit_bytes else []
-    told += [f"{found.used_files:,} of {found.limit_files:,} files"] if found.limit_files else []
-    value = f"{' and '.join(told)} used ({found.holder}, {found.tool})"
+    used = [f"{bytes_text(found.used_bytes)} of {bytes_text(found.limit_bytes)}"] if found.limit_bytes else []
+    used += [f"{found.used_files:,} of {found.limit_files:,} files"] if found.limit_files else []
+    value = f"{' and '.join(used)} used ({found.holder}, {found.tool})"
     advice = "Nearly full: delete or move something, or pack small files; a full quota stops a job half way."
     yield judged(f"quota {folder}", value, (found.share >= NEARLY_FULL, "warn", advice))
 
@@ -309,9 +309,9 @@ def _node_local() -> Iterator[Finding]:
         if not folder:
             continue
         there = Path(folder).is_dir()
-        told = f": {_summary(machine.filesystem(Path(folder)))}" if there else " is not there"
+        shown = f": {_summary(machine.filesystem(Path(folder)))}" if there else " does not exist"
         advice = f"Create it (mkdir -p), or unset {variable}."
-        yield judged(f"${variable}", folder + told, (not there, "warn", advice))
+        yield judged(f"${variable}", folder + shown, (not there, "warn", advice))
 
 
 def _hdf5_locking(folders: Sequence[Path]) -> Finding:

@@ -66,7 +66,7 @@ _GONE = (errno.ESTALE, errno.ENOTCONN, errno.ECONNABORTED, errno.ESHUTDOWN, errn
 
 
 class SmallfilesError(Exception):
-    """A failure told as a sentence; control characters of names in it are written as escapes.
+    """A failure as a sentence; control characters in names are written as escapes.
 
     Args:
         got: What we found, with the path; no full stop.

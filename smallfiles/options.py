@@ -121,8 +121,8 @@ class _Option:
         try:
             return self.kind(text)
         except ValueError:
-            told = "numbers, such as 2 or 1,2,4" if self.several else "a number, such as 2"
-            raise argparse.ArgumentTypeError(f"{text!r}; expected {told}") from None
+            expected = "numbers, such as 2 or 1,2,4" if self.several else "a number, such as 2"
+            raise argparse.ArgumentTypeError(f"{text!r}; expected {expected}") from None
 
 
 def _options(config: Any, names: Sequence[str] = ()) -> Iterator[_Option]:

@@ -107,20 +107,20 @@ os.register_at_fork(
 
 
 class _LogLines:
-    last_said = 0.0
+    last_written = 0.0
 
     def __init__(self, total: int | None, what: str, unit: str, since: float | None) -> None:
         self._total, self._what, self._unit = total, what, unit
         self._done = self._bytes = 0
         self._started = monotonic()
-        self._last_line = self._started if since is None else max(since, _LogLines.last_said)
-        self._said = False
+        self._last_line = self._started if since is None else max(since, _LogLines.last_written)
+        self._written = False
         self._closed = threading.Event()
         threading.Thread(target=self._watch, name="progress", daemon=True).start()
 
     def _watch(self) -> None:
         """Speak where nothing advances."""
-        with contextlib.suppress(OSError, ValueError):  # nobody can be told
+        with contextlib.suppress(OSError, ValueError):  # the stream is closed
             while not self._closed.wait(max(0.01, self._last_line + LOG_INTERVAL_S - monotonic())):
                 self.advance(0)
 
@@ -135,13 +135,13 @@ class _LogLines:
 
     def close(self) -> None:
         self._closed.set()
-        if self._said:  # a short task says nothing
+        if self._written:  # a short task writes nothing
             self._print(monotonic() - self._started)
 
     def _print(self, elapsed_s: float) -> None:
         line = _progress_line(self._what, self._unit, self._done, self._total, self._bytes, elapsed_s)
         print(line, file=sys.stderr, flush=True)
-        self._said, _LogLines.last_said = True, monotonic()
+        self._written, _LogLines.last_written = True, monotonic()
 
 
 def _progress_line(

@@ -53,16 +53,16 @@ def filling(config: RingConfig, data: Path, *more: str) -> Iterator[subprocess.P
         RingError: The program ended before it filled, with its own words.
     """
     words = shlex.split(config.to_cli(str(data.absolute()), *more))
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as output:
         program = subprocess.Popen(  # in the checkout, where `smallfiles` finds the package
             [sys.executable, "-m", *words],
             cwd=CHECKOUT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=said,
+            stderr=output,
         )
         try:
-            _wait(program, config, said)
+            _wait(program, config, output)
             yield program
         finally:
             program.terminate()  # it frees its ring; one that has ended by itself does not mind
@@ -73,16 +73,16 @@ def filling(config: RingConfig, data: Path, *more: str) -> Iterator[subprocess.P
                 program.wait()
 
 
-def _wait(program: subprocess.Popen[bytes], config: RingConfig, said: IO[bytes]) -> None:
+def _wait(program: subprocess.Popen[bytes], config: RingConfig, output: IO[bytes]) -> None:
     until = time.monotonic() + _START_S
     while not lives(str(config.name), config.where):
         ended = program.poll() is not None
         if ended or time.monotonic() > until:
-            said.seek(0)
+            output.seek(0)
             raise RingError(
                 f"the filler of ring {config.name} {'ended' if ended else 'gave no sign'} before it began",
                 expected="a program that fills the ring",
-                next_step=f"Read what it said: {said.read().decode(errors='replace').strip() or 'nothing'}",
+                next_step=f"Read its output: {output.read().decode(errors='replace').strip() or 'nothing'}",
             )
         time.sleep(_KNOCK_EACH_S)
 

@@ -82,8 +82,8 @@ class _Relay:
         server = await asyncio.start_server(self.connect, "127.0.0.1", 0)
         _say(server.sockets[0].getsockname()[1])
         loop = asyncio.get_running_loop()
-        while said := await loop.run_in_executor(None, sys.stdin.readline):
-            vars(self).update(json.loads(said))
+        while line := await loop.run_in_executor(None, sys.stdin.readline):
+            vars(self).update(json.loads(line))
             _say(vars(self))
         os._exit(0)  # whoever held the line is gone, and with it those who asked
 

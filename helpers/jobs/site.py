@@ -62,7 +62,7 @@ class Site:
 
     @property
     def work(self) -> Path | None:
-        """Where jobs write, if it is said."""
+        """Where jobs write, if configured."""
         return Path(self["COURSE_WORK"]) if self["COURSE_WORK"] else None
 
     def options(self, uses: str) -> list[str]:

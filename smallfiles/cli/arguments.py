@@ -50,16 +50,16 @@ class Parser(argparse.ArgumentParser):
                 file.write(message)
 
 
-def add_verb(verbs: Verbs, name: str, told_by: Callable[..., object]) -> Parser:
+def add_verb(verbs: Verbs, name: str, described: Callable[..., object]) -> Parser:
     """Add a verb, or a topic of one, whose help is a docstring.
 
     Args:
         verbs: The subparsers.
         name: The verb.
-        told_by: Its docstring has one line why, what one should know, and command lines below `Examples:`.
+        described: Its docstring has one line why, what one should know, and command lines below `Examples:`.
     """
-    told, _, examples = (inspect.getdoc(told_by) or f"{name}.").partition("\n\nExamples:\n")
-    why, _, more = told.partition("\n\n")
+    text, _, examples = (inspect.getdoc(described) or f"{name}.").partition("\n\nExamples:\n")
+    why, _, more = text.partition("\n\n")
     why, examples = why[:1].lower() + why[1:].rstrip("."), textwrap.indent(inspect.cleandoc(examples), "  ")
     parser = verbs.add_parser(
         name,
@@ -115,7 +115,7 @@ def load_source(path: Path, arguments: argparse.Namespace, **usual: Any) -> Sour
     more = {name: value for name, value in usual.items() if name not in given(SourceOptions, arguments)}
     found = sources.read(path, from_args(SourceOptions, arguments, **more))
     say_notes(found.notes)
-    return dataclasses.replace(found, notes=())  # said by now, and `pack` would say them again
+    return dataclasses.replace(found, notes=())  # shown already; `pack` would show them again
 
 
 def parse_options(options_type: type[Any], pairs: Sequence[str]) -> Any:

@@ -59,11 +59,11 @@ def run(arguments: argparse.Namespace) -> int:
         return 0 if found.exact else FAILED
     packed, folder = arguments.paths
     share = ranks.read_share(packed, folder, LoaderConfig.from_args(arguments))
-    told = (
+    text = (
         f"rank {share.rank} of {share.world_size} on {share.node}: {share.samples:,} samples "
         f"in {in_seconds(share.seconds)} with {share.cpus} CPUs"
     )
-    return report(arguments, dataclasses.asdict(share), told)
+    return report(arguments, dataclasses.asdict(share), text)
 
 
 def _as_json(found: Count) -> dict[str, object]:

@@ -78,10 +78,10 @@ def _lines(name: str, forecasts: list[Forecast], full: dict[str, float]) -> Iter
     yield ""
 
 
-def _over(measured: Given, told: Given) -> Given:
+def _over(measured: Given, given: Given) -> Given:
     """What was measured, but for what flags say."""
-    said = {each.name: (getattr(told, each.name), each.default) for each in fields(told)}
-    return replace(measured, **{name: given for name, (given, default) in said.items() if given != default})
+    chosen = {each.name: (getattr(given, each.name), each.default) for each in fields(given)}
+    return replace(measured, **{name: value for name, (value, default) in chosen.items() if value != default})
 
 
 def _at(nodes: float) -> str:

@@ -54,8 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
                 )
     counts, seconds = mount.counts(), perf_counter() - began
     totals = {"samples": counts["open"], "bytes": counts["bytes"], "seconds": round(seconds, 3)}
-    told = (
+    text = (
         f"{counts['lookup']:,} look-ups, {counts['open']:,} opens, {counts['list']:,} listings, "
         f"{bytes_text(counts['bytes'])} read in {in_seconds(seconds)}"
     )
-    return report(arguments, totals | {"operations": counts}, told)
+    return report(arguments, totals | {"operations": counts}, text)

@@ -116,7 +116,7 @@ def _measured(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def publish(rows: Sequence[Row], reads: Result, config: DemoConfig, source: str) -> tuple[Path, Path]:
-    """Write figure, records and page beside the packed files; the page is never there by half.
+    """Write figure, records and page next to the packed files; the page is written atomically.
 
     Args:
         rows: The table.
@@ -182,7 +182,7 @@ def _method(reads: Result) -> Iterable[str]:
     yield f"What counts as read: {first.touched}; the sums prove that all formats gave the same bytes."
     if any(record.cache == "cold" for record in reads.records):
         yield (
-            "Cold: the page cache was told to forget the files before each run. It forgets data, not names, "
+            "Cold: the page cache was emptied of the files before each run. It drops data, not names, "
             "so plain files on a real parallel file system are slower than shown here."
         )
     yield "Packed per second counts reading, writing, reading back, comparing and publishing."

@@ -42,7 +42,7 @@ class DemoResult:
         bytes: Their encoded bytes.
         seconds: Of the whole demo.
         report: The page.
-        figure: The figure as PNG; an SVG of the same name lies beside it.
+        figure: The figure as PNG; with an SVG of the same name.
     """
 
     rows: tuple[Row, ...]

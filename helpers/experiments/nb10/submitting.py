@@ -35,12 +35,12 @@ def site_here(environment: Mapping[str, str] | None = None) -> tuple[str, str]:
     Args:
         environment: Instead of that of this process.
     """
-    told = os.environ if environment is None else environment
-    if told.get("COURSE_SITE"):
-        return told["COURSE_SITE"], ""
-    if shutil.which("sbatch", path=told.get("PATH")) is None:
+    variables = os.environ if environment is None else environment
+    if variables.get("COURSE_SITE"):
+        return variables["COURSE_SITE"], ""
+    if shutil.which("sbatch", path=variables.get("PATH")) is None:
         return "", "there is no `sbatch` on this machine"
-    if Path(jobs.load(ROOT, "local", told)["SLURM_CONF"]).is_file():
+    if Path(jobs.load(ROOT, "local", variables)["SLURM_CONF"]).is_file():
         return "local", ""
     return "", "Slurm is installed, but neither is the local cluster up nor does COURSE_SITE name a site"
 
