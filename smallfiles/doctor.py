@@ -323,7 +323,7 @@ def _hdf5_locking(folders: Sequence[Path]) -> Finding:
 
 def _mounting() -> Finding:
     reason = slowfs.why_not()
-    advice = "Nothing to do: slow folders are imitated in the notebook instead."
+    advice = "Nothing to do: the notebook emulates slow folders instead."
     return judged("FUSE", reason or "folders can be mounted without root", (reason, "ok", advice))
 
 
@@ -418,7 +418,7 @@ def _workshop(folder: Path) -> Iterator[Finding]:
         )
         yield judged(f"workshop: {what}", value, (found < wanted, "warn", advice))
     why_not = slowfs.why_not()
-    advice = "01, 06, 07 and 10 cannot imitate slow storage; show the teacher's figures."
+    advice = "01, 06, 07 and 10 cannot emulate slow storage; show the teacher's figures."
     yield judged("workshop: slowfs", why_not or "can be mounted", (why_not, "warn", advice))
     for tool, notebook in _TOOLS.items():
         missing, advice = shutil.which(tool) is None, f"Notebook {notebook} shows less without it."

@@ -89,7 +89,7 @@ def _load(paths: Sequence[Path], config: LoadBenchConfig, others: str = "") -> R
 
 TOPICS = {
     "read": Topic(_read, several=True),
-    "pack": Topic(_pack, ("repeats", "count", "reference", "seed", "cap")),
+    "pack": Topic(_pack, ("repeats", "count", "seed", "cap")),
     "load": Topic(_load, config=LoadBenchConfig, several=True),
 }
 
@@ -196,7 +196,7 @@ def _show(arguments: argparse.Namespace, config: Any, result: Result, seconds: f
         "seconds": round(seconds, 3),
     }
     content = {"records": [record.as_json() for record in records], "failed": [*map(asdict, result.failed)]}
-    shown = (tables if arguments.what == "load" else summary)(records, config.reference, result.failed)
+    shown = (tables if arguments.what == "load" else summary)(records, result.failed)
     report(arguments, totals | content, shown)
 
 

@@ -47,9 +47,6 @@ class BenchConfig(Settings):
     count: int = option(3000, "samples to use at most, or to make", least=1)
     orders: tuple[ReadOrder, ...] = option(("random", "sequential"), "orders of reads", flag="order")
     caches: tuple[Cache, ...] = option(("warm", "cold"), "states of the page cache", flag="cache")
-    reference: str | None = option(
-        None, "reference of the ratios; plain files or concatenation if not given", metavar="NAME"
-    )
     seed: int = option(0, "seed for the order of reads and of the rounds", least=0, metavar="S")
     cap: bool = option(True, "no limit on a shared file system; ask your site first")
 
@@ -69,7 +66,6 @@ class LoadBenchConfig(Settings):
     only: tuple[str, ...] = option((), "only this candidate; repeatable", metavar="NAME", many=True)
     batch: int = option(BATCH, "samples per batch", least=1)
     size: int = option(224, "size of the training crops", least=1, metavar="PIXELS")
-    reference: str | None = option(None, "reference of the ratios; the first if not given", metavar="NAME")
     seed: int = option(0, "seed for orders, crops and rounds", least=0, metavar="S")
     cap: bool = option(True, "no limit on a shared file system; ask your site first")
     step: Step | None = option(None, "training step of MLPerf Storage to emulate, with its batch size")

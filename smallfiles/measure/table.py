@@ -35,19 +35,18 @@ def _cell(text: str, width: int, column: int) -> str:
     return text.rjust(width) if column else text.ljust(width)
 
 
-def summary(records: Sequence[Record], reference: str | None = None, failed: Sequence[Failed] = ()) -> str:
-    """One table per condition: median rate, quartiles, bytes per second, ratio to the reference.
+def summary(records: Sequence[Record], failed: Sequence[Failed] = ()) -> str:
+    """One table per condition: median rate, quartiles, bytes per second, ratio to the first.
 
     Args:
         records: Records of one measurement, those of one condition together.
-        reference: Name of the reference record; None takes the first of each table.
         failed: The failed candidates: a line each, in the table of their condition.
     """
     tables: dict[tuple[str, str], list[str]] = {}
     for (what, cache), members in groupby(records, key=lambda record: (record.what, record.cache)):
         group = list(members)
         title = f"{what}, {cache} cache, {group[0].filesystem}, {group[0].repeats} rounds"
-        tables[what, cache] = [title, _table(group, reference_of(group, reference))]
+        tables[what, cache] = [title, _table(group, group[0])]
     for each in failed:
         tables.setdefault((each.what, each.cache), [f"{each.what}, {each.cache} cache"]).append(
             f"{each.name}  failed: {each.why}"

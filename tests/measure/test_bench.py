@@ -123,7 +123,7 @@ def test_a_case_that_fails_loses_its_place_and_costs_the_others_nothing():
 
 def test_what_failed_is_a_line_of_its_table():
     failed = [Failed("random reads", "SPDL", "no answer"), Failed("sequential reads", "tar", "gone", "cold")]
-    first, second = summary([record(), record("tar")], None, failed).split("\n\n")
+    first, second = summary([record(), record("tar")], failed).split("\n\n")
     assert first.splitlines()[-1] == "SPDL  failed: no answer"
     assert second.splitlines() == ["sequential reads, cold cache", "tar  failed: gone"]
 
@@ -270,9 +270,9 @@ def test_a_ratio_that_straddles_one_is_shown_as_none():
 
 def test_processor_time_is_shown_for_each_sample():
     costly = dataclasses.replace(record("arrow"), extra={"cpu_s": 0.5}, samples=1000)
-    shown = summary([costly, dataclasses.replace(record("files"), samples=1000)], None)
+    shown = summary([costly, dataclasses.replace(record("files"), samples=1000)])
     assert "processor" in shown and "500 µs/sample" in shown
-    assert "processor" not in summary([record("files")], None)
+    assert "processor" not in summary([record("files")])
 
 
 # --- page cache -------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from staging_tools import exit_code, forked, listed, names, packed
 from smallfiles import liveness, staging
 from smallfiles.cli import main
 from smallfiles.machine import nodelocal
+from smallfiles.staging.slots import Slot
 
 STAGE = f"'{sys.executable}' -m smallfiles stage"
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -102,6 +104,15 @@ def test_two_jobs_of_one_user_share_a_copy_and_each_gives_back_its_own(source, n
         for sleeper in sleepers:
             sleeper.kill()
             sleeper.wait()
+
+
+@pytest.mark.parametrize(("kind", "released"), [("job", True), ("session", False)])
+def test_a_job_releases_its_lease_from_a_container_too_and_a_session_only_its_own(kind, released, tmp_path):
+    slot, me = Slot(tmp_path, "key"), liveness.this_process()
+    slot.begin()
+    slot.acquire(replace(me, kind=kind, name="SLURM_JOB_ID=1" if kind == "job" else "1"))
+    slot.release(replace(me, kind=kind, name="SLURM_JOB_ID=1" if kind == "job" else "1", world="pid:[1]"))
+    assert (list(slot.leases.iterdir()) == []) is released
 
 
 def fake_squeue(folder, script):

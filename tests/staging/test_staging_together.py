@@ -130,16 +130,21 @@ def test_a_child_of_a_killed_copier_does_not_keep_the_others_waiting(source, nod
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_during_the_copy_leaves_nothing(number, source, node, tmp_path):
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_signal_without_a_handler_ends_the_process_and_leaves_nothing(
+    number, finished, source, node, tmp_path
+):
+    log = tmp_path / "log"
+
     def work():
         signal.signal(number, signal.SIG_DFL)
-        return reading(source, node, tmp_path / "log", 0.01)()
+        return reading(source, node, log, 0 if finished else 0.01, 30)()
 
     pid = forked(work)
-    wait_for(lambda: grown(node))
+    wait_for(lambda: lines(log) if finished else grown(node))
     os.kill(pid, number)
     assert exit_code(pid) == -number
-    assert names(node) == [] and lines(tmp_path / "log") == []
+    assert names(node) == [] and bool(lines(log)) == finished
 
 
 def test_control_c_in_python_unwinds_and_leaves_nothing(source, node, tmp_path):
@@ -204,17 +209,15 @@ def test_what_a_killed_job_left_is_listed_and_removed_by_the_next(source, node, 
         assert [found.path for found in listed(node)] == [copy.path]
 
 
-def test_a_finished_leftover_of_the_same_content_is_used(source, node):
+@pytest.mark.parametrize("boot", [liveness.boot(), "another boot"])
+def test_a_finished_leftover_of_the_same_content_is_used_unless_the_machine_was_restarted(
+    boot, source, node, monkeypatch
+):
     killed_while_using(source, node)
+    now = liveness.boot()
+    monkeypatch.setattr(liveness, "boot", lambda: boot)
     with staging.staged(source, node, config=ROOMY) as copy:
-        assert copy.reused
-
-
-def test_a_leftover_of_before_a_reboot_is_not_trusted(source, node, monkeypatch):
-    killed_while_using(source, node)
-    monkeypatch.setattr(liveness, "boot", lambda: "another boot")
-    with staging.staged(source, node, config=ROOMY) as copy:
-        assert not copy.reused
+        assert copy.reused == (boot == now)
 
 
 def test_what_another_machine_staged_on_shared_storage_is_left_alone(source, node, monkeypatch):

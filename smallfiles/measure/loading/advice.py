@@ -113,12 +113,11 @@ def _advice(what: str, group: Sequence[Record]) -> Advice:
     return Advice(what, chosen, len(equal) - 1, len(group), most)
 
 
-def tables(records: Sequence[Record], reference: str | None = None, failed: Sequence[Failed] = ()) -> str:
+def tables(records: Sequence[Record], failed: Sequence[Failed] = ()) -> str:
     """All records as text.
 
     Args:
         records: Records of one run.
-        reference: Name of the reference record; None takes the first of each table.
         failed: The failed candidates: a line each.
     """
     parts = []
@@ -126,9 +125,9 @@ def tables(records: Sequence[Record], reference: str | None = None, failed: Sequ
         group = [record for record in records if record.what == what]
         lost = [each for each in failed if each.what == what]
         if what != STAGES:
-            parts += [summary(group, reference, lost)] + [_waits(group)] * bool(group)
+            parts += [summary(group, lost)] + [_waits(group)] * bool(group)
         else:
-            parts += [_breakdown(group)] * bool(group) + [summary((), None, lost)] * bool(lost)
+            parts += [_breakdown(group)] * bool(group) + [summary((), lost)] * bool(lost)
     parts += [found.sentence for found in advice(records)]
     return "\n\n".join(parts)
 
