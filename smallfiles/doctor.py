@@ -1,4 +1,4 @@
-"""What this machine is, what is missing, what to do: the first thing to run on a cluster.
+"""This machine, what is missing, what to do: the first command to run on a cluster.
 
 Python, CPUs, memory and the limits of the process; SLURM; the file systems at hand; the packages; and, asked
 for, whether the course runs here as it is taught.
@@ -62,7 +62,7 @@ _TOOLS = {"mksquashfs": "06", "squashfuse": "06", "sbatch": "10", "unshare": "12
 
 @dataclass(frozen=True)
 class Finding:
-    """What was looked at, what was seen, and what to do about it.
+    """What was examined, the result, and what to do about it.
 
     All text, so that `dataclasses.asdict` makes it ready for JSON.
 
@@ -92,7 +92,7 @@ def judged(name: str, value: str, *rules: tuple[object, Verdict, str]) -> Findin
 
 
 def examine(*paths: Path, workshop: bool = False) -> list[Finding]:
-    """Look at everything that decides how fast, and whether, the course runs here.
+    """Examine everything that decides whether, and how fast, the course runs here.
 
     Finding a 64 MB `/dev/shm` or a single usable CPU now costs a second; finding it in the middle of
     a job costs the job.
@@ -123,7 +123,7 @@ def _guarded(name: str, part: Callable[[], Iterable[Finding]]) -> list[Finding]:
         found.extend(part())
     except Exception as error:  # whatever is odd here is what the user wants to read about
         reason = str(error) or type(error).__name__
-        advice = "Read the reason; the rest of this report still holds."
+        advice = "Read the reason; the rest of this report is still valid."
         found.append(Finding(name, f"could not be examined ({reason})", "warn", advice))
     return found
 
@@ -142,7 +142,7 @@ def _cpus(usable: int, present: int) -> Finding:
     srun = 'srun does not inherit the number: start with srun --cpus-per-task="$SLURM_CPUS_PER_TASK".'
     return judged(
         "CPUs",
-        f"{usable} usable of {present}" + f", {asked} asked for" * more,
+        f"{usable} usable of {present}" + f", {asked} requested" * more,
         (more, "warn", srun),
         (usable == 1, "warn", "Ask for more (--cpus-per-task): loading needs a few workers."),
         (usable < present, "ok", f"Start at most {usable} workers, whatever os.cpu_count() says."),
@@ -155,7 +155,7 @@ def _memory(limit: machine.MemoryLimit) -> Finding:
         "memory",
         f"{bytes_text(limit.limit_bytes)} ({limit.source})",
         (little, "warn", "Ask for at least 4 GB (--mem); PyTorch alone takes one."),
-        (counted, "ok", "Your job's limit; what you put into /dev/shm counts against it."),
+        (counted, "ok", "The limit of your job; files in /dev/shm count towards it."),
     )
 
 
@@ -181,14 +181,14 @@ def _scheduler() -> Iterator[Finding]:
         outside = "This shell is not on its nodes: start programs with srun, or a shell with srun --pty bash."
         yield judged("SLURM", value, (here.kind == "login", "warn", outside))
     elif here.job:
-        yield Finding("SLURM", f"not here; {here.why}", advice="Job scripts of the course are for SLURM.")
+        yield Finding("SLURM", f"not here; {here.why}", advice="The job scripts of the course are for SLURM.")
     elif sbatch := shutil.which("sbatch"):
         yield Finding(
             "SLURM",
             f"{sbatch}, not inside a job: is this a login node?",
             "warn",
-            "There only look and submit: pack, measure and train inside a job (salloc or sbatch). "
-            "On a machine of your own go on.",
+            "On a login node only look and submit: pack, measure and train inside a job (salloc or sbatch). "
+            "Ignore this on your own machine.",
         )
     else:
         yield Finding("SLURM", "not here", advice="Nothing to do: job scripts need it, the course does not.")
@@ -230,20 +230,20 @@ def _folder(folder: Path) -> Finding:
     return judged(
         name,
         shown + ", not writable" * (not a_file and not writable),
-        (a_file, "warn", "Give the folder that it is in."),
+        (a_file, "warn", "Give the folder of this file."),
         (not writable, "warn", "Give your results another folder than this one."),
         (found.free_bytes < NEEDED_BYTES, "warn", "Make room: less than 10 GB is free."),
-        (few, "warn", "Few files more fit, whatever bytes are free: pack them."),
+        (few, "warn", "Few more files fit, however many bytes are free: pack them."),
         (
             found.shared,
             "ok",
-            "Each open asks a server that all users share: pack small files into few large ones.",
+            "Each open is a request to a shared server: pack small files into few large ones.",
         ),
     )
 
 
 def _quota(folder: Path) -> Iterator[Finding]:
-    """What one may still store there, where a tool tells."""
+    """The quota, where a tool reports it."""
     found = machine.quota(folder)
     if found is None:
         return
@@ -255,7 +255,7 @@ def _quota(folder: Path) -> Iterator[Finding]:
 
 
 def _striping(folder: Path) -> Iterator[Finding]:
-    """Over how many servers a large file there will go, on Lustre."""
+    """Striping of large files, on Lustre."""
     found = machine.striping(folder)
     if found is None:
         return
@@ -299,7 +299,7 @@ def _shared_memory(folder: Path) -> Finding:
         + ", not writable" * (not writable),
         (not writable, "fail", "Ask your administrator for access."),
         (found.free_bytes < NEEDED_SHARED_MEMORY_BYTES, "warn", small),
-        (True, "ok", "It is memory: what lies there counts against your job's limit."),
+        (True, "ok", "It is memory: files there count towards the limit of your job."),
     )
 
 
@@ -376,7 +376,7 @@ def _torch() -> Finding:
     if isinstance(torch, Exception):
         advice = f"Run: {INSTALL} '.'  (or make setup SYSTEM_SITE=1 for the PyTorch of your site)"
         return Finding("PyTorch", f"cannot be imported ({torch})", "fail", advice)
-    advice = "Its thousands of small files lie on slow storage; put the environment on a faster one."
+    advice = "Its thousands of small files are on slow storage; install the environment on faster storage."
     value = f"{torch.__version__}, imported in {took_s:.1f} s, {_gpus(torch)}"
     return judged("PyTorch", value, (took_s > SLOW_IMPORT_S, "warn", advice))
 
@@ -399,7 +399,7 @@ def _simplejpeg() -> Finding:
 
 
 def _workshop(folder: Path) -> Iterator[Finding]:
-    """What each participant needs who works in a folder, and which notebook shows less without it.
+    """What each participant of a workshop needs, and which notebook shows less without it.
 
     What a notebook lacks does not break it. But thirty people who see less than the teacher lose an hour.
     """

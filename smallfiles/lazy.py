@@ -1,4 +1,4 @@
-"""Names of a package that are imported when asked for: the help of a verb needs its configuration only.
+"""Import the names of a package at first use: the help of a verb needs its configuration only.
 
     if TYPE_CHECKING:
         from smallfiles.pack.run import pack as pack
@@ -23,7 +23,7 @@ from typing import Any
 
 
 def names(package: str) -> Callable[[str], Any]:
-    """A module's `__getattr__` that finds the names which a package imports from modules of its own.
+    """A `__getattr__` for the names that a package imports from its own modules.
 
     Args:
         package: Its name.

@@ -25,10 +25,10 @@ LOG_INTERVAL_S = 30.0
 
 
 class Progress(Protocol):
-    """What `progress()` hands out; may be used from several threads."""
+    """The bar of `progress()`; thread-safe."""
 
     def advance(self, n: int = 1, bytes: int = 0) -> None:
-        """Report `n` more done, and the bytes that came with them."""
+        """Report `n` more items, and their bytes."""
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def progress(
     enabled: bool | None = None,
     since: float | None = None,
 ) -> Iterator[Progress]:
-    """Show how far a long task is.
+    """Show the progress of a long task.
 
     Args:
         total: How many there are to do; None if not known.
@@ -68,7 +68,7 @@ def progress(
 
 @lru_cache(1024)
 def note(message: str) -> None:
-    """Say what is odd, once in a process however often it is met; names in it cannot steer the terminal."""
+    """Write a warning once per process; names in it cannot control the terminal."""
     print(f"note: {printable(message)}", file=sys.stderr)
 
 
@@ -92,7 +92,7 @@ class _Bar:
     def advance(self, n: int = 1, bytes: int = 0) -> None:
         with self._lock:
             self._bytes += bytes
-            if self._bar.update(n) and self._bytes:  # true when it has just redrawn itself
+            if self._bar.update(n) and self._bytes:  # True if it has been redrawn
                 rate = self._bytes / max(monotonic() - self._started, 1e-9)
                 self._bar.set_postfix_str(f"{bytes_text(rate)}/s", refresh=False)
 
@@ -103,7 +103,7 @@ class _Bar:
 _writing = threading.RLock()
 os.register_at_fork(
     before=_writing.acquire, after_in_parent=_writing.release, after_in_child=_writing.release
-)  # a child that is forked while a line is written would wait for standard error for ever
+)  # a child forked while a line is written would wait forever for standard error
 
 
 class _LogLines:
@@ -119,7 +119,7 @@ class _LogLines:
         threading.Thread(target=self._watch, name="progress", daemon=True).start()
 
     def _watch(self) -> None:
-        """Speak where nothing advances."""
+        """Write lines also while nothing advances."""
         with contextlib.suppress(OSError, ValueError):  # the stream is closed
             while not self._closed.wait(max(0.01, self._last_line + LOG_INTERVAL_S - monotonic())):
                 self.advance(0)
@@ -160,13 +160,13 @@ def _progress_line(
 
 
 def say_notes(notes: Iterable[str]) -> None:
-    """Say on standard error what was odd; names in it cannot steer the terminal."""
+    """Write a warning to standard error; names in it cannot control the terminal."""
     for note in notes:
         print(f"note: {printable(note)}", file=sys.stderr, flush=True)
 
 
 def bytes_text(count: float) -> str:
-    """A number of bytes as people say it: `1.9 GB` (powers of 1000, as file systems and disks count)."""
+    """A number of bytes as text: `1.9 GB` (powers of 1000, as for disks)."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(count) < 999.5:
             return f"{count:.0f} {unit}" if unit == "B" or abs(count) >= 99.95 else f"{count:.1f} {unit}"
@@ -180,7 +180,7 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """A duration as people say it: `8 s`, `4 min 05 s`, `2 h 10 min`."""
+    """A duration as text: `8 s`, `4 min 05 s`, `2 h 10 min`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -194,7 +194,7 @@ def _is_terminal() -> bool:
 
 
 def _in_notebook() -> bool:
-    """Whether a Jupyter kernel runs us, without importing IPython for the question."""
+    """Whether this is a Jupyter kernel, without importing IPython."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     forks = sys.modules.get("multiprocessing")  # a forked child cannot reach the page

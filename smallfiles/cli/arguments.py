@@ -1,4 +1,4 @@
-"""What several verbs share: how help looks, common flags, `-O key=value` for a format's options.
+"""Shared by several verbs: the form of the help, common flags, `-O key=value` for options of a format.
 
 The trap: argparse's own default formatter prints "(default: None)" behind each optional flag and
 re-wraps examples; `Teaching` does neither.
@@ -32,7 +32,7 @@ FORMATS = "files, arrow, hdf5, tar, squashfs, lmdb"
 
 
 class Teaching(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Keep examples as written; show a default where it says something."""
+    """Keep examples as written; show a default if it is informative."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.default in (None, False, True) or action.default == []:
@@ -41,10 +41,10 @@ class Teaching(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHe
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose help, on a full disk, fails as other output does."""
+    """A parser whose help fails like other output on a full disk."""
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Unlike argparse: what is for standard output is not lost in silence, nor moved to the other one."""
+        """Unlike argparse, never drop output silently, nor redirect it to standard error."""
         if message and file is not None:
             with contextlib.suppress(*[OSError] * (file is sys.stderr)):
                 file.write(message)

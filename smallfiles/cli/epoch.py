@@ -1,4 +1,4 @@
-"""`epoch`: read one epoch on all ranks, and count that every sample came exactly once."""
+"""`epoch`: read one epoch on all ranks, and check that every sample was read exactly once."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def add(verbs: Verbs) -> None:
     """Add the verb."""
     parser = add_run(verbs, "epoch", run)
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="a packed file and a folder")
-    parser.add_argument("--count", action="store_true", help="put the records of a folder together")
+    parser.add_argument("--count", action="store_true", help="combine the records of a folder")
     add_flags(parser, LoaderConfig)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read an epoch on all ranks, and count that every sample comes once.
+    """Read an epoch on all ranks, and check that every sample is read once.
 
     Started by srun or torchrun each rank reads its share and leaves a record in the folder. Then, once:
     --count puts the records together and exits with 1 unless every sample came exactly once.
 
     Examples:
-        smallfiles epoch train.arrow seen --workers 2   # behind srun or torchrun
+        smallfiles epoch train.arrow seen --workers 2   # after srun or torchrun
         smallfiles epoch --count seen
     """
     from smallfiles.measure import ranks

@@ -57,8 +57,6 @@ def stage_to(src: Path | str, folder: Path | str, *, config: StageConfig | None 
     notes: tuple[str, ...] = () if output.has_digests else (UNVERIFIED,)
     if _is_there(output, out):
         return _reused(output, out, started)
-    with writing(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
     check_room(out, output.bytes - bytes_and_files_of(out)[0], len(output.members) + _INODES_TO_LEAVE)
     try:
         with drafted(out, "staging") as draft, writing(out):

@@ -300,7 +300,7 @@ class TestCommand:
         process = self.start(folder, tmp_path / "slow")
         process.stderr.readline()
         points.unmount(tmp_path / "slow")
-        assert "unmounted by somebody else" in process.communicate(timeout=20)[1]
+        assert "unmounted by another program" in process.communicate(timeout=20)[1]
         assert process.returncode == 1
 
 
