@@ -129,37 +129,31 @@ def test_a_child_of_a_killed_copier_does_not_keep_the_others_waiting(source, nod
         os.kill(child, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("number", "handler", "code"),
+    [
+        *((number, signal.SIG_DFL, -number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)),
+        (signal.SIGINT, signal.default_int_handler, 7),
+    ],
+)
 @pytest.mark.parametrize("finished", [False, True])
-def test_a_signal_without_a_handler_ends_the_process_and_leaves_nothing(
-    number, finished, source, node, tmp_path
+def test_a_signal_ends_the_process_as_ever_and_leaves_nothing(
+    number, handler, code, finished, source, node, tmp_path
 ):
     log = tmp_path / "log"
 
     def work():
-        signal.signal(number, signal.SIG_DFL)
-        return reading(source, node, log, 0 if finished else 0.01, 30)()
-
-    pid = forked(work)
-    wait_for(lambda: lines(log) if finished else grown(node))
-    os.kill(pid, number)
-    assert exit_code(pid) == -number
-    assert names(node) == [] and bool(lines(log)) == finished
-
-
-def test_control_c_in_python_unwinds_and_leaves_nothing(source, node, tmp_path):
-    def work():
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(number, handler)
         try:
-            return reading(source, node, tmp_path / "log", 0.01)()
+            return reading(source, node, log, 0 if finished else 0.01, 30)()
         except KeyboardInterrupt:
             return 7
 
     pid = forked(work)
-    wait_for(lambda: grown(node))
-    os.kill(pid, signal.SIGINT)
-    assert exit_code(pid) == 7
-    assert names(node) == []
+    wait_for(lambda: lines(log) if finished else grown(node))
+    os.kill(pid, number)
+    assert exit_code(pid) == code
+    assert names(node) == [] and bool(lines(log)) == finished
 
 
 def test_a_child_that_still_reads_keeps_its_file_when_sigterm_comes(source, node, tmp_path):

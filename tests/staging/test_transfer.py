@@ -48,12 +48,25 @@ def test_a_file_without_digest_gets_one_and_is_known_again_by_its_time(tmp_path)
     assert staging.stage_to(source, tmp_path / "b").reused
 
 
-def test_something_else_of_that_name_is_never_overwritten(source, tmp_path):
-    other = packed(tmp_path / "b" / source.name, 1000, seed=5)
-    before = other.read_bytes()
+@pytest.mark.parametrize(
+    ("change", "digest"), [("size", True), ("size", False), ("time", False), ("bytes", True)]
+)
+def test_a_copy_of_another_size_time_or_digest_is_neither_reused_nor_overwritten(change, digest, tmp_path):
+    source = packed(tmp_path / "a" / "x.arrow", 1000, digest=digest)
+    copy = staging.stage_to(source, tmp_path / "b").path
+    found = copy.stat()
+    if change == "bytes":
+        packed(copy, 1000, seed=5)
+    elif change == "size":
+        os.truncate(copy, 999)
+    os.utime(copy, ns=(1, 1 if change == "time" else found.st_mtime_ns))
+    before = copy.read_bytes()
     with pytest.raises(OutputExistsError):
         staging.stage_to(source, tmp_path / "b")
-    assert other.read_bytes() == before
+    assert copy.read_bytes() == before
+
+
+def test_a_copy_into_its_source_is_refused(source, tmp_path):
     for wrong in (source.parent, shards(tmp_path / "s.tars")):
         with pytest.raises(UsageError, match="source itself"):
             staging.stage_to(source if wrong == source.parent else wrong, wrong)
