@@ -117,11 +117,13 @@ def test_damaged_blocks_are_copied_again_and_those_of_an_older_source_too(
     draft = interrupted(source, tmp_path / "b", monkeypatch, 14)
     if packed_again:
         packed(source, 24 * MIB, seed=8)
+        (draft / "data" / "x.arrow.idx").touch()  # the older one had an index
     else:
         with (draft / "data" / "x.arrow").open("r+b") as file:
             file.write(b"a power cut")
     copy = staging.stage_to(source, tmp_path / "b")
     assert same(source, copy.path) and (not copy.notes or not packed_again)
+    assert names(copy.path.parent) == names(source.parent)
 
 
 def test_a_damaged_archive_publishes_nothing(source, tmp_path):
