@@ -142,7 +142,7 @@ def test_the_scheduler_is_asked_about_a_job_without_processes_here(script, alive
     assert not liveness.Owner(**{**vars(owner), "boot": "another"}).is_alive()
 
 
-def test_a_process_is_known_by_its_start_time_too():
+def test_a_process_is_known_by_its_start_time_too(monkeypatch, tmp_path):
     me = liveness.this_process()
     assert me.is_alive() and str(os.getpid()) in me.text
     assert not liveness.Owner(**{**vars(me), "started": me.started + 1}).is_alive()
@@ -150,6 +150,8 @@ def test_a_process_is_known_by_its_start_time_too():
     pid = forked(lambda: 0)
     assert exit_code(pid) == 0
     assert liveness.start_time(pid) == 0
+    monkeypatch.setattr(liveness, "_PROC", tmp_path / "none")  # as on macOS
+    assert liveness.start_time(pid) == 0 < liveness.start_time(os.getpid())
 
 
 def test_unstage_as_json_and_a_wrong_path(source, node, command):
