@@ -85,6 +85,12 @@ def test_a_session_lives_as_long_as_any_of_its_processes(source, node):
     assert names(node) == []
 
 
+def test_what_a_command_with_a_session_of_its_own_stages_belongs_to_its_parent(monkeypatch):
+    monkeypatch.setattr(liveness.os, "getsid", lambda pid: os.getpid())
+    owner = liveness.this_job()
+    assert (owner.text, owner.is_alive()) == (f"process {os.getppid()}", True)
+
+
 def in_job(number):
     return {**os.environ, "SLURM_JOB_ID": number}
 
