@@ -5,8 +5,8 @@
 
     __getattr__ = lazy.names(__name__)
 
-Type checkers read the list below `if TYPE_CHECKING:`, and so does this when the first name is asked for: each
-name stands once.
+Type checkers read the list below `if TYPE_CHECKING:`, and so does this at the first use of a name, so that
+each name is written once.
 
 Short, since every package that is slow to import uses it, and it may import nothing itself. The trap: a
 module and a name in it that are called the same; the module hides the name once it is imported.

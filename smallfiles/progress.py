@@ -1,10 +1,9 @@
 """One `progress()` for notebook, terminal and job log.
 
-A bar that redraws itself fills a job's log with thousands of lines, so there one line comes every
-30 seconds, with rate and time left, also while nothing advances; whoever reads the log sees whether the
-time limit will do.
-Everything goes to standard error, for standard output belongs to data. The trap: a rate over all
-samples hides a stall; watch whether the time left falls. Used by every notebook from 01 on.
+A bar that redraws itself fills the log of a job with thousands of lines, so a log gets one line every
+30 seconds, with rate and time left, also while nothing advances; it shows whether the time limit suffices.
+Everything goes to standard error, since standard output is for data. The trap: a rate over all samples
+hides a stall; watch whether the time left falls. Used by every notebook from 01 on.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 SIGTERM, which a scheduler sends at the time limit, ends Python at once: no `finally`, no `atexit`. A staged
 copy and a ring of batches would stay behind in the memory of the node.
 
-The trap: two modules that each set a handler: the second finds the first one's and leaves it in charge, and
-what the second held stays. Only where nobody else handles a signal is ours set. And importing PyTorch takes
-seconds, on a busy file system minutes, in which a signal kills a training unless somebody listens already:
-so this module needs nothing but the standard library. Notebooks 07 and 10 teach it.
+The traps: if two modules each set a handler, the second finds that of the first and does not clean up. So
+there is one, which is set only where the program handles the signal in no other way. And importing PyTorch
+takes seconds, on a busy file system minutes, in which a signal kills a training without a handler: so this
+module imports only the standard library. Notebooks 07 and 10 teach it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What notebook 08 and its exercise measure: a ring filled by another program, and a loader in three parts.
+"""Measurements of notebook 08 and its exercise: a ring filled by another program, a loader in three parts.
 
-    filling      `smallfiles ring fill` as a program beside this one, ended when it is no longer needed
-    follow       seconds of a loader's stages: `read` gives bytes and labels, `picture` makes a view of the
-                 bytes, `collate` makes a batch of views
+    filling      `smallfiles ring fill` as another program, ended when it is no longer needed
+    follow       seconds of the stages of a loader: `read` returns bytes and labels, `picture` makes a view
+                 of the bytes, `collate` makes a batch of views
 
-The traps: a program that a notebook starts outlives the notebook, and a ring that nobody ends keeps its
-memory, so it is started in a `with`. And a new process needs seconds (on a shared file system more) until
-its imports are there, so the block begins once the ring is seen. Notebook 08 reads from it.
+The traps: a program that a notebook starts outlives the notebook, and a ring that is not ended keeps its
+memory, so it is started in a `with`. And a new process needs seconds (more on a shared file system) for its
+imports, so the block begins when the ring exists. Notebook 08 reads from it.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Storage(Settings):
     Args:
         metadata_ops_s: Operations per second of all metadata servers together.
         metadata_threads: How many they work on at once.
-        latency_s: Round trip of an operation when nobody else asks.
+        latency_s: Round trip of an operation without other load.
         targets: Storage targets.
         target_bytes_s: Bytes per second of one.
         request_s: Seconds that a target takes for a read request besides its bytes (a seek).

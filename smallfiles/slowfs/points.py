@@ -71,11 +71,11 @@ def check(folder: Path, point: Path) -> None:
 
 def _problem(folder: Path, point: Path) -> str | None:
     if not folder.is_dir():
-        return f"{folder} is no folder"
+        return f"{folder} is not a folder"
     if point.is_relative_to(folder) or folder.is_relative_to(point):
         return f"{point} and {folder} lie within each other"
     slow = next((path for path in (folder, point) if _kind(path) == KIND), None)
-    return None if slow is None else f"{slow} lies on a slow mount already"
+    return None if slow is None else f"{slow} is already on a slow mount"
 
 
 def mount(point: Path) -> int:

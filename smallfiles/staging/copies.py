@@ -106,7 +106,7 @@ def copies_of(name: Path | str, places: Sequence[Path] = ()) -> list[Path]:
         found = [copy for copy, _ in known if copy.name == str(name)]
     if not found:
         raise UsageError(
-            f"{name} is no staged copy",
+            f"{name} is not a staged copy",
             expected="a path that `stage` returned, or the name of what was staged",
             next_step="List what is staged with: smallfiles staged; say --where DIR if you gave one",
         )
@@ -171,7 +171,7 @@ def _slot_of(path: Path) -> Slot:
                 check(parent)
             return Slot(parent, path.relative_to(parent).parts[0])
     raise UsageError(
-        f"{path} is no staged copy",
+        f"{path} is not a staged copy",
         expected=f"a path that `stage` returned, in a folder {folder_name()}",
         next_step="List what is staged with: smallfiles staged",
     )

@@ -91,10 +91,10 @@ def copy_files(output: Output, folder: Path, *, resume: bool = False) -> Copied:
     for member, hashes in zip(output.members, copier.hashes, strict=True):
         if member.is_data and member.digest is None:
             computed = ContentDigest(member.bytes, tuple(hashes[n] for n in range(len(hashes))))
-            beside = digests.sidecar(folder / member.name)
-            with writing(beside):
-                computed.save(beside)
-            names.append(str(beside.relative_to(folder)))
+            sidecar = digests.sidecar(folder / member.name)
+            with writing(sidecar):
+                computed.save(sidecar)
+            names.append(str(sidecar.relative_to(folder)))
     return Copied(tuple(names), copier.kept_bytes)
 
 

@@ -119,7 +119,7 @@ class TestWithoutFuse:
             for use in (lambda: slow.path, lambda: slow / "x", lambda: os.stat(slow)):  # it would be fast
                 with pytest.raises(ResourceError, match="has no path"):
                     use()
-        with pytest.raises(UsageError, match="no folder"), slowfs.open_slow(folder / "a/1.jpg"):
+        with pytest.raises(UsageError, match="not a folder"), slowfs.open_slow(folder / "a/1.jpg"):
             pass
 
     def test_the_command_fails_in_a_sentence(self, forbidden, folder, tmp_path, capsys):

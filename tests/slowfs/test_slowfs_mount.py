@@ -275,7 +275,7 @@ class TestWhere:
 
     def test_what_is_no_folder_is_refused(self, folder):
         for wrong in (folder / "4.jpg", folder / "nothing"):
-            with pytest.raises(UsageError, match="is no folder"), slowfs.mounted(wrong):
+            with pytest.raises(UsageError, match="is not a folder"), slowfs.mounted(wrong):
                 pass
 
 

@@ -224,7 +224,7 @@ def test_what_cannot_be_staged_is_a_sentence(tmp_path, node):
         staging.stage(tmp_path / "pipe.arrow", node)
     with pytest.raises(UsageError, match="place to stage to is empty"):
         staging.stage(packed(tmp_path / "x.arrow", 10), " ")
-    with pytest.raises(UsageError, match="no staged copy"):
+    with pytest.raises(UsageError, match="not a staged copy"):
         staging.unstage(tmp_path / "x.arrow")
 
 

@@ -165,7 +165,7 @@ def test_unstage_as_json_and_a_wrong_path(source, node, command):
     record = json.loads(command("unstage", path, "--json").stdout)
     assert record == {"copies": [{"path": path, "removed": True, "note": "removed"}]}
     wrong = command("unstage", source)
-    assert wrong.returncode == 2 and "no staged copy" in wrong.stderr and source.exists()
+    assert wrong.returncode == 2 and "not a staged copy" in wrong.stderr and source.exists()
 
 
 def test_a_heavy_copy_on_a_login_node_is_warned_of(source, node, command, monkeypatch):
@@ -194,4 +194,4 @@ def test_unstage_works_with_the_name_or_path_that_was_staged(source, node, tmp_p
         assert not path.exists() and kept.exists() is (name != source.name)
         command("unstage", kept, job="11")
     typo = command("unstage", "train.arow", "--where", node)
-    assert typo.returncode == 2 and "train.arow is no staged copy" in typo.stderr
+    assert typo.returncode == 2 and "train.arow is not a staged copy" in typo.stderr

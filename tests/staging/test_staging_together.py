@@ -227,7 +227,7 @@ def test_what_another_machine_staged_on_shared_storage_is_left_alone(source, nod
         assert not ours.reused and ours.path != theirs
         assert [copy.path for copy in listed(node)] == [ours.path]
     assert staging.sweep_all([node]) == 0 and listed(node) == []
-    with pytest.raises(UsageError, match="no staged copy"):
+    with pytest.raises(UsageError, match="not a staged copy"):
         staging.unstage(theirs)
     assert theirs.read_bytes() == source.read_bytes()
     shutil.rmtree(theirs.parents[2])

@@ -1,7 +1,7 @@
-"""A job of the notebook, where Slurm is; where it is not, why not.
+"""Submit a job of the notebook, or give the reason why that is not possible.
 
-The trap: a notebook that submits without being asked takes somebody's node hours. So it submits to the local
-cluster when that is up, and to another site only when `COURSE_SITE` names it. Notebook 10 submits.
+The trap: a notebook that submits unasked uses up node hours. So it submits to the local cluster if that is
+running, and to another site only if `COURSE_SITE` names it. Notebook 10 submits.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def submit(job: str, packed: Path, *words: str) -> Submitted:
     Args:
         job: The name of one of `slurm/jobs`, or the path of a script.
         packed: The file; a copy goes where the site's jobs work.
-        *words: A folder beside it for what the job writes, and further words for the job.
+        *words: A folder for the output of the job, and further words for the job.
     """
     site, why_not = site_here()
     if not site:
@@ -105,7 +105,7 @@ def _command(site: str, job: str, words: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def _folder_there(work: Path) -> Iterator[Path]:
-    """A folder where jobs work, for the time of one; whoever waits too long cancels the job first."""
+    """A working folder for one job; a job that takes too long is cancelled first."""
     folder = work / f"notebook-10-{os.getpid()}-{time.time_ns() // 1_000_000}"
     folder.mkdir(parents=True)
     try:
