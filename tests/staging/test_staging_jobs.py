@@ -85,8 +85,9 @@ def test_a_session_lives_as_long_as_any_of_its_processes(source, node):
     assert names(node) == []
 
 
-def test_what_a_command_with_a_session_of_its_own_stages_belongs_to_its_parent(monkeypatch):
-    monkeypatch.setattr(liveness.os, "getsid", lambda pid: os.getpid())
+@pytest.mark.parametrize("leader", [os.getpid, lambda: 0])  # itself, or one of another PID namespace
+def test_what_a_command_without_a_leader_of_its_session_stages_belongs_to_its_parent(leader, monkeypatch):
+    monkeypatch.setattr(liveness.os, "getsid", lambda pid: leader())
     owner = liveness.this_job()
     assert (owner.text, owner.is_alive()) == (f"process {os.getppid()}", True)
 
