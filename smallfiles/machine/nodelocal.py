@@ -3,6 +3,8 @@
 Sites give it many names, and storage in memory has two limits: the free space in `/dev/shm`, and the
 memory limit of the job. The trap: `/dev/shm` looks half empty while the job is one gigabyte below its
 limit, since files there count as memory of the job. Notebook 07 teaches it.
+
+Short, since staging, the ring and the doctor need nothing else about the machine.
 """
 
 from __future__ import annotations
