@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,18 +29,15 @@ def test_every_name_is_looked_at_in_order_and_each_path_once(tmp_path):
     ]
     shm = nodelocal.node_local(Path("/dev/shm"))
     assert shm.in_memory and shm.free_bytes <= shm.filesystem.free_bytes
-    assert nodelocal.named_directories({"SMALLFILES_NODE_LOCAL": "/x", "SLURM_TMPDIR": "/y"})[0][1] == Path(
-        "/x"
-    )
+    env = {"SMALLFILES_NODE_LOCAL": "/x", "SLURM_TMPDIR": "/y"}
+    assert nodelocal.named_directories(env)[0][1] == Path("/x")
 
 
 def test_a_shared_missing_or_relative_directory_is_told(tmp_path, monkeypatch):
-    import dataclasses
-
     assert nodelocal.problem_of(tmp_path) is None
     assert nodelocal.problem_of(Path("here")) == "is not an absolute path"
     real = machine.filesystem(tmp_path)
-    lustre = dataclasses.replace(real, kind="lustre", shared=True)
+    lustre = replace(real, kind="lustre", shared=True)
     monkeypatch.setattr(nodelocal, "filesystem", lambda path: lustre)
     assert nodelocal.problem_of(tmp_path) == "is on lustre, which other nodes share"
 

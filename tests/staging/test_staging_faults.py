@@ -110,7 +110,16 @@ def test_a_memory_limit_below_the_file_is_a_sentence_and_no_killed_job(limited_g
     assert "memory left to this job" in done.stderr and "419 MB for big.arrow" in done.stderr
 
 
-@pytest.mark.parametrize("change", ["append", "rewrite", "replace", "cut", "remove"])
+CHANGES = {
+    "append": lambda path: path.write_bytes(path.read_bytes() + b"more"),
+    "rewrite": lambda path: path.write_bytes(b"other" + path.read_bytes()[5:]),
+    "replace": lambda path: packed(path.with_name("new"), seed=3, digest=False).replace(path),
+    "cut": lambda path: os.truncate(path, 5 * MIB),
+    "remove": Path.unlink,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_source_that_changes_during_the_copy_is_noticed(change, source, node, monkeypatch):
     digests.sidecar(source).unlink()
     write, changed = copying.write_all, []
@@ -118,18 +127,7 @@ def test_a_source_that_changes_during_the_copy_is_noticed(change, source, node, 
     def meddle(target, data, position, path):
         if not changed and position >= 4 * MIB:
             changed.append(True)
-            if change == "append":
-                with source.open("ab") as file:
-                    file.write(b"more")
-            elif change == "rewrite":
-                with source.open("r+b") as file:
-                    file.write(b"other")
-            elif change == "cut":
-                os.truncate(source, 5 * MIB)
-            elif change == "remove":
-                source.unlink()
-            else:
-                packed(source.with_name("new"), seed=3, digest=False).replace(source)
+            change(source)
         return write(target, data, position, path)
 
     monkeypatch.setattr(copying, "write_all", meddle)

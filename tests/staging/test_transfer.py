@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 from programs import wait_for
 from staging_tools import MIB, exit_code, forked, names, packed, shards, slowly
 
 from smallfiles import digests, machine, staging
-from smallfiles.errors import (
-    BusyError,
-    OutputExistsError,
-    ResourceError,
-    UsageError,
-)
+from smallfiles.errors import BusyError, OutputExistsError, ResourceError, UsageError
 from smallfiles.staging import copying, transfer
 
 
@@ -152,21 +148,15 @@ def test_many_transfers_at_once_end_in_one_copy_and_in_sentences(source, tmp_pat
 
 
 def test_too_little_room_is_told_before_the_first_byte(source, tmp_path, monkeypatch):
-    import dataclasses
-
     real = machine.filesystem
     for lack, word in (({"free_bytes": MIB}, "1.0 MB free"), ({"inodes_free": 5}, "5 inodes free")):
-        monkeypatch.setattr(
-            machine, "filesystem", lambda path, lack=lack: dataclasses.replace(real(path), **lack)
-        )
+        monkeypatch.setattr(machine, "filesystem", lambda path, lack=lack: replace(real(path), **lack))
         with pytest.raises(ResourceError, match=word):
             staging.stage_to(source, tmp_path / "b")
     assert names(tmp_path / "b") == []
 
 
 def test_large_files_on_lustre_are_striped_before_the_first_byte(source, tmp_path, monkeypatch):
-    import dataclasses
-
     tools = tmp_path / "bin"
     tools.mkdir()
     (tools / "lfs").write_text(
@@ -177,7 +167,7 @@ def test_large_files_on_lustre_are_striped_before_the_first_byte(source, tmp_pat
     real = machine.filesystem
     staging.stage_to(source, tmp_path / "local")
     monkeypatch.setattr(transfer, "_STRIPED_BYTES", MIB)
-    monkeypatch.setattr(machine, "filesystem", lambda path: dataclasses.replace(real(path), kind="lustre"))
+    monkeypatch.setattr(machine, "filesystem", lambda path: replace(real(path), kind="lustre"))
     staging.stage_to(source, tmp_path / "lustre")
     (call,) = (tmp_path / "called").read_text().splitlines()
     assert call == f"setstripe -c 4 {tmp_path}/lustre/.{source.name}.packing/data"
