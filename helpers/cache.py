@@ -1,8 +1,8 @@
 """Where synthetic data sets are kept between notebooks, and how two kernels share them.
 
 Each data set is made once and appears under its name when it is complete (`smallfiles.atomic`); a second
-kernel waits for it. The trap: a folder that exists may be incomplete, so nothing is written under the final
-name.
+kernel waits and then finds it. The trap: a folder that exists and a folder that is complete are not
+the same thing, which is why nothing is ever written under the final name.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _LOCK = ".lock"
 
 
 def cache_folder() -> Path:
-    """`COURSE_CACHE`, or `course_data/` in the checkout; in a read-only checkout a folder of the user.
+    """`COURSE_CACHE`, else `course_data/` in the checkout; in that of others a folder of one's own.
 
     A course that is installed once for all cannot be written to by its participants. They write to
     `COURSE_WORK`, which job scripts use too, or to their home.
     """
-    named = os.environ.get("COURSE_CACHE")
-    if named:
-        return Path(named).expanduser().absolute()
+    told = os.environ.get("COURSE_CACHE")
+    if told:
+        return Path(told).expanduser().absolute()
     return CHECKOUT / "course_data" if os.access(CHECKOUT, os.W_OK | os.X_OK) else _own_folder()
 
 

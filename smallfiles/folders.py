@@ -29,7 +29,7 @@ IMAGE_BEGINNINGS = {
 """First bytes of an image file, and what it is."""
 
 SERVICE_FOLDERS = ("__macosx", "@eadir", "thumbs", "thumbnails", "#recycle", "$recycle.bin", "lost+found")
-"""Files that file managers and storage boxes add to the data (lower case): no classes, no samples."""
+"""What file managers and storage boxes put beside the data (lower case): no class, and no samples."""
 
 _SPLITS = {
     "train": "train",
@@ -53,14 +53,14 @@ def words_of(name: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(name)]
 
 
-def canonical_split(name: str, siblings: Iterable[str] = ()) -> str | None:
+def canonical_split(name: str, beside: Iterable[str] = ()) -> str | None:
     """`train`, `val` or `test` for the usual names of these splits (`train2017`, `seg_train`), else None.
 
     Args:
         name: Of a folder.
-        siblings: All folders there: words in each of their names are ignored (`stage1_train`, `stage1_test`).
+        beside: All folders there: words in each of their names say nothing (`stage1_train`, `stage1_test`).
     """
-    names = [set(words_of(each)) for each in siblings]
+    names = [set(words_of(each)) for each in beside]
     shared = set.intersection(*names) - _SPLITS.keys() if len(names) > 1 else set()
     words = [word for word in words_of(name) if word not in _FILLERS | shared]
     if _NUMBERED.search(name):
@@ -102,7 +102,7 @@ def choose_split(found: list[str], wanted: str | None, where: object) -> tuple[s
         )
     raise SourceError(
         f"{where} has several splits ({', '.join(fitting or found)})",
-        expected="the name of one",
+        expected="to be told which one",
         next_step=f"Choose one, for example --split {(fitting or found)[0]}",
     )
 
@@ -134,7 +134,7 @@ class SourceOptions:
         kind: One of `KINDS`, or `auto`.
         split: `train`, `val`, `test` or a name the source uses; None takes the only one, or train.
         root: For a manifest: the folder or tar that its paths are relative to.
-        labels: Where labels are, if not with the data: devkit, LOC csv, caption file or split file.
+        labels: Where labels are, if not beside the data: devkit, LOC csv, caption file or split file.
         unlabelled: Give every sample the label -1 instead of asking for class folders.
         strict: Refuse what would otherwise be left out with a note.
         suffixes: Which files are samples; compared without regard to case.
@@ -148,7 +148,7 @@ class SourceOptions:
     )
     split: str | None = option(None, "which split to take (train, val, test)")
     root: Path | None = option(None, "where the files of a manifest are, if it does not say", metavar="DIR")
-    labels: Path | None = option(None, "where labels or captions are, if not with the data")
+    labels: Path | None = option(None, "where labels or captions are, if not beside the data")
     unlabelled: bool = option(False, "label -1 for all, instead of class folders")
     strict: bool = option(False, "refuse what would otherwise be left out with a note")
     suffixes: tuple[str, ...] = option(

@@ -91,7 +91,7 @@ class _Bar:
     def advance(self, n: int = 1, bytes: int = 0) -> None:
         with self._lock:
             self._bytes += bytes
-            if self._bar.update(n) and self._bytes:  # True if it has been redrawn
+            if self._bar.update(n) and self._bytes:  # true when it has just redrawn itself
                 rate = self._bytes / max(monotonic() - self._started, 1e-9)
                 self._bar.set_postfix_str(f"{bytes_text(rate)}/s", refresh=False)
 

@@ -1,7 +1,7 @@
-"""The types that all steps share: a sample, the input of a writer, its result.
+"""The types that every stop of the road shares: a sample, what a writer knows, what it wrote.
 
-The trap: `Sample.data` may be a view of a larger buffer, which stays in memory as long as one of its samples.
-So a writer drops samples early. Notebook 03 shows why that matters.
+The trap: `Sample.data` may be a view of a larger buffer, which is kept as long as one sample of it. A writer
+lets go of samples soon. Notebook 03 shows why that is worth it.
 """
 
 from __future__ import annotations

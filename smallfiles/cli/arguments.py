@@ -1,4 +1,4 @@
-"""Shared by several verbs: the form of the help, common flags, `-O key=value` for options of a format.
+"""What several verbs share: how help looks, common flags, `-O key=value` for a format's options.
 
 The trap: argparse's own default formatter prints "(default: None)" behind each optional flag and
 re-wraps examples; `Teaching` does neither.
@@ -32,7 +32,7 @@ FORMATS = "files, arrow, hdf5, tar, squashfs, lmdb"
 
 
 class Teaching(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Keep examples as written; show a default if it is informative."""
+    """Keep examples as written; show a default where it says something."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.default in (None, False, True) or action.default == []:
@@ -41,25 +41,25 @@ class Teaching(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHe
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose help fails like other output on a full disk."""
+    """A parser whose help, on a full disk, fails as other output does."""
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Unlike argparse, never drop output silently, nor redirect it to standard error."""
+        """Unlike argparse: what is for standard output is not lost in silence, nor moved to the other one."""
         if message and file is not None:
             with contextlib.suppress(*[OSError] * (file is sys.stderr)):
                 file.write(message)
 
 
-def add_verb(verbs: Verbs, name: str, described: Callable[..., object]) -> Parser:
+def add_verb(verbs: Verbs, name: str, told_by: Callable[..., object]) -> Parser:
     """Add a verb, or a topic of one, whose help is a docstring.
 
     Args:
         verbs: The subparsers.
         name: The verb.
-        described: Its docstring has one line why, what one should know, and command lines below `Examples:`.
+        told_by: Its docstring has one line why, what one should know, and command lines below `Examples:`.
     """
-    text, _, examples = (inspect.getdoc(described) or f"{name}.").partition("\n\nExamples:\n")
-    why, _, more = text.partition("\n\n")
+    told, _, examples = (inspect.getdoc(told_by) or f"{name}.").partition("\n\nExamples:\n")
+    why, _, more = told.partition("\n\n")
     why, examples = why[:1].lower() + why[1:].rstrip("."), textwrap.indent(inspect.cleandoc(examples), "  ")
     parser = verbs.add_parser(
         name,
@@ -115,7 +115,7 @@ def load_source(path: Path, arguments: argparse.Namespace, **usual: Any) -> Sour
     more = {name: value for name, value in usual.items() if name not in given(SourceOptions, arguments)}
     found = sources.read(path, from_args(SourceOptions, arguments, **more))
     say_notes(found.notes)
-    return dataclasses.replace(found, notes=())  # shown already; `pack` would show them again
+    return dataclasses.replace(found, notes=())  # said by now, and `pack` would say them again
 
 
 def parse_options(options_type: type[Any], pairs: Sequence[str]) -> Any:
