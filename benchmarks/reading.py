@@ -19,7 +19,6 @@ from time import perf_counter
 from typing import TypeAlias
 
 import numpy as np
-import xxhash
 
 from benchmarks import missing, needed
 from benchmarks.loaders.material import FILES, laid_out, listed
@@ -28,7 +27,7 @@ from smallfiles.measure.bench import Bench, Target
 from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.methods import read_file
 from smallfiles.measure.protocol import Case, Outcome, long_enough
-from smallfiles.measure.reading import TOUCHED
+from smallfiles.measure.reading import TOUCHED, hashed
 from smallfiles.measure.record import Failed, Result
 from smallfiles.measure.workers import WorkerPool, WorkerState, WorkFailed
 from smallfiles.samples import Buffer
@@ -121,7 +120,7 @@ def bench_raw_reads(
     order = np.random.default_rng(config.seed).permutation(target.samples).tolist()
     laid = laid_out(target, [store.material for store in here.values()])
     with laid as (folder, unmade), WorkerPool() as pool:
-        wanted = _hashed(lambda index: read_file(files[index]), range(len(files)))
+        wanted = hashed(lambda index: read_file(files[index]), range(len(files)))
         openers = {name: partial(_ours, name, path) for name, path in paths.items()}
         openers |= {
             name: partial(_of_others, name, folder, unmade.get(here[name].material, "")) for name in here
@@ -160,15 +159,5 @@ def _pass(
     """In a process of its own: seconds of one pass, and what came."""
     read = place.keep(name, opener)
     began = perf_counter()
-    found = _hashed(read, order)
+    found = hashed(read, order)
     return perf_counter() - began, found
-
-
-def _hashed(read: Read, order: Sequence[int]) -> tuple[int, int]:
-    """Bytes, and the sum of the hashes, which knows no order."""
-    total = read_bytes = 0
-    for index in order:
-        data = read(index)
-        total += xxhash.xxh3_64_intdigest(data)
-        read_bytes += len(data)
-    return read_bytes, total % 2**64

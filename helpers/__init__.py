@@ -1,4 +1,4 @@
-"""What the notebooks share: `start` in the set-up cell, `show` for what they say, `figures`, `experiments`.
+"""Shared by the notebooks: `start` in the set-up cell, `show` for output, `figures`, `experiments`.
 
     import sys
 

@@ -3,12 +3,12 @@
     figures.bars(measure.compare({"many files": many, "one file": one}), guess=guess)
     figures.lines({"warm": {1: [210, 190], 4: [700, 720]}}, title, x="opens in flight", y="files per second")
 
-Each takes what `smallfiles.measure` found, or plain columns: a number for each name, or the single runs,
-whose median is then drawn with a dot for each run. What has no runs, or NaN, is left out. The last line of a
-figure says where it was measured.
+Each takes results of `smallfiles.measure`, or plain columns: a number for each name, or single runs, drawn
+as their median with a dot for each run. Names without runs, and NaN, are left out. The last line of a figure
+names the machine.
 
-The trap: a figure that is the last value of its cell shows itself; in the middle of a cell nobody sees
-it, unless `show.figure` gets it. Notebook 01 draws the first.
+The trap: Jupyter shows a figure that is the last value of its cell; any other needs `show.figure`.
+Notebook 01 draws the first.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from smallfiles.errors import UsageError
 from smallfiles.measure.drawing import (
     COLOURS,
     FAINT,
+    GRID,
     GUESS_COLOUR,
     INK,
     REFERENCE_COLOUR,
@@ -34,6 +35,7 @@ from smallfiles.measure.drawing import (
     empty_figure,
     finding,
     median_bars,
+    median_line,
     number_text,
     styled,
     wrapped,
@@ -50,10 +52,8 @@ Runs = float | Sequence[float]
 Points = Mapping[float, Sequence[float]]
 Guess = float | str | EllipsisType | None
 
-_STYLES = (("o", "-"), ("s", "--"), ("^", "-."), ("D", ":"), ("v", "-"), ("P", "--"))
 _HATCHES = ("", "///", "...", "\\\\\\", "xx", "++")
-_SCALED = ("B", "B/s", "s", "bit/s")  # what is said in thousands and thousandths
-_MANY_POINTS = 30
+_SCALED = ("B", "B/s", "s", "bit/s")  # units with prefixes
 _MOST_TICKS = 8
 _BINS = 48
 _CAPTION_CHARACTERS = 104
@@ -73,7 +73,7 @@ def bars(
     Args:
         found: From `measure.compare`, records of one measurement, or a column: a number or runs for each
             name. Parts of a whole, each with a name of its own, are stacked.
-        title: What was found, in a sentence; needed for a column.
+        title: The finding, in a sentence; required for a column.
         x: What the axis counts. A unit in brackets at its end, such as "time (s)", goes to the numbers.
         note: Under which conditions, such as "warm cache".
         guess: A place on the axis, or the name of a bar. `None` and `...` draw nothing.
@@ -128,7 +128,7 @@ def lines(
 
     Args:
         series: For each name, the runs (or one number) at each x.
-        title: What was found, in a sentence.
+        title: The finding, in a sentence.
         x: What the axis counts. A unit in brackets at its end, such as "size (B)", goes to the numbers.
         y: As `x`.
         log: The logarithmic axes, "x", "y" or "xy"; others of y start at zero.
@@ -150,16 +150,16 @@ def lines(
             middle = [median(runs) for runs in points.values()]
             axes.plot(list(points), middle, ls=(0, (4, 3)), lw=1.4, color=REFERENCE_COLOUR, label=name)
         else:
-            _line(axes, name, points, measured.index(name))
+            median_line(axes, name, points, measured.index(name))
     _scale(axes, drawn, x, y, log)
     _draw_guess(axes, guess, _unit(x)[1])
     for number, (name, place) in enumerate((marks or {}).items()):
         _mark(axes, name, place, 0.85 - 0.08 * number)
     if len(axes.get_legend_handles_labels()[0]) > 1:
         axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=4, borderpad=0)
-    told = "; ".join(_ends(name, points, _unit(x)[1], _unit(y)[1]) for name, points in drawn.items())
+    values = "; ".join(_ends(name, points, _unit(x)[1], _unit(y)[1]) for name, points in drawn.items())
     axis = f"{_unit(y)[0]} by {_unit(x)[0]}"
-    return _finish(figure, f"Line chart. {title}. {axis}: {told}{_guessed(guess, _unit(x)[1])}.")
+    return _finish(figure, f"Line chart. {title}. {axis}: {values}{_guessed(guess, _unit(x)[1])}.")
 
 
 @styled()
@@ -176,7 +176,7 @@ def histogram(
 
     Args:
         values: For each name, all of its values.
-        title: What was found, in a sentence.
+        title: The finding, in a sentence.
         x: What the axis counts. A unit in brackets at its end, such as "time (s)", goes to the numbers.
         log: Whether the axis is logarithmic.
         note: Under which conditions, such as "warm cache".
@@ -200,7 +200,7 @@ def histogram(
         axes.hist(np.clip(single, low, high), bins=edges, weights=heights, color=colour)
         middle = median(single)
         axes.axvline(middle, color=INK, lw=1.2)
-        _beside(axes, middle, f"median {_amount(middle, _unit(x)[1])}", INK, 0.86)
+        _label_line(axes, middle, f"median {_amount(middle, _unit(x)[1])}", INK, 0.86)
         axes.set_title(name, loc="left", fontsize=9, pad=3)
         _plain(axes)
     if log:
@@ -214,8 +214,9 @@ def histogram(
     else:
         for axes in panels:
             _draw_guess(axes, guess, _unit(x)[1], words=axes is panels[0])
-    told = ", ".join(f"{name} {_amount(median(v), _unit(x)[1])}" for name, v in values.items())
-    return _finish(figure, f"Histogram. {title}. Median {_unit(x)[0]}: {told}{_guessed(guess, _unit(x)[1])}.")
+    medians = ", ".join(f"{name} {_amount(median(v), _unit(x)[1])}" for name, v in values.items())
+    found = f"Histogram. {title}. Median {_unit(x)[0]}: {medians}{_guessed(guess, _unit(x)[1])}."
+    return _finish(figure, found)
 
 
 @styled()
@@ -227,11 +228,11 @@ def timeline(
     note: str = "",
     guess: Guess = None,
 ) -> Drawing:
-    """What each row did from when to when; equal deeds have equal colours and hatches.
+    """The activities of each row over time; equal activities have equal colours and hatches.
 
     Args:
-        rows: For each name its spans: begin, end, what it did.
-        title: What was found, in a sentence.
+        rows: For each name its spans: begin, end, activity.
+        title: The finding, in a sentence.
         x: What the axis counts, with its unit.
         note: Under which conditions, such as "slow storage".
         guess: A place on the axis. `None` and `...` draw nothing.
@@ -259,8 +260,8 @@ def timeline(
     _draw_guess(axes, guess, _unit(x)[1])
     if kinds:
         axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=4, borderpad=0)
-    told = "; ".join(f"{name}: {_spans_text(spans)}" for name, spans in rows.items())
-    return _finish(figure, f"Timeline in {x}. {title}. {told}{_guessed(guess, _unit(x)[1])}.")
+    spans_text = "; ".join(f"{name}: {_spans_text(spans)}" for name, spans in rows.items())
+    return _finish(figure, f"Timeline in {x}. {title}. {spans_text}{_guessed(guess, _unit(x)[1])}.")
 
 
 def _begin(title: str, height_in: float, caption: str, data: Mapping[str, object]) -> Figure:
@@ -294,7 +295,7 @@ def _how(what: str, runs: Sequence[float]) -> str:
 
 
 def _runs(value: Runs) -> list[float]:
-    """The runs as numbers; what could not be measured (NaN) is left out."""
+    """The runs as numbers, without NaN."""
     values = [value] if isinstance(value, int | float) else value
     return [float(each) for each in values if np.isfinite(each)]
 
@@ -304,7 +305,7 @@ def _points(points: Mapping[float, Runs]) -> dict[float, list[float]]:
 
 
 def _total(value: Runs | Mapping[str, Runs]) -> list[float]:
-    """The runs of a bar; of a stack, what its parts come to in each run."""
+    """The runs of a bar; of a stack, the sum of its parts in each run."""
     if not isinstance(value, Mapping):
         return _runs(value)
     parts = [runs for part in value.values() if (runs := _runs(part))]
@@ -336,21 +337,10 @@ def _stack(axes: Axes, rows: Mapping[str, Mapping[str, Runs]]) -> None:
     axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=5, borderpad=0)
 
 
-def _line(axes: Axes, name: str, points: Points, number: int) -> None:
-    marker, style = _STYLES[number % len(_STYLES)]
-    colour = COLOURS[number % len(COLOURS)]
-    for place, values in points.items():
-        if len(values) > 1:
-            axes.plot([place] * len(values), values, ".", ms=4.5, color=colour, alpha=0.5)
-    shown = marker if len(points) <= _MANY_POINTS else ""
-    middle = [median(values) for values in points.values()]
-    axes.plot(list(points), middle, style, marker=shown, ms=5.5, lw=1.7, color=colour, label=name)
-
-
 def _mark(axes: Axes, name: str, place: float | Sequence[tuple[float, float]], height: float) -> None:
     if isinstance(place, int | float):
         axes.axvline(place, color=REFERENCE_COLOUR, lw=1.2, ls=(0, (1, 2)), zorder=0)
-        _beside(axes, place, name, FAINT, height)
+        _label_line(axes, place, name, FAINT, height)
         return
     for number, (begin, end) in enumerate(place):
         label = None if number else name
@@ -373,7 +363,7 @@ def _scale(axes: Axes, series: Mapping[str, Points], x: str, y: str, log: str) -
         axes.set_xticks([], minor=True)
     axes.set_xlabel(_unit(x)[0])
     axes.set_ylabel(_unit(y)[0])
-    axes.grid(color="#DDDDDD", lw=0.6)
+    axes.grid(color=GRID, lw=0.6)
     axes.set_axisbelow(True)
     _plain(axes)
 
@@ -394,7 +384,7 @@ def _unit(label: str) -> tuple[str, str]:
 
 
 def _amount(value: float, unit: str) -> str:
-    """A number as an axis says it: `1,500`, `12 µs`, `100 kB`."""
+    """A number as text for an axis: `1,500`, `12 µs`, `100 kB`."""
     if unit not in _SCALED or not value:
         return f"{number_text(value)} {unit}".rstrip()
     power = min(4, max(-3, int(np.floor(np.log10(abs(value)) / 3 + 1e-9))))
@@ -414,7 +404,7 @@ def _range(values: Mapping[str, Sequence[float]], log: bool) -> tuple[float, flo
 def _draw_guess(
     axes: Axes, guess: Guess, unit: str, names: Sequence[str] = (), *, words: bool = True
 ) -> None:
-    """A dashed line at what was guessed; at the edge, with an arrow, if it lies far outside."""
+    """A dashed line at the guess; at the edge, with an arrow, if it lies far outside."""
     if guess is None or guess is ...:
         return
     if isinstance(guess, str):
@@ -430,7 +420,7 @@ def _draw_guess(
         axes.set_ylim(bottom, top + (0.12 * top if top > bottom else -0.5))  # room for the words
     if words:
         outside = " ▸" if guess > shown else " ◂" if guess < shown else ""
-        _beside(axes, shown, f"your guess: {_amount(guess, unit)}{outside}", GUESS_COLOUR, 0.94)
+        _label_line(axes, shown, f"your guess: {_amount(guess, unit)}{outside}", GUESS_COLOUR, 0.94)
 
 
 def _place(guess: str, names: Sequence[str]) -> int:
@@ -449,8 +439,8 @@ def _guessed(guess: Guess, unit: str) -> str:
     return f"; your guess was {guess if isinstance(guess, str) else _amount(guess, unit)}"
 
 
-def _beside(axes: Axes, place: float, text: str, colour: str, height: float) -> None:
-    """A word at a vertical line, on the side with more room."""
+def _label_line(axes: Axes, place: float, text: str, colour: str, height: float) -> None:
+    """A text next to a vertical line, on the side with more room."""
     transform = axes.get_xaxis_transform()
     left = axes.transData.transform((place, 0))[0]
     edge = axes.transAxes.transform((0.5, 0))[0]
@@ -471,14 +461,14 @@ def _beside(axes: Axes, place: float, text: str, colour: str, height: float) -> 
 
 def _ends(name: str, points: Points, x_unit: str, y_unit: str) -> str:
     first, last = min(points), max(points)
-    told = [
+    begin, end = (
         f"{_amount(median(points[place]), y_unit)} at {_amount(place, x_unit)}" for place in (first, last)
-    ]
-    return f"{name} from {told[0]} to {told[1]}"
+    )
+    return f"{name} from {begin} to {end}"
 
 
 def _spans_text(spans: Sequence[tuple[float, float, str]]) -> str:
-    """The spans in words; of many only how much there was of each kind."""
+    """The spans in words; of many spans only the sum of each kind."""
     if len(spans) <= 3:
         return ", ".join(f"{what} {number_text(begin)} to {number_text(end)}" for begin, end, what in spans)
     sums: dict[str, float] = {}

@@ -1,8 +1,8 @@
-"""Is this the right kernel, and what a participant sees when a cell fails.
+"""Check the kernel, and format the errors of cells.
 
-The trap: `from helpers import show, start` finds whatever `helpers` the kernel's search path offers
-first: another checkout's, or somebody's package of the same name. So the folder that the notebook
-lies in is compared with the one that was imported. Notebook 00 explains kernels.
+The trap: `from helpers import show, start` imports the first `helpers` on the search path of the kernel:
+perhaps that of another checkout, or a package of the same name. So the folder of the notebook is compared
+with that of the imported package. Notebook 00 explains kernels.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHANGE_KERNEL = (
 
 
 def is_strict() -> bool:
-    """Whether failures shall be raised as they are, as the tests want (`COURSE_STRICT=1`)."""
+    """Whether failures are raised unchanged, for tests (`COURSE_STRICT=1`)."""
     return os.environ.get("COURSE_STRICT", "") not in ("", "0")
 
 

@@ -1,8 +1,7 @@
-"""The figure of notebook 00: what this machine is, and how much of it is ours.
+"""The figure of notebook 00: this machine, and how much of it may be used.
 
-CPUs and memory as a share of what the node has; each file system with the share of bytes and of
-inodes that is still free. The trap: a disk with plenty of free bytes may be unable to take one more
-file, so both are drawn side by side.
+CPUs and memory as a share of those of the node; for each file system the free share of bytes and of inodes.
+The trap: a disk with plenty of free bytes may not take one more file, so both are drawn side by side.
 """
 
 from __future__ import annotations
@@ -70,9 +69,9 @@ class MachineReport:
     @property
     def alt_text(self) -> str:
         """The figure in words."""
-        told = [_summary(place) for place in self.places]
+        free = [_summary(place) for place in self.places]
         memory = f"{bytes_text(self.memory_limit_bytes)} of {bytes_text(self.memory_present_bytes)} memory"
-        return f"Bar chart. {self.finding}; {memory}. Free: {'; '.join(told)}."
+        return f"Bar chart. {self.finding}; {memory}. Free: {'; '.join(free)}."
 
 
 def describe(folder: Path) -> MachineReport:

@@ -1,8 +1,8 @@
 """What each notebook and exercise needs: its data sets, its minutes, its seconds.
 
-One line a notebook, so that the set-up cell can say how long it takes before it takes that long. The
-trap: seconds that were typed in once grow wrong; the tests that execute the notebooks refuse a plan
-that is far off, and print what they measured.
+One line per notebook, so that the set-up cell can announce its duration. The trap: times that were entered
+once become wrong; the tests that execute the notebooks refuse a plan that is far off, and print the measured
+times.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def plan_of(notebook: str) -> Plan:
         raise UsageError(
             f"the notebook {notebook!r} is unknown",
             expected=f"one of {', '.join(PLANS)}",
-            next_step='Write the number of this notebook as it stands in its title: start("01")',
+            next_step='Write the number of this notebook as in its title: start("01")',
         )
     return PLANS[notebook]
 

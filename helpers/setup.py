@@ -1,4 +1,4 @@
-"""The record that `course.start` returns: data, scratch folder, machine, how much may be done.
+"""The record that `start` returns: data, scratch folder, machine, limits of operations.
 
 The trap: a path typed into a notebook works on one machine. Cells take every path from here.
 """
@@ -57,7 +57,7 @@ class Setup:
         scratch: A folder of this kernel, removed when it ends.
         cpus: CPUs that this kernel may use.
         memory_bytes: Memory that it and its siblings may use.
-        filesystem: What `scratch` lies on.
+        filesystem: File system of `scratch`.
     """
 
     notebook: str
@@ -75,7 +75,7 @@ class Setup:
         return self.filesystem.shared
 
     def path(self, layout: str | None = None) -> Path:
-        """Where a data set lies; without a layout the notebook's main one."""
+        """The folder of a data set; without a layout that of the main one."""
         return self._chosen(layout).path
 
     def source(self, layout: str | None = None, split: str | None = None) -> Source:
@@ -91,7 +91,7 @@ class Setup:
         source = self.source()
         if source.root is None or not source.root.is_dir():
             raise UsageError(
-                f"the samples lie in {source.store.describe()}",
+                f"the samples are in {source.store.describe()}",
                 expected="files of their own, which is what is measured here",
                 next_step="Name a folder of images in COURSE_DATA, or unset it (%env COURSE_DATA=)",
             )
@@ -105,11 +105,11 @@ class Setup:
         raise UsageError(
             f"notebook {self.notebook} has no data set {layout or 'at all'}",
             expected=f"one of {', '.join(self.data) or 'none'}",
-            next_step="Take the name from course.start's summary",
+            next_step="Take the name from the summary of `start`",
         )
 
     def summary(self) -> str:
-        """What the set-up cell says: the notebook, the machine, the data, in Markdown."""
+        """The output of the set-up cell: the notebook, the machine, the data, in Markdown."""
         from smallfiles.progress import bytes_text
 
         place = self.filesystem
@@ -145,7 +145,7 @@ class Setup:
 
 
 def set_up(notebook: str, size: str | int | None) -> Setup:
-    """Everything that `course.start` promises, once the kernel is known to be right."""
+    """The result of `start`, after the kernel has been checked."""
     from smallfiles import machine
 
     plan = plan_of(notebook)

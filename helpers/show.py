@@ -1,7 +1,7 @@
 """Show something under a cell: a sentence, a figure with alt text, the command for the cluster.
 
-The trap: JupyterLab gives a PNG output no alt text, whatever its metadata says, so a figure goes out
-as HTML with a described image. Notebook 00 draws the first.
+The trap: JupyterLab gives PNG output no alt text, whatever its metadata are, so a figure is shown as HTML
+with an image that has a description. Notebook 00 draws the first.
 """
 
 from __future__ import annotations

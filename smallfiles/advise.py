@@ -1,11 +1,11 @@
-"""Look at somebody's own files for a minute, and say how to keep them: format, shards, staging, workers.
+"""Measure a data set for a minute, and recommend how to store it: format, shards, staging, workers.
 
-What is measured here (size of a sample, time of an open, time to decode, memory of the node) goes into the
-model of `smallfiles.scaling`; what one node cannot measure (how much the servers do for all) is asked for or
-taken from its defaults, and the advice says so.
+The measurements (size of a sample, time of an open, time to decode, memory of the node) are inputs of the
+model of `smallfiles.scaling`; what one node cannot measure (the capacity of the servers) is an option or has
+the default of the model, and the advice states which.
 
-The trap: on a file system that was read a moment ago everything comes out of the page cache, and any format
-will do. So pages are dropped before, where that is possible; names of files stay known to the client.
+The trap: files that were read a moment ago are in the page cache, and then any format is fast. So pages are
+dropped first, where that is possible; names of files stay cached in the client.
 """
 
 from __future__ import annotations
@@ -93,14 +93,14 @@ class Advice:
 
 
 def measure_folder(folder: Path, options: SourceOptions = _USUAL) -> Measured:
-    """Look at some files of a data set, as good neighbours do: a few hundred, for some seconds.
+    """Measure a few hundred files of a data set, for some seconds, with little load on the servers.
 
     Args:
-        folder: What `pack` would be given.
-        options: How it is read.
+        folder: The data set, as for `pack`.
+        options: How to read it.
 
     Raises:
-        SourceError: It is no data set.
+        SourceError: It is not a data set.
     """
     source = sources.read(folder, options)
     say_notes(source.notes)
@@ -206,11 +206,11 @@ def advise(found: Measured, plan: TrainingPlan, data: str, options: SourceOption
 
 
 def costs_of(records: Sequence[Record]) -> tuple[Work, Storage]:
-    """What `bench read` and `bench load` measured, for the model; what they did not is its default.
+    """Parameters of the model from records of `bench read` and `bench load`; defaults for the rest.
 
-    What a plain file takes longer than a packed one, read at random, is an open and a close; what a packed
-    one takes beside its bytes is the request. Cold reads count, where there are some. These are costs of one
-    node that is alone: what the servers do for all of them is not in any record.
+    For random reads, the additional time of a plain file is that of an open and a close; the time of a packed
+    file without its bytes is that of a request. Cold reads are used if there are any. These are the costs of
+    a single node: no record has the capacity of the servers.
 
     Args:
         records: Of one data set.
@@ -273,32 +273,32 @@ def _commands(
 
 def _reasons(found: Measured, plan: TrainingPlan) -> tuple[str, ...]:
     state = "cold" if found.cold else "as they are cached now"
-    told = [
+    sentences = [
         f"{found.samples:,} samples of {bytes_text(found.sample_bytes)} on {found.kind}; to open and read "
         f"one takes {1e3 * found.alone_s:.2g} ms, {state}, {1e3 * found.together_s:.2g} ms with {_IN_FLIGHT} "
         "in flight",
     ]
     if found.decode_s:
         needs = plan.batch / plan.step_s * found.decode_s
-        told.append(
+        sentences.append(
             f"decoding takes {1e3 * found.decode_s:.2g} ms: each GPU wants {needs:.1f} CPUs for it, "
             f"and {found.cpus / plan.gpus:.1f} are there"
         )
         if needs > found.cpus / plan.gpus:
-            told.append(
+            sentences.append(
                 "so GPUs wait for decoding whatever the format: pack with --resize, or ask for more CPUs"
             )
     if found.samples * found.sample_bytes > found.local_bytes:
-        told.append(
+        sentences.append(
             f"a copy per node ({bytes_text(found.samples * found.sample_bytes)}) does not fit into what is "
             f"free there ({bytes_text(found.local_bytes)})"
         )
     if not found.shared and plan.nodes > 1:
-        told.append(
+        sentences.append(
             f"{found.kind} is of this machine alone: copy the data to where all nodes see it, and ask again"
         )
     if plan.metadata_ops_s is None and plan.nodes > 1:
-        told.append(
+        sentences.append(
             f"the servers were taken to do {Storage().metadata_ops_s:,.0f} operations per second for all"
         )
-    return tuple(told)
+    return tuple(sentences)

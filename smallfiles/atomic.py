@@ -1,14 +1,14 @@
-"""Write aside, publish when complete: nothing that looks finished ever was not.
+"""Write to a private folder, publish when complete: a file under its final name is always finished.
 
-A run owns the folder `.NAME.packing` beside its output. What it writes stays in there until it has been
-verified; then it is moved to its final name, sidecars first and the data file last, so that the data
-file's appearance is the moment of publication. A killed run leaves only that folder: the next run of the
-same output resumes from it or clears it. A run that was taken for dead, and lives, publishes nothing (see
+A run owns the folder `.NAME.packing` next to its output. Its files stay there until they are verified;
+then they are moved to their final names, sidecars first and the data file last, so that the output is
+published at the moment its data file appears. A killed run leaves only that folder: the next run of the
+same output resumes from it or clears it. A run that was wrongly taken for dead publishes nothing (see
 `smallfiles.locks.Lease`).
 
-The traps: a rename replaces what is there without asking, so publication links, which fails when the name
+The traps: a rename silently replaces an existing file, so publication links, which fails when the name
 is taken, and falls back to rename only where a file system has no hard links. And a name may reach the
-disk before its bytes: what is called finished is synced first. Notebook 03 shows a killed run.
+disk before its bytes, so files are synced before they get their final name. Notebook 03 shows a killed run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from smallfiles.digests import BESIDE
+from smallfiles.digests import SIDECARS
 from smallfiles.errors import BusyError, OutputExistsError, ResourceError, SmallfilesError, writing
 from smallfiles.locks import Lease
 from smallfiles.progress import bytes_text, progress
@@ -39,8 +39,8 @@ class Draft:
 
     Args:
         out: The final name.
-        folder: `.NAME.packing` beside it.
-        claim: Who may publish.
+        folder: `.NAME.packing` next to it.
+        lease: The right to write and publish.
         since: When the run began (`time.monotonic`).
     """
 
@@ -51,26 +51,26 @@ class Draft:
 
     @property
     def data(self) -> Path:
-        """What is here will be published under its own name."""
+        """Its files will be published under their own names."""
         return self.folder / "data"
 
     @property
     def main(self) -> Path:
-        """Where the data file (or the folder of shards) grows."""
+        """The data file, or the folder of shards."""
         return self.data / self.out.name
 
     @property
     def records(self) -> Path:
-        """Notes for a run that resumes; never published."""
+        """Records for a resuming run; never published."""
         return self.folder / "records"
 
     @property
     def partial(self) -> Path:
-        """What is being written at this moment; never used by another run."""
+        """Incomplete files; never used by another run."""
         return self.folder / f"partial-{self.lease.token}"
 
     def clear(self, *, keep_finished: bool = False) -> None:
-        """Forget what an earlier run left: all of it, or only what it had not finished."""
+        """Remove the files of an earlier run: all, or only the unfinished."""
         self.discard(keep_finished=keep_finished)
         self.make()
 
@@ -80,7 +80,7 @@ class Draft:
             part.mkdir(parents=True, exist_ok=True)
 
     def discard(self, *, keep_finished: bool = False) -> None:
-        """Remove everything that was written aside, or only what is not finished."""
+        """Remove all files of the private folder, or only the unfinished."""
         if self.lease.is_ours():
             kept = () if keep_finished else (self.data, self.records)
             for part in (*self.folder.glob("partial*"), *kept):
@@ -93,23 +93,23 @@ class Draft:
             (self.partial / name).rename(folder / name)
 
     def publish(self, *, durable: bool = True) -> None:
-        """Move everything to its final name, the data itself last; what lay beside an earlier one goes.
+        """Move all files to their final names, the data last; sidecars of an earlier output are removed.
 
         Args:
-            durable: Have everything on stable storage first; what can be made again need not be.
+            durable: Whether to sync first; not needed for output that is easily made again.
 
         Raises:
-            OutputExistsError: Somebody else published under that name meanwhile.
-            PackError: Another run took this one for dead.
+            OutputExistsError: Another run has published under that name.
+            PackError: Another run has taken over.
         """
         if durable:
             sync(self.data.rglob("*"), f"sync {self.out.name}", self.since)
         refuse_existing(self.out)
-        beside = sorted(path for path in self.data.iterdir() if path != self.main)
-        for name in {self.out.name + suffix for suffix in BESIDE} - {path.name for path in beside}:
+        sidecars = sorted(path for path in self.data.iterdir() if path != self.main)
+        for name in {self.out.name + suffix for suffix in SIDECARS} - {path.name for path in sidecars}:
             self.lease.check()
             self.out.with_name(name).unlink(missing_ok=True)
-        for path in beside:
+        for path in sidecars:
             self.lease.check()
             path.replace(self.out.with_name(path.name))
         self.lease.check()
@@ -117,7 +117,7 @@ class Draft:
         sync([self.out.parent])
 
     def tidy(self) -> None:
-        """Remove what no run resumes from, and the folder if nothing is left."""
+        """Remove the incomplete files, and the folder if no run can resume from it."""
         shutil.rmtree(self.partial, ignore_errors=True)
         with contextlib.suppress(OSError):
             if self.lease.is_ours():
@@ -132,23 +132,23 @@ def drafted(out: Path, doing: str) -> Iterator[Draft]:
 
     Args:
         out: The final name.
-        doing: What the run does, in one word such as "packing", for those that are turned away.
+        doing: What the run does, in one word such as "packing", for the error of a second run.
 
     Raises:
         OutputExistsError: `out` exists.
-        BusyError: Another live run is writing the same output.
+        BusyError: Another run is writing the same output.
         ResourceError: The folder cannot be written.
     """
     ours = None
     try:
-        ours = Draft(out, folder_of(out), _claimed(out, doing))
-        refuse_existing(out)  # it may have appeared while we came for the lock
+        ours = Draft(out, folder_of(out), _leased(out, doing))
+        refuse_existing(out)  # it may have appeared before we had the lock
         with writing(out):
             ours.make()
         yield ours
     except (SmallfilesError, OSError):
         if ours is not None:
-            ours.lease.check()  # whoever lost his folder fails anywhere; this says why
+            ours.lease.check()  # a lost folder causes any failure; this names the cause
         raise
     finally:
         if ours is not None:
@@ -162,14 +162,14 @@ def folder_of(out: Path) -> Path:
 
 
 def bytes_and_files_of(out: Path) -> tuple[int, int]:
-    """What an earlier run of `out` left on the disk: a run that resumes needs so much less."""
+    """What an earlier run of `out` left on the disk, which a resuming run need not write again."""
     return bytes_and_files_in(folder_of(out))
 
 
 def bytes_and_files_in(folder: Path) -> tuple[int, int]:
-    """What lies below a folder: bytes on disk, and files and folders; nothing if it is not there."""
+    """Bytes on disk, and the number of files and folders, below a folder; zeros if it does not exist."""
     taken = files = 0
-    for where, folders, names in os.walk(folder):  # its owner may be at work, and remove it
+    for where, folders, names in os.walk(folder):  # its owner may remove files meanwhile
         for name in (*folders, *names):
             with contextlib.suppress(OSError):
                 taken, files = taken + Path(where, name).lstat().st_blocks * 512, files + 1
@@ -177,15 +177,15 @@ def bytes_and_files_in(folder: Path) -> tuple[int, int]:
 
 
 def check_room(out: Path, need_bytes: int, need_files: int, instead: str = "") -> None:
-    """Raise ResourceError if the output cannot fit; better now than after an hour.
+    """Raise ResourceError if the output does not fit: now rather than after an hour.
 
     Args:
         out: The final name, in a folder that exists.
         need_bytes: What will be written.
         need_files: How many files and folders.
-        instead: What takes fewer files, for the message.
+        instead: How to need fewer files, for the message.
     """
-    from smallfiles.machine import filesystem  # whoever only reads a manifest need not load it
+    from smallfiles.machine import filesystem  # not needed to read a manifest
 
     place = filesystem(out.parent)
     if need_bytes > place.free_bytes:
@@ -213,17 +213,17 @@ def refuse_existing(out: Path) -> None:
 
 
 def sweep(out: Path) -> None:
-    """Remove what a run left that was killed after it had published `out`."""
+    """Remove the folder of a run that was killed after it had published `out`."""
     folder = folder_of(out)
     if not out.exists() or not folder.is_dir():
         return
     with contextlib.suppress(OSError, SmallfilesError):
-        claim = Lease(folder, lambda who: _busy(out, "writing", who), wait=False)
-        Draft(out, folder, claim).discard()
-        claim.release()
+        lease = Lease(folder, lambda who: _busy(out, "writing", who), wait=False)
+        Draft(out, folder, lease).discard()
+        lease.release()
 
 
-def _claimed(out: Path, doing: str) -> Lease:
+def _leased(out: Path, doing: str) -> Lease:
     folder = folder_of(out)
     while True:
         refuse_existing(out)
@@ -236,22 +236,22 @@ def _claimed(out: Path, doing: str) -> Lease:
 def _busy(out: Path, doing: str, who: str) -> BusyError:
     return BusyError(
         f"another run is {doing} {out} at this moment ({who})",
-        expected="one run for each output",
-        next_step="Wait for it, as it publishes under this name when it is complete; or choose another",
+        expected="one run per output",
+        next_step="Wait until it publishes the finished output under this name; or choose another name",
     )
 
 
 @contextlib.contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """Give a name to write a file under; it becomes `path`, over what is there, if the block ends well.
+    """Write a file under a temporary name; it replaces `path` if the block succeeds.
 
-    The file is on stable storage before it has its name. Nothing is left if the block fails.
+    The file is synced before it is renamed. Nothing is left if the block fails.
 
     Args:
         path: The final name.
 
     Yields:
-        The name to write under, of this process alone.
+        The temporary name, which no other process uses.
     """
     partial = path.with_name(f".{path.name[:200]}.{os.getpid()}.part")
     try:
@@ -264,18 +264,18 @@ def replaced(path: Path) -> Iterator[Path]:
 
 
 def write_json(path: Path, record: Any) -> None:
-    """Write a small JSON file so that it is there whole or not at all, also after a power cut."""
+    """Write a small JSON file, complete or not at all, also after a power cut."""
     with replaced(path) as partial:
         partial.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def sync(paths: Iterable[Path], what: str | None = None, since: float | None = None) -> None:
-    """Have files and folders on stable storage before a name says "complete".
+    """Sync files and folders to stable storage before they are published.
 
     Args:
         paths: Files, and folders for the names in them.
-        what: Shown while it takes long.
-        since: When the work began of which this is the last step.
+        what: Text of the progress bar.
+        since: Start of the work of which this is the last step.
     """
     listed = list(paths)
     if len(listed) == 1:
@@ -293,7 +293,7 @@ def sync(paths: Iterable[Path], what: str | None = None, since: float | None = N
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        # Some network file systems refuse this for folders, and need it not.
+        # Some network file systems refuse this for folders, and do not need it.
         with contextlib.suppress(OSError) if path.is_dir() else contextlib.nullcontext():
             os.fsync(descriptor)
     finally:
@@ -303,7 +303,7 @@ def _sync(path: Path) -> None:
 def _move_without_replacing(source: Path, out: Path) -> None:
     if source.is_dir():
         refuse_existing(out)
-        source.rename(out)  # fails by itself on a folder that holds something
+        source.rename(out)  # fails on a folder that is not empty
         return
     try:
         os.link(source, out)

@@ -3,9 +3,9 @@
     vocabulary = Vocabulary.build(captions, min_count=2)
     loader = DataLoader(CaptionDataset(path, vocabulary), batch_size=32, collate_fn=collate, num_workers=2)
 
-The trap: workers that are not forked find classes and functions by the name of their module. One that
-was defined in a notebook has no module that they could import, so such a loader waits for ever or
-dies; that is why the data set and `collate` live here. Exercise 03 builds a loader of them.
+The trap: workers that are not forked import classes and functions by the name of their module. One that
+was defined in a notebook has no such module, so the loader waits forever or fails; therefore the data set
+and `collate` are defined here. Exercise 03 builds a loader from them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def tokenise(caption: str) -> list[str]:
         caption: Text; a letter and its accent may come as one character or as two.
 
     Raises:
-        UsageError: It is no text.
+        UsageError: It is not text.
     """
     if not isinstance(caption, str):
         raise UsageError(
@@ -81,7 +81,7 @@ class Vocabulary:
             most: Keep at most this many, the special ones not counted.
 
         Raises:
-            UsageError: One text was given instead of many, or something that is no text.
+            UsageError: One text was given instead of many, or something that is not text.
         """
         if isinstance(captions, str | bytes):
             raise UsageError(

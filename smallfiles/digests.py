@@ -36,9 +36,9 @@ ALGORITHM = "xxh3_128"
 _READ_AT_ONCE = 4  # blocks
 BLOCK_BYTES = 4 << 20
 SIDECAR_SUFFIX = ".digest.json"
-_BESIDE = (".idx", ".index.arrow", ".index", ".faults.json", ".resized.json")
-BESIDE = (SIDECAR_SUFFIX, *_BESIDE, *(suffix + SIDECAR_SUFFIX for suffix in _BESIDE))
-"""Suffixes of the small files that stand beside a packed one."""
+_OTHERS = (".idx", ".index.arrow", ".index", ".faults.json", ".resized.json")
+SIDECARS = (SIDECAR_SUFFIX, *_OTHERS, *(suffix + SIDECAR_SUFFIX for suffix in _OTHERS))
+"""Suffixes of the small files next to a packed one."""
 
 _LARGEST_BLOCK, _LARGEST_FILE = 1 << 26, 1 << 63  # a hostile number must not become an allocation
 _ROWS_AT_ONCE = 1 << 12  # bounds memory, whatever the size of the set
@@ -87,7 +87,7 @@ def name_hashes(names: pa.StringArray) -> npt.NDArray[np.uint64]:
 def set_digest(keys: pa.Array, targets: pa.Array, order: RowOrder | None = None) -> str:
     """Name a data set by its content, whatever the order of its samples.
 
-    Two packs of one set can be told to be the same without comparing a million files.
+    Two packs of one set are recognised as equal without comparing a million files.
 
     Defined as SHA-256 over the lines `key NUL target LF`, sorted by the bytes of `key`, where
     target is a decimal label or the captions as compact JSON (UTF-8).
@@ -246,7 +246,7 @@ class ContentDigest:
             with path.open("rb", buffering=0) as file, ThreadPoolExecutor(_READ_AT_ONCE) as pool:
 
                 def is_intact(number: int) -> bool:
-                    return self.block_is_intact(number, _block(file.fileno(), number, self.block_bytes))
+                    return self.block_is_intact(number, read_block(file.fileno(), number, self.block_bytes))
 
                 damaged = []
                 for number, good in enumerate(pool.map(is_intact, range(len(self.blocks)))):
@@ -259,7 +259,7 @@ class ContentDigest:
 def _no_digest(where: str, error: Exception) -> FormatError:
     return FormatError(
         f"{where} cannot be read as a content digest ({type(error).__name__}: {error})",
-        expected="the JSON file written beside a packed file",
+        expected="the JSON file written next to a packed file",
         next_step="Pack again, or delete it and verify with --against the source",
     )
 
@@ -354,7 +354,7 @@ class BlockHasher:
             self._done.pop(number, None)
         with path.open("rb", buffering=0) as file:
             blocks = tuple(
-                self._done.get(number) or hash_block(_block(file.fileno(), number, BLOCK_BYTES))
+                self._done.get(number) or hash_block(read_block(file.fileno(), number, BLOCK_BYTES))
                 for number in range(-(-size // BLOCK_BYTES))
             )
         return ContentDigest(size, blocks, BLOCK_BYTES)
@@ -374,7 +374,7 @@ def digest_file(path: Path) -> ContentDigest:
         return hasher.finish(path)
 
 
-def _block(descriptor: int, number: int, block_bytes: int) -> bytes:
+def read_block(descriptor: int, number: int, block_bytes: int) -> bytes:
     """One block by position, so that threads share the descriptor; shorter at the end of the file."""
     start = number * block_bytes
     data = os.pread(descriptor, block_bytes, start)

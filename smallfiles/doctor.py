@@ -1,4 +1,4 @@
-"""What this machine is, what is missing, what to do: the first thing to run on a cluster.
+"""This machine, what is missing, what to do: the first command to run on a cluster.
 
 Python, CPUs, memory and the limits of the process; SLURM; the file systems at hand; the packages; and, asked
 for, whether the course runs here as it is taught.
@@ -62,7 +62,7 @@ _TOOLS = {"mksquashfs": "06", "squashfuse": "06", "sbatch": "10", "unshare": "12
 
 @dataclass(frozen=True)
 class Finding:
-    """What was looked at, what was seen, and what to do about it.
+    """What was examined, the result, and what to do about it.
 
     All text, so that `dataclasses.asdict` makes it ready for JSON.
 
@@ -92,7 +92,7 @@ def judged(name: str, value: str, *rules: tuple[object, Verdict, str]) -> Findin
 
 
 def examine(*paths: Path, workshop: bool = False) -> list[Finding]:
-    """Look at everything that decides how fast, and whether, the course runs here.
+    """Examine everything that decides whether, and how fast, the course runs here.
 
     Finding a 64 MB `/dev/shm` or a single usable CPU now costs a second; finding it in the middle of
     a job costs the job.
@@ -123,7 +123,7 @@ def _guarded(name: str, part: Callable[[], Iterable[Finding]]) -> list[Finding]:
         found.extend(part())
     except Exception as error:  # whatever is odd here is what the user wants to read about
         reason = str(error) or type(error).__name__
-        advice = "Read the reason; the rest of this report still holds."
+        advice = "Read the reason; the rest of this report is still valid."
         found.append(Finding(name, f"could not be examined ({reason})", "warn", advice))
     return found
 
@@ -142,7 +142,7 @@ def _cpus(usable: int, present: int) -> Finding:
     srun = 'srun does not inherit the number: start with srun --cpus-per-task="$SLURM_CPUS_PER_TASK".'
     return judged(
         "CPUs",
-        f"{usable} usable of {present}" + f", {asked} asked for" * more,
+        f"{usable} usable of {present}" + f", {asked} requested" * more,
         (more, "warn", srun),
         (usable == 1, "warn", "Ask for more (--cpus-per-task): loading needs a few workers."),
         (usable < present, "ok", f"Start at most {usable} workers, whatever os.cpu_count() says."),
@@ -155,7 +155,7 @@ def _memory(limit: machine.MemoryLimit) -> Finding:
         "memory",
         f"{bytes_text(limit.limit_bytes)} ({limit.source})",
         (little, "warn", "Ask for at least 4 GB (--mem); PyTorch alone takes one."),
-        (counted, "ok", "Your job's limit; what you put into /dev/shm counts against it."),
+        (counted, "ok", "The limit of your job; files in /dev/shm count towards it."),
     )
 
 
@@ -181,14 +181,14 @@ def _scheduler() -> Iterator[Finding]:
         outside = "This shell is not on its nodes: start programs with srun, or a shell with srun --pty bash."
         yield judged("SLURM", value, (here.kind == "login", "warn", outside))
     elif here.job:
-        yield Finding("SLURM", f"not here; {here.why}", advice="Job scripts of the course are for SLURM.")
+        yield Finding("SLURM", f"not here; {here.why}", advice="The job scripts of the course are for SLURM.")
     elif sbatch := shutil.which("sbatch"):
         yield Finding(
             "SLURM",
             f"{sbatch}, not inside a job: is this a login node?",
             "warn",
-            "There only look and submit: pack, measure and train inside a job (salloc or sbatch). "
-            "On a machine of your own go on.",
+            "On a login node only look and submit: pack, measure and train inside a job (salloc or sbatch). "
+            "Ignore this on your own machine.",
         )
     else:
         yield Finding("SLURM", "not here", advice="Nothing to do: job scripts need it, the course does not.")
@@ -226,36 +226,36 @@ def _folder(folder: Path) -> Finding:
     there, writable = folder.exists(), _is_writable(folder)
     a_file = there and not folder.is_dir()
     few = found.inodes_free is not None and found.inodes_free < NEEDED_INODES
-    told = "a file on " * a_file + "not there yet; " * (not there) + _summary(found)
+    shown = "a file on " * a_file + "not there yet; " * (not there) + _summary(found)
     return judged(
         name,
-        told + ", not writable" * (not a_file and not writable),
-        (a_file, "warn", "Give the folder that it is in."),
+        shown + ", not writable" * (not a_file and not writable),
+        (a_file, "warn", "Give the folder of this file."),
         (not writable, "warn", "Give your results another folder than this one."),
         (found.free_bytes < NEEDED_BYTES, "warn", "Make room: less than 10 GB is free."),
-        (few, "warn", "Few files more fit, whatever bytes are free: pack them."),
+        (few, "warn", "Few more files fit, however many bytes are free: pack them."),
         (
             found.shared,
             "ok",
-            "Each open asks a server that all users share: pack small files into few large ones.",
+            "Each open is a request to a shared server: pack small files into few large ones.",
         ),
     )
 
 
 def _quota(folder: Path) -> Iterator[Finding]:
-    """What one may still store there, where a tool tells."""
+    """The quota, where a tool reports it."""
     found = machine.quota(folder)
     if found is None:
         return
-    told = [f"{bytes_text(found.used_bytes)} of {bytes_text(found.limit_bytes)}"] if found.limit_bytes else []
-    told += [f"{found.used_files:,} of {found.limit_files:,} files"] if found.limit_files else []
-    value = f"{' and '.join(told)} used ({found.holder}, {found.tool})"
+    used = [f"{bytes_text(found.used_bytes)} of {bytes_text(found.limit_bytes)}"] if found.limit_bytes else []
+    used += [f"{found.used_files:,} of {found.limit_files:,} files"] if found.limit_files else []
+    value = f"{' and '.join(used)} used ({found.holder}, {found.tool})"
     advice = "Nearly full: delete or move something, or pack small files; a full quota stops a job half way."
     yield judged(f"quota {folder}", value, (found.share >= NEARLY_FULL, "warn", advice))
 
 
 def _striping(folder: Path) -> Iterator[Finding]:
-    """Over how many servers a large file there will go, on Lustre."""
+    """Striping of large files, on Lustre."""
     found = machine.striping(folder)
     if found is None:
         return
@@ -299,7 +299,7 @@ def _shared_memory(folder: Path) -> Finding:
         + ", not writable" * (not writable),
         (not writable, "fail", "Ask your administrator for access."),
         (found.free_bytes < NEEDED_SHARED_MEMORY_BYTES, "warn", small),
-        (True, "ok", "It is memory: what lies there counts against your job's limit."),
+        (True, "ok", "It is memory: files there count towards the limit of your job."),
     )
 
 
@@ -309,9 +309,9 @@ def _node_local() -> Iterator[Finding]:
         if not folder:
             continue
         there = Path(folder).is_dir()
-        told = f": {_summary(machine.filesystem(Path(folder)))}" if there else " is not there"
+        shown = f": {_summary(machine.filesystem(Path(folder)))}" if there else " does not exist"
         advice = f"Create it (mkdir -p), or unset {variable}."
-        yield judged(f"${variable}", folder + told, (not there, "warn", advice))
+        yield judged(f"${variable}", folder + shown, (not there, "warn", advice))
 
 
 def _hdf5_locking(folders: Sequence[Path]) -> Finding:
@@ -323,7 +323,7 @@ def _hdf5_locking(folders: Sequence[Path]) -> Finding:
 
 def _mounting() -> Finding:
     reason = slowfs.why_not()
-    advice = "Nothing to do: slow folders are imitated in the notebook instead."
+    advice = "Nothing to do: the notebook emulates slow folders instead."
     return judged("FUSE", reason or "folders can be mounted without root", (reason, "ok", advice))
 
 
@@ -376,7 +376,7 @@ def _torch() -> Finding:
     if isinstance(torch, Exception):
         advice = f"Run: {INSTALL} '.'  (or make setup SYSTEM_SITE=1 for the PyTorch of your site)"
         return Finding("PyTorch", f"cannot be imported ({torch})", "fail", advice)
-    advice = "Its thousands of small files lie on slow storage; put the environment on a faster one."
+    advice = "Its thousands of small files are on slow storage; install the environment on faster storage."
     value = f"{torch.__version__}, imported in {took_s:.1f} s, {_gpus(torch)}"
     return judged("PyTorch", value, (took_s > SLOW_IMPORT_S, "warn", advice))
 
@@ -399,7 +399,7 @@ def _simplejpeg() -> Finding:
 
 
 def _workshop(folder: Path) -> Iterator[Finding]:
-    """What each participant needs who works in a folder, and which notebook shows less without it.
+    """What each participant of a workshop needs, and which notebook shows less without it.
 
     What a notebook lacks does not break it. But thirty people who see less than the teacher lose an hour.
     """
@@ -418,7 +418,7 @@ def _workshop(folder: Path) -> Iterator[Finding]:
         )
         yield judged(f"workshop: {what}", value, (found < wanted, "warn", advice))
     why_not = slowfs.why_not()
-    advice = "01, 06, 07 and 10 cannot imitate slow storage; show the teacher's figures."
+    advice = "01, 06, 07 and 10 cannot emulate slow storage; show the teacher's figures."
     yield judged("workshop: slowfs", why_not or "can be mounted", (why_not, "warn", advice))
     for tool, notebook in _TOOLS.items():
         missing, advice = shutil.which(tool) is None, f"Notebook {notebook} shows less without it."

@@ -1,8 +1,8 @@
 """Every error is a sentence: what we got, what we expected, what to do next.
 
-A participant who meets a traceback from a library stops. So each failure that a user can cause,
-or a file system can, is raised as one of these, and the command line prints the sentence alone
-and exits with code 1 (2 for a command line that makes no sense).
+A traceback from a library stops a participant. So each failure that a user or a file system can cause is
+raised as one of these, and the command line prints only the sentence and exits with code 1 (2 for a
+senseless command line).
 
     SmallfilesError
     ├── UsageError            the command or the call makes no sense
@@ -66,7 +66,7 @@ _GONE = (errno.ESTALE, errno.ENOTCONN, errno.ECONNABORTED, errno.ESHUTDOWN, errn
 
 
 class SmallfilesError(Exception):
-    """A failure told as a sentence; control characters of names in it are written as escapes.
+    """A failure as a sentence; control characters in names are written as escapes.
 
     Args:
         got: What we found, with the path; no full stop.
@@ -186,7 +186,7 @@ def raised_as(caught: type[SmallfilesError], kind: type[SmallfilesError]) -> Ite
 def first_few(items: Iterable[object], total: int, limit: int = 5) -> str:
     """Name the first few of many: `a, b, c and 1,279 more`.
 
-    A list of a million names helps nobody; the count and a few examples do.
+    A list of a million names is useless; the count and a few examples are enough.
     """
     shown = [printable(str(item)) for _, item in zip(range(limit), items, strict=False)]
     rest = total - len(shown)

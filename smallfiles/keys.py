@@ -1,10 +1,10 @@
-"""Which names may travel: a key is a relative, normalised POSIX path that stays inside its folder.
+"""Valid keys: a key is a relative, normalised POSIX path that stays inside its folder.
 
-Everything that reads names from outside (manifests, tar members, archives) or writes files by
-name asks here first, so that no hostile `../../.bashrc` leaves its folder.
+All code that reads names from outside (manifests, tar members, archives) or writes files by name checks them
+here first, so that no hostile `../../.bashrc` leaves its folder.
 
-The trap: `Path("/data") / "/etc/passwd"` is `/etc/passwd`, and `os.path.normpath` quietly repairs what
-should be refused. Nothing is repaired here. Notebook 02 teaches it.
+The trap: `Path("/data") / "/etc/passwd"` is `/etc/passwd`, and `os.path.normpath` silently repairs names that
+must be refused. Nothing is repaired here. Notebook 02 teaches it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Names of a package that are imported when asked for: the help of a verb needs its configuration only.
+"""Import the names of a package at first use: the help of a verb needs its configuration only.
 
     if TYPE_CHECKING:
         from smallfiles.pack.run import pack as pack
 
     __getattr__ = lazy.names(__name__)
 
-Type checkers read the list below `if TYPE_CHECKING:`, and so does this when the first name is asked for: each
-name stands once.
+Type checkers read the list below `if TYPE_CHECKING:`, and so does this at the first use of a name, so that
+each name is written once.
 
 Short, since every package that is slow to import uses it, and it may import nothing itself. The trap: a
 module and a name in it that are called the same; the module hides the name once it is imported.
@@ -23,7 +23,7 @@ from typing import Any
 
 
 def names(package: str) -> Callable[[str], Any]:
-    """A module's `__getattr__` that finds the names which a package imports from modules of its own.
+    """A `__getattr__` for the names that a package imports from its own modules.
 
     Args:
         package: Its name.

@@ -1,8 +1,9 @@
-"""Who still lives: processes, sessions and jobs that own what lies in a node's memory.
+"""Whether an owner of staged copies still runs: a process, a session of processes, or a job.
 
-A process is named by its number, its start time and the boot of the machine, since numbers come again. A
-job script ends its command while its job goes on, so what it staged belongs to the job: to any process
-that has the job's number in its environment, or to the session of the shell.
+A process is identified by its number, its start time and the boot of the machine, since numbers are
+reused. A command of a job script ends before its job does, so its copy belongs to the job: the owner
+runs as long as any process has the job's number in its environment. Without a scheduler (a script under
+nohup) the owner is the session of the shell.
 
 The trap: between two steps a job may have no process on a node, so the scheduler is asked. Notebook 07
 teaches it.
@@ -22,7 +23,7 @@ from pathlib import Path
 
 JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "OAR_JOB_ID")
 GRACE_S = 900.0
-"""A job without any process on this node counts as ended after this time, if no scheduler knows more."""
+"""Without an answer from a scheduler, a job without processes on this node has ended after this time."""
 
 _PROC = Path("/proc")
 _ASK_S = 10.0
@@ -35,9 +36,9 @@ class Owner:
     Args:
         kind: `process`, `session` or `job`.
         name: Its number, or the job's variable and number.
-        started: Start time of the process (of the session's first one) in ticks since boot.
+        started: Start time of the process (of the session's leader) in ticks since boot.
         boot: The boot of the machine.
-        world: The PID namespace, since numbers mean nothing in another one.
+        world: The PID namespace, since numbers have no meaning in another one.
         since_s: When this was written, in seconds since the epoch.
         host: Name of the machine, for messages.
     """
@@ -53,15 +54,10 @@ class Owner:
     @property
     def text(self) -> str:
         """In words."""
-        return f"{self.kind} {self.name.partition('=')[2] or self.name}"
-
-    @property
-    def _job(self) -> tuple[str, str]:
-        variable, _, number = self.name.partition("=")
-        return variable, number
+        return f"{self.kind} {self.name.rpartition('=')[2]}"
 
     def is_alive(self) -> bool:
-        """Whether it may still need its copy; in doubt it may."""
+        """Whether it may still need its copy; True in doubt."""
         if self.boot != boot():
             return False
         if self.kind == "job":
@@ -75,17 +71,17 @@ class Owner:
 
 
 def this_process() -> Owner:
-    """Ourselves."""
+    """The owner that this process is."""
     return _owner("process", str(os.getpid()), start_time(os.getpid()))
 
 
 def this_job() -> Owner:
-    """The job that we run in, or else the session of our terminal or script."""
+    """The job of this process, or else the session of its terminal or script."""
     for variable in JOB_VARIABLES:
         if os.environ.get(variable):
             return _owner("job", f"{variable}={os.environ[variable]}", 0)
     leader = os.getsid(0)
-    if leader in (0, os.getpid()):  # its first process is in another namespace, or it is just us
+    if leader in (0, os.getpid()):  # the leader is in another namespace, or is this process
         return _owner("process", str(os.getppid()), start_time(os.getppid()))
     return _owner("session", str(leader), start_time(leader))
 
@@ -95,7 +91,7 @@ def _owner(kind: str, name: str, started: int) -> Owner:
 
 
 def start_time(pid: int) -> int:
-    """Ticks since boot at which a process began; 0 if there is none, or only its corpse."""
+    """Start time of a process in ticks since boot; 0 if there is none, or only a zombie."""
     if not _PROC.is_dir():
         return int(_exists(pid))
     fields = _stat_fields(pid)
@@ -103,7 +99,7 @@ def start_time(pid: int) -> int:
 
 
 def end(process: subprocess.Popen[bytes], within_s: float = 5.0) -> None:
-    """Ask a process that we started to end, and kill one that does not."""
+    """Terminate a child process; kill it if it does not end in time."""
     process.terminate()
     try:
         process.wait(within_s)
@@ -121,7 +117,7 @@ def _exists(pid: int) -> bool:
 
 
 def _stat_fields(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the state on; the name before it may hold anything."""
+    """Fields of /proc/PID/stat from the state on; the name before it may contain anything."""
     try:
         return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -129,7 +125,7 @@ def _stat_fields(pid: int) -> list[str]:
 
 
 def _session_is_alive(leader: int, started: int) -> bool:
-    """A number is not given again while a session bears it, so any member will do."""
+    """A number is not reused while a session has it, so any member will do."""
     now = start_time(leader)
     if now and now != started:
         return False
@@ -138,7 +134,7 @@ def _session_is_alive(leader: int, started: int) -> bool:
 
 
 def _job_is_alive(owner: Owner) -> bool:
-    variable, number = owner._job
+    variable, _, number = owner.name.partition("=")
     if os.environ.get(variable) == number:
         return True
     if any(_belongs(pid, variable, number) for pid in _processes()):
@@ -156,7 +152,7 @@ def _belongs(pid: int, variable: str, number: str) -> bool:
 
 
 def _ask_scheduler(variable: str, number: str) -> bool | None:
-    """Whether SLURM still has the job; None where it cannot be asked or does not answer."""
+    """Whether SLURM still has the job; None without SLURM or without an answer."""
     squeue = shutil.which("squeue")
     if variable != "SLURM_JOB_ID" or squeue is None or not number.isdigit():
         return None
@@ -178,7 +174,7 @@ def _processes() -> list[int]:
 
 
 def boot() -> str:
-    """The boot of this machine; "" where nothing tells."""
+    """The boot of this machine; "" if unknown."""
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -186,7 +182,7 @@ def boot() -> str:
 
 
 def world() -> str:
-    """The PID namespace of this process; "" where nothing tells."""
+    """The PID namespace of this process; "" if unknown."""
     try:
         return str((_PROC / "self/ns/pid").readlink())
     except OSError:

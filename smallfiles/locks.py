@@ -1,12 +1,12 @@
-"""Who may write, and what is ours alone: locks, claims and private folders.
+"""The right to write: locks, leases and private folders.
 
-A lock of the kernel (`flock`) is let go when its holder dies, kill -9 included. Some file systems have
-none, and on some it reaches no other machine (Lustre with `localflock`, BeeGFS). So whoever writes an
-output also leaves a sign there and renews it; a sign of another machine that is not renewed for a minute
-is that of a dead process. Before anything is published its owner looks whether the sign is still his own.
+A kernel lock (`flock`) is released when its holder dies, also after kill -9. Some file systems have no
+locks, and on some they do not reach other machines (Lustre with `localflock`, BeeGFS). So the writer of an
+output also puts a lease file there and renews it; the lease of another machine has expired if it was not
+renewed for a minute. Before a writer publishes, it checks that the lease is still its own.
 
 The traps: a lock on a file that its last owner has just removed locks nothing, so the name is looked up
-again once the lock is ours. `/dev/shm` is open to all users, so a folder there may be a planted link.
+again after locking. `/dev/shm` is open to all users, so a folder there may be a planted link.
 Notebook 07 teaches both.
 """
 
@@ -31,29 +31,30 @@ from smallfiles.progress import progress
 
 HEARTBEAT_S = 10.0
 SILENT_S = 60.0
-"""A sign of another machine that was not renewed for so long is that of a dead process."""
+"""The lease of another machine has expired if it was not renewed for this time."""
 
 LONG_SILENT_S = 900.0
-"""A sign that is older than this is not watched first; no clocks of a cluster differ by as much."""
+"""An older lease has expired without being watched; no clocks of a cluster differ by as much."""
 
 PREFIX = "smallfiles-"
 
-_SIGN = "owner.json"
+_LEASE_FILE = "owner.json"
 
 
 def try_lock(path: Path, *, shared: bool, create: bool = True) -> int | None:
     """Lock the file `path` without waiting.
 
     Args:
-        path: A file in our private folder.
-        shared: For a user of a copy; otherwise for the one who makes or removes it.
-        create: Whether to make what is missing.
+        path: A file in the private folder.
+        shared: For using a copy; exclusive for making or removing it.
+        create: Whether to create a missing file.
 
     Returns:
-        The open descriptor, or None if somebody else holds it (or it is missing and not to be made).
+        The open descriptor; None if another process holds the lock (or the file is missing and not to be
+        created).
 
     Raises:
-        ResourceError: The file system has no locks or takes no file.
+        ResourceError: The file system has no locks, or the file cannot be created.
     """
     while True:
         descriptor = _opened(path, create)
@@ -77,7 +78,7 @@ def try_lock(path: Path, *, shared: bool, create: bool = True) -> int | None:
 
 
 def is_held(path: Path, *, shared: bool) -> bool:
-    """Whether somebody holds a lock that excludes ours; nothing is made."""
+    """Whether another process holds a lock that excludes ours; creates no file."""
     descriptor = try_lock(path, shared=shared, create=False)
     if descriptor is None:
         return path.exists()
@@ -93,7 +94,7 @@ def _opened(path: Path, create: bool) -> int | None:
         except FileNotFoundError:
             if not create:
                 return None
-            _make_private(path.parent)  # the last one out removed the empty folder
+            _make_private(path.parent)  # the last user removed the empty folder
         except OSError as error:
             raise cannot_write(path, error) from error
 
@@ -108,12 +109,12 @@ def names(path: Path, descriptor: int) -> bool:
 
 
 def share(descriptor: int) -> None:
-    """Turn our exclusive lock into a shared one; for a moment somebody else may get between."""
+    """Turn an exclusive lock into a shared one; another process may get the lock in between."""
     fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
 def is_last(descriptor: int) -> bool:
-    """Give up our shared lock for an exclusive one; False if others share it, and ours is gone."""
+    """Turn a shared lock into an exclusive one; False, and no lock at all, if others share it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -122,23 +123,23 @@ def is_last(descriptor: int) -> bool:
 
 
 class Lease:
-    """The right to write in a folder: a lock of the kernel where there is one, and a sign that is renewed.
+    """The right to write in a folder: a kernel lock where there is one, and a file that is renewed.
 
     Args:
-        folder: Where the sign lies; must exist.
-        busy: The error for a folder that a living process owns, given that one's name.
-        wait: Watch the sign of another machine for a minute, or take its owner for alive at once.
+        folder: The folder; must exist.
+        busy: Makes the error for a folder that a running process owns, from the name of that process.
+        wait: Watch the lease of another machine for a minute; otherwise its owner counts as running.
 
     Raises:
-        BusyError: Somebody else owns it.
+        BusyError: Another process owns it.
         FileNotFoundError: The folder is gone: its last owner has just removed it.
-        ResourceError: The sign cannot be written.
+        ResourceError: The lease file cannot be written.
     """
 
     def __init__(self, folder: Path, busy: Callable[[str], BusyError], *, wait: bool = True) -> None:
         self._folder, self._busy, self._wait = folder, busy, wait
         self.token = uuid.uuid4().hex[:12]
-        self._path, self._lock_path = folder / _SIGN, folder / "lock"
+        self._path, self._lock_path = folder / _LEASE_FILE, folder / "lock"
         self._stopped, self._pid = threading.Event(), os.getpid()
         self._lock = -1
         locked: bool | None = None
@@ -156,21 +157,21 @@ class Lease:
             raise
 
     def _flock(self) -> bool:
-        """Take the lock, which the kernel lets go when its owner dies; False where there is none."""
+        """Take the kernel lock, which ends with its owner; False where the file system has no locks."""
         self._lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if not isinstance(error, BlockingIOError):
                 return False
-            raise self._busy(_name_of(_read_sign(self._path))) from None
+            raise self._busy(_name_of(_read_lease(self._path))) from None
         if not names(self._lock_path, self._lock):
             raise FileNotFoundError(self._lock_path)
         return True
 
     def _own(self, locked: bool) -> None:
-        """Make the sign; it is made by one only, and there whole or not at all."""
-        draft = self._folder / f"{self.token}.sign"
+        """Create the lease file: by one process only, and complete or not at all."""
+        draft = self._folder / f"{self.token}.lease"
         try:
             draft.write_text(json.dumps({"token": self.token, **asdict(this_process())}), encoding="utf-8")
             while True:
@@ -183,10 +184,10 @@ class Lease:
             draft.unlink(missing_ok=True)
 
     def _remove_dead(self, locked: bool) -> None:
-        """Take away the sign of a dead owner, if it is one."""
-        seen = _read_sign(self._path)
+        """Remove the lease file if its owner is dead."""
+        seen = _read_lease(self._path)
         if seen is None:
-            return  # given back at this moment
+            return  # just released
         if not self._is_dead(seen, locked):
             raise self._busy(_name_of(seen))
         taken = self._folder / f"{self.token}.dead"
@@ -194,60 +195,60 @@ class Lease:
             self._path.rename(taken)
         except FileNotFoundError:
             return
-        found = _read_sign(taken)
-        if found is not None and found.text != seen.text:  # somebody was quicker, and lives
+        found = _read_lease(taken)
+        if found is not None and found.text != seen.text:  # another process was faster
             taken.rename(self._path)
             raise self._busy(_name_of(found))
         taken.unlink()
 
-    def _is_dead(self, seen: _Sign, locked: bool) -> bool:
+    def _is_dead(self, seen: _LeaseFile, locked: bool) -> bool:
         owner = seen.owner
         if owner is not None and owner.boot and owner.boot == liveness.boot():
             if locked:
-                return True  # the kernel of this machine would have kept the lock for a living one
+                return True  # a running owner on this machine would still have the lock
             if owner.world == liveness.world():
                 return not owner.is_alive()
         if time.time() - seen.time_ns / 1e9 > LONG_SILENT_S:
             return True
         return self._wait and not self._is_renewed(seen)
 
-    def _is_renewed(self, seen: _Sign) -> bool:
-        """Watch a sign for as long as a living owner could be silent; no two clocks are compared."""
+    def _is_renewed(self, seen: _LeaseFile) -> bool:
+        """Watch a lease for as long as a running owner could be silent; no two clocks are compared."""
         until, pause_s = time.monotonic() + SILENT_S, min(1.0, HEARTBEAT_S / 2)
-        with progress(None, f"see whether {_name_of(seen)} still lives", unit="looks") as bar:
+        with progress(None, f"check whether {_name_of(seen)} still runs", unit="checks") as bar:
             while time.monotonic() < until:
                 time.sleep(pause_s)
                 bar.advance()
-                now = _read_sign(self._path)
+                now = _read_lease(self._path)
                 if now != seen:
                     return now is not None
         return False
 
     def _renew(self) -> None:
         while not self._stopped.wait(HEARTBEAT_S):
-            with contextlib.suppress(OSError):  # storage that does not answer now may do so later
+            with contextlib.suppress(OSError):  # the storage may answer next time
                 if self.is_ours():
                     os.utime(self._path)
 
     def is_ours(self) -> bool:
-        """Whether the sign is still ours."""
-        found = _read_sign(self._path)
-        said = None if found is None else found.token_and_owner
-        return said is not None and said[0] == self.token
+        """Whether the lease file is still that of this process."""
+        found = _read_lease(self._path)
+        content = None if found is None else found.token_and_owner
+        return content is not None and content[0] == self.token
 
     def check(self) -> None:
-        """Raise PackError if the right was lost: nobody publishes what is not his own."""
+        """Raise PackError if another process has taken over."""
         if not self.is_ours():
             raise PackError(
                 f"another run took over {self._folder}, since this one was silent for too long",
-                expected="to be the only one that writes there",
-                next_step="Leave it to the other run; if there is none, run this again",
+                expected="to be the only run that writes there",
+                next_step="Let the other run finish; if there is none, run this again",
             )
 
     def release(self) -> None:
-        """Give the right back, and remove the folder if nothing else is in it; once is enough."""
+        """End the lease, and remove the folder if nothing else is in it; a second call does nothing."""
         if os.getpid() != self._pid:
-            return  # a forked child has the same list of what to do at a signal
+            return  # a forked child inherits the signal handlers
         signals.remove(self.release)
         self._stopped.set()
         if self._lock >= 0 and self.is_ours():
@@ -256,15 +257,15 @@ class Lease:
 
     def _leave(self) -> None:
         with contextlib.suppress(OSError):
-            for half in (*self._folder.glob("*.sign"), *self._folder.glob("*.dead")):
-                half.unlink()  # of a killed run; a living one makes its own again
-            self._path.unlink(missing_ok=True)  # before the lock: whoever gets a new one makes his own sign
+            for half in (*self._folder.glob("*.lease"), *self._folder.glob("*.dead")):
+                half.unlink()  # of a killed run; a running one creates its own again
+            self._path.unlink(missing_ok=True)  # before the lock: the next owner creates its own
         self._remove_folder()
 
     def _remove_folder(self) -> None:
         with contextlib.suppress(OSError):
             if not {path.name for path in self._folder.iterdir()} - {"lock"}:
-                self._lock_path.unlink()  # while it is ours: who opened it meanwhile sees that it is gone
+                self._lock_path.unlink()  # while locked: whoever has just opened it sees that
             self._folder.rmdir()
 
     def _unlock(self) -> None:
@@ -274,8 +275,8 @@ class Lease:
 
 
 @dataclass(frozen=True)
-class _Sign:
-    """What a sign says, and when it was renewed: any change is a sign of life."""
+class _LeaseFile:
+    """Content of a lease file, and when it was renewed: any change shows that its owner runs."""
 
     text: str
     time_ns: int
@@ -283,7 +284,7 @@ class _Sign:
 
     @property
     def token_and_owner(self) -> tuple[str, Owner] | None:
-        """What it says; None if it is half written, or of another version."""
+        """Its content; None if it is incomplete, or of another version."""
         try:
             record = json.loads(self.text)
             return record.pop("token"), Owner(**record)
@@ -292,23 +293,23 @@ class _Sign:
 
     @property
     def owner(self) -> Owner | None:
-        """Who left it, if that can be read."""
+        """The owner; None if the content cannot be read."""
         found = self.token_and_owner
         return None if found is None else found[1]
 
 
-def _read_sign(path: Path) -> _Sign | None:
-    """The sign as it is now; None if there is none."""
+def _read_lease(path: Path) -> _LeaseFile | None:
+    """The lease file as it is now; None if there is none."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             found = os.fstat(file.fileno())
-            return _Sign(file.read(), found.st_mtime_ns, found.st_ino)
+            return _LeaseFile(file.read(), found.st_mtime_ns, found.st_ino)
     except FileNotFoundError:
         return None
 
 
 def _name_if_free(draft: Path, path: Path) -> None:
-    """Give a file a second name that nobody has; where there are no hard links, copy it."""
+    """Give a file a second name that is free; copy it where there are no hard links."""
     try:
         os.link(draft, path)
     except (FileExistsError, FileNotFoundError):
@@ -318,25 +319,25 @@ def _name_if_free(draft: Path, path: Path) -> None:
             file.write(draft.read_text(encoding="utf-8"))
 
 
-def _name_of(sign: _Sign | None) -> str:
-    owner = sign.owner if sign is not None else None
+def _name_of(found: _LeaseFile | None) -> str:
+    owner = found.owner if found is not None else None
     return "another process" if owner is None else f"{owner.text} on {owner.host or 'an unknown machine'}"
 
 
 def folder_name(kind: str = "") -> str:
-    """Name of our folder in any place; it tells the administrator whose memory it is."""
+    """Name of the private folder in any place; it tells the administrator whose memory it is."""
     return f"{PREFIX}{kind}{os.geteuid()}"
 
 
 def private_folder(place: Path, kind: str = "") -> Path:
-    """Our own folder in `place`, made if it is not there.
+    """The private folder of this user in `place`, created if missing.
 
     Args:
-        place: A directory that others may share.
+        place: A directory that other users may share.
         kind: What is kept there, if not staged copies.
 
     Raises:
-        ResourceError: Something else has its name, others could tamper with it, or it cannot be made.
+        ResourceError: Its name is taken, other users could tamper with it, or it cannot be created.
     """
     return _make_private(place / folder_name(kind))
 
@@ -352,12 +353,12 @@ def _make_private(folder: Path) -> Path:
             try:
                 check(folder)
             except FileNotFoundError:
-                continue  # the last one out has just removed it
+                continue  # the last user has just removed it
             return folder
 
 
 def existing_folder(place: Path, kind: str = "") -> Path | None:
-    """Our own folder in `place` if it is there and safe; nothing is made or changed."""
+    """The private folder in `place` if it exists and is safe; nothing is created or changed."""
     folder = place / folder_name(kind)
     try:
         _refuse_open_place(place, place.stat())
@@ -368,13 +369,13 @@ def existing_folder(place: Path, kind: str = "") -> Path | None:
 
 
 def check(folder: Path) -> None:
-    """Raise ResourceError unless `folder` is a real folder of ours that nobody else may enter."""
+    """Raise ResourceError unless `folder` is a real folder of this user that no other user may enter."""
     found = folder.lstat()
     problem = None
     if stat.S_ISLNK(found.st_mode):
-        problem = "is a symbolic link, perhaps planted by somebody else"
+        problem = "is a symbolic link, perhaps planted by another user"
     elif not stat.S_ISDIR(found.st_mode):
-        problem = "is no folder"
+        problem = "is not a folder"
     elif found.st_uid != os.geteuid():
         problem = f"belongs to another user (uid {found.st_uid})"
     elif stat.S_IMODE(found.st_mode) & 0o077:
@@ -383,16 +384,16 @@ def check(folder: Path) -> None:
         raise ResourceError(
             f"{folder} {problem}",
             expected="a folder of yours with mode 700, or none",
-            next_step="Remove it if it is yours, tell your site if it is not, or choose another place "
-            "with --where",
+            next_step="Remove it if it is yours, report it to your site if it is not, or choose another "
+            "place with --where",
         )
 
 
 def _refuse_open_place(place: Path, found: os.stat_result) -> None:
-    """Where anybody may rename our folder away, its path would lead to theirs."""
+    """Refuse a place where other users may replace the private folder by theirs."""
     if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
         raise ResourceError(
-            f"anybody may rename what is in {place} (mode {stat.S_IMODE(found.st_mode):o})",
+            f"all users may rename the files of {place} (mode {stat.S_IMODE(found.st_mode):o})",
             expected="a place with the sticky bit, as /dev/shm has, or one of your own",
             next_step="Choose another place with --where",
         )

@@ -1,4 +1,4 @@
-"""One option is written once: a field of a frozen dataclass is its flag, its check and its words.
+"""Each option is defined once: a field of a frozen dataclass is also its flag, check and help text.
 
     @dataclass(frozen=True)
     class Config(Settings):
@@ -63,7 +63,7 @@ def option(
 
 @dataclasses.dataclass(frozen=True)
 class _Option:
-    """A field, its flag, and what its values are."""
+    """A field, its flag, and its possible values."""
 
     name: str
     flag: str
@@ -74,7 +74,7 @@ class _Option:
 
     @property
     def allowed(self) -> tuple[Any, ...]:
-        """The values to choose from; none where all are allowed."""
+        """The allowed values; none without a restriction."""
         return typing.get_args(self.kind) if typing.get_origin(self.kind) is typing.Literal else ()
 
     def shown(self, value: Any) -> str:
@@ -92,7 +92,7 @@ class _Option:
         return [self.flag, self.shown(value)]
 
     def settings(self) -> dict[str, Any]:
-        """What argparse must know; a flag that is not given leaves no trace, so that `given` can tell."""
+        """Arguments for argparse; a flag that is not given adds no attribute, for `given`."""
         help = self.more["help"]
         if self.default not in (None, False, True, "") and not self.more["many"]:
             help += f" (default: {self.shown(self.default)})"
@@ -121,8 +121,8 @@ class _Option:
         try:
             return self.kind(text)
         except ValueError:
-            told = "numbers, such as 2 or 1,2,4" if self.several else "a number, such as 2"
-            raise argparse.ArgumentTypeError(f"{text!r}; expected {told}") from None
+            expected = "numbers, such as 2 or 1,2,4" if self.several else "a number, such as 2"
+            raise argparse.ArgumentTypeError(f"{text!r}; expected {expected}") from None
 
 
 def _options(config: Any, names: Sequence[str] = ()) -> Iterator[_Option]:
@@ -141,7 +141,7 @@ def _options(config: Any, names: Sequence[str] = ()) -> Iterator[_Option]:
 
 
 def check(config: Any) -> None:
-    """Refuse values that make no sense.
+    """Refuse senseless values.
 
     Raises:
         UsageError: Names the flag.
@@ -154,7 +154,7 @@ def check(config: Any) -> None:
             raise _refusal(each, value, "one or more values, each once")
         if each.allowed and not set(values) <= set(each.allowed):
             raise _refusal(each, value, f"one of {', '.join(map(str, each.allowed))}")
-        low = least is not None and not all(one >= least for one in values)  # which NaN is not
+        low = least is not None and not all(one >= least for one in values)  # also refuses NaN
         if low or (most is not None and not all(one <= most for one in values)):
             raise _refusal(each, value, f"{least} or more" if most is None else f"{least} to {most}")
 
@@ -179,12 +179,12 @@ def add_flags(
 
 
 def given(config: type[Any], arguments: argparse.Namespace) -> list[str]:
-    """The fields that a command line names, also those that it sets to their defaults."""
+    """The fields that a command line sets, also to their defaults."""
     return [each.name for each in _options(config) if each.name in arguments]
 
 
 def from_args(config: type[_Config], arguments: argparse.Namespace, **more: Any) -> _Config:
-    """The configuration that a parsed command line means; fields that it does not name keep their defaults.
+    """The configuration of a parsed command line; other fields keep their defaults.
 
     Args:
         config: A dataclass with options.
@@ -197,13 +197,13 @@ def from_args(config: type[_Config], arguments: argparse.Namespace, **more: Any)
 
 
 class Settings:
-    """A dataclass with options that refuses values which make no sense, and prints its own command line."""
+    """A dataclass of options that refuses senseless values and prints its own command line."""
 
     def __post_init__(self) -> None:
         check(self)
 
     def command(self, *before: str, more: Sequence[str] = ()) -> str:
-        """The command that means the same; flags that are as by default are left out.
+        """The equivalent command, without flags that have their defaults.
 
         Args:
             before: Words before the flags: the verb, and what it works on.

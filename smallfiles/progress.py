@@ -1,10 +1,9 @@
 """One `progress()` for notebook, terminal and job log.
 
-A bar that redraws itself fills a job's log with thousands of lines, so there one line comes every
-30 seconds, with rate and time left, also while nothing advances; whoever reads the log sees whether the
-time limit will do.
-Everything goes to standard error, for standard output belongs to data. The trap: a rate over all
-samples hides a stall; watch whether the time left falls. Used by every notebook from 01 on.
+A bar that redraws itself fills the log of a job with thousands of lines, so a log gets one line every
+30 seconds, with rate and time left, also while nothing advances; it shows whether the time limit suffices.
+Everything goes to standard error, since standard output is for data. The trap: a rate over all samples
+hides a stall; watch whether the time left falls. Used by every notebook from 01 on.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ LOG_INTERVAL_S = 30.0
 
 
 class Progress(Protocol):
-    """What `progress()` hands out; may be used from several threads."""
+    """The bar of `progress()`; thread-safe."""
 
     def advance(self, n: int = 1, bytes: int = 0) -> None:
-        """Report `n` more done, and the bytes that came with them."""
+        """Report `n` more items, and their bytes."""
 
 
 @contextmanager
@@ -40,7 +39,7 @@ def progress(
     enabled: bool | None = None,
     since: float | None = None,
 ) -> Iterator[Progress]:
-    """Show how far a long task is.
+    """Show the progress of a long task.
 
     Args:
         total: How many there are to do; None if not known.
@@ -68,7 +67,7 @@ def progress(
 
 @lru_cache(1024)
 def note(message: str) -> None:
-    """Say what is odd, once in a process however often it is met; names in it cannot steer the terminal."""
+    """Write a warning once per process; names in it cannot control the terminal."""
     print(f"note: {printable(message)}", file=sys.stderr)
 
 
@@ -108,24 +107,24 @@ class _Bar:
 _writing = threading.RLock()
 os.register_at_fork(
     before=_writing.acquire, after_in_parent=_writing.release, after_in_child=_writing.release
-)  # a child that is forked while a line is written would wait for standard error for ever
+)  # a child forked while a line is written would wait forever for standard error
 
 
 class _LogLines:
-    last_said = 0.0
+    last_written = 0.0
 
     def __init__(self, total: int | None, what: str, unit: str, since: float | None) -> None:
         self._total, self._what, self._unit = total, what, unit
         self._done = self._bytes = 0
         self._started = monotonic()
-        self._last_line = self._started if since is None else max(since, _LogLines.last_said)
-        self._said = False
+        self._last_line = self._started if since is None else max(since, _LogLines.last_written)
+        self._written = False
         self._closed = threading.Event()
         threading.Thread(target=self._watch, name="progress", daemon=True).start()
 
     def _watch(self) -> None:
-        """Speak where nothing advances."""
-        with contextlib.suppress(OSError, ValueError):  # nobody can be told
+        """Write lines also while nothing advances."""
+        with contextlib.suppress(OSError, ValueError):  # the stream is closed
             while not self._closed.wait(max(0.01, self._last_line + LOG_INTERVAL_S - monotonic())):
                 self.advance(0)
 
@@ -140,13 +139,13 @@ class _LogLines:
 
     def close(self) -> None:
         self._closed.set()
-        if self._said:  # a short task says nothing
+        if self._written:  # a short task writes nothing
             self._print(monotonic() - self._started)
 
     def _print(self, elapsed_s: float) -> None:
         line = _progress_line(self._what, self._unit, self._done, self._total, self._bytes, elapsed_s)
         print(line, file=sys.stderr, flush=True)
-        self._said, _LogLines.last_said = True, monotonic()
+        self._written, _LogLines.last_written = True, monotonic()
 
 
 def _progress_line(
@@ -165,13 +164,13 @@ def _progress_line(
 
 
 def say_notes(notes: Iterable[str]) -> None:
-    """Say on standard error what was odd; names in it cannot steer the terminal."""
+    """Write a warning to standard error; names in it cannot control the terminal."""
     for note in notes:
         print(f"note: {printable(note)}", file=sys.stderr, flush=True)
 
 
 def bytes_text(count: float) -> str:
-    """A number of bytes as people say it: `1.9 GB` (powers of 1000, as file systems and disks count)."""
+    """A number of bytes as text: `1.9 GB` (powers of 1000, as for disks)."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(count) < 999.5:
             return f"{count:.0f} {unit}" if unit == "B" or abs(count) >= 99.95 else f"{count:.1f} {unit}"
@@ -185,7 +184,7 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """A duration as people say it: `8 s`, `4 min 05 s`, `2 h 10 min`."""
+    """A duration as text: `8 s`, `4 min 05 s`, `2 h 10 min`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -199,7 +198,7 @@ def _is_terminal() -> bool:
 
 
 def _in_notebook() -> bool:
-    """Whether a Jupyter kernel runs us, without importing IPython for the question."""
+    """Whether this is a Jupyter kernel, without importing IPython."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     forks = sys.modules.get("multiprocessing")  # a forked child cannot reach the page

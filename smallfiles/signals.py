@@ -1,12 +1,12 @@
-"""Clean up when a signal ends the process, whoever has something to clean up: one handler for all of us.
+"""Clean up when a signal ends the process: one handler for all modules.
 
 SIGTERM, which a scheduler sends at the time limit, ends Python at once: no `finally`, no `atexit`. A staged
 copy and a ring of batches would stay behind in the memory of the node.
 
-The trap: two modules that each set a handler: the second finds the first one's and leaves it in charge, and
-what the second held stays. Only where nobody else handles a signal is ours set. And importing PyTorch takes
-seconds, on a busy file system minutes, in which a signal kills a training unless somebody listens already:
-so this module needs nothing but the standard library. Notebooks 07 and 10 teach it.
+The traps: if two modules each set a handler, the second finds that of the first and does not clean up. So
+there is one, which is set only where the program handles the signal in no other way. And importing PyTorch
+takes seconds, on a busy file system minutes, in which a signal kills a training without a handler: so this
+module imports only the standard library. Notebooks 07 and 10 teach it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 STOPPERS = (signal.SIGUSR1, signal.SIGTERM)
-"""What asks a training to stop, which does so between two steps: Slurm sends them before a time limit."""
+"""Signals that stop a training between two steps: Slurm sends them before a time limit."""
 
 _cleanups: list[Callable[[], object]] = []
 
@@ -42,7 +42,7 @@ def add(cleanup: Callable[[], object]) -> None:
 
 
 def remove(cleanup: Callable[[], object]) -> None:
-    """There is nothing to clean up any more; without any, the signals are left alone again."""
+    """Remove a clean-up; after the last one the handlers of before are restored."""
     with contextlib.suppress(ValueError):
         _cleanups.remove(cleanup)
     if _cleanups or threading.current_thread() is not threading.main_thread():
@@ -54,7 +54,7 @@ def remove(cleanup: Callable[[], object]) -> None:
 
 def _end(number: int, frame: FrameType | None) -> None:
     for cleanup in tuple(_cleanups):
-        with contextlib.suppress(Exception):  # one that fails must not keep the others from theirs
+        with contextlib.suppress(Exception):  # a failure must not prevent the others
             cleanup()
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
@@ -64,7 +64,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 def listening(
     numbers: Iterable[signal.Signals] = STOPPERS, then: Callable[[], object] = lambda: None
 ) -> Iterator[list[int]]:
-    """The signals that came while the block ran; afterwards they mean what they did before.
+    """Collect the signals that arrive during the block; afterwards the former handlers are restored.
 
     Args:
         numbers: Those that are listened for.
@@ -89,7 +89,7 @@ def listening(
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """What ends a program comes when it is waited for, or behind the block: never between two lines."""
+    """Block the signals that end a program until the end of the block, unless it waits for them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield

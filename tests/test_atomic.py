@@ -118,7 +118,7 @@ def test_a_killed_run_of_this_machine_is_followed_at_once(
 
 
 def test_a_run_ended_by_a_signal_is_followed_at_once_on_another_machine(begin: Begin, tmp_path: Path) -> None:
-    """SIGTERM, which a scheduler sends at the time limit: the next run need not watch a sign first."""
+    """SIGTERM, which a scheduler sends at the time limit: the next run need not watch a lease first."""
     out = tmp_path / "out.bin"
     assert begin(out, tmp_path / "go").kill(signal.SIGTERM) == -signal.SIGTERM
     assert begin(out, None, "two", no_flock, silent_s=1000).wait() == 0
@@ -206,7 +206,7 @@ def test_errors_of_a_lost_folder_say_that_it_was_lost(tmp_path: Path) -> None:
 def test_who_comes_while_the_last_owner_leaves_keeps_what_is_his(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lock is given back last: a sign removed after it would be that of the next owner."""
+    """The lock is released last: a lease file removed after it would be that of the next owner."""
     folder, came = tmp_path / "owned", list[locks.Lease]()
     folder.mkdir()
     leaving, unlink = locks.Lease(folder, BusyError), Path.unlink

@@ -96,7 +96,7 @@ def test_a_shared_folder_is_told_with_its_consequences(tmp_path, monkeypatch, ev
 @pytest.mark.parametrize(
     ("change", "verdict", "told"),
     [
-        ({"inodes_free": 99}, "warn", "Few files more fit"),
+        ({"inodes_free": 99}, "warn", "Few more files fit"),
         ({"free_bytes": 10**8}, "warn", "Make room"),
         ({"kind": "gpfs", "block_bytes": 1 << 24}, "ok", "in blocks of 16.8 MB"),
         ({"inodes_total": None, "inodes_free": None}, "ok", "xfs (local), 100 TB free "),

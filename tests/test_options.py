@@ -23,9 +23,7 @@ from smallfiles.staging import StageConfig
 from smallfiles.training import TrainConfig
 
 EVERY_LOADER = LoaderConfig(8, 3, "threads", 4, 9, False, True, "skip", "stream", 7, 1, 2)
-EVERY_LOAD = LoadBenchConfig(
-    3, 99, (1, 4), ("ring", "threads"), ("a, b", "c"), 8, 4, 160, "linear", "a, b", 7, False
-)
+EVERY_LOAD = LoadBenchConfig(3, 99, (1, 4), ("ring", "threads"), ("a, b", "c"), 8, 160, 7, False)
 EVERY_TRAIN = TrainConfig(EVERY_LOADER, "resnet18", 2, 96, 0.1, 5, checkpoint=Path("a b"), every=3)
 
 
@@ -33,7 +31,7 @@ EVERY_TRAIN = TrainConfig(EVERY_LOADER, "resnet18", 2, 96, 0.1, 5, checkpoint=Pa
     ("config", "command", "read"),
     [
         *((each, each.to_cli("read", ["a b.arrow"]), None) for each in (
-            BenchConfig(), BenchConfig(3, 10, ("random",), ("cold",), "plain files", 7, False)
+            BenchConfig(), BenchConfig(3, 10, ("random",), ("cold",), 7, False)
         )),
         *((each, each.to_cli(["x.arrow"]), None) for each in (
             *(LoadBenchConfig(), EVERY_LOAD),
@@ -140,6 +138,33 @@ def test_what_is_given_is_known_also_where_it_is_the_default():
 def test_nonsense_is_refused_by_flag(wrong, sentence):
     with pytest.raises(UsageError, match=sentence):
         Config(**wrong)
+
+
+NONSENSE: dict[type, list[tuple[str, object, str]]] = {
+    LoadBenchConfig: [
+        *((name, 0, f"--{name} is 0") for name in ("repeats", "count", "batch")),
+        *(("workers", value, "--workers is") for value in ((), (2, 0))),
+        *(("modes", value, "--mode is") for value in ((), ("threads", "threads"), ("fibres",))),
+        ("seed", -1, "--seed is -1"),
+    ],
+    SlowConfig: [
+        ("latency_s", -1, "--latency-ms is -1000"),
+        ("latency_s", float("nan"), "--latency-ms is nan"),
+        ("servers", 0, "--servers is 0"),
+        ("bandwidth_bytes_s", 0, "--bandwidth-mb is 0"),
+        ("jitter", -0.1, "--jitter is -0.1"),
+    ],
+    StageConfig: [("leave_bytes", -1, "--leave-bytes is -1"), ("shards", "some", "--shards is some")],
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "value", "sentence"),
+    [(config, *row) for config, rows in NONSENSE.items() for row in rows],
+)
+def test_values_without_sense_are_refused_in_every_room(config, name, value, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        config(**{name: value})
 
 
 @pytest.mark.parametrize("text", ["--sizes 1,x", "--wait-ms soon", "--count x", "--mode c"])

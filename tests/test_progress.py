@@ -25,7 +25,7 @@ def clock(monkeypatch):
     """A clock that a test moves by hand."""
     now = [1000.0]
     monkeypatch.setattr(module, "monotonic", lambda: now[0])
-    monkeypatch.setattr(module._LogLines, "last_said", 0.0)  # by the clock of another test
+    monkeypatch.setattr(module._LogLines, "last_written", 0.0)  # by the clock of another test
     return now
 
 

@@ -31,6 +31,6 @@ PACKAGES = (
 """Whose versions records tell."""
 
 
-def beside(target: Target, config: LoadBenchConfig, bench: Bench) -> AbstractContextManager[list[Candidate]]:
-    """The loaders of others that can load these pictures here, for as long as the block lasts."""
+def peers(target: Target, config: LoadBenchConfig, bench: Bench) -> AbstractContextManager[list[Candidate]]:
+    """The other loaders that can load these pictures here, open until the block ends."""
     return measured_beside(target, config, bench, PEERS)

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from benchmarks import missing
 from benchmarks.loaders.material import laid_out
 from smallfiles.measure.bench import Bench, Target
-from smallfiles.measure.config import LoadBenchConfig
+from smallfiles.measure.config import PREFETCH, LoadBenchConfig
 from smallfiles.measure.loading.run import Candidate, epoch_of
 from smallfiles.measure.loading.steps import Epoch, Pass, emulated, taken
 from smallfiles.measure.record import Failed
@@ -112,7 +112,7 @@ def measured_beside(
 
 
 def _setting(target: Target, folder: Path, workers: int, config: LoadBenchConfig) -> Setting:
-    return Setting(folder, target.samples, workers, config.batch, config.prefetch, config.size, config.step_s)
+    return Setting(folder, target.samples, workers, config.batch, PREFETCH, config.size, config.step_s)
 
 
 def _epoch(name: str, setting: Setting, unmade: str, place: WorkerState) -> Pass:

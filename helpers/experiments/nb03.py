@@ -53,8 +53,8 @@ def truth_of(folder: Path) -> Truth:
     """Read a folder with the package's own reader; refuses what is no Flickr30K."""
     source = sources.load(folder, "flickr30k", split="all", sizes=False)
     names = source.manifest.paths.to_pylist()
-    told = dict(zip(names, source.manifest.targets.to_pylist(), strict=True))
-    return Truth(folder, source.root or folder, told)
+    captions = dict(zip(names, source.manifest.targets.to_pylist(), strict=True))
+    return Truth(folder, source.root or folder, captions)
 
 
 def practice_folder(folder: Path, place: Path) -> Path:

@@ -1,12 +1,12 @@
-"""What notebook 08 and its exercise measure: a ring filled by another program, and a loader in three parts.
+"""Measurements of notebook 08 and its exercise: a ring filled by another program, a loader in three parts.
 
-    filling      `smallfiles ring fill` as a program beside this one, ended when it is no longer needed
-    follow       seconds of a loader's stages: `read` gives bytes and labels, `picture` makes a view of the
-                 bytes, `collate` makes a batch of views
+    filling      `smallfiles ring fill` as another program, ended when it is no longer needed
+    follow       seconds of the stages of a loader: `read` returns bytes and labels, `picture` makes a view
+                 of the bytes, `collate` makes a batch of views
 
-The traps: a program that a notebook starts outlives the notebook, and a ring that nobody ends keeps its
-memory, so it is started in a `with`. And a new process needs seconds (on a shared file system more) until
-its imports are there, so the block begins once the ring is seen. Notebook 08 reads from it.
+The traps: a program that a notebook starts outlives the notebook, and a ring that is not ended keeps its
+memory, so it is started in a `with`. And a new process needs seconds (more on a shared file system) for its
+imports, so the block begins when the ring exists. Notebook 08 reads from it.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ def filling(config: RingConfig, data: Path, *more: str) -> Iterator[subprocess.P
         RingError: The program ended before it filled, with its own words.
     """
     words = shlex.split(config.to_cli(str(data.absolute()), *more))
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as output:
         program = subprocess.Popen(  # in the checkout, where `smallfiles` finds the package
             [sys.executable, "-m", *words],
             cwd=CHECKOUT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=said,
+            stderr=output,
         )
         try:
-            _wait(program, config, said)
+            _wait(program, config, output)
             yield program
         finally:
             program.terminate()  # it frees its ring; one that has ended by itself does not mind
@@ -73,16 +73,16 @@ def filling(config: RingConfig, data: Path, *more: str) -> Iterator[subprocess.P
                 program.wait()
 
 
-def _wait(program: subprocess.Popen[bytes], config: RingConfig, said: IO[bytes]) -> None:
+def _wait(program: subprocess.Popen[bytes], config: RingConfig, output: IO[bytes]) -> None:
     until = time.monotonic() + _START_S
     while not lives(str(config.name), config.where):
         ended = program.poll() is not None
         if ended or time.monotonic() > until:
-            said.seek(0)
+            output.seek(0)
             raise RingError(
                 f"the filler of ring {config.name} {'ended' if ended else 'gave no sign'} before it began",
                 expected="a program that fills the ring",
-                next_step=f"Read what it said: {said.read().decode(errors='replace').strip() or 'nothing'}",
+                next_step=f"Read its output: {output.read().decode(errors='replace').strip() or 'nothing'}",
             )
         time.sleep(_KNOCK_EACH_S)
 

@@ -1,12 +1,12 @@
-"""A line to a server on this machine that is as long, or as bad, as a cell says.
+"""A connection to a server on this machine with the latency, or the faults, that a cell sets.
 
-    line = Line(server.port)                # line.url is asked instead of the server
-    line.set(latency_s=0.02)                # each request arrives so much later; counting begins anew
+    line = Line(server.port)                # use line.url instead of the server
+    line.set(latency_s=0.02)                # delays each request; resets the counts
     line.set(cuts=2, cut_after=300_000)     # two answers break off after so many bytes
     line.count()                            # {"requests": 12, "bytes": 1234567}
 
-The trap: a proxy on threads of the kernel would wait for the kernel's Python, and forked workers would keep
-its connections open. So it is a process of its own, which ends when its standard input does, however the
+The trap: a proxy in threads of the kernel would compete with the Python of the kernel, and forked workers
+would keep its connections open. So it is a separate process, which ends with its standard input, however the
 kernel ends. Notebook 09 reads through it.
 """
 
@@ -82,10 +82,10 @@ class _Relay:
         server = await asyncio.start_server(self.connect, "127.0.0.1", 0)
         _say(server.sockets[0].getsockname()[1])
         loop = asyncio.get_running_loop()
-        while said := await loop.run_in_executor(None, sys.stdin.readline):
-            vars(self).update(json.loads(said))
+        while line := await loop.run_in_executor(None, sys.stdin.readline):
+            vars(self).update(json.loads(line))
             _say(vars(self))
-        os._exit(0)  # whoever held the line is gone, and with it those who asked
+        os._exit(0)  # the kernel has ended
 
     async def connect(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         far, on = await asyncio.open_connection("127.0.0.1", self.port)
@@ -117,7 +117,7 @@ class _Relay:
         for task in left:
             task.cancel()
         for task in done:
-            task.exception()  # whoever asked is gone: nothing to do
+            task.exception()  # the client has closed the connection
         for end in (on, back):
             with contextlib.suppress(OSError):
                 end.close()

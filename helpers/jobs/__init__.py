@@ -1,7 +1,7 @@
 """Job scripts: find them, check everything before they are sent, send them.
 
 The trap: a job that waits an hour in the queue and then fails because `logs/` or an account is missing.
-So `submit` looks at all of it first, says each problem in a sentence, and shows the exact command.
+So `submit` checks all of it first, reports each problem in a sentence, and shows the exact command.
 Notebook 10 teaches it; `slurm/submit` is its short form.
 """
 

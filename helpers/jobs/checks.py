@@ -1,6 +1,6 @@
 """Everything that would make a job fail after an hour in the queue, looked at before it is sent.
 
-The trap: the first missing thing hides the next. All of them are found, and told together.
+The trap: the first missing thing hides the next. So all of them are reported together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a job script says about itself in its first lines.
+"""The description of a job script in its first lines.
 
     # Pack a folder of images into one Arrow file.
     # Submit: slurm/submit SITE 03_pack_arrow [-- DATA OUT [options of pack]]
@@ -6,11 +6,11 @@
     # Uses: cpu
     # Then: 05_merge_tar
 
-`Args` gives each positional argument and what it is if not given; a name that begins with OUT is written and
-must not exist, one that begins with DATA is read and must; one whose default is a number or a URL is no
-path. `Uses` chooses the site's options (cpu, gpu, transfer). `Then` is submitted after it, when it ended
-well. The trap: `#SBATCH` lines after the first command are not read by Slurm, without any word; `faults`
-names them. Notebook 10 reads such a script.
+`Args` gives each positional argument and its default; a name that begins with OUT is written and must not
+exist, one that begins with DATA is read and must exist; one with a number or URL as default is not a path.
+`Uses` chooses the options of the site (cpu, gpu, transfer). `Then` is submitted after it, if it succeeds.
+The trap: Slurm silently ignores `#SBATCH` lines after the first command; `faults` names them. Notebook 10
+reads such a script.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def find(root: Path, name: str) -> Job:
 
 
 def read(path: Path) -> Job:
-    """What a script says about itself.
+    """The description of a script.
 
     Args:
         path: The script.

@@ -1,9 +1,9 @@
-"""A site: what one cluster wants to hear, in one small file, `slurm/sites/NAME.env`.
+"""A site: the settings of one cluster, in one small file, `slurm/sites/NAME.env`.
 
-The file is shell, since the job sources it too; what is personal (account, paths) stands beside it in
-`NAME.my.env`, which git ignores. It is read twice: before the site's file, whose defaults build on it, and
-after, to have the last word. The trap: two readers of one syntax disagree, so bash itself is asked what the
-files say. Notebook 10 shows one.
+The file is shell, since the job sources it too; personal settings (account, paths) are in `NAME.my.env`,
+which git ignores. It is read twice: before the file of the site, whose defaults depend on it, and after it,
+to take precedence. The trap: two parsers of one syntax disagree, so bash itself evaluates the files.
+Notebook 10 shows one.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Site:
 
     @property
     def work(self) -> Path | None:
-        """Where jobs write, if it is said."""
+        """Where jobs write, if configured."""
         return Path(self["COURSE_WORK"]) if self["COURSE_WORK"] else None
 
     def options(self, uses: str) -> list[str]:

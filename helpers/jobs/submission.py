@@ -61,8 +61,8 @@ class Submission:
             number: What `send` returned for it.
         """
         options = (*self.job.directives, *self.argv[: self.argv.index(str(self.job.path))])
-        said = dict(option.partition("=")[::2] for option in options)
-        name = said.get("--output", "logs/%x-%j.out").replace("%x", said.get("--job-name", self.job.name))
+        given = dict(option.partition("=")[::2] for option in options)
+        name = given.get("--output", "logs/%x-%j.out").replace("%x", given.get("--job-name", self.job.name))
         for sign in ("%j", "%A"):
             name = name.replace(sign, number)
         return self.work / name.replace("%a", "*")

@@ -1,4 +1,4 @@
-"""`advise`: measure somebody's own data for a minute, and recommend."""
+"""`advise`: measure a data set for a minute, and recommend."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 def add(verbs: Verbs) -> None:
     """Add the verb."""
     parser = add_run(verbs, "advise", run)
-    parser.add_argument("dir", type=Path, metavar="DIR", help="your data, as `pack` would be given it")
+    parser.add_argument("dir", type=Path, metavar="DIR", help="your data, as for `pack`")
     add_flags(parser, TrainingPlan)
     add_source_flags(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look at your own files for a minute, and recommend format, shards, staging and workers.
+    """Measure your own files for a minute, and recommend format, shards, staging and workers.
 
-    A few hundred files are read, and some decoded; the rest is a forecast, as smallfiles simulate makes it.
+    A few hundred files are read, and some decoded; the rest is a forecast as by smallfiles simulate.
     Nothing is written.
 
     Examples:

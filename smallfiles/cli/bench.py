@@ -34,7 +34,7 @@ class Topic:
         config: Its configuration.
         several: Whether it takes several packed files, or one data set.
         others: The module with what others do; for functions that take one.
-        publish: Writes more beside the records that were saved.
+        publish: Writes further files next to the saved records.
     """
 
     measure: Callable[..., Result]
@@ -89,7 +89,7 @@ def _load(paths: Sequence[Path], config: LoadBenchConfig, others: str = "") -> R
 
 TOPICS = {
     "read": Topic(_read, several=True),
-    "pack": Topic(_pack, ("repeats", "count", "reference", "seed", "cap")),
+    "pack": Topic(_pack, ("repeats", "count", "seed", "cap")),
     "load": Topic(_load, config=LoadBenchConfig, several=True),
 }
 
@@ -102,7 +102,7 @@ def add(verbs: Verbs) -> None:
         _add_topic(add_verb(topics, name, topic.measure), topic)
     parser = add_run(verbs, "figure", _figure)
     parser.add_argument("records", type=Path, metavar="R.json", help="what bench --save wrote")
-    parser.add_argument("out", type=Path, metavar="OUT.png", help="the picture; OUT.svg is written beside it")
+    parser.add_argument("out", type=Path, metavar="OUT.png", help="the picture; OUT.svg is written too")
     parser.add_argument("--reference", metavar="NAME", help="compare with this one; the first if not given")
 
 
@@ -118,11 +118,10 @@ def _bench(arguments: argparse.Namespace) -> int:
     """Measure reading, packing and loading, with spread.
 
     Without a target a synthetic data set is made and measured. Single runs, spread and the machine are kept
-    in the record; compare only within one run. What fails is a line of the table, and costs nothing but
-    itself. On a shared file system the number of operations is capped, and said. The flags of a topic:
-    smallfiles bench TOPIC --help. In a clone of the course `python -m benchmarks TOPIC` measures the software
-    of others beside ours, with more topics: peers, stage, decode, slow, scaling,
-    squashfs.
+    in the record; compare only within one run. A failure is a line of the table and affects no other
+    candidate. On a shared file system the number of operations is capped, with a note. The flags of a topic:
+    smallfiles bench TOPIC --help. In a clone of the course `python -m benchmarks TOPIC` measures other
+    software too, with more topics: peers, stage, decode, slow, scaling, squashfs.
 
     Examples:
         smallfiles bench read train.arrow train.h5 train.tars
@@ -196,9 +195,9 @@ def _show(arguments: argparse.Namespace, config: Any, result: Result, seconds: f
         "bytes": sum(record.bytes * record.repeats for record in records),
         "seconds": round(seconds, 3),
     }
-    told = {"records": [record.as_json() for record in records], "failed": [*map(asdict, result.failed)]}
-    shown = (tables if arguments.what == "load" else summary)(records, config.reference, result.failed)
-    report(arguments, totals | told, shown)
+    content = {"records": [record.as_json() for record in records], "failed": [*map(asdict, result.failed)]}
+    shown = (tables if arguments.what == "load" else summary)(records, result.failed)
+    report(arguments, totals | content, shown)
 
 
 def _figure(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`demo`: the whole road on one page."""
+"""`demo`: all steps on one page."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def add(verbs: Verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Go the whole road once: data, manifest, packing, measuring, report.
+    """Run all steps once: data, manifest, packing, measuring, report.
 
-    Makes a data set (or takes yours, which is only read), writes its manifest, packs it into four formats
+    Creates a data set (or takes yours, which is only read), writes its manifest, packs it into four formats
     with verification, measures reading, prints a table and writes a figure and a small report. Under three
     minutes on two cores.
 

@@ -1,4 +1,4 @@
-"""`doctor`: what this machine is, what is missing, what to do."""
+"""`doctor`: describe this machine, what is missing, and what to do."""
 
 from __future__ import annotations
 
@@ -23,16 +23,12 @@ _SIGNS = {"ok": ("✓", "+"), "warn": ("!", "!"), "fail": ("✗", "x")}
 def add(verbs: Verbs) -> None:
     """Add the verb."""
     parser = add_run(verbs, "doctor", run)
-    parser.add_argument(
-        "paths", nargs="*", type=Path, metavar="DIR", help="folders whose file systems to look at as well"
-    )
-    parser.add_argument(
-        "--workshop", action="store_true", help="and whether the course runs here as it is taught"
-    )
+    parser.add_argument("paths", nargs="*", type=Path, metavar="DIR", help="further folders to examine")
+    parser.add_argument("--workshop", action="store_true", help="also check whether a workshop can run here")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Say what this machine is, what is missing and what to do about it.
+    """Describe this machine, what is missing, and what to do about it.
 
     Run it first, on the login node and once inside a job: CPUs that you may really use, the memory limit of
     your job, the file systems and their inodes differ between the two.

@@ -1,4 +1,4 @@
-"""How results leave: one JSON object for programs, messages for people.
+"""Output of results: one JSON object for programs, messages for people.
 
 The trap: a message on standard output breaks the program that reads the JSON there.
 """
@@ -16,12 +16,12 @@ from smallfiles.keys import printable
 
 
 def print_json(record: dict[str, Any]) -> None:
-    """One JSON object on standard output, in ASCII: any terminal shows it, and no name in it steers one."""
+    """One JSON object on standard output, in ASCII, which cannot control a terminal."""
     print(json.dumps(record, indent=2).replace("\x7f", r"\u007f"))
 
 
 def report(arguments: argparse.Namespace, record: dict[str, Any], *lines: str) -> int:
-    """What a verb found, on standard output: the record if --json was given, else lines; 0, its exit code."""
+    """Print the result of a verb: the record with --json, else lines; returns the exit code 0."""
     if arguments.json:
         print_json(record)
     elif lines:
@@ -30,14 +30,14 @@ def report(arguments: argparse.Namespace, record: dict[str, Any], *lines: str) -
 
 
 def lenient(*streams: TextIO | None) -> None:
-    """Have streams escape what they cannot encode: an ASCII locale, a file name that is no UTF-8."""
+    """Make streams escape what they cannot encode: an ASCII locale, a file name that is not UTF-8."""
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def sign(wanted: str, plain: str) -> str:
-    """`wanted`, or `plain` where standard output cannot show it."""
+    """`wanted`, or `plain` if standard output cannot encode it."""
     try:
         wanted.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
@@ -46,12 +46,12 @@ def sign(wanted: str, plain: str) -> str:
 
 
 def say(message: str) -> None:
-    """A message for the person at the terminal, on standard error; names in it cannot steer the terminal."""
+    """A message on standard error; names in it cannot control the terminal."""
     print("\n".join(map(printable, message.split("\n"))), file=sys.stderr)
 
 
 def size_of(out: Path) -> int:
-    """Bytes of a packed output, for a warning only: whoever reads it tells what is wrong with it."""
+    """Bytes of a packed output, for a warning only; errors are left to the reader."""
     try:
         files = out.iterdir() if out.is_dir() else [out]
         return sum(file.stat().st_size for file in files if file.is_file())
@@ -60,7 +60,7 @@ def size_of(out: Path) -> int:
 
 
 def in_seconds(seconds: float) -> str:
-    """A duration as a person says it."""
+    """A duration as text."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 100:

@@ -1,4 +1,4 @@
-"""`simulate`: one to ten thousand nodes on paper."""
+"""`simulate`: forecast a training on one to ten thousand nodes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _NODES = (1, 10, 100, 1000, 10_000)
 def add(verbs: Verbs) -> None:
     """Add the verb."""
     parser = add_run(verbs, "simulate", run)
-    parser.add_argument("--nodes", type=int, nargs="+", default=_NODES, metavar="N", help="how many")
-    ways = parser.add_argument("--way", choices=WAYS, action="append", help="how samples lie in the storage")
+    parser.add_argument("--nodes", type=int, nargs="+", default=_NODES, metavar="N", help="numbers of nodes")
+    ways = parser.add_argument("--way", choices=WAYS, action="append", help="how samples are stored")
     ways.help = f"{ways.help}; all of them if not given"
     records = parser.add_argument("--records", type=Path, nargs="+", default=(), metavar="R.json")
     records.help = "what smallfiles bench read and bench load saved; what flags say goes before"
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Forecast the time of an epoch on 1 to 10,000 nodes, and how long GPUs wait.
 
     A queueing model: batches of all workers pass through metadata server, storage targets, network and
-    decoder, and all GPUs step together. Give it what smallfiles bench measured on your file system.
+    decoder, and all GPUs step together. Use the numbers that smallfiles bench measured on your file system.
 
     Examples:
         smallfiles simulate
@@ -78,14 +78,14 @@ def _lines(name: str, forecasts: list[Forecast], full: dict[str, float]) -> Iter
     yield ""
 
 
-def _over(measured: Given, told: Given) -> Given:
-    """What was measured, but for what flags say."""
-    said = {each.name: (getattr(told, each.name), each.default) for each in fields(told)}
-    return replace(measured, **{name: given for name, (given, default) in said.items() if given != default})
+def _over(measured: Given, given: Given) -> Given:
+    """The measured values, except those that flags set."""
+    chosen = {each.name: (getattr(given, each.name), each.default) for each in fields(given)}
+    return replace(measured, **{name: value for name, (value, default) in chosen.items() if value != default})
 
 
 def _at(nodes: float) -> str:
-    """Where something is full; GPUs that take no time at all fill it at once."""
+    """The number of nodes at saturation; GPUs with steps of no time saturate everything."""
     return f"at {nodes:,.0f} nodes" if nodes >= 1 else "before the first node"
 
 

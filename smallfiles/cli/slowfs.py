@@ -30,9 +30,9 @@ def add(verbs: Verbs) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Show a folder through the latency of a parallel file system.
 
-    DIR appears at MOUNTPOINT, read-only. Each look-up, open and listing waits there; requests in flight wait
-    together, at most --servers of them. Use the mount point in another terminal; Ctrl-C (or SIGTERM) unmounts
-    it and tells what was asked for. It needs no root, but /dev/fuse and fusermount3.
+    DIR appears at MOUNTPOINT, read-only. Each look-up, open and listing is delayed there; up to --servers
+    requests wait at the same time. Use the mount point in another terminal; Ctrl-C (or SIGTERM) unmounts it
+    and prints the number of operations. It needs no root, but /dev/fuse and fusermount3.
 
     Examples:
         smallfiles slowfs data /tmp/slow
@@ -48,14 +48,14 @@ def run(arguments: argparse.Namespace) -> int:
         while signal.sigtimedwait(SIGNALS, _LOOK_S) is None:
             if not mount.is_alive():
                 raise ResourceError(
-                    f"{mount.point} was unmounted by somebody else",
+                    f"{mount.point} was unmounted by another program",
                     expected="it to stay until Ctrl-C",
                     next_step="Run the command again",
                 )
     counts, seconds = mount.counts(), perf_counter() - began
     totals = {"samples": counts["open"], "bytes": counts["bytes"], "seconds": round(seconds, 3)}
-    told = (
+    text = (
         f"{counts['lookup']:,} look-ups, {counts['open']:,} opens, {counts['list']:,} listings, "
         f"{bytes_text(counts['bytes'])} read in {in_seconds(seconds)}"
     )
-    return report(arguments, totals | {"operations": counts}, told)
+    return report(arguments, totals | {"operations": counts}, text)

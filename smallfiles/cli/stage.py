@@ -1,6 +1,6 @@
-"""`stage`, `unstage`, `staged`: copy a packed output to this node, give it back, list what lies there.
+"""`stage`, `unstage`, `staged`: copy a packed output to this node, release it, list the copies.
 
-`stage --to` copies from an archive to scratch instead, for good.
+`stage --to` copies from an archive to scratch instead, permanently.
 """
 
 from __future__ import annotations
@@ -25,9 +25,15 @@ def add(verbs: Verbs) -> None:
     _add_stage(verbs)
     unstage, staged = add_run(verbs, "unstage", _unstage), add_run(verbs, "staged", _staged)
     unstage.add_argument(
-        "paths", nargs="*", type=Path, metavar="PATH", help="what `stage` printed, or what was staged"
+        "paths",
+        nargs="*",
+        type=Path,
+        metavar="PATH",
+        help="the path that `stage` printed, or that was staged",
     )
-    staged.add_argument("--sweep", action="store_true", help="first remove what dead processes and jobs left")
+    staged.add_argument(
+        "--sweep", action="store_true", help="first remove the leftovers of ended processes and jobs"
+    )
     for parser in (unstage, staged):
         parser.add_argument(
             "--where", type=Path, action="append", default=[], metavar="DIR", help="also look there"
@@ -38,7 +44,7 @@ def _add_stage(verbs: Verbs) -> None:
     parser = add_run(verbs, "stage", _stage)
     parser.add_argument("out", type=Path, metavar="OUT", help="a packed file or folder of shards")
     add = parser.add_argument
-    add("--to", type=Path, metavar="DIR", help="copy into this folder for good, resumable")
+    add("--to", type=Path, metavar="DIR", help="copy into this folder permanently, resumable")
     add("--where", default="auto", metavar="DIR", help="node-local directory; auto chooses and says why")
 
     add_flags(parser, StageConfig)
@@ -47,18 +53,18 @@ def _add_stage(verbs: Verbs) -> None:
 def _stage(arguments: argparse.Namespace) -> int:
     """Copy a packed file to storage of this node, once, verified.
 
-    Prints the path of the copy on standard output and ends; the copy stays for the job (or, outside of one,
-    for the session of this shell), and the job's shell takes it away:
+    Prints the path of the copy on standard output and ends; the copy belongs to the job (or, outside of one,
+    to the session of this shell), which removes it at its end:
 
       staged=$(smallfiles stage train.arrow)
       trap 'smallfiles unstage "$staged"' EXIT
 
-    The trap stands outside of $(...): inside, it would fire before the data is used. What a killed job
-    leaves, the next `stage` on that node removes. One process of a node copies, all others wait and use the
-    same copy; every block is compared with the digest that was taken while packing.
+    The trap must be outside of $(...): inside, it would fire before the data is used. The next `stage` on
+    the node removes what a killed job left. One process per node copies, all others wait and use the same
+    copy; every block is compared with the digest from packing.
 
-    With --to the copy goes to a folder that outlives the job, from an archive that compute nodes cannot see
-    to scratch; the same command goes on where an interrupted one ended.
+    With --to the copy goes to a folder that outlives the job: to scratch, from an archive that compute nodes
+    cannot see. Run the same command again to resume an interrupted copy.
 
     Examples:
         smallfiles stage train.arrow
@@ -75,7 +81,7 @@ def _stage(arguments: argparse.Namespace) -> int:
     elif arguments.where != "auto":
         raise UsageError(
             "--to was given together with --where",
-            expected="either a folder for good (--to) or storage of this node",
+            expected="either a permanent folder (--to) or storage of this node",
             next_step="Leave one of them out",
         )
     else:
@@ -89,11 +95,11 @@ def _stage(arguments: argparse.Namespace) -> int:
 
 
 def _unstage(arguments: argparse.Namespace) -> int:
-    """Give back what was staged; the last one out removes it.
+    """Release a staged copy; the last user removes it.
 
-    Removes a copy when no process uses it and no other living job keeps it; says who does otherwise. Without
-    a path it gives back all that this job staged, and removes what dead jobs left. A copy that is gone
-    already is no failure, so that a trap may run twice. In a job script:
+    Removes a copy if no process uses it and no other running job has a lease on it; otherwise prints who
+    does. Without a path it releases all copies of this job, and removes the leftovers of ended jobs. A copy
+    that is already removed is not an error, so that a trap may run twice. In a job script:
 
       trap 'smallfiles unstage "$staged"' EXIT
 
@@ -118,8 +124,8 @@ def _staged(arguments: argparse.Namespace) -> int:
     """List what is staged on this node.
 
     Lists your own copies in the directories that SLURM_TMPDIR, LOCAL_SCRATCH, VSC_SCRATCH_NODE, L_SCRATCH,
-    TMPDIR and SMALLFILES_NODE_LOCAL name, in /dev/shm, and in those given with --where. A leftover belongs to
-    a process or job that has ended; --sweep removes it, as the next `stage` would.
+    TMPDIR and SMALLFILES_NODE_LOCAL name, in /dev/shm, and in those given with --where. A leftover is a copy
+    of a process or job that has ended; --sweep removes it, as the next `stage` would.
 
     Examples:
         smallfiles staged
@@ -129,7 +135,7 @@ def _staged(arguments: argparse.Namespace) -> int:
 
     removed = staging.sweep_all(arguments.where) if arguments.sweep else 0
     if removed:
-        say(f"removed {removed:,} that dead processes or jobs had left")
+        say(f"removed {removed:,} of ended processes or jobs")
     copies = staging.listing(arguments.where)
     if not copies:
         say("nothing of yours is staged on this node")
@@ -142,5 +148,5 @@ def _line(copy: Copy) -> str:
     uses = ["in use"] * copy.in_use + [f"kept for {holder}" for holder in copy.kept_for]
     return (
         f"{copy.path}  {bytes_text(copy.bytes)}, {copy.state}, {in_seconds(copy.age_s)} old, "
-        f"{', '.join(uses) or 'used by nobody'}; made by {copy.owner}"
+        f"{', '.join(uses) or 'not in use'}; made by {copy.owner}"
     )

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     config = options.from_args(SynthConfig, arguments)
     made = synthetic.make(arguments.out, **asdict(config))
     rate = made.images / max(made.seconds, 1e-9)
-    told = (
+    text = (
         f"made {made.path}: {made.images:,} images ({bytes_text(made.bytes)}), layout {made.layout}, "
         f"in {in_seconds(made.seconds)}, {rate:,.0f} images/s"
     )
@@ -62,4 +62,4 @@ def run(arguments: argparse.Namespace) -> int:
         "seed": config.seed,
         "classes": list(made.classes),
     }
-    return report(arguments, record, told)
+    return report(arguments, record, text)

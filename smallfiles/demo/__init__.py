@@ -1,4 +1,4 @@
-"""The whole road once: data, manifest, every format, measurement, one page.
+"""All steps once: data, manifest, every format, measurement, one page.
 
     result = steps.run(DemoConfig(count=500), print)
 
@@ -19,7 +19,7 @@ from smallfiles.options import Settings, option, words
 
 @dataclass(frozen=True)
 class DemoConfig(Settings):
-    """How to run the demo. Nothing else is imported here: the command line asks for it at each start."""
+    """How to run the demo; imports nothing else, since every command loads it."""
 
     data: Path | None = option(None, "your own data set; it is only read", metavar="DIR")
     count: int = option(3000, "samples to make, or to take from --data at most", least=1)
@@ -33,10 +33,10 @@ class DemoConfig(Settings):
         if self.data is None and (ignored := words(self.reading)):
             raise UsageError(
                 f"{ignored[0]} is given without --data",
-                expected="it with a data set of yours, since the demo knows what it makes itself",
+                expected="it together with --data, since it describes your data set",
                 next_step="Give --data DIR too, or leave it out",
             )
 
     def to_cli(self) -> str:
-        """The command that does the same run."""
+        """The equivalent command."""
         return self.command("demo", more=words(self.reading))

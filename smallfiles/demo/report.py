@@ -1,4 +1,4 @@
-"""The demo's table and page: what each format costs and what it gives; no request leaves the page.
+"""The table and the page of the demo: cost and speed of each format, without external resources.
 
 The trap: a page that is half written looks finished in a browser, so it is written aside and then renamed.
 """
@@ -50,12 +50,12 @@ class Row:
     """One format in the demo's table.
 
     Args:
-        name: What it is called in figures.
+        name: Its name in figures.
         files: Files and folders on the file system, each of which costs an inode.
         file_bytes: Their size.
         packed_per_s: Samples packed, verified and published per second.
-        rates_per_s: Median samples per second for each condition that was measured.
-        ratios: Beside each rate, how many times plain files that is, as text.
+        rates_per_s: Median samples per second for each measured condition.
+        ratios: The ratio of each rate to that of plain files, as text.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Row:
 
 
 def rows_of(reports: Sequence[PackReport], records: Sequence[Record]) -> tuple[Row, ...]:
-    """Join what packing and reading found, by format."""
+    """Join the results of packing and reading, by format."""
     first = {(record.what, record.cache): record for record in reversed(records)}
     rows = []
     for report in reports:
@@ -116,13 +116,13 @@ def _measured(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def publish(rows: Sequence[Row], reads: Result, config: DemoConfig, source: str) -> tuple[Path, Path]:
-    """Write figure, records and page beside the packed files; the page is never there by half.
+    """Write figure, records and page next to the packed files; the page is written atomically.
 
     Args:
         rows: The table.
         reads: Records and notes.
-        config: Of the run, for the command shown and the folder.
-        source: What was packed, in words.
+        config: Configuration of the run, for its command and folder.
+        source: The packed data, in words.
 
     Returns:
         The page and the PNG of the figure.
@@ -138,7 +138,7 @@ def publish(rows: Sequence[Row], reads: Result, config: DemoConfig, source: str)
 
 
 def figure_groups(records: Sequence[Record]) -> list[list[Record]]:
-    """The records that the figure shows, one panel a condition; cold ones where they were measured."""
+    """The records of the figure, one panel per condition; cold ones if measured."""
     chosen = [[r for r in records if (r.what, r.cache) == condition] for condition in _PANELS]
     return [group for group in chosen if group]
 
@@ -182,7 +182,7 @@ def _method(reads: Result) -> Iterable[str]:
     yield f"What counts as read: {first.touched}; the sums prove that all formats gave the same bytes."
     if any(record.cache == "cold" for record in reads.records):
         yield (
-            "Cold: the page cache was told to forget the files before each run. It forgets data, not names, "
+            "Cold: the page cache was emptied of the files before each run. It drops data, not names, "
             "so plain files on a real parallel file system are slower than shown here."
         )
     yield "Packed per second counts reading, writing, reading back, comparing and publishing."

@@ -1,4 +1,4 @@
-"""The steps of the demo, each one call of what the verbs call.
+"""The steps of the demo, each a call of the function of a verb.
 
 A run owns its output folder, marked by a small file, so that a second run may replace the packed
 files and the report of the first and nobody else's. A data set that was made once is used again.
@@ -33,16 +33,16 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What a demo found.
+    """The result of a demo.
 
     Args:
         rows: One for each format.
         reads: The records and notes of the measurement.
         samples: Samples in the set.
         bytes: Their encoded bytes.
-        seconds: Of the whole demo.
+        seconds: Duration of the whole demo.
         report: The page.
-        figure: The figure as PNG; an SVG of the same name lies beside it.
+        figure: The figure as PNG; with an SVG of the same name.
     """
 
     rows: tuple[Row, ...]
@@ -66,7 +66,7 @@ def run(config: DemoConfig, say: Say) -> DemoResult:
 
     Raises:
         UsageError: The output would lie inside the data.
-        OutputExistsError: The output folder holds something that is not a demo's.
+        OutputExistsError: The output folder has other files than those of a demo.
     """
     began = perf_counter()
     _check_place(config)
@@ -87,7 +87,7 @@ def run(config: DemoConfig, say: Say) -> DemoResult:
 
 
 def _check_place(config: DemoConfig) -> None:
-    """Refuse an output folder that is not ours, before anything is read or written."""
+    """Refuse the folder of something else, before anything is read or written."""
     out = config.out
     if config.data is not None and out.resolve().is_relative_to(config.data.resolve()):
         raise UsageError(
@@ -97,14 +97,14 @@ def _check_place(config: DemoConfig) -> None:
         )
     if out.exists() and not (out / _MARK).exists() and (not out.is_dir() or any(out.iterdir())):
         raise OutputExistsError(
-            f"{out} exists and holds something that no demo wrote",
+            f"{out} exists and has files that no demo wrote",
             expected="a new or empty folder, or that of an earlier demo",
             next_step="Give another --out",
         )
 
 
 def _own(out: Path) -> None:
-    """Make the output folder and mark it as ours."""
+    """Create the output folder and mark it as that of a demo."""
     out.mkdir(parents=True, exist_ok=True)
     (out / _MARK).touch()
 
@@ -112,7 +112,7 @@ def _own(out: Path) -> None:
 def _load(config: DemoConfig, say: Say) -> Source:
     data = config.data if config.data is not None else _made(config, say)
     source = sources.read(data, config.reading)
-    _own(config.out)  # not before: data that cannot be loaded leaves no folder behind
+    _own(config.out)  # only now: unreadable data leaves no folder
     for note in source.notes:
         say(f"note: {note}")
     source = _at_most(replace(source, notes=()), config.count, say)
@@ -122,7 +122,7 @@ def _load(config: DemoConfig, say: Say) -> Source:
 
 
 def _made(config: DemoConfig, say: Say) -> Path:
-    """The data set of these settings: an earlier demo's, or made now (complete or not at all)."""
+    """The data set of these settings: of an earlier demo, or created now (complete or not at all)."""
     _own(config.out)
     out = config.out / f"images-{config.count}-seed{config.seed}"
     if out.exists():
@@ -136,7 +136,7 @@ def _made(config: DemoConfig, say: Say) -> Path:
 
 
 def _at_most(source: Source, count: int, say: Say) -> Source:
-    """Evenly spread samples, so that all classes stay in."""
+    """Evenly spread samples, from all classes."""
     total = len(source.manifest)
     if total <= count:
         return source

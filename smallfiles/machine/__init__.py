@@ -1,8 +1,8 @@
-"""What is this computer: usable CPUs, memory limit, file systems, quota, login or compute node.
+"""This computer: usable CPUs, memory limit, file systems, quota, login or compute node.
 
-The trap: inside a job or a container `os.cpu_count()` and the memory that `free` shows belong to the
-whole node. A program that believes them starts 128 workers on 4 CPUs, or stages 200 GB into a job
-that may use 32 and is killed. Notebooks 00 and 01 teach it.
+The trap: inside a job or a container `os.cpu_count()` and the memory that `free` shows are those of the
+whole node. A program that uses them starts 128 workers on 4 CPUs, or stages 200 GB into a job that may
+use 32 and is killed. Notebooks 00 and 01 teach it.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from smallfiles.machine.quotas import striping as striping
 
 
 def usable_cpus(root: Path = Path("/")) -> int:
-    """How many CPUs this process may use.
+    """Number of CPUs that this process may use.
 
-    More readers than CPUs only help while they wait; more decoders than CPUs slow each other down.
+    More readers than CPUs help only while they wait; more decoders than CPUs slow each other down.
 
     Args:
         root: Where `proc` and `sys` are; another folder in tests.
 
     Returns:
-        The CPUs of the affinity mask, lowered to the CPU time that the control group grants; at least 1.
+        The CPUs of the affinity mask, limited by the CPU quota of the control group; at least 1.
     """
     affinity = getattr(os, "sched_getaffinity", None)  # Linux only
     allowed = len(affinity(0)) if affinity else os.cpu_count() or 1
@@ -46,9 +46,9 @@ def usable_cpus(root: Path = Path("/")) -> int:
 
 
 def memory_limit_bytes(root: Path = Path("/")) -> int:
-    """How much memory this process and its siblings in the job may use together.
+    """Memory that the processes of this job may use together.
 
-    Files in `/dev/shm` and the buffers of all workers count against it.
+    Files in `/dev/shm` and the buffers of all workers count towards it.
 
     Args:
         root: Where `proc` and `sys` are; another folder in tests.
@@ -60,9 +60,9 @@ def memory_limit_bytes(root: Path = Path("/")) -> int:
 
 
 def describe() -> dict[str, Any]:
-    """The machine as a measured record names it, JSON-ready.
+    """The machine as recorded with a measurement, JSON-ready.
 
-    A rate without its machine is no result. Nothing here tells the user, the host or a path.
+    A rate means nothing without its machine. The record has no user, host or path.
 
     Returns:
         CPU model, architecture, CPUs usable and present, memory in bytes, kernel, system, Python.
@@ -80,7 +80,7 @@ def describe() -> dict[str, Any]:
 
 
 def _cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The model's name; on ARM, where the kernel tells none, the architecture."""
+    """Name of the model; on ARM, where the kernel has none, the architecture."""
     for line in read_lines(cpuinfo):
         name, _, value = line.partition(":")
         if name.strip() == "model name":

@@ -1,9 +1,9 @@
-"""Limits of the control groups that this process lives in, version 1 and 2.
+"""Limits of the control groups of this process, version 1 and 2.
 
-A job's limit may stand in any group between the process and the root of the hierarchy (SLURM sets
-it on the job, the step or the task), so the whole way up is read and the lowest counts. The trap:
-in a container `/proc/self/cgroup` may name a path that only the host has; the mount's own root
-tells what to cut off.
+The limit of a job may be set on any group between the process and the root of the hierarchy (SLURM sets
+it on the job, the step or the task), so all of them are read and the lowest counts. The trap: in a
+container `/proc/self/cgroup` may name a path that only the host has; the root of the mount shows which
+part to remove.
 
 Format: cgroups(7), proc_pid_mountinfo(5).
 """
@@ -20,7 +20,7 @@ from smallfiles.machine.filesystems import Mount, read_mounts
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """How much memory may be used, and who says so.
+    """A memory limit and its source.
 
     Args:
         limit_bytes: The limit.
@@ -46,7 +46,7 @@ def memory_limit(root: Path = Path("/")) -> MemoryLimit:
 
 
 def memory_limits(root: Path) -> Iterator[tuple[int, Path, int]]:
-    """Version, folder and bytes of each control group on the way up that has a limit."""
+    """Version, folder and bytes of each control group with a limit, from the process upwards."""
     for version, folder in own_groups("memory", root):
         words = read_words(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
         if len(words) == 1 and words[0].isdigit():  # "max" is no limit
@@ -54,13 +54,13 @@ def memory_limits(root: Path) -> Iterator[tuple[int, Path, int]]:
 
 
 def cpu_quota(root: Path = Path("/")) -> int | None:
-    """How many CPUs' worth of time the control groups grant.
+    """CPU quota of the control groups, in CPUs.
 
     Args:
         root: Where `proc` and `sys` are; another folder in tests.
 
     Returns:
-        The lowest quota, rounded up so that no granted time stays idle; None without a quota.
+        The lowest quota, rounded up to use all of it; None without a quota.
     """
     quotas = [
         -(-quota_us // period_us)
@@ -72,7 +72,7 @@ def cpu_quota(root: Path = Path("/")) -> int | None:
 
 
 def _quota_and_period(version: int, folder: Path) -> tuple[int, int]:
-    """Microseconds of CPU time a period; zeros for no quota."""
+    """Microseconds of CPU time per period; zeros without a quota."""
     if version == 2:
         words = read_words(folder / "cpu.max")
     else:
@@ -83,7 +83,7 @@ def _quota_and_period(version: int, folder: Path) -> tuple[int, int]:
 
 
 def own_groups(controller: str, root: Path) -> Iterator[tuple[int, Path]]:
-    """Each folder from this process's group up to its mount, with the version of its hierarchy."""
+    """Each folder from the group of this process up to its mount, with the version of the hierarchy."""
     mounts = read_mounts(root / "proc/self/mountinfo")
     for line in read_lines(root / "proc/self/cgroup"):
         number, _, rest = line.partition(":")
@@ -107,7 +107,7 @@ def _hierarchy(mounts: list[Mount], version: int, controller: str) -> Mount | No
 def _up_to_mount(mount: Mount, group: str, root: Path) -> Iterator[Path]:
     path = PurePosixPath(group)
     inside = path.relative_to(mount.root) if path.is_relative_to(mount.root) else PurePosixPath()
-    if ".." in inside.parts:  # a group outside of our cgroup namespace: only the mount is visible
+    if ".." in inside.parts:  # outside of our cgroup namespace only the mount is visible
         inside = PurePosixPath()
     base = root / mount.point.lstrip("/")
     for part in (inside, *inside.parents):
@@ -115,7 +115,7 @@ def _up_to_mount(mount: Mount, group: str, root: Path) -> Iterator[Path]:
 
 
 def meminfo_bytes(name: str, root: Path) -> int:
-    """A figure of `/proc/meminfo`; the physical memory where there is none."""
+    """A value of `/proc/meminfo`; the physical memory if it is missing."""
     for line in read_lines(root / "proc/meminfo"):
         words = line.split()
         if len(words) >= 2 and words[0] == f"{name}:" and words[1].isdigit():

@@ -1,9 +1,8 @@
-r"""What a path lies on: type of file system, free space, free inodes, shared or local.
+r"""The file system of a path: type, free space, free inodes, shared or local.
 
-The trap: a file system can be full of *files* while bytes are free ("No space left on device" means
-either), and some (btrfs) count no inodes at all: their zero means unknown, not full. In the table of
-mounts a point with a space stands as `\040`, and of two mounts that share one point the later line is the
-one that is seen. Notebook 01 teaches it.
+The trap: a file system can run out of *inodes* while bytes are free ("No space left on device" means
+either), and some (btrfs) do not count inodes: their zero means unknown, not full. The table of mounts
+escapes a space as `\040`, and of two mounts at one point the later line is visible. Notebook 01 teaches it.
 
 Format: proc_pid_mountinfo(5).
 """
@@ -28,10 +27,10 @@ _FUSE_TO_SERVERS = """
 """
 
 SHARED_KINDS = frozenset(_ON_SERVERS.split())
-"""Types whose every open asks a server that other people use too."""
+"""Types where each open is a request to a shared server."""
 
 SHARED_FUSE_KINDS = frozenset(_FUSE_TO_SERVERS.split())
-"""Programs that stand behind a `fuse.NAME` mount and fetch from a server."""
+"""Programs of `fuse.NAME` mounts that read from a server."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def _unescape(text: str) -> str:
 
 
 def mount_of(path: str, mounts: list[Mount]) -> Mount | None:
-    """The mount that holds `path`: the longest point that is a parent of it, the last of equals.
+    """The mount of `path`: the longest mount point that contains it, the last of equals.
 
     Args:
         path: Absolute, without symbolic links.
@@ -111,13 +110,13 @@ class FileSystem:
 
     Args:
         kind: Type as the kernel names it (`lustre`, `ext4`, `tmpfs`), or `unknown`.
-        shared: Whether its files lie on servers, so that each open is a request over the network.
-        block_bytes: Unit of allocation: what a one-byte file costs at least.
+        shared: Whether its files are on servers, so that each open is a network request.
+        block_bytes: Unit of allocation: the minimum cost of a file.
         total_bytes: Size.
         free_bytes: Free for this user.
-        inodes_total: How many files and folders fit; None if it does not tell.
-        inodes_free: How many more fit; None if it does not tell.
-        mount: Where it is mounted.
+        inodes_total: Maximum number of files and folders; None if unknown.
+        inodes_free: Free inodes; None if unknown.
+        mount: The mount point.
     """
 
     kind: str
@@ -131,9 +130,9 @@ class FileSystem:
 
 
 def filesystem(path: Path, table: Path = Path("/proc/self/mountinfo")) -> FileSystem:
-    """Say what `path` lies on.
+    """The file system of `path`.
 
-    Ask before writing: a quota of files is met by small files long before the quota of bytes.
+    Check it before writing: small files reach the limit of inodes long before that of bytes.
 
     Args:
         path: Any path; if it does not exist, the nearest parent that does is examined.
@@ -171,8 +170,8 @@ def filesystem(path: Path, table: Path = Path("/proc/self/mountinfo")) -> FileSy
 def is_parallel_filesystem(path: Path) -> bool:
     """Whether `path` lies on a shared (parallel or network) file system.
 
-    There latency rules: keep many opens in flight, and write few large files. For what it lies on the
-    table of mounts is enough, which asks no server; only what is not mounted yet must be looked at.
+    There latency dominates: keep many opens in flight, and write few large files. The table of mounts
+    answers this without a request to a server, except for automounts.
     """
     mount = mount_of(os.path.realpath(path), read_mounts())
     if mount is None or mount.kind == "autofs":
@@ -189,6 +188,6 @@ def existing(path: Path) -> Path:
 def _is_shared(kind: str, source: str) -> bool:
     if kind in SHARED_KINDS:
         return True
-    if kind == "fuse":  # some programs only give their name as the source
+    if kind == "fuse":  # some programs put their name in the source only
         return source.partition("#")[0] in SHARED_FUSE_KINDS
     return kind.removeprefix("fuse.") in SHARED_FUSE_KINDS and kind.startswith("fuse.")

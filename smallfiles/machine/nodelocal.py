@@ -1,10 +1,10 @@
-"""Storage of this node alone: where it is, and how much of it this job may fill.
+"""Node-local storage: where it is, and how much of it this job may use.
 
-Sites give it many names, and the memory-backed one has two limits: what is free in `/dev/shm`, and
-what the job's control group still grants. The trap: `/dev/shm` looks half empty while the job is one
-gigabyte from being killed, since files there count as memory of the job. Notebook 07 teaches it.
+Sites give it many names, and storage in memory has two limits: the free space in `/dev/shm`, and the
+memory limit of the job. The trap: `/dev/shm` looks half empty while the job is one gigabyte below its
+limit, since files there count as memory of the job. Notebook 07 teaches it.
 
-Short, since staging, the ring and the doctor ask nothing else of the machine.
+Short, since staging, the ring and the doctor need nothing else about the machine.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from smallfiles.machine.cgroups import meminfo_bytes, memory_limits, read_lines,
 from smallfiles.machine.filesystems import FileSystem, filesystem
 
 SITE_VARIABLE = "SMALLFILES_NODE_LOCAL"
-"""Set by a site's file where the site knows better than the other names."""
+"""Set in the file of a site, to override the other names."""
 
 VARIABLES = (SITE_VARIABLE, "SLURM_TMPDIR", "LOCAL_SCRATCH", "VSC_SCRATCH_NODE", "L_SCRATCH", "TMPDIR")
-"""Names that sites give to node-local storage, the most reliable first."""
+"""Variables for node-local storage on different sites, the most reliable first."""
 
 SHARED_MEMORY = Path("/dev/shm")
 IN_MEMORY = frozenset({"tmpfs", "ramfs"})
@@ -29,14 +29,14 @@ IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 
 @dataclass(frozen=True)
 class NodeLocal:
-    """One place on this node that may be written to.
+    """A writable directory of this node.
 
     Args:
         path: The directory.
-        variable: Which variable named it; empty for `/dev/shm` itself.
-        filesystem: What it lies on.
-        free_bytes: What this job may still write there; in memory, what its limit leaves.
-        in_memory: Whether what lies there is memory of the job.
+        variable: The variable that names it; empty for `/dev/shm` itself.
+        filesystem: Its file system.
+        free_bytes: Bytes that this job may still write there, within its memory limit.
+        in_memory: Whether files there count as memory of the job.
     """
 
     path: Path
@@ -47,7 +47,7 @@ class NodeLocal:
 
 
 def named_directories(env: Mapping[str, str] | None = None) -> list[tuple[str, Path]]:
-    """Every directory that a variable names, and `/dev/shm`, existing or not; each path once.
+    """All directories named by variables, and `/dev/shm`, existing or not; each path once.
 
     Args:
         env: Environment variables; those of this process if None.
@@ -61,23 +61,23 @@ def named_directories(env: Mapping[str, str] | None = None) -> list[tuple[str, P
 
 
 def problem_of(path: Path) -> str | None:
-    """Why `path` cannot serve as node-local storage, in words that follow its name; None if it can."""
+    """Why `path` cannot be used as node-local storage, to follow its name; None if it can."""
     if not path.is_absolute():
-        return "is no absolute path"
+        return "is not an absolute path"
     if not path.is_dir():
-        return "is not there"
+        return "does not exist"
     if not os.access(path, os.W_OK | os.X_OK):
-        return "may not be written to"
+        return "is not writable"
     found = filesystem(path)
-    return f"lies on {found.kind}, which other nodes share" if found.shared else None
+    return f"is on {found.kind}, which other nodes share" if found.shared else None
 
 
 def node_local(path: Path, variable: str = "", root: Path = Path("/")) -> NodeLocal:
     """Measure one directory.
 
     Args:
-        path: A directory that is there.
-        variable: Which variable named it.
+        path: An existing directory.
+        variable: The variable that names it.
         root: Where `proc` and `sys` are; another folder in tests.
     """
     found = filesystem(path)
@@ -87,15 +87,15 @@ def node_local(path: Path, variable: str = "", root: Path = Path("/")) -> NodeLo
 
 
 def memory_headroom_bytes(root: Path = Path("/")) -> int:
-    """How much more memory this job may fill before something is killed.
+    """Memory that this job may still use before it is killed.
 
-    The page cache does not count, since the kernel takes it back; files in `/dev/shm` do.
+    The page cache does not count, since the kernel can reclaim it; files in `/dev/shm` do.
 
     Args:
         root: Where `proc` and `sys` are; another folder in tests.
 
     Returns:
-        The least that any control group on the way up, or the machine, leaves; never below zero.
+        The minimum over the control groups and the machine; at least zero.
     """
     left = [meminfo_bytes("MemAvailable", root)]
     for version, folder, limit_bytes in memory_limits(root):
@@ -106,7 +106,7 @@ def memory_headroom_bytes(root: Path = Path("/")) -> int:
 
 
 def _cache_bytes(folder: Path, version: int) -> int:
-    """Page cache of a group: what it can give back; files in memory are not among it."""
+    """Page cache of a group, which the kernel can reclaim; without files in memory."""
     prefix = "" if version == 2 else "total_"
     wanted = (f"{prefix}inactive_file", f"{prefix}active_file")
     words = [line.split() for line in read_lines(folder / "memory.stat")]

@@ -1,7 +1,7 @@
-"""Which kind of computer this is: a node of a job, a login node, or somebody's own.
+"""The kind of this computer: a node of a job, a login node, or a personal computer.
 
-The trap: `salloc` gives nodes and leaves the shell where it was. SLURM_JOB_ID is set there too, but
-what is started without `srun` still runs on the login node; SLURMD_NODENAME tells the two apart.
+The trap: after `salloc` the shell stays on the login node. SLURM_JOB_ID is set there too, but without
+`srun` programs still run on the login node; SLURMD_NODENAME distinguishes the two.
 
 Source: sbatch(1), srun(1) and salloc(1), "OUTPUT ENVIRONMENT VARIABLES".
 """
@@ -20,7 +20,7 @@ from smallfiles.progress import bytes_text, plural
 NodeKind: TypeAlias = Literal["compute", "login", "own"]
 
 SILENCE = "SMALLFILES_LOGIN_OK"
-"""Set it to 1 where heavy work on this node is fine."""
+"""Set it to 1 where heavy work on this node is allowed."""
 
 HEAVY_BYTES = 5 * 10**9
 HEAVY_FILES = 20_000
@@ -30,11 +30,11 @@ _SUBMITTERS = ("sbatch", "qsub", "bsub")
 
 @dataclass(frozen=True)
 class Node:
-    """What kind of computer this seems to be.
+    """The detected kind of computer.
 
     Args:
-        kind: `compute`, inside a job; `login`, shared by those who submit jobs; `own`, neither.
-        why: What it was recognised by.
+        kind: `compute`, inside a job; `login`, where users submit jobs; `own`, neither.
+        why: How it was detected.
         job: Number of the job, if there is one.
     """
 
@@ -44,7 +44,7 @@ class Node:
 
 
 def node(env: Mapping[str, str] | None = None) -> Node:
-    """Say what kind of computer this seems to be; nothing is asked but the environment and the PATH.
+    """Detect the kind of computer, from the environment and the PATH only.
 
     Args:
         env: The environment; another one in tests.
@@ -65,15 +65,14 @@ def node(env: Mapping[str, str] | None = None) -> Node:
 
 
 def warn_on_login_node(what: str, *, size_bytes: int, files: int = 0) -> None:
-    """Say on standard error that a heavy job is about to run where others work.
+    """Warn on standard error before heavy work on a login node.
 
-    A hundred people share a login node, and its file system with all jobs; some sites kill what is
-    heavy there without a word.
+    A hundred users share a login node; some sites kill heavy processes there without a message.
 
     Args:
-        what: What is about to run: `packing`.
-        size_bytes: How many bytes it will read, as far as is known.
-        files: How many files it will open.
+        what: The work, such as `packing`.
+        size_bytes: Bytes that it will read, as far as known.
+        files: Files that it will open.
     """
     heavy, here = size_bytes >= HEAVY_BYTES or files >= HEAVY_FILES, node()
     if not heavy or here.kind != "login" or os.environ.get(SILENCE, "") not in ("", "0"):

@@ -1,12 +1,12 @@
-"""How much one may still store, where a tool tells: bytes and, sooner used up, files.
+"""Quotas and striping, where a tool reports them: bytes and, usually exhausted first, files.
 
-The trap: `df` shows the space of the file system, not yours. "No space left on device" and "Disk quota
-exceeded" come while terabytes are free, and most often because of the number of files. And `lfs`, `quota` and
-their like ask a server: when it does not answer they hang, some in a state in which they cannot even be
-killed; so neither such a tool nor its end is waited for longer.
+The trap: `df` shows the space of the file system, not your quota. "No space left on device" and "Disk quota
+exceeded" occur while terabytes are free, mostly because of the number of files. And `lfs`, `quota` and
+similar tools ask a server: without an answer they hang, sometimes so that they cannot even be killed; so
+both the tool and its end have a time limit.
 
-One stripe on Lustre means that one server delivers the whole file: right for small files, slow for a packed
-file that a thousand nodes read. It is fixed when a file is made, so a folder's setting must be changed before
+With one stripe on Lustre one server delivers the whole file: good for small files, slow for a packed file
+that a thousand nodes read. The layout is fixed when a file is created, so change that of a folder before
 packing into it (`lfs setstripe -c 8 DIR`), not after.
 
 Format: `lfs getstripe`, plain and composite (progressive) layouts; `lfs quota`; `mmlsquota -Y` (fields
@@ -36,7 +36,7 @@ _GPFS = frozenset({"gpfs", "mmfs"})
 _COLUMNS = ("blockUsage", "blockQuota", "blockLimit", "filesUsage", "filesQuota", "filesLimit")
 _HOLDERS = {"USR": "user", "GRP": "group", "FILESET": "fileset"}
 ELSEWHERE = ("/usr/lpp/mmfs/bin", "/usr/sbin", "/sbin")
-"""Where such tools lie that are not on everybody's PATH."""
+"""Folders of such tools that may be missing in PATH."""
 
 TIMEOUT_S = 2.0
 _LAST_S = 0.2
@@ -90,12 +90,12 @@ class Quota:
     """A limit and what is used of it.
 
     Args:
-        holder: Whose: `user`, `group`, `project` or `fileset`.
+        holder: `user`, `group`, `project` or `fileset`.
         used_bytes: Bytes stored.
-        limit_bytes: The most; None without a limit.
+        limit_bytes: Maximum of bytes; None without a limit.
         used_files: Files and folders stored.
-        limit_files: The most; None without a limit.
-        tool: The command that said so.
+        limit_files: Maximum of files and folders; None without a limit.
+        tool: The command that reported it.
     """
 
     holder: str
@@ -107,7 +107,7 @@ class Quota:
 
     @property
     def share(self) -> float:
-        """The part of the limit that is used, of bytes or files, whichever is more."""
+        """The used share of the limit, of bytes or files, whichever is larger."""
         pairs = ((self.used_bytes, self.limit_bytes), (self.used_files, self.limit_files))
         return max((used / limit for used, limit in pairs if limit), default=0.0)
 
@@ -115,15 +115,15 @@ class Quota:
 def quota(
     path: Path, timeout_s: float = TIMEOUT_S, table: Path = Path("/proc/self/mountinfo")
 ) -> Quota | None:
-    """The quota that is nearest to its end where `path` lies.
+    """The quota of `path` with the largest used share.
 
     Args:
         path: Any path; if it does not exist, the nearest parent that does is examined.
-        timeout_s: Seconds that all questions together may take.
+        timeout_s: Time limit of all commands together.
         table: The table of mounts; another file in tests.
 
     Returns:
-        The quota; None if there is no limit, or no tool that tells in time.
+        The quota; None without a limit, or without an answer in time.
     """
     place = existing(path)
     mount = mount_of(str(place), read_mounts(table))
@@ -155,7 +155,7 @@ def _ask_until(until: float, *command: str) -> str | None:
 
 
 def parse_lfs_quota(text: str, holder: str) -> Iterator[Quota]:
-    """Read what `lfs quota` prints; a long name of the file system stands on a line of its own."""
+    """Read what `lfs quota` prints; a long name of the file system has its own line."""
     words = text.partition("grace\n")[2].split()  # what follows the header
     if len(words) >= 8:
         yield from _of_columns(words[1:8], holder, "lfs quota")
@@ -170,7 +170,7 @@ def parse_quota(text: str, mount: Mount) -> Iterator[Quota]:
 
 
 def _of_columns(words: list[str], holder: str, tool: str) -> Iterator[Quota]:
-    """Blocks, soft, hard, grace, files, soft, hard; an excess is starred, a doubt in brackets."""
+    """Blocks, soft, hard, grace, files, soft, hard; an excess has a star, an uncertain value brackets."""
     yield from _of_numbers([word.strip("*[]") for word in (*words[:3], *words[4:7])], holder, tool)
 
 
@@ -198,18 +198,18 @@ def parse_mmlsquota(text: str, filesystem: str) -> Iterator[Quota]:
 
 
 def _limit(soft: int, hard: int) -> int | None:
-    """The hard limit, which stops at once; else the soft one, which stops after days; 0 is none."""
+    """The hard limit, or else the soft one, which applies after days; 0 means no limit."""
     return hard or soft or None
 
 
 @dataclass(frozen=True)
 class Striping:
-    """How files are spread.
+    """How files are striped.
 
     Args:
-        count: Over how many storage targets a large file goes; -1 is all of them.
-        size_bytes: How much goes to one before the next is taken.
-        components: How many layouts follow each other as a file grows; 1 for a plain one.
+        count: Number of storage targets of a large file; -1 for all of them.
+        size_bytes: Bytes per stripe.
+        components: Number of layouts of a composite one; 1 for a plain one.
     """
 
     count: int
@@ -218,7 +218,7 @@ class Striping:
 
 
 def striping(path: Path, timeout_s: float = TIMEOUT_S) -> Striping | None:
-    """How a file, or the new files of a folder, are striped.
+    """The striping of a file, or of the new files of a folder.
 
     Args:
         path: Any path; if it does not exist, the nearest parent that does is examined.

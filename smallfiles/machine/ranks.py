@@ -1,10 +1,10 @@
-"""Which process of how many this is, and where all of them meet: what torchrun and SLURM tell.
+"""Rank, world size and rendezvous address of this process, from torchrun or SLURM.
 
-The trap: the script that `sbatch` runs sees SLURM_NTASKS=8 and SLURM_PROCID=0 as well, though it is one
-process. A training started there without `srun` would read an eighth of the data and wait for seven
-others. So SLURM is believed inside a step only, which `srun` makes. And SLURM tells no address to meet at:
-its node list is compressed (`n[01-03,7],gpu2`), and `scontrol` may be missing inside a container; so the
-first name is read from the list itself. The port comes from the job number, since two jobs may share a node.
+The trap: a script run by `sbatch` also has SLURM_NTASKS=8 and SLURM_PROCID=0, though it is one process. A
+training started there without `srun` would read an eighth of the data and wait for seven others. So the
+variables of SLURM are used only inside a step, which `srun` starts. And SLURM provides no rendezvous
+address: its node list is compressed (`n[01-03,7],gpu2`), and `scontrol` may be missing in a container; so
+the first name is parsed from the list. The port depends on the job number, since two jobs may share a node.
 Notebook 10 teaches it.
 
 Source: torchrun, "Environment Variables" (it sets MASTER_ADDR and MASTER_PORT itself); srun(1) and
@@ -26,16 +26,16 @@ _FIRST_PORT, _PORTS = 20_000, 12_000  # below the range that Linux gives to outg
 
 @dataclass(frozen=True)
 class Ranks:
-    """The place of this process among those that work together.
+    """The rank of this process.
 
     Args:
-        rank: Its number among all, from 0.
-        world_size: How many there are.
-        local_rank: Its number on this node, from 0: the GPU that it takes.
-        local_world_size: How many there are on this node; they share its CPUs.
+        rank: Its number, from 0.
+        world_size: Number of ranks.
+        local_rank: Its number on this node, from 0: the number of its GPU.
+        local_world_size: Number of ranks on this node, which share its CPUs.
         node: Number of this node, from 0.
-        nodes: How many nodes.
-        source: Who said so.
+        nodes: Number of nodes.
+        source: Where the numbers come from.
     """
 
     rank: int = 0
@@ -61,9 +61,9 @@ class Ranks:
 
 
 def ranks(env: Mapping[str, str] | None = None) -> Ranks:
-    """What torchrun says, else what a step of SLURM says, else that this process is alone.
+    """The ranks from torchrun, or else from a step of SLURM, or else of a single process.
 
-    Every rank reads its own part of the data, so a wrong answer trains on a part, or on all of it twice.
+    Every rank reads its own part of the data, so wrong numbers lose or repeat samples.
 
     Args:
         env: Environment variables; those of this process if None.
@@ -83,7 +83,7 @@ def ranks(env: Mapping[str, str] | None = None) -> Ranks:
 def _torchrun(env: Mapping[str, str]) -> Ranks:
     world_size = _number(env, "WORLD_SIZE", 1)
     local = _number(env, "LOCAL_WORLD_SIZE", 0)
-    if not local:  # started by another launcher in the manner of torchrun
+    if not local:  # from another launcher with the variables of torchrun
         local = world_size if "LOCAL_RANK" not in env else _number(env, "LOCAL_RANK", 0) + 1
     return Ranks(
         rank=_number(env, "RANK", 0),
@@ -103,12 +103,12 @@ def _slurm(env: Mapping[str, str]) -> Ranks:
     nodes = _number(env, "SLURM_STEP_NUM_NODES", _number(env, "SLURM_NNODES", node + 1))
     local_rank = _number(env, "SLURM_LOCALID", 0)
     on_nodes = _tasks(env.get("SLURM_STEP_TASKS_PER_NODE") or env.get("SLURM_TASKS_PER_NODE") or "")
-    told = on_nodes[node] if node < len(on_nodes) else max(-(-world_size // nodes), local_rank + 1)
-    return Ranks(rank, world_size, local_rank, told, node, nodes, "slurm")
+    here = on_nodes[node] if node < len(on_nodes) else max(-(-world_size // nodes), local_rank + 1)
+    return Ranks(rank, world_size, local_rank, here, node, nodes, "slurm")
 
 
 def _tasks(text: str) -> list[int]:
-    """Tasks on each node from `2(x3),1`; empty if it says something else."""
+    """Tasks on each node from `2(x3),1`; empty for any other text."""
     found: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", part.strip())
@@ -143,9 +143,9 @@ def rendezvous(env: Mapping[str, str] | None = None) -> tuple[str, int]:
     env = os.environ if env is None else env
     nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or ""
     address = env.get("MASTER_ADDR") or (first_node(nodes) if nodes else "127.0.0.1")
-    told = env.get("MASTER_PORT", "")
-    if told.isdigit():
-        return address, int(told)
+    port = env.get("MASTER_PORT", "")
+    if port.isdigit():
+        return address, int(port)
     job, step = (env.get(name, "0") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
     number = 17 * int(job if job.isdigit() else 0) + int(step if step.isdigit() else 0)
     return address, _FIRST_PORT + number % _PORTS

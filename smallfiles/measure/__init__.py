@@ -1,11 +1,11 @@
-"""Measure with a protocol: interleaved rounds, spread, conditions recorded, a good neighbour.
+"""Measure with a protocol: interleaved rounds, spread, recorded conditions, little load on shared storage.
 
     print(compare({"one file each": many, "one large file": one}, rounds=5, unit="images"))
     result = bench_reads([Path("train.arrow"), Path("train.tars")])
     print(table(result.records, "tar"))
 
-The trap: a single number is an anecdote. Every record keeps its single runs, and ratios are taken
-within one run only. Notebook 01 teaches the protocol; later ones measure with it.
+The trap: a single number proves nothing. Every record keeps its single runs, and ratios are computed
+within one measurement only. Notebook 01 teaches the protocol; later ones measure with it.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""What every topic of `bench` has in common: cases in rounds become records, what fails becomes a line.
+"""The common part of all topics of `bench`: cases in rounds become records, failures become a line.
 
     bench = Bench(config, ("smallfiles", "numpy"))
     allowed = bench.allowed([folder], config.count, runs)
     bench.measure("random reads", cases, place=folder, whole=(samples, bytes), touched="every byte hashed")
     return bench.result()
 
-The trap: a topic that measures its candidates one after the other compares the weather of two minutes. So
-a topic gives all of them to one call. And thirty participants who each read 3,000 files 40 times ask a
-metadata server for 3.6 million opens in a minute, while everybody else on the cluster waits: so on a shared
-file system the number of operations is capped and said aloud; `--no-cap` lifts it, for a reservation or an
-empty file system. Notebook 01 teaches the protocol.
+The traps: candidates that are measured one after the other are measured under different load, so a topic
+passes all of them to one call. And thirty participants who each read 3,000 files 40 times send 3.6 million
+opens to a metadata server, which delays everybody else on the cluster: so on a shared file system the number
+of operations is capped, with a note; `--no-cap` lifts the cap, for a reservation or an empty file system.
+Notebook 01 teaches the protocol.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ IN_FLIGHT = 4
 
 @dataclass(frozen=True)
 class Allowance:
-    """How much a measurement may do.
+    """The size of a measurement.
 
     Args:
-        samples: Samples a run.
-        in_flight: Opens in flight; None if nothing was capped, and leaves the choice to packing.
+        samples: Samples per run.
+        in_flight: Opens in flight; None without a cap, then packing chooses.
     """
 
     samples: int
@@ -45,15 +45,15 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Target:
-    """A packed file to be measured, and what it holds.
+    """A packed file to measure, and its content.
 
     Args:
-        path: Where it is.
+        path: Its path.
         format: Its format.
-        name: In records.
-        samples: How many are measured.
-        bytes: Of these.
-        kind: Of pictures: JPEG, raw, and how they were scaled.
+        name: Its name in records.
+        samples: Number of measured samples.
+        bytes: Their size.
+        kind: Kind of pictures: JPEG or raw, and whether they were scaled ahead.
     """
 
     path: Path
@@ -65,16 +65,16 @@ class Target:
 
 
 def one_set(targets: Sequence[Target]) -> list[Target]:
-    """Targets with names that differ: by format where that is unique, else by file, else by place too.
+    """Targets with unique names: the format, or else the file name, or else numbered file names.
 
     Raises:
-        UsageError: They hold different data sets.
+        UsageError: They contain different data sets.
     """
     first = targets[0]
     for target in targets:
         if (target.samples, target.bytes) != (first.samples, first.bytes):
             raise UsageError(
-                f"{target.path} holds {target.samples:,} samples of {target.bytes:,} bytes and {first.path} "
+                f"{target.path} has {target.samples:,} samples of {target.bytes:,} bytes and {first.path} "
                 f"{first.samples:,} of {first.bytes:,}",
                 expected="packed files of one data set, in one order",
                 next_step="Measure them in separate runs",
@@ -89,16 +89,16 @@ def one_set(targets: Sequence[Target]) -> list[Target]:
 
 
 def medians(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """The further facts of runs, each as its median."""
+    """The median of each extra fact over the runs."""
     return {name: median(each.extra[name] for each in outcomes) for name in outcomes[0].extra}
 
 
 class Bench:
-    """Measures for one topic, and collects what came out.
+    """Measures for one topic, and collects records, failures and notes.
 
     Args:
         config: Rounds and seed.
-        packages: Whose versions a record tells.
+        packages: Packages whose versions are recorded.
     """
 
     def __init__(self, config: BenchConfig | LoadBenchConfig, packages: Sequence[str]) -> None:
@@ -108,11 +108,11 @@ class Bench:
         self._config, self._versions, self._machine = config, versions_of(packages), machine.describe()
 
     def allowed(self, paths: Sequence[Path], samples: int, runs: int) -> Allowance:
-        """How many samples a run may read where paths lie; what is capped is noted.
+        """The number of samples that a run may read from these paths; a cap adds a note.
 
         Args:
             paths: What will be read.
-            samples: How many samples a run would like to read.
+            samples: Requested samples per run.
             runs: Number of runs over all cases and rounds.
         """
         shared = next((fs for fs in map(machine.filesystem, paths) if fs.shared), None)
@@ -120,7 +120,7 @@ class Bench:
             return Allowance(samples)
         allowed = min(samples, max(1, OPERATIONS // max(1, runs)))
         self.notes.append(
-            f"this is {shared.kind}, which others share: {allowed:,} of {samples:,} samples a run, at most "
+            f"this is {shared.kind}, which is shared: {allowed:,} of {samples:,} samples per run, at most "
             f"{OPERATIONS:,} operations and {IN_FLIGHT} in flight (--no-cap lifts this; ask your site first)"
         )
         return Allowance(allowed, IN_FLIGHT)
@@ -137,21 +137,21 @@ class Bench:
         batch: int = 1,
         extra: Callable[[Sequence[Outcome]], Mapping[str, Any]] = medians,
     ) -> None:
-        """Run cases in rounds: a record for each, or why there is none.
+        """Run cases in rounds, and keep a record or a failure of each.
 
         Args:
             what: The operation.
             cases: What to compare.
-            place: Something on the file system that is measured; None is memory.
+            place: A path on the measured file system; None is memory.
             whole: Samples and bytes of the data set.
-            touched: How it is made sure that bytes really arrive.
+            touched: How the measurement ensures that bytes really arrive.
             cache: State of the page cache.
-            batch: Samples asked for at once.
+            batch: Samples per request.
             extra: Further facts from the runs of a case.
         """
         reasons: dict[str, str] = {}
-        config, told = self._config, f"{what}, {cache}" if cache == "cold" else what
-        outcomes = interleaved(cases, config.repeats, config.seed, told, reasons) if cases else {}
+        config, shown = self._config, f"{what}, {cache}" if cache == "cold" else what
+        outcomes = interleaved(cases, config.repeats, config.seed, shown, reasons) if cases else {}
         for case in cases:
             if case.name not in outcomes:
                 self.failed.append(Failed(case.what or what, case.shown, reasons[case.name], cache))
@@ -181,5 +181,5 @@ class Bench:
             )
 
     def result(self) -> Result:
-        """All of it."""
+        """All records, notes and failures."""
         return Result(tuple(self.records), tuple(dict.fromkeys(self.notes)), tuple(self.failed))

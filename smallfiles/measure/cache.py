@@ -1,9 +1,8 @@
-"""Make the page cache forget files, without root, and find out whether it did.
+"""Drop files from the page cache, without root, and check that they are gone.
 
-`posix_fadvise(DONTNEED)` drops the clean pages of a file. The trap: it drops data and not metadata
-(names and inodes stay known), it does nothing for files in memory (tmpfs), nothing for pages that
-are still mapped, and nothing on a server of a network file system that has its own cache. So a
-"cold" plain-files number here is still flattering. Notebook 01 teaches it.
+`posix_fadvise(DONTNEED)` drops the clean pages of a file. The trap: it drops data but not metadata
+(names and inodes stay cached); it has no effect on files in memory (tmpfs), on mapped pages, and on
+the cache of a file server. So a "cold" rate of plain files is still too high. Notebook 01 teaches it.
 """
 
 from __future__ import annotations
@@ -27,72 +26,72 @@ _PAUSES_S = (0.0, 0.01, 0.1, 0.5)
 
 
 def files_of(path: Path) -> list[Path]:
-    """All files of a packed file: itself, or everything in its folder."""
+    """All files of a packed output: the file itself, or all files in its folder."""
     if path.is_dir():
         return sorted(file for file in path.rglob("*") if file.is_file())
     return [path]
 
 
 def can_be_cold(path: Path) -> bool:
-    """Whether the page cache and the storage of `path` are two different things."""
+    """Whether the files of `path` have storage besides the page cache."""
     return machine.filesystem(path).kind not in IN_MEMORY
 
 
 def drop(files: Iterable[Path], *, clean: bool = False) -> None:
-    """Write back and forget the cached pages of `files`.
+    """Write back and drop the cached pages of `files`.
 
     Args:
-        files: Which ones.
-        clean: Whether they were dropped before and not written since; each needless write-back asks
-            the disk to empty its own cache, which takes milliseconds a file.
+        files: The files.
+        clean: Whether they were dropped before and not written since; a needless write-back makes the
+            disk flush its own cache, which takes milliseconds per file.
 
     Raises:
-        ResourceError: The system has no such call, or the pages are still there afterwards.
+        ResourceError: The system has no such call, or the pages are still cached afterwards.
     """
     if not hasattr(os, "posix_fadvise"):
         raise ResourceError(
-            "this system cannot be told to forget cached files",
+            "this system cannot drop cached files",
             expected="posix_fadvise, as Linux has it",
             next_step="Measure warm only (--cache warm)",
         )
     files = list(files)
     for file in files:
-        _forget(file, clean)
-    still = next((file for file in files[:: max(1, len(files) // 8)] if _stays(file, clean)), None)
+        _drop(file, clean)
+    still = next((file for file in files[:: max(1, len(files) // 8)] if _stays_cached(file, clean)), None)
     if still is not None:
         raise ResourceError(
-            f"{still} stays in memory although it was to be forgotten",
+            f"{still} is still cached after it was dropped",
             expected="a file system whose cache can be dropped, and no other program using the file",
             next_step="Measure warm only (--cache warm), or on another file system",
         )
 
 
-def _forget(file: Path, clean: bool) -> None:
+def _drop(file: Path, clean: bool) -> None:
     descriptor = os.open(file, os.O_RDONLY)
     try:
         if not clean:
-            with contextlib.suppress(OSError):  # read-only file systems refuse; then nothing is dirty either
+            with contextlib.suppress(OSError):  # read-only file systems refuse, and have no dirty pages
                 os.fsync(descriptor)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)
 
 
-def _stays(file: Path, clean: bool) -> bool:
-    """Whether a file is in memory however often it is forgotten; another program may use it for a moment."""
+def _stays_cached(file: Path, clean: bool) -> bool:
+    """Whether a file stays cached after several attempts; another program may use it for a moment."""
     for pause_s in _PAUSES_S:
         if not is_cached(file):
             return False
         sleep(pause_s)
-        _forget(file, clean)
+        _drop(file, clean)
     return is_cached(file)
 
 
 def is_cached(file: Path) -> bool:
-    """Whether the middle of `file` is in memory; False also where the system does not tell.
+    """Whether the middle of `file` is cached; False also if the system does not know.
 
-    `mincore` starts no read, as a read that does not wait (RWF_NOWAIT) would. It tells the truth only to
-    those who may write to the file.
+    `mincore` starts no read, unlike a read with RWF_NOWAIT. Its answer is true only for users who may
+    write to the file.
     """
     status = file.stat()
     ours = status.st_uid == os.geteuid() or os.access(file, os.W_OK)

@@ -1,6 +1,6 @@
-"""What a measurement is asked to do; prints its own command line.
+"""The options of a measurement; they print their own command line.
 
-The trap: a flag that a topic has no use for would be believed. So each topic has its own flags only.
+The trap: users believe that a flag has an effect. So each topic has only the flags that it uses.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from smallfiles.options import Settings, option
 Cache: TypeAlias = Literal["warm", "cold"]
 ReadOrder: TypeAlias = Literal["random", "sequential"]
 Mode: TypeAlias = Literal["processes", "threads", "ring"]
-Filter: TypeAlias = Literal["antialias", "linear"]
 Step: TypeAlias = Literal[
     "resnet50-a100",
     "resnet50-h100",
@@ -30,6 +29,8 @@ Step: TypeAlias = Literal[
 ]
 MODES: tuple[Mode, ...] = get_args(Mode)
 BATCH = 64
+PREFETCH = 2
+"""Batches that each worker makes ahead."""
 
 # `computation_time` and `batch_size` of configs/dlio/workload/<name, with _ for ->.yaml of mlcommons/storage.
 _MS = (435, 224, 210, 180, 47.55, 63.4, 636, 323, 5.51, 3.5)
@@ -46,14 +47,11 @@ class BenchConfig(Settings):
     count: int = option(3000, "samples to use at most, or to make", least=1)
     orders: tuple[ReadOrder, ...] = option(("random", "sequential"), "orders of reads", flag="order")
     caches: tuple[Cache, ...] = option(("warm", "cold"), "states of the page cache", flag="cache")
-    reference: str | None = option(
-        None, "ratios against this one; plain files or concatenation if not given", metavar="NAME"
-    )
-    seed: int = option(0, "of the order of reads and of the rounds", least=0, metavar="S")
+    seed: int = option(0, "seed for the order of reads and of the rounds", least=0, metavar="S")
     cap: bool = option(True, "no limit on a shared file system; ask your site first")
 
     def to_cli(self, what: str, targets: Sequence[str] = ()) -> str:
-        """The command that does the same run."""
+        """The equivalent command."""
         return self.command("bench", what, *targets)
 
 
@@ -62,19 +60,16 @@ class LoadBenchConfig(Settings):
     """How to measure loaders; its fields are the flags of `bench load`."""
 
     repeats: int = option(5, "rounds", least=1)
-    count: int = option(3000, "samples of an epoch at most, the first of each file, or to make", least=1)
+    count: int = option(3000, "samples per epoch at most, the first of each file, or to make", least=1)
     workers: tuple[int, ...] = option((2,), "processes or threads to measure with", least=1, metavar="N,N")
     modes: tuple[Mode, ...] = option(MODES, "where batches are made", flag="mode", metavar="M,M")
-    only: tuple[str, ...] = option((), "only what has this name; repeatable", metavar="NAME", many=True)
-    batch: int = option(BATCH, "samples in a batch", least=1)
-    prefetch: int = option(2, "batches that each worker makes ahead", least=1)
-    size: int = option(224, "of the training crops", least=1, metavar="PIXELS")
-    filter: Filter = option("antialias", "how pixels are scaled; loaders of others say theirs by name")
-    reference: str | None = option(None, "ratios against this one; the first if not given", metavar="NAME")
-    seed: int = option(0, "of orders, crops and rounds", least=0, metavar="S")
+    only: tuple[str, ...] = option((), "only this candidate; repeatable", metavar="NAME", many=True)
+    batch: int = option(BATCH, "samples per batch", least=1)
+    size: int = option(224, "size of the training crops", least=1, metavar="PIXELS")
+    seed: int = option(0, "seed for orders, crops and rounds", least=0, metavar="S")
     cap: bool = option(True, "no limit on a shared file system; ask your site first")
-    step: Step | None = option(None, "a training step of MLPerf Storage, with its batch, to be imitated")
-    step_ms: float | None = option(None, "or one of so many milliseconds", least=0.1, metavar="T")
+    step: Step | None = option(None, "training step of MLPerf Storage to emulate, with its batch size")
+    step_ms: float | None = option(None, "or a step of this many milliseconds", least=0.1, metavar="T")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,14 +86,14 @@ class LoadBenchConfig(Settings):
 
     @property
     def step_s(self) -> float | None:
-        """Seconds of a step of the accelerators that are imitated; None where there are none."""
+        """Seconds per step of the emulated accelerators; None without them."""
         return None if self.step_ms is None else self.step_ms / 1e3
 
     @property
     def trained(self) -> str:
-        """What a batch is loaded for, in words; empty without a step."""
+        """The emulated training, in words; empty without a step."""
         return f" for {self.step or f'steps of {self.step_ms:g} ms'}" if self.step_ms is not None else ""
 
     def to_cli(self, targets: Sequence[str] = ()) -> str:
-        """The command that does the same run."""
+        """The equivalent command."""
         return self.command("bench", "load", *targets)

@@ -1,13 +1,13 @@
 """Figures of records: bars for medians, a dot for each run, a title that states the finding.
 
-A figure that compares what was measured under different conditions is worse than none, so records
-are refused unless their conditions agree. Titles and alt texts are computed from the records; where
-spreads overlap, the title says that there is no clear difference. The first part is what all figures of
-the course share: palette, fonts, an empty canvas, titles that fit, files.
+Records are refused unless their conditions agree, since a figure of different conditions misleads.
+Titles and alt texts are computed from the records; where spreads overlap, the title says that there is
+no clear difference. The first part is shared by all figures of the course: palette, fonts, canvas,
+titles, bars, lines, files.
 
-The traps: an axis that does not start at zero turns 5 % into a victory. And matplotlib's `pyplot` keeps every
-figure alive and picks a window system; here a figure is an object that is drawn to bytes and forgotten.
-Notebook 01 draws the first, notebook 08 teaches to read that of loaders.
+The traps: an axis that does not start at zero turns 5 % into a victory. And matplotlib's `pyplot` keeps
+references to all figures and chooses a window system; here a figure is a plain object.
+Notebook 01 draws the first, notebook 08 explains that of loaders.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from smallfiles.errors import UsageError
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, told apart by colour-blind eyes; the reference is grey.
+# Okabe and Ito's palette, which colour-blind people can distinguish; the reference is grey.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 REFERENCE_COLOUR = "#8C8C8C"
 INK = "#222222"
 FAINT = "#666666"
 GRID = "#DDDDDD"
 GUESS_COLOUR = "#C2410C"
-_PAGE = {  # what a figure is drawn with, on a light page and on a dark one
+_PAGE = {  # colours on a light and on a dark page
     "paper": ("#FFFFFF", "#1B1E22"),
     "ink": (INK, "#E8E8E8"),
     "faint": (FAINT, "#A8ACB0"),
@@ -43,7 +44,8 @@ _PAGE = {  # what a figure is drawn with, on a light page and on a dark one
     "guess": (GUESS_COLOUR, "#FF8A4C"),
 }
 WIDTH_IN = 7.2
-_MARKERS = ("o", "s", "^", "D", "v", "P")
+_LINES = (("o", "-"), ("s", "--"), ("^", "-."), ("D", ":"), ("v", "-"), ("P", "--"))
+_MANY_POINTS = 30
 _TITLE_CHARACTERS = 76
 _STYLE: Any = {
     "font.size": 10,
@@ -72,7 +74,7 @@ def styled() -> Iterator[None]:
 
 
 def empty_figure(height_in: float) -> Figure:
-    """A figure without any window, which no registry keeps alive.
+    """A figure without a window, not registered in `pyplot`.
 
     Args:
         height_in: Inches.
@@ -86,12 +88,12 @@ def empty_figure(height_in: float) -> Figure:
 
 
 def wrapped(title: str) -> str:
-    """A title in lines that fit on the figure."""
+    """A title, broken into lines that fit on the figure."""
     return "\n".join(textwrap.wrap(title, _TITLE_CHARACTERS))
 
 
 def number_text(value: float) -> str:
-    """A number as a figure says it: `1,240`, `15.3`, `0.012`."""
+    """A number as text for a figure: `1,240`, `15.3`, `0.012`."""
     return f"{value:,.0f}" if abs(value) >= 100 or value == round(value) else f"{value:.3g}"
 
 
@@ -99,7 +101,7 @@ def save(figure: Figure, stem: Path) -> tuple[Path, Path]:
     """Write `stem.svg` and `stem.png`; equal figures give equal bytes.
 
     Args:
-        figure: From here.
+        figure: What to write.
         stem: Path without suffix.
     """
     svg, png = stem.with_name(f"{stem.name}.svg"), stem.with_name(f"{stem.name}.png")
@@ -109,7 +111,7 @@ def save(figure: Figure, stem: Path) -> tuple[Path, Path]:
 
 
 def as_svg(figure: Figure) -> str:
-    """The figure as SVG text, for a page that must not load anything."""
+    """The figure as SVG text without external resources."""
     target = io.StringIO()
     with styled():
         figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})
@@ -117,7 +119,7 @@ def as_svg(figure: Figure) -> str:
 
 
 def as_page(figure: Figure) -> str:
-    """The figure as SVG text whose ink and paper follow the reader's page, light or dark."""
+    """The figure as SVG text whose colours follow the page, light or dark."""
     svg = as_svg(figure)
     for name, (light, _) in _PAGE.items():
         svg = svg.replace(light.lower(), f"var(--{name})")
@@ -134,7 +136,7 @@ def throughput(*groups: Sequence[Record], reference: str | None = None) -> Figur
         reference: Name of the record to compare with; None takes the first of each group.
 
     Returns:
-        A figure without any window; `save` writes it.
+        A figure; `save` writes it.
 
     Raises:
         UsageError: A group is empty, or its records were measured under different conditions.
@@ -158,7 +160,7 @@ def throughput(*groups: Sequence[Record], reference: str | None = None) -> Figur
 
 
 def check_comparable(records: Sequence[Record]) -> None:
-    """Refuse to compare what was measured under different conditions.
+    """Refuse records that were measured under different conditions.
 
     Raises:
         UsageError: Names the conditions that differ.
@@ -178,10 +180,10 @@ def check_comparable(records: Sequence[Record]) -> None:
 
 
 def finding(records: Sequence[Record], reference: str | None = None) -> str:
-    """The sentence that the records support, for a title.
+    """The conclusion that the records support, for a title.
 
-    The best is named together with those whose quartiles overlap its own; where they overlap the
-    reference's, no difference is claimed.
+    It names the best together with those whose quartiles overlap its own; if they overlap those of the
+    reference, it states no difference.
     """
     check_comparable(records)
     base = reference_of(records, reference)
@@ -195,12 +197,12 @@ def finding(records: Sequence[Record], reference: str | None = None) -> str:
     if best.spread.median < base.spread.median:
         return f"{head}: nothing is faster than {base.name}"
     leaders = [record for record in others if record.spread.overlaps(best.spread)]
-    factors = sorted(record.spread.median / base.spread.median for record in leaders)  # as they are drawn
+    factors = sorted(record.spread.median / base.spread.median for record in leaders)  # as drawn
     return f"{head}: {_and([r.name for r in leaders])} {_factor_text(factors)} as fast as {base.name}"
 
 
 def alt_text(*groups: Sequence[Record], reference: str | None = None) -> str:
-    """What the figure shows, for those who cannot see it."""
+    """The alt text of `throughput`."""
     sentences = []
     for group in groups:
         values = ", ".join(f"{record.name} {record.spread.median:,.0f}" for record in group)
@@ -256,6 +258,25 @@ def median_bars(
     axes.tick_params(axis="y", length=0)
 
 
+def median_line(axes: Axes, name: str, runs: Mapping[float, Sequence[float]], number: int) -> None:
+    """A line through the medians, and a dot for each of several runs.
+
+    Args:
+        axes: Where to draw.
+        name: For the legend.
+        runs: At each place of the x axis, in order.
+        number: Of the line: its colour, marker and dashes.
+    """
+    marker, style = _LINES[number % len(_LINES)]
+    colour = COLOURS[number % len(COLOURS)]
+    for place, values in runs.items():
+        if len(values) > 1:
+            axes.plot([place] * len(values), values, ".", ms=4.5, color=colour, alpha=0.5)
+    shown = marker if len(runs) <= _MANY_POINTS else ""
+    medians = [median(values) for values in runs.values()]
+    axes.plot(list(runs), medians, style, marker=shown, ms=5.5, lw=1.7, color=colour, label=name)
+
+
 def _axis_label(record: Record) -> str:
     return (
         f"samples per second (bar: median, dots: {record.repeats} runs; {record.filesystem}, "
@@ -309,7 +330,7 @@ def tuning(records: Sequence[Record]) -> Figure:
 
 
 def tuning_in_words(records: Sequence[Record]) -> str:
-    """What the figure of loaders shows, for those who cannot see it."""
+    """The alt text of `tuning`."""
     values = (
         f"{record.name} with {record.workers} workers {record.spread.median:,.0f}" for record in records
     )
@@ -323,19 +344,7 @@ def _draw_lines(axes: Axes, group: Sequence[Record]) -> None:
         axes.axvline(cpus, color=REFERENCE_COLOUR, ls="--", lw=1.2, zorder=0, label="usable CPUs")
     for number, name in enumerate(dict.fromkeys(record.name for record in group)):
         line = sorted((each for each in group if each.name == name), key=lambda each: each.workers)
-        colour = COLOURS[number % len(COLOURS)]
-        for record in line:
-            axes.plot(
-                [record.workers] * record.repeats, record.rates_per_s, ".", ms=5, color=colour, alpha=0.5
-            )
-        axes.plot(
-            [record.workers for record in line],
-            [record.spread.median for record in line],
-            marker=_MARKERS[number % len(_MARKERS)],
-            lw=1.6,
-            color=colour,
-            label=name,
-        )
+        median_line(axes, name, {record.workers: record.rates_per_s for record in line}, number)
     axes.set_xticks(sorted({record.workers for record in group}))
     axes.set_ylim(0, 1.1 * max(record.spread.maximum for record in group))
     axes.set_xlabel(

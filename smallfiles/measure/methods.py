@@ -1,12 +1,12 @@
-"""The methods of packing that are compared, each run in a process of its own.
+"""The compared methods of packing; each run has its own process.
 
-Concatenation is the least that any packer must do, so its rate is the yardstick on every machine. What
-other people's software does lies outside of the toolbox, in a module that is imported where the method runs:
-`METHODS`, functions from paths and labels to one output, and `prepare(name)`, which imports what one needs
-before its clock starts, or says how to install it.
+Concatenation is the minimum work of any packer, so its rate is the reference on every machine. Other
+software is wrapped by a module outside of the toolbox, which is imported in the process of the method:
+`METHODS`, functions from paths and labels to one output, and `prepare(name)`, which imports what a method
+needs before its clock starts, or raises an error with the command that installs it.
 
-The trap: an import that is timed makes a quick method look slow, and one that it has no use for makes it
-look large. So this module imports next to nothing, and a process what its own method needs.
+The trap: an import within the clock makes a fast method look slow, and an unused one makes it look large.
+So this module imports almost nothing, and each process only what its method needs.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ REFERENCE = "concatenation"
 
 
 def read_file(path: str) -> bytes:
-    """All bytes of a file, as a script would read them."""
+    """All bytes of a file, read as in a plain script."""
     with open(path, "rb") as file:  # noqa: PTH123 - making a Path costs as much as a cached open
         return file.read()
 
 
 def concatenate(paths: Sequence[str], labels: Sequence[int], out: Path) -> None:
-    """Read each file, append to one file."""
+    """Read each file and append it to one file."""
     with out.open("wb") as target:
         for path in paths:
             target.write(read_file(path))
 
 
 def methods(others: str = "") -> dict[str, Method]:
-    """By the name that records carry.
+    """The methods by their name in records.
 
     Args:
-        others: Name of the module with the table; "" has concatenation only.
+        others: Name of the module with further methods; "" for concatenation only.
     """
     more = importlib.import_module(others).METHODS if others else {}
     return {REFERENCE: concatenate, **more}
 
 
 def imported(name: str, others: str) -> Method:
-    """A method, with what it imports."""
+    """A method, after its imports."""
     if others and name != REFERENCE:
         importlib.import_module(others).prepare(name)
     return methods(others)[name]
 
 
 def listed(source: Source) -> tuple[list[str], list[int]]:
-    """Paths and labels of a data set of plain files, as such scripts take them; captions are 0."""
+    """Paths and labels of a data set of plain files; captions become 0."""
     paths = [f"{source.store.root}/{path}" for path in source.manifest.paths.to_pylist()]  # type: ignore[attr-defined]
     targets = source.manifest.targets.to_pylist()
     return paths, [max(target, 0) if isinstance(target, int) else 0 for target in targets]
@@ -73,10 +73,10 @@ class Task:
     Args:
         name: One of `methods(others)`, or a format of ours.
         careful: Whether ours hashes while writing and verifies a sample; None for a method.
-        source: Data set.
-        out: What to write.
-        samples: Samples to pack at most, from the start.
-        others: The module with the methods of others.
+        source: The data set.
+        out: The output.
+        samples: Maximum number of samples, from the start.
+        others: The module with further methods.
     """
 
     name: str
@@ -88,11 +88,11 @@ class Task:
 
 
 def packed(task: Task, place: WorkerState) -> dict[str, Any]:
-    """In a new process: pack warm data, and tell samples, bytes, seconds and memory.
+    """In a new process: pack warm data; returns samples, bytes, seconds and memory.
 
     Args:
         task: What to do.
-        place: Tells the memory of the process before anything was imported.
+        place: Has the memory of the process before any import.
     """
     import pyarrow as pa
 
@@ -103,7 +103,7 @@ def packed(task: Task, place: WorkerState) -> dict[str, Any]:
     source = replace(source, manifest=some, notes=())
     total_bytes = _warm(source)
     work = _by_method(task, source) if task.careful is None else _by_us(task, source, task.careful)
-    pa.array([0])  # imports pandas where it is installed: a second that no method shall be charged for
+    pa.array([0])  # imports pandas if installed: a second that must not count for a method
     ready_bytes = status_bytes("VmRSS")
     began, cpu_began = perf_counter(), _cpu_s()
     work()
@@ -118,13 +118,13 @@ def packed(task: Task, place: WorkerState) -> dict[str, Any]:
 
 
 def _cpu_s() -> float:
-    """Processor time so far, with that of processes that were started and have ended."""
+    """Processor time so far, of this process and of its ended children."""
     spent = [getrusage(who) for who in (RUSAGE_SELF, RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in spent)
 
 
 def _warm(source: Source) -> int:
-    """Read all samples once, into one small buffer, so that this does not count as memory; their bytes."""
+    """Read all samples once, into one small buffer, which adds little memory; their bytes."""
     buffer = memoryview(bytearray(1 << 20))
     total = 0
     for path in source.manifest.paths.to_pylist():

@@ -1,13 +1,12 @@
-"""Packing warm data to memory, one process, against plain concatenation and against peers.
+"""Packing warm data to memory in one process, compared with plain concatenation and with peers.
 
-Storage is taken out of the question on both sides (source in the page cache, target in memory), so
-what remains is the cost of the method. The clock runs from the first open to the published output;
-processor time, which threads may have spent on several cores, is told beside it. Each run is a
-process of its own; bare runs (no hashing, no reading back) are what the peers do, careful runs are
-what `smallfiles pack` does by default. Notebooks 03 to 05 use its records.
+The source is in the page cache and the target in memory, so only the cost of the method remains. The
+clock runs from the first open to the published output; processor time, which threads may spend on several
+cores, is reported too. Each run has its own process; bare runs (no hashing, no reading back) do what the
+peers do, careful runs do what `smallfiles pack` does by default. Notebooks 03 to 05 use its records.
 
-The trap: a slow peer on the whole data set would take minutes, so the Jülich HDF5 method is measured
-on a few hundred samples; its rate does not depend on how many.
+The trap: a slow peer would take minutes on the whole data set, so the Jülich HDF5 method is measured
+on a few hundred samples; its rate does not depend on their number.
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ _PIECE_BYTES = 4 << 20
 
 
 def bench_packing(source: Path, config: BenchConfig | None = None, *, others: str = "") -> Result:
-    """Measure packing of a data set in every format, bare and careful, beside concatenation.
+    """Measure packing of a data set into every format, bare and careful, and concatenation.
 
     Args:
         source: A folder or a manifest whose files lie in a folder.
         config: Repeats, samples at most, seed.
-        others: The module with the methods of others; see `methods`.
+        others: The module with further methods; see `methods`.
 
     Returns:
-        One record a method, with peak memory in `extra`.
+        One record per method, with peak memory in `extra`.
 
     Raises:
         ResourceError: Memory has no room for the output.
@@ -86,8 +85,8 @@ def bench_packing(source: Path, config: BenchConfig | None = None, *, others: st
 def _touch_memory(path: Path, size: int) -> None:
     """Write and remove as much as a run will, so that no run is the first to use that memory.
 
-    In a virtual machine memory that was never touched comes from the host page by page: several times
-    slower, and paid by whichever method happens to run first.
+    In a virtual machine the host provides new memory page by page, which makes the first run several
+    times slower.
     """
     piece = bytes(_PIECE_BYTES)
     with writing(path), path.open("wb", buffering=0) as file:
@@ -97,10 +96,12 @@ def _touch_memory(path: Path, size: int) -> None:
 
 
 def _fewer(records: Sequence[Record]) -> list[str]:
-    """What to say of methods that packed fewer samples than the others."""
+    """A note on the methods that packed fewer samples."""
     most = max((record.samples for record in records), default=0)
     slow = [f"{record.name} ({record.samples:,})" for record in records if record.samples < most]
-    return [f"packed fewer than {most:,} samples a run, since it is slow: {', '.join(slow)}"] if slow else []
+    return (
+        [f"packed fewer than {most:,} samples per run, since it is slow: {', '.join(slow)}"] if slow else []
+    )
 
 
 def _measure(path: Path) -> tuple[int, int]:
@@ -118,7 +119,7 @@ def _measure(path: Path) -> tuple[int, int]:
 
 
 def _run(task: Task, place: Path) -> Outcome:
-    """One task in a new process and a new folder, both gone afterwards."""
+    """One task in a new process and a new folder; both are removed afterwards."""
     place.mkdir()
     try:
         with WorkerPool() as pool:
@@ -128,6 +129,6 @@ def _run(task: Task, place: Path) -> Outcome:
 
 
 def _costs(runs: Sequence[Outcome]) -> Mapping[str, Any]:
-    """Processor time as its median; memory as the most that any run took."""
+    """The median of the processor time, and the maximum of the memory."""
     most = {name: max(run.extra[name] for run in runs) for name in runs[0].extra}
     return most | {"cpu_s": medians(runs)["cpu_s"]}

@@ -1,12 +1,12 @@
-"""How we measure: everything interleaved, round by round, in an order that changes.
+"""The protocol of measurements: all cases interleaved, round by round, in changing order.
 
     result = compare({"one file each": many, "one large file": one}, rounds=5, unit="images")
     print(result)                                   # a table; helpers.figures.bars(result) draws it
 
-Measured one after the other, the first case meets a cold cache and a fast clock and the last a warm
-cache and a hot processor. Interleaved, a disturbance hits all of them, and pairs of one round can be
-compared. The trap: a fixed order within the round lets one case always inherit its neighbour's
-cache; so each round shuffles, from a seed. Notebook 01 teaches it.
+One after the other, the first case has a cold cache and a fast clock, and the last a warm cache and a
+hot processor. Interleaved, a disturbance affects all of them, and pairs of one round can be compared.
+The trap: in a fixed order one case always inherits the cache of the same neighbour, so each round is
+shuffled, from a seed. Notebook 01 teaches it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run of one case: what was done and how long it took."""
+    """One run of one case: amount of work, and time."""
 
     samples: int
     bytes: int
@@ -53,13 +53,13 @@ class Case:
     """Something to measure.
 
     Args:
-        name: Unique in its run.
-        run: Does it once and times itself, so that preparation stays outside.
-        warm_up: Whether one run before the first round is thrown away.
-        format: For its record: of the packed file; the name if not given.
-        place: For its record: something on its file system; the topic's if not given.
+        name: Unique in its measurement.
+        run: Runs once and times itself, without its preparation.
+        warm_up: Whether one run before the first round is discarded.
+        format: For its record: the format of the packed file; the name if not given.
+        place: For its record: a path on its file system; that of the topic if not given.
         workers: For its record: processes or threads at work.
-        what: For its record: the operation, if it is not the topic's; then it is a part of the name too.
+        what: For its record: the operation, if not that of the topic; it is also a part of the name.
     """
 
     name: str
@@ -79,23 +79,23 @@ class Case:
 def interleaved(
     cases: Sequence[Case], repeats: int, seed: int, what: str, failed: dict[str, str]
 ) -> dict[str, list[Outcome]]:
-    """Run every case `repeats` times, one of each a round, shuffled within the round.
+    """Run every case once per round, in `repeats` rounds, shuffled within the round.
 
     Args:
         cases: What to measure.
         repeats: Number of rounds.
         seed: Of the order within rounds.
-        what: For the progress shown.
-        failed: Gets the reason for each case that fails, which takes no part from then on.
+        what: Text of the progress bar.
+        failed: Gets the reason of each failed case, which is not run again.
 
     Returns:
-        The outcomes of each case by name, in the order of the rounds; those that failed are left out.
+        The outcomes of each case by name, in the order of the rounds, without the failed ones.
 
     Raises:
         UsageError: Fewer than one round, or two cases of one name.
     """
     if repeats < 1:
-        raise UsageError(f"{repeats} rounds were asked for", expected="at least 1", next_step="Use 5 or more")
+        raise UsageError(f"{repeats} rounds were requested", expected="at least 1", next_step="Use 5 or more")
     outcomes: dict[str, list[Outcome]] = {case.name: [] for case in cases}
     if len(outcomes) < len(cases):
         raise UsageError("two cases have the same name", expected="names that differ", next_step="Rename one")
@@ -115,29 +115,23 @@ def interleaved(
 
 
 def attempt(name: str, run: Callable[[], _Result], failed: dict[str, str]) -> _Result | None:
-    """What `run` returns, or None and the reason under its name in `failed`.
-
-    Args:
-        name: Of the case.
-        run: Called once.
-        failed: Gets the reason.
-    """
+    """The result of `run`; None if it fails, with the reason under `name` in `failed`."""
     try:
         return run()
-    except Exception as error:  # libraries of others raise anything
+    except Exception as error:  # other libraries raise anything
         failed[name] = reason(error)
         return None
 
 
 def long_enough(run: Callable[[], Outcome], least_s: float = 0.2, most: int = 20) -> Callable[[], Outcome]:
-    """Run something so often at a time that the clock can see it.
+    """Repeat a short run within each call, so that the clock is precise enough.
 
-    The first call, which is for warming up, runs it once; the quickest so far tells how often the next do.
+    The first call runs it once, to warm up; the shortest run so far determines the number of repetitions.
 
     Args:
         run: Times itself.
-        least_s: What a call should take at least.
-        most: How often it is run at a time at most.
+        least_s: Minimum duration of a call.
+        most: Maximum number of runs per call.
     """
     quickest_s = math.inf
 
@@ -158,11 +152,11 @@ class Comparison:
 
     Args:
         runs: For each function its runs, in the order of the rounds.
-        unit: What was counted; empty where the functions counted nothing.
+        unit: The counted unit; empty if the functions returned no count.
         failed: Why a function is missing in `runs`.
-        machine: What it was measured on.
-        prepared: Whether something was done before each run, such as emptying the page cache; without that,
-            each function ran once before, so that caches are warm.
+        machine: The machine.
+        prepared: Whether `before` was called before each run; otherwise each function ran once before, so
+            that caches are warm.
     """
 
     runs: dict[str, tuple[Outcome, ...]]
@@ -172,7 +166,7 @@ class Comparison:
     prepared: bool
 
     def rates_per_s(self, name: str) -> tuple[float, ...]:
-        """Units per second of each run; calls where nothing was counted."""
+        """Units per second of each run; calls per second without a count."""
         return tuple(run.rate_per_s for run in self.runs[name])
 
     def spread(self, name: str) -> Spread:
@@ -184,14 +178,14 @@ class Comparison:
         return Spread.of([(run.extra["units"] or 1) / run.rate_per_s for run in self.runs[name]]).median
 
     def times(self, name: str, reference: str = "") -> Spread:
-        """How many times as fast a function is as another.
+        """The speed of a function relative to another.
 
-        The median is that of the two medians, so that it agrees with the bars of a figure; the spread is that
-        of the rounds, pair by pair, and says how sure it is.
+        The median is the ratio of the two medians, as the bars of a figure show it; the spread is that of the
+        pairs of each round.
 
         Args:
-            name: Of the function.
-            reference: Of the other; the first if not given.
+            name: The function.
+            reference: The other function; the first if not given.
         """
         mine, theirs = self.rates_per_s(name), self.rates_per_s(reference or next(iter(self.runs)))
         pairs = Spread.of([one / other for one, other in zip(mine, theirs, strict=True)])
@@ -199,7 +193,7 @@ class Comparison:
 
     @property
     def finding(self) -> str:
-        """What may be claimed, for a title: the best against the first, if the rounds agree on it."""
+        """The conclusion, for a title: the best against the first, if the rounds agree."""
         first, *others = self.runs
         best = max(others, key=lambda name: self.spread(name).median, default=first)
         gain = self.times(best)
@@ -211,12 +205,6 @@ class Comparison:
         return (
             f"nothing is faster than {first}" if slower else f"no clear difference between {best} and {first}"
         )
-
-    @property
-    def alt_text(self) -> str:
-        """The figure of it in words."""
-        medians = ", ".join(f"{name} {self.spread(name).median:,.0f}" for name in self.runs)
-        return f"Bar chart. {self.finding}. Median {self.unit or 'calls'} per second: {medians}."
 
     def __str__(self) -> str:
         first = next(iter(self.runs))
@@ -239,18 +227,18 @@ def compare(
     unit: str = "samples",
     before: Callable[[], object] | None = None,
 ) -> Comparison:
-    """Time functions side by side, in rounds of a changing order.
+    """Time functions side by side, in rounds of changing order.
 
-    Each is called once first, which no clock sees; one that takes no time is called several times a run. A
-    function that fails is left out, and nothing else is lost.
+    Each function is first called once without a clock; a short one is called several times per run. A
+    function that fails is left out; the others are still measured.
 
     Args:
-        functions: By name; the first is what others are compared with. One that returns a number has done so
-            many units; else calls are counted.
-        rounds: How often each is timed.
+        functions: By name; the first is the reference. A returned number counts the units of work; without
+            one, calls are counted.
+        rounds: Number of timed runs of each.
         unit: What the returned numbers count, in the plural.
-        before: Called before each run, outside the clock, such as to empty the page cache; then each run is
-            one call, and nothing is called first.
+        before: Called before each run, outside the clock, for example to empty the page cache; then each run
+            is one call, without a first untimed one.
 
     Raises:
         UsageError: There is no function, all of them failed, or there are no rounds.
@@ -268,11 +256,11 @@ def compare(
         )
     found = interleaved(cases, rounds, 0, " and ".join(functions), failed)
     if not found:
-        told = "; ".join(f"{name}: {why}" for name, why in failed.items()) or "there is none"
+        reasons = "; ".join(f"{name}: {why}" for name, why in failed.items()) or "there is none"
         raise UsageError(
-            f"no function could be timed ({told})",
-            expected="one that runs to its end",
-            next_step="Call it alone to see where it stops",
+            f"no function could be timed ({reasons})",
+            expected="at least one that returns",
+            next_step="Call it alone to see where it fails",
         )
     runs = {name: tuple(found[name]) for name in functions if name in found}
     counted = all(run.extra["units"] is not None for each in runs.values() for run in each)

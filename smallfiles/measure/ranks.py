@@ -1,8 +1,7 @@
-"""Read an epoch on all ranks, note which samples came where, and count them afterwards.
+"""Read an epoch on all ranks, record which samples each of them read, and count them afterwards.
 
-Each rank writes a record of its own, so nothing is needed between ranks but a folder that all of them see.
-The trap: "exactly once" is believed of a loader, not counted; a sample that comes twice on two nodes is seen
-by no rank. Notebook 10 counts.
+Each rank writes its own record, so ranks share nothing but a folder that all of them see. The trap: "exactly
+once" is usually assumed, not counted; no rank notices a sample that two nodes read. Notebook 10 counts.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from smallfiles.progress import plural
 
 @dataclass(frozen=True)
 class Share:
-    """What one rank read.
+    """The share of one rank.
 
     Args:
         rank: Its number.
-        world_size: How many ranks there were.
+        world_size: Number of ranks.
         node: Name of its node.
-        local_rank: Its number there.
+        local_rank: Its number on that node.
         cpus: CPUs that it may use.
-        samples: How many it got.
-        of: How many the data set has.
-        bytes: Of their encoded data.
+        samples: Samples that it read.
+        of: Samples of the data set.
+        bytes: Size of their encoded data.
         seconds: From the first request to the last batch.
     """
 
@@ -54,12 +53,12 @@ class Share:
 
 @dataclass(frozen=True)
 class Count:
-    """How often the samples of a data set came, over all ranks.
+    """How often each sample of a data set was read, over all ranks.
 
     Args:
-        shares: Of the ranks.
-        lost: Numbers of samples that did not come.
-        repeated: Numbers of samples that came more than once.
+        shares: The shares of the ranks.
+        lost: Numbers of samples that were not read.
+        repeated: Numbers of samples that were read more than once.
     """
 
     shares: tuple[Share, ...]
@@ -68,16 +67,16 @@ class Count:
 
     @property
     def exact(self) -> bool:
-        """Whether every sample came exactly once."""
+        """Whether every sample was read exactly once."""
         return not self.lost and not self.repeated
 
     @property
     def rate(self) -> float:
-        """Samples a second of all ranks, over the time of the slowest."""
+        """Samples per second of all ranks, over the time of the slowest."""
         return sum(share.samples for share in self.shares) / max(share.seconds for share in self.shares)
 
     def sentence(self) -> str:
-        """What came out."""
+        """The result in a sentence."""
         who = f"{plural(len(self.shares), 'rank')} on {plural(len({s.node for s in self.shares}), 'node')}"
         if self.exact:
             return (
@@ -89,21 +88,21 @@ class Count:
 
 
 def read_share(path: Path, folder: Path, config: LoaderConfig) -> Share:
-    """Read this rank's part of the first epoch and note what came.
+    """Read this rank's part of the first epoch and record its samples.
 
     Args:
         path: A packed file, or the URL of pushed shards.
-        folder: Seen by all ranks; gets a record of this one.
+        folder: A folder that all ranks see; gets the record of this one.
         config: How to read.
 
     Raises:
-        OutputExistsError: This rank has a record there already.
+        OutputExistsError: It already has a record of this rank.
     """
     where = ranks()
     record = folder / f"rank-{where.rank:05}.json"
     if record.exists():
         raise OutputExistsError(
-            f"{record} exists already", expected="an empty folder", next_step="Name a new folder for each run"
+            f"{record} exists already", expected="an empty folder", next_step="Use a new folder for each run"
         )
     loader = make_loader(objectstore.open_anywhere(path), config)
     seen: list[np.ndarray[Any, Any]] = []
@@ -131,10 +130,10 @@ def read_share(path: Path, folder: Path, config: LoaderConfig) -> Share:
 
 
 def count(folder: Path) -> Count:
-    """Put the ranks' records together.
+    """Combine the records of all ranks.
 
     Args:
-        folder: Where `read_share` wrote.
+        folder: The folder that was given to `read_share`.
 
     Raises:
         FormatError: A rank's record is missing or of another run.
@@ -146,7 +145,7 @@ def count(folder: Path) -> Count:
         raise FormatError(
             f"{folder} has records of ranks {', '.join(str(share.rank) for share in shares) or 'none'}",
             expected=f"all of 0 to {expected - 1}, of one data set",
-            next_step="See in the job's log which rank failed, and run again into a new folder",
+            next_step="Find the failed rank in the log of the job, and run again into a new folder",
         )
     seen = [np.load(path.with_suffix(".npy"), allow_pickle=False) for path in records]
     times = np.bincount(np.concatenate(seen), minlength=shares[0].of)

@@ -1,19 +1,18 @@
 """Raw reads of packed files: random and sequential, warm and cold, every byte touched.
 
-A memory-mapped reader returns in a microsecond without having read anything: the page faults come
-when the bytes are used. So each sample's bytes are hashed (xxh3, about 4 µs for 100 KB), which
-touches all of them, and the sum of the hashes proves that every format delivered the same bytes.
-Notebook 03 measures with it.
+A memory-mapped reader returns in a microsecond without reading anything: the page faults occur when the
+bytes are used. So each sample is hashed (xxh3, about 4 µs for 100 KB), which touches every byte, and the
+sum of the hashes proves that every format returned the same bytes. Notebook 03 measures with it.
 
-The trap: a warm file is not always equally warm. What was written in large pieces lies in large pieces
-in the page cache, and a mapping of it is twice as fast as one of the same bytes written sample by
-sample. So the cache is emptied and filled by reading before anything warm is measured.
+The trap: warm files are not equally fast. A file that was written in large pieces is cached in large
+pieces, and its mapping is twice as fast as that of the same bytes written sample by sample. So before
+warm measurements the cache is emptied and filled again by reading.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from smallfiles.measure.bench import Bench, Target, one_set
 from smallfiles.measure.config import BenchConfig, Cache, ReadOrder
 from smallfiles.measure.protocol import Case, Outcome, long_enough
 from smallfiles.measure.record import Result
-from smallfiles.samples import Reader
+from smallfiles.samples import Buffer
 
 TOUCHED = "every byte hashed (xxh3_64)"
 _NAMES = {"files": "plain files"}
@@ -47,8 +46,8 @@ def bench_reads(paths: Sequence[Path], config: BenchConfig | None = None) -> Res
         One record for each file, order and cache state.
 
     Raises:
-        UsageError: The files hold different data sets.
-        ResourceError: Only cold reads were asked for, and the cache cannot be dropped here.
+        UsageError: The files contain different data sets.
+        ResourceError: Only cold reads were requested, and the cache cannot be dropped here.
     """
     config = config or BenchConfig()
     bench, targets = Bench(config, _PACKAGES), _targets(paths)
@@ -76,7 +75,9 @@ def bench_reads(paths: Sequence[Path], config: BenchConfig | None = None) -> Res
 
 def _targets(paths: Sequence[Path]) -> list[Target]:
     if not paths:
-        raise UsageError("no packed file was given", expected="one or more", next_step="Name what to read")
+        raise UsageError(
+            "no packed file was given", expected="one or more", next_step="Name the files to read"
+        )
     targets: list[Target] = []
     for path in paths:
         format = formats.name_of(path)
@@ -94,7 +95,7 @@ def _targets(paths: Sequence[Path]) -> list[Target]:
 def _possible_caches(paths: Sequence[Path], wanted: Sequence[Cache], notes: list[str]) -> Sequence[Cache]:
     if "cold" not in wanted or all(page_cache.can_be_cold(path) for path in paths):
         return wanted
-    note = "cold reads cannot be measured here: these files lie in memory (tmpfs), which has no other copy"
+    note = "cold reads cannot be measured here: these files are in memory (tmpfs), without another copy"
     if "warm" not in wanted:
         raise ResourceError(note, expected="files on a disk or server", next_step="Use --cache warm")
     notes.append(note)
@@ -111,15 +112,13 @@ def _indices(total: int, samples: int, order: ReadOrder, seed: int) -> list[int]
 def _warm(
     target: Target, indices: list[int], read: Callable[[], Outcome], *, capped: bool
 ) -> Callable[[], Outcome]:
-    """Runs with a full cache; the first, which is thrown away, fills it in the same way for all formats."""
+    """Runs with a full cache; the first run, which is discarded, fills it in the same way for all formats."""
     run, filled = long_enough(read, most=1 if capped else 20), capped
 
     def warm() -> Outcome:
         nonlocal filled
         if not filled:
-            with contextlib.suppress(
-                ResourceError
-            ):  # where the cache cannot be emptied, warm is what is there
+            with contextlib.suppress(ResourceError):  # then the cache stays as it is
                 if page_cache.can_be_cold(target.path):
                     page_cache.drop(_files(target, indices))
             _read_all(target, sorted(indices), {})
@@ -135,7 +134,7 @@ def _cold(target: Target, indices: list[int], read: Callable[[], Outcome], sums:
 
 
 def _files(target: Target, indices: list[int]) -> list[Path]:
-    """What these reads touch: of plain files only the chosen ones, since a set has a million."""
+    """The files that are read: of plain files only the chosen ones, since a set may have a million."""
     if target.format != "files":
         return page_cache.files_of(target.path)
     with closing(formats.open(target.path, target.format)) as reader:
@@ -144,31 +143,32 @@ def _files(target: Target, indices: list[int]) -> list[Path]:
 
 
 def _read_all(target: Target, indices: list[int], sums: dict[str, int]) -> Outcome:
-    """One pass with a reader of its own; opening is timed apart, and what came is summed up."""
+    """One pass with a new reader; opening is timed separately, and the hashes are summed up."""
     began = perf_counter()
     with closing(formats.open(target.path, target.format)) as reader:
         reader.size(indices[0])  # opens, since readers open late
         opened = perf_counter()
-        read_bytes, sums[target.name] = _touch(reader, indices)
+        read_bytes, sums[target.name] = hashed(reader.read, indices)
         ended = perf_counter()
     return Outcome(len(indices), read_bytes, ended - opened, {"open_s": opened - began})
 
 
-def _touch(reader: Reader, indices: list[int]) -> tuple[int, int]:
-    read, hashed = reader.read, xxhash.xxh3_64_intdigest
+def hashed(read: Callable[[int], Buffer], indices: Iterable[int]) -> tuple[int, int]:
+    """Read samples and touch every byte; the bytes, and the sum of the hashes, whatever the order."""
+    digest = xxhash.xxh3_64_intdigest
     total = read_bytes = 0
     for index in indices:
         data = read(index)
-        total += hashed(data)
+        total += digest(data)
         read_bytes += len(data)
-    return read_bytes, total & (2**64 - 1)
+    return read_bytes, total % 2**64
 
 
 def _same_bytes(sums: dict[str, int], targets: list[Target], order: ReadOrder) -> None:
-    """Refuse to compare files that delivered different bytes."""
+    """Refuse to compare files that returned different bytes."""
     if len(set(sums.values())) > 1:
         raise UsageError(
-            f"{', '.join(str(t.path) for t in targets)} delivered different bytes in {order} order",
+            f"{', '.join(str(t.path) for t in targets)} returned different bytes in {order} order",
             expected="files packed from one data set in one order",
             next_step="Run verify on each, and pack them with equal --shuffle",
         )

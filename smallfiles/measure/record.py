@@ -1,11 +1,11 @@
-"""What a measurement leaves behind: single runs, spread, conditions, machine; no user, host or path.
+"""Records of measurements: single runs, spread, conditions, machine; no user, host or path.
 
-A rate without its conditions is no result: "Arrow is twice as fast" is true warm and false cold, or
-the other way round. So a record carries everything that two numbers must share before they may be
-compared, and `drawing` refuses to draw records that do not.
+A rate without its conditions means nothing: "Arrow is twice as fast" may be true warm and false cold.
+So a record contains all conditions that two numbers must share to be compared, and `drawing` refuses
+records that do not share them.
 
-The trap: medians of different runs on a shared machine differ by a third for no reason. Compare only
-records of one run, and look at the spread. Notebook 01 teaches it.
+The trap: medians of separate measurements on a shared machine differ by a third without a cause. Compare
+only records of one measurement, and look at the spread. Notebook 01 teaches it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Spread:
         return cls(median, lower, upper, float(min(values)), float(max(values)))
 
     def overlaps(self, other: Spread) -> bool:
-        """Whether the quartile ranges overlap, so that no difference should be claimed."""
+        """Whether the quartile ranges overlap, so that there is no clear difference."""
         return self.lower <= other.upper and other.lower <= self.upper
 
 
@@ -69,7 +69,7 @@ class Record:
 
     Args:
         what: The operation ("random reads", "packing").
-        name: What was measured, unique in its run ("arrow", "concatenation").
+        name: The candidate, unique in its measurement ("arrow", "concatenation").
         format: Format of the packed file, or the peer's name.
         rates_per_s: Samples per second of each run, in the order of the rounds.
         samples: Samples of one run.
@@ -77,15 +77,15 @@ class Record:
         seconds: Median duration of one run.
         filesystem: Kind of the file system measured on.
         cache: State of the page cache.
-        touched: How it was made sure that bytes really arrived.
+        touched: How the measurement ensured that bytes really arrived.
         set_samples: Samples of the whole data set.
         set_bytes: Encoded bytes of the whole data set.
         workers: Processes at work.
-        batch: Samples asked for at once.
+        batch: Samples per request.
         seed: Of the order of reads and of rounds.
-        extra: More facts of this measurement (peak memory, time to open).
+        extra: Further facts (peak memory, time to open).
         machine: From `smallfiles.machine.describe`.
-        versions: Of the packages involved.
+        versions: Versions of the packages involved.
     """
 
     what: str
@@ -118,11 +118,11 @@ class Record:
         return Spread.of(self.rates_per_s)
 
     def conditions(self) -> dict[str, Any]:
-        """What another record must share to be compared with this one."""
+        """The conditions that comparable records share."""
         return {name: getattr(self, name) for name in _CONDITIONS}
 
     def as_json(self) -> dict[str, Any]:
-        """JSON-ready, with the summary beside the single runs."""
+        """JSON-ready, with single runs and summary."""
         return {
             **dataclasses.asdict(self),
             "repeats": self.repeats,
@@ -132,12 +132,12 @@ class Record:
 
 @dataclass(frozen=True)
 class Failed:
-    """A candidate that could not be measured, or not to the end.
+    """A candidate whose measurement failed.
 
     Args:
-        what: The operation, as in the records of the others.
-        name: What was to be measured.
-        why: The reason, in a line.
+        what: The operation, as in records.
+        name: The candidate.
+        why: The reason, in one line.
         cache: State of the page cache.
     """
 
@@ -149,12 +149,12 @@ class Failed:
 
 @dataclass(frozen=True)
 class Result:
-    """What a measurement found.
+    """The result of a measurement.
 
     Args:
-        records: One a candidate and condition.
-        notes: What has to be said.
-        failed: What is missing in the records, and why.
+        records: One per candidate and condition.
+        notes: Remarks.
+        failed: The failed candidates.
     """
 
     records: tuple[Record, ...]
@@ -163,12 +163,12 @@ class Result:
 
 
 def ratio(record: Record, reference: Record) -> Spread:
-    """How many times as fast `record` is as `reference`, paired round by round.
+    """The speed of `record` relative to `reference`, from the pairs of each round.
 
-    The rounds of one run are interleaved, so a disturbance hits both of a pair.
+    Rounds are interleaved, so a disturbance affects both of a pair.
 
     Raises:
-        UsageError: The two were not measured under the same conditions in one run.
+        UsageError: The two were not measured under the same conditions in one measurement.
     """
     if record.conditions() != reference.conditions() or record.repeats != reference.repeats:
         raise UsageError(
@@ -181,12 +181,12 @@ def ratio(record: Record, reference: Record) -> Spread:
 
 
 def times_text(factor: Spread) -> str:
-    """A factor as people say it: `6.7 times`, `25 times`."""
+    """A factor as text: `6.7 times`, `25 times`."""
     return f"{factor.median:.0f} times" if factor.median >= 9.95 else f"{factor.median:.1f} times"
 
 
 def versions_of(packages: Sequence[str]) -> dict[str, str]:
-    """Installed versions of the packages that took part; those that are missing are left out."""
+    """Versions of the packages that are installed."""
     found = {}
     for package in packages:
         try:
@@ -197,29 +197,29 @@ def versions_of(packages: Sequence[str]) -> dict[str, str]:
 
 
 def save(records: Sequence[Record], path: Path, failed: Sequence[Failed] = ()) -> None:
-    """Write records as one JSON file, aside first.
+    """Write records as one JSON file, atomically.
 
     Args:
-        records: What was measured.
+        records: The records.
         path: The file.
-        failed: What could not be measured.
+        failed: The failed candidates.
 
     Raises:
         ResourceError: No space or no permission.
     """
-    told: dict[str, Any] = {"records": [record.as_json() for record in records]}
+    content: dict[str, Any] = {"records": [record.as_json() for record in records]}
     if failed:
-        told["failed"] = [dataclasses.asdict(each) for each in failed]
+        content["failed"] = [dataclasses.asdict(each) for each in failed]
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, told)
+        write_json(path, content)
 
 
 def load(path: Path) -> list[Record]:
-    """Read what `save` wrote.
+    """Read a file that `save` wrote.
 
     Raises:
-        FormatError: Not a file of records.
+        FormatError: It is not a file of records.
     """
     names = {f.name for f in dataclasses.fields(Record)}
     try:

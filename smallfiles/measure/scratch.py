@@ -1,9 +1,9 @@
-"""A private folder for the time of a measurement, always emptied; synthetic data sets in it.
+"""A private folder for the duration of a measurement, always removed; synthetic data sets in it.
 
-`/dev/shm` is memory that looks like a folder: whatever stays there takes it from every later job on
-the node. So the folder is ours alone (0700), goes at the end, on Ctrl-C and on SIGTERM, and what a
-`kill -9` left is removed by the next run. The trap: it counts against the memory limit of the job,
-and a job that exceeds it is killed without a word. Notebook 07 teaches it.
+`/dev/shm` is memory that looks like a folder: files left there take memory from every later job on the
+node. So the folder is private (0700) and is removed at the end, on Ctrl-C and on SIGTERM; the next run
+removes what a `kill -9` left. The trap: it counts against the memory limit of the job, and a job that
+exceeds the limit is killed without a message. Notebook 07 teaches it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _SPARE_BYTES = 256 << 20
 
 @contextlib.contextmanager
 def memory_folder(need_bytes: int, parent: Path = SHARED_MEMORY) -> Iterator[Path]:
-    """A new folder in memory that is gone when the block ends, however it ends.
+    """A new folder in memory, removed when the block ends, however it ends.
 
     Args:
-        need_bytes: What will be written there at most.
-        parent: Where to make it; another folder in tests.
+        need_bytes: Maximum size of its content.
+        parent: Where to create it; another folder in tests.
 
     Raises:
         ResourceError: There is no such place, or not enough room.
@@ -42,7 +42,7 @@ def memory_folder(need_bytes: int, parent: Path = SHARED_MEMORY) -> Iterator[Pat
     _check_room(need_bytes, parent)
     _sweep(parent)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))  # mode 0700
-    lock = locks.try_lock(folder / _LOCK, shared=False)  # let go when we die, so that a sweep knows the dead
+    lock = locks.try_lock(folder / _LOCK, shared=False)  # ends with this process, for `_sweep`
     try:
         with signals.listening((signal.SIGTERM,), lambda: sys.exit(128 + signal.SIGTERM)):
             yield folder
@@ -55,7 +55,7 @@ def memory_folder(need_bytes: int, parent: Path = SHARED_MEMORY) -> Iterator[Pat
 def _check_room(need_bytes: int, parent: Path) -> None:
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise ResourceError(
-            f"{parent} is not there or cannot be written to",
+            f"{parent} does not exist or is not writable",
             expected="storage backed by memory",
             next_step="Run it on a Linux machine with /dev/shm",
         )
@@ -69,9 +69,9 @@ def _check_room(need_bytes: int, parent: Path) -> None:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove folders of our runs that were killed before they could."""
+    """Remove the folders of killed runs."""
     for folder in parent.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # somebody else's, or gone by now
+        with contextlib.suppress(OSError):  # of another user, or already removed
             lock, ours = folder / _LOCK, folder.lstat().st_uid == os.getuid()
             if ours and lock.exists() and not locks.is_held(lock, shared=False):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -79,14 +79,14 @@ def _sweep(parent: Path) -> None:
 
 @contextlib.contextmanager
 def example(count: int, seed: int) -> Iterator[Path]:
-    """A folder of `count` images in memory, so that no disk is in the way; gone when the block ends."""
+    """A folder of `count` images in memory, without a disk; removed when the block ends."""
     with memory_folder(count * SAMPLE_BYTES) as folder:
         yield _made(folder / "data", count, seed)
 
 
 @contextlib.contextmanager
 def packed_example(count: int, seed: int) -> Iterator[list[Path]]:
-    """The same in every format, on the storage of temporary files: cold reads are possible on a disk."""
+    """The same in every format, in the folder for temporary files: on a disk cold reads are possible."""
     from smallfiles import sources
     from smallfiles.pack import PackConfig, pack
 

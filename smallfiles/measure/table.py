@@ -1,7 +1,7 @@
-"""Records as text: a table whose columns line up, with the spread beside each median.
+"""Records as text: a table with aligned columns, with the spread of each median.
 
-The trap: a ratio of two medians hides whether it means anything. So a ratio whose quartiles
-straddle 1 is shown as "≈ 1". Notebook 01 reads such a table.
+The trap: a ratio of two medians does not show whether it is significant. So a ratio whose quartiles
+include 1 is shown as "≈ 1". Notebook 01 reads such a table.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns of text: the first aligned to the left, all others to the right.
 
     Args:
-        header: Names of the columns; a line break in one makes the header two lines high.
-        rows: The cells, all of one line.
+        header: Names of the columns; a line break makes the header two lines high.
+        rows: The cells, each of one line.
     """
     split = [name.split("\n") for name in header]
     height = max(map(len, split))
@@ -35,19 +35,18 @@ def _cell(text: str, width: int, column: int) -> str:
     return text.rjust(width) if column else text.ljust(width)
 
 
-def summary(records: Sequence[Record], reference: str | None = None, failed: Sequence[Failed] = ()) -> str:
-    """One table a condition: median rate, quartiles, bytes per second, ratio to the reference.
+def summary(records: Sequence[Record], failed: Sequence[Failed] = ()) -> str:
+    """One table per condition: median rate, quartiles, bytes per second, ratio to the first.
 
     Args:
-        records: Records of one run, those of one condition together.
-        reference: Name of the record that ratios are against; None takes the first of each table.
-        failed: What could not be measured: a line each, below the others of its condition.
+        records: Records of one measurement, those of one condition together.
+        failed: The failed candidates: a line each, in the table of their condition.
     """
     tables: dict[tuple[str, str], list[str]] = {}
     for (what, cache), members in groupby(records, key=lambda record: (record.what, record.cache)):
         group = list(members)
         title = f"{what}, {cache} cache, {group[0].filesystem}, {group[0].repeats} rounds"
-        tables[what, cache] = [title, _table(group, reference_of(group, reference))]
+        tables[what, cache] = [title, _table(group, group[0])]
     for each in failed:
         tables.setdefault((each.what, each.cache), [f"{each.what}, {each.cache} cache"]).append(
             f"{each.name}  failed: {each.why}"
@@ -56,7 +55,7 @@ def summary(records: Sequence[Record], reference: str | None = None, failed: Seq
 
 
 def reference_of(records: Sequence[Record], name: str | None) -> Record:
-    """The record that ratios are against: by name or format, or the first."""
+    """The reference record: by name or format, or the first."""
     return next((record for record in records if name in (record.name, record.format)), records[0])
 
 
@@ -84,7 +83,7 @@ def _row(record: Record, reference: Record) -> list[str]:
 
 
 def times(record: Record, reference: Record) -> str:
-    """The ratio as text; `≈ 1` where it straddles 1 or the rates overlap (quartiles)."""
+    """The ratio as text; `≈ 1` if its quartiles include 1, or those of the rates overlap."""
     if record is reference:
         return "1"
     found = ratio(record, reference)
@@ -94,7 +93,7 @@ def times(record: Record, reference: Record) -> str:
 
 
 def _cpu(record: Record) -> list[str]:
-    """Processor time for each sample, over all threads; comparable whatever number a run packed."""
+    """Processor time per sample, over all threads, which does not depend on the number of samples."""
     each_us = 1e6 * record.extra.get("cpu_s", 0) / max(record.samples, 1)
     return [f"{each_us:,.0f} µs/sample"]
 

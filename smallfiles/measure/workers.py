@@ -1,13 +1,13 @@
-"""Processes of their own for what is measured: one loses its case when it fails, and nothing else.
+"""A process for each measured candidate, so that a failure loses only its own case.
 
-A library of others may fail when it is imported, in the middle of an epoch or in processes that it has
-started; it may abort, hang, or print a page for each picture. So each runs in a process group of its own,
-whose output is kept aside, and is waited for only so long; a group that failed is ended as a whole. A job
-is a function that is sent there; what it keeps in its `WorkerState` is there for the next one.
+Another library may fail at import, in the middle of an epoch, or in processes that it starts; it may abort,
+hang, or print a page for each picture. So each runs in its own process group with redirected output and a
+time limit, and a failed group is killed as a whole. A job is a function that is sent to the worker; its
+`WorkerState` keeps values for the next job.
 
-The traps: processes that a worker has started hold its pipe open, so the end of a worker that was killed
-is asked for, not read from the pipe. And libraries that start threads of their own use cores that others
-were not given, so those do not share a process. Notebook 08 measures with it.
+The traps: children of a worker hold its pipe open, so a killed worker is detected by its state, not by the
+end of the pipe. And libraries that start their own threads use further cores, so they do not share a
+process. Notebook 08 measures with it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from typing import Any, TypeAlias, TypeVar
 from smallfiles.errors import SmallfilesError
 
 PATIENCE_S = 120.0
-"""What a start may take: a compiler runs in some."""
+"""Time limit of a start, in which some libraries compile code."""
 SAMPLE_S = 0.05
-"""What a sample may take on top; no loader is as slow."""
+"""Additional time per sample; no loader is as slow."""
 _LOOK_S = 0.2
 _ENDING_S = 3.0
 _LAST_BYTES = 4096
@@ -37,17 +37,17 @@ _Kept = TypeVar("_Kept")
 
 
 class WorkFailed(Exception):
-    """What was asked of a worker failed; the text says why."""
+    """A job of a worker failed; the text is the reason."""
 
 
 @dataclass(frozen=True)
 class WorkerState:
-    """What a worker keeps between jobs.
+    """Values that a worker keeps between jobs.
 
     Args:
-        kept: By any key.
+        kept: The values, by any key.
         stack: Closed at the end.
-        began_bytes: Memory of the worker before it did anything.
+        began_bytes: Memory of the worker before its first job.
     """
 
     kept: dict[object, Any] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class WorkerState:
     began_bytes: int = 0
 
     def keep(self, key: object, make: Callable[[], _Kept]) -> _Kept:
-        """What is kept under a key, made the first time."""
+        """The value of a key, made at the first call."""
         if key not in self.kept:
             self.kept[key] = make()
         found: _Kept = self.kept[key]
@@ -63,11 +63,11 @@ class WorkerState:
 
 
 Job: TypeAlias = Callable[[WorkerState], Any]
-"""Sent to a worker, called there; its answer is sent back."""
+"""Sent to a worker and called there; the result is sent back."""
 
 
 class Worker:
-    """A process that is sent jobs and answers each.
+    """A process that runs one job after another.
 
     Args:
         context: How the process is started.
@@ -81,18 +81,18 @@ class Worker:
         self.ended = False
 
     def send(self, job: Job | None) -> None:
-        """Give a job; its answer must be taken before the next."""
-        with contextlib.suppress(OSError):  # one that was killed; its answer tells
+        """Send a job; take its result before sending the next."""
+        with contextlib.suppress(OSError):  # it was killed; `answer` raises
             self._pipe.send(job)
 
     def answer(self, samples: int) -> Any:
-        """The answer to the last job.
+        """The result of the last job.
 
         Args:
-            samples: How many it was about, for how long to wait.
+            samples: Its number of samples, for the time limit.
 
         Raises:
-            WorkFailed: It failed, or the process was killed or gave no answer; then it is ended.
+            WorkFailed: It failed, was killed or timed out; then the process is ended.
         """
         limit_s = PATIENCE_S + SAMPLE_S * samples
         until_s = monotonic() + limit_s
@@ -112,7 +112,7 @@ class Worker:
         return answer
 
     def end(self, within_s: float = _ENDING_S) -> None:
-        """End the process and what it has started."""
+        """End the process and its children."""
         if self.ended:
             return
         self.ended = True
@@ -126,12 +126,12 @@ class Worker:
 
 
 class WorkerPool:
-    """A worker for each key, started when there is a job for it, and anew when it was lost.
+    """A worker for each key, started at its first job, and again after a failure.
 
     Args:
         method: How processes are started.
-        preload: Modules that `forkserver` imports once for all of them.
-        prepare: A job that each worker does first.
+        preload: Modules that `forkserver` imports once for all workers.
+        prepare: The first job of each worker.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class WorkerPool:
             worker.end()
 
     def start(self, *keys: object) -> None:
-        """Have the workers of these keys ready, so that no clock sees their start."""
+        """Start the workers of these keys, before any clock runs."""
         for key in keys:
             if key not in self.workers or self.workers[key].ended:
                 self.workers[key] = worker = Worker(self._context)
@@ -160,15 +160,17 @@ class WorkerPool:
                     worker.answer(0)
 
     def run(self, jobs: Mapping[object, Job], samples: int) -> list[Any]:
-        """The answers to jobs that are done side by side, by the workers of their keys.
+        """Run jobs concurrently, each in the worker of its key; the results.
 
         Raises:
-            WorkFailed: One failed, hung, or its process was killed.
+            WorkFailed: A job failed, hung, or its process was killed.
         """
         self.start(*jobs)
         for key, job in jobs.items():
             self.workers[key].send(job)
-        answers = [self._answer(key, samples) for key in jobs]  # all of them, or the next run would find one
+        answers = [
+            self._answer(key, samples) for key in jobs
+        ]  # all of them: none may be left for the next run
         for answer in answers:
             if isinstance(answer, WorkFailed):
                 raise answer
@@ -186,7 +188,7 @@ def _by_signal(code: int | None) -> str:
 
 
 def _begin(pipe: Connection) -> None:
-    """Carry out jobs until the pipe is closed or says so."""
+    """Run jobs until the pipe is closed or sends None."""
     os.setpgid(0, 0)
     apart = os.memfd_create("output") if hasattr(os, "memfd_create") else os.open(os.devnull, os.O_RDWR)
     os.dup2(apart, 1)
@@ -196,13 +198,13 @@ def _begin(pipe: Connection) -> None:
         while (job := pipe.recv()) is not None:
             try:
                 answer = True, job(place)
-            except Exception as error:  # libraries of others raise anything
+            except Exception as error:  # other libraries raise anything
                 answer = False, reason(error)
             pipe.send(answer)
 
 
 def status_bytes(field: str) -> int:
-    """A memory figure of this process from /proc, in bytes; 0 where there is none."""
+    """A memory value of this process from /proc, in bytes; 0 if there is none."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -212,21 +214,21 @@ def status_bytes(field: str) -> int:
 
 @contextlib.contextmanager
 def peak_memory() -> Iterator[list[int]]:
-    """How many bytes more this process used at most while the block ran, in a list that is filled at its end.
+    """The peak of memory within the block, above that at its start, in a list that is filled at the end.
 
-    What libraries allocate is in it, unlike in tracemalloc. The peak of `getrusage` may be from before the
+    It includes what libraries allocate, unlike tracemalloc. The peak of `getrusage` may be from before the
     block, even from before exec.
     """
     grown: list[int] = []
     with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # the peak is that of now
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = status_bytes("VmHWM")
     yield grown
     grown.append(status_bytes("VmHWM") - before)
 
 
 def reason(error: BaseException) -> str:
-    """Why something failed, in one line."""
+    """The reason of a failure, in one line."""
     if isinstance(error, SmallfilesError):
         return error.got
     if isinstance(error, WorkFailed):
@@ -236,11 +238,11 @@ def reason(error: BaseException) -> str:
 
 
 def last_words() -> str:
-    """The last line that this worker printed, as an ending of a sentence; empty if it printed nothing."""
+    """The last line that this worker printed, to append to a sentence; empty if it printed nothing."""
     try:
         size = os.fstat(2).st_size
         lines = os.pread(2, _LAST_BYTES, max(0, size - _LAST_BYTES)).decode(errors="replace").split("\n")
     except OSError:
         return ""
     found = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f"; it said: {found[:200]}" if found else ""
+    return f"; its last output: {found[:200]}" if found else ""

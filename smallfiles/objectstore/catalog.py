@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from smallfiles import formats
-from smallfiles.digests import BESIDE, SIDECAR_SUFFIX, ContentDigest, digest_file
+from smallfiles.digests import SIDECAR_SUFFIX, SIDECARS, ContentDigest, digest_file
 from smallfiles.errors import DamagedFileError, FormatError
 from smallfiles.keys import is_writable_name, key_problem, printable
 from smallfiles.objectstore.client import NoObjectError, Store
@@ -58,7 +58,7 @@ class Item:
     @property
     def is_data(self) -> bool:
         """Whether it is a packed file rather than a small one beside it."""
-        return not self.name.endswith(BESIDE)
+        return not self.name.endswith(SIDECARS)
 
     def blocks_of(self, part_bytes: int) -> int:
         """How many blocks make a part of about this size, of which a store takes 10,000."""
@@ -196,7 +196,7 @@ class Catalog:
 
     def _refuse_odd_names(self, where: str) -> None:
         names = [item.name for item in self.items]
-        known = {self.name + suffix for suffix in ("", *BESIDE)}
+        known = {self.name + suffix for suffix in ("", *SIDECARS)}
         for name in (self.name, *names):
             problem = key_problem(name) or ("leads into a folder" if "/" in name else None)
             problem = problem or (None if is_writable_name(name) else "is too long")

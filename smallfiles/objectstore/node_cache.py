@@ -148,7 +148,7 @@ class NodeCache:
         member = Member(self._name, source, total_bytes, (0, 0, 0, 0), None, is_data=True)
         return Output(source, (member,), self._key, shared=True)
 
-    def _fetch_small(self, store: Store, slot: Slot, _: object) -> tuple[Sequence[str], dict[str, Any]]:
+    def _fetch_small(self, store: Store, slot: Slot) -> tuple[Sequence[str], dict[str, Any]]:
         folder, catalog = slot.copying / self._name, Catalog.read(store)
         if catalog.format != "tar" or not all(
             item.name.endswith(".tar") for item in catalog.items if item.is_data

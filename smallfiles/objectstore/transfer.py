@@ -442,7 +442,7 @@ def _fetch(store: Store, catalog: Catalog, main: Path, workers: int) -> int:
             path.unlink()
     there = [path.exists() for path in paths]
     for item, path in zip(catalog.items, paths, strict=True):
-        create(path, item.bytes, 0o666)
+        create(path, item.bytes)
     parts = spread(catalog.items, workers, PART_BYTES)
     with progress(len(parts), f"pull {catalog.name}", unit="parts") as bar:
 

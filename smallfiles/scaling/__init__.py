@@ -1,14 +1,14 @@
-"""One to ten thousand nodes on paper: how long an epoch takes, and how long GPUs wait, for each way to read.
+"""Simulate one to ten thousand nodes: time of an epoch and waiting of GPUs, for each way to read.
 
     forecast = scaling.simulate(Work(), Storage(), WAYS["files"], nodes=64)
     forecast.waiting                                       # 0.83: the share of time in which GPUs wait
     scaling.saturation(Work(), Storage(), WAYS["files"])   # nodes at which each part of the storage is full
 
-Batches travel through queues: metadata server, storage targets, the network of their node, their worker.
+Batches pass through queues: metadata server, storage targets, the network of their node, their worker.
 
-The trap: it is a model, and its numbers are yours: take them from `smallfiles bench` on your cluster. What
-carries over is which part is full first, and at how many nodes. `python -m benchmarks scaling` compares it
-with real runs.
+The trap: it is a model, and you choose its numbers: take them from `smallfiles bench` on your cluster. The
+result that carries over is which part saturates first, and at how many nodes. `python -m benchmarks scaling`
+compares it with real runs.
 """
 
 from __future__ import annotations

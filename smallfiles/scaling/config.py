@@ -1,12 +1,12 @@
-"""What is simulated: the training, the storage that feeds it, and the ways to ask the storage.
+"""The simulated training, its storage, and the ways to read from the storage.
 
 The defaults of `Storage` are those of a middle-sized Lustre of 24 hard-disk targets, in orders of magnitude.
 Dell's white paper on HPC storage with Lustre (2017, mdtest and IOzone) gives 2,000 stat calls per second for
 one process, 544,000 at most, 29,000 creations, 160,000 removals; an open lies between the last two. Measure
 your own: `smallfiles bench read` on your file system gives latency and bytes per second of one node.
 
-The trap: a packed file lies on one storage target unless it is striped (`lfs setstripe -c -1`). Then every
-node of the cluster asks the same few disks.
+The trap: a packed file is on one storage target unless it is striped (`lfs setstripe -c -1`). Then all
+nodes of the cluster read from the same few disks.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ class Work(Settings):
     """A synchronous data-parallel training.
 
     Args:
-        samples: Of one epoch.
-        sample_bytes: Encoded bytes of one.
+        samples: Samples per epoch.
+        sample_bytes: Encoded bytes per sample.
         batch: Samples per GPU and step.
         gpus: Per node.
         workers: DataLoader workers per GPU.
         prefetch: Batches that each worker makes ahead.
-        step_s: Seconds of one training step.
-        decode_s: Seconds of one worker to decode and augment a sample.
+        step_s: Seconds per training step.
+        decode_s: Seconds of a worker to decode and augment one sample.
     """
 
-    samples: int = option(1_281_167, "in an epoch", least=1)
-    sample_bytes: int = option(110_000, "encoded bytes of a sample", least=1)
+    samples: int = option(1_281_167, "per epoch", least=1)
+    sample_bytes: int = option(110_000, "encoded bytes per sample", least=1)
     batch: int = option(64, "samples per GPU and step", least=1)
     gpus: int = option(4, "per node", least=1)
     workers: int = option(8, "per GPU", least=1)
     prefetch: int = option(2, "batches that each worker makes ahead", least=1)
     step_s: float = option(
-        0.05, "milliseconds of a training step", flag="step-ms", scale=1e-3, least=0, metavar="T"
+        0.05, "milliseconds per training step", flag="step-ms", scale=1e-3, least=0, metavar="T"
     )
     decode_s: float = option(
-        0.003, "milliseconds to decode a sample", flag="decode-ms", scale=1e-3, least=0, metavar="T"
+        0.003, "milliseconds to decode one sample", flag="decode-ms", scale=1e-3, least=0, metavar="T"
     )
 
     @property
     def node_samples_s(self) -> float:
-        """Samples per second that the GPUs of a node take when they never wait."""
+        """Samples per second that the GPUs of a node process when they never wait."""
         return self.gpus * self.batch / self.step_s if self.step_s else float("inf")
 
 
@@ -57,7 +57,7 @@ class Storage(Settings):
     Args:
         metadata_ops_s: Operations per second of all metadata servers together.
         metadata_threads: How many they work on at once.
-        latency_s: Round trip of an operation when nobody else asks.
+        latency_s: Round trip of an operation without other load.
         targets: Storage targets.
         target_bytes_s: Bytes per second of one.
         request_s: Seconds that a target takes for a read request besides its bytes (a seek).
@@ -93,12 +93,12 @@ class Storage(Settings):
 
 @dataclass(frozen=True)
 class Way:
-    """A way to ask for samples.
+    """A way to read samples.
 
     Args:
-        operations: Of metadata for each sample.
-        requests: To storage targets for each sample.
-        striped: Whether the bytes lie in files that are spread over `Storage.stripes`, or over all targets.
+        operations: Metadata operations per sample.
+        requests: Requests to storage targets per sample.
+        striped: Whether the files are spread over `Storage.stripes` targets, or over all of them.
         staged: Whether each node copies everything first.
     """
 
@@ -114,20 +114,20 @@ WAYS = {
     "shards": Way(operations=0.002, requests=0.1),  # 1,000 samples a shard, read in pieces of 1 MB
     "staged": Way(operations=0, requests=0, staged=True),
 }
-"""Files of their own; one packed file, read at random; shards, read from end to end; a copy on each node."""
+"""One file per sample; one packed file, read at random; shards, read in order; a copy on each node."""
 
 
 @dataclass(frozen=True)
 class TrainingPlan(Settings):
-    """The training that is planned.
+    """The planned training.
 
     Args:
-        nodes: How many.
-        epochs: How many.
+        nodes: Number of nodes.
+        epochs: Number of epochs.
         gpus: Per node.
         batch: Samples per GPU and step.
         step_s: Seconds of one training step.
-        metadata_ops_s: What the metadata servers do for all; None takes the model's default.
+        metadata_ops_s: Metadata operations per second for all users; None for the default of the model.
     """
 
     nodes: int = option(1, "of the training", least=1)

@@ -1,16 +1,15 @@
 """An epoch of a synchronous training: every worker of every GPU makes batches, all GPUs step together.
 
-Rounds: in each, every worker makes one batch, and batch after batch all GPUs wait for the last one and step.
-A worker begins its next batch when it has room for it, as in a DataLoader. What a batch asks of storage is
-one visit to each queue; service times of metadata vary as waiting for independent operations does.
+In each round every worker makes one batch; for each of these batches all GPUs wait for the last one and step.
+A worker begins its next batch when it has room for it, as in a DataLoader. A batch visits each queue of the
+storage once; service times of metadata vary like sums of independent operations.
 
 Arrivals at a queue are whole arrays, so that forty thousand GPUs are simulated in seconds: the departures of
 one server are a running maximum, D(i) = max(A(i), D(i-1)) + S(i) (Lindley, 1952).
 
-The traps: all ranks step together, so one late batch among forty thousand lets all of them wait: the more
-nodes, the nearer is the mean wait to the worst one. And a queue is not full at 100 %: at 90 % use a request
-waits nine times as long as it is served, on average (M/M/1), so an average rate below capacity does not prove
-that nobody waits.
+The traps: all ranks step together, so one late batch among forty thousand delays all of them: with more
+nodes the mean wait approaches the worst one. And queues build up below 100 %: at 90 % use the mean wait is
+nine times the service time (M/M/1), so an average rate below capacity does not prove that there is no wait.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from smallfiles.scaling.config import Storage, Way, Work
 
 Times: TypeAlias = npt.NDArray[np.float64]
 _ROUNDS, _BATCHES = 12, 20_000
-"""So many of both, or the whole epoch: few workers need many rounds, until chance evens out."""
+"""Minimum of both, or the whole epoch: few workers need many rounds to average out chance."""
 
 _FULL = 0.9
-"""A station with more use than this makes others wait."""
+"""A station with more use than this delays the training."""
 
 _CURES = {
-    "metadata": "pack the files, so that nobody opens one per sample",
+    "metadata": "pack the files, so that samples need no open each",
     "targets": "spread the file over more targets, read in larger pieces, or stage it",
     "network": "stage it once, so that only the first epoch crosses the network",
     "own copy": "keep the copy in memory instead of on a disk",
@@ -47,7 +46,7 @@ class Station:
     """Several equal servers with one queue.
 
     Args:
-        servers: How many work at once.
+        servers: Number of servers.
     """
 
     servers: int
@@ -58,8 +57,8 @@ class Station:
         """When each request leaves.
 
         Args:
-            arrivals: When each comes, in seconds; in any order.
-            service: How long each is worked on.
+            arrivals: Arrival time of each in seconds, in any order.
+            service: Seconds of service of each.
         """
         self._free = self._free or [0.0] * min(self.servers, len(arrivals))
         free, leave = self._free, np.empty_like(arrivals)
@@ -76,10 +75,10 @@ class Station:
 
 @dataclass
 class Stations:
-    """Many servers, each with a queue of its own: storage targets, or the networks of nodes.
+    """Many servers with one queue each: storage targets, or the networks of nodes.
 
     Args:
-        count: How many.
+        count: Number of servers.
     """
 
     count: int
@@ -90,16 +89,16 @@ class Stations:
         """When each request leaves.
 
         Args:
-            arrivals: When each comes, in seconds; in any order.
-            service: How long each is worked on.
-            which: The server that each goes to.
+            arrivals: Arrival time of each in seconds, in any order.
+            service: Seconds of service of each.
+            which: The server of each request.
         """
         free = np.zeros(self.count) if self._free is None else self._free
         order = np.lexsort((arrivals, which))
         server, wait_from = which[order], np.maximum(arrivals, free[which])[order]
         until = np.cumsum(service[order])
         before = until - service[order]
-        # Servers are told apart by adding so much to their times that none reaches into the next one's.
+        # An offset per server keeps their times apart, so that one running maximum serves all of them.
         apart = server * (float(wait_from.max() - wait_from.min()) + float(until[-1]) + 1.0)
         departed = until + np.maximum.accumulate(wait_from + apart - before) - apart
         leave = np.empty_like(arrivals)
@@ -114,10 +113,10 @@ class Stations:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What an epoch would be like.
+    """The simulated epoch.
 
     Args:
-        nodes: How many.
+        nodes: Number of nodes.
         epoch_s: Seconds of an epoch, after the first.
         first_epoch_s: Seconds of the first, staging included.
         waiting: Share of the time in which GPUs wait for data.
@@ -132,17 +131,17 @@ class Forecast:
 
     @property
     def limit(self) -> str:
-        """What is full; the GPUs, if they hardly wait."""
+        """The saturated part; the GPUs, if they hardly wait."""
         return "GPUs" if self.waiting < 1 - _FULL else max(self.use, key=self.use.__getitem__)
 
     @property
     def change_first(self) -> str:
-        """What would help most."""
+        """The most effective change."""
         return _CURES[self.limit]
 
 
-class _Road:
-    """What a batch passes through; `missed` is the share of bytes that no page cache has."""
+class _Queues:
+    """The queues of a batch; `missed` is the share of bytes that no page cache has."""
 
     def __init__(self, work: Work, storage: Storage, way: Way, nodes: int, missed: float) -> None:
         self._work, self._storage, self._way, self._missed = work, storage, way, missed
@@ -151,20 +150,20 @@ class _Road:
         self._metadata = Station(storage.metadata_threads)
         self._targets, self._network, self._own = Stations(self._spread), Stations(nodes), Stations(nodes)
 
-    def travel(self, start: Times, node: npt.NDArray[np.int64]) -> Times:
-        """When each batch is ready that a worker of `node` begins at `start`."""
+    def ready(self, start: Times, node: npt.NDArray[np.int64]) -> Times:
+        """When each batch is ready, begun at `start` by a worker of `node`."""
         work, storage, way = self._work, self._storage, self._way
         size = np.full(len(start), float(work.batch * work.sample_bytes))
         if way.staged:
             return self._own.serve(start, size / storage.local_bytes_s, node) + work.batch * work.decode_s
-        now, size = self._asked(start, way.operations * work.batch), size * self._missed
+        now, size = self._metadata_done(start, way.operations * work.batch), size * self._missed
         requests = way.requests * work.batch * self._missed
         reading = size / storage.target_bytes_s + requests * storage.request_s
         now = self._targets.serve(now, reading, self._random.integers(self._spread, size=len(now)))
         return self._network.serve(now, size / storage.node_bytes_s, node) + work.batch * work.decode_s
 
-    def _asked(self, start: Times, operations: float) -> Times:
-        """When metadata of each batch has been asked for; the times of independent operations add up."""
+    def _metadata_done(self, start: Times, operations: float) -> Times:
+        """When the metadata operations of each batch are done; their times add up."""
         whole, rest = divmod(operations, 1)
         count = whole + (self._random.random(len(start)) < rest)
         asking, each_s = count > 0, self._storage.metadata_threads / self._storage.metadata_ops_s
@@ -175,7 +174,7 @@ class _Road:
         return done
 
     def alone_s(self) -> float:
-        """Seconds of a batch that waits in no queue."""
+        """Seconds per batch without any wait."""
         work, storage, way, size = self._work, self._storage, self._way, self._work.sample_bytes
         if way.staged:
             return work.batch * (size / storage.local_bytes_s + work.decode_s)
@@ -185,7 +184,7 @@ class _Road:
         return work.batch * (way.operations * operation_s + moving_s + work.decode_s)
 
     def use(self, seconds: float) -> dict[str, float]:
-        """How busy each part was."""
+        """The share of time in which each part was busy."""
         threads = self._storage.metadata_threads
         parts = {"metadata": self._metadata.busy_s / threads, "targets": self._targets.busy_s / self._spread}
         for name, stations in (("network", self._network), ("own copy", self._own)):
@@ -194,13 +193,13 @@ class _Road:
 
 
 def simulate(work: Work, storage: Storage, way: Way, nodes: int) -> Forecast:
-    """An epoch on so many nodes; equal arguments give equal forecasts.
+    """Simulate an epoch; equal arguments give equal forecasts.
 
     Args:
         work: The training.
-        storage: What feeds it.
-        way: How it asks.
-        nodes: How many, from 1 on.
+        storage: Its storage.
+        way: How it reads.
+        nodes: Number of nodes, at least 1.
 
     Raises:
         UsageError: There are no nodes.
@@ -220,8 +219,8 @@ def simulate(work: Work, storage: Storage, way: Way, nodes: int) -> Forecast:
 def _epoch(
     work: Work, storage: Storage, way: Way, nodes: int, missed: float
 ) -> tuple[float, float, dict[str, float]]:
-    """Seconds, share of waiting, and use; a long epoch is continued from its second half on."""
-    road, ranks = _Road(work, storage, way, nodes, missed), nodes * work.gpus
+    """Seconds, share of waiting, and use; a long epoch is extrapolated from the second half of the rounds."""
+    queues, ranks = _Queues(work, storage, way, nodes, missed), nodes * work.gpus
     steps = max(1, round(work.samples / (work.batch * ranks)))
     workers = min(work.workers, steps)
     enough = max(_ROUNDS, _BATCHES // (ranks * workers))
@@ -232,7 +231,7 @@ def _epoch(
     for number in range(rounds):
         room = taken[number - work.prefetch] if number >= work.prefetch else np.zeros(workers)
         start = np.maximum(done, room)
-        done = road.travel(start.ravel(), node).reshape(start.shape)
+        done = queues.ready(start.ravel(), node).reshape(start.shape)
         for worker in range(workers):
             begin = max(clock, float(done[:, worker].max()))
             waited_s, clock = waited_s + begin - clock, begin + work.step_s
@@ -241,7 +240,7 @@ def _epoch(
             half = (clock, waited_s, rounds // 2 * workers)
     seconds, simulated = clock - half[0], rounds * workers
     each_s = seconds / (simulated - half[2])
-    use = road.use(clock) | {"workers": min(1.0, road.alone_s() / (workers * each_s))}
+    use = queues.use(clock) | {"workers": min(1.0, queues.alone_s() / (workers * each_s))}
     return (
         clock + (steps - simulated) * each_s,
         max(0.0, waited_s - half[1]) / seconds if seconds else 0.0,
@@ -261,11 +260,11 @@ def saturation(work: Work, storage: Storage, way: Way) -> dict[str, float]:
 
     Args:
         work: The training.
-        storage: What feeds it.
-        way: How it asks.
+        storage: Its storage.
+        way: How it reads.
 
     Returns:
-        Nodes, infinite where a part is not asked at all.
+        Number of nodes; infinite for a part that is not used.
     """
     rate = work.node_samples_s
     if way.staged:

@@ -4,11 +4,11 @@
         (slow / "cat/1.jpg").read_bytes()      # waits 2 ms for the look-up, 2 ms for the open
         slow.counts()                          # {"lookup": 2, "open": 1, ...}
 
-`open_slow` mounts where that is allowed and slows down reads in this process where it is not.
+`open_slow` mounts where that is allowed, and otherwise delays reads in this process.
 
-The trap: it is a model. Latency, operations at once and bandwidth are yours to choose, and a real
-server's latency grows when others use it; what carries over to a cluster is the form of the curve,
-not the number. Notebook 01 measures on it.
+The trap: it is a model. You choose latency, concurrent operations and bandwidth, while the latency of a
+real server grows with its load; the shape of a curve carries over to a cluster, the numbers do not.
+Notebook 01 measures on it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""A slow folder, mounted where that is allowed and imitated in this process where it is not.
+"""A slow folder: mounted where that is allowed, otherwise emulated in this process.
 
-The process behind a mount is started, waited for until it answers, and ended in every case.
+The process of a mount is started, awaited until it is ready, and ended in every case.
 
-The traps: what is measured through a mount has the kernel and a second process in it, what is measured in
-this process has neither. So the folder says which of the two it is (`how`). Without a mount only what goes
-through the store is slow; a path that is opened past it is as fast as ever, so it has none. And `finally`
-does not run when a process is killed: so the process behind the mount watches the one that started it, and
-what even that misses is swept away by the next mount.
+The traps: measurements through a mount include the kernel and a second process, measurements in this process
+do not. So `how` states which of the two a folder is. Without a mount only reads through the store are slow,
+so there is no path. And `finally` does not run when a process is killed, so the process of the mount watches
+its parent, and the next mount removes what is left even then.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ class Mount:
     """A mounted slow folder.
 
     Args:
-        folder: What to show.
-        config: The storage to imitate.
-        at: Where; a private temporary folder if not given.
+        folder: The folder to show.
+        config: The storage to emulate.
+        at: The mount point; a private temporary folder if not given.
     """
 
     def __init__(self, folder: Path, config: SlowConfig, at: Path | None = None) -> None:
@@ -60,8 +59,10 @@ class Mount:
         try:
             os.ftruncate(counts, COUNTS_BYTES)
             self._counts = mmap.mmap(counts, COUNTS_BYTES)
-            order = MountRequest(str(self.folder), str(self.point), asdict(config), counts, os.getpid(), made)
-            self._process = _start(order)
+            request = MountRequest(
+                str(self.folder), str(self.point), asdict(config), counts, os.getpid(), made
+            )
+            self._process = _start(request)
         finally:
             os.close(counts)
         self._end = weakref.finalize(self, _end, self._process, self.point, made, os.getpid())
@@ -72,20 +73,20 @@ class Mount:
             raise
 
     def counts(self) -> dict[str, int]:
-        """How often each operation was asked for, reads, and bytes read."""
+        """Number of operations of each kind, of reads, and of bytes read."""
         return dict(zip(COUNTED, memoryview(self._counts).cast("q").tolist(), strict=True))
 
     def is_alive(self) -> bool:
-        """Whether it is still mounted, as far as its process knows."""
+        """Whether its process is running."""
         return self._process.poll() is None
 
     def close(self) -> None:
-        """Unmount; once is enough."""
+        """Unmount; a second call does nothing."""
         self._end()
 
 
 def _place(folder: Path, at: Path | None) -> tuple[Path, bool]:
-    """The mount point, and whether it was made for this mount."""
+    """The mount point, and whether it was created for this mount."""
     try:
         if at is None:
             parent = Path(os.path.realpath(tempfile.gettempdir()))
@@ -99,25 +100,25 @@ def _place(folder: Path, at: Path | None) -> tuple[Path, bool]:
         point.mkdir(exist_ok=True)
     except OSError as error:
         raise ResourceError(
-            f"{error.filename or 'a folder for temporary files'} cannot be made ({error.strerror})",
+            f"{error.filename or 'a folder for temporary files'} cannot be created ({error.strerror})",
             expected="a place for a new folder, or an empty folder",
             next_step="Choose another mount point",
         ) from error
     return point, not existed
 
 
-def _start(order: MountRequest) -> subprocess.Popen[bytes]:
+def _start(request: MountRequest) -> subprocess.Popen[bytes]:
     package = str(Path(smallfiles.__file__).resolve().parents[1])
     path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(
-        order.command(),
+        request.command(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        pass_fds=[order.counts],
+        pass_fds=[request.counts],
         cwd="/",
         env={**os.environ, "PYTHONPATH": path},
-        start_new_session=True,  # Ctrl-C is for us: we end it when we are done
+        start_new_session=True,  # Ctrl-C must reach this process only, which ends it
     )
 
 
@@ -125,17 +126,17 @@ def _wait_until_ready(process: subprocess.Popen[bytes], point: Path) -> None:
     """Return when the kernel has accepted the mount.
 
     Raises:
-        ResourceError: What the process said instead.
+        ResourceError: The error that the process reported.
     """
     assert process.stdout is not None
-    until, said = time.monotonic() + _START_S, b""
-    while not said.endswith(b"\n"):
+    until, output = time.monotonic() + _START_S, b""
+    while not output.endswith(b"\n"):
         readable, _, _ = select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))
         piece = os.read(process.stdout.fileno(), 65536) if readable else b""
         if not piece:
             break
-        said += piece
-    text = said.decode(errors="replace").strip()
+        output += piece
+    text = output.decode(errors="replace").strip()
     if text == READY:
         return
     with contextlib.suppress(ValueError):
@@ -150,8 +151,8 @@ def _wait_until_ready(process: subprocess.Popen[bytes], point: Path) -> None:
 
 
 def _end(process: subprocess.Popen[bytes], point: Path, made: bool, owner: int) -> None:
-    """End the process, which unmounts; if it cannot, do it here."""
-    if os.getpid() != owner:  # a forked worker leaves: the mount is not its own
+    """End the process, which unmounts; unmount here if it does not."""
+    if os.getpid() != owner:  # a forked worker does not own the mount
         return
     end(process)
     if process.stdout is not None:
@@ -167,7 +168,7 @@ class SlowStore:
 
     Args:
         store: Where the bytes are.
-        config: The storage to imitate.
+        config: The storage to emulate.
     """
 
     def __init__(self, store: ByteStore, config: SlowConfig | None = None) -> None:
@@ -190,7 +191,7 @@ class SlowStore:
         return got
 
     def counts(self) -> dict[str, int]:
-        """How often each operation was asked for, reads, and bytes read, in this process."""
+        """Number of operations of each kind, of reads, and of bytes read, in this process."""
         return self._delays.counts()
 
     def describe(self) -> str:
@@ -205,16 +206,16 @@ class SlowStore:
 class SlowFolder:
     """A folder seen through slow storage.
 
-    With `how="fuse"` it stands for its path: `open(slow / "cat/1.jpg")`, `Path(slow)`.
+    With `how="fuse"` it can be used as a path: `open(slow / "cat/1.jpg")`, `Path(slow)`.
 
     Args:
-        folder: The folder behind it, as fast as ever.
-        config: The storage that is imitated.
-        how: `fuse`, a mount that any program can read; `in-process`, a store for this one alone.
-        store: Reads its files slowly, by paths relative to the folder; for either kind.
-        counts: How often each operation was asked for, reads, and bytes read.
+        folder: The folder itself, without delays.
+        config: The emulated storage.
+        how: `fuse`, a mount for any program; `in-process`, a store for this process only.
+        store: Reads its files slowly, by paths relative to the folder; for both kinds.
+        counts: Returns the number of operations of each kind, of reads, and of bytes read.
         note: Why it is not mounted; empty if it is.
-        point: Where it is mounted.
+        point: The mount point.
     """
 
     folder: Path
@@ -227,16 +228,16 @@ class SlowFolder:
 
     @property
     def path(self) -> Path:
-        """Where it is mounted.
+        """The mount point.
 
         Raises:
-            ResourceError: It is not.
+            ResourceError: It is not mounted.
         """
         if self.point is None:
             raise ResourceError(
                 f"the slow view of {self.folder} has no path, since {self.note}",
                 expected="a mount",
-                next_step="Read through its store, or use a machine that lets you mount",
+                next_step="Read through its store, or use a machine where you may mount",
             )
         return self.point
 
@@ -244,8 +245,10 @@ class SlowFolder:
     def summary(self) -> str:
         """Whether it is mounted, and how slow it is, in a sentence."""
         if self.how == "fuse":
-            return f"Mounted: whatever reads there waits ({self.config.summary()})."
-        return f"Not mounted, since {self.note}. Only reads through its store wait ({self.config.summary()})."
+            return f"Mounted: every read there is delayed ({self.config.summary()})."
+        return (
+            f"Not mounted: {self.note}. Only reads through its store are delayed ({self.config.summary()})."
+        )
 
     def __fspath__(self) -> str:
         return os.fspath(self.path)
@@ -258,21 +261,21 @@ class SlowFolder:
 def mounted(
     folder: Path, config: SlowConfig | None = None, *, at: Path | None = None
 ) -> Iterator[SlowFolder]:
-    """Mount a folder read-only with the delays of a parallel file system, for as long as the block runs.
+    """Mount a folder read-only with the delays of a parallel file system, until the block ends.
 
-    What a million small files cost on a cluster is felt on a laptop: every program that is given the
-    path waits as it would there, and requests in flight overlap as they would there.
+    It shows on a laptop what many small files cost on a cluster: every program waits as it would there,
+    and requests in flight overlap as they would there.
 
     Args:
-        folder: What to show; it is only read.
-        config: The storage to imitate.
-        at: Where; a private folder among the temporary files if not given.
+        folder: The folder to show; it is only read.
+        config: The storage to emulate.
+        at: The mount point; a private temporary folder if not given.
 
     Yields:
         The slow folder; it is unmounted however the block or the process ends.
 
     Raises:
-        UsageError: No folder, or mounts within mounts.
+        UsageError: Not a folder, or nested mounts.
         ResourceError: Mounting is not possible here, or the mount point is in use.
     """
     from smallfiles.sources.folder import FolderStore
@@ -286,17 +289,17 @@ def mounted(
 
 @contextlib.contextmanager
 def open_slow(folder: Path, config: SlowConfig | None = None) -> Iterator[SlowFolder]:
-    """A slow folder in the way that this machine allows; its `how` says which, its `note` why.
+    """A slow folder, mounted if possible; its `how` states the kind, its `note` the reason.
 
     Args:
-        folder: What to show; it is only read.
-        config: The storage to imitate.
+        folder: The folder to show; it is only read.
+        config: The storage to emulate.
 
     Yields:
-        The slow folder; its `store` reads slowly in either case.
+        The slow folder; its `store` reads slowly in both cases.
 
     Raises:
-        UsageError: It is no folder, or lies on a slow mount already.
+        UsageError: It is not a folder, or is on a slow mount already.
     """
     from smallfiles.sources.folder import FolderStore
 

@@ -1,8 +1,8 @@
-"""Mount points: which are possible, how they are mounted and unmounted without root, what dead ones leave.
+"""Mount points: check, mount and unmount them without root, and remove dead ones.
 
-A user mounts through `fusermount3`, a small program that may do what the user may not, and hands
-back the open channel to the kernel. The trap: a mount whose process was killed stays in the table,
-and each call on it fails with "Transport endpoint is not connected"; `repair` finds and removes such.
+A user mounts through `fusermount3`, a small privileged program that returns the open channel to the
+kernel. The trap: a mount whose process was killed stays in the table of mounts, and each call on it fails
+with "Transport endpoint is not connected"; `repair` unmounts it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from smallfiles.machine.filesystems import mount_of, read_mounts
 
 SUBTYPE = "smallfiles-slowfs"
 KIND = f"fuse.{SUBTYPE}"
-"""The type of file system that the table of mounts shows."""
+"""The type of file system in the table of mounts."""
 
 DEVICE = Path("/dev/fuse")
 _TOOLS = ("fusermount3", "fusermount")
@@ -29,21 +29,21 @@ _LIMIT_S = 10
 
 
 def why_not(device: Path = DEVICE) -> str | None:
-    """Why no folder can be mounted here, in a few words; None if nothing speaks against it."""
+    """Why no folder can be mounted here; None if it is possible."""
     if not device.exists():
-        return f"{device} is not there (the kernel, or the container, has no FUSE)"
+        return f"{device} does not exist (the kernel, or the container, has no FUSE)"
     if not os.access(device, os.R_OK | os.W_OK):
-        return f"{device} may not be used by you"
+        return f"you may not use {device}"
     if _tool() is None:
-        return "the command fusermount3 is not there (package fuse3)"
+        return "the command fusermount3 is missing (package fuse3)"
     return None
 
 
 def check(folder: Path, point: Path) -> None:
-    """Refuse what cannot be shown, and where it cannot be shown.
+    """Refuse a folder or a mount point that cannot be used.
 
     Raises:
-        UsageError: No folder, or mounts within mounts.
+        UsageError: Not a folder, or nested mounts.
         ResourceError: The mount point is in use, or one of the two cannot be examined.
     """
     try:
@@ -53,12 +53,12 @@ def check(folder: Path, point: Path) -> None:
         raise ResourceError(
             f"{error.filename} cannot be used ({error.strerror})",
             expected="a folder and a mount point that you may read",
-            next_step="Check their permissions, and unmount what is dead (fusermount3 -u)",
+            next_step="Check their permissions, and unmount dead mounts (fusermount3 -u)",
         ) from error
     if problem is not None:
         raise UsageError(
             problem,
-            expected="a folder to be shown slowly, and a mount point beside it, neither on a slow mount",
+            expected="a folder, and a mount point outside of it, neither on a slow mount",
             next_step="Check the paths, and use the folder behind a slow mount",
         )
     if not free:
@@ -71,21 +71,21 @@ def check(folder: Path, point: Path) -> None:
 
 def _problem(folder: Path, point: Path) -> str | None:
     if not folder.is_dir():
-        return f"{folder} is no folder"
+        return f"{folder} is not a folder"
     if point.is_relative_to(folder) or folder.is_relative_to(point):
         return f"{point} and {folder} lie within each other"
     slow = next((path for path in (folder, point) if _kind(path) == KIND), None)
-    return None if slow is None else f"{slow} lies on a slow mount already"
+    return None if slow is None else f"{slow} is already on a slow mount"
 
 
 def mount(point: Path) -> int:
     """Mount an empty file system at `point`.
 
     Returns:
-        The descriptor through which the kernel asks its questions.
+        The descriptor through which the kernel sends its requests.
 
     Raises:
-        ResourceError: It is not allowed here; the sentence has the reason.
+        ResourceError: It is not possible here; the message has the reason.
     """
     reason, tool = why_not(), _tool()
     if reason is None and tool is not None:
@@ -109,16 +109,16 @@ def mount(point: Path) -> int:
 
 
 def impossible(got: str) -> ResourceError:
-    """The error where nothing can be mounted."""
+    """The error where mounting is not possible."""
     return ResourceError(
         got,
         expected="FUSE, which lets users mount folders",
-        next_step="Use slowfs.open_slow, which makes reads in this process slow instead",
+        next_step="Use slowfs.open_slow, which delays reads in this process instead",
     )
 
 
 def unmount(point: Path) -> None:
-    """Take a slow mount away, also if it is in use or dead; nothing happens where there is none."""
+    """Unmount a slow mount, also if it is in use or dead; does nothing if there is none."""
     tool = _tool()
     if tool is not None and is_mounted(point):
         command = [tool, "-u", "-z", "-q", "--", str(point)]
@@ -129,7 +129,7 @@ def unmount(point: Path) -> None:
 
 
 def is_mounted(point: Path) -> bool:
-    """Whether a slow mount is in the table at exactly this point; the mount itself is not asked."""
+    """Whether the table of mounts has a slow mount at this point; sends no request to the mount."""
     return any(found.kind == KIND and found.point == str(point) for found in read_mounts())
 
 
@@ -140,13 +140,13 @@ def repair(point: Path) -> None:
 
 
 def sweep(parent: Path, prefix: str) -> None:
-    """Unmount and remove what processes that were killed left in `parent`."""
+    """Unmount and remove the mounts of killed processes in `parent`."""
     for found in read_mounts():
         point = Path(found.point)
         ours = found.kind == KIND and point.parent == parent and point.name.startswith(prefix)
         if ours and _is_dead(point):
             unmount(point)
-            with contextlib.suppress(OSError):  # somebody else's
+            with contextlib.suppress(OSError):  # of another user
                 point.rmdir()
 
 

@@ -1,11 +1,11 @@
-"""The language that the kernel speaks over `/dev/fuse`: what a read-only file system needs of it.
+"""The FUSE protocol over `/dev/fuse`, as far as a read-only file system needs it.
 
-Each message is a header and a body of C structs. A request has a number that its answer repeats, so
-answers may come in any order: that is what lets many operations be in flight.
+Each message is a header and a body of C structs. An answer repeats the number of its request, so answers
+may be sent in any order, with many operations in flight.
 
-The trap: unless the answer to INIT carries PARALLEL_DIROPS, the kernel sends look-ups of one folder
-one after the other, and a slow server looks slower than it is. libfuse 3.14 (Debian 12, Ubuntu 24.04)
-leaves it out: there 8 threads got 442 look-ups a second of 4,000. So no library stands in between.
+The trap: without PARALLEL_DIROPS in the answer to INIT, the kernel sends look-ups of one folder one after
+the other, and a slow server looks slower than it is. libfuse 3.14 (Debian 12, Ubuntu 24.04) omits it: there
+8 threads got 442 of 4,000 look-ups per second. So this module uses no library.
 
 Format: `include/uapi/linux/fuse.h` of Linux, protocol 7.31; fuse(4).
 """
@@ -22,7 +22,7 @@ IN_HEADER = struct.Struct("=IIQQIIII")
 """Length, operation, number, node, user, group, process, padding."""
 
 READ_IN = struct.Struct("=QQI")
-"""Handle, offset, size; more follows that does not matter here."""
+"""Handle, offset, size; further fields are not needed."""
 
 HANDLE_IN = struct.Struct("=Q")
 _INIT_IN = struct.Struct("=IIII")
@@ -38,11 +38,11 @@ _ENTRY_OF_FOLDER = struct.Struct("=QQII")
 _ASYNC_READ, _PARALLEL_DIROPS, _MAX_PAGES = 1 << 0, 1 << 18, 1 << 22
 _MINOR, _PAGES, _IN_FLIGHT, _LEAST_WRITE = 31, 256, 1024, 4096
 REQUEST_BYTES = 65536
-"""Room for any request: nothing is ever written, so names are the longest."""
+"""Enough for any request: without writes, names are the longest part."""
 
 
 class Operation(IntEnum):
-    """What the kernel asks for; anything else is answered with ENOSYS, and not asked for again."""
+    """Requests of the kernel; after the answer ENOSYS it does not send an operation again."""
 
     LOOKUP = 1
     FORGET = 2
@@ -66,12 +66,12 @@ UNANSWERED = frozenset({Operation.FORGET, Operation.BATCH_FORGET, Operation.INTE
 
 
 def header(number: int, length: int, error: int = 0) -> bytes:
-    """What goes before a body of `length` bytes, or what stands for an error without a body."""
+    """The header of a body of `length` bytes, or of an error without a body."""
     return _OUT_HEADER.pack(_OUT_HEADER.size + length, -error, number)
 
 
 def init_out(body: memoryview) -> bytes:
-    """The answer to INIT: which protocol, and that operations may overlap."""
+    """The answer to INIT: protocol version, and concurrent operations."""
     _, minor, readahead, _ = _INIT_IN.unpack_from(body)
     flags = _ASYNC_READ | _PARALLEL_DIROPS | _MAX_PAGES
     return _INIT_OUT.pack(

@@ -1,14 +1,14 @@
-"""The process behind a slow mount: what it answers to whom, and when it ends.
+"""The process of a slow mount.
 
-A process of its own, since a file system that runs in the interpreter which uses it stops both:
-a page fault of the user would hold the lock that the file system needs to answer it.
+It is a separate process, since a file system in the interpreter that uses it would deadlock: a page fault
+would hold the lock (GIL) that the file system needs to answer.
 
-Several threads take requests and find the answers, so that a folder on a real parallel file system
-is not asked one question at a time; one thread sends late answers when they are due. So an operation
-in flight costs no thread.
+Several threads receive requests and compute answers, so that a folder on a real parallel file system gets
+concurrent requests; one thread sends delayed answers when they are due. So an operation in flight needs no
+thread.
 
-The trap: a mount without its process is a folder where every call fails. So it ends, and takes the
-mount away, when it is told to (SIGTERM), and also when the process that started it is gone.
+The trap: on a mount without its process every call fails. So the process unmounts and ends on SIGTERM, and
+when its parent has ended.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _LOOK_S = 0.25
 
 @dataclass(frozen=True)
 class MountRequest:
-    """What the parent asks for.
+    """The request of the parent.
 
     Args:
         folder: The folder to show.
-        point: Where to mount it.
+        point: The mount point.
         config: Fields of a `SlowConfig`.
         counts: Descriptor of the memory for the counts.
-        parent: The process without which there is no reason to go on.
-        remove: Whether the mount point is removed at the end.
+        parent: The parent process; the server ends with it.
+        remove: Whether to remove the mount point at the end.
     """
 
     folder: str
@@ -82,18 +82,18 @@ class Sender(threading.Thread):
         self._changed = threading.Condition()
 
     def send(self, number: int, body: bytes, leave_at: float = 0.0, error: int = 0) -> None:
-        """Answer request `number` at `leave_at`, or at once if that is over."""
+        """Answer request `number` at `leave_at`, or at once if that has passed."""
         message = (protocol.header(number, len(body), error), body)
         if leave_at <= time.monotonic():
             self._write(message)
             return
         with self._changed:
             heapq.heappush(self._waiting, (leave_at, number, message))
-            if self._waiting[0][1] == number:  # sooner than all that are waited for
+            if self._waiting[0][1] == number:  # due before all others
                 self._changed.notify()
 
     def run(self) -> None:
-        """For ever: sleep until the first answer is due, send all that are."""
+        """Forever: sleep until the first answer is due, then send all due ones."""
         while True:
             for message in self._due():
                 self._write(message)
@@ -109,26 +109,26 @@ class Sender(threading.Thread):
             return due
 
     def _write(self, message: tuple[bytes, bytes]) -> None:
-        with contextlib.suppress(OSError):  # who asked was interrupted and is gone, or so is the mount
+        with contextlib.suppress(OSError):  # the request was interrupted, or the mount is gone
             os.writev(self._channel, message)
 
 
 class Answering(threading.Thread):
-    """Takes requests from the kernel and finds their answers, until the mount is gone."""
+    """Receives requests from the kernel and computes their answers, until it is unmounted."""
 
     def __init__(self, channel: int, tree: Tree, sender: Sender) -> None:
         super().__init__(daemon=True, name="slowfs-answer")
         self._channel, self._tree, self._sender = channel, tree, sender
 
     def run(self) -> None:
-        """One request after the other; a failure of one is its answer."""
+        """One request after the other; a failure becomes the answer."""
         buffer = bytearray(protocol.REQUEST_BYTES)
         view = memoryview(buffer)
         while True:
             try:
                 length = os.readv(self._channel, (buffer,))
             except OSError as error:
-                if error.errno in (errno.EINTR, errno.EAGAIN, errno.ENOENT):  # taken back while it was read
+                if error.errno in (errno.EINTR, errno.EAGAIN, errno.ENOENT):  # withdrawn while it was read
                     continue
                 return  # ENODEV: unmounted
             self._answer(view[:length])
@@ -140,7 +140,7 @@ class Answering(threading.Thread):
             return
         if operation == Operation.INIT:
             self._sender.send(number, protocol.init_out(body))
-            _tell(READY)
+            _report(READY)
             return
         find = self._tree.answers.get(operation)
         if find is None:
@@ -150,46 +150,46 @@ class Answering(threading.Thread):
             answer = find(node, body)
         except OSError as error:
             self._sender.send(number, b"", getattr(error, "leave_at", 0.0), error.errno or errno.EIO)
-        except Exception:  # whatever it is, who asked must not wait for ever
+        except Exception:  # every request needs an answer, or the caller waits forever
             self._sender.send(number, b"", error=errno.EIO)
         else:
             self._sender.send(number, answer.body, answer.leave_at)
 
 
-def _tell(word: str) -> None:
-    """A line to the parent, who may be gone."""
+def _report(word: str) -> None:
+    """Send a line to the parent, if it still exists."""
     with contextlib.suppress(OSError):
         os.write(1, f"{word}\n".encode(errors="replace"))
 
 
-def serve(order: MountRequest) -> None:
-    """Mount, answer until there is a reason to stop, unmount."""
+def serve(request: MountRequest) -> None:
+    """Mount, answer until a signal or the end of the parent, unmount."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # in all threads; waited for below
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    counts = memoryview(mmap.mmap(order.counts, COUNTS_BYTES))
-    tree = Tree(os.fsencode(order.folder), Delays(SlowConfig(**order.config), counts))
-    channel = mount(Path(order.point))
+    counts = memoryview(mmap.mmap(request.counts, COUNTS_BYTES))
+    tree = Tree(os.fsencode(request.folder), Delays(SlowConfig(**request.config), counts))
+    channel = mount(Path(request.point))
     try:
         sender = Sender(channel)
         threads = [Answering(channel, tree, sender) for _ in range(_THREADS)]
         for thread in (sender, *threads):
             thread.start()
         while signal.sigtimedwait(SIGNALS, _LOOK_S) is None:
-            if os.getppid() != order.parent or not all(thread.is_alive() for thread in threads):
+            if os.getppid() != request.parent or not all(thread.is_alive() for thread in threads):
                 break
     finally:
-        unmount(Path(order.point))
-        if order.remove:
+        unmount(Path(request.point))
+        if request.remove:
             with contextlib.suppress(OSError):
-                Path(order.point).rmdir()
+                Path(request.point).rmdir()
 
 
 def main() -> None:
-    """Serve the order on the command line; tell a failure in JSON."""
+    """Serve the request on the command line; report a failure as JSON."""
     try:
         serve(MountRequest(**json.loads(sys.argv[1])))
     except SmallfilesError as error:
-        _tell(json.dumps([error.got, error.expected, error.next_step]))
+        _report(json.dumps([error.got, error.expected, error.next_step]))
         os._exit(1)
-    os._exit(0)  # threads may still wait for requests that nobody will make
+    os._exit(0)  # threads may still wait for requests

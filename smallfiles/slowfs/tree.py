@@ -1,14 +1,13 @@
-"""Answers to the kernel's requests from a real folder, each with the time at which it may leave.
+"""Answers to the requests of the kernel from a real folder, each with the time to send it.
 
-What costs a latency: a look-up of a file's name (a missing one too), an open, a listing of a folder,
-a link's target, the state of the file system. What does not: a folder that was looked up before and
-a file that somebody holds open, since a client of a parallel file system remembers both; closing;
-reading, which pays for its bytes only.
+With latency: look-up of a file name (also a missing one), open, listing, target of a link, status of the
+file system. Without latency: a folder that was looked up before and an open file, which a client of a
+parallel file system caches; close; read, which is limited by the bandwidth only.
 
-The kernel keeps names of files for 0 seconds, so each path costs again, and attributes for one, so
-that a `stat` is one request and not two. It drops a file's pages when the file is opened again, so
-bytes are fetched again too; between, they can be mapped. The trap: a file that stays open is read
-from memory the second time, as on a real client.
+The kernel caches names of files for 0 seconds, so each path is looked up again, and attributes for one
+second, so that a `stat` is one request and not two. It drops the pages of a file at each open, so bytes are
+read again too; until then they can be mapped. The trap: a file that stays open is read from memory the
+second time, as on a real client.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from smallfiles.slowfs import protocol
 from smallfiles.slowfs.delays import Delays
 from smallfiles.slowfs.protocol import Operation
 
-# Whatever took the place of a file since it was looked up: a pipe may not stop us, a link not lead us away.
+# A file may be replaced after its look-up: do not block on a pipe, do not follow a link.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FOLDER_NAME_S, _FILE_NAME_S, _ATTRIBUTES_S = 3600, 0, 1
 
 
 class Answer(NamedTuple):
-    """A body, and when it may leave (seconds of the monotonic clock; 0 for at once)."""
+    """A body, and when to send it (monotonic seconds; 0 for at once)."""
 
     body: bytes
     leave_at: float = 0.0
@@ -41,7 +40,7 @@ class Tree:
 
     Args:
         root: The folder.
-        delays: Makes operations and bytes late.
+        delays: Delays operations and bytes.
     """
 
     def __init__(self, root: bytes, delays: Delays) -> None:
@@ -139,7 +138,7 @@ class Tree:
 
 
 class LateError(OSError):
-    """A failure that takes as long as a success: the server had to look."""
+    """A failure with the latency of a success: the server had to look up the name."""
 
     def __init__(self, number: int, leave_at: float) -> None:
         super().__init__(number, os.strerror(number))

@@ -1,16 +1,16 @@
-"""Copy a packed output to storage of this node: once a node, verified, reused, cleaned up.
+"""Copy a packed output to storage of this node: once per node, verified, reused, cleaned up.
 
     copy = staging.stage("train.arrow")          # other ranks wait and use the same copy
-    reader = formats.open(copy.path)             # goes with the last process that uses it
+    reader = formats.open(copy.path)             # removed when the last process that uses it ends
     with staging.staged("val.arrow") as copy: …  # or at the end of a block
 
-A job script uses the command line, whose copy belongs to the job:
+A job script uses the command line; its copy belongs to the job:
 
     staged=$(smallfiles stage train.arrow)
     trap 'smallfiles unstage "$staged"' EXIT
 
-The trap: put that `trap` inside `$(…)` and it fires at the end of that subshell, before the data was
-used. Notebook 07 teaches all of it.
+The trap: inside `$(…)` that `trap` fires at the end of the subshell, before the data is used.
+Notebook 07 teaches it.
 """
 
 from __future__ import annotations

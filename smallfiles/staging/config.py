@@ -1,4 +1,4 @@
-"""What staging is asked to do, and what it did; the request prints its own command line."""
+"""The options and the result of staging; the options print their own command line."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class StageConfig(Settings):
     """How to stage.
 
     Args:
-        leave_bytes: Room that must stay free behind the copy, for workers and their batches; None
-            leaves 1 GiB and half a GiB a CPU in memory (a quarter of the limit at most), little on disk.
+        leave_bytes: Bytes that must stay free after the copy, for workers and their batches; None
+            leaves 1 GiB plus half a GiB per CPU in memory (at most a quarter of the limit), little on disk.
         shards: All shards of a folder, or every n-th, as this rank reads them.
     """
 
@@ -25,7 +25,7 @@ class StageConfig(Settings):
     shards: Shards = option("all", "all shards, or those of this rank")
 
     def to_cli(self, src: Path, where: str = "auto", to: Path | None = None) -> str:
-        """The command that does the same."""
+        """The equivalent command."""
         more = ["--to", str(to)] if to is not None else []
         more += ["--where", where] if where != "auto" else []
         return self.command("stage", str(src), *more)
@@ -33,17 +33,17 @@ class StageConfig(Settings):
 
 @dataclass(frozen=True)
 class Staged:
-    """A copy that may be read.
+    """A finished copy.
 
     Args:
-        path: Where it is: give this to `smallfiles.formats.open`.
-        bytes: Its size, small files beside it included.
-        reused: Whether it was there already, copied by another rank or an earlier job.
-        seconds: How long staging took, waiting included.
+        path: Where it is; pass it to `smallfiles.formats.open`.
+        bytes: Its size, sidecars included.
+        reused: Whether another rank or an earlier job had copied it.
+        seconds: Duration of staging, waiting included.
         rate: Bytes per second of the copy; 0 if it was reused.
         files: Number of files.
-        verified: Whether every block was compared with the digest taken while packing.
-        notes: Why this place, and what else should be known; sentences.
+        verified: Whether every block was compared with the digest from packing.
+        notes: Why this place was chosen, and other remarks; sentences.
     """
 
     path: Path

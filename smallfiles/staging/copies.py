@@ -1,7 +1,7 @@
-"""What is staged on this node, and taking it away again.
+"""List the staged copies of this node, and remove them.
 
-The trap: `rm -rf` on a copy that another job reads takes it from under that job. `unstage` gives up
-the own claim and removes the copy only when nobody else has one. Notebook 07.
+The trap: `rm -rf` removes a copy that another job still reads. `unstage` releases only the own lease,
+and removes the copy when no lease is left. Notebook 07.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Copy:
     """One entry of the list.
 
     Args:
-        path: The copy, or the folder of half a one.
+        path: The copy, or the folder of an unfinished one.
         bytes: Its size.
-        age_s: Seconds since it was finished, or since it was begun.
-        state: `finished`, `being copied`, or `leftover` of a process or job that is dead.
-        in_use: Whether a process uses or makes it at this moment.
-        kept_for: Living jobs that keep it.
-        owner: Who copied it, and whether that process still lives.
+        age_s: Seconds since it was finished, or since copying began.
+        state: `finished`, `being copied`, or `leftover` of a process or job that has ended.
+        in_use: Whether a process uses or makes it now.
+        kept_for: Running jobs with a lease on it.
+        owner: The process that copied it, and whether it is still running.
     """
 
     path: Path
@@ -56,8 +56,8 @@ class Unstaged:
 
     Args:
         path: The copy.
-        removed: Whether it is gone.
-        note: Why, in a sentence.
+        removed: Whether it was removed.
+        note: The reason, in a sentence.
     """
 
     path: Path
@@ -66,32 +66,32 @@ class Unstaged:
 
 
 def listing(places: Sequence[Path] = ()) -> list[Copy]:
-    """Every copy of ours on this node.
+    """Every copy of this user on this node.
 
-    Memory that a killed job left is taken from every later one; here it is seen.
+    It shows the memory that killed jobs still occupy.
 
     Args:
-        places: More directories to look in than those that variables name.
+        places: Directories to search in addition to those named by environment variables.
     """
     return [_described(slot) for folder in _folders(places) for slot in slots(folder)]
 
 
 def sweep_all(places: Sequence[Path] = ()) -> int:
-    """Remove what dead processes and ended jobs left; how many copies, half ones included."""
+    """Remove the leftovers of ended processes and jobs; the number of copies, unfinished ones included."""
     removed = 0
     for folder in _folders(places):
         removed += len(sweep(folder))
         with contextlib.suppress(OSError):
-            folder.rmdir()  # a rank that was killed at its first step left it empty
+            folder.rmdir()  # left empty by a rank that was killed at its first step
     return removed
 
 
 def copies_of(name: Path | str, places: Sequence[Path] = ()) -> list[Path]:
-    """The copies that a name means.
+    """The copies that a name refers to.
 
     Args:
-        name: A copy itself, the path that was staged, or its last part.
-        places: More directories to look in than those that variables name.
+        name: A copy, the path that was staged, or its last part.
+        places: As for `listing`.
 
     Raises:
         UsageError: Nothing of that name is staged here.
@@ -106,7 +106,7 @@ def copies_of(name: Path | str, places: Sequence[Path] = ()) -> list[Path]:
         found = [copy for copy, _ in known if copy.name == str(name)]
     if not found:
         raise UsageError(
-            f"{name} is no staged copy",
+            f"{name} is not a staged copy",
             expected="a path that `stage` returned, or the name of what was staged",
             next_step="List what is staged with: smallfiles staged; say --where DIR if you gave one",
         )
@@ -114,38 +114,38 @@ def copies_of(name: Path | str, places: Sequence[Path] = ()) -> list[Path]:
 
 
 def unstage(path: Path | str) -> Unstaged:
-    """Give back a copy; it is removed when nobody else uses it.
+    """Release a copy; it is removed if no other process or job uses it.
 
     Args:
-        path: What `stage` returned.
+        path: The path that `stage` returned.
 
     Raises:
-        UsageError: The path is no staged copy of ours.
+        UsageError: The path is not a staged copy of this user.
     """
     path = Path(os.path.normpath(Path(path).absolute()))
     slot = _slot_of(path)
-    if not run.give_back(path):
-        _give_up(slot)
+    if not run.release(path):
+        _release(slot)
     return _outcome(slot, path)
 
 
 def unstage_all(places: Sequence[Path] = ()) -> list[Unstaged]:
-    """Give back all that this job holds, and remove what the dead left.
+    """Release all copies of this job, and remove the leftovers of ended processes and jobs.
 
     Args:
-        places: More directories to look in than those that variables name.
+        places: As for `listing`.
     """
     done = []
     for folder in _folders(places):
         for slot in slots(folder):
             facts = slot.facts()
             path = slot.data / str(facts["name"]) if facts else slot.home
-            _give_up(slot)
+            _release(slot)
             done.append(_outcome(slot, path))
     return done
 
 
-def _give_up(slot: Slot) -> None:
+def _release(slot: Slot) -> None:
     slot.release(this_job())
     remove_unused(slot)
 
@@ -171,7 +171,7 @@ def _slot_of(path: Path) -> Slot:
                 check(parent)
             return Slot(parent, path.relative_to(parent).parts[0])
     raise UsageError(
-        f"{path} is no staged copy",
+        f"{path} is not a staged copy",
         expected=f"a path that `stage` returned, in a folder {folder_name()}",
         next_step="List what is staged with: smallfiles staged",
     )
@@ -180,9 +180,9 @@ def _slot_of(path: Path) -> Slot:
 def _outcome(slot: Slot, path: Path) -> Unstaged:
     if not os.path.lexists(slot.home):
         return Unstaged(path, True, "removed")
-    claims = ", ".join(owner.text for owner in slot.holders())
-    if claims:
-        return Unstaged(path, False, f"stays, since it is kept for {claims}")
+    holders = ", ".join(owner.text for owner in slot.holders())
+    if holders:
+        return Unstaged(path, False, f"stays, since it is kept for {holders}")
     return Unstaged(path, False, "stays until the last process that uses it has ended")
 
 

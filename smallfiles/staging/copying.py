@@ -1,10 +1,10 @@
 """Copy large files block by block: several readers at offsets, each block hashed on its way.
 
-Reading, hashing and writing take turns on a small buffer, which stays in the processor's cache,
-while another thread does the same elsewhere: on two idle cores this is quicker than `dd`, which
-hashes nothing. (Writing through a memory map was tried: its page faults cost half as much again.)
-The trap: a source may be replaced while it is read; so what was seen before is compared with what is
-there afterwards, by the open file and by the name. Notebook 07 measures it.
+Each thread reads, hashes and writes one small buffer at a time, which stays in the processor's cache:
+on two idle cores this is faster than `dd`, which hashes nothing. (Writing through a memory map was
+slower: its page faults cost half as much again.) The trap: a source may be replaced while it is read,
+so its identity is compared before and after, through the open file and through the name. Notebook 07
+measures it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from pathlib import Path
 
 import xxhash
 
-from smallfiles import machine
+from smallfiles import digests, machine
+from smallfiles.digests import ContentDigest
 from smallfiles.errors import DamagedFileError, SourceError
 from smallfiles.formats.output import cannot_write, write_all, writing
-from smallfiles.progress import Progress
+from smallfiles.progress import Progress, progress
 from smallfiles.staging.outputs import Member, Output, identity, unreadable
 
 PIECE_BYTES = 256 << 10
-"""What is read, hashed and written at once; it fits into a core's own cache."""
+"""Bytes per read, hash and write; they fit into a core's own cache."""
 
-_PIECE_OF_SERVERS = 4 << 20  # each read is a request over the network
+_SERVER_PIECE_BYTES = 4 << 20  # each read is a request over the network
 _READERS_OF_SERVERS, _READERS_OF_DISKS = 8, 4
 
 
@@ -57,30 +58,53 @@ def blocks_of(members: Sequence[Member]) -> list[Block]:
     ]
 
 
-class Copier:
-    """Copy the files of an output into a folder.
+@dataclass(frozen=True)
+class Copied:
+    """What `copy_files` left in the folder.
+
+    Args:
+        names: Relative names of all files, computed digests included.
+        kept_bytes: Bytes that an earlier run had copied.
+    """
+
+    names: tuple[str, ...]
+    kept_bytes: int
+
+
+def copy_files(output: Output, folder: Path, *, resume: bool = False) -> Copied:
+    """Copy the files of an output, and write the digest of each packed file that has none.
 
     Args:
         output: What to copy.
-        folder: Where their names are relative to; must exist.
-        bar: Shown progress, a block at a time.
-        mode: Permissions of the copies, before the umask.
-        resume: Whether blocks that an earlier run wrote are read back, and kept if their digest fits.
-    """
+        folder: Where to copy it; must exist.
+        resume: Whether blocks from an earlier run are read back and kept if their digest matches.
 
-    def __init__(
-        self,
-        output: Output,
-        folder: Path,
-        bar: Progress,
-        *,
-        mode: int = 0o600,
-        resume: bool = False,
-    ) -> None:
-        self._members, self._folder, self._bar = output.members, folder, bar
+    Raises:
+        SourceError: A source cannot be read, or changed while it was copied.
+        DamagedFileError: A block does not match its digest.
+        ResourceError: The target cannot be written.
+    """
+    with progress(len(blocks_of(output.members)), f"stage {output.name}", unit="blocks") as bar:
+        copier = _Copier(output, folder, bar, resume)
+        copier.run()
+    names = [member.name for member in output.members]
+    for member, hashes in zip(output.members, copier.hashes, strict=True):
+        if member.is_data and member.digest is None:
+            computed = ContentDigest(member.bytes, tuple(hashes[n] for n in range(len(hashes))))
+            sidecar = digests.sidecar(folder / member.name)
+            with writing(sidecar):
+                computed.save(sidecar)
+            names.append(str(sidecar.relative_to(folder)))
+    return Copied(tuple(names), copier.kept_bytes)
+
+
+class _Copier:
+    """The threads of one call of `copy_files`, and what they share; arguments as there."""
+
+    def __init__(self, output: Output, folder: Path, bar: Progress, resume: bool) -> None:
+        self._members, self._folder, self._bar, self._resume = output.members, folder, bar, resume
         self._readers = readers_for(output)
-        self._mode, self._resume = mode, resume
-        self._piece_bytes = _PIECE_OF_SERVERS if output.shared else PIECE_BYTES
+        self._piece_bytes = _SERVER_PIECE_BYTES if output.shared else PIECE_BYTES
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._waiting = deque(blocks_of(output.members))
@@ -90,33 +114,22 @@ class Copier:
         self.hashes: list[dict[int, str]] = [{} for _ in output.members]
         self.kept_bytes = 0
 
-    def stop(self) -> None:
-        """Have the readers end soon."""
-        self._stop.set()
-
-    def target(self, member: Member) -> Path:
-        """Where the copy of a member grows."""
+    def _target(self, member: Member) -> Path:
         return self._folder / member.name
 
     def run(self) -> None:
-        """Copy everything; the first failure ends it.
-
-        Raises:
-            SourceError: A source cannot be read, or changed meanwhile.
-            DamagedFileError: A block is not what its digest says.
-            ResourceError: The target takes no more.
-        """
+        """Copy everything; the first failure stops all threads."""
         for member in self._members:
-            create(self.target(member), member.bytes, self._mode)
+            create(self._target(member), member.bytes)
         try:
             with ThreadPoolExecutor(self._readers, "stage") as pool:
                 try:
                     for done in [pool.submit(self._work) for _ in range(self._readers)]:
                         done.result()
-                    for done in [pool.submit(_unchanged, member, None) for member in self._members]:
+                    for done in [pool.submit(_check_unchanged, member, None) for member in self._members]:
                         done.result()
                 finally:
-                    self.stop()
+                    self._stop.set()
         finally:
             for index in list(self._open):
                 self._close(index, self._open.pop(index))
@@ -131,46 +144,31 @@ class Copier:
                     return
                 self._copy(block, buffer)
         except BaseException:
-            self.stop()
+            self._stop.set()
             raise
 
     def _copy(self, block: Block, buffer: memoryview) -> None:
         member = self._members[block.member]
         source, target = self._handles(block.member)
-        found = self._held(block, target, buffer)
-        if found is None:
-            found = self._move(block, source, target, buffer)
-            if found is None:
-                return  # told to stop
-            if member.digest is not None and found != member.digest.blocks[block.number]:
-                _unchanged(member, source)
-                raise _damaged(member, block)
-        else:
+        if self._resume and _is_copied(member, block, target):
             with self._lock:
                 self.kept_bytes += block.stop - block.start
-        self.hashes[block.member][block.number] = found
+        else:
+            found = self._move(block, source, target, buffer)
+            if found is None:
+                return  # another thread failed
+            if member.digest is not None and found != member.digest.blocks[block.number]:
+                _check_unchanged(member, source)
+                raise _damaged(member, block)
+            self.hashes[block.member][block.number] = found
         self._bar.advance(1, block.stop - block.start)
         self._finished(block.member)
 
-    def _held(self, block: Block, target: int, buffer: memoryview) -> str | None:
-        """The hash of a block that an earlier run wrote, if its bytes are still that."""
-        known = self._members[block.member].digest
-        if known is None or not self._resume:
-            return None
-        digest, position = xxhash.xxh3_128(), block.start
-        while position < block.stop:
-            count = os.preadv(target, [buffer[: block.stop - position]], position)
-            if not count:
-                return None
-            digest.update(buffer[:count])
-            position += count
-        found: str = digest.hexdigest()
-        return found if found == known.blocks[block.number] else None
-
     def _move(self, block: Block, source: int, target: int, buffer: memoryview) -> str | None:
+        """Copy a block and return its hash; None if another thread failed."""
         digest, position = xxhash.xxh3_128(), block.start
         member = self._members[block.member]
-        if hasattr(os, "posix_fadvise"):  # have the whole block on its way before its first piece is here
+        if hasattr(os, "posix_fadvise"):  # request the whole block before its first piece
             os.posix_fadvise(source, block.start, block.stop - block.start, os.POSIX_FADV_WILLNEED)
         while position < block.stop:
             if self._stop.is_set():
@@ -178,13 +176,10 @@ class Copier:
             piece = buffer[: block.stop - position]
             count = _read(member, source, piece, position)
             digest.update(piece[:count])
-            self._write(member, target, piece[:count], position)
+            write_all(target, [piece[:count]], position, self._target(member))
             position += count
         found: str = digest.hexdigest()
         return found
-
-    def _write(self, member: Member, target: int, data: memoryview, position: int) -> None:
-        write_all(target, [data], position, self.target(member))
 
     def _handles(self, index: int) -> tuple[int, int]:
         with self._opening[index]:  # each open waits for a server: one file's must not hold up another's
@@ -192,10 +187,10 @@ class Copier:
                 member = self._members[index]
                 source = _open_source(member)
                 try:
-                    target = os.open(self.target(member), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                    target = os.open(self._target(member), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
                 except OSError as error:
                     os.close(source)
-                    raise cannot_write(self.target(member), error) from error
+                    raise cannot_write(self._target(member), error) from error
                 self._open[index] = (source, target)
             return self._open[index]
 
@@ -205,28 +200,34 @@ class Copier:
             pair = None if self._left[index] else self._open.pop(index)
         if pair is not None:
             try:
-                _unchanged(self._members[index], pair[0])
+                _check_unchanged(self._members[index], pair[0])
             finally:
                 self._close(index, pair)
 
     def _close(self, index: int, pair: tuple[int, int]) -> None:
         os.close(pair[0])
-        try:
+        with writing(self._target(self._members[index])):  # where some servers report a full quota
             os.close(pair[1])
-        except OSError as error:  # some network file systems tell only here that a quota is full
-            raise cannot_write(self.target(self._members[index]), error) from error
 
 
-def create(path: Path, size: int, mode: int) -> None:
-    """A file of the final size without blocks; one of an earlier run is kept."""
+def create(path: Path, size: int) -> None:
+    """Create a sparse file of the final size; the file of an earlier run is kept."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, flags, mode)
+        descriptor = os.open(path, flags, 0o666)
         try:
             os.ftruncate(descriptor, size)
         finally:
             os.close(descriptor)
+
+
+def _is_copied(member: Member, block: Block, target: int) -> bool:
+    """Whether an earlier run wrote this block, and its bytes still match the digest."""
+    known = member.digest
+    return known is not None and known.block_is_intact(
+        block.number, digests.read_block(target, block.number, known.block_bytes)
+    )
 
 
 def _open_source(member: Member) -> int:
@@ -237,7 +238,7 @@ def _open_source(member: Member) -> int:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise _changed(member)
-        _unchanged(member, descriptor)
+        _check_unchanged(member, descriptor)
     except BaseException:
         os.close(descriptor)
         raise
@@ -254,8 +255,8 @@ def _read(member: Member, source: int, piece: memoryview, position: int) -> int:
     return count
 
 
-def _unchanged(member: Member, descriptor: int | None) -> None:
-    """Raise SourceError unless the open file (or the one of that name) is what was seen at first."""
+def _check_unchanged(member: Member, descriptor: int | None) -> None:
+    """Raise SourceError unless the open file (or the file of that name) is the one seen first."""
     try:
         found = member.source.stat() if descriptor is None else os.fstat(descriptor)
     except OSError as error:
@@ -267,7 +268,7 @@ def _unchanged(member: Member, descriptor: int | None) -> None:
 def _changed(member: Member) -> SourceError:
     return SourceError(
         f"{member.source} changed while it was copied",
-        expected="a file that nobody writes to",
+        expected="a file that no program writes to",
         next_step="Wait until it is finished, then stage it again",
     )
 

@@ -1,10 +1,10 @@
-"""Which files belong to a packed output, what they must be, and the name of exactly this content.
+"""The files of a packed output, their expected content, and a key that names exactly this content.
 
-A packed file has small ones beside it (digest, index, report of faults) and a folder of shards has
-them inside. The key names the content by its digests, so that two paths of one content share a copy
-and a file that was packed again never meets its old copy. On a parallel file system each question
-about a file is a round trip to a server: few are asked, and those together. The trap: a tree of small
-files copied shard by shard would be the problem, not the cure; it is refused. Notebook 07.
+A packed file has sidecars next to it (digest, index, report of faults); a folder of shards contains
+them. The key is made from the digests, so two paths with equal content share a copy, and a file that
+was packed again never matches its old copy. On a parallel file system each question about a file is a
+round trip to a server, so few are sent, and those concurrently. The trap: staging a tree of small
+files would be as slow as reading it; it is refused. Notebook 07.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 
 from smallfiles import machine
-from smallfiles.digests import BESIDE, BLOCK_BYTES, ContentDigest, sidecar
+from smallfiles.digests import BLOCK_BYTES, SIDECARS, ContentDigest, sidecar
 from smallfiles.errors import DamagedFileError, FormatError, SourceError, UsageError
 from smallfiles.machine.ranks import ranks
 from smallfiles.staging.config import StageConfig
@@ -30,7 +30,7 @@ from smallfiles.staging.config import StageConfig
 _SMALL_BYTES = 1 << 20
 _MANY = 100
 _LISTED = 1000
-_ASKED_AT_ONCE = 16
+_REQUESTS_IN_FLIGHT = 16
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Member:
 
     Args:
         name: Relative path of its copy.
-        source: Where it is.
+        source: Its path.
         bytes: Its size.
-        seen: Device, inode, size and mtime (ns) when it was looked at: any change is noticed.
-        digest: Taken while packing; None if there is none.
-        is_data: Whether it is a packed file rather than a small one beside it.
+        seen: Device, inode, size and mtime (ns) before copying, to detect any change.
+        digest: From packing; None if there is none.
+        is_data: Whether it is a packed file rather than a sidecar.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Member:
 
     @property
     def block_bytes(self) -> int:
-        """Size of the blocks that are hashed."""
+        """Size of the hashed blocks."""
         return self.digest.block_bytes if self.digest is not None else BLOCK_BYTES
 
 
@@ -64,10 +64,10 @@ class Output:
     """Everything that is copied together.
 
     Args:
-        source: What was asked for.
-        members: Its files, data first of each group.
-        key: Names the content and the names; equal for equal copies.
-        shared: Whether it lies on servers, so that each read waits for one.
+        source: The packed file or folder.
+        members: Its files, each packed file before its sidecars.
+        key: Identifies content and names; equal for equal copies.
+        shared: Whether it lies on servers, so that each read is a network request.
     """
 
     source: Path
@@ -92,56 +92,56 @@ class Output:
 
 
 def find(src: Path, config: StageConfig) -> Output:
-    """Look at what shall be copied; opens nothing but the small digest files.
+    """Describe what to copy; opens only the small digest files.
 
     Args:
         src: A packed file or a folder of shards.
         config: Whose shards.
 
     Raises:
-        SourceError: It is not there, or is no plain file or folder.
+        SourceError: It does not exist, or is neither a regular file nor a folder.
         UsageError: It is a tree of small files, or this rank has no shard.
         DamagedFileError: A file has another size than its digest says.
     """
-    src = Path(os.path.normpath(src.absolute()))  # a link keeps the name by which it was asked for
-    with ThreadPoolExecutor(_ASKED_AT_ONCE, "stage-ask") as pool:
+    src = Path(os.path.normpath(src.absolute()))  # not resolved: a link keeps its own name
+    with ThreadPoolExecutor(_REQUESTS_IN_FLIGHT, "stage-stat") as pool:
         shared = pool.submit(machine.is_parallel_filesystem, src)
         around = pool.submit(_names_around, src)
         found = _status(src)
         names = around.result()
         if found is not None and stat.S_ISDIR(found.st_mode):
-            asked = _inside(pool, src, config)
+            pending = _shards(pool, src, config)
         else:
-            asked = [pool.submit(_member, src, src.name, names, is_data=True, found=found)]
-        asked += _beside(pool, src, src.name, names)
-        members = [member for one in asked if (member := one.result()) is not None]
+            pending = [pool.submit(_member, src, src.name, names, is_data=True, found=found)]
+        pending += _sidecars(pool, src, src.name, names)
+        members = [member for one in pending if (member := one.result()) is not None]
         return Output(src, tuple(members), _key(members), shared.result())
 
 
-def _inside(pool: ThreadPoolExecutor, folder: Path, config: StageConfig) -> list[Future[Member | None]]:
-    """The packed files of a folder that this rank wants, and what lies beside them."""
+def _shards(pool: ThreadPoolExecutor, folder: Path, config: StageConfig) -> list[Future[Member | None]]:
+    """The packed files that this rank reads, and their sidecars."""
     try:
         names = {name for name in _names(folder) if not name.startswith(".")}
     except OSError as error:
         raise unreadable(folder, error) from error
-    data = [folder / name for name in sorted(names) if not _is_beside(name, names)]
+    data = [folder / name for name in sorted(names) if not _is_sidecar(name, names)]
     found = dict(zip(data, pool.map(_status, data), strict=True))
     _refuse_tree(folder, list(found.values()))
-    asked = []
+    pending = []
     for path in _of_rank(folder, data, config):
         name = f"{folder.name}/{path.name}"
-        asked.append(pool.submit(_member, path, name, names, is_data=True, found=found[path]))
-        asked += _beside(pool, path, name, names)
-    return asked
+        pending.append(pool.submit(_member, path, name, names, is_data=True, found=found[path]))
+        pending += _sidecars(pool, path, name, names)
+    return pending
 
 
-def _beside(
+def _sidecars(
     pool: ThreadPoolExecutor, path: Path, name: str, names: set[str] | None
 ) -> list[Future[Member | None]]:
-    """The small files beside a packed one; `names` are all names in its folder, if they are known."""
+    """The sidecars of a packed file; `names` are all names in its folder, if known."""
     return [
         pool.submit(_member, path.with_name(path.name + suffix), name + suffix, names)
-        for suffix in BESIDE
+        for suffix in SIDECARS
         if names is None or path.name + suffix in names
     ]
 
@@ -154,7 +154,7 @@ def _member(
     is_data: bool = False,
     found: os.stat_result | None = None,
 ) -> Member | None:
-    """The file to copy; None if there is no such small one beside."""
+    """The file to copy; None if it is a sidecar that does not exist."""
     found = found or _status(path)
     if found is None or not stat.S_ISREG(found.st_mode):
         if is_data:
@@ -176,7 +176,7 @@ def _names(folder: Path, limit: int | None = None) -> set[str]:
 
 
 def _names_around(path: Path) -> set[str] | None:
-    """Names in its folder: one question instead of one for each suffix. None if it is large, or closed."""
+    """Names in its folder: one request instead of one per suffix. None if it is large or unreadable."""
     with contextlib.suppress(OSError):
         names = _names(path.parent, _LISTED)
         return names if len(names) < _LISTED else None
@@ -200,8 +200,8 @@ def _refuse_tree(folder: Path, found: Sequence[os.stat_result | None]) -> None:
         )
 
 
-def _is_beside(name: str, names: set[str]) -> bool:
-    return any(name.endswith(suffix) and name.removesuffix(suffix) in names for suffix in BESIDE)
+def _is_sidecar(name: str, names: set[str]) -> bool:
+    return any(name.endswith(suffix) and name.removesuffix(suffix) in names for suffix in SIDECARS)
 
 
 def _of_rank(folder: Path, data: list[Path], config: StageConfig) -> list[Path]:
@@ -218,7 +218,7 @@ def _of_rank(folder: Path, data: list[Path], config: StageConfig) -> list[Path]:
 
 
 def _status(path: Path) -> os.stat_result | None:
-    """What the name stands for; None if there is nothing."""
+    """The status of a path; None if it does not exist."""
     try:
         return path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -228,7 +228,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _digest(path: Path) -> ContentDigest | None:
-    """The digest beside a file; it is opened at once, since looking first would be a question more."""
+    """The digest of a file, opened without a check for existence, which would be one more request."""
     try:
         return ContentDigest.load(sidecar(path))
     except FormatError as error:
@@ -248,12 +248,12 @@ def _no_file(path: Path, found: os.stat_result | None) -> SourceError:
 
 
 def identity(found: os.stat_result) -> tuple[int, int, int, int]:
-    """What stays equal as long as nobody writes to a file or puts another in its place."""
+    """Facts that stay equal until a file is written to or replaced."""
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def unreadable(path: Path, error: OSError) -> SourceError:
-    """The sentence for a source that cannot be read."""
+    """The error for a source that cannot be read."""
     return SourceError(
         f"{path} cannot be read ({error.strerror or error})",
         expected="a packed file or a folder of shards",
@@ -262,7 +262,7 @@ def unreadable(path: Path, error: OSError) -> SourceError:
 
 
 def _key(members: list[Member]) -> str:
-    """Small files beside follow from the packed one, so their names and sizes are enough."""
+    """Sidecars follow from the packed file, so their names and sizes are enough."""
     lines: list[list[object]] = []
     for member in members:
         content: object = None

@@ -1,9 +1,8 @@
-"""Which node-local storage takes a copy, and why that one.
+"""Choose the node-local storage for a copy, and explain the choice.
 
-What a site named for the purpose comes first, then memory, and a TMPDIR on the system's own disk
-last: `/tmp` there is small, and shared with everybody on the node. The trap: room for the copy alone
-is not enough. The loader's workers need memory of their own, and `/dev/shm` is taken from it.
-Notebook 07.
+Storage that the site names comes first, then memory, then a TMPDIR on the system disk: `/tmp` there is
+small and shared by all users of the node. The trap: room for the copy alone is not enough, since
+`/dev/shm` takes memory that the loader's workers need. Notebook 07.
 """
 
 from __future__ import annotations
@@ -30,24 +29,24 @@ _CONTROL_FILES = 8
 
 
 def candidates(where: str | Path, source: Path | None) -> tuple[list[NodeLocal], list[str]]:
-    """Places to try, the best first, and what was passed over, in sentences.
+    """Places to try, the best first, and the rejected ones, in sentences.
 
     Args:
         where: `auto`, or a directory.
-        source: What is to be copied; its own storage would gain nothing. None if it is on no file system.
+        source: What to copy; a copy on the same storage would be useless. None if it is on no file system.
 
     Raises:
-        ResourceError: The directory that was asked for cannot serve.
+        ResourceError: The requested directory cannot be used.
         UsageError: Its name is empty.
     """
-    if not str(where).strip():  # which a job script makes of a variable that is not set
+    if not str(where).strip():  # from an unset variable in a job script
         raise UsageError(
             "the place to stage to is empty",
             expected="auto or a directory",
             next_step="Check that the variable in your job script is set",
         )
     if str(where) != AUTO:
-        return [_asked_for(Path(where))], []
+        return [_requested(Path(where))], []
     found, passed = [], []
     for variable, path in nodelocal.named_directories():
         named = _named(variable, path)
@@ -65,11 +64,11 @@ def _same_storage(one: Path, other: Path) -> bool:
     return one.stat().st_dev == other.stat().st_dev
 
 
-def _asked_for(path: Path) -> NodeLocal:
+def _requested(path: Path) -> NodeLocal:
     path = path.absolute()
     problem = nodelocal.problem_of(path)
     if problem is not None and path.is_dir() and os.access(path, os.W_OK | os.X_OK):
-        problem = None  # who names a shared file system on purpose may have it
+        problem = None  # a shared file system may be named on purpose
     if problem is not None:
         raise ResourceError(
             f"{path} {problem}",
@@ -80,12 +79,12 @@ def _asked_for(path: Path) -> NodeLocal:
 
 
 def host_kind() -> str:
-    """What distinguishes this machine's folder on storage that others see too."""
+    """Distinguishes this machine's folder on storage that other machines see too."""
     return f"{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]}-"
 
 
 def folder_kind(found: FileSystem) -> str:
-    """Where machines share the storage, each has its own folder: none sees the others' processes."""
+    """A folder per machine on shared storage, where the processes of other machines are not visible."""
     return host_kind() if found.shared else ""
 
 
@@ -98,7 +97,7 @@ def _rank(place: NodeLocal) -> int:
 
 
 def is_system_disk(place: NodeLocal) -> bool:
-    """Whether a directory named by TMPDIR lies on the disk of the system, which is nobody's scratch."""
+    """Whether a directory named by TMPDIR lies on the system disk, which is not meant for scratch."""
     return place.variable == "TMPDIR" and str(place.filesystem.mount) in ("/", "/tmp", "/var", "/var/tmp")
 
 
@@ -107,18 +106,18 @@ def _named(variable: str, path: Path) -> str:
 
 
 def why(place: NodeLocal, output: Output, passed: list[str], *, reused: bool) -> str:
-    """The sentence that tells why a place was chosen."""
+    """The sentence that explains why a place was chosen."""
     kind = "memory" if place.in_memory else place.filesystem.kind
     left = f"{bytes_text(max(0, place.free_bytes - output.bytes))} stay free for this job"
-    told = f"chose {_named(place.variable, place.path)} ({kind})"
-    told += ", where a finished copy was" if reused else f": {left}"
+    reason = f"chose {_named(place.variable, place.path)} ({kind})"
+    reason += ", where a finished copy was" if reused else f": {left}"
     if is_system_disk(place):
-        told += "; it is the disk of the system, shared with everybody on the node"
-    return f"{told}; passed over: {'; '.join(passed)}" if passed else told
+        reason += "; it is the system disk, shared by all users of the node"
+    return f"{reason}; passed over: {'; '.join(passed)}" if passed else reason
 
 
 def leave_bytes(place: NodeLocal, config: StageConfig) -> int:
-    """What must stay free behind the copy."""
+    """Bytes that must stay free after the copy."""
     if config.leave_bytes is not None:
         return config.leave_bytes
     if place.in_memory:
@@ -127,12 +126,12 @@ def leave_bytes(place: NodeLocal, config: StageConfig) -> int:
 
 
 def check_room(place: NodeLocal, output: Output, config: StageConfig) -> None:
-    """Refuse before the first byte what would end in a full disk or a killed job.
+    """Refuse, before the first byte, a copy that would fill the disk or get the job killed.
 
     Raises:
-        ResourceError: Bytes or inodes are missing, or the job's memory limit would be met.
+        ResourceError: Bytes or inodes are missing, or the job's memory limit would be reached.
     """
-    now = nodelocal.node_local(place.path, place.variable)  # others may have copied meanwhile
+    now = nodelocal.node_local(place.path, place.variable)  # other jobs may have copied since
     block = max(now.filesystem.block_bytes, 1)
     need = sum(-(-member.bytes // block) * block for member in output.members) + _CONTROL_FILES * block
     leave = leave_bytes(now, config)
@@ -149,7 +148,7 @@ def check_room(place: NodeLocal, output: Output, config: StageConfig) -> None:
         what = "memory left to this job" if limited else "free"
         raise ResourceError(
             f"{place.path} has {bytes_text(now.free_bytes)} {what}",
-            expected=f"{bytes_text(need)} for {output.name} and {bytes_text(leave)} beside it"
+            expected=f"{bytes_text(need)} for {output.name} and {bytes_text(leave)} in addition"
             + (" for workers and their batches" if now.in_memory else ""),
             next_step=("Ask for more memory (--mem)" if now.in_memory else "Remove what is not needed there")
             + ", stage a rank's own shards (--shards rank), or choose another place with --where",
@@ -157,7 +156,7 @@ def check_room(place: NodeLocal, output: Output, config: StageConfig) -> None:
 
 
 def nowhere(output: Output, passed: list[str]) -> ResourceError:
-    """The sentence when no place is left."""
+    """The error when no place is left."""
     return ResourceError(
         f"no storage of this node takes {output.name} ({bytes_text(output.bytes)}): " + "; ".join(passed),
         expected="a directory with room, named by SLURM_TMPDIR, TMPDIR or the site, or /dev/shm",

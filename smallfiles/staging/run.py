@@ -1,11 +1,11 @@
-"""Stage: one process of a node copies, verifies and publishes; all others wait and use it.
+"""Stage: one process per node copies, verifies and publishes; all others wait and use its copy.
 
-The trap: eight ranks that each look for room, find it, and copy at once fill the memory eight times.
-So the lock comes first: only who holds it looks for room.
+The trap: eight ranks that each check for room, find it, and copy at once fill the memory eight times.
+So the room is checked under the lock only.
 
-Copies go when the process that uses them goes: at exit and on signals. A handler that is there already (a
-training that saves its state on SIGTERM and reads on) stays in charge, and the exit that follows cleans up.
-What a `kill -9` leaves, the next job removes. Notebook 07.
+A copy is removed when the last process that uses it ends: at exit and on signals. An existing signal
+handler (of a training that saves its state on SIGTERM and reads on) is kept, and the exit that follows
+cleans up. The next job removes what a `kill -9` leaves. Notebook 07.
 """
 
 from __future__ import annotations
@@ -24,32 +24,30 @@ from typing import Any, TypeAlias
 
 from smallfiles import locks, signals
 from smallfiles.atomic import bytes_and_files_in
-from smallfiles.digests import ContentDigest, sidecar
 from smallfiles.errors import ResourceError
-from smallfiles.formats.output import writing
 from smallfiles.liveness import this_job
 from smallfiles.locks import private_folder
 from smallfiles.machine.nodelocal import NodeLocal
 from smallfiles.progress import progress
 from smallfiles.staging import outputs, placement
 from smallfiles.staging.config import StageConfig, Staged
-from smallfiles.staging.copying import Copier, blocks_of
+from smallfiles.staging.copying import copy_files
 from smallfiles.staging.outputs import Output
 from smallfiles.staging.slots import Slot, sweep
 
 _SHORTEST_S, _LONGEST_S = 0.005, 0.1
 _MOST_WAIT_S = 3600.0
 _MIB = 1 << 20
-UNVERIFIED = "not verified against a digest, since none lies beside the source; computed while copying"
+UNVERIFIED = "not verified against a digest, since the source has none; computed while copying"
 
 
-Make: TypeAlias = Callable[[Slot, Callable[[Callable[[], None]], None]], tuple[Sequence[str], dict[str, Any]]]
-"""Fills the slot's folder `copying`; told whom to give what stops it early; names and facts to publish."""
+Make: TypeAlias = Callable[[Slot], tuple[Sequence[str], dict[str, Any]]]
+"""Fills the folder `copying` of the slot; returns the names and facts to publish."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """What this process holds of a slot."""
+    """One use of a slot by this process."""
 
     slot: Slot
     descriptor: int
@@ -57,8 +55,8 @@ class Use:
     copy_s: float
 
     def leave(self) -> None:
-        """Give it back; the last one out removes the copy, unless it is kept for somebody."""
-        if _leave(self.descriptor):
+        """End it; the last user removes the copy, unless a running job has a lease on it."""
+        if _unregister(self.descriptor):
             self.slot.leave(self.descriptor)
 
 
@@ -66,10 +64,10 @@ _uses: dict[Path, list[Use]] = {}
 
 
 def stage(src: Path | str, where: str | Path = "auto", *, config: StageConfig | None = None) -> Staged:
-    """Copy a packed output to storage of this node, once a node, and keep it while this process lives.
+    """Copy a packed output to storage of this node, once per node, and keep it until this process ends.
 
-    Every epoch then reads from memory or a local disk; the parallel file system is asked once a node
-    instead of once a rank and epoch.
+    Every epoch then reads from memory or a local disk; the parallel file system is read once per node
+    instead of once per rank and epoch.
 
     Args:
         src: A packed file or a folder of shards.
@@ -77,11 +75,11 @@ def stage(src: Path | str, where: str | Path = "auto", *, config: StageConfig | 
         config: Room to leave, whose shards.
 
     Returns:
-        The copy; give its `path` to `smallfiles.formats.open`. It goes with the last process that uses
-        it; `unstage(path)` gives it back earlier.
+        The copy; pass its `path` to `smallfiles.formats.open`. It is removed when the last process that
+        uses it ends; `unstage(path)` releases it earlier.
 
     Raises:
-        ResourceError: No place has the room, or somebody else's folder is in the way.
+        ResourceError: No place has the room, or a folder of another user is in the way.
         DamagedFileError: The source is not what was packed.
         SourceError: The source is missing, or changed while it was copied.
     """
@@ -96,13 +94,13 @@ def staged(
     """`stage` for the time of a block; arguments and errors as there.
 
     Yields:
-        The copy; it is given back when the block ends, however it ends.
+        The copy; it is released when the block ends, however it ends.
     """
     copy, use = _stage(Path(src), where, config or StageConfig())
     try:
         yield copy
     finally:
-        _give_back(copy.path, use)
+        _release(copy.path, use)
 
 
 def stage_for_job(
@@ -116,26 +114,26 @@ def stage_for_job(
         config: As for `stage`.
 
     Returns:
-        The copy. When the job has ended without `unstage`, the next `stage` on this node removes it.
+        The copy. If the job ends without `unstage`, the next `stage` on this node removes it.
     """
     copy, use = _stage(Path(src), where, config or StageConfig())
     try:
         use.slot.acquire(this_job())
     finally:
-        _give_back(copy.path, use)
+        _release(copy.path, use)
     return copy
 
 
-def give_back(path: Path) -> bool:
-    """Give back one use of a copy that this process staged; whether there was one."""
+def release(path: Path) -> bool:
+    """End one use of a copy by this process; whether there was one."""
     found = _uses.get(path)
     if not found:
         return False
-    _give_back(path, found[-1])
+    _release(path, found[-1])
     return True
 
 
-def _give_back(path: Path, use: Use) -> None:
+def _release(path: Path, use: Use) -> None:
     remaining = _uses.get(path, [])
     if use in remaining:
         remaining.remove(use)
@@ -176,30 +174,30 @@ def _stage_at(place: NodeLocal, output: Output, config: StageConfig) -> Use:
 
 
 def once(slot: Slot, output: Output, make: Make) -> Use:
-    """Hold a slot: one process of the node fills it while the others wait, and all use it.
+    """Use a slot: one process of the node fills it while the others wait.
 
     Args:
-        slot: Where.
-        output: What it will hold, for those that wait.
+        slot: The slot.
+        output: Its future content, to report progress while waiting.
         make: Fills it.
 
     Returns:
-        A shared lock of the finished slot, given back at the end of the process if not before.
+        A shared lock of the finished slot, released at the end of the process at the latest.
     """
     until = time.monotonic() + _MOST_WAIT_S
     while True:
         descriptor, finished = _acquire(slot, output, until)
         copy_s = 0.0 if finished else _fill(slot, descriptor, make)
-        _enter(descriptor, partial(slot.leave, descriptor), inherited=True)
+        _register(descriptor, partial(slot.leave, descriptor), inherited=True)
         locks.share(descriptor)
         if locks.names(slot.lock, descriptor) and slot.facts() is not None:
             return Use(slot, descriptor, finished, copy_s)
-        _leave(descriptor)
-        os.close(descriptor)  # somebody swept it in the moment between two locks
+        _unregister(descriptor)
+        os.close(descriptor)  # another process swept it between the two locks
 
 
 def _acquire(slot: Slot, output: Output, until: float) -> tuple[int, bool]:
-    """Come to hold the slot: shared if it is finished, exclusive if we shall make it."""
+    """Lock the slot: shared if it is finished, exclusive if this process must fill it."""
     found = _try(slot)
     if found is not None:
         return found
@@ -212,7 +210,7 @@ def _acquire(slot: Slot, output: Output, until: float) -> tuple[int, bool]:
             if time.monotonic() > until:
                 raise ResourceError(
                     f"{who} has been copying {output.name} to {slot.folder} for too long",
-                    expected="it to finish in the time that this one waits",
+                    expected=f"a finished copy within {_MOST_WAIT_S:.0f} s",
                     next_step="See what it does with: smallfiles staged",
                 )
             time.sleep(random.uniform(pause_s / 2, pause_s))
@@ -238,107 +236,79 @@ def _try(slot: Slot) -> tuple[int, bool] | None:
 
 
 def _fill(slot: Slot, descriptor: int, make: Make) -> float:
-    """Make and publish under the exclusive lock; seconds it took. Leaves nothing if it fails."""
-    stoppers: list[Callable[[], None]] = []
-
-    def abandon() -> None:
-        for stop in stoppers:
-            stop()
-        slot.remove(descriptor)
-
-    _enter(descriptor, abandon, inherited=False)
+    """Fill and publish the slot under the exclusive lock; the seconds of filling. Failure leaves nothing."""
+    abandon = partial(slot.remove, descriptor)
+    _register(descriptor, abandon, inherited=False)
     try:
-        slot.begin()  # clears half copies first: they take room
+        slot.begin()  # removes unfinished copies first, which take room
         started = time.perf_counter()
-        names, facts = make(slot, stoppers.append)
+        names, facts = make(slot)
         copy_s = time.perf_counter() - started
         slot.publish(names, facts)
     except BaseException:
-        if _leave(descriptor):
+        if _unregister(descriptor):
             abandon()
         raise
     return copy_s
 
 
 def _copy(
-    place: NodeLocal,
-    output: Output,
-    config: StageConfig,
-    slot: Slot,
-    at_end: Callable[[Callable[[], None]], None],
+    place: NodeLocal, output: Output, config: StageConfig, slot: Slot
 ) -> tuple[Sequence[str], dict[str, Any]]:
-    """Copy an output into a slot; `at_end` is given what stops that."""
+    """Copy an output into a slot."""
     placement.check_room(place, output, config)
-    count = len(blocks_of(output.members))
-    with progress(count, f"stage {output.name}", unit="blocks") as bar:
-        copier = Copier(output, slot.copying, bar)
-        at_end(copier.stop)
-        copier.run()
-    names = [member.name for member in output.members] + computed_digests(copier, output, slot.copying)
+    names = copy_files(output, slot.copying).names
     facts = {"name": output.name, "source": str(output.source)}
     return names, {**facts, "bytes": output.bytes, "verified": output.has_digests}
 
 
-def computed_digests(copier: Copier, output: Output, folder: Path) -> list[str]:
-    """Write the digest of each packed file that had none beside its copy; their names."""
-    written = []
-    for member, hashes in zip(output.members, copier.hashes, strict=True):
-        if member.is_data and member.digest is None:
-            beside = sidecar(folder / member.name)
-            with writing(beside):
-                ContentDigest(member.bytes, tuple(hashes[n] for n in range(len(hashes)))).save(beside)
-            written.append(str(beside.relative_to(folder)))
-    return written
-
-
-_held: dict[int, tuple[int, bool, Callable[[], object]]] = {}
-"""By descriptor of the lock: who took it, whether forked children keep it, how it is given back."""
+_locks: dict[int, tuple[int, bool, Callable[[], object]]] = {}
+"""By descriptor of the lock: the process that took it, whether forked children keep it, how to release it."""
 
 _ready = False
 
 
-def _enter(descriptor: int, give_back: Callable[[], object], *, inherited: bool) -> None:
-    """Have `give_back` called when this process ends, unless `_leave` is called before.
+def _register(descriptor: int, release: Callable[[], object], *, inherited: bool) -> None:
+    """Have `release` called when this process ends, unless `_unregister` is called before.
 
     Args:
-        descriptor: The open lock, which names the entry.
-        give_back: Must not wait for long, and not fail.
-        inherited: Whether forked children keep the lock: they use a finished copy, but they do not
-            make one.
+        descriptor: The open lock, which identifies the entry.
+        release: Must be quick, and must not fail.
+        inherited: Whether forked children keep the lock: they use a finished copy, but never fill one.
     """
     global _ready
     if not _ready:
-        atexit.register(give_back_all)
+        atexit.register(release_all)
         os.register_at_fork(after_in_child=_in_child)
         _ready = True
-    _held[descriptor] = (os.getpid(), inherited, give_back)
-    signals.add(give_back_all)
+    _locks[descriptor] = (os.getpid(), inherited, release)
+    signals.add(release_all)
 
 
-def _leave(descriptor: int) -> bool:
-    """Forget an entry; whether it was there (False in a forked child, which owns nothing)."""
-    found = _held.pop(descriptor, None)
-    if not _held:
-        signals.remove(give_back_all)
+def _unregister(descriptor: int) -> bool:
+    """Remove an entry; whether it was there (False in a forked child, which owns nothing)."""
+    found = _locks.pop(descriptor, None)
+    if not _locks:
+        signals.remove(release_all)
     return found is not None and found[0] == os.getpid()
 
 
-def give_back_all() -> None:
-    """Give back everything that this process took."""
-    while _held:
-        _, (pid, _, give_back) = _held.popitem()
+def release_all() -> None:
+    """Release everything that this process took."""
+    while _locks:
+        _, (pid, _, release) = _locks.popitem()
         if pid == os.getpid():
-            with contextlib.suppress(Exception):  # the next one must still be given back
-                give_back()
+            with contextlib.suppress(Exception):  # the next one must still be released
+                release()
 
 
 def _in_child() -> None:
     """A forked worker reads what its parent staged and must not remove it when it ends.
 
-    The descriptor of a shared lock stays open: the copy is in use while a worker lives. That of an
-    exclusive one is closed, or a worker would keep others waiting after its parent was killed.
+    The descriptor of a shared lock stays open: the copy is in use while a worker runs. An exclusive
+    lock is closed, or a worker would block other processes after its parent was killed.
     """
-    while _held:
-        descriptor, (_, inherited, _) = _held.popitem()
+    while _locks:
+        descriptor, (_, inherited, _) = _locks.popitem()
         if not inherited:
             os.close(descriptor)

@@ -1,16 +1,16 @@
-"""One staged copy: where it lies, whether it is finished, who uses it, and how it goes.
+"""One staged copy: where it lies, whether it is finished, who uses it, and when it is removed.
 
-    smallfiles-UID/            ours alone (0700)
-      KEY.lock                 exclusive: somebody makes or removes the copy; shared: somebody uses it
-      KEY/copying/NAME         grows
+    smallfiles-UID/            private to this user (0700)
+      KEY.lock                 exclusive: a process makes or removes the copy; shared: processes use it
+      KEY/copying/NAME         an unfinished copy
       KEY/data/NAME            finished, renamed from `copying`
       KEY/done.json            the marker: sizes and times of all files; written last
-      KEY/owner.json           who made it
-      KEY/holds/*.json         jobs for which it is kept while no process has it open
+      KEY/owner.json           the process that made it
+      KEY/leases/*.json        jobs for which it is kept while no process has it open
 
-Whatever has neither a lock nor a living job is a leftover, and whoever comes next removes it. The
-trap: a finished copy and half a one look alike; only the marker, written after the rename, tells.
-Notebook 07.
+A copy with neither a lock nor the lease of a running job is a leftover, which the next process removes.
+The trap: a finished and an unfinished copy look alike; only the marker, written after the rename,
+distinguishes them. Notebook 07.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Slot:
     """The place of one copy.
 
     Args:
-        folder: Our private folder on some node-local storage.
-        key: Names the content.
+        folder: The private folder on some node-local storage.
+        key: Identifies the content.
     """
 
     folder: Path
@@ -49,7 +49,7 @@ class Slot:
 
     @property
     def lock(self) -> Path:
-        """The file that is locked."""
+        """The lock file."""
         return self.folder / f"{self.key}{LOCK_SUFFIX}"
 
     @property
@@ -59,18 +59,18 @@ class Slot:
 
     @property
     def copying(self) -> Path:
-        """Where the copy grows."""
+        """The unfinished copy."""
         return self.home / "copying"
 
     @property
     def data(self) -> Path:
-        """Where the finished copy is."""
+        """The finished copy."""
         return self.home / "data"
 
     @property
-    def holds(self) -> Path:
-        """Who keeps it."""
-        return self.home / "holds"
+    def leases(self) -> Path:
+        """The jobs that keep it."""
+        return self.home / "leases"
 
     @property
     def marker(self) -> Path:
@@ -78,19 +78,19 @@ class Slot:
         return self.home / "done.json"
 
     def begin(self) -> None:
-        """Clear what a dead owner left and start anew; the lock must be ours alone."""
+        """Remove what an ended process left and start anew; needs the exclusive lock."""
         with writing(self.home):
             self.clear()
             self.copying.mkdir(mode=0o700, parents=True)
-            self.holds.mkdir(mode=0o700)
+            self.leases.mkdir(mode=0o700)
             write_json(self.home / "owner.json", asdict(this_process()))
 
     def publish(self, names: Sequence[str], facts: dict[str, Any]) -> None:
-        """Rename the complete copy and write the marker; the lock must be ours alone.
+        """Rename the complete copy and write the marker; needs the exclusive lock.
 
         Args:
             names: Relative names of all files.
-            facts: More to keep in the marker.
+            facts: Further content of the marker.
         """
         with writing(self.home):
             files = {}
@@ -104,7 +104,7 @@ class Slot:
             write_json(self.marker, {**facts, **now})
 
     def facts(self) -> dict[str, Any] | None:
-        """What the marker says, if the copy is finished and its files are as they were then."""
+        """The content of the marker, if the copy is finished and its files have not changed since."""
         try:
             record = json.loads(self.marker.read_text(encoding="utf-8"))
             if record["boot"] != this_process().boot:
@@ -118,35 +118,28 @@ class Slot:
         return dict(record)
 
     def owner(self) -> Owner | None:
-        """Who makes or made the copy, as far as it is written."""
+        """The process that makes or made the copy; None if that is not known."""
         return _owner(self.home / "owner.json")
 
     def acquire(self, owner: Owner) -> None:
-        """Keep the copy for a job; the lock must be shared by us, so that nobody removes it now."""
-        with writing(self.holds):
-            write_json(self.holds / _hold_name(owner), asdict(owner))
+        """Keep the copy for a job; needs the shared lock, so that no process removes it now."""
+        with writing(self.leases):
+            write_json(self.leases / _lease_name(owner), asdict(owner))
 
-    def release(self, owner: Owner) -> bool:
-        """Give up the hold of a job; whether there was one."""
-        try:
-            (self.holds / _hold_name(owner)).unlink()
-        except OSError:
-            return False
-        return True
+    def release(self, owner: Owner) -> None:
+        """End the lease of a job, if there is one."""
+        with contextlib.suppress(OSError):
+            (self.leases / _lease_name(owner)).unlink()
 
     def holders(self) -> list[Owner]:
-        """Living jobs that keep the copy."""
-        found = [_owner(path) for path in self._hold_files()]
+        """Running jobs with a lease on the copy."""
+        found: list[Owner | None] = []
+        with contextlib.suppress(OSError):  # removed in this moment
+            found = [_owner(path) for path in sorted(self.leases.glob("*.json"))]
         return [owner for owner in found if owner is not None and owner.is_alive()]
 
-    def _hold_files(self) -> list[Path]:
-        try:
-            return sorted(self.holds.glob("*.json"))
-        except OSError:
-            return []
-
     def clear(self) -> None:
-        """Remove everything but the lock; the marker goes first, so that nobody trusts the rest."""
+        """Remove everything but the lock; the marker first, so that the rest is never taken for finished."""
         with contextlib.suppress(FileNotFoundError):
             self.marker.unlink()
         for _ in range(_TRIES):
@@ -156,7 +149,7 @@ class Slot:
             time.sleep(_PAUSE_S)
 
     def remove(self, descriptor: int) -> None:
-        """Remove everything and let go of the lock, which must be ours alone."""
+        """Remove everything and close the lock, which must be exclusive."""
         try:
             with contextlib.suppress(OSError):
                 self.clear()
@@ -168,19 +161,19 @@ class Slot:
             os.close(descriptor)
 
     def leave(self, descriptor: int) -> None:
-        """Stop using the copy; the last one out removes it, unless a living job keeps it."""
+        """Stop using the copy; the last user removes it, unless a running job has a lease on it."""
         for attempt in range(_TRIES):
             if locks.is_last(descriptor):
                 if locks.names(self.lock, descriptor) and not self.holders():
                     return self.remove(descriptor)
                 break
             if attempt < _TRIES - 1:
-                time.sleep(_PAUSE_S)  # somebody may only be looking
+                time.sleep(_PAUSE_S)  # `listing` may hold the lock for a moment
         os.close(descriptor)
 
 
 def slots(folder: Path) -> Iterator[Slot]:
-    """Every slot of a private folder, finished or not."""
+    """All slots of a private folder, finished or not."""
     try:
         found = {path.name.removesuffix(LOCK_SUFFIX) for path in folder.iterdir()}
     except OSError:
@@ -189,20 +182,20 @@ def slots(folder: Path) -> Iterator[Slot]:
 
 
 def sweep(folder: Path, spare: str = "") -> list[str]:
-    """Remove what dead processes and ended jobs left.
+    """Remove the leftovers of ended processes and jobs.
 
     Args:
-        folder: Our private folder.
-        spare: A key to leave alone.
+        folder: The private folder.
+        spare: A key not to remove.
 
     Returns:
-        Keys of what was removed.
+        The removed keys.
     """
     return [slot.key for slot in slots(folder) if slot.key != spare and remove_unused(slot)]
 
 
 def remove_unused(slot: Slot) -> bool:
-    """Remove a copy that no process uses and no living job keeps; whether it was."""
+    """Remove a copy without a user and without the lease of a running job; whether it was removed."""
     descriptor = locks.try_lock(slot.lock, shared=False, create=slot.home.exists())
     if descriptor is None:
         return False
@@ -213,7 +206,7 @@ def remove_unused(slot: Slot) -> bool:
     return True
 
 
-def _hold_name(owner: Owner) -> str:
+def _lease_name(owner: Owner) -> str:
     text = f"{owner.kind} {owner.name} {owner.started} {owner.world if owner.kind != 'job' else ''}"
     return hashlib.sha256(text.encode()).hexdigest()[:16] + ".json"
 

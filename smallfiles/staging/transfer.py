@@ -1,9 +1,9 @@
-"""The second kind of staging: from an archive that compute nodes cannot see to scratch.
+"""The second kind of staging: to scratch, from an archive that compute nodes cannot see.
 
-It runs on a transfer node, for long, and is interrupted often. A run that comes again reads back what is
-there (scratch is near, the archive is not), keeps the blocks that have their digest, and copies the rest;
+It runs on a transfer node, takes long, and is often interrupted. A second run reads back what is on
+scratch, which is near, keeps the blocks that match their digest, and copies the rest from the archive;
 a file without a digest is copied from its beginning. The trap: scratch is purged after weeks, so
-the original stays where it is. Notebook 07.
+keep the original. Notebook 07.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from smallfiles.atomic import Draft, bytes_and_files_of, check_room, drafted, sw
 from smallfiles.digests import ContentDigest, sidecar
 from smallfiles.errors import OutputExistsError, UsageError
 from smallfiles.formats.output import writing
-from smallfiles.progress import bytes_text, progress
+from smallfiles.progress import bytes_text
 from smallfiles.staging import outputs
 from smallfiles.staging.config import StageConfig, Staged
-from smallfiles.staging.copying import Copier, blocks_of
+from smallfiles.staging.copying import copy_files
 from smallfiles.staging.outputs import Member, Output
-from smallfiles.staging.run import UNVERIFIED, computed_digests
+from smallfiles.staging.run import UNVERIFIED
 
 _INODES_TO_LEAVE = 100
 _STRIPED_BYTES, _STRIPES, _STRIPE_S = 1 << 30, 4, 30
@@ -36,18 +36,18 @@ def stage_to(src: Path | str, folder: Path | str, *, config: StageConfig | None 
 
     Args:
         src: A packed file or a folder of shards.
-        folder: Where to put it, on scratch; made if it is not there.
+        folder: Where to put it, on scratch; created if missing.
         config: Whose shards.
 
     Returns:
-        The copy, `reused` if it was there already.
+        The copy, `reused` if it already existed.
 
     Raises:
-        OutputExistsError: Something else has its name there.
+        OutputExistsError: A different file has its name there.
         ResourceError: No room, no permission.
         DamagedFileError: The source is not what was packed.
         SourceError: The source is missing, or changed while it was copied.
-        BusyError: Another run copies the same.
+        BusyError: Another run copies to the same name.
     """
     started = time.perf_counter()
     config = config or StageConfig()
@@ -57,8 +57,6 @@ def stage_to(src: Path | str, folder: Path | str, *, config: StageConfig | None 
     notes: tuple[str, ...] = () if output.has_digests else (UNVERIFIED,)
     if _is_there(output, out):
         return _reused(output, out, started)
-    with writing(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
     check_room(out, output.bytes - bytes_and_files_of(out)[0], len(output.members) + _INODES_TO_LEAVE)
     try:
         with drafted(out, "staging") as draft, writing(out):
@@ -78,8 +76,8 @@ def stage_to(src: Path | str, folder: Path | str, *, config: StageConfig | None 
 def _reused(output: Output, out: Path, started: float) -> Staged:
     seconds = time.perf_counter() - started
     same = "digest" if output.has_digests else "time"
-    there = f"{out} was there already, of the same size and {same}; `verify` reads it back"
-    return Staged(out, output.bytes, True, seconds, 0.0, len(output.members), False, (there,))
+    note = f"{out} was there already, of the same size and {same}; `verify` reads it back"
+    return Staged(out, output.bytes, True, seconds, 0.0, len(output.members), False, (note,))
 
 
 def _target(output: Output, folder: Path) -> Path:
@@ -95,7 +93,7 @@ def _target(output: Output, folder: Path) -> Path:
 
 
 def _is_there(output: Output, out: Path) -> bool:
-    """Whether all files are there with the same sizes, and the same digests or (without one) times."""
+    """Whether all files exist with the same sizes, and the same digests or (without one) times."""
     try:
         for member in output.members:
             found = (out.parent / member.name).stat()
@@ -110,33 +108,30 @@ def _is_there(output: Output, out: Path) -> bool:
 
 
 def _same_digest(member: Member, copy: Path) -> bool:
-    beside = sidecar(copy)
-    return beside.is_file() and ContentDigest.load(beside) == member.digest
+    digest = sidecar(copy)
+    return digest.is_file() and ContentDigest.load(digest) == member.digest
 
 
 def _copy(output: Output, draft: Draft) -> int:
-    """Copy into the folder aside; bytes that an earlier run had copied."""
-    of_this = draft.records / "key"
-    resume = of_this.exists() and of_this.read_text() == output.key
+    """Copy into the private folder; the bytes that an earlier run had copied."""
+    key = draft.records / "key"
+    resume = key.exists() and key.read_text() == output.key
     if not resume:
         draft.clear()
         _stripe(output, draft.data)
-        of_this.write_text(output.key)
-    with progress(len(blocks_of(output.members)), f"stage {output.name}", unit="blocks") as bar:
-        copier = Copier(output, draft.data, bar, mode=0o666, resume=resume)
-        copier.run()
-    for member in output.members:  # as rsync does: equal size and time then mean equal bytes
-        os.utime(copier.target(member), ns=(member.seen[3], member.seen[3]))
-    computed_digests(copier, output, draft.data)
-    return copier.kept_bytes
+        key.write_text(output.key)
+    copied = copy_files(output, draft.data, resume=resume)
+    for member in output.members:  # as rsync does: then equal size and time mean equal bytes
+        os.utime(draft.data / member.name, ns=(member.seen[3], member.seen[3]))
+    return copied.kept_bytes
 
 
 def _stripe(output: Output, folder: Path) -> None:
-    """Have large files on Lustre served by several servers; it is set before the first byte or never."""
+    """Stripe large files on Lustre over several servers; the layout is fixed by the first byte."""
     lfs = shutil.which("lfs")
     largest = max(member.bytes for member in output.members)
     if lfs is None or largest < _STRIPED_BYTES or machine.filesystem(folder).kind != "lustre":
         return
     command = [lfs, "setstripe", "-c", str(_STRIPES), str(folder)]
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # slower without, but as right
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # slower without it, but correct
         subprocess.run(command, capture_output=True, timeout=_STRIPE_S, check=False)

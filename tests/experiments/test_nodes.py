@@ -67,7 +67,7 @@ class TestPlaying:
     def test_a_rank_that_says_nothing_is_ended(self, monkeypatch):
         monkeypatch.setattr(players, "_LIMIT_S", 0.2)
         monkeypatch.setattr(players, "_END_S", 0.1)
-        with pytest.raises(ResourceError, match="said nothing"):
+        with pytest.raises(ResourceError, match="sent nothing"):
             nodes.play(lambda: time.sleep(60), [nodes.srun(0)])
 
 

@@ -203,7 +203,7 @@ class TestOwnData:
         with tarfile.open(tmp_path / "own.tar", "w") as archive:
             archive.add(own, "own")
         monkeypatch.setenv("COURSE_DATA", str(tmp_path / "own.tar"))
-        with pytest.raises(UsageError, match=r"lie in .*own\.tar.*COURSE_DATA"):
+        with pytest.raises(UsageError, match=r"are in .*own\.tar.*COURSE_DATA"):
             start("01", 30).folder()
 
     def test_labels_do_not_stand_for_captions(self, own):

@@ -123,7 +123,7 @@ def test_a_case_that_fails_loses_its_place_and_costs_the_others_nothing():
 
 def test_what_failed_is_a_line_of_its_table():
     failed = [Failed("random reads", "SPDL", "no answer"), Failed("sequential reads", "tar", "gone", "cold")]
-    first, second = summary([record(), record("tar")], None, failed).split("\n\n")
+    first, second = summary([record(), record("tar")], failed).split("\n\n")
     assert first.splitlines()[-1] == "SPDL  failed: no answer"
     assert second.splitlines() == ["sequential reads, cold cache", "tar  failed: gone"]
 
@@ -193,7 +193,7 @@ def test_a_worker_that_raises_says_why_and_goes_on(pool, capfd):
     assert pool("x") == "x"
     with pytest.raises(workers.WorkFailed, match=r"^RuntimeError: no FFmpeg$"):
         pool("raise")
-    assert pool("print") == "; it said: OSError: no libavcodec"
+    assert pool("print") == "; its last output: OSError: no libavcodec"
     assert pool("y") == "x" and pool("y", key="b") == "y"  # what it keeps is its own
     assert capfd.readouterr() == ("", "")
 
@@ -270,9 +270,9 @@ def test_a_ratio_that_straddles_one_is_shown_as_none():
 
 def test_processor_time_is_shown_for_each_sample():
     costly = dataclasses.replace(record("arrow"), extra={"cpu_s": 0.5}, samples=1000)
-    shown = summary([costly, dataclasses.replace(record("files"), samples=1000)], None)
+    shown = summary([costly, dataclasses.replace(record("files"), samples=1000)])
     assert "processor" in shown and "500 µs/sample" in shown
-    assert "processor" not in summary([record("files")], None)
+    assert "processor" not in summary([record("files")])
 
 
 # --- page cache -------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ def test_a_file_that_stays_in_memory_is_not_called_cold(on_disk):
     path.write_bytes(os.urandom(1 << 20))
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as view:
         assert sum(view[::4096]) > 0  # mapped pages cannot be dropped
-        with pytest.raises(ResourceError, match="stays in memory"):
+        with pytest.raises(ResourceError, match="still cached"):
             page_cache.drop([path])
 
 

@@ -32,7 +32,7 @@ def test_the_faster_function_is_told_by_how_much_and_drawn_with_each_run(slept):
     assert result.spread("slow").median == pytest.approx(10 / 0.75)
     assert result.seconds("slow") == 0.75
     assert "quick is 3.0 times as fast as slow" in result.finding
-    assert "images/s" in str(result) and "quick" in result.alt_text
+    assert "images/s" in str(result)
     assert len(result.runs["slow"]) == 3 and result.machine["cpus_usable"]
     figure = figures.bars(result).figure
     assert "warm: each ran once before" in figure.get_supxlabel()

@@ -64,16 +64,6 @@ def result(folder):
     return bench_loading([folder / "x.arrow", folder / "raw.arrow"], config)
 
 
-NONSENSE = [{"repeats": 0}, {"count": 0}, {"workers": ()}, {"workers": (2, 0)}, {"batch": 0}, {"seed": -1}]
-NONSENSE += [{"modes": ()}, {"modes": ("threads", "threads")}, {"modes": ("fibres",)}, {"filter": "cubic"}]
-
-
-@pytest.mark.parametrize("wrong", NONSENSE)
-def test_what_makes_no_sense_is_refused(wrong):
-    with pytest.raises(UsageError):
-        LoadBenchConfig(**wrong)
-
-
 def test_each_kind_of_pictures_is_measured_in_each_mode(result):
     epochs = [record for record in result.records if record.what != STAGES]
     assert [(record.what, record.name) for record in epochs] == [
@@ -193,12 +183,12 @@ def test_a_peer_that_fails_is_a_line_and_costs_others_nothing(folder, tmp_path, 
     assert [each["name"] for each in told["records"]] == ["arrow, threads", "arrow, JPEG"]
     (failed,) = told["failed"]
     assert (failed["what"], failed["name"]) == ("epoch of JPEG, 1 workers", "SPDL, antialias")
-    assert failed["why"] == f"0 of {COUNT} pictures came; it said: OSError: no libavcodec"
+    assert failed["why"] == f"0 of {COUNT} pictures came; its last output: OSError: no libavcodec"
     assert "Traceback" not in errors and not multiprocessing.active_children()
 
 
 def test_names_that_nothing_has_are_refused(folder):
-    with pytest.raises(UsageError, match="nothing is called arow, threads"):
+    with pytest.raises(UsageError, match="no candidate is called arow, threads"):
         bench_loading([folder / "x.arrow"], dataclasses.replace(SMALL, only=("arow, threads",)))
 
 
@@ -206,7 +196,7 @@ def test_files_of_different_sets_are_refused(folder, tmp_path):
     source = sources.load(folder / "data")
     part = sources.Source(source.manifest.select(range(5)), source.store, source.kind)
     pack(part, tmp_path / "y.h5")
-    with pytest.raises(UsageError, match=r"y\.h5 holds 5 samples"):
+    with pytest.raises(UsageError, match=r"y\.h5 has 5 samples"):
         bench_loading([folder / "x.arrow", tmp_path / "y.h5"], SMALL)
 
 
@@ -244,7 +234,7 @@ def test_the_command_says_how_many_imitated_accelerators_are_fed(folder, tmp_pat
     words += ["--repeats", "1", "--mode", "threads", "--workers", "1", "--save", str(saved)]
     assert main(words) == 0
     told = capsys.readouterr()
-    assert "imitated by sleeping 3 ms a step of 4 samples" in told.err and "computes" in told.out
+    assert "emulated by sleeping 3 ms per step of 4 samples" in told.err and "computes" in told.out
     record = json.loads(saved.read_text())["records"][0]
     assert record["what"] == "epoch of JPEG for steps of 3 ms, 1 workers"
     assert 0 < record["extra"]["utilisation"] <= 1 and record["extra"]["accelerators"] >= 0

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import staging
 from smallfiles import slowfs
 from smallfiles.machine import nodelocal
-from smallfiles.measure import BenchConfig, Record, ratio
+from smallfiles.measure import BenchConfig, Record
 from smallfiles.measure.drawing import check_comparable
 from smallfiles.slowfs import SlowConfig
 from smallfiles.sources import synthetic
@@ -31,8 +31,13 @@ def left() -> list[str]:
 WARM = BenchConfig(repeats=2, count=20, caches=("warm",))
 
 
-def test_three_methods_are_measured_on_the_same_samples_and_storage(data: Path) -> None:
-    before = left()
+def test_three_methods_are_measured_on_the_same_samples_and_storage(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, seen, real = left(), [], staging.staging.staged
+    monkeypatch.setattr(
+        staging.staging, "staged", lambda *words, **more: seen.append(words) or real(*words, **more)
+    )
     result = staging.bench_staging(data, BenchConfig(repeats=2, count=20))
     by_place: dict[tuple[str, str], list[Record]] = {}
     for record in result.records:
@@ -41,8 +46,9 @@ def test_three_methods_are_measured_on_the_same_samples_and_storage(data: Path) 
     for dd, ours, cp in by_place.values():
         assert [dd.name, ours.name, cp.name] == [staging.DD, staging.STAGE, staging.CP]
         assert {record.samples for record in (dd, ours, cp)} == {20} and dd.repeats == 2 and dd.bytes > 0
-        assert ratio(ours, dd).median > 0 and ratio(ours, cp).median > 0  # comparable: same conditions
+        check_comparable([dd, ours, cp])  # notebook 07 draws them
     assert len(by_place) + len(result.notes) == 3, result.notes
+    assert len(seen) == 3 * len(by_place)  # ours checks the digest; once to warm up
     assert set(left()) <= set(before)
 
 
@@ -60,19 +66,6 @@ def test_a_cold_copy_forgets_the_cache_before_each_run(data: Path, monkeypatch: 
     monkeypatch.setattr(staging.page_cache, "drop", lambda files, clean=False: dropped.append(len(files)))
     staging.bench_staging(data, BenchConfig(repeats=2, count=20, caches=("cold",)), slow=None)
     assert len(dropped) == 1 + 3 * 3 and min(dropped) > 20  # once to write back; each run and warm-up
-
-
-def test_one_kind_of_storage_gives_records_for_one_figure_and_ours_checks_its_digest(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen, real = [], staging.staging.staged
-    monkeypatch.setattr(
-        staging.staging, "staged", lambda *words, **more: seen.append(words) or real(*words, **more)
-    )
-    records = staging.bench_staging(data, WARM, slow=None).records
-    assert [record.name for record in records] == [staging.DD, staging.STAGE, staging.CP]
-    check_comparable(records)  # notebook 07 draws them
-    assert len(seen) == 3  # once to warm up
 
 
 def test_a_command_that_fails_or_is_missing_is_a_line(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

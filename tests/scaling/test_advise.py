@@ -12,7 +12,7 @@ from PIL import Image
 from smallfiles.advise import Measured, advise, costs_of, measure_folder
 from smallfiles.cli import build_parser, main
 from smallfiles.errors import SourceError
-from smallfiles.formats.tar.options import Options
+from smallfiles.formats.tar.options import TarOptions
 from smallfiles.measure.record import Record, load, save
 from smallfiles.scaling.config import TrainingPlan
 
@@ -53,7 +53,7 @@ def test_many_nodes_that_cannot_hold_a_copy_are_told_to_use_shards_of_a_fair_siz
     assert (
         found.commands[0] == f"smallfiles pack /data/imagenet imagenet.tars -O max_bytes={found.shard_bytes}"
     )
-    assert Options(max_bytes=found.shard_bytes)
+    assert TarOptions(max_bytes=found.shard_bytes)
 
 
 def test_a_small_set_on_one_node_is_told_to_use_one_packed_file():

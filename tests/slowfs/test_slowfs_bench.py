@@ -38,5 +38,5 @@ def test_the_command_saves_a_record_of_every_method_with_its_storage_and_shows_t
 
 
 def test_what_is_no_folder_is_refused(images):
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         bench_slow(images / "nothing")

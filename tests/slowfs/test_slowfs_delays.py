@@ -26,20 +26,6 @@ def clock(monkeypatch):
 
 
 class TestConfig:
-    @pytest.mark.parametrize(
-        ("wrong", "word"),
-        [
-            ({"latency_s": -1}, "--latency-ms is -1000"),
-            ({"latency_s": float("nan")}, "--latency-ms is nan"),
-            ({"servers": 0}, "--servers is 0"),
-            ({"bandwidth_bytes_s": 0}, "--bandwidth-mb is 0"),
-            ({"jitter": -0.1}, "--jitter is -0.1"),
-        ],
-    )
-    def test_impossible_storage_is_refused_by_name(self, wrong, word):
-        with pytest.raises(UsageError, match=word):
-            SlowConfig(**wrong)
-
     def test_it_is_told_in_words_and_as_a_command(self):
         config = SlowConfig(0.0025, 8, 2e8, 0.5, 3)
         assert config.summary() == "2.5 ms an operation, 8 at once, 200 MB/s, jitter 0.5"
@@ -119,10 +105,10 @@ class TestWithoutFuse:
     def forbidden(self, request, monkeypatch, tmp_path):
         if request.param == "no device":
             monkeypatch.setattr(points.why_not, "__defaults__", (tmp_path / "fuse",))
-            return "is not there (the kernel, or the container, has no FUSE)"
+            return "does not exist (the kernel, or the container, has no FUSE)"
         monkeypatch.setattr(points.why_not, "__defaults__", (tmp_path,))  # exists, may be used
         monkeypatch.setattr(points.shutil, "which", lambda name: None)
-        return "fusermount3 is not there (package fuse3)"
+        return "fusermount3 is missing (package fuse3)"
 
     def test_reads_in_this_process_are_slow_instead_and_have_no_path(self, forbidden, folder):
         with slowfs.open_slow(folder, SlowConfig(0.005)) as slow:
@@ -133,7 +119,7 @@ class TestWithoutFuse:
             for use in (lambda: slow.path, lambda: slow / "x", lambda: os.stat(slow)):  # it would be fast
                 with pytest.raises(ResourceError, match="has no path"):
                     use()
-        with pytest.raises(UsageError, match="no folder"), slowfs.open_slow(folder / "a/1.jpg"):
+        with pytest.raises(UsageError, match="not a folder"), slowfs.open_slow(folder / "a/1.jpg"):
             pass
 
     def test_the_command_fails_in_a_sentence(self, forbidden, folder, tmp_path, capsys):

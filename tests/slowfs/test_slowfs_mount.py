@@ -275,7 +275,7 @@ class TestWhere:
 
     def test_what_is_no_folder_is_refused(self, folder):
         for wrong in (folder / "4.jpg", folder / "nothing"):
-            with pytest.raises(UsageError, match="is no folder"), slowfs.mounted(wrong):
+            with pytest.raises(UsageError, match="is not a folder"), slowfs.mounted(wrong):
                 pass
 
 
@@ -300,7 +300,7 @@ class TestCommand:
         process = self.start(folder, tmp_path / "slow")
         process.stderr.readline()
         points.unmount(tmp_path / "slow")
-        assert "unmounted by somebody else" in process.communicate(timeout=20)[1]
+        assert "unmounted by another program" in process.communicate(timeout=20)[1]
         assert process.returncode == 1
 
 

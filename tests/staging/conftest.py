@@ -23,7 +23,7 @@ def own_variables(monkeypatch):
 def nothing_in_shared_memory():
     """Others of this user may stage there meanwhile: what nobody alive holds is ours."""
     yield
-    run.give_back_all()
+    run.release_all()
     assert [copy for copy in listed(Path("/dev/shm")) if copy.state == "leftover"] == []
 
 
@@ -32,7 +32,7 @@ def node(tmp_path):
     place = tmp_path / "node"
     place.mkdir()
     yield place
-    run.give_back_all()
+    run.release_all()
     assert names(place) == []
 
 

@@ -45,13 +45,13 @@ def listed(node):
 def slowly(pause_s):
     """Make every piece of this process's copies take a while."""
     copying.PIECE_BYTES = 64 << 10
-    write = copying.Copier._write
+    write = copying.write_all
 
-    def slow(self, member, target, data, position):
+    def slow(*words):
         time.sleep(pause_s)
-        write(self, member, target, data, position)
+        return write(*words)
 
-    copying.Copier._write = slow
+    copying.write_all = slow
 
 
 def forked(work):
@@ -64,7 +64,7 @@ def forked(work):
         code = work() or 0
         from smallfiles.staging import run
 
-        run.give_back_all()  # what atexit does in a process of its own
+        run.release_all()  # what atexit does in a process of its own
     except BaseException as error:
         print(f"child: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,21 +29,17 @@ def test_every_name_is_looked_at_in_order_and_each_path_once(tmp_path):
     ]
     shm = nodelocal.node_local(Path("/dev/shm"))
     assert shm.in_memory and shm.free_bytes <= shm.filesystem.free_bytes
-    assert nodelocal.named_directories({"SMALLFILES_NODE_LOCAL": "/x", "SLURM_TMPDIR": "/y"})[0][1] == Path(
-        "/x"
-    )
+    env = {"SMALLFILES_NODE_LOCAL": "/x", "SLURM_TMPDIR": "/y"}
+    assert nodelocal.named_directories(env)[0][1] == Path("/x")
 
 
 def test_a_shared_missing_or_relative_directory_is_told(tmp_path, monkeypatch):
-    import dataclasses
-
     assert nodelocal.problem_of(tmp_path) is None
-    assert nodelocal.problem_of(tmp_path / "gone") == "is not there"
-    assert nodelocal.problem_of(Path("here")) == "is no absolute path"
+    assert nodelocal.problem_of(Path("here")) == "is not an absolute path"
     real = machine.filesystem(tmp_path)
-    lustre = dataclasses.replace(real, kind="lustre", shared=True)
+    lustre = replace(real, kind="lustre", shared=True)
     monkeypatch.setattr(nodelocal, "filesystem", lambda path: lustre)
-    assert nodelocal.problem_of(tmp_path) == "lies on lustre, which other nodes share"
+    assert nodelocal.problem_of(tmp_path) == "is on lustre, which other nodes share"
 
 
 def fake_machine(root, version, limit, used, cache, available):
@@ -96,7 +93,7 @@ def test_the_sites_own_first_then_memory_and_a_system_disk_last(tmp_path, monkey
     assert passed == [f"VSC_SCRATCH_NODE=/nvme/job is on the same storage as {tmp_path.name}"]
     output = outputs.find(packed(tmp_path / "x.arrow", 1000), ROOMY)
     assert "chose TMPDIR=/tmp (xfs): 53.7 GB stay free" in placement.why(found[2], output, [], reused=False)
-    assert "the disk of the system, shared with everybody" in placement.why(found[2], output, [], reused=True)
+    assert "the system disk, shared by all users" in placement.why(found[2], output, [], reused=True)
     assert "passed over: VSC" in placement.why(found[1], output, passed, reused=False)
     job_disk = local("/scratch/12", "TMPDIR", mount="/scratch")
     assert not placement.is_system_disk(job_disk) and placement.is_system_disk(known["/tmp"])
@@ -118,13 +115,12 @@ def test_room_is_compared_with_the_copy_and_what_workers_need(tmp_path, monkeypa
     place = local("/dev/shm", "", kind="tmpfs", free=15 * MIB)
     monkeypatch.setattr(nodelocal, "node_local", lambda *words: place)
     placement.check_room(place, output, StageConfig(leave_bytes=4 * MIB))
-    with pytest.raises(ResourceError, match=r"6\.3 MB beside it for workers"):
+    with pytest.raises(ResourceError, match=r"6\.3 MB in addition for workers"):
         placement.check_room(place, output, StageConfig(leave_bytes=6 * MIB))
 
 
 def test_a_place_that_cannot_serve_is_refused_by_name(tmp_path):
-    with pytest.raises(ResourceError, match="gone is not there"):
-        placement.candidates(tmp_path / "gone", tmp_path)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ResourceError, match="file is not there"):
-        placement.candidates(tmp_path / "file", tmp_path)
+    (tmp_path / "file").touch()
+    for name in ("gone", "file"):
+        with pytest.raises(ResourceError, match=f"{name} does not exist"):
+            placement.candidates(tmp_path / name, tmp_path)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,14 @@ from staging_tools import exit_code, forked, listed, names, packed
 
 from smallfiles import liveness, staging
 from smallfiles.cli import main
+from smallfiles.machine import nodelocal
+from smallfiles.staging.slots import Slot
 
 STAGE = f"'{sys.executable}' -m smallfiles stage"
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_stage_prints_the_path_alone_and_the_copy_stays_for_the_job(source, node, command):
+def test_stage_prints_the_path_alone_and_the_copy_stays_for_the_job(source, node, command, monkeypatch):
     done = command("stage", source, "--where", node, "--leave-bytes", 0)
     assert done.returncode == 0, done.stderr
     path = Path(done.stdout.removesuffix("\n"))
@@ -34,6 +37,7 @@ def test_stage_prints_the_path_alone_and_the_copy_stays_for_the_job(source, node
     assert "removed" in command("unstage", path).stderr
     assert names(node) == []
     assert command("unstage", path).returncode == 0
+    monkeypatch.setattr(nodelocal, "named_directories", lambda: [])  # other processes use /dev/shm
     assert "nothing of yours" in command("staged", "--where", node).stderr
 
 
@@ -81,6 +85,13 @@ def test_a_session_lives_as_long_as_any_of_its_processes(source, node):
     assert names(node) == []
 
 
+@pytest.mark.parametrize("leader", [os.getpid, lambda: 0])  # itself, or one of another PID namespace
+def test_what_a_command_without_a_leader_of_its_session_stages_belongs_to_its_parent(leader, monkeypatch):
+    monkeypatch.setattr(liveness.os, "getsid", lambda pid: leader())
+    owner = liveness.this_job()
+    assert (owner.text, owner.is_alive()) == (f"process {os.getppid()}", True)
+
+
 def in_job(number):
     return {**os.environ, "SLURM_JOB_ID": number}
 
@@ -100,6 +111,15 @@ def test_two_jobs_of_one_user_share_a_copy_and_each_gives_back_its_own(source, n
         for sleeper in sleepers:
             sleeper.kill()
             sleeper.wait()
+
+
+@pytest.mark.parametrize(("kind", "released"), [("job", True), ("session", False)])
+def test_a_job_releases_its_lease_from_a_container_too_and_a_session_only_its_own(kind, released, tmp_path):
+    slot, me = Slot(tmp_path, "key"), liveness.this_process()
+    slot.begin()
+    slot.acquire(replace(me, kind=kind, name="SLURM_JOB_ID=1" if kind == "job" else "1"))
+    slot.release(replace(me, kind=kind, name="SLURM_JOB_ID=1" if kind == "job" else "1", world="pid:[1]"))
+    assert (list(slot.leases.iterdir()) == []) is released
 
 
 def fake_squeue(folder, script):
@@ -129,7 +149,7 @@ def test_the_scheduler_is_asked_about_a_job_without_processes_here(script, alive
     assert not liveness.Owner(**{**vars(owner), "boot": "another"}).is_alive()
 
 
-def test_a_process_is_known_by_its_start_time_too():
+def test_a_process_is_known_by_its_start_time_too(monkeypatch, tmp_path):
     me = liveness.this_process()
     assert me.is_alive() and str(os.getpid()) in me.text
     assert not liveness.Owner(**{**vars(me), "started": me.started + 1}).is_alive()
@@ -137,6 +157,8 @@ def test_a_process_is_known_by_its_start_time_too():
     pid = forked(lambda: 0)
     assert exit_code(pid) == 0
     assert liveness.start_time(pid) == 0
+    monkeypatch.setattr(liveness, "_PROC", tmp_path / "none")  # as on macOS
+    assert liveness.start_time(pid) == 0 < liveness.start_time(os.getpid())
 
 
 def test_unstage_as_json_and_a_wrong_path(source, node, command):
@@ -144,7 +166,7 @@ def test_unstage_as_json_and_a_wrong_path(source, node, command):
     record = json.loads(command("unstage", path, "--json").stdout)
     assert record == {"copies": [{"path": path, "removed": True, "note": "removed"}]}
     wrong = command("unstage", source)
-    assert wrong.returncode == 2 and "no staged copy" in wrong.stderr and source.exists()
+    assert wrong.returncode == 2 and "not a staged copy" in wrong.stderr and source.exists()
 
 
 def test_a_heavy_copy_on_a_login_node_is_warned_of(source, node, command, monkeypatch):
@@ -173,4 +195,4 @@ def test_unstage_works_with_the_name_or_path_that_was_staged(source, node, tmp_p
         assert not path.exists() and kept.exists() is (name != source.name)
         command("unstage", kept, job="11")
     typo = command("unstage", "train.arow", "--where", node)
-    assert typo.returncode == 2 and "train.arow is no staged copy" in typo.stderr
+    assert typo.returncode == 2 and "train.arow is not a staged copy" in typo.stderr

@@ -104,17 +104,18 @@ def test_a_child_of_a_killed_copier_does_not_keep_the_others_waiting(source, nod
     """A worker forked during the copy would inherit the lock."""
 
     def work():
-        run = copying.Copier.run
+        create = copying.create
 
-        def forking(self):
-            child = os.fork()
-            if not child:
-                time.sleep(30)
-                os._exit(0)
-            (tmp_path / "child").write_text(str(child))
-            run(self)
+        def forking(path, size):
+            if not (tmp_path / "child").exists():
+                child = os.fork()
+                if not child:
+                    time.sleep(30)
+                    os._exit(0)
+                (tmp_path / "child").write_text(str(child))
+            create(path, size)
 
-        copying.Copier.run = forking
+        copying.create = forking
         return reading(source, node, tmp_path / "log", 0.02)()
 
     first = forked(work)
@@ -128,32 +129,31 @@ def test_a_child_of_a_killed_copier_does_not_keep_the_others_waiting(source, nod
         os.kill(child, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_during_the_copy_leaves_nothing(number, source, node, tmp_path):
+@pytest.mark.parametrize(
+    ("number", "handler", "code"),
+    [
+        *((number, signal.SIG_DFL, -number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)),
+        (signal.SIGINT, signal.default_int_handler, 7),
+    ],
+)
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_signal_ends_the_process_as_ever_and_leaves_nothing(
+    number, handler, code, finished, source, node, tmp_path
+):
+    log = tmp_path / "log"
+
     def work():
-        signal.signal(number, signal.SIG_DFL)
-        return reading(source, node, tmp_path / "log", 0.01)()
-
-    pid = forked(work)
-    wait_for(lambda: grown(node))
-    os.kill(pid, number)
-    assert exit_code(pid) == -number
-    assert names(node) == [] and lines(tmp_path / "log") == []
-
-
-def test_control_c_in_python_unwinds_and_leaves_nothing(source, node, tmp_path):
-    def work():
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(number, handler)
         try:
-            return reading(source, node, tmp_path / "log", 0.01)()
+            return reading(source, node, log, 0 if finished else 0.01, 30)()
         except KeyboardInterrupt:
             return 7
 
     pid = forked(work)
-    wait_for(lambda: grown(node))
-    os.kill(pid, signal.SIGINT)
-    assert exit_code(pid) == 7
-    assert names(node) == []
+    wait_for(lambda: lines(log) if finished else grown(node))
+    os.kill(pid, number)
+    assert exit_code(pid) == code
+    assert names(node) == [] and bool(lines(log)) == finished
 
 
 def test_a_child_that_still_reads_keeps_its_file_when_sigterm_comes(source, node, tmp_path):
@@ -203,17 +203,15 @@ def test_what_a_killed_job_left_is_listed_and_removed_by_the_next(source, node, 
         assert [found.path for found in listed(node)] == [copy.path]
 
 
-def test_a_finished_leftover_of_the_same_content_is_used(source, node):
+@pytest.mark.parametrize("boot", [liveness.boot(), "another boot"])
+def test_a_finished_leftover_of_the_same_content_is_used_unless_the_machine_was_restarted(
+    boot, source, node, monkeypatch
+):
     killed_while_using(source, node)
+    now = liveness.boot()
+    monkeypatch.setattr(liveness, "boot", lambda: boot)
     with staging.staged(source, node, config=ROOMY) as copy:
-        assert copy.reused
-
-
-def test_a_leftover_of_before_a_reboot_is_not_trusted(source, node, monkeypatch):
-    killed_while_using(source, node)
-    monkeypatch.setattr(liveness, "boot", lambda: "another boot")
-    with staging.staged(source, node, config=ROOMY) as copy:
-        assert not copy.reused
+        assert copy.reused == (boot == now)
 
 
 def test_what_another_machine_staged_on_shared_storage_is_left_alone(source, node, monkeypatch):
@@ -229,7 +227,7 @@ def test_what_another_machine_staged_on_shared_storage_is_left_alone(source, nod
         assert not ours.reused and ours.path != theirs
         assert [copy.path for copy in listed(node)] == [ours.path]
     assert staging.sweep_all([node]) == 0 and listed(node) == []
-    with pytest.raises(UsageError, match="no staged copy"):
+    with pytest.raises(UsageError, match="not a staged copy"):
         staging.unstage(theirs)
     assert theirs.read_bytes() == source.read_bytes()
     shutil.rmtree(theirs.parents[2])
@@ -324,7 +322,7 @@ def test_a_thousand_random_kills_lose_nothing_and_leave_nothing(tmp_path):
         return 0
 
     assert [exit_code(pid, 850) for pid in [forked(partial(lane, seed)) for seed in (1, 2)]] == [0, 0]
-    assert run._held == {}
+    assert run._locks == {}
 
 
 def test_a_folder_that_the_last_one_out_removes_is_made_again(node, monkeypatch):

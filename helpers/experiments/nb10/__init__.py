@@ -1,6 +1,6 @@
 """Many nodes, played on one machine, and a job where Slurm is.
 
-    players       what launchers tell a process, and processes that are told so
+    players       the environment that launchers give a process, and such processes
     submitting    a job of the course, sent and waited for
     played_slurm  srun, scontrol and python as a job script sees them, for exercise 10
 

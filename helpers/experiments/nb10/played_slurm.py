@@ -1,6 +1,6 @@
 """Stands for the commands of a job script while it is tried: `python played_slurm.py NAME ARGS…`.
 
-It plays Slurm 22.05: a task gets the CPUs that `srun` itself was told, and SIGUSR1 is handed on to the tasks.
+It plays Slurm 22.05: a task gets the CPUs of `srun` itself, and SIGUSR1 is handed on to the tasks.
 Each call leaves a record. The trap: it runs dozens of times in a check, so it imports the standard library
 only and is started without site packages. Exercise 10.
 """
@@ -28,14 +28,14 @@ _SEEN = ("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "MASTER_ADDR")
 def record(what: str, argv: list[str], **more: object) -> None:
     """Leave a note of this call."""
     env = {name: os.environ[name] for name in _SEEN if name in os.environ}
-    told = {"what": what, "argv": argv, "at": time.monotonic(), "env": env, **more}
+    record = {"what": what, "argv": argv, "at": time.monotonic(), "env": env, **more}
     part = PLACE / "calls" / f".{os.getpid()}"
-    part.write_text(json.dumps(told))
+    part.write_text(json.dumps(record))
     part.rename(PLACE / "calls" / f"{os.getpid()}-{time.monotonic_ns()}.json")
 
 
 def options(words: list[str]) -> tuple[dict[str, str], list[str]]:
-    """What srun is told, and the command behind it."""
+    """The options of srun, and the command after them."""
     found: dict[str, str] = {}
     words = list(words)
     while words and words[0].startswith("-"):
@@ -58,11 +58,11 @@ def _number(text: str | None, default: int) -> int:
 
 def srun(words: list[str]) -> int:
     """Start the tasks of a step, wait for all, give the largest exit code."""
-    told, command = options(words)
-    nodes = _number(told.get("--nodes"), int(os.environ["SLURM_NNODES"]))
-    per_node = _number(told.get("--ntasks-per-node"), 0)
-    tasks = _number(told.get("--ntasks"), nodes * per_node or int(os.environ["SLURM_NTASKS"]))
-    cpus = told.get("--cpus-per-task") or os.environ.get("SRUN_CPUS_PER_TASK")
+    given, command = options(words)
+    nodes = _number(given.get("--nodes"), int(os.environ["SLURM_NNODES"]))
+    per_node = _number(given.get("--ntasks-per-node"), 0)
+    tasks = _number(given.get("--ntasks"), nodes * per_node or int(os.environ["SLURM_NTASKS"]))
+    cpus = given.get("--cpus-per-task") or os.environ.get("SRUN_CPUS_PER_TASK")
     record("srun", command, cpus=cpus, tasks=tasks, nodes=nodes)
     each = -(-tasks // nodes)
     running = []

@@ -1,4 +1,4 @@
-"""What srun, torchrun, `sbatch`, `salloc` and a laptop tell a process, and processes that are told so.
+"""The environment that srun, torchrun, `sbatch`, `salloc` or a laptop gives a process, and such processes.
 
 With them one machine plays several nodes: a process that is given the variables of rank 3 on node 1 does what
 it would do there. The traps: the job script and the shell of `salloc` see SLURM_NTASKS too, though each is
@@ -102,7 +102,7 @@ def torchrun(rank: int, nodes: int = 2, per_node: int = 2, *, inside_srun: bool 
         rank: Its number.
         nodes: How many times torchrun was started.
         per_node: Processes per node.
-        inside_srun: Whether `srun` started one torchrun on each node; what it told is still there.
+        inside_srun: Whether `srun` started one torchrun on each node; its variables are still set.
     """
     node, local = divmod(rank, per_node)
     return {
@@ -119,15 +119,15 @@ def torchrun(rank: int, nodes: int = 2, per_node: int = 2, *, inside_srun: bool 
 
 
 def table(launched: Mapping[str, Mapping[str, str]]) -> str:
-    """What each process is told, and what `ranks` makes of it, one line for each process.
+    """The variables of each process, and the result of `ranks`, one line per process.
 
     Args:
         launched: Environments by how the process was started.
     """
-    names = [name for name in _SHOWN if any(name in told for told in launched.values())]
+    names = [name for name in _SHOWN if any(name in environment for environment in launched.values())]
     rows = [["", *launched]]
-    rows += [[name, *(told.get(name, "-") for told in launched.values())] for name in names]
-    found = [ranks(told) for told in launched.values()]
+    rows += [[name, *(environment.get(name, "-") for environment in launched.values())] for name in names]
+    found = [ranks(environment) for environment in launched.values()]
     rows += [[""] * len(rows[0]), ["rank", *(str(each.rank) for each in found)]]
     rows += [["of", *(str(each.world_size) for each in found)]]
     rows += [["local rank", *(str(each.local_rank) for each in found)]]
@@ -156,7 +156,7 @@ def play(
         What each rank answered, in the order of `places`.
 
     Raises:
-        ResourceError: A rank failed, or said nothing for two minutes.
+        ResourceError: A rank failed, or sent nothing for two minutes.
     """
     import torch._dynamo  # noqa: F401  # every optimizer imports it: once here is quicker than in each rank
 
@@ -167,9 +167,11 @@ def play(
         warnings.simplefilter(
             "ignore", DeprecationWarning
         )  # a kernel has threads; the ranks use none of them
-        for told in places:
+        for environment in places:
             ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=_rank, args=(theirs, work, {**told, **meeting}), daemon=True)
+            process = context.Process(
+                target=_rank, args=(theirs, work, {**environment, **meeting}), daemon=True
+            )
             process.start()
             theirs.close()
             running.append((process, ours))
@@ -186,14 +188,14 @@ def play(
                 process.join()
 
 
-def _rank(pipe: Connection, work: Callable[[], object], told: Mapping[str, str]) -> None:
+def _rank(pipe: Connection, work: Callable[[], object], environment: Mapping[str, str]) -> None:
     import torch
 
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # stopping a cell ends the ranks in another way
     for name in [name for name in os.environ if name.startswith(_PREFIXES)]:
         del os.environ[name]
-    os.environ.update(told)
+    os.environ.update(environment)
     try:
         pipe.send((True, work()))
     except Exception as error:
@@ -202,7 +204,7 @@ def _rank(pipe: Connection, work: Callable[[], object], told: Mapping[str, str])
 
 def _received(pipe: Connection) -> Any:
     try:
-        fine, answer = pipe.recv() if pipe.poll(_LIMIT_S) else (False, f"it said nothing in {_LIMIT_S:g} s")
+        fine, answer = pipe.recv() if pipe.poll(_LIMIT_S) else (False, f"it sent nothing in {_LIMIT_S:g} s")
     except EOFError:
         fine, answer = False, "it ended without a word"
     if fine:

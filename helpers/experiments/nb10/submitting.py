@@ -1,7 +1,7 @@
-"""A job of the notebook, where Slurm is; where it is not, why not.
+"""Submit a job of the notebook, or give the reason why that is not possible.
 
-The trap: a notebook that submits without being asked takes somebody's node hours. So it submits to the local
-cluster when that is up, and to another site only when `COURSE_SITE` names it. Notebook 10 submits.
+The trap: a notebook that submits unasked uses up node hours. So it submits to the local cluster if that is
+running, and to another site only if `COURSE_SITE` names it. Notebook 10 submits.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def site_here(environment: Mapping[str, str] | None = None) -> tuple[str, str]:
     Args:
         environment: Instead of that of this process.
     """
-    told = os.environ if environment is None else environment
-    if told.get("COURSE_SITE"):
-        return told["COURSE_SITE"], ""
-    if shutil.which("sbatch", path=told.get("PATH")) is None:
+    variables = os.environ if environment is None else environment
+    if variables.get("COURSE_SITE"):
+        return variables["COURSE_SITE"], ""
+    if shutil.which("sbatch", path=variables.get("PATH")) is None:
         return "", "there is no `sbatch` on this machine"
-    if Path(jobs.load(ROOT, "local", told)["SLURM_CONF"]).is_file():
+    if Path(jobs.load(ROOT, "local", variables)["SLURM_CONF"]).is_file():
         return "local", ""
     return "", "Slurm is installed, but neither is the local cluster up nor does COURSE_SITE name a site"
 
@@ -66,7 +66,7 @@ def submit(job: str, packed: Path, *words: str) -> Submitted:
     Args:
         job: The name of one of `slurm/jobs`, or the path of a script.
         packed: The file; a copy goes where the site's jobs work.
-        *words: A folder beside it for what the job writes, and further words for the job.
+        *words: A folder for the output of the job, and further words for the job.
     """
     site, why_not = site_here()
     if not site:

@@ -1,14 +1,14 @@
 """Whole epochs through a loader: how fast, how long for the first batch, and where the time goes.
 
-    run         every case in interleaved rounds, each in a process that does nothing else
-    ours        our loader by processes, by threads, and through a ring; what one worker does for one batch
-    steps       an epoch as the trainer sees it; accelerators that are imitated, and how many could be fed
-    advice      records as tables; which mode and how many workers to take
+    run         every case in interleaved rounds, each in a separate process
+    ours        our loader by processes, by threads, and through a ring; the work of one worker per batch
+    steps       an epoch as the trainer sees it; emulated accelerators, and how many can be fed
+    advice      records as tables; the recommended mode and number of workers
 
-The loaders of others are in `benchmarks.loaders`. Notebook 08 measures with it.
+Other loaders are in `benchmarks.loaders`. Notebook 08 measures with it.
 
-The trap: a loader that works ahead does so before the clock starts too. So each pass begins with nothing
-ready but what the loader made while the one before was taken from it.
+The trap: a loader that prefetches starts before the clock does. So each pass begins with no batch ready
+except those that the loader made during the previous pass.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Records of loaders as tables, and which mode and how many workers to train with.
+"""Records of loaders as tables, and the recommended mode and number of workers.
 
 Of the settings that are not clearly slower than the fastest (quartiles overlap), the one with the fewest
-workers is taken: each worker is a CPU and memory that training could have, and the fastest of a dozen medians
-is partly luck. Among equally many, threads come before processes, and a ring last: the fewer parts, the less
-can break.
+workers is recommended: each worker uses a CPU and memory that training could use, and the fastest of a dozen
+medians is partly luck. With equal numbers, threads come before processes, and a ring last: fewer parts can
+fail.
 
-The trap: a recommendation holds for the CPUs it was measured on. A job with more of them measures again.
-The stages of a batch are seconds of one worker, transfer those of a process beside it: divide what is made by
-the number of workers before comparing it with a step of training.
-Notebook 08 teaches it, `slurm/jobs/08_tune_loader.sbatch` ends with it.
+The trap: a recommendation is valid for the CPUs it was measured on; measure again for a job with more CPUs.
+The stages of a batch are seconds of one worker: divide them by the number of workers before comparing them
+with a training step. Notebook 08 teaches it, `slurm/jobs/08_tune_loader.sbatch` ends with it.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ class Advice:
     """The setting to train with.
 
     Args:
-        what: The pictures that were loaded, such as `epoch of JPEG`.
-        record: Of the setting.
-        level: How many of the others are not clearly slower than the fastest, the fastest among them.
-        settings: How many were measured.
+        what: The operation, such as `epoch of JPEG`.
+        record: The record of the setting.
+        level: Number of other settings that are not clearly slower than the fastest, which is included.
+        settings: Number of measured settings.
         most: Whether no larger number of workers was measured.
     """
 
@@ -46,7 +45,7 @@ class Advice:
 
     @property
     def mode(self) -> str:
-        """Where batches are made."""
+        """The mode: where batches are made."""
         return mode_of(self.record)
 
     @property
@@ -58,13 +57,13 @@ class Advice:
 
     @property
     def sentence(self) -> str:
-        """What to type, and how sure that is."""
+        """The command, and how clear the recommendation is."""
         number, name = self.record.workers, self.record.name.removesuffix(f", {self.mode}")
         flags = f"train --workers {number} --mode {self.mode}"
         if self.mode == "ring":
             flags = f"ring fill --producers {number}, and train --ring"
-        told = f"recommended for {name} ({self.what}): {flags}: {self.record.spread.median:,.0f} samples/s"
-        return told + self._others + ("; more workers were not measured" if self.most else "")
+        found = f"recommended for {name} ({self.what}): {flags}: {self.record.spread.median:,.0f} samples/s"
+        return found + self._others + ("; more workers were not measured" if self.most else "")
 
     @property
     def _others(self) -> str:
@@ -76,10 +75,10 @@ class Advice:
 
 
 def advice(records: Sequence[Record]) -> tuple[Advice, ...]:
-    """The setting for each kind of pictures of which more than one was measured.
+    """The recommended setting for each kind of pictures with several measured settings.
 
     Args:
-        records: Of one run of `bench load`.
+        records: Records of one run of `bench load`.
     """
     kinds: dict[str, list[Record]] = {}
     for record in records:
@@ -89,13 +88,13 @@ def advice(records: Sequence[Record]) -> tuple[Advice, ...]:
 
 
 def mode_of(record: Record) -> str:
-    """The mode of one of our loaders; empty for those of others, and for stages."""
+    """The mode of one of our loaders; empty for other loaders, and for stages."""
     mode = record.name.rpartition(", ")[2]
     return mode if mode in MODES else ""
 
 
 def kind_of(record: Record) -> str:
-    """What was loaded, without the number of workers."""
+    """The operation without the number of workers."""
     return record.what.rpartition(", ")[0]
 
 
@@ -114,22 +113,21 @@ def _advice(what: str, group: Sequence[Record]) -> Advice:
     return Advice(what, chosen, len(equal) - 1, len(group), most)
 
 
-def tables(records: Sequence[Record], reference: str | None = None, failed: Sequence[Failed] = ()) -> str:
-    """All that was measured, as text.
+def tables(records: Sequence[Record], failed: Sequence[Failed] = ()) -> str:
+    """All records as text.
 
     Args:
-        records: Of one run.
-        reference: Ratios are against the record of this name; None takes the first of each table.
-        failed: What could not be measured: a line each.
+        records: Records of one run.
+        failed: The failed candidates: a line each.
     """
     parts = []
     for what in dict.fromkeys([*(each.what for each in records), *(each.what for each in failed)]):
         group = [record for record in records if record.what == what]
         lost = [each for each in failed if each.what == what]
         if what != STAGES:
-            parts += [summary(group, reference, lost)] + [_waits(group)] * bool(group)
+            parts += [summary(group, lost)] + [_waits(group)] * bool(group)
         else:
-            parts += [_breakdown(group)] * bool(group) + [summary((), None, lost)] * bool(lost)
+            parts += [_breakdown(group)] * bool(group) + [summary((), lost)] * bool(lost)
     parts += [found.sentence for found in advice(records)]
     return "\n\n".join(parts)
 
@@ -150,7 +148,7 @@ def _waits(records: Sequence[Record]) -> str:
 def _breakdown(records: Sequence[Record]) -> str:
     used = [name for name in _STAGES if any(record.extra[f"{name}_s"] for record in records)]
     rows = [[record.name, *(_ms(record.extra[f"{name}_s"]) for name in used)] for record in records]
-    return f"{STAGES}, batches of {records[0].batch}\n{aligned(('ms a batch', *used), rows)}"
+    return f"{STAGES}, batches of {records[0].batch}\n{aligned(('ms per batch', *used), rows)}"
 
 
 def _ms(seconds: float | None) -> str:

@@ -1,17 +1,17 @@
 """Our loaders, measured: batches made by processes, by threads of the trainer, or ahead in a ring.
 
-Each run makes a loader, takes the last few batches of one epoch, in which its workers start, and measures
-the epoch after it. A ring that is filled for two epochs has nothing left to do when the clock stops, and
-nothing ready when it starts, since nobody takes batches slower than they come.
+Each run makes a loader, takes the last few batches of one epoch, during which its workers start, and
+measures the next epoch. A ring that is filled for two epochs has no work left when the clock stops, and no
+batch ready when it starts, since batches are taken as fast as they are made.
 
-Where the time of a batch goes (read, decode, augment, collate, transfer) is measured apart: one worker's way
-of making a batch is followed in one thread, stage by stage, on the very samples of an epoch. `transfer` is
-what a batch costs that a process sends to the trainer, page faults on both sides included, measured with
-batches that need no making; a batch that a thread made costs nothing there.
+The stages of a batch (read, decode, augment, collate, transfer) are measured separately: the work of one
+worker is repeated in one thread, stage by stage, on the samples of an epoch. `transfer` is the time to send
+a batch from a process to the trainer, page faults on both sides included, measured with constant batches;
+for threads it is zero.
 
-The traps: measured with its start, a loader is judged by how fast Python imports. That is told apart, as
-the time to the first batch. And reading from a memory-mapped file costs nothing until a byte is touched, then
-the decoder seems slow; so each page is touched while reading is timed. Notebook 08 measures with it.
+The traps: a measurement that includes the start measures mainly imports, so the time to the first batch is
+reported separately. And reading a memory-mapped file takes no time until a byte is touched, which makes the
+decoder look slow; so each page is touched while reading is timed. Notebook 08 measures with it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from smallfiles.images.picture import open_picture
 from smallfiles.loading.batches import Array, Batch, Indices, Layout, SampleRngs
 from smallfiles.loading.fields import ImageBatches
 from smallfiles.measure.bench import Target
-from smallfiles.measure.config import LoadBenchConfig, Mode
+from smallfiles.measure.config import PREFETCH, LoadBenchConfig, Mode
 from smallfiles.measure.loading.steps import Pass, emulated, taken
 from smallfiles.measure.workers import WorkerState
 from smallfiles.samples import Buffer, Reader, Sample
@@ -50,8 +50,8 @@ class First:
     """The first samples of a reader, as a reader.
 
     Args:
-        reader: Of a packed file.
-        count: How many.
+        reader: The reader of a packed file.
+        count: Number of samples.
     """
 
     def __init__(self, reader: Reader, count: int) -> None:
@@ -61,7 +61,7 @@ class First:
         return self._count
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # while it is unpickled there is no reader yet
+        if name.startswith("_"):  # there is no reader yet during unpickling
             raise AttributeError(name)
         return getattr(self._reader, name)
 
@@ -70,7 +70,7 @@ class First:
 
 
 def first_of(target: Target) -> Reader:
-    """A reader of those samples of a packed file that are loaded."""
+    """A reader of the measured samples of a packed file."""
     reader = formats.open(target.path, target.format)
     return reader if len(reader) == target.samples else First(reader, target.samples)
 
@@ -83,9 +83,9 @@ def run_ours(
     Args:
         target: The packed file.
         mode: Where batches are made.
-        workers: How many make them.
+        workers: Number of workers.
         config: How batches are made.
-        place: Of the worker that does it; nothing is kept there.
+        place: State of the measuring worker; not used.
     """
     began = perf_counter()
     maker = _maker(target, config)
@@ -107,7 +107,7 @@ def _epoch(loader: Loader | RingLoader, began: float, workers: int, config: Load
     for _ in warming:
         pass
     done = replace(taken(_counts(loader)), first_s=first_s)
-    ready = workers * config.prefetch + 1
+    ready = workers * PREFETCH + 1
     return emulated(done, lambda: _counts(loader), config.batch, config.step_s, ready)
 
 
@@ -116,7 +116,7 @@ def _counts(loader: Loader | RingLoader) -> Iterable[int]:
 
 
 def _maker(target: Target, config: LoadBenchConfig) -> ImageBatches:
-    transform = RandomResizedCrop(config.size, filter=config.filter)
+    transform = RandomResizedCrop(config.size)
     return ImageBatches(first_of(target), transform, config.seed)
 
 
@@ -127,7 +127,7 @@ def _loader(maker: ImageBatches, mode: Mode, workers: int, config: LoadBenchConf
         batch=config.batch,
         workers=workers,
         mode="threads" if mode == "threads" else "processes",
-        prefetch=config.prefetch,
+        prefetch=PREFETCH,
         seed=config.seed,
         rank=0,
         world_size=1,
@@ -143,14 +143,14 @@ def _ring(maker: ImageBatches, samples: int, workers: int, config: LoadBenchConf
 
     plan = EpochPlan(samples, config.batch, config.seed)
     epochs = 2 if config.step_s is None else None
-    settings = RingConfig(slots=workers * config.prefetch + 1, producers=workers, epochs=epochs)
+    settings = RingConfig(slots=workers * PREFETCH + 1, producers=workers, epochs=epochs)
     loader = open_ring(maker, plan, settings)
     loader.schedule.start_at(0, _last_batches(plan.length(), workers))
     return loader
 
 
 def _last_batches(length: int, workers: int) -> int:
-    """Where an epoch is begun that only warms up: one batch for each worker is left."""
+    """Start of the epoch that warms up: one batch for each worker is left."""
     return max(0, length - workers)
 
 
@@ -159,7 +159,7 @@ class Constant:
     """A maker whose batches cost nothing but their memory.
 
     Args:
-        maker: Whose layout they have.
+        maker: The maker with the same layout.
     """
 
     maker: ImageBatches
@@ -168,15 +168,15 @@ class Constant:
 
     @property
     def reader(self) -> Reader:
-        """Of the maker."""
+        """That of the maker."""
         return self.maker.reader
 
     def layout(self, count: int) -> Layout:
-        """Of the maker."""
+        """That of the maker."""
         return self.maker.layout(count)
 
     def make(self, indices: Indices, epoch: int, out: Mapping[str, Array] | None = None) -> Batch:
-        """Zeros: each page is touched, as if pixels were written to it."""
+        """Zeros, written to each page as pixels would be."""
         layout = self.layout(len(indices))
         arrays = {
             name: np.zeros(shape, kind) if out is None else out[name][: shape[0]]
@@ -189,24 +189,24 @@ class Constant:
 
 
 def stages_of(target: Target, config: LoadBenchConfig, place: WorkerState | None = None) -> dict[str, float]:
-    """Seconds for one batch, by what they are spent on.
+    """Seconds per batch, by stage.
 
     Args:
         target: The packed file.
         config: Batch size, transform and seed.
-        place: Of the worker that does it; nothing is kept there.
+        place: State of the measuring worker; not used.
 
     Returns:
-        `read_s`, encoded bytes, each page touched; `decode_s`, to the pixels of the part that is cut out;
-        `augment_s`, scaling it to the square, mirroring it; `collate_s`, all else that makes a batch of it;
-        `transfer_s`, from a worker process to the trainer; `device_s`, from there to the GPU, 0 without one.
+        `read_s`, encoded bytes, each page touched; `decode_s`, to the pixels of the crop; `augment_s`,
+        scaling and flipping it; `collate_s`, the rest of making a batch; `transfer_s`, from a worker
+        process to the trainer; `device_s`, from there to the GPU, 0 without one.
     """
     maker = _maker(target, config)
     order = np.random.default_rng(config.seed).permutation(target.samples)
     batches = [order[at : at + config.batch] for at in range(0, target.samples, config.batch)][:BATCHES]
-    found = [_followed(maker, batch, config) for batch in batches]
+    found = [_stage_times(maker, batch, config) for batch in batches]
     read_s, decode_s, whole_s, made_s = (float(np.median(column)) for column in zip(*found, strict=True))
-    transfer_s, device_s = _sent(maker, config)
+    transfer_s, device_s = _transfer_times(maker, config)
     return {
         "read_s": read_s,
         "decode_s": decode_s,
@@ -217,12 +217,12 @@ def stages_of(target: Target, config: LoadBenchConfig, place: WorkerState | None
     }
 
 
-def _followed(
+def _stage_times(
     maker: ImageBatches, indices: Indices, config: LoadBenchConfig
 ) -> tuple[float, float, float, float]:
-    """Seconds to read, to decode, to decode and augment, and for the batch as a worker makes it."""
+    """Seconds to read, to decode, to decode and augment, and to make the whole batch."""
     numbers = [int(index) for index in indices]
-    transform = RandomResizedCrop(config.size, filter=config.filter)
+    transform = RandomResizedCrop(config.size)
     began = perf_counter()
     found = maker.reader.read_many(numbers)
     for data in found:
@@ -230,7 +230,7 @@ def _followed(
     read_s = perf_counter() - began
     rngs, out = SampleRngs(config.seed, 0), np.empty(transform.shape, transform.dtype)
     pairs = list(zip(numbers, found, strict=True))
-    for index, data in pairs[:2]:  # what is done for the first time of all is not a batch's doing
+    for index, data in pairs[:2]:  # the first call initialises libraries
         transform.into(data, rngs.at(index), out)
     began = perf_counter()
     for index, data in pairs:
@@ -246,14 +246,14 @@ def _followed(
 
 
 def _decoded(transform: RandomResizedCrop, data: Buffer, rng: np.random.Generator) -> None:
-    """The first half of what the transform does, with the same random numbers."""
+    """The first half of the transform, with the same random numbers."""
     picture = open_picture(data)
     box = transform.box(picture.width, picture.height, rng)
     picture.part(box, transform.size, transform.size)
 
 
-def _sent(maker: ImageBatches, config: LoadBenchConfig) -> tuple[float, float]:
-    """Seconds that a batch costs from a process to the trainer, and from there to a GPU."""
+def _transfer_times(maker: ImageBatches, config: LoadBenchConfig) -> tuple[float, float]:
+    """Seconds to send a batch from a process to the trainer, and from there to a GPU."""
     import torch
 
     from smallfiles.loading import LoaderConfig, make_loader

@@ -1,11 +1,10 @@
-"""Measure loaders: every case once a round, in an order that changes, in processes that do nothing else.
+"""Measure loaders: every case once per round, in changing order, in separate processes.
 
-Ours share one process; each loader of others has its own, since their libraries do not like each other's
-threads. The clock runs inside, around the epoch.
+Ours share one process; each other loader has its own, since the threads of their libraries conflict. The
+clock runs in that process, around the epoch.
 
-The trap: loaders that are measured with other pictures, other crops or another number of cores are not
-compared. So all read the same samples from the same storage, and a record carries its conditions. Notebook
-08 measures with it.
+The trap: loaders cannot be compared with different pictures, crops or numbers of cores. So all read the same
+samples from the same storage, and a record contains its conditions. Notebook 08 measures with it.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ class Candidate:
     """A loader to measure.
 
     Args:
-        name: In records.
-        workers: How many make batches.
-        job: Runs an epoch in a process for measuring, and gives a `Pass`.
-        samples: Of an epoch.
-        format: Of what it reads; its name if not given.
-        key: Of the process: candidates of one key share it.
-        facts: For its record.
+        name: Its name in records.
+        workers: Number of workers.
+        job: Runs an epoch in a measuring process, and returns a `Pass`.
+        samples: Samples per epoch.
+        format: Format that it reads; its name if not given.
+        key: Candidates of one key share a process.
+        facts: Further facts for its record.
     """
 
     name: str
@@ -61,19 +60,19 @@ class Candidate:
 def bench_loading(
     paths: Sequence[Path], config: LoadBenchConfig | None = None, *, others: str = ""
 ) -> Result:
-    """Measure whole epochs of packed files, and where the time of a batch goes.
+    """Measure whole epochs of packed files, and the stages of a batch.
 
     Args:
-        paths: Packed files with labels; those that hold the same bytes are compared with each other.
-        config: How.
-        others: The module whose `beside` gives the loaders of others.
+        paths: Packed files with labels; those with the same samples are compared with each other.
+        config: How to measure.
+        others: The module whose function `peers` provides other loaders.
 
     Returns:
-        For each kind of pictures and number of workers one record a file and mode, and one a peer that is
-        installed; for each file one with the stages of a batch.
+        For each kind of pictures and number of workers one record per file and mode, and one per installed
+        peer; for each file one with the stages of a batch.
 
     Raises:
-        UsageError: Files hold captions, or nothing of the name that is asked for.
+        UsageError: Files have captions, or no candidate has the requested name.
         FormatError: A file cannot be read.
     """
     config = config or LoadBenchConfig()
@@ -84,21 +83,23 @@ def bench_loading(
     found = [_target(Path(path), allowed.samples) for path in paths]
     if config.step_s is not None:
         bench.notes.append(
-            f"accelerators are imitated by sleeping {config.step_ms:g} ms a step of {config.batch} samples, "
-            "as MLPerf Storage does (this is none of its results); how many are busy "
-            f"{BUSY:.0%} of the time is measured, with several numbers of them that take turns at one loader"
+            f"accelerators are emulated by sleeping {config.step_ms:g} ms per step of {config.batch} "
+            "samples, as in MLPerf Storage (this is not one of its results); several of them share one "
+            f"loader in turn, to measure how many are busy {BUSY:.0%} of the time"
         )
     kinds = dict.fromkeys(target.kind for target in found)
     groups = [one_set([target for target in found if target.kind == kind]) for kind in kinds]
     with WorkerPool() as pool:
         for group in groups:
-            beside: Any = contextlib.nullcontext([]) if more is None else more.beside(group[0], config, bench)
-            with beside as peers:
+            others_of: Any = (
+                contextlib.nullcontext([]) if more is None else more.peers(group[0], config, bench)
+            )
+            with others_of as peers:
                 _measure(bench, pool, group[0], [*_ours(group, config), *peers], config)
         _measure_stages(bench, pool, groups, config)
     if not bench.records and not bench.failed:
         raise UsageError(
-            f"nothing is called {', '.join(config.only)}",
+            f"no candidate is called {', '.join(config.only)}",
             expected=f"one of {', '.join(sorted(_modes_of(groups[0][0], config)))}",
             next_step="Leave --only out to measure all",
         )
@@ -111,7 +112,7 @@ def _target(path: Path, most: int) -> Target:
         samples = min(len(reader), most)
         if not samples or reader.target_kind != "label":
             raise UsageError(
-                f"{path} holds {len(reader)} samples with {reader.target_kind}",
+                f"{path} has {len(reader)} samples with {reader.target_kind}",
                 expected="pictures with labels",
                 next_step="Pack a data set with labels, or measure reading with: bench read",
             )
@@ -144,13 +145,13 @@ def _measure(
     candidates: Sequence[Candidate],
     config: LoadBenchConfig,
 ) -> None:
-    """All numbers of workers take part in each round, so that they can be compared with each other."""
+    """Each round includes all numbers of workers, so that they can be compared."""
     broken: dict[str, str] = {}
     cases = [
         Case(
             f"{each.name} ({what})",
             partial(_run, pool, each, target.bytes, broken),
-            warm_up=each.key != "ours",  # ours warms up in each run; others keep their loaders open
+            warm_up=each.key != "ours",  # ours warms up in each run; other loaders stay open
             format=each.format,
             workers=each.workers,
             what=what,
@@ -158,7 +159,7 @@ def _measure(
         for each in sorted(candidates, key=lambda each: config.workers.index(each.workers))
         for what in [epoch_of(target, config, each.workers)]
     ]
-    conditions = {"crop_pixels": config.size, "filter": config.filter, "step_ms": config.step_ms}
+    conditions = {"crop_pixels": config.size, "filter": "antialias", "step_ms": config.step_ms}
     bench.measure(
         f"epoch of {target.kind}{config.trained}",
         cases,
@@ -171,12 +172,12 @@ def _measure(
 
 
 def epoch_of(target: Target, config: LoadBenchConfig, workers: int) -> str:
-    """What is measured, in records."""
+    """The operation, in records."""
     return f"epoch of {target.kind}{config.trained}, {workers} workers"
 
 
 def _run(pool: WorkerPool, each: Candidate, size: int, broken: dict[str, str]) -> Outcome:
-    if each.name in broken:  # with other numbers of workers it is not waited for again
+    if each.name in broken:  # not tried again with other numbers of workers
         raise WorkFailed(broken[each.name])
     try:
         done: Pass = pool.run({each.key: each.job}, each.samples)[0]
@@ -205,7 +206,7 @@ def _waits(runs: Sequence[Outcome]) -> dict[str, float | None]:
 def _measure_stages(
     bench: Bench, pool: WorkerPool, groups: Sequence[Sequence[Target]], config: LoadBenchConfig
 ) -> None:
-    """A record a file, with the seconds that each stage of a batch takes."""
+    """A record per file, with the seconds of each stage of a batch."""
 
     def run(target: Target) -> Outcome:
         (stages,) = pool.run({"ours": partial(stages_of, target, config)}, target.samples)

@@ -1,16 +1,15 @@
-"""Accelerators that are not there: for how much of the time would they compute, and how many could be fed?
+"""Emulated accelerators: their utilisation, and how many of them a loader can feed.
 
-MLPerf Storage emulates an accelerator by sleeping as long as its step takes, and reports its utilisation: the
-time of all steps over the time of the run, loading for the first step left out. Here the same is done with a
-whole loader, decoding and augmenting included, which MLPerf Storage leaves out; what comes out is no result
-of MLPerf, whose rules ask for much more data than memory.
+MLPerf Storage emulates an accelerator by sleeping for the time of its step, and reports its utilisation: the
+time of all steps over the time of the run, without the loading for the first step. Here the same is done with
+a whole loader, including decoding and augmenting, which MLPerf Storage omits; the result is not one of
+MLPerf, whose rules require much more data than memory.
 
-Several accelerators share one loader and take their batches in turn, so that its short queue does for all of
-them what queues of their own would do. How many can be fed is measured, with numbers around the one that the
-rate of the loader promises.
+Several accelerators share one loader and take batches in turn, so that its short queue acts like a queue for
+each. The number that can be fed is measured, with numbers close to the one expected from the loader's rate.
 
-The trap: batches that were made before the clock starts would feed a few steps of a loader that is too slow.
-So those are taken first. Notebook 08 teaches what a trainer waits for.
+The trap: batches that were made before the clock starts would feed the first steps of a loader that is too
+slow. So those are taken first. Notebook 08 teaches what a trainer waits for.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ from time import perf_counter, sleep
 from typing import TypeAlias
 
 Epoch: TypeAlias = Callable[[], Iterable[int]]
-"""Begins an epoch: gives the number of samples of each batch, as the batches come."""
+"""Begins an epoch: yields the number of samples of each batch, as the batches arrive."""
 
 BUSY = 0.9
-"""What MLPerf Storage asks of most accelerators (of RetinaNet's 0.85, of CosmoFlow's 0.7)."""
+"""The utilisation that MLPerf Storage requires of most accelerators (RetinaNet 0.85, CosmoFlow 0.7)."""
 _STEPS = 8
 _LEAST_S = 1.0
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One epoch, as the trainer saw it; a mean would hide the batch for which it waited a second.
+    """One epoch, as the trainer saw it; a mean would hide one wait of a second.
 
     Args:
-        samples: That came.
-        seconds: From asking for the first batch to the end.
-        waits_s: Seconds that each batch was waited for.
-        first_s: Seconds from making the loader to its first batch of all; None if it was made before.
-        busy: Utilisation of one emulated accelerator; None if none was emulated.
-        accelerators: How many were busy for `BUSY` of the time.
+        samples: Samples that arrived.
+        seconds: From the request of the first batch to the end.
+        waits_s: Seconds of waiting for each batch.
+        first_s: Seconds from making the loader to its first batch; None if the loader was made before.
+        busy: Utilisation of one emulated accelerator; None without emulation.
+        accelerators: Number of accelerators that were busy for `BUSY` of the time.
     """
 
     samples: int
@@ -53,10 +52,10 @@ class Pass:
 
 
 def taken(batches: Iterable[int]) -> Pass:
-    """Take all batches as fast as they come, as a trainer without work would.
+    """Take all batches as fast as they arrive, like a trainer without work.
 
     Args:
-        batches: Of one epoch: how many samples each has.
+        batches: The number of samples of each batch of one epoch.
     """
     began = clock = perf_counter()
     samples, waits = 0, []
@@ -69,14 +68,14 @@ def taken(batches: Iterable[int]) -> Pass:
 
 
 def utilisation(batches: Iterator[int], batch: int, step_s: float, steps: int, number: int = 1) -> float:
-    """Share of the time in which accelerators compute that sleep for a step after each batch.
+    """Share of the time in which emulated accelerators compute: they sleep for a step after each batch.
 
     Args:
-        batches: Without end: how many samples each has.
-        batch: Samples that an accelerator takes for a step.
-        step_s: How long a step takes.
-        steps: How many each accelerator does.
-        number: Of accelerators.
+        batches: The number of samples of each batch, without end.
+        batch: Samples per step of an accelerator.
+        step_s: Seconds per step.
+        steps: Steps of each accelerator.
+        number: Number of accelerators.
     """
     began, came = 0.0, 0
     for turn in range(steps * number):
@@ -88,14 +87,14 @@ def utilisation(batches: Iterator[int], batch: int, step_s: float, steps: int, n
 
 
 def emulated(done: Pass, epoch: Epoch, batch: int, step_s: float | None, ready: int) -> Pass:
-    """A pass with what emulated accelerators say of the same loader; the pass itself without a step.
+    """A pass with the utilisation of emulated accelerators; the pass itself without a step.
 
     Args:
         done: A pass without them, for its rate.
-        epoch: Begins the next one of that loader.
-        batch: Samples that an accelerator takes for a step.
-        step_s: How long a step takes.
-        ready: Batches that may have been made before the first is asked for.
+        epoch: Begins the next epoch of that loader.
+        batch: Samples per step of an accelerator.
+        step_s: Seconds per step.
+        ready: Batches that may be ready before the first request.
     """
     if step_s is None:
         return done
@@ -114,11 +113,11 @@ def emulated(done: Pass, epoch: Epoch, batch: int, step_s: float | None, ready: 
 
 
 def most_fed(busy: Callable[[int], float], guess: int) -> int:
-    """The largest number of accelerators that are busy enough; large numbers are found to a twentieth.
+    """The largest number of accelerators that are busy enough, to within a twentieth.
 
     Args:
         busy: Measures their utilisation.
-        guess: Where to begin.
+        guess: The first number to try.
     """
     fed, too_many, stride, number = 0, math.inf, max(1, guess // 8), max(1, guess)
     while too_many - fed > max(1, fed // 20):
