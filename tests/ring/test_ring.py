@@ -16,7 +16,6 @@ from smallfiles.loading import make_loader
 from smallfiles.loading.config import LoaderConfig
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.ring import RingConfig, RingError
-from smallfiles.ring.channel import connect
 from smallfiles.ring.folder import RingFiles
 
 
@@ -132,7 +131,7 @@ def test_samples_left_out_are_counted(plan, config, same):
 
 
 def test_a_maker_that_fills_other_memory_is_refused(plan, config):
-    with ring.open_ring(Elsewhere(), plan, config()) as loader, pytest.raises(RingError, match="elsewhere"):
+    with ring.open_ring(Elsewhere(), plan, config()) as loader, pytest.raises(RingError, match="did not put the array"):
         next(iter(loader))
 
 
@@ -167,15 +166,14 @@ def test_a_second_ring_of_the_same_name_is_refused(maker, plan, config):
         assert len(list(loader)) == 7
 
 
-def test_a_second_trainer_is_refused_and_a_successor_is_not(maker, plan, config, where, same):
-    with ring.open_ring(maker, plan, config(name="train")) as loader:
+def test_a_second_trainer_is_refused_and_a_successor_is_not(maker, plan, filling, where, same):
+    with ring.attach(filling, where=where) as loader:
         next(iter(loader))
         with pytest.raises(RingError, match=f"feeds process {os.getpid()} already"):
-            ring.attach("train", where=where)
-        loader._link.close()
-        with ring.attach("train", where=where, wait_s=5) as successor:
-            for number, batch in enumerate(successor):
-                same(batch, maker, plan, 0, number)
+            ring.attach(filling, where=where)
+    with ring.attach(filling, where=where) as successor:
+        for number, batch in enumerate(successor):
+            same(batch, maker, plan, 0, number)
 
 
 def test_each_rank_has_a_ring_of_its_own(maker, plan, config, where, monkeypatch):
@@ -294,14 +292,14 @@ def test_a_filler_whose_producers_finish_their_batch_is_ending(plan, config, whe
     assert f"ring train: its filler (process {os.getpid()}) is ending" in told
 
 
-def test_what_strangers_say_at_the_socket_is_not_heard(maker, plan, config, where, same):
+def test_messages_that_are_no_protocol_of_ours_are_ignored(maker, plan, config, where, same):
     with ring.open_ring(maker, plan, config(name="train")) as loader:
         files = RingFiles.of("train", where)
         for words in (b"junk", b"[1]", b"{}", b'{"hello":"trainer"}', b'{"hello":7}', b"\xff" * 60_000):
-            stranger = connect(files)
-            stranger.socket.send(words)
-            stranger.receive(5)
-            stranger.close()
+            channel = files.connect()
+            channel.socket.send(words)
+            channel.receive(5)
+            channel.close()
         for number, batch in enumerate(loader):
             same(batch, maker, plan, 0, number)
 

@@ -16,7 +16,6 @@ from ring_trainer import PLAN, digest, run
 
 from smallfiles import ring
 from smallfiles.ring import RingError, RingWarning
-from smallfiles.ring.channel import connect
 from smallfiles.ring.folder import RingFiles
 
 
@@ -94,7 +93,7 @@ def kill_producers(count, seed, config, same, delay_s=0.002):
 @pytest.fixture
 def patient(monkeypatch):
     """On a busy machine several in a row may be killed before they begin."""
-    monkeypatch.setattr("smallfiles.ring.pool._DEATHS_BEFORE_BEGINNING", 50)
+    monkeypatch.setattr("smallfiles.ring.pool._DEATHS_AT_START", 50)
 
 
 def test_producers_killed_at_random_moments_cost_no_batch(config, same, patient):
@@ -264,7 +263,7 @@ def test_a_filler_that_did_not_hear_of_it_is_no_reason_to_repeat(programs, where
     check(lines(log), 9, repeats=1)
 
 
-def test_a_successor_that_knocks_before_the_last_words_were_heard_goes_on_behind_them(
+def test_a_successor_that_connects_before_the_last_messages_were_read_continues_after_them(
     programs, where, tmp_path
 ):
     log = tmp_path / "log"
@@ -274,7 +273,7 @@ def test_a_successor_that_knocks_before_the_last_words_were_heard_goes_on_behind
     os.kill(filler.pid, signal.SIGSTOP)
     last = quiet(log)[-1]
     trainer.kill()
-    successor = connect(RingFiles.of("train", where))
+    successor = RingFiles.of("train", where).connect()
     successor.send({"hello": "trainer", "want": None})
     os.kill(filler.pid, signal.SIGCONT)
     position = tuple(successor.receive(60)["position"])
@@ -301,8 +300,8 @@ def test_a_signal_leaves_nothing(number, how, programs, where, tmp_path):
     assert list(where.iterdir()) == []
 
 
-def test_a_child_of_the_trainer_neither_cleans_up_nor_keeps_it_alive(config, plan, maker, where, same):
-    with ring.open_ring(maker, plan, config(name="train")) as loader:
+def test_a_child_of_the_trainer_neither_cleans_up_nor_keeps_it_alive(filling, plan, maker, where, same):
+    with ring.attach(filling, where=where) as loader:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
@@ -313,9 +312,7 @@ def test_a_child_of_the_trainer_neither_cleans_up_nor_keeps_it_alive(config, pla
         os.waitpid(child, os.WUNTRACED)
         for number, batch in enumerate(loader):
             same(batch, maker, plan, 0, number)
-        loader._link.close()  # the child has no copy of the socket: the filler sees the end
-        wait_for(lambda: ring.status("train", where).trainer_pid is None)
-        loader.close()
-        assert not list(where.iterdir())
+        loader.close()  # the child has no copy of the socket: the filler sees the end
+        wait_for(lambda: ring.status(filling, where).trainer_pid is None)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

@@ -169,7 +169,7 @@ class TestStopped:
         wait_for((tmp_path / checkpoint.NAME).exists)
         os.truncate(path, 4096)
         assert process.wait() == -signal.SIGBUS
-        assert "Fatal Python error: Bus error" in process.errors and "makers.py" in process.errors
+        assert "Fatal Python error: Bus error" in process.errors and "fields.py" in process.errors
 
 
 @pytest.fixture(scope="module")
