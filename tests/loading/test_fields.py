@@ -34,7 +34,7 @@ def torn(tmp_path_factory):
 @pytest.fixture(scope="module")
 def captioned(tmp_path_factory):
     samples = sets.stub_samples(30, captions=True)
-    return formats.open(sets.write(samples, tmp_path_factory.mktemp("told") / "x.arrow"))
+    return formats.open(sets.write(samples, tmp_path_factory.mktemp("captions") / "x.arrow"))
 
 
 def test_a_generator_is_the_same_whatever_was_drawn_before():
@@ -219,7 +219,7 @@ def test_a_closed_reader_is_not_skipped(good):
         maker.make([1], 0)
 
 
-def test_damage_that_shows_while_reading_is_told_by_sample(tmp_path):
+def test_damage_that_shows_while_reading_names_the_sample(tmp_path):
     path = sets.write(sets.stub_samples(20), tmp_path / "x.files")
     victim = next(path.rglob("0004.jpg"))
     victim.unlink()

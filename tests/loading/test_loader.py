@@ -366,12 +366,12 @@ def test_transforms_of_others_make_the_same_pictures_for_any_number_of_workers(p
     ("transform", "config", "message"),
     [
         (7, {}, "the transform is int; expected a transform of"),
-        (lambda picture: "cat", {}, "the transform made str of a picture"),
-        (by_hand, {"mode": "threads", "workers": 2}, "threads are to call a transform that is none of"),
+        (lambda picture: "cat", {}, "the transform made str from a picture"),
+        (by_hand, {"mode": "threads", "workers": 2}, "mode threads was given for a transform that is not of"),
         (
             lambda picture: picture.resize((random.randint(1, 99), 2)),
             {"mode": "main"},
-            "made uint8 .* of another",
+            "made uint8 .* from another",
         ),
     ],
 )
@@ -382,8 +382,8 @@ def test_what_is_no_transform_or_makes_pictures_of_several_sizes_is_a_sentence(
         list(make_loader(pictures, LoaderConfig(**config), transform=transform))
 
 
-def test_a_transform_beside_a_maker_is_refused(path):
-    with pytest.raises(UsageError, match="transform was given beside RawBatches"):
+def test_a_transform_together_with_a_maker_is_refused(path):
+    with pytest.raises(UsageError, match="transform was given together with RawBatches"):
         make_loader(RawBatches(formats.open(path)), transform=sets.Stub())
 
 

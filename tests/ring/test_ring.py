@@ -106,7 +106,7 @@ def test_training_goes_on_from_the_state_of_a_checkpoint(maker, plan, config, sa
             loader.load_state_dict({"epoch": 0, "batch": 4, "plan": {}})
 
 
-def test_a_maker_that_raises_is_told_with_the_sample_and_in_order(plan, config, same):
+def test_a_maker_that_raises_is_reported_with_the_sample_and_in_order(plan, config, same):
     maker = Raising(bad=int(plan.batches(0)[4][3]))
     with ring.open_ring(maker, plan, config()) as loader:
         with pytest.raises(
@@ -259,7 +259,7 @@ def test_a_loader_closed_within_its_pass_says_so(maker, plan, config):
             assert int(batch["index"][0]) >= 0
 
 
-def test_a_ring_that_nobody_fills_is_told(where):
+def test_a_ring_without_a_filler_is_a_sentence(where):
     with pytest.raises(RingError, match=r"nobody fills ring train.* ring fill DATA --name train"):
         ring.attach("train", where=where, wait_s=0.2)
 
@@ -277,19 +277,19 @@ def test_a_filler_that_does_not_run_yet_is_starting(maker, plan, config, where, 
 
 
 def test_a_filler_whose_producers_finish_their_batch_is_ending(plan, config, where):
-    """Nobody who asks waits for them, or reads that it is starting."""
+    """A status request neither waits for them nor reads that it is starting."""
     filler = ring.Filler(Numbers(delay_s=2), plan, config(name="train"))
     thread = threading.Thread(target=filler.run)
     thread.start()
     while ring.status("train", where).making < 2:
         time.sleep(0.01)
     filler.stop()
-    told = set()
+    seen = set()
     with pytest.raises(UsageError, match="no ring called train"):
         while True:
-            told.add(ring.status("train", where).sentence().partition("; ")[0])
+            seen.add(ring.status("train", where).sentence().partition("; ")[0])
     thread.join()
-    assert f"ring train: its filler (process {os.getpid()}) is ending" in told
+    assert f"ring train: its filler (process {os.getpid()}) is ending" in seen
 
 
 def test_messages_that_are_no_protocol_of_ours_are_ignored(maker, plan, config, where, same):

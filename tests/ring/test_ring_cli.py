@@ -115,14 +115,14 @@ def test_a_program_fills_and_training_attaches_by_name(packed, where):
         program.kill()
         program.communicate()
     assert program.returncode == 0, errors
-    told = json.loads(out)
-    assert (told["made"], told["consumed"], told["finished"]) == (8, 8, True)
-    assert {"samples", "bytes", "seconds"} <= told.keys()
+    record = json.loads(out)
+    assert (record["made"], record["consumed"], record["finished"]) == (8, 8, True)
+    assert {"samples", "bytes", "seconds"} <= record.keys()
     assert "ring train: filling" in errors
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_filler_that_is_told_to_end_leaves_nothing(number, packed, filler, where, capsys):
+def test_a_filler_asked_to_end_leaves_nothing(number, packed, filler, where, capsys):
     program = filler("--slots", 3)
     wait_for(lambda: state(where) == "waiting for a trainer")
     assert main(["ring", "status", "train", "--where", str(where)]) == 0
@@ -138,7 +138,7 @@ def test_a_filler_that_is_told_to_end_leaves_nothing(number, packed, filler, whe
     assert "made 3 batches" in program.out
 
 
-def told_while_made(number, *words):
+def signalled_while_made(number, *words):
     choose = memory.choose_slots
 
     def choose_slots(*words):
@@ -150,8 +150,8 @@ def told_while_made(number, *words):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_filler_that_is_told_to_end_while_it_is_made_leaves_nothing(number, filler, where):
-    program = filler("--slots", 3, run=functools.partial(told_while_made, int(number)))
+def test_a_filler_asked_to_end_while_it_is_made_leaves_nothing(number, filler, where):
+    program = filler("--slots", 3, run=functools.partial(signalled_while_made, int(number)))
     assert program.wait() == 0, program.errors
     assert "made 0 batches" in program.out
     assert list(where.rglob("*")) == []

@@ -1,4 +1,4 @@
-"""Whoever is killed, whenever: no batch is lost, changed or out of order, and nothing stays behind."""
+"""Whichever process is killed, and whenever: no batch is lost, changed or out of order, and nothing is left."""
 
 import itertools
 import multiprocessing.forkserver
@@ -60,14 +60,14 @@ def children(pid):
 
 
 def producers():
-    """Whoever asked `multiprocessing` for them could take the exit code of a dead one from its filler."""
+    """Asking `multiprocessing` for them could take the exit code of a dead one from its filler."""
     return children(multiprocessing.forkserver._forkserver._forkserver_pid)
 
 
 def kill_producers(count, seed, config, same, delay_s=0.002):
     rng = random.Random(seed)
     maker, victims, seen = Numbers(delay_s=delay_s), [], 0
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with ring.open_ring(maker, PLAN, config(slots=8)) as loader:
             while len(victims) < count:
@@ -85,7 +85,7 @@ def kill_producers(count, seed, config, same, delay_s=0.002):
             epoch = loader.schedule.epoch
             for number, batch in enumerate(loader):
                 same(batch, Numbers(), PLAN, epoch, number)
-    sentences = [str(w.message) for w in told if w.category is RingWarning]
+    sentences = [str(w.message) for w in caught if w.category is RingWarning]
     assert sum("killed by signal 9" in sentence for sentence in sentences) >= count - 2
     return seen
 
@@ -192,7 +192,7 @@ def after(line):
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.slow)])
-def test_a_killed_filler_is_told_and_its_successor_goes_on(programs, where, tmp_path, kills):
+def test_a_killed_filler_is_reported_and_its_successor_continues(programs, where, tmp_path, kills):
     log, rng, epochs = tmp_path / "log", random.Random(4), 2 + 5 * kills // 2
     trainer = programs("attach", where, "train", log, epochs, 0.002)  # it comes before any filler
     orphans = []

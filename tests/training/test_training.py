@@ -76,11 +76,11 @@ def started():
     ranks = []
 
     def start(*words, rank=0, of=2, port=None, run=cli.main):
-        told = {} if port is None else {
+        variables = {} if port is None else {
             "RANK": str(rank), "WORLD_SIZE": str(of), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(of),
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
         }  # fmt: skip
-        ranks.append(Program(run, *words, environment=told, method="forkserver"))
+        ranks.append(Program(run, *words, environment=variables, method="forkserver"))
         return ranks[-1]
 
     modules = ("smallfiles.training.loop", "torch._dynamo", "smallfiles.cli.train", "simplejpeg")
