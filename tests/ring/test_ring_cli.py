@@ -6,9 +6,6 @@ import json
 import multiprocessing.forkserver
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,8 +21,6 @@ from smallfiles.formats import arrow
 from smallfiles.loading import LoaderConfig, make_loader
 from smallfiles.ring import RingConfig, memory
 from smallfiles.samples import Sample, Schema
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def jpeg(number):
@@ -81,44 +76,23 @@ def filler(packed, where):
         program.end()
 
 
-def test_a_program_fills_and_training_attaches_by_name(packed, where):
-    given = ("--name", "train", "--where", where, "--batch", 6, "--seed", 3, "--size", 32, "--epochs", 2)
-    words = [
-        sys.executable,
-        "-m",
-        "smallfiles",
-        "ring",
-        "fill",
-        packed,
-        *given,
-        "--slots",
-        4,
-        "--producers",
-        2,
-    ]
-    program = subprocess.Popen(
-        [*map(str, words), "--json"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def test_a_program_fills_and_training_attaches_by_name(packed, filler, where):
+    program = filler("--seed", 3, "--epochs", 2, "--slots", 4, "--producers", 2, "--json")
     expected = make_loader(
         packed, LoaderConfig(batch=6, seed=3, mode="main"), transform=images.RandomResizedCrop(32)
     )
-    try:
-        with ring.attach("train", where=where, wait_s=60) as loader:  # before there is one
-            assert len(loader) == 4
-            for epoch in range(2):
-                for number, (ours, theirs) in enumerate(zip(loader, expected, strict=True)):
-                    assert ours.keys() == theirs.keys()
-                    assert all(torch.equal(ours[name], theirs[name]) for name in theirs), (epoch, number)
-                    assert ours["image"].shape[1:] == (3, 32, 32)
-        out, errors = program.communicate(timeout=60)
-    finally:
-        program.kill()
-        program.communicate()
-    assert program.returncode == 0, errors
-    record = json.loads(out)
+    with ring.attach("train", where=where, wait_s=60) as loader:  # before there is one
+        assert len(loader) == 4
+        for epoch in range(2):
+            for number, (ours, theirs) in enumerate(zip(loader, expected, strict=True)):
+                assert ours.keys() == theirs.keys()
+                assert all(torch.equal(ours[name], theirs[name]) for name in theirs), (epoch, number)
+                assert ours["image"].shape[1:] == (3, 32, 32)
+    assert program.wait() == 0, program.errors
+    record = json.loads(program.out)
     assert (record["made"], record["consumed"], record["finished"]) == (8, 8, True)
     assert {"samples", "bytes", "seconds"} <= record.keys()
-    assert "ring train: filling" in errors
+    assert "ring train: filling" in program.errors
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

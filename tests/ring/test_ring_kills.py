@@ -1,4 +1,4 @@
-"""Whichever process is killed, and whenever: no batch is lost, changed or out of order, and nothing is left."""
+"""Whichever process is killed, and whenever: no batch is lost, changed or misplaced, and nothing is left."""
 
 import itertools
 import multiprocessing.forkserver
