@@ -12,7 +12,14 @@ import PIL.Image
 import pytest
 
 from smallfiles import formats
-from smallfiles.errors import ReaderClosedError, SourceError, UsageError
+from smallfiles.errors import (
+    FormatError,
+    MissingPackageError,
+    ReaderClosedError,
+    ResourceError,
+    SourceError,
+    UsageError,
+)
 from smallfiles.images import CentreCrop
 from smallfiles.loading.batches import SampleRngs, allocate, nbytes
 from smallfiles.loading.fields import BadSampleError, ImageBatches, RawBatches
@@ -156,32 +163,17 @@ def test_of_a_batch_of_nothing_but_corrupt_samples_nothing_is_left_and_all_are_c
 
 
 @dataclass(frozen=True)
-class Broken:
-    shape = (2, 2, 3)
-    dtype = np.dtype(np.uint8)
+class Failing(sets.Stub):
+    """Raises an error at some samples, or in a reader wherever it reads them."""
+
+    error: Exception | None = None
+    bad: range = range(5, 6)
+    reader: object = None
 
     def into(self, data, rng, out):
-        raise TypeError("a mistake in a program")
-
-
-def test_a_mistake_in_a_transform_is_not_taken_for_bad_data(good):
-    with pytest.raises(TypeError) as caught:
-        ImageBatches(good, Broken(), on_error="skip").make([5], 1)
-    assert "d2/0005.jpg" in caught.value.__notes__[0]
-
-
-class Unanswered(sets.Stub):
-    """A store that gives no bytes; no sample is to blame."""
-
-    def into(self, data, rng, out):
-        raise SourceError("s3://b/x did not answer", expected="an answer", next_step="Run it again")
-
-
-class Silent:
-    """A reader whose storage does not answer."""
-
-    def __init__(self, reader):
-        self.reader = reader
+        if self.error is not None and bytes(data)[6] in self.bad:
+            raise self.error
+        super().into(data, rng, out)
 
     def __getattr__(self, name):
         return getattr(self.reader, name)
@@ -189,18 +181,50 @@ class Silent:
     def __len__(self):
         return len(self.reader)
 
+    def read(self, index):
+        if index in self.bad:
+            raise self.error
+        return self.reader.read(index)
+
     def read_many(self, indices):
-        Unanswered().into(None, None, None)
+        return [self.read(index) for index in indices]
+
+
+def test_a_mistake_in_a_transform_is_not_taken_for_bad_data(good):
+    with pytest.raises(TypeError) as caught:
+        ImageBatches(good, Failing(error=TypeError("a bug")), on_error="skip").make([5], 1)
+    assert "d2/0005.jpg" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize("on_error", ["skip", "repeat", "keep"])
-def test_a_store_that_does_not_answer_is_no_bad_sample_and_nothing_is_left_out(good, on_error):
+@pytest.mark.parametrize(
+    "kind", [SourceError, UsageError, MissingPackageError, ResourceError, ReaderClosedError, None]
+)
+def test_an_error_that_is_no_fault_of_the_data_leaves_no_sample_out(good, kind, on_error):
+    """Such as a store that does not answer."""
+    error = (
+        NotImplementedError() if kind is None else kind("no answer", expected="one", next_step="Run again")
+    )
     for maker in (
-        ImageBatches(Silent(good), sets.Stub(), 0, on_error),
-        ImageBatches(good, Unanswered(), 0, on_error),
+        ImageBatches(Failing(reader=good, error=error), sets.Stub(), 0, on_error),
+        ImageBatches(good, Failing(error=error), 0, on_error),
     ):
-        with pytest.raises(SourceError, match="s3://b/x did not answer"):
-            maker.make(range(4), 0)
+        with pytest.raises(type(error)) as caught:
+            maker.make(range(8), 0)
+        assert caught.value is error
+
+
+@pytest.mark.parametrize("kind", [FormatError, OSError, ValueError, RuntimeError, SyntaxError, EOFError])
+def test_what_decoders_raise_for_damaged_bytes_is_the_fault_of_the_sample(good, kind):
+    error = FormatError("cut", expected="all", next_step="Copy it") if kind is FormatError else kind("cut")
+    for maker in (
+        ImageBatches(Failing(reader=good, error=error), sets.Stub(), on_error="skip"),
+        ImageBatches(good, Failing(error=error), on_error="skip"),
+    ):
+        batch = maker.make(range(4, 8), 0)
+        assert batch.arrays["index"].tolist() == [4, 6, 7]
+        ((index, reason),) = [(fault.index, fault.reason) for fault in batch.faults]
+        assert (index, reason) == (5, "cut" if kind is FormatError else f"{kind.__name__}: cut")
 
 
 def test_keeping_what_is_damaged_still_stops_at_what_is_no_picture_or_cannot_be_read(torn, tmp_path):
@@ -209,14 +233,6 @@ def test_keeping_what_is_damaged_still_stops_at_what_is_no_picture_or_cannot_be_
     for reader in (torn, formats.open(path)):
         with pytest.raises(BadSampleError, match=r"sample 'd0/0003\.jpg'"):
             ImageBatches(reader, sets.Stub(), on_error="keep").make(range(8), 0)
-
-
-def test_a_closed_reader_is_not_skipped(good):
-    reader = pickle.loads(pickle.dumps(good))
-    maker = ImageBatches(reader, sets.Stub(), on_error="skip")
-    reader.close()
-    with pytest.raises(ReaderClosedError):
-        maker.make([1], 0)
 
 
 def test_damage_that_shows_while_reading_names_the_sample(tmp_path):
