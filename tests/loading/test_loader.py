@@ -217,12 +217,6 @@ def test_streams_of_two_workers_are_those_of_one_thread_for_each(shards):
     assert sets.digest(made[0]) == sets.digest(made[1])
 
 
-def test_a_compressed_shard_can_be_streamed(tmp_path):
-    folder = sets.write(sets.stub_samples(40), tmp_path / "x.tars", compression="gzip")
-    made = loader(folder, MODES[1], order="stream", buffer=4)
-    assert sorted(sets.flat(sets.numbers(made))) == list(range(40))
-
-
 def test_a_stream_reads_each_sample_once_and_holds_no_more_than_its_buffer(shards):
     made = loader(shards, MODES[0], order="stream", buffer=10)
     dataset = made.dataset

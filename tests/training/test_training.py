@@ -289,9 +289,9 @@ class TestWords:
 
     def test_one_line_at_most_every_interval_says_how_far_an_epoch_is(self, data, capsys, monkeypatch):
         monkeypatch.setattr("smallfiles.progress.LOG_INTERVAL_S", 0.0)
-        training.train(*data, config(epochs=1))
+        training.train(*data, config(epochs=1, batch=200))
         err = capsys.readouterr().err
-        assert "epoch 0: 16 of 400 samples" in err and "measuring: " in err
+        assert "epoch 0: 200 of 400 samples" in err and "measuring: " in err
 
     @pytest.mark.parametrize(
         ("words", "said"),
