@@ -61,7 +61,7 @@ class RingState:
         self._free = list(range(slots))[::-1]
         self._claims: dict[int, _Assignment] = {}  # by slot
         self._ready: dict[Position, Ready] = {}
-        self._again: list[Position] = []  # a heap: batches whose producer died
+        self._again: list[Position] = []  # a heap: lost batches, all before `_next`
         self._next = start
         self._to_deliver = start
         self.position = start
@@ -80,7 +80,7 @@ class RingState:
     @property
     def next_claim(self) -> Position:
         """The next batch to be assigned to a producer."""
-        return min(self._again[0], self._next) if self._again else self._next
+        return self._again[0] if self._again else self._next
 
     @property
     def finished(self) -> bool:
@@ -91,7 +91,7 @@ class RingState:
         """The next batch to make and its slot; None if the ring is full or nothing is left to make."""
         if not self._free or self.next_claim == END:
             return None
-        if self._again and self._again[0] < self._next:
+        if self._again:
             position = heapq.heappop(self._again)
         else:
             position, self._next = self._next, self._after(self._next)

@@ -54,7 +54,7 @@ def assert_equal(first, second):
 
 
 def test_it_learns_the_synthetic_classes(data):
-    report = training.train(*data, config(epochs=6, size=64, batch=25))
+    report = training.train(*data, config(epochs=6, batch=25))
     assert [each.samples for each in report.epochs] == [400] * 6
     assert report.epochs[-1].loss < report.epochs[0].loss
     assert report.epochs[-1].accuracy > 0.4  # chance is 0.1
