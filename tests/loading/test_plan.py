@@ -163,6 +163,13 @@ def test_a_stream_is_read_in_ranges(run, jumps):
     assert np.count_nonzero(np.diff(reads) != 1) <= jumps
 
 
+def test_each_stream_of_each_rank_is_shuffled_differently():
+    plan = EpochPlan(1200, streams=2, shards=(50,) * 24, world_size=2, buffer=20, batch=10)
+    orders = [replace(plan, rank=rank).stream(0, number) for rank in range(2) for number in range(2)]
+    places = {tuple(map(reads.tolist().index, emits)) for reads, emits in orders}
+    assert len(places) == 4
+
+
 def test_ranges_are_dealt_in_an_order_that_ranks_and_streams_do_not_change():
     one = EpochPlan(1000, streams=1, shards=(300, 700), run=8, seed=4)
     many = replace(one, world_size=3, streams=4)
