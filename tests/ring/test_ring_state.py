@@ -73,6 +73,7 @@ class Ring(RuleBasedStateMachine):
         assert self.held[taken.slot] == taken.position
         if spoil:
             self.held[taken.slot] = GARBAGE  # changed in place
+        assert not any(self.state.done(other) for other in ALL if other != taken.position)
         assert self.state.done(taken.position)
         self.wanted = after(taken.position)
 
