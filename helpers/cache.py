@@ -1,8 +1,8 @@
-"""Where synthetic data sets are kept between notebooks, and how two kernels share them.
+"""The cache of synthetic data sets, shared by all notebooks and kernels.
 
-Each data set is made once and appears under its name when it is complete (`smallfiles.atomic`); a second
-kernel waits and then finds it. The trap: a folder that exists and a folder that is complete are not
-the same thing, which is why nothing is ever written under the final name.
+Each data set is made once and gets its name when it is complete (`smallfiles.atomic`); a second kernel waits
+for it. The trap: a folder that exists is not necessarily complete, so nothing is ever written under the
+final name.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _LOCK = ".lock"
 
 
 def cache_folder() -> Path:
-    """`COURSE_CACHE`, else `course_data/` in the checkout; in that of others a folder of one's own.
+    """`COURSE_CACHE`, else `course_data/` in the checkout, or a private folder if that is read-only.
 
-    A course that is installed once for all cannot be written to by its participants. They write to
-    `COURSE_WORK`, which job scripts use too, or to their home.
+    Participants cannot write to a course that is installed for all users. They write to `COURSE_WORK`, which
+    job scripts use too, or to their home.
     """
-    told = os.environ.get("COURSE_CACHE")
-    if told:
-        return Path(told).expanduser().absolute()
+    named = os.environ.get("COURSE_CACHE")
+    if named:
+        return Path(named).expanduser().absolute()
     return CHECKOUT / "course_data" if os.access(CHECKOUT, os.W_OK | os.X_OK) else _own_folder()
 
 
@@ -44,29 +44,29 @@ def _own_folder() -> Path:
 
 
 def find_or_make(layout: str, count: int, folder: Path) -> tuple[Path, float]:
-    """The data set in the cache, made now if it is not there yet.
+    """The data set in the cache, made now if it is missing.
 
     Args:
-        layout: What it looks like on disk.
-        count: How many images.
+        layout: Layout of its files.
+        count: Number of images.
         folder: The cache.
 
     Returns:
-        Its folder, and the seconds that making it took (0 if it was there).
+        Its folder, and the seconds spent on making it (0 if it existed).
 
     Raises:
-        ResourceError: The cache cannot be written to, or there is no room.
+        ResourceError: The cache cannot be written to, or is full.
     """
     path = folder / f"{layout}-{count}"
     for place in _places(path):
-        if place.is_dir():  # needs no lock and no right to write: a teacher may have prepared it
+        if place.is_dir():  # needs no lock and no write permission: a teacher may have prepared it
             return place, 0.0
     with _writable(folder):
         return _made(layout, count, path)
 
 
 def _made(layout: str, count: int, path: Path) -> tuple[Path, float]:
-    """Make it, or wait for another kernel that is at it already."""
+    """Make it, or wait for another kernel that is making it."""
     from smallfiles.sources import synthetic
 
     give_up = time.monotonic() + LOCK_WAIT_S
@@ -87,7 +87,7 @@ def _made(layout: str, count: int, path: Path) -> tuple[Path, float]:
 
 
 def _places(path: Path) -> tuple[Path, ...]:
-    """Where a data set may lie: here, or prepared in a course that is installed once for all."""
+    """Where a data set may be: here, or prepared in a course that is installed for all users."""
     return (path,) if os.environ.get("COURSE_CACHE") else (path, CHECKOUT / "course_data" / path.name)
 
 
@@ -109,41 +109,39 @@ def _writable(folder: Path) -> Iterator[None]:
 
 
 def scratch_folder(folder: Path, notebook: str) -> Path:
-    """A new folder for what a notebook writes, gone when its kernel ends.
+    """A new folder for the output of a notebook, removed when its kernel ends.
 
-    It lies beside the data, so that packed files and small files are compared on one file system; elsewhere
-    only if the data is a teacher's, and its folder not to be written to.
+    It is next to the data, so that packed files and small files are compared on one file system; elsewhere
+    only if the folder of the data is read-only.
 
     Args:
         folder: The cache.
         notebook: Number of the notebook, for the name.
 
     Raises:
-        ResourceError: It cannot be made.
+        ResourceError: It cannot be created.
     """
     readable_only = folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK)
     place = (_own_folder() if readable_only else folder) / "scratch"
     with _writable(place):
         _sweep(place)
         made = Path(tempfile.mkdtemp(prefix=f"{notebook}-", dir=place))
-        with contextlib.suppress(
-            ResourceError
-        ):  # where there are no locks, what a killed kernel leaves stays
+        with contextlib.suppress(ResourceError):  # without locks, leftovers of killed kernels stay
             locks.try_lock(made / _LOCK, shared=False)  # held as long as this kernel lives
     atexit.register(_remove, made, os.getpid())
     return made
 
 
 def _remove(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # a forked worker that ends must not take its parent's files with it
+    if os.getpid() == owner:  # a forked worker must not remove the files of its parent
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sweep(place: Path) -> None:
-    """Remove what killed kernels left behind."""
+    """Remove leftovers of killed kernels."""
     for path in place.glob(f"*/{_LOCK}"):
         with contextlib.suppress(ResourceError):
-            descriptor = locks.try_lock(path, shared=False, create=False)  # none while its kernel lives
+            descriptor = locks.try_lock(path, shared=False, create=False)  # None while its kernel lives
             if descriptor is not None:
                 shutil.rmtree(path.parent, ignore_errors=True)
                 os.close(descriptor)

@@ -1,4 +1,4 @@
-"""`epoch`: read one epoch on all ranks, and count that every sample came exactly once."""
+"""`epoch`: read one epoch on all ranks, and check that every sample came exactly once."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def add(verbs: Verbs) -> None:
     """Add the verb."""
     parser = add_run(verbs, "epoch", run)
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="a packed file and a folder")
-    parser.add_argument("--count", action="store_true", help="put the records of a folder together")
+    parser.add_argument("--count", action="store_true", help="evaluate the records of a folder")
     add_flags(parser, LoaderConfig)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read an epoch on all ranks, and count that every sample comes once.
+    """Read an epoch on all ranks, and check that every sample comes once.
 
-    Started by srun or torchrun each rank reads its share and leaves a record in the folder. Then, once:
-    --count puts the records together and exits with 1 unless every sample came exactly once.
+    Under srun or torchrun each rank reads its share and writes a record into the folder. Afterwards, run it
+    once with --count: it evaluates the records and exits with 1 unless every sample came exactly once.
 
     Examples:
-        smallfiles epoch train.arrow seen --workers 2   # behind srun or torchrun
+        smallfiles epoch train.arrow seen --workers 2   # under srun or torchrun
         smallfiles epoch --count seen
     """
     from smallfiles.measure import ranks
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.count and given(LoaderConfig, arguments):
         raise UsageError(
-            "--count is given together with flags of a loader, and reads nothing by itself",
+            "--count is given together with flags of a loader, but reads no samples",
             expected="--count FOLDER",
             next_step="Leave the others out",
         )
@@ -59,11 +59,11 @@ def run(arguments: argparse.Namespace) -> int:
         return 0 if found.exact else FAILED
     packed, folder = arguments.paths
     share = ranks.read_share(packed, folder, LoaderConfig.from_args(arguments))
-    told = (
+    summary = (
         f"rank {share.rank} of {share.world_size} on {share.node}: {share.samples:,} samples "
         f"in {in_seconds(share.seconds)} with {share.cpus} CPUs"
     )
-    return report(arguments, dataclasses.asdict(share), told)
+    return report(arguments, dataclasses.asdict(share), summary)
 
 
 def _as_json(found: Count) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""`ring`: fill a ring of ready batches beside the training, ask how far it is, clear leftovers."""
+"""`ring`: fill a ring of ready batches for a training, show its status, remove leftovers."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _OF_A_BATCH = ("batch", "seed", "shuffle", "drop_last", "on_error", "rank", "wor
 
 
 def add(verbs: Verbs) -> None:
-    """Keep ready batches in shared memory, filled by a program beside the training.
+    """Keep ready batches in shared memory, made by a program separate from the training.
 
-    Batches are the same as those that the loader makes for the same seed. Each rank has its own ring: start
-    one filler a rank, by srun or torchrun, or with --rank and --world-size of `ring fill`.
+    Batches are the same as those of the loader with the same seed. Each rank has its own ring: start one
+    filler per rank, by srun or torchrun, or with --rank and --world-size of `ring fill`.
 
     Examples:
         smallfiles ring fill train.arrow --name train --slots 800 --epochs 90
@@ -42,8 +42,8 @@ def add(verbs: Verbs) -> None:
         if name == "fill":
             parser.add_argument("data", type=Path, metavar="DATA", help="a packed file")
             add_flags(parser, RingConfig, ("name", "where"))
-            own = parser.add_argument_group("how the ring is filled")
-            add_flags(own, RingConfig, ("slots", "producers", "epochs"))
+            filling = parser.add_argument_group("how the ring is filled")
+            add_flags(filling, RingConfig, ("slots", "producers", "epochs"))
             _add_transform_flags(parser)
             add_flags(parser.add_argument_group("which samples are in a batch"), LoaderConfig, _OF_A_BATCH)
         else:
@@ -59,7 +59,7 @@ def _add_transform_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def transform_of(arguments: argparse.Namespace) -> Transform | None:
-    """What a parsed command line does to an image."""
+    """The transform that a parsed command line asks for."""
     from smallfiles import images
 
     jitter = images.ColourJitter() if arguments.colour else None
@@ -76,8 +76,8 @@ def transform_of(arguments: argparse.Namespace) -> Transform | None:
 def _fill(arguments: argparse.Namespace) -> int:
     """Make batches ahead of training and keep them in shared memory.
 
-    Until all epochs are trained, or Ctrl-C. The training attaches with smallfiles.ring.attach(NAME), before
-    or after this.
+    Runs until all epochs are trained, or until Ctrl-C. The training attaches with
+    smallfiles.ring.attach(NAME), and may start before or after this command.
 
     Examples:
         smallfiles ring fill train.arrow --name train --slots 800 --epochs 90
@@ -109,17 +109,17 @@ def _fill(arguments: argparse.Namespace) -> int:
         filler.run()
     last = filler.status()
     totals = {"samples": last.consumed * plan.batch, "bytes": last.consumed * last.slot_bytes}
-    told = (
+    summary = (
         f"made {last.made:,} batches in {in_seconds(last.seconds)}, {last.consumed:,} of them trained; "
         f"training waited {in_seconds(last.waited_s)}; {last.restarts} producers restarted"
     )
-    return report(arguments, totals | asdict(last), told)
+    return report(arguments, totals | asdict(last), summary)
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    """Say how far filler and training are.
+    """Show the progress of filler and training.
 
-    All rings of yours if no name is given.
+    Shows all your rings if no name is given.
 
     Examples:
         smallfiles ring status train
@@ -133,7 +133,7 @@ def _status(arguments: argparse.Namespace) -> int:
     record = {"samples": 0, "bytes": size, "seconds": 0.0, "rings": [asdict(each) for each in found]}
     report(arguments, record, *(line for each in found for line in _lines(each)))
     if not found:
-        say(f"no ring of yours is in {where}")
+        say(f"you have no ring in {where}")
     return FAILED if any(each.state == "gone" for each in found) else 0
 
 
@@ -143,9 +143,9 @@ def _lines(ring: RingStatus) -> Iterator[str]:
 
 
 def _clean(arguments: argparse.Namespace) -> int:
-    """Remove what killed fillers have left.
+    """Remove the files of killed fillers.
 
-    A few kilobytes each; batches are never left. All rings of yours if no name is given.
+    They take a few kilobytes; batches never stay behind. Cleans all your rings if no name is given.
 
     Examples:
         smallfiles ring clean
@@ -153,11 +153,15 @@ def _clean(arguments: argparse.Namespace) -> int:
     from smallfiles import ring
 
     where = from_args(RingConfig, arguments).where
-    names = [str(name) for name in arguments.paths] or ring.names(where)
+    existing = ring.names(where)
+    names = [str(name) for name in arguments.paths] or existing
+    for name in names:
+        if name not in existing:
+            raise ring.missing(name, where)
     removed = [name for name in names if ring.remove_leftover(name, where)]
     alive = [name for name in names if name not in removed]
     if not names:
-        say(f"no ring of yours is in {where}")
+        say(f"you have no ring in {where}")
     record = {"samples": 0, "bytes": 0, "seconds": 0.0, "removed": removed, "alive": alive}
-    told = [f"removed what was left of ring {name}" for name in removed]
-    return report(arguments, record, *told, *(f"ring {name} is in use and stays" for name in alive))
+    lines = [f"removed what was left of ring {name}" for name in removed]
+    return report(arguments, record, *lines, *(f"ring {name} is in use and stays" for name in alive))

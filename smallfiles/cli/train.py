@@ -1,4 +1,4 @@
-"""`train`: a small real training that tells how long it waited for data."""
+"""`train`: a small real training that reports how long it waited for data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 75
 """Exit code of a training that was asked to stop (sysexits' EX_TEMPFAIL: try again later)."""
 
-_DONE = {"skip": "left out", "repeat": "replaced by a neighbour", "keep": "kept though damaged"}
+_DONE = {"skip": "left out", "repeat": "replaced by a neighbour", "keep": "kept although damaged"}
 
 
 def add(verbs: Verbs) -> None:
@@ -42,10 +42,10 @@ def add(verbs: Verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train a small network on a packed file and tell how long it waited for data.
+    """Train a small network on a packed file and report how long it waited for data.
 
-    Each rank of srun or torchrun trains on its share; nothing needs to be said. SIGTERM and SIGUSR1 ask it to
-    stop: it writes a checkpoint and exits with code 75, and the same command goes on from there.
+    Under srun or torchrun each rank trains on its share, without further options. SIGTERM and SIGUSR1 stop
+    it: it writes a checkpoint and exits with code 75, and the same command resumes from there.
 
     Examples:
         smallfiles train train.arrow --val val.arrow
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         smallfiles train s3://course/train.tars
     """
     with suppress(AttributeError, ValueError, OSError):  # no standard error
-        faulthandler.enable()  # a mapped file that somebody cuts ends the process without a word of its own
+        faulthandler.enable()  # a truncated mapped file ends the process by a signal
     with listening() as asked_to_stop:
         from smallfiles import training
 
@@ -63,15 +63,15 @@ def run(arguments: argparse.Namespace) -> int:
         check_ring(config, arguments.val is not None, given(LoaderConfig, arguments))
         warn_on_login_node("training", size_bytes=size_of(arguments.data) * config.epochs)
         done = training.train(arguments.data, arguments.val, config, asked_to_stop)
-    if ranks().rank == 0:  # one speaks for all
+    if ranks().rank == 0:
         if done.resumed_at and done.resumed_at[0] >= config.epochs:
-            say(f"{config.epochs} epochs were trained before, and nothing was left; --epochs asks for more")
+            say(f"all {config.epochs} epochs were trained before; ask for more with --epochs")
         elif done.resumed_at:
-            say("went on at epoch {}, step {}".format(*done.resumed_at))
+            say("resumed at epoch {}, step {}".format(*done.resumed_at))
         report(arguments, _as_json(done), *_lines(done, config))
         if done.interrupted:
-            kept = f"; the same command goes on from {config.checkpoint}" if config.checkpoint else ""
-            say(f"stopped because a signal asked for it{kept}")
+            kept = f"; the same command resumes from {config.checkpoint}" if config.checkpoint else ""
+            say(f"stopped by a signal{kept}")
     return INTERRUPTED if done.interrupted else 0
 
 
@@ -100,7 +100,7 @@ def _lines(done: TrainReport, config: TrainConfig) -> Iterator[str]:
         )
         if each.fault_count:
             named = (f"{fault['key']} ({fault['reason']})" for fault in each.faults)
-            what = _DONE.get(config.loader.on_error, "not as they were meant")
+            what = _DONE.get(config.loader.on_error, "damaged")
             yield f"  {plural(each.fault_count, 'sample')} {what}: {first_few(named, each.fault_count)}"
     if done.epochs and len(done.epochs[-1].ranks) > 1:
         for rank in done.epochs[-1].ranks:

@@ -1,14 +1,18 @@
-"""Batches for training: every sample exactly once an epoch, over all ranks and workers.
+"""Batches for training: every sample exactly once per epoch, over all ranks and workers.
 
-    plan        which samples a rank reads, in which order: arithmetic
-    batches     what a batch is; makers: images, bytes, what cannot be read
-    dataset     any sample by its number; stream: ranges of shards, mixed in a buffer
-    callables   torchvision's transforms, and functions of a picture
-    loader      `make_loader`: a DataLoader of processes, threads, or neither
-    killed      why a worker died, in a sentence
+    plan           which samples a rank reads, in which order: arithmetic
+    dealing        how samples are distributed over streams
+    schedule       which epoch and batch comes next
+    batches        what a batch is
+    fields         batches of images and of encoded bytes; unreadable samples
+    callables      torchvision's transforms, and functions of a picture
+    dataset        any sample by its number
+    stream         ranges of shards, mixed in a buffer
+    loader         `make_loader`: a DataLoader with processes, threads, or neither
+    worker_errors  why a worker died, in a sentence
 
-The trap: each of a loader's dozen settings fails silently: samples twice, one order in all epochs, equal
-crops in all workers. `make_loader` sets them together. Notebook 08 teaches it.
+The trap: each of a loader's dozen settings fails silently: duplicate samples, the same order in all epochs,
+equal crops in all workers. `make_loader` sets them together. Notebook 08 teaches it.
 """
 
 from __future__ import annotations

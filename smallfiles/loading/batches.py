@@ -1,10 +1,10 @@
-"""What a batch is, and who makes one: arrays filled in place, the same whichever worker fills them.
+"""The batch and the protocol of batch makers: arrays filled in place, equal whichever worker fills them.
 
-A batch is a function of (seed, epoch, indices) alone. So threads, processes, a ring beside the training
-and a run that was stopped in between all give the same pixels, and a failure can be made again.
+A batch is a function of (seed, epoch, indices) alone. So threads, processes, a ring and a run that was
+stopped in between all give the same pixels, and a failure is reproducible.
 
-The trap: workers that draw from one random generator give other pictures with other numbers of workers,
-and forked ones may all draw the same. Here each sample has a generator of its own, by its number.
+The trap: if workers draw from one random generator, the pictures depend on the number of workers, and
+forked workers may all draw the same numbers. Here each sample has its own generator, seeded by its number.
 Notebook 08 teaches it.
 """
 
@@ -31,12 +31,12 @@ ALIGN_BYTES = 64
 
 @dataclass(frozen=True)
 class Fault:
-    """A sample that could not be made as it was meant, and why.
+    """A sample that could not be read or decoded as intended, and why.
 
     Args:
         index: Its number in the data set.
         key: Its name.
-        reason: What was wrong with it.
+        reason: What is wrong with it.
     """
 
     index: int
@@ -49,9 +49,9 @@ class Batch:
     """Several samples as arrays.
 
     Args:
-        arrays: By name; always `index` (int64), the numbers of the samples that are really in it.
-            Where arrays were given to be filled, these are their leading parts: views, contiguous.
-        faults: Samples that were left out, replaced by a neighbour, or kept though damaged.
+        arrays: By name; always `index` (int64), the numbers of the samples actually in it. If arrays were
+            given to be filled, these are contiguous views of their leading parts.
+        faults: Samples that were left out, replaced by a neighbour, or kept although damaged.
     """
 
     arrays: dict[str, Array]
@@ -62,15 +62,15 @@ class Batch:
 
 
 class BatchMaker(Protocol):
-    """Makes batches anywhere: it can be pickled, and holds nothing that moves."""
+    """Makes batches in any process: it can be pickled, and has no mutable state."""
 
     @property
     def reader(self) -> Reader:
-        """Where the samples are."""
+        """The samples."""
 
     @property
     def fixed(self) -> bool:
-        """True if a whole batch takes exactly its layout; False if that is only the most it may take."""
+        """Whether a full batch takes exactly its layout; if False, the layout is an upper bound."""
 
     def layout(self, count: int) -> Layout:
         """Shape and type of each array for a batch of at most `count` samples."""
@@ -78,23 +78,23 @@ class BatchMaker(Protocol):
     def make(self, indices: Indices, epoch: int, out: Mapping[str, Array] | None = None) -> Batch:
         """The batch of these samples in this epoch, in `out` (arrays of `layout`, or larger) if given.
 
-        A function of the seed, the epoch and the indices, not of the process or the time.
+        A function of seed, epoch and indices, not of the process or the time.
         """
 
 
 def nbytes(layout: Layout) -> int:
-    """Bytes of one block that holds all arrays of a layout, each on a border of 64 bytes."""
+    """Bytes of one block that holds all arrays of a layout, each aligned to 64 bytes."""
     return sum(_padded(shape, dtype) for shape, dtype in layout.values())
 
 
 def views(block: Array, layout: Layout) -> dict[str, Array]:
     """The arrays of a layout inside one block of bytes.
 
-    One block is one file descriptor and one mapping for each batch that workers send.
+    With one block, each batch that a worker sends takes one file descriptor and one mapping.
 
     Args:
         block: uint8, contiguous, of at least `nbytes(layout)`.
-        layout: What shall lie in it.
+        layout: The arrays in it.
     """
     found, start = {}, 0
     for name, (shape, dtype) in layout.items():
@@ -105,7 +105,7 @@ def views(block: Array, layout: Layout) -> dict[str, Array]:
 
 
 def places(arrays: Mapping[str, Array], block: Array) -> Places:
-    """Where arrays lie in a block of bytes that holds them."""
+    """The places of arrays in the block of bytes that holds them."""
     base = block.__array_interface__["data"][0]
     return {
         name: (
@@ -118,7 +118,7 @@ def places(arrays: Mapping[str, Array], block: Array) -> Places:
 
 
 def found_at(block: Array, places: Places) -> dict[str, Array]:
-    """The arrays of a block that lie at these places, without a copy."""
+    """The arrays at these places in a block, without a copy."""
     found = {}
     for name, (shape, kind, start) in places.items():
         dtype = np.dtype(kind)
@@ -136,10 +136,10 @@ def _padded(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
 
 
 class SampleRngs:
-    """A random generator for each sample, by (seed, epoch, index).
+    """A random generator for each sample, a function of (seed, epoch, index).
 
-    Philox counts: setting its counter takes a microsecond where a new generator takes ten. So one
-    generator is set anew for each sample; nobody may keep it.
+    Setting the counter of a Philox takes a microsecond, creating a generator takes ten. So one generator
+    is reset for each sample; callers must not keep it.
 
     Args:
         seed: 0 or more, below 2**64.
@@ -154,7 +154,7 @@ class SampleRngs:
         self._start["state"]["counter"] = self._counter
 
     def at(self, index: int) -> np.random.Generator:
-        """The generator at the start of a sample's own sequence, until the next call."""
+        """The generator at the start of this sample's sequence; valid until the next call."""
         self._counter[2] = index
         self._bits.state = self._start
         return self._rng

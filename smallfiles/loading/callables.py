@@ -1,17 +1,17 @@
-"""Transforms of others: torchvision's, or any function of a picture, in place of ours.
+"""Foreign transforms: torchvision's, or any function of a picture, in place of ours.
 
     transform = v2.Compose([v2.RandomResizedCrop(224), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
     loader = make_loader("train.arrow", transform=transform)
 
-A picture comes as Pillow's, in RGB, or as a uint8 tensor [C, H, W] to a transform that takes no other. What
-is made of it (a tensor, an array, a picture) goes into the batch as it is: floats stay floats, and if they
-are normalised already, `images.normalise` must not follow.
+The function receives a Pillow picture in RGB, or a uint8 tensor [C, H, W] if it accepts nothing else. Its
+result (a tensor, an array, a picture) goes into the batch unchanged: floats stay floats, and if they are
+already normalised, `images.normalise` must not follow.
 
-The trap: such transforms draw from random generators that the whole process shares, so what they do depends
-on the number of workers, and forked ones may all do the same. Here the generators of torch, Python and NumPy
-begin anew for each sample, by its number and the epoch, and are put back: the same pictures for any number
-of workers. Threads would draw from them at the same time as the trainer, and are refused. A transform
-with a generator of its own is not reached by this. Notebook 08 teaches how batches are made.
+The trap: such transforms draw from random generators that the whole process shares, so the result depends
+on the number of workers, and forked workers may all draw the same numbers. Here the generators of torch,
+Python and NumPy are seeded for each sample by its number and the epoch, and restored: the same pictures for
+any number of workers. Threads would share them with the trainer, and are refused. A transform with a
+generator of its own is not covered by this. Notebook 08 teaches how batches are made.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from smallfiles.loading.batches import Array
 from smallfiles.samples import Buffer, Reader
 
 _TRIED = 100
-"""Samples that are looked at for one that is a picture."""
+"""Samples to examine until one is a picture."""
 
 
 @dataclass(frozen=True)
 class Called:
-    """A function of a picture as a `Transform` of ours.
+    """Adapts a function of a picture to our `Transform`.
 
     Args:
-        call: Makes a tensor, an array or a picture of one picture.
-        takes_tensor: Whether it gets a tensor, not a picture of Pillow's.
-        shape: Of what it makes, as the batch holds it.
-        dtype: Likewise.
+        call: Makes a tensor, an array or a picture from one picture.
+        takes_tensor: Whether it receives a tensor instead of a Pillow picture.
+        shape: Shape of its result in the batch.
+        dtype: Type of its result.
     """
 
     call: Callable[[Any], Any]
@@ -54,21 +54,21 @@ class Called:
 
     @classmethod
     def of(cls, call: Callable[[Any], Any], reader: Reader) -> Called:
-        """Try it on a sample, to know what it takes and makes.
+        """Call it on one sample, to learn what it accepts and returns.
 
         Args:
             call: As for `Called`.
-            reader: The set; the first of its samples that is a picture is tried.
+            reader: The set; its first sample that is a picture is used.
 
         Raises:
-            UsageError: It is no function, or makes something that is no array.
+            UsageError: It is not a function, or its result is not an array.
         """
         if not callable(call):
             raise _unfit(f"the transform is {type(call).__name__}")
         pixels = _first_picture(reader)
         try:
             takes_tensor, made = False, _made(call, pixels, False, 0)
-        except (TypeError, AttributeError):  # what a picture is to a function that expects a tensor
+        except (TypeError, AttributeError):  # the function expects a tensor
             takes_tensor, made = True, _made(call, pixels, True, 0)
         return cls(call, takes_tensor, made.shape, made.dtype)
 
@@ -81,10 +81,10 @@ class Called:
         made = self(data, rng)
         if (made.shape, made.dtype) != (self.shape, self.dtype):
             raise UsageError(
-                f"the transform made {made.dtype} {list(made.shape)} of one picture, and "
-                f"{self.dtype} {list(self.shape)} of another",
-                expected="one shape and type for all, since a batch is one array",
-                next_step="Have it crop or scale both sides: RandomResizedCrop(224) or CenterCrop(224), say",
+                f"the transform made {made.dtype} {list(made.shape)} from one picture, and "
+                f"{self.dtype} {list(self.shape)} from another",
+                expected="the same shape and type for all, since a batch is one array",
+                next_step="Make it crop or scale both sides, for example with RandomResizedCrop(224)",
             )
         out[...] = made
 
@@ -107,12 +107,12 @@ def _made(call: Callable[[Any], Any], pixels: Array, takes_tensor: bool, seed: i
         return array.transpose(1, 2, 0) if array.dtype == np.uint8 and array.ndim == 3 else array
     if isinstance(found, Image.Image | np.ndarray):
         return np.asarray(found)
-    raise _unfit(f"the transform made {type(found).__name__} of a picture")
+    raise _unfit(f"the transform made {type(found).__name__} from a picture")
 
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """The generators that a process shares, at the start of a sequence; as they were, afterwards."""
+    """Seed the generators that a process shares, and restore them afterwards."""
     of_torch = torch.default_generator
     before = of_torch.get_state(), random.getstate(), np.random.get_state()
     of_torch.manual_seed(seed)
@@ -129,7 +129,7 @@ def _seeded(seed: int) -> Iterator[None]:
 def _unfit(got: str) -> UsageError:
     return UsageError(
         got,
-        expected="a transform of smallfiles.images or torchvision, or a function of a picture that makes a "
+        expected="a transform of smallfiles.images or torchvision, or a function of a picture that returns a "
         "tensor, an array or a picture",
         next_step="Give such a transform, or none for the encoded bytes",
     )

@@ -1,13 +1,13 @@
-"""A packed file as a torch data set: any number, one by one or a batch in one call.
+"""A packed file as a torch data set: random access to single samples or whole batches.
 
-`SampleDataset` reads at random and makes a batch where it is asked for one, so that workers send whole
-batches. It works in a plain `DataLoader` too. A batch travels to the trainer as one block of memory: tensors
-in shared memory are sent as file descriptors, of which three tensors would cost three, and three mappings.
+`SampleDataset` makes each batch in the worker, so that workers send whole batches. It works in a plain
+`DataLoader` too. A batch is sent to the trainer as one block of shared memory: each tensor on its own would
+take a file descriptor and a mapping.
 
-The traps: a data set that reads sample by sample waits for the storage as often as there are samples;
-one that gets the batch's numbers at once announces them all and waits once. And a worker that raises an error
-of ours makes torch raise another one, with a page of tracebacks; so an error travels as a value and is raised
-where the batch would have been. Notebook 08 teaches it.
+The traps: a data set that reads sample by sample waits for the storage once per sample; one that receives
+all numbers of the batch requests them together and waits once. And if a worker raises an error of ours,
+torch raises another one with a page of tracebacks; so the error is sent as a value, and raised in place of
+the batch. Notebook 08 teaches it.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
 
 
 class LoadedBatch(dict[str, torch.Tensor]):
-    """What a loader hands out: tensors by name; a uint8 `image` is [B, C, H, W] in channels-last order.
+    """A batch of a loader: tensors by name; a uint8 `image` is [B, C, H, W] in channels-last order.
 
-    A plain dict to all who move batches to a device.
+    A dict, so that frameworks can move it to a device.
     """
 
     faults: tuple[Fault, ...] = ()
@@ -81,7 +81,7 @@ class Block:
 
     Args:
         tensor: uint8, one-dimensional.
-        arrays: Views of it, to be filled.
+        arrays: Views of it, to fill.
     """
 
     tensor: torch.Tensor
@@ -89,15 +89,15 @@ class Block:
 
     @classmethod
     def shared(cls, layout: Layout) -> Block:
-        """Shared memory, for a worker: sending it sends a file descriptor."""
-        # The way of torch's own collate; share_memory_() would copy what is not filled yet.
+        """Shared memory, for a worker, which sends its file descriptor."""
+        # As torch's own collate does; share_memory_() would copy memory that is not filled yet.
         new_shared: Callable[[int], torch.UntypedStorage] = torch.UntypedStorage._new_shared
         storage = new_shared(max(nbytes(layout), 1))
         return cls._of(torch.tensor([], dtype=torch.uint8).set_(storage), layout)
 
     @classmethod
     def pinned(cls, layout: Layout) -> Block:
-        """Memory that a GPU copies from by itself, for threads of the trainer."""
+        """Pinned memory, from which a GPU copies by itself, for threads of the trainer."""
         return cls._of(torch.empty(nbytes(layout), dtype=torch.uint8, pin_memory=True), layout)
 
     @classmethod
@@ -106,10 +106,10 @@ class Block:
 
 
 class Packet:
-    """A batch in shared memory on its way: pickled in a worker, it is a `LoadedBatch` on arrival."""
+    """A batch in transit in shared memory: pickled in a worker, unpickled as a `LoadedBatch`."""
 
     def __init__(self, batch: Batch, block: Block | None) -> None:
-        if block is None:  # arrays of their own, since their size was not known before
+        if block is None:  # separate arrays, since their size was not known before
             layout = {name: (array.shape, array.dtype) for name, array in batch.arrays.items()}
             block = Block.shared(layout)
             for name, array in batch.arrays.items():
@@ -126,17 +126,17 @@ def _unpack(block: torch.Tensor, places: Places, faults: tuple[Fault, ...]) -> L
 
 
 class FailedBatch:
-    """The error that stands where a batch should be; whoever touches it raises it.
+    """An error in place of a batch; any use of it raises the error.
 
-    Our own loaders raise it at once. Others that were made around the same data set (Accelerate's, say)
-    do so when they move the batch to a device.
+    Our own loaders raise it at once. Others around the same data set (Accelerate's, say) do so when they
+    move the batch to a device.
     """
 
     def __init__(self, error: SmallfilesError) -> None:
         self.error = error
 
     def pin_memory(self) -> FailedBatch:
-        """Pass through the thread that pins batches."""
+        """Itself, for the thread that pins batches."""
         return self
 
     def to(self, *_: object, **__: object) -> NoReturn:
@@ -163,11 +163,11 @@ Delivered: TypeAlias = LoadedBatch | Packet | FailedBatch
 def maker_of(
     source: Source, transform: AnyTransform | None = None, *, seed: int = 0, on_error: OnError = "stop"
 ) -> BatchMaker:
-    """What makes batches of a source: images where there is a transform, else encoded bytes.
+    """The batch maker of a source: images if there is a transform, else encoded bytes.
 
     Args:
-        source: A packed file, pushed shards by their URL, a reader, or a maker, which is returned as it is.
-        transform: Makes an image of encoded bytes; or a function of a picture, as torchvision has (see
+        source: A packed file, pushed shards by their URL, a reader, or a batch maker, which is returned.
+        transform: Makes an image from encoded bytes; or a function of a picture, as in torchvision (see
             `callables`).
         seed: Of all augmentation.
         on_error: What to do about a sample that cannot be read or decoded.
@@ -181,8 +181,8 @@ def maker_of(
         return ImageBatches(source, ours, seed, on_error)
     if transform is not None:
         raise UsageError(
-            f"a transform was given beside {type(source).__name__}",
-            expected="a transform beside a packed file or a reader",
+            f"a transform was given together with {type(source).__name__}",
+            expected="a transform together with a packed file or a reader",
             next_step="Give the transform to the batch maker",
         )
     return source
@@ -191,18 +191,18 @@ def maker_of(
 def _opened(path: Path | str) -> Reader:
     if not str(path).startswith("s3:/"):
         return formats.open(path)
-    # By its name, since the room of the stores is built upon this one.
+    # Imported by name, since `objectstore` builds on this package.
     reader: Reader = import_module("smallfiles.objectstore").open_anywhere(path)
     return reader
 
 
 def name_of_data(reader: Reader) -> str:
-    """A name that only a set of the same samples in the same order has, for checkpoints.
+    """A digest that identifies the samples and their stored order, for checkpoints.
 
-    Of the set digest that packing recorded, of the keys of 1,024 samples drawn from the set, since a set
-    digest is the same for any order, and of sizes and targets of some; of more for files of others, which
-    record no digest. All keys would take seconds with ten million samples, these take milliseconds. What
-    they do not see is an order in which less than about a thousandth of the samples lies elsewhere.
+    It covers the set digest recorded by packing, which is the same for any order, the keys of 1,024 random
+    samples, and sizes and targets of some; of more samples if no set digest is recorded. This takes
+    milliseconds; all keys of an Arrow file take 0.1 s per million samples, and a read of every record batch.
+    An order that differs for less than about a thousandth of the samples is not noticed.
     """
     record = reader.info().get("provenance") or {}
     recorded, count = str(record.get("schema", {}).get("manifest_digest", "")), len(reader)
@@ -223,16 +223,16 @@ def deliver(
     epoch: int,
     allocate: Callable[[Layout], Block] | None = None,
 ) -> Delivered:
-    """Make a batch where it is needed: in shared memory in a worker, else in plain or given memory.
+    """Make a batch in the memory it needs: shared memory in a worker, else plain or given memory.
 
     Args:
-        maker: Makes it.
+        maker: Makes the batch.
         indices: Numbers of the samples.
         epoch: Number of the epoch.
-        allocate: Makes the block that is filled; None chooses.
+        allocate: Makes the block to fill; None chooses.
 
     Returns:
-        The batch; in a worker a `Packet` that arrives as such; or the error that stands for it.
+        The batch; in a worker a `Packet`, which is unpickled as a batch; or the error in its place.
     """
     in_worker = get_worker_info() is not None
     if in_worker:
@@ -248,10 +248,10 @@ def deliver(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep torch from sharing out single images over all CPUs while the main thread makes a batch.
+    """Keep torch from splitting single images over all CPUs while the main thread makes a batch.
 
-    On CPUs that others use too, waiting for the other threads takes ten times as long as the work. Workers
-    have one thread anyway, and OpenMP does not spin in threads beside the first.
+    On busy CPUs, waiting for the other threads takes ten times as long as the work. Workers have one thread
+    anyway, and OpenMP does not spin in threads other than the first.
     """
     before = torch.get_num_threads()
     if before == 1 or threading.current_thread() is not threading.main_thread():
@@ -287,12 +287,12 @@ class SampleDataset(Dataset[Item]):
         return self.__getitems__([number])[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> Rows:
-        """Several samples, fetched in the order in which they lie, in the order asked for."""
+        """Several samples, fetched in stored order, returned in the order requested."""
         return Rows(self, numbers)
 
 
 class Rows:
-    """A batch asked for: made once, at first use, as a whole or (by other collate functions) row by row."""
+    """A requested batch, made at first use: as a whole, or row by row for other collate functions."""
 
     def __init__(self, dataset: SampleDataset, numbers: Sequence[int]) -> None:
         self._maker = dataset.maker
@@ -300,7 +300,7 @@ class Rows:
         self._batch: LoadedBatch | None = None
 
     def deliver(self, allocate: Callable[[Layout], Block] | None = None) -> Delivered:
-        """The whole batch, as it travels."""
+        """The whole batch, ready to send."""
         return deliver(self._maker, self._indices, self._epoch, allocate)
 
     def __len__(self) -> int:
@@ -324,5 +324,5 @@ class Rows:
 
 
 def collate(rows: Rows) -> Delivered:
-    """The batch that the rows are of, without stacking them; for `DataLoader(collate_fn=...)`."""
+    """The batch of these rows, without stacking them; for `DataLoader(collate_fn=...)`."""
     return rows.deliver()

@@ -1,13 +1,13 @@
-"""How the samples of a packed file are dealt to streams, and whether their classes mix.
+"""How the samples of a packed file are distributed over streams, and whether their classes mix.
 
-People pack class after class, since that is the order of their folders. A stream of such a set mixes what
-its buffer holds; so it is dealt short ranges from all over the set, and the buffer holds dozens of them.
+Sets are often packed class by class, the order of their folders. A stream of such a set mixes only the
+samples in its buffer; so it gets short ranges from all over the set, and the buffer holds dozens of them.
 
-The trap: a thousand classes in order do not fit into a buffer. Batches then hold few classes, training is
-worse, and nothing fails. So a loader compares its first epoch with a random order, and says so once.
+The trap: a thousand classes in order do not fit into a buffer. Batches then hold few classes, and training
+gets worse without any error. So a loader compares its first epoch with a random order, and warns once.
 Notebook 05 measures it.
 
-Short, since what a store and a loader both ask about a set belongs to neither of them.
+Short, since stores and loaders both use it, so it belongs to neither.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from smallfiles.loading.plan import EpochPlan, SampleOrder, through_buffer
 from smallfiles.samples import Reader
 
 RUN_BYTES = 4 << 20
-"""Of a range; reads of some megabytes are nearly as fast as longer ones."""
+"""Bytes of a range; reads of a few megabytes are nearly as fast as longer ones."""
 RUN_SAMPLES = 32
-"""Of a range at most, about: the usual buffer mixes 32 of them."""
+"""Upper bound of the samples of a range, approximately: the default buffer mixes 32 ranges."""
 RANGES = 3072
-"""A set is dealt in so many or more, so that a hundred streams of a small one have some from all over."""
+"""Least number of ranges of a set, so that even a hundred streams of a small set get some from all over."""
 LANES = 20
-"""Stretches that a stream reads side by side, where they are fetched in requests too long to jump about."""
+"""Ranges that a stream reads concurrently, if requests are too long for short ranges."""
 _MIXED = 0.9
 _BATCHES, _LOOKED_AT, _STEPS = 32, 2048, 1 << 17
 
 
 def stream_fields(reader: Reader, buffer: int) -> dict[str, Any]:
-    """The fields of an `EpochPlan` that say how this data set is dealt to streams.
+    """The fields of an `EpochPlan` that define how this data set is distributed over streams.
 
-    A compressed shard can be read from its start only, so it stays whole; so do the stretches of a store far
-    away, whose `following` fetches ahead.
+    A compressed shard can be read from its start only, so it stays whole; so do the ranges of a remote store,
+    whose `following` fetches ahead.
 
     Args:
         reader: The data set.
-        buffer: Samples that a stream holds to shuffle them; with 1 the order inside a shard stays.
+        buffer: Samples that a stream holds to shuffle them; with 1 each shard keeps its order.
     """
     info, sizes = reader.info(), getattr(reader, "shard_sizes", None)
     fields = {"shards": sizes() if sizes else (), "buffer": buffer}
@@ -55,11 +55,11 @@ def stream_fields(reader: Reader, buffer: int) -> dict[str, Any]:
 
 
 def warn_if_unmixed(plan: EpochPlan, reader: Reader) -> None:
-    """Say so if the batches of a stream hold fewer classes than those of a random order.
+    """Warn if the batches of a stream hold fewer classes than those of a random order.
 
     Args:
-        plan: Of a stream; nothing is said of another one, or for ranks but the first.
-        reader: Tells the labels; few are looked at.
+        plan: Of a stream; there is no warning for other plans, or on ranks other than the first.
+        reader: Gives the labels, of which a sample is read.
     """
     if not (plan.streams and plan.shuffle) or plan.rank or reader.target_kind != "label":
         return
@@ -72,14 +72,14 @@ def warn_if_unmixed(plan: EpochPlan, reader: Reader) -> None:
     held = f", or hold more than {plan.buffer:,} samples in the buffer" if _more_helps(plan) else ""
     warnings.warn(
         f"{reader.path}: a batch of {plan.batch} holds {got:.1f} classes in stream order, and {expected:.1f} "
-        "in random order, because classes were packed one after the other, and training is worse for it. "
+        "in random order, because the set was packed class by class, which makes training worse. "
         f"Pack with --shuffle SEED{held}",
         stacklevel=3,
     )
 
 
 def _some_batches(plan: EpochPlan) -> list[SampleOrder]:
-    """Batches from all over the first epoch, each from a buffer that others went through before."""
+    """Batches from all over the first epoch, each from a buffer that is already mixed."""
     count = max(8, min(_BATCHES, _LOOKED_AT // plan.batch, _STEPS // plan.buffer))
     each, rng, found = -(-count // plan.streams), np.random.default_rng(plan.seed), []
     before, length = 2 * plan.buffer, 3 * plan.buffer + plan.batch

@@ -1,13 +1,13 @@
-"""Batches of images with labels, and of encoded bytes; what to do about a sample that cannot be made.
+"""Batches of images with labels, and of encoded bytes; the handling of unreadable samples.
 
-The bytes of a batch are fetched in one call, in the order in which they lie, and each image is decoded
-straight into its place. A sample that cannot be read or decoded stops it, is left out, is replaced by its
-neighbour, or gives what a damaged JPEG still has.
+The bytes of a batch are fetched in one call, in stored order, and each image is decoded directly into its
+place. A sample that cannot be read or decoded stops the loader, is left out, is replaced by its neighbour,
+or contributes what a damaged JPEG still holds.
 
-The traps: a batch whose shape depends on its samples could lie in no slot of a ring; so images have one size,
-and of encoded bytes the layout tells the most. And a loader that leaves out what it cannot read trains on
-what is left of a broken copy, and nobody notices; so the default stops with the sample's name, and whatever
-is left out is counted. Notebook 08 teaches it.
+The traps: a batch whose shape depends on its samples fits no slot of a ring; so all images have one size,
+and the layout of encoded bytes is an upper bound. And a loader that silently leaves out unreadable samples
+may train on a fraction of a broken copy; so the default stops with the sample's name, and all that is left
+out is counted. Notebook 08 teaches it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ImageBatches:
 
     Args:
         reader: A packed set with labels.
-        transform: Makes an image of encoded bytes.
+        transform: Makes an image from encoded bytes.
         seed: Of all augmentation.
         on_error: What to do about a sample that cannot be read or decoded.
     """
@@ -86,13 +86,13 @@ class ImageBatches:
 
 @dataclass(frozen=True)
 class RawBatches:
-    """The encoded bytes one after the other: sample i is `data[offsets[i]:offsets[i + 1]]`.
+    """The encoded bytes, concatenated: sample i is `data[offsets[i]:offsets[i + 1]]`.
 
     `data` is uint8, `offsets` int64 [B + 1], `index` int64 [B], and `target` int64 [B] for labels.
 
     Args:
         reader: A packed set.
-        seed: Not used; all makers have one.
+        seed: Not used; all batch makers have one.
         on_error: What to do about a sample that cannot be read.
     """
 
@@ -103,7 +103,7 @@ class RawBatches:
     fixed = False
 
     def layout(self, count: int) -> Layout:
-        """The most that `count` samples may take; see `BatchMaker`."""
+        """An upper bound for `count` samples; see `BatchMaker`."""
         largest = max((self.reader.size(index) for index in range(len(self.reader))), default=0)
         return self._layout(count, count * largest)
 
@@ -144,20 +144,20 @@ def _lead(layout: Layout, out: Mapping[str, Array] | None) -> dict[str, Array]:
             raise UsageError(
                 f"the array {name} for a batch is {got}",
                 expected=f"{dtype} {list(shape)}, or more rows",
-                next_step="Allocate what layout(count) says",
+                next_step="Allocate the arrays that layout(count) describes",
             )
         found[name] = array[: shape[0]]
     return found
 
 
 Put: TypeAlias = Callable[[int, int, Buffer], None]
-"""Makes one sample: its place in the batch, its number, its bytes."""
+"""Makes one sample, given its place in the batch, its number and its bytes."""
 
-# What damaged bytes make decoders raise. Others (a TypeError, say) are mistakes in a program.
+# What decoders raise for damaged bytes. Others (a TypeError, say) are bugs in a program.
 _OF_DATA = (SmallfilesError, OSError, ValueError, RuntimeError, SyntaxError, EOFError)
 NOT_OF_DATA = (
     *(UsageError, MissingPackageError, ReaderClosedError, ResourceError, NotImplementedError),
-    SourceError,  # an object store that does not answer: no sample is to blame, and none may be left out
+    SourceError,  # an object store that does not answer: no sample is at fault, and none may be left out
 )
 
 
@@ -168,7 +168,7 @@ class BadSampleError(FormatError):
 def fill(
     reader: Reader, indices: Indices, epoch: int, arrays: dict[str, Array], put: Put, on_error: OnError
 ) -> Batch:
-    """Make each sample in its place; `index` is filled here.
+    """Make each sample in its place, and fill `index`.
 
     Args:
         reader: Where the bytes are.
@@ -176,11 +176,11 @@ def fill(
         epoch: Number of the epoch, for messages.
         arrays: Of `len(indices)` rows.
         put: Makes a sample.
-        on_error: What to do about one that cannot be made.
+        on_error: What to do about a sample that cannot be made.
 
     Raises:
-        BadSampleError: A sample cannot be made and `on_error` is `stop` or `keep`; or it is `repeat`, and
-            there is none to repeat.
+        BadSampleError: A sample cannot be made, and `on_error` is `stop` or `keep`; or it is `repeat`, and
+            no sample of the batch can be made.
     """
     numbers = [int(index) for index in indices]
     found, errors = _read(reader, numbers)
@@ -215,7 +215,7 @@ def fill(
 
 
 def _made(put: Put, place: int, index: int, data: Buffer, on_error: OnError) -> DamagedImageError | None:
-    """Make a sample, if asked also of a damaged picture; then why it is one."""
+    """Make a sample; with `keep` also from a damaged picture, of which the error is returned."""
     try:
         put(place, index, data)
     except DamagedImageError as error:
@@ -229,7 +229,7 @@ def _made(put: Put, place: int, index: int, data: Buffer, on_error: OnError) -> 
 
 
 def _read(reader: Reader, numbers: list[int]) -> tuple[list[Buffer | None], dict[int, Exception]]:
-    """The bytes of all samples in one call; if that fails, one by one to know which."""
+    """The bytes of all samples in one call; if that fails, one by one, with the errors by number."""
     try:
         return list(reader.read_many(numbers)), {}
     except NOT_OF_DATA:
@@ -248,26 +248,26 @@ def _read(reader: Reader, numbers: list[int]) -> tuple[list[Buffer | None], dict
 
 
 def _fault(reader: Reader, index: int, epoch: int, error: Exception, on_error: OnError) -> Fault:
-    """The fault of a sample; raised as an error if that is asked, or if the data is not to blame."""
+    """The fault of a sample; raised as an error if `on_error` asks for it, or if the data is not at fault."""
     if isinstance(error, NOT_OF_DATA):
         try:
             raise error
         finally:
-            del error  # or error and frame would keep each other alive
+            del error  # breaks the cycle of error and frame
     reason = error.got if isinstance(error, SmallfilesError) else f"{type(error).__name__}: {error}"
     fault = Fault(index, reader.key(index), reason)
     if on_error in ("stop", "keep"):
         raise BadSampleError(
             f"sample {fault.key!r} (number {index} of {reader.path}) failed in epoch {epoch}: {reason}",
             expected="an image that can be read and decoded",
-            next_step="Mend it and pack again, or say what to do about such samples "
+            next_step="Repair it and pack again, or choose what to do about such samples "
             "(--on-error skip, repeat or keep; on_error of a LoaderConfig)",
         ) from error
     return fault
 
 
 def none_left(where: Path | str, faults: Sequence[Fault], epoch: int, what: str) -> BadSampleError:
-    """The error for a part of an epoch of which nothing is left; `where` names the packed file."""
+    """The error for a part of an epoch without any readable sample; `where` names the packed file."""
     first = faults[0]
     return BadSampleError(
         f"all {what} of {where} failed in epoch {epoch}, first {first.key!r}: {first.reason}",
@@ -277,7 +277,7 @@ def none_left(where: Path | str, faults: Sequence[Fault], epoch: int, what: str)
 
 
 def _neighbours(holes: list[int], count: int) -> list[tuple[int, int]]:
-    """For each hole the nearest good place before it, or else after it."""
+    """For each hole the nearest good place before it, or else the first one."""
     good = sorted(set(range(count)) - set(holes))
     if not good:
         return []

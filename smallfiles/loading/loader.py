@@ -1,14 +1,14 @@
-"""A `DataLoader` that keeps its promises: exactly once, resumable, and failures told in a sentence.
+"""The `DataLoader` of a packed file: each sample exactly once, resumable, failures as sentences.
 
-`make_loader` gives a torch `DataLoader`, so Lightning, Accelerate and any training loop take it as it is:
+`make_loader` returns a torch `DataLoader`, so Lightning, Accelerate and any training loop accept it:
 
     loader = make_loader("train.arrow", LoaderConfig(batch=64), transform=transform)
     for batch in loader:          # each pass is the next epoch
         batch["image"], batch["target"]
 
-The trap: Lightning and Accelerate like to split a loader over ranks once more. This one is split already:
-pass `use_distributed_sampler=False` to a Trainer, and let Accelerate split one that was made with rank=0
-and world_size=1. Notebook 08 teaches it.
+The trap: by default Lightning and Accelerate split a loader over ranks once more. This one is already split:
+pass `use_distributed_sampler=False` to a Trainer; for Accelerate, make the loader with rank=0 and
+world_size=1. Notebook 08 teaches it.
 """
 
 from __future__ import annotations
@@ -63,20 +63,20 @@ from smallfiles.samples import Reader
 T = TypeVar("T")
 
 KEPT_FAULTS = 1000
-"""Faults that a loader remembers; it counts all."""
+"""Faults that a loader keeps; it counts all."""
 MOST_THREADS = 4
-"""Up to so many workers are threads if nothing else is asked."""
+"""Up to this many workers are threads in mode `auto`."""
 
 
 class Loader(DataLoader[Any]):
-    """Made by `make_loader`; takes what a `DataLoader` takes.
+    """The result of `make_loader`; takes the arguments of a `DataLoader`.
 
     Attributes:
         fault_count: Samples that were left out or replaced since the loader was made.
         faults: The first of them.
-        memory: What is at work, for messages.
-        every_step: Whether a batch of which all samples were left out comes as an empty one. Of several
-            ranks it does, or one would take fewer steps than the others, which would wait for it for ever.
+        memory: Workers and their memory, for messages.
+        every_step: Whether a batch of which all samples were left out is returned empty. With several ranks
+            it is; otherwise one rank would take fewer steps, and the others would wait for it forever.
     """
 
     memory = WorkerMemory(0, 0, 0)
@@ -96,32 +96,32 @@ class Loader(DataLoader[Any]):
 
     @property
     def plan(self) -> EpochPlan:
-        """What the epoch is that is on; `plan.batches_per_rank()` tells where ranks differ."""
+        """The plan of the current epoch; `plan.batches_per_rank()` shows whether ranks differ."""
         return self.schedule.plan
 
     def set_epoch(self, epoch: int) -> None:
-        """The next pass is this epoch; without a call it is the one after the last."""
+        """Make this epoch the next pass; without a call it is the one after the last."""
         self.schedule.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is: epoch, batches handed out in it, and what these numbers depend on."""
+        """The position of the loader: epoch, batches delivered in it, and what these numbers depend on."""
         return self.schedule.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The next pass goes on where the loader was that gave this state, also on another number of ranks.
+        """Make the next pass continue where the loader that returned this state was; ranks may differ.
 
         Raises:
             UsageError: That loader had another data set, seed or order.
         """
         self.schedule.load_state_dict(state)
-        self._iterator = None  # workers that live on know the plan of before
+        self._iterator = None  # persistent workers have the old plan
 
     def __len__(self) -> int:
-        """Number of batches of the epoch that is on, or comes next."""
+        """Number of batches of the current epoch, or else of the next."""
         return self.plan.length()
 
-    def __iter__(self) -> Iterator[LoadedBatch]:  # type: ignore[override]  # torch names a class of its own
-        if self._iterator is None:  # else the workers are there, and hold what they need
+    def __iter__(self) -> Iterator[LoadedBatch]:  # type: ignore[override]  # torch annotates a class of its own
+        if self._iterator is None:  # otherwise the workers exist, and have their memory
             check_shared_memory(self.memory)
         if isinstance(self.dataset, StreamDataset):
             epoch, start = self.dataset.begin()
@@ -133,12 +133,12 @@ class Loader(DataLoader[Any]):
         except WorkerDiedError as error:
             self._dismiss(error)
             raise
-        return self._hand_out(batches, epoch, start)
+        return self._deliver(batches, epoch, start)
 
     def _begin(self, epoch: int, start: int) -> Iterator[Delivered]:
         return super().__iter__()
 
-    def _hand_out(self, batches: Iterator[Delivered], epoch: int, number: int) -> Iterator[LoadedBatch]:
+    def _deliver(self, batches: Iterator[Delivered], epoch: int, number: int) -> Iterator[LoadedBatch]:
         any_left, lost = number > 0, self.fault_count
         while True:
             try:
@@ -152,7 +152,7 @@ class Loader(DataLoader[Any]):
                 try:
                     raise batch.error
                 finally:
-                    del batch  # a cycle of error and frame would keep the workers alive, and stop them badly
+                    del batch  # a cycle of error and frame would keep the workers alive
             assert isinstance(batch, LoadedBatch)
             self.fault_count += len(batch.faults)
             self.faults += batch.faults[: max(0, KEPT_FAULTS - len(self.faults))]
@@ -168,27 +168,27 @@ class Loader(DataLoader[Any]):
             raise none_left(dataset.maker.reader.path, self.faults, epoch, what)
 
     def _dismiss(self, error: BaseException) -> None:
-        """End the workers that are left, or torch raises for the dead one again wherever the trainer is."""
+        """End the remaining workers, or torch raises for the dead one again, anywhere in the trainer."""
         left, self._iterator = self._iterator, None
         with suppress(RuntimeError):
             getattr(left, "_shutdown_workers", int)()
         earlier = error.__cause__
-        while earlier is not None:  # their frames hold the iterator, if it died while it was made
+        while earlier is not None:  # their frames may hold the iterator
             with suppress(RuntimeError):
                 clear_frames(earlier.__traceback__)
             earlier = earlier.__cause__ or earlier.__context__
 
 
 class InThreads(Iterator[T]):
-    """Items of several iterators in turn, each drawn from in a thread of its own, which begins at once.
+    """Items of several iterators in turn, each advanced by a thread of its own, which starts at once.
 
-    The decoders let go of Python's global lock while they work, so threads decode side by side, and a batch
-    that a thread made need not be sent. What Python itself does between two images runs in one thread at a
-    time, the trainer's too: a dozen threads are about the limit, and notebook 08 measures it.
+    The decoders release Python's global lock while they work, so threads decode in parallel, and their
+    batches need not be sent. Python code between two images runs in one thread at a time, including the
+    trainer's: about a dozen threads are the limit, and notebook 08 measures it.
 
     Args:
-        parts: Drawn from in turn, until one ends.
-        ahead: How many items each thread may be ahead of what was taken.
+        parts: Taken from in turn, until one ends.
+        ahead: How many items each thread may prepare in advance.
     """
 
     def __init__(self, parts: list[Iterator[T]], ahead: int) -> None:
@@ -201,34 +201,34 @@ class InThreads(Iterator[T]):
     def __next__(self) -> T:
         if not self._lanes:
             raise StopIteration
-        part, pool, waiting = self._lanes[0]
+        part, pool, pending = self._lanes[0]
         try:
-            item = waiting.popleft().result()
+            item = pending.popleft().result()
         except BaseException:
             self.close()
             raise
-        waiting.append(pool.submit(next, part))
+        pending.append(pool.submit(next, part))
         self._lanes.rotate(-1)
         return item
 
     def close(self) -> None:
-        """End the threads; each finishes the item that it is at."""
+        """End the threads; each finishes its current item."""
         for wait in (False, True):
             for _, pool, _ in self._lanes:
                 pool.shutdown(wait, cancel_futures=True)
         self._lanes.clear()
 
     def __del__(self) -> None:
-        # In whichever thread collects garbage, which may be one that the lanes wait for: it must not wait.
+        # Any thread may collect garbage, also one that the lanes wait for: do not wait here.
         for _, pool, _ in self._lanes:
             pool.shutdown(False, cancel_futures=True)
 
 
 class ThreadLoader(Loader):
-    """A `Loader` whose batches are made by threads of the trainer; the same batches.
+    """A `Loader` whose batches are made by threads of the trainer; the batches are the same.
 
     Attributes:
-        threads: How many.
+        threads: Number of threads.
         ahead: Batches that each makes ahead.
     """
 
@@ -256,14 +256,14 @@ def make_loader(
 ) -> Loader:
     """A loader of a packed file, for this rank.
 
-    Without it a dozen settings must be right together, and most of them fail silently: samples twice, one
-    order in all epochs, equal crops in all workers.
+    Without it a dozen settings must all be right, and most of them fail silently: duplicate samples, the
+    same order in all epochs, equal crops in all workers.
 
     Args:
         source: A packed file, pushed shards by their URL (`s3://…`), a reader, or a `BatchMaker` (which has
-            a seed and an `on_error` of its own).
-        config: How to work; what it leaves open is filled in from this machine.
-        transform: Makes an image of encoded bytes; None gives the bytes. One of `smallfiles.images`, or of
+            its own seed and `on_error`).
+        config: The settings; defaults are derived from this machine.
+        transform: Makes an image from encoded bytes; None gives the bytes. One of `smallfiles.images`, of
             torchvision, or any function of a picture (see `callables`).
 
     Returns:
@@ -304,25 +304,25 @@ def make_loader(
 
 
 def choose_order(config: LoaderConfig, reader: Reader) -> ReadOrder:
-    """How samples follow each other, if that is left open: a store far away is read in streams.
+    """The order of reading; by default a remote store is streamed.
 
     Args:
-        config: Tells the order, or leaves it open.
-        reader: Where the samples are.
+        config: May set the order.
+        reader: The samples.
     """
     return config.order or ("stream" if hasattr(reader, "following") else "random")
 
 
 def choose_mode(config: LoaderConfig, workers: int, batch_bytes: int) -> Mode:
-    """Where batches are made, if `auto` leaves it open.
+    """Where batches are made; resolves `auto`.
 
-    A batch that a process sends costs 60 microseconds an image of 224 pixels, measured, since its pages
-    are new in both processes; one that a thread made costs nothing more. Threads wait for each other's
-    Python, though, so many workers are processes.
+    Sending a batch from a process takes 60 microseconds per image of 224 pixels (measured), since its pages
+    are new in both processes; a batch of a thread is not sent. But threads wait for Python's lock, so more
+    than a few workers are processes.
 
     Args:
-        config: Tells the mode, or leaves it open.
-        workers: How many there will be.
+        config: May set the mode.
+        workers: Number of workers.
         batch_bytes: Size of a batch.
     """
     if not workers:
@@ -336,13 +336,13 @@ def choose_mode(config: LoaderConfig, workers: int, batch_bytes: int) -> Mode:
 
 
 def _checked_mode(mode: Mode, config: LoaderConfig, maker: BatchMaker) -> Mode:
-    """Processes instead of threads for transforms that draw from generators which a process has once."""
+    """Processes instead of threads for transforms that draw from the generators of the process."""
     if mode != "threads" or not isinstance(getattr(maker, "transform", None), Called):
         return mode
     if config.mode == "threads":
         raise UsageError(
-            "threads are to call a transform that is none of smallfiles.images",
-            expected="processes, of which each has random generators of its own",
+            "mode threads was given for a transform that is not of smallfiles.images",
+            expected="processes, each of which has its own random generators",
             next_step="Leave the mode out, or choose processes or main",
         )
     return "processes"
@@ -383,4 +383,4 @@ def _batch_bytes(maker: BatchMaker, batch: int) -> int:
     if maker.fixed:
         return nbytes(maker.layout(batch))
     samples = max(len(maker.reader), 1)
-    return int(maker.reader.info().get("bytes", 0)) * batch // samples  # a mean batch
+    return int(maker.reader.info().get("bytes", 0)) * batch // samples  # of an average batch

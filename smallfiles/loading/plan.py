@@ -1,12 +1,12 @@
-"""Which samples a rank reads in an epoch, in which order, cut into batches: arithmetic, no files.
+"""Which samples a rank reads in an epoch, in which order, in which batches: arithmetic, no files.
 
-Every sample comes exactly once an epoch, for any numbers of ranks, workers and shards; samples are
-left out only when asked, and counted. The order is a function of the seed and the epoch. A stream is dealt
-short ranges from all over the data set, so that classes that were packed one after the other are mixed.
+Every sample comes exactly once per epoch, for any numbers of ranks, workers and shards; samples are left
+out only on request, and counted. The order is a function of the seed and the epoch. A stream gets short
+ranges from all over the data set, so that sets packed class by class are mixed.
 
-The trap: webdataset 1.0.2 shuffles the shards alike in each epoch unless it is told the epoch, and gives
-whole shards to ranks, so that some have more batches than others and the last all-reduce waits for ever.
-Notebooks 05 and 10 teach it.
+The trap: webdataset 1.0.2 shuffles the shards the same way in each epoch unless it is given the epoch, and
+assigns whole shards to ranks, so that some have more batches than others and the last all-reduce waits
+forever. Notebooks 05 and 10 teach it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ import xxhash
 from smallfiles.errors import UsageError
 
 SampleOrder: TypeAlias = npt.NDArray[np.int64]
-_SAMPLES, _SHARDS, _BUFFER, _LANES = range(4)  # what a generator is for: equal seeds, but other numbers
+_SAMPLES, _SHARDS, _BUFFER, _LANES = range(4)  # purposes of generators: equal seeds, different numbers
 _LEAST = (("samples", 0), ("batch", 1), ("seed", 0), ("streams", 0), ("run", 0), ("lanes", 1), ("buffer", 1))
 
 
 class Earlier(NamedTuple):
-    """What was read of an epoch before it went on with other numbers of ranks, streams or batches.
+    """A part of an epoch that was read with other numbers of ranks, streams or samples per batch.
 
     Args:
-        world_size: Ranks of then.
+        world_size: Number of ranks.
         batch: Samples in a batch.
-        streams: Of each rank.
-        batches: How many each rank had read.
+        streams: Streams of each rank.
+        batches: How many batches each rank had read.
     """
 
     world_size: int
@@ -48,19 +48,19 @@ class EpochPlan:
 
     Args:
         samples: How many the data set has.
-        batch: How many go into a batch; the last may be smaller.
+        batch: Samples in a batch; the last may be smaller.
         seed: Of all orders; 0 or more.
-        shuffle: A new order in each epoch; False keeps the stored one.
+        shuffle: A new order in each epoch; False keeps the stored order.
         rank: Number of this process.
         world_size: How many processes share the data set.
-        drop_last: Leave out samples so that all batches of all ranks are full, and equally many.
-        streams: 0 reads at random. Otherwise each rank reads so many series of ranges.
-        shards: Number of samples in each shard, or in other stretches; empty is one shard.
-        run: About how many samples are in a range of a shard; 0 deals whole shards, or `buffer` samples.
-        lanes: How many ranges a stream reads side by side, a sample of each in turn; 1 reads one to its end.
+        drop_last: Leave out samples so that all ranks have equally many batches, all full.
+        streams: How many series of ranges each rank reads; 0 reads at random.
+        shards: Number of samples in each shard; empty means a single one.
+        run: Approximate number of samples in a range of a shard; 0 takes whole shards, or `buffer` samples.
+        lanes: How many ranges a stream reads concurrently; 1 reads each to its end.
         buffer: Samples that a stream holds to shuffle them; 1 keeps the order inside a range.
-        data: Which data set it is, in stored order (`dataset.name_of_data`); empty if not known.
-        earlier: What was read of this epoch before; the plan is of the rest.
+        data: Identifies the data set and its stored order (`dataset.name_of_data`); empty if unknown.
+        earlier: Parts of this epoch that were read before; the plan is of the rest.
 
     Raises:
         UsageError: These numbers contradict each other.
@@ -103,9 +103,9 @@ class EpochPlan:
         return self.batches_per_rank()[self.rank]
 
     def batches_per_rank(self) -> tuple[int, ...]:
-        """Number of batches of each rank; training must know where they differ.
+        """Number of batches of each rank; training must know whether they differ.
 
-        They differ where fewer samples than ranks remain for the last batch.
+        They differ if fewer samples than ranks remain for the last batch.
         """
         return tuple(-(-size // self.batch) for size in self.samples_per_rank())
 
@@ -129,10 +129,10 @@ class EpochPlan:
         return [streams[n % self.streams][n // self.streams] for n in range(self.length())]
 
     def stream(self, epoch: int, number: int) -> tuple[SampleOrder, SampleOrder]:
-        """One series of ranges: the order in which it is read, and that in which it is handed out.
+        """One series of ranges: its reading order, and the order in which samples leave the buffer.
 
-        Batch n of a rank is batch n // streams of stream n % streams. A sample is handed out when at most
-        `buffer` samples beyond those handed out before were read.
+        Batch n of a rank is batch n // streams of stream n % streams. At most `buffer` samples are read
+        ahead of those that have left.
 
         Args:
             epoch: Number of the epoch.
@@ -148,7 +148,7 @@ class EpochPlan:
         return reads, through_buffer(reads, self.buffer, rng)
 
     def reads(self, epoch: int, number: int) -> SampleOrder:
-        """The order in which a stream is read."""
+        """The reading order of a stream."""
         mine = self._dealt(epoch, *self._share_of(number))
         if self.lanes == 1 or not self._mixes() or not len(mine):
             return mine
@@ -158,9 +158,9 @@ class EpochPlan:
         return side_by_side(np.split(mine, borders), self.lanes, rng)
 
     def depends_on(self) -> dict[str, Any]:
-        """What decides which samples a batch number means, for a checkpoint; the rank does not count.
+        """All that determines which samples a batch number means, for a checkpoint; the rank does not.
 
-        Shards by their number and a digest of their sizes: as many can be cut elsewhere.
+        Shards by their number and a digest of their sizes, since equally many can have other borders.
         """
         fields = asdict(self)
         sizes = np.array(fields.pop("shards"), "<i8")
@@ -168,11 +168,11 @@ class EpochPlan:
         return fields | {"shards": f"{len(sizes)} of sizes {xxhash.xxh3_64_hexdigest(sizes.tobytes())}"}
 
     def rest(self, earlier: tuple[Earlier, ...]) -> EpochPlan:
-        """What is left of an epoch of which so much was read on other grids of ranks, one after the other."""
+        """The plan of the rest of an epoch, after these parts were read one after the other."""
         return replace(self, earlier=earlier)
 
     def _left(self) -> int:
-        """Samples of this epoch that no earlier grid read."""
+        """Number of samples of this epoch that no earlier part has read."""
         left = self.samples
         for world_size, batch, _, batches in self.earlier:
             grid = replace(
@@ -186,27 +186,27 @@ class EpochPlan:
         return tuple(least + (rank < more) for rank in range(self.world_size))
 
     def _order(self, epoch: int) -> SampleOrder:
-        """All samples of all ranks in random order; all ranks read it from its start, so the end is left."""
+        """The order of all ranks together; earlier parts have read its start."""
         first = self.samples - self._left()
         if not self.shuffle:
             return np.arange(first, self.samples)
         return self._rng(epoch, _SAMPLES).permutation(self.samples)[first:]
 
     def _share(self, order: SampleOrder) -> SampleOrder:
-        """This rank's part of an order: every n-th, so that the ranks' batches together follow it."""
+        """This rank's part of an order: every n-th, so that the ranks' batches together follow the order."""
         return order[self.rank :: self.world_size][: self.samples_per_rank()[self.rank]]
 
     def _share_of(self, number: int) -> tuple[int, int]:
-        """Where a stream begins and ends in what is dealt: whole batches, but for the last of the rank."""
+        """First and last position of a stream in the joined ranges: whole batches, except the rank's last."""
         size = self.samples_per_rank()[self.rank]
         least, more = divmod(-(-size // self.batch), self.streams)
         sizes = [(least + (n < more)) * self.batch for n in range(self.streams)]
-        sizes[more - 1] -= sum(sizes) - size  # it has the last, smaller batch
+        sizes[more - 1] -= sum(sizes) - size  # this stream has the last, smaller batch
         start = sum(self._own_sizes()[: self.rank]) + sum(sizes[:number])
         return start, start + sizes[number]
 
     def _dealt(self, epoch: int, start: int, stop: int) -> SampleOrder:
-        """Samples `start` to `stop` of all ranges put one after the other; of those that nobody read yet."""
+        """Samples `start` to `stop` of all joined ranges, without those that were read before."""
         if self.earlier:
             return _left(replace(self, rank=0), epoch)[start:stop]
         found = _ranges(self.samples, self.shards, self._range(), self.seed, epoch, self.shuffle)
@@ -231,7 +231,7 @@ def _generator(seed: int, epoch: int, purpose: int, number: int = 0) -> np.rando
 
 @lru_cache(maxsize=1)
 def _left(plan: EpochPlan, epoch: int) -> SampleOrder:
-    """What earlier grids left of all ranges put one after the other."""
+    """All joined ranges without what earlier parts have read."""
     if not plan.earlier:
         return plan._dealt(epoch, 0, plan.samples)
     *earlier, (world_size, batch, streams, batches) = plan.earlier
@@ -244,7 +244,7 @@ def _left(plan: EpochPlan, epoch: int) -> SampleOrder:
 
 
 def _cut(samples: int, shards: tuple[int, ...], run: int) -> tuple[SampleOrder, SampleOrder]:
-    """First sample of each range and one after its last, in stored order; a `run` of 0 cuts no shard."""
+    """First sample of each range and one after its last, in stored order; a `run` of 0 keeps shards whole."""
     sizes = np.array(shards or (samples,), np.int64)
     counts = np.rint(sizes / run).astype(np.int64) if run else np.ones_like(sizes)
     counts = np.where(sizes > 0, np.maximum(counts, 1), 0)
@@ -258,7 +258,7 @@ def _cut(samples: int, shards: tuple[int, ...], run: int) -> tuple[SampleOrder, 
 def _ranges(
     samples: int, shards: tuple[int, ...], run: int, seed: int, epoch: int, shuffle: bool
 ) -> tuple[SampleOrder, SampleOrder]:
-    """First sample of each range in the order in which they are dealt, and samples up to the end of each."""
+    """First sample of each range in the order of the epoch, and the number of samples up to its end."""
     starts, stops = _cut(samples, shards, run)
     if shuffle:
         order = spread(len(starts), _generator(seed, epoch, _SHARDS))
@@ -267,7 +267,7 @@ def _ranges(
 
 
 def _joined(starts: SampleOrder, ends: SampleOrder, start: int, stop: int) -> SampleOrder:
-    """Samples `start` to `stop` of ranges put one after the other."""
+    """Samples `start` to `stop` of joined ranges."""
     if start >= stop:
         return np.empty(0, np.int64)
     first, last = np.searchsorted(ends, (start, stop - 1), "right").tolist()
@@ -279,14 +279,14 @@ def _joined(starts: SampleOrder, ends: SampleOrder, start: int, stop: int) -> Sa
 
 
 def spread(count: int, rng: np.random.Generator) -> SampleOrder:
-    """Numbers below `count` in random order, of which any few that follow each other come from all parts.
+    """Numbers below `count` in random order, any few consecutive of which come from all parts.
 
-    They come from both halves in turn, and so do those of each half, and of its halves. In a plain random
-    order it takes 37 numbers on average to meet each of twelve parts.
+    They alternate between the halves, and so do those of each half, and of its halves. In a plain random
+    order it takes 37 numbers on average to visit each of twelve parts.
 
     Args:
         count: How many.
-        rng: Chooses.
+        rng: Source of randomness.
     """
     numbers, bits = np.arange(count), max(count - 1, 0).bit_length()
     places = np.zeros(count, np.int64)
@@ -297,14 +297,14 @@ def spread(count: int, rng: np.random.Generator) -> SampleOrder:
 
 
 def side_by_side(ranges: list[SampleOrder], lanes: int, rng: np.random.Generator) -> SampleOrder:
-    """The samples of ranges that are read from so many of them in turn.
+    """The samples of ranges in the order of reading several of them concurrently.
 
-    Each range has a speed of its own. Otherwise all lanes would come to the end of theirs at one time, and
-    wait for all that follows to be fetched.
+    Each range has its own speed. Otherwise all lanes would reach the end of their ranges at the same time,
+    and wait until the next ones are fetched.
 
     Args:
         ranges: Samples of each, in the order in which they are begun.
-        lanes: How many are read from at a time.
+        lanes: How many are read concurrently.
         rng: Chooses the speeds.
     """
     times, ends = rng.uniform(0.8, 1.25, len(ranges)) * [len(each) for each in ranges], np.empty(len(ranges))
@@ -325,16 +325,16 @@ def through_buffer(reads: SampleOrder, size: int, rng: np.random.Generator) -> S
 
     Args:
         reads: Numbers of samples as they are read.
-        size: Samples that the buffer holds; a random one leaves for each that comes.
-        rng: Chooses.
+        size: Samples that the buffer holds; a random one leaves for each that enters.
+        rng: Source of randomness.
     """
     size = min(size, len(reads))
     held, late = reads[:size].tolist(), reads[size:].tolist()
     places = rng.integers(0, max(size, 1), len(late)).tolist()
     left = []
-    for place, came in zip(places, late, strict=True):
+    for place, entering in zip(places, late, strict=True):
         left.append(held[place])
-        held[place] = came
+        held[place] = entering
     return np.array(left + rng.permutation(held).tolist(), np.int64)
 
 

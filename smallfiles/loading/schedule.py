@@ -1,8 +1,8 @@
-"""Which epoch comes next, and at which of its batches it begins.
+"""Which epoch comes next, and at which batch it begins.
 
-The trap: a sampler that waits for `set_epoch` gives the same order in every epoch to all who forget the
-call (pytorch#31771). This one goes on by itself, and `set_epoch` only corrects it. A persistent worker
-never hears of either, so each number that is sent to one carries its epoch. Notebook 10 teaches it.
+The trap: a sampler that relies on `set_epoch` repeats the same order in every epoch if the call is forgotten
+(pytorch#31771). This one advances by itself, and `set_epoch` only corrects it. Persistent workers see
+neither, so each sample number sent to them carries its epoch. Notebook 10 teaches it.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from smallfiles.errors import UsageError
 from smallfiles.loading.plan import Earlier, EpochPlan
 
 EPOCH_BIT = 40
-"""From this bit on, the number of a sample tells its epoch."""
+"""From this bit on, the number of a sample holds its epoch."""
 _GRID = ("world_size", "batch", "streams")
-"""What may change where an epoch goes on: ranks, samples in a batch, workers of a stream."""
+"""What may change when an epoch is resumed: ranks, samples in a batch, workers of a stream."""
 _MANY = 4096
-"""So many ranks, streams and resumptions an epoch may have, however small the set is."""
+"""Ranks, streams and resumptions that are plausible for any set, however small."""
 
 
 class Schedule:
-    """The place in the sequence of epochs; lives in the trainer's process.
+    """The position in the sequence of epochs, in the trainer's process.
 
     Args:
-        plan: What each epoch is.
+        plan: The share of this rank in each epoch.
 
     Attributes:
         epoch: Of the next pass.
-        start: The batch that it begins at.
-        at: Epoch, and batches handed out in it, of the pass that is on; None between two.
+        start: The batch that it begins with.
+        at: Epoch and number of delivered batches of the current pass; None between two passes.
     """
 
     def __init__(self, plan: EpochPlan) -> None:
@@ -44,21 +44,21 @@ class Schedule:
 
     @property
     def plan(self) -> EpochPlan:
-        """What the epoch is that is on, or comes next."""
+        """The plan of the current epoch, or else of the next."""
         return self.plan_of((self.at or (self.epoch,))[0])
 
     def plan_of(self, epoch: int) -> EpochPlan:
-        """What an epoch is: the one that was begun on another grid of ranks is what was left of it."""
+        """The plan of an epoch; of one begun on another grid of ranks, the plan of the rest."""
         return self._rest[1] if epoch == self._rest[0] else self._whole
 
     def set_epoch(self, epoch: int) -> None:
-        """The next pass is this epoch; from its first batch, unless it was to begin elsewhere anyway."""
+        """Make this epoch the next pass; from its first batch, unless it is already the next."""
         self.at = None
         if epoch != self.epoch:
             self.start_at(epoch, 0)
 
     def start_at(self, epoch: int, batch: int) -> None:
-        """The next pass is this epoch from this batch on.
+        """Make this epoch the next pass, from this batch on.
 
         Raises:
             UsageError: The epoch has fewer batches.
@@ -66,38 +66,38 @@ class Schedule:
         length = self.plan_of(epoch).length()
         if epoch < 0 or not 0 <= batch <= length:
             raise UsageError(
-                f"epoch {epoch} is to begin at batch {batch}",
+                f"epoch {epoch} should begin at batch {batch}",
                 expected=f"an epoch of 0 or more and a batch from 0 to {length}",
                 next_step="Resume with the batch size and number of ranks of the run that was stopped",
             )
         self.epoch, self.start, self.at = epoch, batch, None
 
     def take(self) -> tuple[int, int]:
-        """Epoch and first batch of the pass that begins now; the next pass is the next epoch."""
+        """Epoch and first batch of the pass that begins now; advances to the next epoch."""
         taken = self.epoch, self.start
         self.epoch, self.start = self.epoch + 1, 0
         return taken
 
     def state_dict(self) -> dict[str, Any]:
-        """Where training is: epoch, batches handed out in it, and what these numbers depend on."""
+        """The position of training: epoch, batches delivered in it, and what these numbers depend on."""
         epoch, batch = self.at or (self.epoch, self.start)
         if batch and batch >= self.plan_of(epoch).length():
             epoch, batch = epoch + 1, 0
         return self.state_at(epoch, batch)
 
     def state_at(self, epoch: int, batch: int) -> dict[str, Any]:
-        """The state of one that is before this batch of this epoch."""
+        """The state of a schedule whose next batch is this one."""
         earlier = [list(each) for each in self.plan_of(epoch).earlier]
         return {"epoch": epoch, "batch": batch, "plan": self._whole.depends_on(), "earlier": earlier}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The next pass goes on where the schedule was that gave this state.
+        """Make the next pass continue where the schedule that returned this state was.
 
-        On another number of ranks, or with batches of another size, it is what all ranks of then together
-        had left of that epoch.
+        On another number of ranks, or with batches of another size, it covers the samples of that epoch that
+        no rank had read.
 
         Raises:
-            UsageError: It was of another data set, seed or order.
+            UsageError: The state is of another data set, seed or order.
         """
         then, earlier = self._checked(state)
         epoch, batch = int(state["epoch"]), int(state["batch"])
@@ -105,12 +105,12 @@ class Schedule:
             grid = Earlier(then["world_size"], then["batch"], then["streams"], batch)
             earlier, batch = (*earlier, grid), 0
         self._rest = (epoch, self._whole.rest(earlier))
-        # A rank that has one batch fewer than others is through when they are at their last.
+        # A rank with one batch fewer than others has finished when they are at their last.
         most = max(self.plan_of(epoch).batches_per_rank())
         self.start_at(epoch, min(batch, self.plan_of(epoch).length()) if batch <= most else batch)
 
     def _checked(self, state: dict[str, Any]) -> tuple[dict[str, Any], tuple[Earlier, ...]]:
-        """What the state depends on, and what was read of its epoch before."""
+        """What the state depends on, and the earlier parts of its epoch."""
         now, then = self._whole.depends_on(), state.get("plan")
         try:
             like = now | {name: int(then[name]) for name in _GRID}  # type: ignore[index]
@@ -133,7 +133,7 @@ class Schedule:
 
 
 def _check_possible(grids: Sequence[Earlier], samples: int) -> None:
-    """Refuse a state that no training wrote: what it says is computed, at the price of its numbers."""
+    """Refuse numbers that no training wrote: memory and time of resuming grow with them."""
     for grid in grids:
         ranks, streams = grid.world_size, grid.streams
         possible = min(ranks, grid.batch) >= 1 and min(streams, grid.batches) >= 0 and streams <= _MANY
@@ -142,7 +142,7 @@ def _check_possible(grids: Sequence[Earlier], samples: int) -> None:
                 f"the state says that {ranks:,} ranks with {streams:,} streams read {grid.batches:,} batches "
                 f"of {grid.batch:,} samples each, in one of {len(grids):,} parts of an epoch",
                 expected=f"numbers that a set of {samples:,} samples can have",
-                next_step="The file is damaged or was made by hand: go on from another, or begin again",
+                next_step="The file is damaged or was edited: resume from another, or start over",
             )
 
 
@@ -150,10 +150,10 @@ class EpochBatches(Sampler[list[int]]):
     """A batch sampler: lists of numbers that carry their epoch.
 
     Args:
-        plan: What each epoch is.
+        plan: The share of this rank in each epoch.
     """
 
-    drop_last = False  # what the plan drops is gone already; Accelerate asks
+    drop_last = False  # for Accelerate; the plan has already dropped what it drops
 
     def __init__(self, plan: EpochPlan) -> None:
         self.schedule = Schedule(plan)
@@ -161,34 +161,34 @@ class EpochBatches(Sampler[list[int]]):
 
     @property
     def sampler(self) -> EpochBatches:
-        """Itself, where Lightning and Accelerate look for `set_epoch`."""
+        """Itself: Lightning and Accelerate look for `set_epoch` here."""
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """The next pass is this epoch."""
+        """Make this epoch the next pass."""
         self.schedule.set_epoch(epoch)
 
     def __len__(self) -> int:
         return self.schedule.plan.length()
 
     def __iter__(self) -> Iterator[list[int]]:
-        # torch makes two iterators for one pass and uses one: nothing may happen before the first batch.
+        # torch makes two iterators per pass and uses one: do nothing before the first batch.
         epoch, start = self.schedule.take()
         for batch in self.schedule.plan_of(epoch).batches(epoch)[start:]:
             yield (batch | (epoch << EPOCH_BIT)).tolist()
 
 
 def split_numbers(numbers: Sequence[int], samples: int) -> tuple[list[int], int]:
-    """Numbers of samples, and the epoch that they carry; negative ones count from the end.
+    """Plain sample numbers, and the epoch that they carry; negative ones count from the end.
 
     Raises:
-        UsageError: They are of several epochs.
+        UsageError: They carry several epochs.
     """
     array = np.asarray(numbers, np.int64)
     epochs = np.unique(np.where(array < 0, 0, array >> EPOCH_BIT))
     if len(epochs) > 1:
         raise UsageError(
-            f"one batch was asked for with samples of the epochs {epochs.tolist()}",
+            f"one batch was requested with samples of the epochs {epochs.tolist()}",
             expected="samples of one epoch",
             next_step="Use make_loader, or numbers from 0 to len(dataset) - 1",
         )

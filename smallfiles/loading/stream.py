@@ -1,12 +1,11 @@
-"""Ranges of shards: read from the first byte to the last, shuffled in a buffer of samples.
+"""Sequential reading: ranges of shards, shuffled in a buffer of samples.
 
-On a parallel file system and on disks one long read is cheaper than a thousand places; so a stream reads
-ranges of a few MB, and none of them twice (`dealing`). What is handed out is known before anything is read
-(`EpochPlan.stream`), so that a run that was stopped goes on at the same batch without reading what came
-before.
+On parallel file systems and disks one long read is cheaper than a thousand short ones; so a stream reads
+ranges of a few MB, each once (`dealing`). The order is known before anything is read (`EpochPlan.stream`),
+so that a stopped run resumes at the same batch without reading what came before it.
 
-The trap: an `IterableDataset` is copied into each worker, and each hands out everything, unless it asks
-which worker it is. Notebook 05 shows how random such an order is.
+The trap: an `IterableDataset` is copied into each worker, and each copy yields everything unless it asks
+for its worker number. Notebook 05 shows how random such an order is.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ READ_AHEAD = 64
 
 
 class Window:
-    """A reader of one stream: fetches ahead in reading order, and lets go of what was handed out.
+    """A reader of one stream: fetches ahead in reading order, and releases what was returned.
 
     Args:
         reader: The shards.
-        reads: Numbers of samples as they are read.
-        emits: The same, as they are handed out.
-        lead: How many samples are read before the first is handed out.
-        start: How many were handed out before.
+        reads: Numbers of the samples in reading order.
+        emits: The same numbers in the order in which they are returned.
+        lead: How many samples are read before the first is returned.
+        start: How many of `emits` were returned before a resume.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class Window:
         self._reads = reads
         self._lead, self._out = lead, start
         self._done = set(emits[:start])
-        follow = getattr(reader, "following", None)  # of a store far away, which asks for what comes next
+        follow = getattr(reader, "following", None)  # of a remote store, which fetches ahead
         self._reader = follow([index for index in reads if index not in self._done]) if follow else reader
         self._read = 0
         self._held: dict[int, Buffer] = {}
@@ -60,19 +59,19 @@ class Window:
         return len(self._reader)
 
     def read(self, index: int) -> Buffer:
-        """One sample; one that was damaged raises again what was wrong with it."""
+        """One sample; a damaged one raises its error again."""
         data = self._held.pop(index, None)
         return self._reader.read(index) if data is None else data
 
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
-        """The next samples to be handed out."""
+        """The next samples of `emits`."""
         self._out += len(indices)
         until = min(len(self._reads), self._out + self._lead)
         while self._read < until:
             piece = self._reads[self._read : max(until, self._read + READ_AHEAD)]
             self._fetch([index for index in piece if index not in self._done])
             self._read += len(piece)
-        # What is not held was damaged.
+        # A sample that is not held is damaged, and raises its error here.
         late = {index: self._reader.read(index) for index in indices if index not in self._held}
         found = {index: self._held.pop(index) for index in set(indices) - set(late)} | late
         return [found[index] for index in indices]
@@ -82,18 +81,18 @@ class Window:
             self._held.update(zip(wanted, self._reader.read_many(wanted), strict=True))
         except NOT_OF_DATA:
             raise
-        except SmallfilesError:  # told when the sample is handed out
+        except SmallfilesError:  # raised again when the sample is requested
             for index in wanted:
                 with suppress(SmallfilesError):
                     self._held[index] = self._reader.read(index)
 
 
 class StreamDataset(IterableDataset[Delivered]):
-    """Batches of one rank, read in ranges; each worker reads streams of its own.
+    """Batches of one rank, read in ranges; each worker reads its own streams.
 
     Args:
         maker: Makes batches; a dataclass with the field `reader`.
-        plan: With one stream or more; as many as there are workers is best.
+        plan: With at least one stream; one per worker is best.
     """
 
     def __init__(self, maker: BatchMaker, plan: EpochPlan) -> None:
@@ -104,7 +103,7 @@ class StreamDataset(IterableDataset[Delivered]):
                 next_step="Set streams, or use SampleDataset for random order",
             )
         self.maker, self.schedule = maker, Schedule(plan)
-        # Shared with workers that go on living from epoch to epoch.
+        # Shared with workers, which persist from epoch to epoch.
         clock: Any = torch.zeros(2, dtype=torch.int64)
         self._clock: torch.Tensor = clock.share_memory_()
 
@@ -113,17 +112,17 @@ class StreamDataset(IterableDataset[Delivered]):
         return self.schedule.plan.length()
 
     def set_epoch(self, epoch: int) -> None:
-        """The next pass is this epoch."""
+        """Make this epoch the next pass."""
         self.schedule.set_epoch(epoch)
-        self._tell(self.schedule.epoch, self.schedule.start)
+        self._announce(self.schedule.epoch, self.schedule.start)
 
     def begin(self) -> tuple[int, int]:
-        """Begin a pass: tell the workers its epoch and first batch, and return them."""
+        """Begin a pass: announce its epoch and first batch to the workers, and return them."""
         taken = self.schedule.take()
-        self._tell(*taken)
+        self._announce(*taken)
         return taken
 
-    def _tell(self, epoch: int, start: int) -> None:
+    def _announce(self, epoch: int, start: int) -> None:
         self._clock[0], self._clock[1] = epoch, start
 
     def __iter__(self) -> Iterator[Delivered]:
@@ -140,7 +139,7 @@ class StreamDataset(IterableDataset[Delivered]):
         Args:
             epoch: Number of the epoch.
             first: Number of the first batch.
-            step: One for each worker.
+            step: Number of workers.
             allocate: Makes the memory of a batch; None chooses.
         """
         plan = self.schedule.plan_of(epoch)
@@ -153,10 +152,10 @@ class StreamDataset(IterableDataset[Delivered]):
             yield deliver(maker, emits[own : own + plan.batch], epoch, allocate)
 
     def _open(self, epoch: int, stream: int, start: int, alone: bool) -> tuple[BatchMaker, list[int]]:
-        """A maker that reads this stream, and the order in which it hands out."""
+        """A batch maker that reads this stream, and the order of its samples."""
         plan = self.schedule.plan_of(epoch)
         reads, emits = (order.tolist() for order in plan.stream(epoch, stream))
-        if not alone:  # several workers take turns in it: each reads what it needs
+        if not alone:  # several workers share the stream: each reads what it needs
             return self.maker, emits
         lead = plan.buffer if plan.shuffle else 0
         window = Window(self.maker.reader, reads, emits, lead, start)

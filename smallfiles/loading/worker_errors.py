@@ -1,8 +1,8 @@
-"""Say why a worker died, and what to change, where torch says that it did.
+"""Explain why a worker died, and what to change, when torch reports only that it did.
 
     signal 9            the system or the scheduler killed it: the memory of the job was used up
-    bus error           a page could not be had: /dev/shm is full, or somebody cut a mapped file
-    ancdata, too many   every batch on its way is an open file, and their number is limited
+    bus error           a page was not available: /dev/shm is full, or a mapped file was truncated
+    ancdata, too many   every batch in transit is an open file, and their number is limited
 
 The trap: "DataLoader worker (pid 4242) is killed by signal: Killed" names neither, so people lower the
 batch size until it works (pytorch#5040, #973). Appendix 12 shows each.
@@ -26,28 +26,28 @@ T = TypeVar("T")
 SHM = Path("/dev/shm")
 
 NOTICED_AFTER_S = 2.0
-"""So long the end of a worker may take to be noticed after its connection was cut."""
+"""Time until torch notices the end of a worker after its connection was cut."""
 
 _CUT_OFF = (ConnectionError, EOFError, FileNotFoundError)
-"""What torch raises where a worker died between telling of a batch and handing it over."""
+"""What torch raises if a worker died between announcing a batch and sending it."""
 
 _PID = re.compile(r"pid(?:\(s\))? ([\d, ]+)")
 _SIGNAL = re.compile(r"killed by signal: ([^.]+)")
 
 
 class WorkerDiedError(ResourceError):
-    """A process that made batches is gone."""
+    """A worker process of a loader died."""
 
 
 @dataclass(frozen=True)
 class WorkerMemory:
-    """What a loader has at work, for messages.
+    """The workers of a loader and their memory, for messages.
 
     Args:
-        workers: Processes.
+        workers: Number of processes.
         prefetch: Batches that each makes ahead.
         batch_bytes: Size of a batch.
-        files: What is read, and how many bytes it had before.
+        files: The files that are read, with their sizes when the loader was made.
     """
 
     workers: int
@@ -62,10 +62,10 @@ class WorkerMemory:
 
 
 def files_of(path: Path) -> tuple[tuple[Path, int], ...]:
-    """The files that a packed file or folder of shards consists of, and their sizes.
+    """The files of a packed file or folder of shards, and their sizes.
 
     Args:
-        path: Of a reader; plain files, of which there may be millions, are not mapped and not listed.
+        path: Of a reader; a folder of plain files, perhaps millions, is not mapped and not listed.
     """
     found = [path] if path.is_file() else []
     if path.is_dir() and path.suffix != ".files":
@@ -74,17 +74,17 @@ def files_of(path: Path) -> tuple[tuple[Path, int], ...]:
 
 
 def explained(call: Callable[[], T], memory: WorkerMemory) -> T:
-    """Call torch, and turn what it says about dead workers and lost files into sentences.
+    """Call torch, and turn its errors about dead workers and open files into sentences.
 
-    Torch tells of a death wherever its handler of signals comes in between, also amid the error of the
-    connection that broke. So this is no `with`: the lines of one are outside of its own `try`.
+    Torch's signal handler raises at any line, even inside the handling of the broken connection. So this is
+    no context manager, which has lines outside of its own `try`.
 
     Args:
-        call: Of torch's loader.
+        call: A call of torch's loader.
         memory: Of the loader.
 
     Returns:
-        What the call returns.
+        The result of the call.
 
     Raises:
         WorkerDiedError: A worker was killed or has ended.
@@ -101,7 +101,7 @@ def explained(call: Callable[[], T], memory: WorkerMemory) -> T:
     except (RuntimeError, OSError, EOFError) as error:
         try:
             found = explain(error, memory)
-        except RuntimeError as later:  # of the same death
+        except RuntimeError as later:  # about the same death
             found = explain(later, memory)
         if found is None and isinstance(error, _CUT_OFF):
             found = _died("unknown", "", memory)
@@ -114,14 +114,14 @@ def explained(call: Callable[[], T], memory: WorkerMemory) -> T:
 
 
 def explain(error: BaseException, memory: WorkerMemory) -> ResourceError | None:
-    """The sentence for an error of torch's; None for one that is not about workers or open files."""
+    """The sentence for an error of torch; None if it is not about workers or open files."""
     text = _summary(error)
     if "ancdata" in text or "Too many open files" in text or "unable to open shared memory" in text:
-        return _files(text)
+        return _too_many_files(text)
     if "shared memory" in text and "DataLoader worker" not in text:
         return ResourceError(
-            f"shared memory could not be had ({text.splitlines()[0][:200]})",
-            expected=f"{_mib(memory.ahead_bytes)} in {SHM} for batches on their way",
+            f"shared memory could not be allocated ({text.splitlines()[0][:200]})",
+            expected=f"{_mib(memory.ahead_bytes)} in {SHM} for batches in transit",
             next_step=_LESS_SHM,
         )
     pids = _PID.search(text)
@@ -132,7 +132,7 @@ def explain(error: BaseException, memory: WorkerMemory) -> ResourceError | None:
 
 
 def _summary(error: BaseException) -> str:
-    """What an error says, and those before it: torch tells the signal in one and hides it behind another."""
+    """The texts of an error and its causes: torch names the signal in one and wraps it in another."""
     texts, earlier = [str(error)], error.__cause__ or error.__context__
     while earlier is not None and len(texts) < 9:
         texts.append(str(earlier))
@@ -141,21 +141,21 @@ def _summary(error: BaseException) -> str:
 
 
 def check_shared_memory(memory: WorkerMemory, folder: Path = SHM) -> None:
-    """Refuse before the start what would end in a bus error.
+    """Refuse settings that would end in a bus error.
 
     Args:
-        memory: What will be at work.
-        folder: Where shared memory lies.
+        memory: Of the loader.
+        folder: Where shared memory is.
 
     Raises:
-        ResourceError: It has not enough free space for the batches made ahead.
+        ResourceError: It has too little free space for the batches made ahead.
     """
     free = machine.filesystem(folder).free_bytes
     if memory.workers and memory.ahead_bytes > free:
         raise ResourceError(
             f"{folder} has {_mib(free)} free, and {memory.workers} workers with {memory.prefetch} batches "
             f"ahead need {_mib(memory.ahead_bytes)}",
-            expected="room for all batches on their way",
+            expected="room for all batches in transit",
             next_step=_LESS_SHM,
         )
 
@@ -167,41 +167,41 @@ _LESS_SHM = (
 
 
 def _died(pids: str, signal: str, memory: WorkerMemory) -> WorkerDiedError:
-    how = f"was ended by the signal {signal}" if signal else "ended without a word"
-    expected = "workers that live as long as the loader"
-    next_step = "Look for its own message above; try --mode main, where a crash shows its place"
+    how = f"was ended by the signal {signal}" if signal else "ended without a message"
+    expected = "workers that run as long as the loader"
+    next_step = "Look for its own message above; try --mode main, where a crash shows the line"
     if signal.startswith("Killed"):
         how, limit = "was killed by signal 9", _mib(machine.memory_limit_bytes())
         expected = f"{memory.workers} workers within the memory of this job, {limit} for all its processes"
         next_step = (
-            "If nobody killed it by hand, memory was used up: ask for more (--mem), use fewer "
+            "Unless you killed it yourself, memory was used up: ask for more (--mem), use fewer "
             "workers or a smaller prefetch, or threads (--mode threads)"
         )
     elif signal.startswith("Bus error"):
         how, expected, next_step = _bus_error(memory)
-    who = f"a worker of the loader (process {pids.strip(', ')})"
-    return WorkerDiedError(f"{who} {how}", expected=expected, next_step=next_step)
+    worker = f"a worker of the loader (process {pids.strip(', ')})"
+    return WorkerDiedError(f"{worker} {how}", expected=expected, next_step=next_step)
 
 
 def _bus_error(memory: WorkerMemory) -> tuple[str, str, str]:
-    """What came, what was expected, and what to do."""
+    """What we got, what was expected, and what to do next."""
     for path, before in memory.files:
         now = path.stat().st_size if path.exists() else 0
         if now < before:
             return (
                 f"got a bus error: {path} has {now:,} bytes, and had {before:,} when the loader was made",
-                "packed files that nobody shortens while they are read",
-                "Copy it again from where it is whole, or pack it again, and see who writes to it",
+                "packed files that keep their size while they are read",
+                "Copy it again from an intact source or pack it again, and find out what writes to it",
             )
     free = _mib(machine.filesystem(SHM).free_bytes)
     expected = f"{_mib(memory.ahead_bytes)} of shared memory for batches ({SHM} has {free} free now)"
     return "got a bus error", expected, _LESS_SHM
 
 
-def _files(text: str) -> ResourceError:
+def _too_many_files(text: str) -> ResourceError:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return ResourceError(
-        f"no more files could be opened for batches on their way ({text.splitlines()[0][:120]})",
+        f"no more files could be opened for batches in transit ({text.splitlines()[0][:120]})",
         expected=f"fewer than {soft:,} open files, the limit of this process",
         next_step=f"Raise it with: ulimit -n {hard}; keep no batches in lists, since each is an open file; "
         "or call torch.multiprocessing.set_sharing_strategy('file_system')",

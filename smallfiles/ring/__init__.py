@@ -1,16 +1,16 @@
 """A ring of ready batches in shared memory, filled ahead of training, by this program or another.
 
-The forum's RAM disk done right: producers fill slots, training empties them, each side sleeps until the
-other has done something, and whichever is killed, no batch is lost, repeated or damaged. A batch is a
-function of (seed, epoch, indices), so what a dead producer was at is simply made again.
+Producers fill slots and training empties them; each side sleeps until the other has done something. When
+either is killed, no batch is lost, repeated or damaged. A batch is a function of (seed, epoch, indices), so
+the batch of a dead producer is simply made again.
 
     loader = ring.open_ring(maker, plan, ring.RingConfig(slots=64))      # filled by this program
-    loader = ring.attach("train")                                        # … or by another one:
+    loader = ring.attach("train")                                        # … or by another program:
     $ smallfiles ring fill train.arrow --name train --slots 800
 
-When it pays: where batches come in bursts (a file system that stalls, evaluations that leave the CPUs
-idle), a deep ring smooths what `prefetch_factor` cannot; where the CPUs are too few on average, no buffer
-helps. The trap: it is memory of the job. Notebook 08 teaches it.
+When it helps: if batches come in bursts (a file system that stalls, evaluations that leave the CPUs idle),
+a deep ring evens out more than `prefetch_factor` can. If the CPUs are too slow on average, no buffer helps.
+The trap: the ring counts as memory of the job. Notebook 08 teaches it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from smallfiles.ring.config import RingConfig as RingConfig
     from smallfiles.ring.filler import Filler as Filler
     from smallfiles.ring.folder import lives as lives
+    from smallfiles.ring.folder import missing as missing
     from smallfiles.ring.folder import names as names
     from smallfiles.ring.folder import remove_leftover as remove_leftover
     from smallfiles.ring.folder import ring_name as ring_name

@@ -1,12 +1,12 @@
-"""Short messages between filler, producers and trainer, over Unix sockets that tell of a death.
+"""Short messages between filler, producers and trainer, over Unix sockets that report a peer's death.
 
-Each message is one packet holding one JSON object; nothing that arrives is ever executed. An error crosses
+Each message is one packet holding one JSON object; nothing that arrives is ever executed. An error is sent
 as its sentence. When a process is killed, the kernel closes its end and the other side reads an end of
-file at once: no semaphore stays taken, nobody polls.
+file at once: no semaphore stays locked, and nothing polls.
 
-The trap: a socket tells that its other side has died only when *every* copy of that side is closed. A
-DataLoader worker forked at the wrong moment inherits a copy, and the death of its parent goes unseen. So
-each forked child closes them first of all. Notebook 08 teaches the ring.
+The trap: a socket reports the end of its other side only when *every* copy of that side is closed. A
+DataLoader worker forked at the wrong moment inherits a copy, and the death of its parent goes unnoticed. So
+each forked child closes its copies before anything else. Notebook 08 teaches the ring.
 """
 
 from __future__ import annotations
@@ -19,49 +19,46 @@ import weakref
 from collections.abc import Iterator, Sequence
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from smallfiles.errors import SmallfilesError
-
-if TYPE_CHECKING:
-    from smallfiles.ring.folder import RingFiles
 
 Message: TypeAlias = dict[str, Any]
 
 LIMIT_BYTES = 1 << 16
-"""No message is longer: the default buffer of a Unix socket holds three of these."""
+"""Upper bound of a message: the default buffer of a Unix socket holds three of these."""
 
 _LONGEST_SENTENCE = 2000
 _Closable = TypeVar("_Closable", socket.socket, FileIO)
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def close_in_children(thing: _Closable) -> _Closable:
-    """Have every child that is forked from now on close a socket or lock before it does anything else."""
-    _open.add(thing)
-    return thing
+def close_in_children(file: _Closable) -> _Closable:
+    """Make every child forked from now on close a socket or lock before it does anything else."""
+    _open.add(file)
+    return file
 
 
 def _close_all() -> None:
-    for thing in list(_open):
-        thing.close()
+    for file in list(_open):
+        file.close()
 
 
 os.register_at_fork(after_in_child=_close_all)
 
 
 class RingError(SmallfilesError):
-    """A ring cannot be filled, or not be read."""
+    """A ring cannot be filled or read."""
 
 
 def as_message(error: SmallfilesError) -> Message:
-    """The parts of an error as JSON can hold them."""
+    """The parts of an error, as JSON values."""
     parts = {"got": error.got, "expected": error.expected, "next_step": error.next_step}
     return {"kind": type(error).__name__, **{name: part[:_LONGEST_SENTENCE] for name, part in parts.items()}}
 
 
 def from_message(message: Message) -> SmallfilesError:
-    """The error that `as_message` took apart; a `RingError` if its kind is not known here."""
+    """The error that `as_message` encoded; a `RingError` if this process does not know its class."""
     kind = next((kind for kind in _kinds(SmallfilesError) if kind.__name__ == message["kind"]), RingError)
     return kind(message["got"], expected=message["expected"], next_step=message["next_step"])
 
@@ -87,15 +84,15 @@ class Channel:
         return self.socket.fileno()
 
     def send(self, message: Message, fds: Sequence[int] = (), *, wait: bool = True) -> bool:
-        """Send one message, perhaps with file descriptors.
+        """Send one message, optionally with file descriptors.
 
         Args:
-            message: What JSON can hold, small.
-            fds: Open files that the other side shall have too.
+            message: Small; JSON values only.
+            fds: Open files to pass to the other side.
             wait: Wait for room in the buffer; if False, a full buffer counts as a dead peer.
 
         Returns:
-            Whether it left; False if the other side is gone.
+            Whether it was sent; False if the other side is gone.
         """
         data = json.dumps(message, separators=(",", ":")).encode()
         flags = socket.MSG_NOSIGNAL | (0 if wait else socket.MSG_DONTWAIT)
@@ -109,10 +106,10 @@ class Channel:
         """The next message; None when the other side is gone.
 
         Args:
-            wait_s: Give up after this many seconds; None waits as long as it takes.
+            wait_s: Give up after this many seconds; None never gives up.
 
         Raises:
-            TimeoutError: Nothing came in time.
+            TimeoutError: No message arrived in time.
         """
         if wait_s is not None and not self._events(select.POLLIN, wait_s):
             raise TimeoutError
@@ -129,11 +126,11 @@ class Channel:
         except OSError:
             return None, []
         except ValueError:
-            return None, list(fds)  # the end, or a stranger, who is treated like somebody who left
+            return None, list(fds)  # end of file, or not our protocol, which counts as the end too
         return message if isinstance(message, dict) else None, list(fds)
 
     def peer_is_gone(self) -> bool:
-        """Whether the other side has died, even if messages of it are still unread."""
+        """Whether the other side has closed, even if some of its messages are still unread."""
         return bool(self._events(0, 0) & (select.POLLHUP | select.POLLERR | select.POLLNVAL))
 
     def close(self) -> None:
@@ -153,17 +150,16 @@ def pair() -> tuple[Channel, Channel]:
 
 
 class Listener:
-    """Where others connect: the named socket of a ring.
+    """The named socket that trainers connect to.
 
     Args:
-        files: Of the ring; its lock must be ours.
+        address: Path of the socket; one that is left over there is replaced.
     """
 
-    def __init__(self, files: RingFiles) -> None:
+    def __init__(self, address: str) -> None:
         self.socket = close_in_children(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-        with files.socket() as address:
-            Path(address).unlink(missing_ok=True)
-            self.socket.bind(address)
+        Path(address).unlink(missing_ok=True)
+        self.socket.bind(address)
         self.socket.listen(16)
 
     def fileno(self) -> int:
@@ -171,28 +167,24 @@ class Listener:
         return self.socket.fileno()
 
     def accept(self) -> Channel:
-        """The next one who knocked."""
+        """The next connection."""
         return Channel(self.socket.accept()[0])
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Accept no more connections."""
         self.socket.close()
 
 
-def connect(files: RingFiles) -> Channel | None:
-    """A channel to whoever fills a ring; None if nobody does.
+def connect(address: str) -> Channel:
+    """A channel to the process that listens at this path.
 
     Raises:
-        ResourceError: Somebody else could serve there.
+        OSError: No process does.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        with files.socket() as address:
-            sock.connect(address)
+        sock.connect(address)
     except OSError:
-        sock.close()
-        return None
-    except BaseException:
         sock.close()
         raise
     return Channel(sock)

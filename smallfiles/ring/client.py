@@ -1,8 +1,8 @@
-"""The trainer's connection to its filler, which outlives the filler.
+"""The trainer's connection to its filler; it survives the death of the filler.
 
-When the filler is killed, the trainer reads an end of file at once, says so, and waits for a new filler of
-the same ring; it goes on at the batch that it wants next. The trap: a trainer that just waited would
-look like one that computes. So every wait that takes long is told. Notebook 08 teaches the ring.
+When the filler is killed, the trainer reads an end of file at once, warns, and waits for a new filler of
+the same ring; it continues at the batch that comes next. The trap: a trainer that waits silently looks like
+one that computes. So each long wait gives a warning. Notebook 08 teaches the ring.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from collections.abc import Callable
 from typing import Any
 
 from smallfiles.errors import SmallfilesError, first_few
-from smallfiles.ring.channel import Channel, Message, RingError, connect, from_message
+from smallfiles.ring.channel import Channel, Message, RingError, from_message
 from smallfiles.ring.folder import RingFiles, lives, names
 from smallfiles.ring.memory import Memory
 from smallfiles.ring.order import BatchOrder, plan_of
 from smallfiles.ring.state import Position, Ready
 
-_TELL_AFTER_S = 30.0
-_KNOCK_EACH_S = 0.1
-_BACK_S = 300.0
+_WARN_AFTER_S = 30.0
+_RETRY_S = 0.1
+_RETURN_S = 300.0
 
 
 class RingWarning(UserWarning):
-    """Something happened to a ring that cost time, and no batch."""
+    """An event in a ring that cost time, but no batch."""
 
 
 class RingClient:
@@ -35,11 +35,11 @@ class RingClient:
 
     Args:
         files: Of the ring.
-        wait_s: How long to wait for a filler to come; one that was there may take longer to come back.
-        own_filler: Set if the filler is a thread of this process: why it ended, if it failed.
+        wait_s: How long to wait for a filler; a restarted one may take longer.
+        own_filler: Given if the filler is a thread of this process: returns its error, if it failed.
 
     Raises:
-        RingError: Nobody fills this ring, or it feeds another trainer.
+        RingError: No process fills this ring, or it feeds another trainer.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class RingClient:
         self._holds = False
 
     def go_to(self, position: Position) -> None:
-        """Have `position` delivered next."""
+        """Make `position` the next batch."""
         if position == self.next and not self._holds:
             return
         self.next, self._holds = position, False
@@ -73,28 +73,28 @@ class RingClient:
                 self._reattach()
             elif "ready" in message:
                 if "fault" in message:
-                    self._holds = True  # coming back to this batch has it made again
+                    self._holds = True  # asking for this batch once more makes it again
                     raise from_message(message["fault"])
                 taken = Ready(Position(*message["ready"]), message["slot"], message)
                 if taken.position == self.next:
                     self._holds = True
                     return taken
             else:
-                self._heed(message)
+                self._handle(message)
 
     def done(self, waited_s: float, after: Position) -> None:
-        """Give the batch that was taken back; `after` comes next."""
+        """Return the slot of the batch taken; `after` comes next."""
         self.files.keep(after)
-        # If the filler is gone, the next one is told what is wanted, which says the same.
+        # If the filler is gone, this is lost; the next one learns the position when we connect.
         self._channel.send({"done": self.next, "waited_s": round(waited_s, 6)})
         self.next, self._holds = after, False
 
     def close(self) -> None:
-        """Leave the filler."""
+        """Disconnect from the filler."""
         self._channel.close()
         self.memory.close()
 
-    def _heed(self, message: Message) -> None:
+    def _handle(self, message: Message) -> None:
         if "note" in message:
             warnings.warn(str(message["note"]), RingWarning, stacklevel=4)
         elif "fatal" in message:
@@ -104,11 +104,11 @@ class RingClient:
 
     def _receive(self) -> Message | None:
         try:
-            return self._channel.receive(_TELL_AFTER_S)
+            return self._channel.receive(_WARN_AFTER_S)
         except TimeoutError:
             epoch, batch = self.next
             warnings.warn(
-                f"training has waited {_TELL_AFTER_S:.0f} s for batch {batch:,} of epoch {epoch}; "
+                f"training has waited {_WARN_AFTER_S:.0f} s for batch {batch:,} of epoch {epoch}; "
                 f"see: smallfiles ring status {self.files.name}",
                 RingWarning,
                 stacklevel=4,
@@ -120,7 +120,7 @@ class RingClient:
             if message.get("sought") == list(position):
                 return
             if "ready" not in message:
-                self._heed(message)
+                self._handle(message)
         self._reattach()
 
     def _reattach(self) -> None:
@@ -128,15 +128,15 @@ class RingClient:
             raise (self._own_filler and self._own_filler()) or self.over()
         self.close()
         warnings.warn(
-            f"the filler of ring {self.files.name} is gone; waiting up to {_BACK_S:.0f} s for a new one: "
+            f"the filler of ring {self.files.name} is gone; waiting up to {_RETURN_S:.0f} s for a new one: "
             "start it again with the same command",
             RingWarning,
             stacklevel=5,
         )
-        self._attach(self.next, _BACK_S)
+        self._attach(self.next, _RETURN_S)
 
     def over(self) -> RingError:
-        """The error for who wants more epochs than the ring has."""
+        """The error for an epoch beyond the last one of the ring."""
         return RingError(
             f"the filler of ring {self.files.name} has ended",
             expected="a filler for as many epochs as the training has",
@@ -146,7 +146,7 @@ class RingClient:
     def _attach(self, want: Position | None, wait_s: float) -> Position:
         until = time.monotonic() + wait_s
         while True:
-            channel = connect(self.files)
+            channel = self.files.connect()
             if channel is not None and (position := self._greet(channel, want)) is not None:
                 return position
             error = self._own_filler() if self._own_filler is not None else None
@@ -160,10 +160,10 @@ class RingClient:
                     expected=f"one that is filled: {first_few(there, len(there)) or 'there is none'}",
                     next_step=f"Start it: smallfiles ring fill DATA --name {name}; or wait longer for it",
                 )
-            time.sleep(_KNOCK_EACH_S)
+            time.sleep(_RETRY_S)
 
     def _greet(self, channel: Channel, want: Position | None) -> Position | None:
-        """Say hello; None if the filler died before it answered."""
+        """Introduce this trainer; None if the filler died before it answered."""
         channel.send({"hello": "trainer", "pid": os.getpid(), "want": want})
         welcome, fds = channel.receive_fds()
         record = self.files.description()
@@ -183,18 +183,18 @@ class RingClient:
         return Position(*welcome["position"])
 
     def _check(self, record: dict[str, Any]) -> None:
-        """Refuse a ring that holds something else than before."""
+        """Refuse a ring that holds other batches than before."""
         if self._identity is None:
             self._identity = record["identity"]
         if record["identity"] != self._identity:
             raise RingError(
-                f"ring {self.files.name} holds other batches: {_in_words(record)}",
+                f"ring {self.files.name} holds other batches: {_describe(record)}",
                 expected="the same data set, batch size, seed, ranks and arrays as the trainer's",
                 next_step="Start filler and trainer with the same settings",
             )
 
 
-def _in_words(record: dict[str, Any]) -> str:
+def _describe(record: dict[str, Any]) -> str:
     plan = record["plan"]
     arrays = ", ".join(f"{name} {dtype} {shape}" for name, (shape, dtype) in record["layout"].items())
     return (

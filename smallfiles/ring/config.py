@@ -1,7 +1,7 @@
-"""How a ring is to be: its size, its producers, its name.
+"""The configuration of a ring: its name, its size, its producers.
 
-The trap: a ring lies in memory, and `/dev/shm` counts against the memory of the job. So the size that is
-not asked for is a part of what the job has left, never of what the node has. Notebook 08 teaches it.
+The trap: a ring is in memory, and `/dev/shm` counts against the memory limit of the job. So the default size
+is a share of the memory that the job has left, not of the node's. Notebook 08 teaches it.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ class RingConfig(Settings):
     """How to fill a ring.
 
     Args:
-        name: By which the trainer and `ring status` find it; None makes one up.
+        name: The trainer and `ring status` find it by this name; None generates one.
         slots: Batches that it holds; None derives it from free memory.
         producers: How many make batches; None takes as many as there are usable CPUs.
-        epochs: How many epochs to fill; None for no end.
+        epochs: How many epochs to fill; None for no limit.
         where: A folder in memory.
     """
 
     name: str | None = option(None, "of the ring to fill (default: train)")
-    slots: int | None = option(None, "batches that it holds; a quarter of free memory if not given", least=2)
-    producers: int | None = option(None, "how many make batches; one a CPU if not given", least=1)
-    epochs: int | None = option(None, "end after so many; no end if not given", least=1)
+    slots: int | None = option(None, "batches that it holds (default: a quarter of free memory)", least=2)
+    producers: int | None = option(None, "processes that make batches (default: one per CPU)", least=1)
+    epochs: int | None = option(None, "end after this many (default: no limit)", least=1)
     where: Path = option(SHARED_MEMORY, "a folder in memory", metavar="DIR")
 
     @property
     def producer_count(self) -> int:
-        """How many producers there are."""
+        """Number of producers, with the default filled in."""
         return self.producers if self.producers is not None else usable_cpus()
 
     def to_cli(self, data: str, *more: str) -> str:
-        """The filler as a program of its own, to be pasted into a second terminal or a job script.
+        """The command that starts the filler as a separate program, for a second terminal or a job script.
 
         Args:
             data: The packed file.

@@ -1,11 +1,11 @@
-"""The filler: keeps the book, hands out batches to producers, and passes what is ready to the trainer.
+"""The filler: owns the state, assigns batches to producers, and announces finished ones to the trainer.
 
-One loop waits for messages of all of them and for the death of any. The state is in this process alone,
-so whatever producer or trainer is killed at whatever moment, no half-written state is left to mend.
+One loop waits for messages and for the end of any connection. The state is in this process alone, so no
+producer or trainer, whenever it is killed, leaves an inconsistent state behind.
 
 The traps: the loop must not wait by `epoll`, which goes on reporting a descriptor that was closed here while
-a forked child still has it. And a killed trainer's successor may knock before the death was noticed; so the
-old connection is looked at again before the new one is refused. Notebook 08 teaches the ring.
+a forked child still has it. And the successor of a killed trainer may connect before the death is noticed;
+so the old connection is checked again before the new one is refused. Notebook 08 teaches the ring.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from smallfiles.errors import SmallfilesError
+from smallfiles.errors import SmallfilesError, writing
 from smallfiles.loading.batches import BatchMaker, nbytes
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.ring import memory
-from smallfiles.ring.channel import Channel, Listener, Message, RingError, as_message, pair
+from smallfiles.ring.channel import Channel, Message, RingError, as_message, pair
 from smallfiles.ring.config import RingConfig
 from smallfiles.ring.folder import RingFiles
 from smallfiles.ring.memory import Memory
@@ -37,112 +37,112 @@ _NOTES_KEPT = 20
 _MOST_SLOTS = 1 << 20
 _unnamed = itertools.count(1)
 _PASSED_AHEAD = 4
-"""Batches that the trainer knows of at once: enough to hide the way of a message."""
+"""Batches that are announced to the trainer in advance: enough to hide the latency of a message."""
 
 
 class TrainerSide:
-    """Where trainers come to: one at a time gets the batches, anybody of this user may ask how far it is.
+    """The connections of trainers, one of which gets the batches, and of status requests.
 
     Args:
-        files: Of the ring; where the trainer begins is kept there.
-        book: Says what is ready.
+        files: Of the ring; they record where the trainer is.
+        state: Of the slots.
         memory: The slots.
-        selector: Where the loop waits; each registered object has a function that hears it.
-        note: Gets each sentence about what happened.
-        status: Answers who asks.
+        selector: The loop waits on it; the data of each registered object is the function that reads from it.
+        note: Called with each sentence about an event.
+        status: Gives the answer to a status request.
     """
 
     def __init__(
         self,
         files: RingFiles,
-        book: RingState,
+        state: RingState,
         memory: Memory,
         selector: selectors.BaseSelector,
         note: Callable[[str], None],
         status: Callable[[], Message],
     ) -> None:
-        self._files, self._state, self._memory = files, book, memory
+        self._files, self._state, self._memory = files, state, memory
         self._selector, self._note, self._status = selector, note, status
-        self._listener = Listener(files)
-        self._guests: list[Channel] = []  # the trainer among them
+        self._listener = files.listen()
+        self._peers: list[Channel] = []  # including the trainer
         self._trainer: Channel | None = None
         self.trainer_pid: int | None = None
         self.consumed = 0
         self.waited_s = 0.0
-        files.keep(book.position, create=True)
+        files.keep(state.position, create=True)
 
     def open(self) -> None:
-        """Let trainers in."""
+        """Accept connections."""
         self._selector.register(self._listener, selectors.EVENT_READ, self._on_connect)
 
     def pass_on(self) -> None:
-        """Tell the trainer which batches are ready."""
+        """Announce the batches that are ready to the trainer."""
         if self._trainer is not None:
             for ready in self._state.deliver(_PASSED_AHEAD):
-                self.tell({"ready": ready.position, "slot": ready.slot, **ready.payload})
+                self.send({"ready": ready.position, "slot": ready.slot, **ready.payload})
 
-    def tell(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Send a message to the trainer, if there is one."""
         if self._trainer is not None:
             self._trainer.send(message, wait=False)
 
     def close(self) -> None:
-        """Send everybody away."""
+        """Close all connections."""
         self._listener.close()
-        for guest in self._guests:
-            guest.close()
+        for peer in self._peers:
+            peer.close()
 
     def _on_connect(self) -> None:
         with contextlib.suppress(OSError):
-            guest = self._listener.accept()
-            self._guests.append(guest)
-            self._selector.register(guest, selectors.EVENT_READ, lambda: self._on_message(guest))
+            peer = self._listener.accept()
+            self._peers.append(peer)
+            self._selector.register(peer, selectors.EVENT_READ, lambda: self._on_message(peer))
 
-    def _on_message(self, guest: Channel) -> None:
-        if guest.fileno() < 0:
-            return  # it was sent away by a message that came at the same moment
-        message = guest.receive()
-        if guest is self._trainer:
-            self._hear_trainer(message)
-        elif not self._hear_guest(guest, message or {}):
-            self._dismiss(guest)
+    def _on_message(self, peer: Channel) -> None:
+        if peer.fileno() < 0:
+            return  # a message of the same round has closed it
+        message = peer.receive()
+        if peer is self._trainer:
+            self._on_trainer_message(message)
+        elif not self._on_first_message(peer, message or {}):
+            self._disconnect(peer)
 
-    def _dismiss(self, guest: Channel) -> None:
-        self._selector.unregister(guest)
-        self._guests.remove(guest)
-        guest.close()
+    def _disconnect(self, peer: Channel) -> None:
+        self._selector.unregister(peer)
+        self._peers.remove(peer)
+        peer.close()
 
-    def _hear_guest(self, guest: Channel, message: Message) -> bool:
-        """Whether the guest stays."""
+    def _on_first_message(self, peer: Channel, message: Message) -> bool:
+        """Whether the connection stays open."""
         if message.get("hello") == "status":
-            guest.send(self._status(), wait=False)
-        return message.get("hello") == "trainer" and self._accept(guest, message)
+            peer.send(self._status(), wait=False)
+        return message.get("hello") == "trainer" and self._accept(peer, message)
 
-    def _accept(self, guest: Channel, message: Message) -> bool:
+    def _accept(self, peer: Channel, message: Message) -> bool:
         while self._trainer is not None and self._trainer.peer_is_gone():
-            self._hear_trainer(self._trainer.receive())  # its last words, then the end
+            self._on_trainer_message(self._trainer.receive())  # unread messages, then the end of file
         if self._trainer is not None:
             refusal = RingError(
                 f"ring {self._files.name} feeds process {self.trainer_pid} already",
-                expected="one trainer a ring",
+                expected="one trainer per ring",
                 next_step="Give each rank a ring of its own, or end the other process",
             )
-            guest.send({"refused": as_message(refusal)}, wait=False)
+            peer.send({"refused": as_message(refusal)}, wait=False)
             return False
-        self._trainer, self.trainer_pid = guest, message.get("pid")
+        self._trainer, self.trainer_pid = peer, message.get("pid")
         if message.get("want") is not None:
             self._seek(Position(*message["want"]))
-        guest.send({"position": self._state.position, **self._memory.sizes()}, [self._memory.fd], wait=False)
+        peer.send({"position": self._state.position, **self._memory.sizes()}, [self._memory.fd], wait=False)
         return True
 
-    def _hear_trainer(self, message: Message | None) -> None:
+    def _on_trainer_message(self, message: Message | None) -> None:
         if message is None:
             self._lose_trainer()
         elif "done" in message:
             self._free(Position(*message["done"]), float(message["waited_s"]))
         elif "seek" in message:
             self._seek(Position(*message["seek"]))
-            self.tell({"sought": message["seek"]})
+            self.send({"sought": message["seek"]})
 
     def _free(self, position: Position, waited_s: float) -> None:
         if self._state.done(position):
@@ -156,7 +156,7 @@ class TrainerSide:
     def _lose_trainer(self) -> None:
         if self._trainer is None:
             return
-        self._dismiss(self._trainer)
+        self._disconnect(self._trainer)
         epoch, batch = self._state.position
         self._trainer, pid = None, self.trainer_pid
         self.trainer_pid = None
@@ -166,7 +166,7 @@ class TrainerSide:
 
 
 class Filler:
-    """Fills a ring until all epochs are done with or it is stopped.
+    """Fills a ring until all epochs are trained or it is stopped.
 
     It begins at the first batch, or where the trainer of a killed ring of this name was.
 
@@ -174,12 +174,12 @@ class Filler:
         maker: Makes batches.
         plan: This rank's share of each epoch.
         config: Size, producers and name.
-        on_note: Gets each sentence about what happened.
-        on_made: Is called for each batch made.
+        on_note: Called with each sentence about an event.
+        on_made: Called for each batch made.
 
     Raises:
-        OutputExistsError: A ring of this name lives.
-        ResourceError: The ring does not fit in memory.
+        OutputExistsError: A live ring has this name.
+        ResourceError: The ring does not fit in memory, or its files cannot be written.
     """
 
     def __init__(
@@ -199,15 +199,15 @@ class Filler:
         self._began = time.monotonic()
         self._stopping = False
         self._wake, self._woken = pair()
-        with contextlib.ExitStack() as leaving:
-            leaving.callback(self._wake.close)
-            leaving.callback(self._woken.close)
-            leaving.callback(self._files.remove, self._files.claim())
-            self._prepare(maker, plan, on_made, leaving)
-            self._leaving = leaving.pop_all()
+        with contextlib.ExitStack() as cleanup, writing(self._files.folder):
+            cleanup.callback(self._wake.close)
+            cleanup.callback(self._woken.close)
+            cleanup.callback(self._files.remove, self._files.claim())
+            self._prepare(maker, plan, on_made, cleanup)
+            self._cleanup = cleanup.pop_all()
 
     def _prepare(
-        self, maker: BatchMaker, plan: EpochPlan, on_made: Callable[[], None], leaving: contextlib.ExitStack
+        self, maker: BatchMaker, plan: EpochPlan, on_made: Callable[[], None], cleanup: contextlib.ExitStack
     ) -> None:
         config, order, files = self._config, self._order, self._files
         layout = maker.layout(min(plan.batch, max(plan.samples, 1)))
@@ -215,15 +215,15 @@ class Filler:
         slots = memory.choose_slots(one_bytes, config.where, config.slots, order.total(_MOST_SLOTS))
         record = description(plan, layout, config.epochs)
         self._state = RingState(slots, self._left_at(record) or order.first(), order.after)
-        self._memory = leaving.enter_context(
+        self._memory = cleanup.enter_context(
             contextlib.closing(Memory.create(files.folder, slots, one_bytes))
         )
-        self._selector = leaving.enter_context(contextlib.closing(selectors.PollSelector()))
+        self._selector = cleanup.enter_context(contextlib.closing(selectors.PollSelector()))
         hub = (self._state, self._memory, self._selector, self._note)
         self._pool = ProducerPool(maker, order, *hub, on_made)
-        leaving.callback(self._pool.close)  # may take seconds, in which nobody shall wait for an answer
+        cleanup.callback(self._pool.close)  # may take seconds, so connections are closed before
         self._trainers = TrainerSide(files, *hub, lambda: asdict(self.status()))
-        leaving.callback(self._trainers.close)
+        cleanup.callback(self._trainers.close)
         files.describe(record)
 
     def _left_at(self, record: dict[str, Any]) -> Position | None:
@@ -236,7 +236,7 @@ class Filler:
             return None
         again = f"to begin anew, stop this and use: smallfiles ring clean {self.name}"
         where = f"batch {position.batch:,} of epoch {position.epoch}"
-        self._notes.append(f"going on at {where}, where a killed ring was; {again}")
+        self._notes.append(f"continuing at {where}, where a killed ring was; {again}")
         self._on_note(self._notes[-1])
         return position
 
@@ -246,10 +246,10 @@ class Filler:
         return self._files.name
 
     def run(self) -> None:
-        """Fill until done or stopped; leaves no process and no file behind.
+        """Fill until done or stopped, then remove all processes and files of the ring.
 
         Raises:
-            RingError: Producers die again and again.
+            RingError: Producers die repeatedly.
         """
         try:
             self._selector.register(self._woken, selectors.EVENT_READ, self._woken.receive)
@@ -262,47 +262,47 @@ class Filler:
                 for key, _ in self._selector.select():
                     key.data()
             if self._state.finished:
-                self._trainers.tell({"end": True})
+                self._trainers.send({"end": True})
         except SmallfilesError as error:
-            self._trainers.tell({"fatal": as_message(error)})
+            self._trainers.send({"fatal": as_message(error)})
             raise
         finally:
             self.close()
 
     def stop(self) -> None:
-        """Have `run` return soon; any thread may call it."""
+        """Make `run` return soon; any thread may call it."""
         self._stopping = True
         self._wake.send({"stop": True}, wait=False)
 
     def close(self) -> None:
-        """Leave nothing behind; `run` does so itself."""
-        self._leaving.close()
+        """Remove all processes and files of the ring; `run` does so itself."""
+        self._cleanup.close()
 
     def _note(self, sentence: str) -> None:
         self._notes.append(sentence)
-        self._trainers.tell({"note": sentence})
+        self._trainers.send({"note": sentence})
         self._on_note(sentence)
 
     def status(self) -> RingStatus:
         """Both sides at this moment."""
-        book, trainers, pool = self._state, self._trainers, self._pool
-        full = not book.making and book.ready >= book.slots
-        state: State = "filling" if not full else "full" if trainers.trainer_pid else "waiting for a trainer"
-        trainer, filler = epoch_and_batch(book.position), epoch_and_batch(book.next_claim)
+        state, trainers, pool = self._state, self._trainers, self._pool
+        full = not state.making and state.ready >= state.slots
+        now: State = "filling" if not full else "full" if trainers.trainer_pid else "waiting for a trainer"
+        trainer, filler = epoch_and_batch(state.position), epoch_and_batch(state.next_claim)
         return RingStatus(
             name=self.name,
-            state=state,
+            state=now,
             pid=os.getpid(),
             trainer_pid=trainers.trainer_pid,
-            slots=book.slots,
+            slots=state.slots,
             slot_bytes=self._memory.one_bytes,
-            ready=book.ready,
-            making=book.making,
+            ready=state.ready,
+            making=state.making,
             trainer_epoch=trainer[0],
             trainer_batch=trainer[1],
             filler_epoch=filler[0],
             filler_batch=filler[1],
-            finished=book.finished,
+            finished=state.finished,
             producers=len(pool),
             restarts=pool.restarts,
             made=pool.made,

@@ -1,14 +1,14 @@
-"""The files of a ring: where a trainer finds its filler, and what tells a live ring from a leftover.
+"""The files of a ring: they connect trainer and filler, and distinguish a live ring from a leftover.
 
-    smallfiles-ring-UID/       ours alone (0700)
-      NAME.lock                held by the filler; the kernel lets go of it when the filler ends, however
+    smallfiles-ring-UID/       private to this user (0700)
+      NAME.lock                held by the filler; the kernel releases it however the filler ends
       NAME.json                what the ring holds
       NAME.position            where the trainer is: 16 bytes
-      NAME.socket              where trainers come to
+      NAME.socket              where trainers connect
 
-A few kilobytes; no batch lies here. The trap: a process number alone proves nothing, since numbers are used
-again and containers count their own. So the lock decides, and the number only stands in messages. Notebook
-08 teaches the ring.
+They take a few kilobytes; no batch is stored here. The trap: a process number alone proves nothing, since
+numbers are reused and each container has its own. So the lock decides, and the number appears in messages
+only. Notebook 08 teaches the ring.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from smallfiles import locks
 from smallfiles.atomic import write_json
 from smallfiles.errors import OutputExistsError, ResourceError, UsageError
 from smallfiles.machine.nodelocal import SHARED_MEMORY
-from smallfiles.ring.channel import close_in_children
+from smallfiles.ring.channel import Channel, Listener, close_in_children, connect
 from smallfiles.ring.state import Position
 
 _KIND = "ring-"
@@ -40,7 +40,7 @@ _PROBES, _PROBE_S = 10, 0.05
 
 
 def ring_name(name: str, rank: int, world_size: int) -> str:
-    """The name of a rank's ring: ranks have their own."""
+    """The name of a rank's ring: each rank has its own."""
     return name if world_size == 1 else f"{name}.{rank}"
 
 
@@ -54,7 +54,7 @@ def names(where: Path = SHARED_MEMORY) -> list[str]:
 
 
 def lives(name: str, where: Path = SHARED_MEMORY) -> bool:
-    """Whether somebody fills a ring of this name."""
+    """Whether a process fills a ring of this name."""
     return RingFiles.of(name, where).lives()
 
 
@@ -70,12 +70,22 @@ def remove_leftover(name: str, where: Path = SHARED_MEMORY) -> bool:
     return True
 
 
+def missing(name: str, where: Path) -> UsageError:
+    """The error for a ring that does not exist."""
+    others = [other for other in names(where) if other != name]
+    return UsageError(
+        f"there is no ring called {name} in {where}",
+        expected=f"one of {', '.join(others)}" if others else "a ring, and none is there",
+        next_step="Start one: smallfiles ring fill --help",
+    )
+
+
 @dataclass(frozen=True)
 class RingFiles:
     """The files of one ring.
 
     Args:
-        folder: That of all rings of this user.
+        folder: Holds all rings of this user.
         name: Of the ring.
     """
 
@@ -84,10 +94,10 @@ class RingFiles:
 
     @classmethod
     def of(cls, name: str, where: Path) -> RingFiles:
-        """Those of the ring called `name`; nothing is made.
+        """The files of the ring `name`, whether they exist or not.
 
         Raises:
-            UsageError: The name could lead elsewhere, or is too long.
+            UsageError: The name could lead to another folder, or is too long.
         """
         if not _NAME.fullmatch(name):
             raise UsageError(
@@ -100,13 +110,30 @@ class RingFiles:
     def _path(self, suffix: str) -> Path:
         return self.folder / f"{self.name}{suffix}"
 
+    def listen(self) -> Listener:
+        """The filler's socket; the lock must be ours."""
+        with self._socket() as address:
+            return Listener(address)
+
+    def connect(self) -> Channel | None:
+        """A channel to the filler of the ring; None if there is none.
+
+        Raises:
+            ResourceError: Another user could have put a socket there.
+        """
+        try:
+            with self._socket() as address:
+                return connect(address)
+        except OSError:
+            return None
+
     @contextlib.contextmanager
-    def socket(self) -> Iterator[str]:
-        """The address of the filler's socket: by the open folder, since a socket's path ends at 107 bytes.
+    def _socket(self) -> Iterator[str]:
+        """The address of the filler's socket, through the open folder: a socket's path ends at 107 bytes.
 
         Raises:
             OSError: There is no such folder.
-            ResourceError: Others could put theirs there, and feed the training.
+            ResourceError: Others may write into the folder.
         """
         locks.check(self.folder)
         folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -116,11 +143,11 @@ class RingFiles:
             os.close(folder)
 
     def claim(self) -> FileIO:
-        """Make or take over the ring; the open lock, for `remove`.
+        """Create the ring or take it over.
 
         Raises:
             OutputExistsError: A live process owns a ring of this name.
-            ResourceError: The folder cannot be made, or is not private.
+            ResourceError: The folder cannot be created, or is not private.
         """
         if not self.folder.parent.is_dir():
             raise ResourceError(
@@ -133,7 +160,7 @@ class RingFiles:
             lock = locks.try_lock(self._path(_LOCK), shared=False)
             if lock is not None:
                 return close_in_children(FileIO(lock, "r+"))
-            time.sleep(_PROBE_S)  # whoever only asks whether the ring lives holds the lock for a moment
+            time.sleep(_PROBE_S)  # `lives` holds the lock for a moment in order to find out
         raise OutputExistsError(
             f"a ring called {self.name} is there already, filled by process {self.pid()}",
             expected="a name of its own for each ring (each rank has one)",
@@ -141,13 +168,13 @@ class RingFiles:
         )
 
     def remove(self, lock: FileIO) -> None:
-        """Leave nothing behind; the lock must be ours."""
+        """Delete all files of the ring; the lock must be ours."""
         for path in self.folder.glob(f".{self.name}.json.*"):
-            path.unlink(missing_ok=True)  # half a description
+            path.unlink(missing_ok=True)  # a description that was not finished
         for suffix in (".json", ".position", ".socket", _LOCK):
             self._path(suffix).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
-            self.folder.rmdir()  # only if it was the last
+            self.folder.rmdir()  # succeeds only after the last ring
         lock.close()
 
     def lives(self) -> bool:
@@ -155,11 +182,11 @@ class RingFiles:
         return locks.is_held(self._path(_LOCK), shared=True)
 
     def describe(self, description: dict[str, Any]) -> None:
-        """Write what this ring is, whole or not at all."""
+        """Record what this ring holds, atomically."""
         write_json(self._path(".json"), {"pid": os.getpid(), **description})
 
     def description(self) -> dict[str, Any] | None:
-        """What the ring says it is; None if nothing that can be read."""
+        """What the ring holds; None if no readable record is there."""
         try:
             record = json.loads(self._path(".json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -167,17 +194,17 @@ class RingFiles:
         return record if isinstance(record, dict) else None
 
     def pid(self) -> int:
-        """Process that fills or filled it, for messages; 0 if none has said."""
+        """Process that fills or filled it, for messages; 0 if unknown."""
         return int((self.description() or {}).get("pid", 0))
 
     def keep(self, position: Position, *, create: bool = False) -> None:
-        """Write down where the trainer is: 16 bytes, so it may be done for each batch.
+        """Record where the trainer is: 16 bytes, cheap enough for each batch.
 
-        It does so itself: what it has told its filler is lost if both are killed before the filler listens.
+        The trainer writes it: a message to the filler is lost if both are killed before it is received.
 
         Args:
-            position: The batch that it is not done with.
-            create: Make the file, as a filler does that begins; one that has ended in order took it away.
+            position: The first batch that training has not finished.
+            create: Create the file, as a starting filler does; a filler that ended normally deleted it.
         """
         flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         with contextlib.suppress(FileNotFoundError):
@@ -188,7 +215,7 @@ class RingFiles:
                 os.close(file)
 
     def position(self) -> Position | None:
-        """Where the trainer of a ring was; None if it never got anywhere."""
+        """Where the trainer of a ring was; None if unknown."""
         try:
             data = self._path(".position").read_bytes()
         except OSError:

@@ -1,8 +1,7 @@
-"""What training iterates over: the batches of a ring, as tensors on its slots, without a copy.
+"""The loader of a ring: its batches as tensors over the slots, without a copy.
 
-The trap: a batch is a view of its slot, and the slot is used again as soon as the next batch is asked for.
-Who keeps a batch longer (a list of all images, say) must clone it, or ask for copies. Notebook 08 teaches
-the ring.
+The trap: a batch is a view of its slot, and the slot is reused as soon as the next batch is requested. Code
+that keeps a batch longer (a list of all images, say) must clone it. Notebook 08 teaches the ring.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ _WAIT_S = 300.0
 
 
 class OwnFiller:
-    """A filler as a thread of the trainer, from now on.
+    """Runs a filler in a thread of the trainer.
 
-    A thread that dies of an error dies silently, and the training would wait for ever; so the error is kept,
-    and raised where the next batch would have been.
+    A thread that fails ends silently, and training would wait forever; so the error is kept, and raised in
+    place of the next batch.
 
     Args:
         filler: Runs until `end`, the end of its epochs, or the end of this process.
 
     Attributes:
-        error: Why it ended, if it failed.
+        error: The error that ended it, if any.
     """
 
     def __init__(self, filler: Filler) -> None:
@@ -70,34 +69,34 @@ class OwnFiller:
             )
 
     def end(self) -> None:
-        """Stop it and wait until nothing of it is left."""
+        """Stop it and wait until it has removed everything."""
         if os.getpid() != self._pid:
-            return  # a forked child has no part in it
+            return  # in a forked child
         signals.remove(self.end)
         self.filler.stop()
-        if threading.current_thread() is not self._thread:  # whose turn it may be to collect garbage
+        if threading.current_thread() is not self._thread:  # it may run this as it collects garbage
             self._thread.join()
 
 
 class RingLoader:
     """The batches of a ring, epoch after epoch, as a `DataLoader` would give them.
 
-    Each pass is the next epoch; `set_epoch` and `start_at` correct that. A pass that was broken off gives
-    its unused batches back. One thread at a time may use it.
+    Each pass is the next epoch; `set_epoch` and `start_at` change that. A pass that is left early returns
+    its unused batches. Only one thread may use it at a time.
 
     Args:
-        link: To the filler.
+        client: The connection to the filler.
         own: The filler, if it is a thread of this process.
     """
 
-    def __init__(self, link: RingClient, own: OwnFiller | None = None) -> None:
-        self._client = link
-        self.schedule = Schedule(link.order.plan)
-        self.schedule.start_at(*link.next)
+    def __init__(self, client: RingClient, own: OwnFiller | None = None) -> None:
+        self._client = client
+        self.schedule = Schedule(client.order.plan)
+        self.schedule.start_at(*client.next)
         self.faults: list[Fault] = []
         self.fault_count = 0
         self.every_step = self.plan.world_size > 1  # see Loader
-        self._end = weakref.finalize(self, _end, os.getpid(), link, own)
+        self._end = weakref.finalize(self, _end, os.getpid(), client, own)
 
     def __len__(self) -> int:
         return self.plan.length()
@@ -109,27 +108,27 @@ class RingLoader:
 
     @property
     def plan(self) -> EpochPlan:
-        """What each epoch is."""
+        """The share of this rank in each epoch."""
         return self._client.order.plan
 
     def set_epoch(self, epoch: int) -> None:
-        """The next pass is this epoch: from where training was if it was in this one, else from its start."""
+        """Make this epoch the next pass: from where training was in it, else from its first batch."""
         self.schedule.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the batch after the one in training. A `Loader` can go on from it too."""
+        """The state for a checkpoint: the batch after the one in training. A `Loader` can resume from it."""
         return self.schedule.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The next pass goes on where the loader was that gave this state.
+        """Make the next pass continue where the loader that returned this state was.
 
         Raises:
             UsageError: That loader had another data set, batch size, seed or number of ranks.
         """
         if state.get("plan") != self.plan.depends_on() or state.get("earlier"):
             raise UsageError(
-                f"ring {self.name} holds other batches than those of the epoch that was begun",
-                expected="the state of as many ranks, with batches of the same size",
+                f"ring {self.name} holds other batches than those of the epoch in the checkpoint",
+                expected="the same number of ranks, and batches of the same size",
                 next_step="Resume on as many ranks as before, or finish that epoch without a ring",
             )
         self.schedule.load_state_dict(state)
@@ -183,7 +182,7 @@ class RingLoader:
         return to_tensors(arrays, faults)
 
     def close(self) -> None:
-        """Leave the ring; a filler of this process ends and leaves nothing behind."""
+        """Disconnect from the ring; a filler of this process ends and removes everything."""
         self._end()
 
     def __enter__(self) -> RingLoader:
@@ -193,19 +192,19 @@ class RingLoader:
         self.close()
 
 
-def _end(pid: int, link: RingClient, own: OwnFiller | None) -> None:
+def _end(pid: int, client: RingClient, own: OwnFiller | None) -> None:
     if os.getpid() != pid:
-        return  # a forked child has no part in it
+        return  # in a forked child
     if own is not None:
-        own.end()  # first, so that nobody fills the slot that training still looks at
-    link.close()
+        own.end()  # first, so that the slot still in use is not filled again
+    client.close()
 
 
 def open_ring(maker: BatchMaker, plan: EpochPlan, config: RingConfig | None = None) -> RingLoader:
-    """A ring that this process fills itself, by processes of its own.
+    """Open a ring that producers of this process fill.
 
-    The batches are those that a `DataLoader` over the same maker and plan gives, so many of them ahead
-    that a slow read or an evaluation does not stop the GPU.
+    The batches are those that a `DataLoader` over the same maker and plan gives, prepared far enough ahead
+    that a slow read or an evaluation does not stall the GPU.
 
     Args:
         maker: Makes batches.
@@ -213,7 +212,7 @@ def open_ring(maker: BatchMaker, plan: EpochPlan, config: RingConfig | None = No
         config: Size, producers and name; None takes the defaults.
 
     Raises:
-        OutputExistsError: A ring of this name lives.
+        OutputExistsError: A live ring has this name.
         ResourceError: The ring does not fit in memory.
         RingError: Its producers cannot be started.
     """
@@ -224,26 +223,26 @@ def open_ring(maker: BatchMaker, plan: EpochPlan, config: RingConfig | None = No
         plan = replace(plan, data=name_of_data(maker.reader))
     own = OwnFiller(Filler(maker, plan, config))
     try:
-        link = RingClient(RingFiles.of(own.filler.name, config.where), _WAIT_S, lambda: own.error)
-        return RingLoader(link, own)
+        files = RingFiles.of(own.filler.name, config.where)
+        return RingLoader(RingClient(files, _WAIT_S, lambda: own.error), own)
     except BaseException:
         own.end()
         raise
 
 
 def attach(name: str, *, where: Path = SHARED_MEMORY, wait_s: float = _WAIT_S) -> RingLoader:
-    """A ring that another program fills: it may have begun before, or begin later, or be replaced.
+    """Attach to a ring that another program fills; that program may start earlier or later, or be replaced.
 
-    Training goes on at the first batch that no trainer of this ring was done with. Ranks have rings of their
-    own (`train.0`, `train.1`); filler and trainer both ask torchrun or SLURM which one is theirs.
+    Training continues at the first batch that no trainer of this ring has finished. Each rank has its own
+    ring (`train.0`, `train.1`); filler and trainer both learn their rank from torchrun or SLURM.
 
     Args:
-        name: Of the ring, as the filler was given it.
+        name: Of the ring, as given to the filler.
         where: The folder in memory that the filler uses.
-        wait_s: How long to wait for a filler to come; one that was there may take longer to come back.
+        wait_s: How long to wait for a filler; a restarted one may take longer.
 
     Raises:
-        RingError: Nobody fills this ring, or it feeds another trainer.
+        RingError: No process fills this ring, or it feeds another trainer.
     """
     place = ranks()
     return RingLoader(RingClient(RingFiles.of(ring_name(name, place.rank, place.world_size), where), wait_s))

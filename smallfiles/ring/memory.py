@@ -1,9 +1,9 @@
-"""The slots: a file in shared memory that has no name any more, and how large it may be.
+"""The slots: an unnamed file in shared memory, and how large it may be.
 
-Its name is removed before anything is written, and other processes get it by a socket. So the kernel
-frees it when the last process has ended, in whatever way: nothing of it can stay in `/dev/shm`.
+Its name is removed before anything is written, and other processes receive it through a socket. So the
+kernel frees it when the last process has ended, however it ended: nothing of it can stay in `/dev/shm`.
 
-The trap: a file in `/dev/shm` may be made larger than what is free, and the first write beyond that kills
+The trap: a file in `/dev/shm` may be made larger than the free space, and the first write beyond that kills
 the process with a bus error (pytorch/pytorch#5040). So all of it is allocated before it is used.
 Notebook 08 teaches the ring.
 """
@@ -27,10 +27,10 @@ PAGE_BYTES = 4096
 FEWEST_SLOTS = 2
 
 _SHARE_TAKEN = 4
-"""Where no size is asked for, a ring takes this part of what is free: models want memory too."""
+"""The default size is one part in this many of the free memory: models need memory too."""
 
 _MARGIN = 0.9
-"""A ring may never take more of the free memory than this."""
+"""The largest share of the free memory that a ring may take."""
 
 Block = npt.NDArray[np.uint8]
 
@@ -41,16 +41,16 @@ def slot_bytes(layout_bytes: int) -> int:
 
 
 def choose_slots(one_bytes: int, where: Path, asked: int | None, most: int) -> int:
-    """How many slots a ring gets.
+    """The number of slots of a ring.
 
     Args:
         one_bytes: Bytes of a slot.
         where: A directory in memory, usually /dev/shm.
-        asked: How many are asked for; None if not.
-        most: More than this would never be used.
+        asked: The number in the configuration; None derives it from free memory.
+        most: Upper bound of the default: the batches of all epochs.
 
     Raises:
-        ResourceError: They do not fit in what is free there and in the job's memory limit.
+        ResourceError: They do not fit in the free memory there, or in the job's memory limit.
     """
     free = node_local(where).free_bytes
     fits = int(free * _MARGIN) // one_bytes
@@ -62,13 +62,13 @@ def choose_slots(one_bytes: int, where: Path, asked: int | None, most: int) -> i
             expected=f"at most {fits:,} slots, which leaves a margin",
             next_step=f"Ask for {fits:,} slots or fewer (--slots), or for more memory for the job"
             if fits >= FEWEST_SLOTS
-            else "Lower the batch size, ask for more memory for the job, or clear what lies there",
+            else "Lower the batch size, ask for more memory for the job, or free space there",
         )
     return wanted
 
 
 class Memory:
-    """The slots as one process sees them.
+    """The slots, mapped into one process.
 
     Args:
         fd: The file; this object owns it.
@@ -85,7 +85,7 @@ class Memory:
                     expected=f"{slots} slots of {one_bytes:,} bytes",
                     next_step="Start the filler and the trainer from the same version of this package",
                 )
-            # The mapping lives until the last array made of it is gone; nothing unmaps it by hand.
+            # Never unmapped explicitly: the mapping lasts as long as the last array over it.
             self._bytes: Block = np.frombuffer(mmap.mmap(fd, slots * one_bytes), np.uint8)
         except BaseException:
             os.close(fd)
@@ -93,10 +93,10 @@ class Memory:
 
     @classmethod
     def create(cls, folder: Path, slots: int, one_bytes: int) -> Memory:
-        """New slots on the file system of `folder`, all of their memory allocated.
+        """New slots on the file system of `folder`, with all their memory allocated.
 
         Raises:
-            ResourceError: Less is free than was when their number was chosen.
+            ResourceError: Less memory is free than when their number was chosen.
         """
         fd, name = tempfile.mkstemp(dir=folder)
         Path(name).unlink()
@@ -106,13 +106,13 @@ class Memory:
             os.close(fd)
             raise ResourceError(
                 f"{folder} has no room for {slots:,} slots of {bytes_text(one_bytes)} ({error.strerror})",
-                expected="the memory that was free when the ring was planned",
-                next_step="Clear what lies there (df -h /dev/shm), or ask for fewer slots (--slots)",
+                expected="the memory that was free when the number of slots was chosen",
+                next_step=f"Free space there (df -h {folder.parent}), or ask for fewer slots (--slots)",
             ) from error
         return cls(fd, slots, one_bytes)
 
     def sizes(self) -> dict[str, int]:
-        """What another process must know beside the file."""
+        """What another process must know besides the file."""
         return {"slots": self.slots, "slot_bytes": self.one_bytes}
 
     def block(self, slot: int) -> Block:
@@ -120,7 +120,7 @@ class Memory:
         return self._bytes[slot * self.one_bytes : (slot + 1) * self.one_bytes]
 
     def close(self) -> None:
-        """Give the memory back; arrays that were made of it stay valid, and keep it until they are gone."""
+        """Release the memory; arrays over it stay valid, and keep it until they are gone."""
         self._bytes = np.empty(0, np.uint8)
         if self.fd >= 0:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Which batch follows which over several epochs, and what a ring says that it holds (notebook 08)."""
+"""The sequence of batches over several epochs, and the record of what a ring holds (notebook 08)."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class BatchOrder:
 
     Args:
         plan: The rank's share of each epoch.
-        epochs: How many epochs there are; None for no end.
+        epochs: How many epochs there are; None for no limit.
     """
 
     def __init__(self, plan: EpochPlan, epochs: int | None) -> None:
         self.plan, self.epochs = plan, epochs
         self.length = plan.length()
-        self._batches = lru_cache(maxsize=2)(plan.batches)  # producers work at two epochs at most
+        self._batches = lru_cache(maxsize=2)(plan.batches)  # producers work on two epochs at most
         if not self.length:
             raise UsageError(
                 f"rank {plan.rank} of {plan.world_size} gets no batch of the {plan.samples:,} samples",
-                expected="at least one batch",
+                expected="at least one batch for each rank",
                 next_step="Use fewer ranks, or a smaller batch",
             )
 
@@ -53,7 +53,7 @@ class BatchOrder:
 
 
 def description(plan: EpochPlan, layout: Layout, epochs: int | None) -> dict[str, Any]:
-    """What a ring holds, as JSON can keep it, with an identity that only an equal ring has."""
+    """What a ring holds, as JSON values, with an identity that only an equal ring has."""
     shapes = {name: [list(shape), dtype.str] for name, (shape, dtype) in layout.items()}
     content = {"plan": asdict(plan), "layout": shapes}
     text = json.dumps(content, sort_keys=True)
@@ -61,6 +61,6 @@ def description(plan: EpochPlan, layout: Layout, epochs: int | None) -> dict[str
 
 
 def plan_of(record: dict[str, Any]) -> EpochPlan:
-    """The plan that a description tells of."""
+    """The plan in a description."""
     fields = dict(record["plan"])
     return EpochPlan(**{**fields, "shards": tuple(fields["shards"])})

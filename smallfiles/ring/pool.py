@@ -1,9 +1,9 @@
-"""The producers of a ring: start them, hand out batches, see them die, end them.
+"""The producers of a ring: start them, assign batches, notice their deaths, end them.
 
-The traps: `multiprocessing` can start a process by forking, quick and dangerous in a program with threads
-(a lock that another thread held stays locked in the child for ever). So a server that has no threads forks
-them (`forkserver`). And a filler that replaces whoever dies does so for ever when a sample kills each
-decoder; after five deaths at one batch it stops and names the batch. Notebook 08 teaches the ring.
+The traps: `multiprocessing` can start a process by forking, which is fast but dangerous in a program with
+threads: a lock that another thread held stays locked in the child forever. So a server without threads forks
+them (`forkserver`). And if a sample kills every decoder, a filler that replaces each dead producer never
+stops; so after five deaths at one batch it stops and names the batch. Notebook 08 teaches the ring.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from smallfiles.ring.producer import run_process
 from smallfiles.ring.state import Position, RingState
 
 _PATIENCE_S = 10.0
-"""A producer in the middle of a batch may finish it before it is ended by force."""
+"""Time for a producer to finish its batch before it is killed."""
 
-_DEATHS_BEFORE_BEGINNING = 3
+_DEATHS_AT_START = 3
 _DEATHS_AT_ONE_BATCH = 5
 _BY_SIGNAL: dict[int, str] = {
     signal.SIGKILL: "was killed by signal 9, which the system sends when memory runs out",
@@ -41,14 +41,14 @@ _BY_SIGNAL: dict[int, str] = {
 
 @dataclass(eq=False)
 class _Producer:
-    """One that makes batches.
+    """One process that makes batches.
 
     Args:
-        number: Which one, counted over all that were ever started.
+        number: Counted over all that were ever started.
         channel: To it.
-        process: It.
-        began: Whether it has said hello.
-        claims: Batches that it was given and has not made yet, the one that it is at first.
+        process: Its process.
+        began: Whether its first message has arrived.
+        claims: Batches assigned to it and not made yet, the current one first.
     """
 
     number: int
@@ -58,10 +58,10 @@ class _Producer:
     claims: deque[Position] = field(default_factory=deque)
 
     def how_it_ended(self) -> str:
-        """Why it is gone, in words that follow its name."""
+        """Why it is gone: a phrase that follows its name."""
         self.process.join(_PATIENCE_S)
         code = self.process.exitcode
-        if code is None or code >= 0:  # 255 also if another thread of this program took the code first
+        if code is None or code >= 0:  # 255 also if another thread collected the exit code first
             return "ended" if code in (None, 255) else f"ended with exit code {code}"
         return _BY_SIGNAL.get(-code) or f"was killed by signal {-code}"
 
@@ -71,28 +71,28 @@ class ProducerPool:
 
     Args:
         maker: Makes batches.
-        order: Says which samples are in a batch.
-        book: Says what is to be made.
+        order: Defines which samples are in a batch.
+        state: Of the slots; decides which batch comes next.
         memory: The slots.
-        selector: Where the loop waits; each registered object has a function that hears it.
-        note: Gets each sentence about what happened.
-        on_made: Is called for each batch made.
+        selector: The loop waits on it; the data of each registered object is the function that reads from it.
+        note: Called with each sentence about an event.
+        on_made: Called for each batch made.
     """
 
     def __init__(
         self,
         maker: BatchMaker,
         order: BatchOrder,
-        book: RingState,
+        state: RingState,
         memory: Memory,
         selector: selectors.BaseSelector,
         note: Callable[[str], None],
         on_made: Callable[[], None],
     ) -> None:
-        self._maker, self._state, self._order, self._memory = maker, book, order, memory
+        self._maker, self._state, self._order, self._memory = maker, state, order, memory
         self._selector, self._note, self._on_made = selector, note, on_made
         self._context: Any = multiprocessing.get_context("forkserver")
-        # Imported once for all producers, and for those that replace them.
+        # Imported once, for all producers and their replacements.
         self._context.set_forkserver_preload(["__main__", "smallfiles.ring.producer", type(maker).__module__])
         self._producers: list[_Producer] = []
         self._started = 0
@@ -106,10 +106,10 @@ class ProducerPool:
         """Start one more producer."""
         while not self._start():
             self._deaths[None] += 1
-            self._check_beginnings("was killed while it was started")
+            self._check_starts("was killed while it was started")
 
     def _start(self) -> bool:
-        """Start a process; whether it lived long enough to be given its work."""
+        """Start a process; False if it died before it received its work."""
         ours, theirs = pair()
         arguments = (theirs.socket, self._maker, self._order.plan)
         process = self._context.Process(target=run_process, args=arguments, daemon=True)
@@ -120,7 +120,7 @@ class ProducerPool:
             return False
         except BaseException as error:
             ours.close()
-            raise _explained(error) from error
+            raise _start_error(error) from error
         finally:
             theirs.close()
         self._started += 1
@@ -130,7 +130,7 @@ class ProducerPool:
         return True
 
     def hand_out(self) -> None:
-        """Give each producer a batch, then a second one to begin as soon as it has made the first."""
+        """Assign a batch to each producer, then a second one, so that none waits between two batches."""
         depth = 2 if self._state.slots >= 3 * len(self._producers) else 1
         for held in range(depth):
             for producer in [p for p in self._producers if p.began and len(p.claims) == held]:
@@ -138,11 +138,11 @@ class ProducerPool:
                 if claim is None:
                     return
                 producer.claims.append(claim[0])
-                # A producer that cannot be reached is dying; its end of file comes next.
+                # If sending fails, the producer is dying, and its end of file follows.
                 producer.channel.send({"make": claim[0], "slot": claim[1]}, wait=False)
 
     def close(self) -> None:
-        """Let all of them go, by force those that do not leave."""
+        """End all producers; those that do not end in time are killed."""
         for producer in self._producers:
             producer.channel.close()
         until = time.monotonic() + _PATIENCE_S
@@ -174,7 +174,7 @@ class ProducerPool:
         self._on_made()
 
     def _on_exit(self, producer: _Producer) -> None:
-        """A producer is dead: say so, give its batches to others, start another."""
+        """Replace a dead producer and have its batches made again."""
         self._selector.unregister(producer.channel)
         producer.channel.close()
         self._producers.remove(producer)
@@ -186,15 +186,15 @@ class ProducerPool:
         if producer.began:
             self._check_deaths(at, how)
         else:
-            self._check_beginnings(how)
+            self._check_starts(how)
         doing = f"while making batch {at.batch:,} of epoch {at.epoch}" if at else "between two batches"
         self._note(f"producer {producer.number} {how} {doing}; another one was started, and nothing is lost")
         self.start_producer()
 
-    def _check_beginnings(self, how: str) -> None:
-        if self._deaths[None] >= _DEATHS_BEFORE_BEGINNING:
+    def _check_starts(self, how: str) -> None:
+        if self._deaths[None] >= _DEATHS_AT_START:
             raise RingError(
-                f"{_DEATHS_BEFORE_BEGINNING} producers in a row ended before they began; the last one {how}",
+                f"{_DEATHS_AT_START} producers in a row ended before their first batch; the last one {how}",
                 expected="processes that can import the program that started them",
                 next_step='Start the program under `if __name__ == "__main__":`',
             )
@@ -206,16 +206,16 @@ class ProducerPool:
                 f"{_DEATHS_AT_ONE_BATCH} producers died at batch {at.batch:,} of epoch {at.epoch} "
                 f"(samples {samples} …); the last one {how}",
                 expected="producers that survive every batch",
-                next_step="Ask for more memory or fewer producers; if that does not help, see these samples",
+                next_step="Ask for more memory or fewer producers; or check these samples",
             )
 
 
-def _explained(error: BaseException) -> BaseException:
-    """Why a process cannot be started."""
+def _start_error(error: BaseException) -> BaseException:
+    """The sentence for a process that cannot be started."""
     if isinstance(error, pickle.PicklingError | AttributeError | TypeError):
         return RingError(
             f"the batch maker cannot be sent to a process ({error})",
-            expected="a maker that can be pickled: of a class in a module, without open files",
+            expected="a batch maker that can be pickled: of a class in a module, without open files",
             next_step="Define its class in a module",
         )
     if isinstance(error, OSError | RuntimeError):

@@ -1,8 +1,8 @@
-"""A producer: asks for nothing, gets batches to make, puts each into its slot and says so.
+"""A producer: receives the numbers of batches, makes each in its slot, and reports it.
 
-It sleeps in a read of its socket and ends when the filler does, since the read then ends too. The trap:
-Ctrl-C reaches every process of a terminal; a producer ignores it and ends with its filler, so that no
-batch is lost half made and no ten tracebacks are printed. Notebook 08 teaches the ring.
+It blocks in a read of its socket, and ends when the filler closes the other side. The trap: Ctrl-C reaches
+every process of a terminal. A producer ignores it and ends with its filler, so that no unfinished batch
+is lost and no ten tracebacks are printed. Notebook 08 teaches the ring.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _REASON_LENGTH = 300
 
 
 def run_process(sock: socket.socket, maker: BatchMaker, plan: EpochPlan) -> None:
-    """The main function of a producer that is a process."""
+    """The main function of a producer process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.set_num_threads(1)  # as in a DataLoader's worker: there are as many producers as CPUs
+        torch.set_num_threads(1)  # as in a DataLoader's worker: there is a producer for each CPU
     produce(Channel(sock), maker, plan)
 
 
@@ -40,7 +40,7 @@ def produce(channel: Channel, maker: BatchMaker, plan: EpochPlan) -> None:
     Args:
         channel: To the filler.
         maker: Makes batches.
-        plan: Says which samples are in them.
+        plan: Defines which samples are in them.
     """
     with contextlib.closing(channel):
         channel.send({"hello": "producer"})
@@ -66,7 +66,7 @@ def _done(task: Message, maker: BatchMaker, order: BatchOrder, memory: Memory) -
         return {"slot": slot, "payload": _payload(batch, block)}
     except SmallfilesError as error:
         return {"slot": slot, "payload": {"fault": as_message(error)}}
-    except Exception as error:  # a maker may be anybody's code
+    except Exception as error:  # a maker may be a user's code
         return {"slot": slot, "payload": {"fault": as_message(_summary(error, order, position))}}
 
 
@@ -76,7 +76,7 @@ def _payload(batch: Batch, block: Block) -> Message:
     for name, array in batch.arrays.items():
         if not 0 <= arrays[name][2] <= len(block) - array.nbytes or not array.flags.c_contiguous:
             raise RingError(
-                f"the maker put the array {name!r} elsewhere",
+                f"the batch maker did not put the array {name!r} into the memory given for it",
                 expected="each array in the leading part of the array given for it",
                 next_step="Correct the maker's `make`: fill `out` and return views of it",
             )
@@ -84,12 +84,12 @@ def _payload(batch: Batch, block: Block) -> Message:
 
 
 def _summary(error: Exception, order: BatchOrder, position: Position) -> RingError:
-    """A failure of foreign code, with what a maker of ours has noted about the sample."""
+    """A failure of user code, with the note on the sample that our makers add."""
     noted = " ".join(getattr(error, "__notes__", ()))
     samples = ", ".join(str(index) for index in order.indices(position)[:5])
     return RingError(
         f"batch {position.batch} of epoch {position.epoch} (samples {samples} …) cannot be made: "
         f"{type(error).__name__}: {error} {noted}".rstrip(),
-        expected="a maker that makes every batch, or says which sample is at fault",
-        next_step="Look at these samples, or have the maker leave such samples out",
+        expected="a batch maker that makes every batch, or names the bad sample",
+        next_step="Look at these samples, or make the batch maker leave such samples out",
     )

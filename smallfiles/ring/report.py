@@ -1,7 +1,7 @@
-"""How far both sides of a ring are: the forum's text file, asked for rather than written.
+"""The progress of both sides of a ring, answered on request instead of written to a text file.
 
-The trap: a file that says "batch 812" may be an hour old. So a live filler is asked by its socket, and
-only for a dead one the last position is read from its folder. Notebook 08 teaches the ring.
+The trap: a file that says "batch 812" may be an hour old. So a live filler is queried through its socket,
+and the position in the folder is read only if the filler is dead. Notebook 08 teaches the ring.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from smallfiles.errors import UsageError
 from smallfiles.machine.nodelocal import SHARED_MEMORY
-from smallfiles.ring.channel import connect
-from smallfiles.ring.folder import RingFiles, names
+from smallfiles.ring.folder import RingFiles, missing
 from smallfiles.ring.state import END, Position
 
 State = Literal["starting", "filling", "full", "waiting for a trainer", "ending", "gone"]
@@ -28,25 +26,25 @@ class RingStatus:
 
     Args:
         name: Of the ring.
-        state: What the filler does; `starting` also if it is too busy to answer, `ending` if it takes no more
-            questions, `gone` if it was killed.
+        state: What the filler does; `starting` also if it is too busy to answer, `ending` if it no longer
+            accepts connections, `gone` if it was killed.
         pid: Process of the filler.
         trainer_pid: Process of the trainer; None if there is none.
         slots: How many batches the ring holds.
         slot_bytes: Bytes of each.
-        ready: Batches that wait, the one in training included: the fill level.
-        making: Batches that producers are at.
+        ready: Batches in the ring, including the one in training: the fill level.
+        making: Batches that producers are working on.
         trainer_epoch: Epoch of the batch in training.
         trainer_batch: Its number in the epoch.
-        filler_epoch: Epoch of the batch that is claimed next.
+        filler_epoch: Epoch of the batch that is assigned next.
         filler_batch: Its number in the epoch.
         finished: Whether all epochs are done.
-        producers: Processes that make batches.
-        restarts: How many died and were replaced.
-        made: Batches made since the filler began.
-        consumed: Batches that trainers are done with since then.
+        producers: How many processes make batches.
+        restarts: How many of them died and were replaced.
+        made: Batches made since the filler started.
+        consumed: Batches that trainers have finished since then.
         waited_s: How long trainers waited for batches since then.
-        seconds: Time since the filler began.
+        seconds: Time since the filler started.
         notes: What happened, the latest last.
     """
 
@@ -72,7 +70,7 @@ class RingStatus:
     notes: tuple[str, ...] = ()
 
     def sentence(self) -> str:
-        """The same in one line."""
+        """The status in one line."""
         if self.state == "gone":
             return (
                 f"ring {self.name}: its filler (process {self.pid}) is gone; "
@@ -92,38 +90,33 @@ class RingStatus:
 
 
 def status(name: str, where: Path = SHARED_MEMORY) -> RingStatus:
-    """Ask how far a ring is.
+    """The status of a ring.
 
     Args:
         name: Of the ring.
-        where: The folder in memory that it was made in.
+        where: The folder in memory that the filler uses.
 
     Raises:
         UsageError: There is no such ring.
     """
     files, busy = RingFiles.of(name, where), False
     try:
-        answer = _asked(files)
+        answer = _query(files)
     except TimeoutError:
         answer, busy = None, True
     if answer is not None:
         return answer
     alive, described = files.lives(), files.description() is not None
     if not described and not alive:
-        others = [other for other in names(where) if other != name]
-        raise UsageError(
-            f"there is no ring called {name} in {where}",
-            expected=f"one of {', '.join(others)}" if others else "a ring, and none is there",
-            next_step="Start one: smallfiles ring fill --help",
-        )
+        raise missing(name, where)
     epoch, batch = epoch_and_batch(files.position() or Position(0, 0))
     state: State = "gone" if not alive else "ending" if described and not busy else "starting"
     return RingStatus(name, state, files.pid(), trainer_epoch=epoch, trainer_batch=batch)
 
 
-def _asked(files: RingFiles) -> RingStatus | None:
-    """What a live filler says; None if there is none, or if it does not listen any more."""
-    channel = connect(files)
+def _query(files: RingFiles) -> RingStatus | None:
+    """The answer of a live filler; None if there is none, or if it accepts no connections."""
+    channel = files.connect()
     if channel is None:
         return None
     with contextlib.closing(channel):

@@ -1,9 +1,8 @@
-"""Which batch lies in which slot, and who is making what: the ring's book-keeping, without any I/O.
+"""The state of the slots: which batch is in which slot, and which producer makes what. It does no I/O.
 
-Numbers are handed out in the order of training, so the first batches always have slots and the ring
-cannot fill up with late ones. The trap: the batch that the trainer held when it died may have been changed
-in place, so that one (and only that one) is made again before anybody gets it. Notebook 08 teaches the
-ring.
+Batches are assigned in the order of training, so the next ones always have slots and the ring cannot fill
+up with later ones. The trap: a trainer may have changed the batch that it held when it died, so that batch
+(and only that one) is made again before it is delivered. Notebook 08 teaches the ring.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class Position(NamedTuple):
 
 
 END = Position(sys.maxsize, 0)
-"""Behind the last batch of the last epoch."""
+"""After the last batch of the last epoch."""
 
 
 @dataclass
@@ -35,12 +34,12 @@ class _Assignment:
 
 @dataclass(frozen=True)
 class Ready:
-    """A batch that waits for the trainer.
+    """A finished batch.
 
     Args:
         position: Which batch.
-        slot: Where it lies.
-        payload: What its producer said about it.
+        slot: The slot that holds it.
+        payload: What its producer reported about it.
     """
 
     position: Position
@@ -54,7 +53,7 @@ class RingState:
     Args:
         slots: How many there are.
         start: The first batch to make.
-        after: The batch that follows a batch; `END` after the last.
+        after: Gives the batch that follows a batch; `END` after the last.
     """
 
     def __init__(self, slots: int, start: Position, after: Callable[[Position], Position]) -> None:
@@ -62,7 +61,7 @@ class RingState:
         self._free = list(range(slots))[::-1]
         self._claims: dict[int, _Assignment] = {}  # by slot
         self._ready: dict[Position, Ready] = {}
-        self._again: list[Position] = []  # a heap: batches whose producer died
+        self._again: list[Position] = []  # a heap: lost batches, all before `_next`
         self._next = start
         self._to_deliver = start
         self.position = start
@@ -70,29 +69,29 @@ class RingState:
 
     @property
     def ready(self) -> int:
-        """Batches made and not yet done with, the one in the trainer's hands included."""
+        """Number of finished batches in slots, including the one in training."""
         return len(self._ready)
 
     @property
     def making(self) -> int:
-        """Slots that are being filled."""
+        """Number of slots that are being filled."""
         return len(self._claims)
 
     @property
     def next_claim(self) -> Position:
-        """The next batch that a producer will get."""
-        return min(self._again[0], self._next) if self._again else self._next
+        """The next batch to be assigned to a producer."""
+        return self._again[0] if self._again else self._next
 
     @property
     def finished(self) -> bool:
-        """Whether the trainer is done with the last batch."""
+        """Whether training has finished the last batch."""
         return self.position == END
 
     def claim(self, producer: int) -> tuple[Position, int] | None:
         """The next batch to make and its slot; None if the ring is full or nothing is left to make."""
         if not self._free or self.next_claim == END:
             return None
-        if self._again and self._again[0] < self._next:
+        if self._again:
             position = heapq.heappop(self._again)
         else:
             position, self._next = self._next, self._after(self._next)
@@ -101,7 +100,7 @@ class RingState:
         return position, slot
 
     def made(self, producer: int, slot: int, payload: Any) -> Position | None:
-        """A producer has filled a slot; None if nobody wants that batch any more."""
+        """Record that a producer has filled a slot; None if that batch is no longer wanted."""
         claim = self._claims.get(slot)
         if claim is None or claim.producer != producer:
             return None
@@ -113,7 +112,7 @@ class RingState:
         return claim.position
 
     def lost(self, producer: int) -> list[Position]:
-        """A producer died: its batches shall be made again. Returns those, the first one first."""
+        """Record that a producer died; returns its batches, in order, which will be made again."""
         slots = [slot for slot, claim in self._claims.items() if claim.producer == producer]
         claims = [self._claims.pop(slot) for slot in slots]
         self._free.extend(slots)
@@ -123,7 +122,7 @@ class RingState:
         return positions
 
     def deliver(self, ahead: int) -> list[Ready]:
-        """Batches that are next in order and ready, at most `ahead` of them out at once."""
+        """The ready batches that come next in order, with at most `ahead` delivered and unfinished."""
         found = []
         while self._to_deliver in self._ready and self._out() < ahead:
             found.append(self._ready[self._to_deliver])
@@ -131,7 +130,7 @@ class RingState:
         return found
 
     def done(self, position: Position) -> bool:
-        """The trainer let go of a batch; False if that is not the one it should have held."""
+        """Record that training has finished a batch; False if it did not hold this one."""
         if position != self.position or not self._held():
             return False
         self._free.append(self._ready.pop(position).slot)
@@ -139,14 +138,14 @@ class RingState:
         return True
 
     def withdraw(self) -> None:
-        """The trainer is gone or starts anew: what it may have touched is made again."""
+        """Record that the trainer is gone or starts over: the batch it may have changed is made again."""
         if self._held():
             self._free.append(self._ready.pop(self.position).slot)
             heapq.heappush(self._again, self.position)
         self._to_deliver = self.position
 
     def seek(self, position: Position) -> None:
-        """Go on at another batch; what is ready from there on stays."""
+        """Continue at another batch; what is ready from there on stays."""
         self.withdraw()
         if not self.position <= position <= self._next:
             self._drop_before(END)
@@ -160,14 +159,14 @@ class RingState:
             self._free.append(self._ready.pop(old).slot)
         for claim in self._claims.values():
             claim.wanted = claim.wanted and claim.position >= position
-        self._again = [waiting for waiting in self._again if waiting >= position]
+        self._again = [lost for lost in self._again if lost >= position]
         heapq.heapify(self._again)
 
     def _held(self) -> bool:
         return self.position < self._to_deliver and self.position in self._ready
 
     def _out(self) -> int:
-        """How many batches were delivered and not yet given back (no more than a handful)."""
+        """How many batches are delivered and unfinished (a few)."""
         count, position = 0, self.position
         while position < self._to_deliver:
             count, position = count + 1, self._after(position)

@@ -1,15 +1,14 @@
-"""A small real training loop, alone or on many ranks, that tells how long it waited for data.
+"""A small real training loop, on one rank or many, that measures how long it waits for data.
 
     config      what to train, printable as a command line
-    models      a small CNN, or a ResNet of torchvision
-    group       the ranks of one training, and what they agree on
-    waiting     where the time of a step went
-    classes     whether there are labels, and the same in both sets
-    checkpoint  written aside, read without unpickling anything
+    models      a small CNN, or a ResNet of torchvision; labels and classes of the sets
+    group       the ranks of one training, and their collective operations
+    step_timer  where the time of a step goes
+    checkpoint  written to a temporary file and renamed, read without unpickling
     loop        epochs of steps; accuracy over all ranks
 
-The trap: throughput alone does not say whether data or the model is the limit. So every report has the share
-of time in which nothing could be computed because no batch was there. Notebooks 08 and 10 use it.
+The trap: throughput alone does not show whether the data or the model is the limit. So every report has the
+share of time in which nothing could be computed because no batch was ready. Notebooks 08 and 10 use it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Checkpoints: written aside and renamed, so that a job killed at its time limit finds a whole one.
+"""Checkpoints: written to a temporary file and renamed, so that a killed job always finds a complete one.
 
 The traps: `torch.load` unpickles, and a pickle is a program. A checkpoint holds tensors and plain values
-only, and is read with `weights_only=True`. And torch writes a checksum for each member of the archive that
-it does not compare, so damaged weights load without a word: here it is compared. Notebook 10 resumes.
+only, and is read with `weights_only=True`. And torch writes a checksum for each member of the archive but
+never compares it, so damaged weights load silently; here it is compared. Notebook 10 resumes.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from smallfiles.errors import DamagedFileError, ResourceError
 
 NAME = "last.pt"
 _IS_FOLDER = 0x10
-"""In the attributes of a member of an archive."""
+"""Bit in the attributes of a member of an archive."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What a training goes on from.
+    """The state that a training resumes from.
 
     Args:
         model: Weights.
-        optimizer: Its state.
-        loader: Where the loader was (`Loader.state_dict`).
-        epochs: Reports of the epochs that ended.
-        begun: Samples of the epoch that did not end, trained on by all ranks, and the sum of their losses.
+        optimizer: State of the optimizer.
+        loader: Position of the loader (`Loader.state_dict`).
+        epochs: Reports of the finished epochs.
+        begun: Of the unfinished epoch: samples trained by all ranks, and the sum of their losses.
     """
 
     model: dict[str, Any]
@@ -45,7 +45,7 @@ def save(folder: Path, state: State) -> None:
     """Replace the checkpoint; a reader sees the old one or the new one.
 
     Args:
-        folder: Made if missing.
+        folder: Created if missing.
         state: What to write.
 
     Raises:
@@ -59,8 +59,8 @@ def save(folder: Path, state: State) -> None:
         raise ResourceError(
             f"the checkpoint {folder / NAME} cannot be written: {error}",
             expected="a folder with room for it",
-            next_step="Free space or quota there, or name another folder; the training so far is lost "
-            "only from the last checkpoint on",
+            next_step="Free space or quota there, or name another folder; only the training since the last "
+            "checkpoint is lost",
         ) from None
 
 
@@ -71,7 +71,7 @@ def load(folder: Path) -> State | None:
         folder: Where `save` wrote.
 
     Raises:
-        DamagedFileError: It is none of ours, or damaged.
+        DamagedFileError: It is damaged, or not of this package.
     """
     path = folder / NAME
     if not path.exists():
@@ -86,7 +86,7 @@ def load(folder: Path) -> State | None:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise unusable(path, f"cannot be read: {reason}") from None
     if not sound:
-        raise unusable(path, "holds something else than a training")
+        raise unusable(path, "does not hold the state of a training")
     return state
 
 
@@ -96,14 +96,14 @@ def _check_members(path: Path) -> None:
         folders = [member.filename for member in archive.infolist() if member.external_attr & _IS_FOLDER]
     if damaged is not None:
         raise ValueError(f"{damaged} in it has another checksum than when it was written")
-    if folders:  # torch takes whatever lies in memory for its content
+    if folders:  # torch would return uninitialised memory as its content
         raise ValueError(f"{folders[0]} in it is a folder")
 
 
 def unusable(path: Path, what: str) -> DamagedFileError:
-    """The error for a checkpoint that cannot be gone on from."""
+    """The error for a checkpoint that training cannot resume from."""
     return DamagedFileError(
         f"the checkpoint {path} {what}",
         expected="one that `train` wrote",
-        next_step="Remove it to begin again, or name another folder",
+        next_step="Remove it to start over, or name another folder",
     )

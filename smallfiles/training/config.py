@@ -1,7 +1,7 @@
-"""What to train, and for how long: a frozen record that prints its own command line.
+"""The settings of a training: a frozen record that prints its own command line.
 
-The trap: the learning rate that suits one rank does not suit sixteen; here it is meant for the batch of all
-ranks together, and said so. Notebooks 08 and 10 print the commands.
+The trap: a learning rate that suits one rank does not suit sixteen; here it applies to the batch of all ranks
+together, and its help says so. Notebooks 08 and 10 print the commands.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from smallfiles.options import Settings, flag_of, from_args, option, words
 
 Model = Literal["small", "resnet18", "resnet50"]
 OF_THE_RING = tuple(each.name for each in dataclasses.fields(LoaderConfig) if each.name != "seed")
-"""What the filler of a ring decides."""
+"""Settings that the filler of a ring determines."""
 OF_MEASURING = ("batch", "workers", "mode", "on_error")
-"""What measuring on a validation set takes from the loader's settings."""
+"""Settings that the loader of the validation set uses."""
 
 
 @dataclass(frozen=True)
@@ -29,16 +29,16 @@ class TrainConfig(Settings):
     """How to train.
 
     Args:
-        loader: How batches are made; its seed is that of the first weights too.
+        loader: How batches are made; its seed also initialises the weights.
         model: `small` learns the synthetic classes in a minute on a CPU.
         epochs: Passes over the data.
         size: Side of the crops, in pixels.
         rate: Learning rate for the batch of all ranks together.
-        max_steps: Stop an epoch after so many steps; 0 does not.
-        ring: Name of a ring that another program fills; empty makes batches by the loader.
-        wait: Seconds in which the filler of the ring may still come.
-        checkpoint: Folder for checkpoints; None keeps none.
-        every: Steps between checkpoints; 0 writes one after each epoch.
+        max_steps: Stop an epoch after this many steps; 0 means no limit.
+        ring: Name of a ring that another program fills; empty uses the loader.
+        wait: Seconds to wait for the filler of the ring.
+        checkpoint: Folder for checkpoints; None writes none.
+        every: Steps between checkpoints; 0 writes them only after each epoch.
     """
 
     loader: LoaderConfig = field(default_factory=LoaderConfig)
@@ -46,13 +46,13 @@ class TrainConfig(Settings):
     epochs: int = option(3, "passes over the data", least=1)
     size: int = option(64, "side of the crops", least=32, most=4096, metavar="PIXELS")
     rate: float = option(0.003, "learning rate for the batch of all ranks together", metavar="RATE")
-    max_steps: int = option(0, "stop an epoch after so many steps", least=0)
+    max_steps: int = option(0, "stop an epoch after this many steps; 0: no limit", least=0)
     ring: str = option("", "take batches from this ring, which another program fills")
-    wait: float = option(5.0, "how long the ring's filler may take to come", least=0, metavar="SECONDS")
+    wait: float = option(5.0, "how long to wait for the filler of the ring", least=0, metavar="SECONDS")
     checkpoint: Path | None = option(
-        None, "write checkpoints here, and go on from the last one", metavar="DIR"
+        None, "write checkpoints here, and resume from the last one", metavar="DIR"
     )
-    every: int = option(0, "steps between checkpoints, besides each epoch's", least=0, metavar="STEPS")
+    every: int = option(0, "steps between checkpoints, besides one per epoch", least=0, metavar="STEPS")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,28 +68,28 @@ class TrainConfig(Settings):
             )
 
     def to_cli(self, data: Path | str, val: Path | str | None = None) -> str:
-        """The command line that does the same.
+        """The command line for this training.
 
         Args:
             data: The packed file.
-            val: Another, to measure accuracy on.
+            val: The validation set.
         """
         measured = [] if val is None else ["--val", str(val)]
         return self.command("train", str(data), *measured, more=words(self.loader))
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> TrainConfig:
-        """What a parser with these flags and those of a loader has read."""
+        """The settings from a parser with these flags and those of a loader."""
         return from_args(cls, args, loader=LoaderConfig.from_args(args))
 
 
 def check_ring(config: TrainConfig, measures: bool, typed: Sequence[str] = ()) -> None:
-    """Refuse settings of batches that nobody would follow, since they come out of a ring.
+    """Refuse settings of batches that have no effect, since the batches come out of a ring.
 
     Args:
         config: Of the training.
-        measures: Whether a validation set is read by a loader.
-        typed: Settings that were named on a command line, though perhaps as they are by default.
+        measures: Whether there is a validation set, which a loader reads.
+        typed: Settings given on a command line, perhaps with their default values.
 
     Raises:
         UsageError: There are some.

@@ -1,10 +1,10 @@
-"""The ranks of one training: started by torchrun, by srun, or one alone; one code path for all.
+"""The ranks of one training: started by torchrun or srun, or a single one; one code path for all.
 
-Ranks may have unequally many batches. A rank that has none left goes on with an empty share: its loss counts
-nothing, so that no one waits for it forever and the gradient stays that of the global batch.
+Ranks may have unequal numbers of batches. A rank without batches continues with an empty one: its loss has
+weight zero, so that no rank waits for it forever and the gradient stays that of the global batch.
 
-The trap: a gradient averaged over ranks is not the gradient of the global batch when batches differ in size;
-`weight` makes it so. Notebook 10 trains on four ranks.
+The trap: if batches differ in size, a gradient averaged over ranks is not the gradient of the global batch;
+`weight` corrects it. Notebook 10 trains on four ranks.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Group:
     """This rank among the others.
 
     Args:
-        where: Its place.
-        device: What it computes on.
+        where: Its number, and the number of ranks.
+        device: The device it computes on.
     """
 
     where: Ranks
@@ -42,7 +42,7 @@ class Group:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank speaks for all."""
+        """Whether this rank prints and writes for all."""
         return self.where.rank == 0
 
     def wrap(self, model: nn.Module) -> nn.Module:
@@ -55,7 +55,7 @@ class Group:
         )
 
     def largest(self, number: int) -> int:
-        """The largest of the ranks' numbers; every rank must ask."""
+        """The largest of the ranks' numbers; every rank must call it."""
         if self.where.world_size == 1:
             return number
         held = torch.tensor([number], device=self.device)
@@ -63,7 +63,7 @@ class Group:
         return int(held.item())
 
     def total(self, *numbers: float) -> list[float]:
-        """Sums over all ranks; every rank must ask."""
+        """Sums over all ranks; every rank must call it."""
         held = torch.tensor(numbers, dtype=torch.float64)
         if self.where.world_size > 1:
             held = held.to(self.device)
@@ -71,9 +71,9 @@ class Group:
         return [float(number) for number in held]
 
     def gather(self, record: dict[str, Any]) -> list[dict[str, Any]]:
-        """The records of all ranks, in their order; every rank must give one that JSON can hold.
+        """The records of all ranks, in order; every rank must call it, with JSON values.
 
-        As text: torch's own way unpickles what came over the network, and a pickle is a program.
+        As text: torch's own function unpickles data from the network, and a pickle is a program.
         """
         text = json.dumps(record).encode()
         if self.where.world_size == 1:
@@ -88,10 +88,10 @@ class Group:
 
 @contextlib.contextmanager
 def joined() -> Iterator[Group]:
-    """Meet the other ranks, and leave them at the end.
+    """Join the other ranks, and leave the group at the end.
 
     Raises:
-        ResourceError: They did not come, or cannot be reached.
+        ResourceError: They were not started, cannot be reached, or were lost.
     """
     where = ranks()
     cuda = torch.cuda.is_available()
@@ -119,43 +119,43 @@ def joined() -> Iterator[Group]:
             f"rank {where.rank} of {where.world_size} did not meet the others at {address}:{port}: "
             f"{_first_line(error)}",
             expected=f"{where.world_size} ranks that reach {address}",
-            next_step="See whether all tasks started and the name of the first node resolves on all nodes",
+            next_step="Check that all tasks started and that all nodes resolve the name of the first node",
         ) from None
     try:
         yield Group(where, device)
-        dist.barrier()  # a rank that leaves early closes connections that others still read
+        dist.barrier()  # a rank that leaves early closes connections that others still use
     except RuntimeError as error:
-        if not _is_of_the_network(error):
+        if not _is_network_error(error):
             raise
         raise ResourceError(
             f"rank {where.rank} of {where.world_size} lost the others: {_first_line(error)}",
-            expected="ranks that all stay to the end, on GPUs of their own if there are any",
-            next_step="Look in the log for the rank that failed first, and for why",
+            expected="ranks that all run to the end, each on its own GPU if there are any",
+            next_step="Look in the log for the rank that failed first, and for the reason",
         ) from None
     finally:
-        gc.collect()  # a model that still held the group would keep its threads, and abort at exit
+        gc.collect()  # a model that still refers to the group would keep its threads, and abort at exit
         dist.destroy_process_group()
 
 
-def _is_of_the_network(error: RuntimeError) -> bool:
-    """Gloo raises plain RuntimeErrors, which only their text tells from others."""
+def _is_network_error(error: RuntimeError) -> bool:
+    """Whether it is of the network: Gloo raises plain RuntimeErrors, which only their text distinguishes."""
     text = str(error).lower()
     return isinstance(error, dist.DistError) or any(word in text for word in ("gloo", "nccl", "by peer"))
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or ["for a reason that it does not tell"])[0]
+    return (str(error).splitlines() or ["no reason given"])[0]
 
 
 def inner(model: nn.Module) -> nn.Module:
-    """The model itself, whose weights have the same names on one rank and on many."""
+    """The unwrapped model, whose weights have the same names on any number of ranks."""
     found = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
     assert isinstance(found, nn.Module)
     return found
 
 
 def weight(own: int, all_ranks: int, world_size: int) -> float:
-    """What a rank's mean loss counts, so that the mean over ranks is the mean over all samples.
+    """The weight of a rank's mean loss, so that the mean over ranks is the mean over all samples.
 
     Args:
         own: Samples in this rank's batch.

@@ -1,9 +1,9 @@
-"""Epochs of steps: take a batch, normalise it on the device, compute, and note where the time went.
+"""The training loop: get a batch, normalise it on the device, compute, and record where the time went.
 
-The trap: an epoch ends at another step on another rank, and a rank that computes one step more than the
-others waits for them forever. So all ranks take as many steps as the longest; `group.weight` keeps the
-gradient right. And measuring on a validation set may last longer than what is left of a job: a signal is
-looked at before each of its batches too. Notebook 08 trains alone, notebook 10 on many ranks.
+The trap: ranks may have unequal numbers of batches, and a rank that computes one step more than the others
+waits for them forever. So all ranks take as many steps as the longest; `group.weight` keeps the gradient
+right. And validation may last longer than the rest of a job: signals are checked before each of its batches
+too. Notebook 08 trains on one rank, notebook 10 on many.
 """
 
 from __future__ import annotations
@@ -36,16 +36,15 @@ _NAMED = 20
 
 @dataclass(frozen=True)
 class EpochReport:
-    """One epoch.
+    """The result of one epoch.
 
     Args:
         epoch: Its number.
-        samples: Trained on, by all ranks together, also before a checkpoint from which it went on.
+        samples: Trained by all ranks together, including those before a resume.
         loss: Mean over them.
         accuracy: On the validation set; None without one.
-        ranks: For each rank: node, and samples and where its time went since the epoch or the program began.
-        fault_count: Samples that could not be made as they were meant, training and measuring, since the
-            epoch or the program began.
+        ranks: For each rank: node, samples and times since the epoch or the program began.
+        fault_count: Damaged samples in training and validation, since the epoch or the program began.
         faults: The first of them: key and reason.
     """
 
@@ -64,23 +63,23 @@ class EpochReport:
 
     @property
     def rate(self) -> float:
-        """Samples a second of all ranks, over the time of the slowest."""
+        """Samples per second of all ranks, in the time of the slowest."""
         return sum(int(rank["samples"]) for rank in self.ranks) / max(self.seconds, 1e-9)
 
     @property
     def waiting_share(self) -> float:
-        """Share of its time that the rank which waited most waited for data."""
+        """The largest share of time that a rank waited for data."""
         return max(float(rank["waiting_share"]) for rank in self.ranks)
 
 
 @dataclass(frozen=True)
 class TrainReport:
-    """A training.
+    """The result of a training.
 
     Args:
-        epochs: Those that ended, in this run and before it.
-        interrupted: It was asked to stop, and wrote a checkpoint if it keeps any.
-        resumed_at: Epoch and batch at which this run went on, or None.
+        epochs: The finished epochs, of this run and earlier ones.
+        interrupted: Whether a signal stopped it; it then wrote a checkpoint if a folder is set.
+        resumed_at: Epoch and batch at which this run resumed, or None.
     """
 
     epochs: list[EpochReport]
@@ -90,7 +89,7 @@ class TrainReport:
 
 @dataclass
 class _Run:
-    """What one rank works with."""
+    """The objects of one rank."""
 
     config: TrainConfig
     group: Group
@@ -101,7 +100,7 @@ class _Run:
     asked_to_stop: Sequence[int]
     classes: int
     path: Path
-    start: int = 0  # the first step of the epoch that goes on
+    start: int = 0  # the first step of a resumed epoch
 
 
 def train(
@@ -115,15 +114,15 @@ def train(
     Args:
         data: The training samples, with labels.
         val: Other samples, to measure accuracy on.
-        config: How.
-        asked_to_stop: Looked at before each step; see `signals.listening`. Once it holds something, a
-            checkpoint is written and training ends.
+        config: The settings.
+        asked_to_stop: Checked before each step; see `signals.listening`. Once it is not empty, a checkpoint
+            is written and training ends.
 
     Returns:
         Loss, accuracy, throughput, and the share of time spent waiting for data.
 
     Raises:
-        FormatError: A file has no labels, or the two are of different classes.
+        FormatError: A file has no labels, or the two have different classes.
         UsageError: The loader, the ring or the checkpoint is of another data set or model.
         ResourceError: The ranks do not meet, lose each other, or a checkpoint cannot be written.
     """
@@ -146,7 +145,7 @@ def _run(
     classes: int,
     asked_to_stop: Sequence[int],
 ) -> _Run:
-    """Not kept by its caller: the model must be gone before the ranks part (see `joined`)."""
+    """The caller keeps no reference: the model must be freed before the group (see `joined`)."""
     model = group.wrap(build(config.model, classes, config.loader.seed))
     optimizer = torch.optim.AdamW(model.parameters(), config.rate)
     loader = _loader(reader, config, group)
@@ -160,18 +159,18 @@ def _loader(reader: Reader, config: TrainConfig, group: Group) -> Any:
         loader: Any = ring.attach(config.ring, wait_s=config.wait)
     else:
         loader = make_loader(reader, config.loader, transform=images.RandomResizedCrop(size=config.size))
-    loader.every_step = True  # a step is a batch, also for what a checkpoint keeps
+    loader.every_step = True  # steps and batches have equal numbers, also in a checkpoint
     plan, where = loader.plan, group.where
     if (plan.samples, plan.rank, plan.world_size) != (len(reader), where.rank, where.world_size):
         raise UsageError(
             f"the batches are those of rank {plan.rank} of {plan.world_size}, of {plan.samples:,} samples",
             expected=f"those of rank {where.rank} of {where.world_size}, of {len(reader):,} samples",
-            next_step="Fill one ring for each rank from the same file; leave --rank and --world-size out",
+            next_step="Fill one ring for each rank from the same file, without --rank and --world-size",
         )
     if config.ring and plan.data and plan.data != name_of_data(reader):
         raise UsageError(
             f"ring {config.ring} is filled from another data set than {reader.path}",
-            expected="one data set",
+            expected="the same data set",
             next_step="Fill the ring from the same file",
         )
     return loader
@@ -194,7 +193,7 @@ def _epochs(run: _Run) -> TrainReport:
 def _epoch(
     run: _Run, epoch: int, start: int, before: Sequence[EpochReport], begun: tuple[float, float]
 ) -> EpochReport | None:
-    """Train one epoch, or what is left of it; None if it was asked to stop."""
+    """Train one epoch, or the rest of it; None if a signal stopped it."""
     config, group, plan = run.config, run.group, run.loader.plan
     sizes, own = plan.samples_per_rank(), plan.length()
     steps = -(-max(sizes) // plan.batch)
@@ -212,7 +211,7 @@ def _epoch(
     with progress(sum(planned), f"epoch {epoch}", enabled=None if group.is_first else False) as shown:
         for step, of_all in enumerate(planned, start):
             batch = next_batch(batches, run.asked_to_stop) if step < own else None
-            if group.largest(len(run.asked_to_stop)):  # before the step: who stops has nothing half done
+            if group.largest(len(run.asked_to_stop)):  # before the step, which all ranks take or none
                 _keep(run, before, epoch, step, sums())
                 return None
             size, loss = _step(run, clock, batch, of_all)
@@ -221,14 +220,14 @@ def _epoch(
                 _keep(run, before, epoch, step + 1, sums())
             shown.advance(of_all)
     if stop == steps:
-        next(batches, None)  # the loader learns that its last batch was used, and ends the pass
+        next(batches, None)  # the loader notices that its last batch was used, and ends the pass
     times = clock.summary()
     ranks = group.gather({**dataclasses.asdict(group.where), "samples": trained, **times})
     samples, loss_sum = sums()
     _check_any(samples, run.path, epoch, group, loaders)
     accuracy = None
     if run.val is not None:
-        _keep(run, before, epoch, stop, [samples, loss_sum])  # measuring may last longer than the job
+        _keep(run, before, epoch, stop, [samples, loss_sum])  # validation may last longer than the job
         accuracy = evaluate(run.model, run.val, config, group, run.asked_to_stop, loaders)
         if accuracy is None:
             return None
@@ -237,20 +236,18 @@ def _epoch(
 
 
 def _step(run: _Run, clock: StepTimer, batch: Any, planned: int) -> tuple[int, torch.Tensor]:
-    """One step; the number of samples of this rank in it, and their mean loss, which stays on the device."""
+    """One step; returns the samples of this rank in it, and their mean loss, which stays on the device."""
     device = run.group.device
     size = 0 if batch is None else len(batch["target"])
     clock.copy()
     if size:
         check_targets(batch["target"], run.classes)
         picture, target = (batch[name].to(device, non_blocking=True) for name in ("image", "target"))
-    else:  # nothing left here: keep the others company
+    else:  # no batch left on this rank: take part in the collective step
         picture = torch.zeros((1, 3, run.config.size, run.config.size), dtype=torch.uint8, device=device)
         target = torch.zeros(1, dtype=torch.int64, device=device)
     clock.begin()
-    run.model.train(
-        size > 1
-    )  # one sample has no statistics of its own for batch normalisation, none has none
+    run.model.train(size > 1)  # batch normalisation needs the statistics of several samples
     with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
         scores = run.model(images.normalise(picture.permute(0, 2, 3, 1)))
         loss = nn.functional.cross_entropy(scores.float(), target)
@@ -263,12 +260,12 @@ def _step(run: _Run, clock: StepTimer, batch: Any, planned: int) -> tuple[int, t
 
 
 def _planned(sizes: Sequence[int], batch: int, step: int) -> int:
-    """Samples that all ranks together have in a step."""
+    """Number of samples of all ranks together in a step."""
     return sum(min(batch, max(0, size - step * batch)) for size in sizes)
 
 
 def _resume(run: _Run) -> tuple[list[EpochReport], tuple[int, int] | None, tuple[float, float]]:
-    """Go on from the last checkpoint, if one is kept."""
+    """Resume from the last checkpoint, if there is one."""
     folder = run.config.checkpoint
     state = None if folder is None else checkpoint.load(folder)
     place = None if state is None else (int(state.loader["epoch"]), int(state.loader["batch"]))
@@ -277,14 +274,14 @@ def _resume(run: _Run) -> tuple[list[EpochReport], tuple[int, int] | None, tuple
     if any(other != place for other in places):
         raise ResourceError(
             f"the ranks find different checkpoints in {folder}: {first_few(places, len(places))}",
-            expected="a folder that all nodes see alike",
+            expected="a folder with the same content on all nodes",
             next_step="Keep checkpoints on the shared file system, and start again",
         )
     if state is None or place is None:
         return [], None, (0.0, 0.0)
     run.loader.load_state_dict(state.loader)
     same = run.loader.schedule.state_dict()["plan"] == state.loader["plan"]
-    run.start = place[1] if same else 0  # on other ranks than then: the first step of what they left
+    run.start = place[1] if same else 0  # on another number of ranks: from the first step of the rest
     try:
         inner(run.model).load_state_dict(state.model)
         run.optimizer.load_state_dict(state.optimizer)
@@ -299,12 +296,12 @@ def _resume(run: _Run) -> tuple[list[EpochReport], tuple[int, int] | None, tuple
             next_step="Train with the settings of the run that was stopped, or name another folder",
         )
     for settings in run.optimizer.param_groups:
-        settings |= run.optimizer.defaults  # the learning rate that is asked for now, too
+        settings |= run.optimizer.defaults  # including the learning rate of this run
     return reports, place, state.begun
 
 
 def _fits(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether what the optimizer remembers of each weight has its shape."""
+    """Whether the optimizer's state of each weight has the shape of the weight."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     known: tuple[set[str], ...] = (set(), {"step", "exp_avg", "exp_avg_sq"})
     return all(
@@ -320,7 +317,7 @@ def _fits(optimizer: torch.optim.Optimizer) -> bool:
 def _keep(
     run: _Run, reports: Sequence[EpochReport], epoch: int, step: int, begun: Sequence[float] = (0.0, 0.0)
 ) -> None:
-    """Write down that the next step is `step` of `epoch`; one rank writes for all."""
+    """Write a checkpoint whose next step is `step` of `epoch`; one rank writes for all."""
     if run.config.checkpoint is None or not run.group.is_first:
         return
     place = run.loader.schedule.state_at(epoch, step)
@@ -331,7 +328,7 @@ def _keep(
 
 
 def _faults(group: Group, loaders: Sequence[Any]) -> tuple[int, list[dict[str, str]]]:
-    """How many samples all ranks could not make as meant, and the first of each; every rank must ask."""
+    """Number of damaged samples of all ranks, and the first of each; every rank must call it."""
     named = [{"key": one.key, "reason": one.reason} for each in loaders for one in each.faults]
     own = {"count": sum(each.fault_count for each in loaders), "named": named[:_NAMED]}
     all_ranks = group.gather(own)
@@ -339,7 +336,7 @@ def _faults(group: Group, loaders: Sequence[Any]) -> tuple[int, list[dict[str, s
 
 
 def _check_any(samples: float, path: Path, epoch: int, group: Group, loaders: Sequence[Any]) -> None:
-    """Refuse an epoch of which all ranks together left every sample out."""
+    """Refuse an epoch of which all ranks together left out every sample."""
     count, named = (0, []) if samples else _faults(group, loaders)
     if count:
         faults = [Fault(-1, each["key"], each["reason"]) for each in named]
@@ -354,15 +351,15 @@ def evaluate(
     asked_to_stop: Sequence[int],
     loaders: list[Any],
 ) -> float | None:
-    """Share of samples whose class is found; each rank looks at its part.
+    """Share of samples that are classified correctly; each rank measures its part.
 
     Args:
         model: On the device of `group`.
         reader: The samples.
-        config: Tells size and batch.
+        config: The settings.
         group: The ranks.
-        asked_to_stop: Looked at before each batch; None is returned once it holds something.
-        loaders: Gets the loader, which knows what could not be measured.
+        asked_to_stop: Checked before each batch; once it is not empty, the result is None.
+        loaders: The loader is appended; it counts damaged samples.
     """
     where = group.where
     loader_config = LoaderConfig(
@@ -379,7 +376,7 @@ def evaluate(
     right = seen = 0
     loader = make_loader(reader, loader_config, transform=transform)
     loaders.append(loader)
-    loader.every_step = True  # all ranks look together whether anything was left
+    loader.every_step = True  # all ranks check together whether any sample was readable
     batches, shown = iter(loader), None if group.is_first else False
     with torch.inference_mode(), progress(len(loader), "measuring", unit="batches", enabled=shown) as bar:
         while not asked_to_stop and (batch := next_batch(batches, asked_to_stop)) is not None:

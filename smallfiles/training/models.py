@@ -1,9 +1,9 @@
-"""Networks to train, and what they ask of a set: labels, and the same classes in training and validation.
+"""Networks to train, and their requirements: labels, and equal classes in training and validation.
 
 The traps: batch normalisation takes its statistics from one rank's batch; the small network normalises groups
-of channels instead, so that one rank and four compute the same. And two sets whose folders differ by one
-class number the others differently: training goes well, and the accuracy is that of chance, without any word.
-Notebook 08 trains.
+of channels instead, so that one rank and four compute the same. And if the folders of two sets differ by one
+class, the other classes have different numbers: training works, and the accuracy is at chance, without any
+error. Notebook 08 trains.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def build(model: Model, classes: int, seed: int) -> nn.Module:
     """A network with weights that depend on the seed alone.
 
     Args:
-        model: Which one.
+        model: Name of the network.
         classes: Number of outputs.
         seed: Of the weights.
     """
@@ -38,7 +38,7 @@ def build(model: Model, classes: int, seed: int) -> nn.Module:
 
 
 def small(classes: int) -> nn.Module:
-    """Four convolutions that halve the image each, then the mean over the rest of it."""
+    """Four convolutions that each halve the image, then the mean over what remains."""
     layers: list[nn.Module] = []
     before = 3
     for channels in _CHANNELS:
@@ -48,7 +48,7 @@ def small(classes: int) -> nn.Module:
 
 
 def class_count(reader: Reader, path: Path) -> int:
-    """How many classes a model of this set needs.
+    """The number of classes of a set.
 
     Args:
         reader: The set.
@@ -63,7 +63,7 @@ def class_count(reader: Reader, path: Path) -> int:
         )
     if not isinstance(reader.target(0), int):
         raise FormatError(
-            f"{path} has captions", expected="labels", next_step="Pack a set with one class a sample"
+            f"{path} has captions", expected="labels", next_step="Pack a set with one class per sample"
         )
     if reader.classes:
         return len(reader.classes)
@@ -101,14 +101,14 @@ def _different(path: Path, val_path: Path, how: str) -> FormatError:
 
 
 def check_targets(targets: torch.Tensor, classes: int) -> None:
-    """Refuse a batch with a sample that has no class, or one that the model does not know.
+    """Refuse a batch with a sample without a class, or with a class that the model does not have.
 
     Args:
-        targets: Labels, in the memory of the CPU.
-        classes: How many the model knows.
+        targets: Labels, in CPU memory.
+        classes: Number of classes of the model.
 
     Raises:
-        FormatError: Such a sample is in it.
+        FormatError: It holds such a sample.
     """
     least, most = (int(number) for number in targets.aminmax())
     if least < 0 or most >= classes:

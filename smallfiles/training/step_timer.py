@@ -1,9 +1,9 @@
-"""Where the time of training went: waiting for data, or computing.
+"""Where the time of training goes: waiting for data, or computing.
 
-On a CPU the wait is the time in which the loop asks for the next batch. On a GPU work is queued, and asking
-may overlap with it; there the wait is the gap on the GPU itself, measured by events: from when it is through
-with what was queued before a batch is asked for until the batch is there, and the copy of the batch. What
-ranks agree on between steps, and a checkpoint, are no waiting for data.
+On a CPU the wait is the time that the loop spends on getting the next batch. On a GPU, queued work continues
+meanwhile; there the wait is the idle time of the GPU itself, measured by events: from the end of the work
+queued before the request to the arrival of the batch, plus its copy. Communication between ranks and
+checkpoints do not count as waiting for data.
 
 The trap: a loop that takes `time.time()` around a GPU step measures how fast work is queued. Notebook 08
 shows the share.
@@ -27,7 +27,7 @@ class StepTimer:
     """Times of the steps of one epoch.
 
     Args:
-        device: What computes.
+        device: The device that computes.
     """
 
     device: torch.device
@@ -40,7 +40,7 @@ class StepTimer:
     _at: float = 0.0
 
     def batches(self, source: Iterable[Any]) -> Iterator[Any]:
-        """The batches of `source`, with the time spent asking for them; the first wait starts its workers."""
+        """The batches of `source`, with the time spent on each; the first one includes starting workers."""
         asked, idle = perf_counter(), self._moment()
         batches = iter(source)
         while True:
@@ -57,18 +57,18 @@ class StepTimer:
             asked, idle = perf_counter(), self._moment()
 
     def copy(self) -> None:
-        """The copy of a batch to the device begins."""
+        """Record that the copy of a batch to the device begins."""
         self._copy = self._moment()
 
     def begin(self) -> None:
-        """A step begins: its batch is on the device."""
+        """Record that a step begins: its batch is on the device."""
         self._at = perf_counter()
         if self._copy is not None and len(self.waits_s) > 1:
             self._gaps.append((self._copy, self._moment()))
         self._copy = None
 
     def end(self) -> None:
-        """A step has been computed (or, on a GPU, queued)."""
+        """Record that a step has been computed (or, on a GPU, queued)."""
         self.steps_s.append(perf_counter() - self._at)
 
     def summary(self) -> dict[str, float]:
@@ -90,7 +90,7 @@ class StepTimer:
         }
 
     def _moment(self) -> Any:
-        """When the GPU comes to this place in its queue; None without one."""
+        """An event at this place in the queue of the GPU; None without one."""
         if self.device.type != "cuda":
             return None
         event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -99,13 +99,13 @@ class StepTimer:
 
 
 def next_batch(batches: Iterator[Any], asked_to_stop: Sequence[int]) -> Any:
-    """The next batch; None if there is none, or if the signal that asks us to stop ended the workers too.
+    """The next batch; None at the end, or if the signal that asks us to stop also ended the workers.
 
-    Slurm sends signals to all processes of a step, not to its ranks alone.
+    Slurm sends signals to all processes of a step, not only to its ranks.
 
     Args:
         batches: Of a loader.
-        asked_to_stop: Holds something once such a signal came.
+        asked_to_stop: Not empty once such a signal has arrived.
     """
     try:
         return next(batches, None)

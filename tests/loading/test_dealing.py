@@ -1,4 +1,4 @@
-"""Classes that were packed one after the other are mixed in streams, or their user is told."""
+"""Classes that were packed one after the other are mixed in streams, or the user is warned."""
 
 import itertools
 import re
@@ -12,7 +12,7 @@ from smallfiles.loading import LoaderConfig, make_loader
 from smallfiles.samples import Sample
 
 COUNT, BATCH = 8 * 16 * 64, 64
-GRID = list(itertools.product((1, 2, 4, 8), (1, 2, 4, 8, 16)))
+GRID = list(itertools.product((1, 2, 8), (1, 4, 16)))
 
 
 def packed(out, count, classes, order=None, **options):
@@ -41,11 +41,11 @@ def test_batches_hold_the_classes_of_a_random_order_on_any_number_of_ranks_and_w
         assert np.mean(found) >= 0.95 * at_random, (world, workers)
 
 
-def test_a_buffer_that_cannot_mix_is_told_with_numbers_and_the_cure_by_the_first_rank(tmp_path):
+def test_a_buffer_that_cannot_mix_is_a_warning_of_the_first_rank_with_numbers_and_the_cure(tmp_path):
     path = packed(tmp_path / "x.tars", 20_000, 1000, max_count=1000)
-    with pytest.warns(UserWarning, match="Pack with --shuffle SEED, or hold more than 64 samples") as said:
+    with pytest.warns(UserWarning, match="Pack with --shuffle SEED, or hold more than 64 samples") as caught:
         loader = opened(path, buffer=64)
-    numbers = re.search(r"holds ([\d.]+) classes in stream order, and ([\d.]+)", str(said[0].message))
+    numbers = re.search(r"holds ([\d.]+) classes in stream order, and ([\d.]+)", str(caught[0].message))
     got, expected = map(float, numbers.groups())
     assert got == pytest.approx(classes_per_batch(loader, np.arange(20_000) // 20), rel=0.15)
     assert expected == pytest.approx(1000 * (1 - 0.999**BATCH), rel=0.05)
@@ -60,7 +60,7 @@ def test_a_buffer_that_cannot_mix_is_told_with_numbers_and_the_cure_by_the_first
         (12, {"buffer": 1024}),
     ],
 )
-def test_nothing_is_said_where_classes_mix_or_nobody_wants_it(tmp_path, classes, settings):
+def test_there_is_no_warning_if_classes_mix_or_shuffling_is_off(tmp_path, classes, settings):
     path = packed(tmp_path / "x.tars", 20_000, classes, max_count=1000)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -74,8 +74,9 @@ def test_a_set_that_was_shuffled_while_it_was_packed_mixes_in_any_buffer(tmp_pat
         opened(path, buffer=2)
 
 
-def test_compressed_shards_stay_whole(tmp_path):
+def test_compressed_shards_stay_whole_and_can_be_streamed(tmp_path):
     path = packed(tmp_path / "x.tars", 9000, 2, max_count=3000, compression="gzip")
     with pytest.warns(UserWarning, match="Pack with --shuffle SEED"):
-        reads = opened(path).plan.reads(0, 0)
-    assert np.count_nonzero(np.diff(reads) != 1) <= 2
+        loader = opened(path)
+    assert np.count_nonzero(np.diff(loader.plan.reads(0, 0)) != 1) <= 2
+    assert sorted(sets.flat(sets.numbers(loader))) == list(range(9000))

@@ -12,7 +12,14 @@ import PIL.Image
 import pytest
 
 from smallfiles import formats
-from smallfiles.errors import ReaderClosedError, SourceError, UsageError
+from smallfiles.errors import (
+    FormatError,
+    MissingPackageError,
+    ReaderClosedError,
+    ResourceError,
+    SourceError,
+    UsageError,
+)
 from smallfiles.images import CentreCrop
 from smallfiles.loading.batches import SampleRngs, allocate, nbytes
 from smallfiles.loading.fields import BadSampleError, ImageBatches, RawBatches
@@ -34,7 +41,35 @@ def torn(tmp_path_factory):
 @pytest.fixture(scope="module")
 def captioned(tmp_path_factory):
     samples = sets.stub_samples(30, captions=True)
-    return formats.open(sets.write(samples, tmp_path_factory.mktemp("told") / "x.arrow"))
+    return formats.open(sets.write(samples, tmp_path_factory.mktemp("captions") / "x.arrow"))
+
+
+@dataclass(frozen=True)
+class Failing(sets.Stub):
+    """Raises an error at some samples, or in a reader wherever it reads them."""
+
+    error: Exception | None = None
+    bad: range = range(5, 6)
+    reader: object = None
+
+    def into(self, data, rng, out):
+        if self.error is not None and bytes(data)[6] in self.bad:
+            raise self.error
+        super().into(data, rng, out)
+
+    def __getattr__(self, name):
+        return getattr(self.reader, name)
+
+    def __len__(self):
+        return len(self.reader)
+
+    def read(self, index):
+        if index in self.bad:
+            raise self.error
+        return self.reader.read(index)
+
+    def read_many(self, indices):
+        return [self.read(index) for index in indices]
 
 
 def test_a_generator_is_the_same_whatever_was_drawn_before():
@@ -56,7 +91,8 @@ def test_an_image_does_not_depend_on_its_batch(good):
     for row, index in enumerate([7, 3, 39, 0]):
         assert (batch.arrays["image"][row] == alone[index]).all()
         assert batch.arrays["image"][row, 0, 0].tolist() == [0, 0, index]
-    assert (maker.make([7], 3).arrays["image"][0] != alone[7]).any()
+    for other in (maker.make([7], 3), ImageBatches(good, sets.Stub(), seed=2).make([7], 2)):
+        assert (other.arrays["image"][0] != alone[7]).any()
 
 
 def test_threads_share_a_maker_without_mixing_pictures(good):
@@ -142,11 +178,8 @@ def test_what_a_damaged_photograph_still_gives_is_kept_and_counted_if_asked(tmp_
 
 
 @pytest.mark.parametrize("make", [partial(ImageBatches, transform=sets.Stub()), RawBatches])
-def test_of_a_batch_of_nothing_but_corrupt_samples_nothing_is_left_and_all_are_counted(torn, make, tmp_path):
-    if make is RawBatches:  # only what cannot be read is corrupt
-        for path in sets.write(sets.stub_samples(13), tmp_path / "x.files").rglob("*.jpg"):
-            path.unlink()
-        torn = formats.open(tmp_path / "x.files")
+def test_of_a_batch_of_nothing_but_corrupt_samples_nothing_is_left_and_all_are_counted(good, make):
+    torn = Failing(reader=good, error=ValueError("torn"), bad=BAD)
     batch = make(torn, on_error="skip").make(BAD, 0)
     assert len(batch) == 0 and [fault.index for fault in batch.faults] == list(BAD)
     with pytest.raises(
@@ -155,77 +188,52 @@ def test_of_a_batch_of_nothing_but_corrupt_samples_nothing_is_left_and_all_are_c
         make(torn, on_error="repeat").make(BAD, 0)
 
 
-@dataclass(frozen=True)
-class Broken:
-    shape = (2, 2, 3)
-    dtype = np.dtype(np.uint8)
-
-    def into(self, data, rng, out):
-        raise TypeError("a mistake in a program")
-
-
 def test_a_mistake_in_a_transform_is_not_taken_for_bad_data(good):
     with pytest.raises(TypeError) as caught:
-        ImageBatches(good, Broken(), on_error="skip").make([5], 1)
+        ImageBatches(good, Failing(error=TypeError("a bug")), on_error="skip").make([5], 1)
     assert "d2/0005.jpg" in caught.value.__notes__[0]
 
 
-class Unanswered(sets.Stub):
-    """A store that gives no bytes; no sample is to blame."""
-
-    def into(self, data, rng, out):
-        raise SourceError("s3://b/x did not answer", expected="an answer", next_step="Run it again")
-
-
-class Silent:
-    """A reader whose storage does not answer."""
-
-    def __init__(self, reader):
-        self.reader = reader
-
-    def __getattr__(self, name):
-        return getattr(self.reader, name)
-
-    def __len__(self):
-        return len(self.reader)
-
-    def read_many(self, indices):
-        Unanswered().into(None, None, None)
-
-
 @pytest.mark.parametrize("on_error", ["skip", "repeat", "keep"])
-def test_a_store_that_does_not_answer_is_no_bad_sample_and_nothing_is_left_out(good, on_error):
+@pytest.mark.parametrize(
+    "kind", [SourceError, UsageError, MissingPackageError, ResourceError, ReaderClosedError, None]
+)
+def test_an_error_that_is_no_fault_of_the_data_leaves_no_sample_out(good, kind, on_error):
+    """Such as a store that does not answer."""
+    error = (
+        NotImplementedError() if kind is None else kind("no answer", expected="one", next_step="Run again")
+    )
     for maker in (
-        ImageBatches(Silent(good), sets.Stub(), 0, on_error),
-        ImageBatches(good, Unanswered(), 0, on_error),
+        ImageBatches(Failing(reader=good, error=error), sets.Stub(), 0, on_error),
+        ImageBatches(good, Failing(error=error), 0, on_error),
     ):
-        with pytest.raises(SourceError, match="s3://b/x did not answer"):
-            maker.make(range(4), 0)
+        with pytest.raises(type(error)) as caught:
+            maker.make(range(8), 0)
+        assert caught.value is error
 
 
-def test_keeping_what_is_damaged_still_stops_at_what_is_no_picture_or_cannot_be_read(torn, tmp_path):
-    path = sets.write(sets.stub_samples(8), tmp_path / "x.files")
-    next(path.rglob("0003.jpg")).unlink()
-    for reader in (torn, formats.open(path)):
+@pytest.mark.parametrize("kind", [FormatError, OSError, ValueError, RuntimeError, SyntaxError, EOFError])
+def test_what_decoders_raise_for_damaged_bytes_is_the_fault_of_the_sample(good, kind):
+    error = FormatError("cut", expected="all", next_step="Copy it") if kind is FormatError else kind("cut")
+    for maker in (
+        ImageBatches(Failing(reader=good, error=error), sets.Stub(), on_error="skip"),
+        ImageBatches(good, Failing(error=error), on_error="skip"),
+    ):
+        batch = maker.make(range(4, 8), 0)
+        assert batch.arrays["index"].tolist() == [4, 6, 7]
+        ((index, reason),) = [(fault.index, fault.reason) for fault in batch.faults]
+        assert (index, reason) == (5, "cut" if kind is FormatError else f"{kind.__name__}: cut")
+
+
+def test_keeping_what_is_damaged_still_stops_at_what_is_no_picture_or_cannot_be_read(good, torn):
+    for reader in (torn, Failing(reader=good, error=ValueError("torn"), bad=BAD)):
         with pytest.raises(BadSampleError, match=r"sample 'd0/0003\.jpg'"):
             ImageBatches(reader, sets.Stub(), on_error="keep").make(range(8), 0)
 
 
-def test_a_closed_reader_is_not_skipped(good):
-    reader = pickle.loads(pickle.dumps(good))
-    maker = ImageBatches(reader, sets.Stub(), on_error="skip")
-    reader.close()
-    with pytest.raises(ReaderClosedError):
-        maker.make([1], 0)
-
-
-def test_damage_that_shows_while_reading_is_told_by_sample(tmp_path):
+def test_damage_that_shows_while_reading_names_the_sample(tmp_path):
     path = sets.write(sets.stub_samples(20), tmp_path / "x.files")
-    victim = next(path.rglob("0004.jpg"))
-    victim.unlink()
-    maker = ImageBatches(formats.open(path), sets.Stub(), on_error="skip")
-    batch = maker.make(range(8), 1)
-    assert batch.arrays["index"].tolist() == [0, 1, 2, 3, 5, 6, 7]
+    next(path.rglob("0004.jpg")).unlink()
     raw = RawBatches(formats.open(path), on_error="repeat").make(range(8), 1)
     assert raw.arrays["index"].tolist() == [0, 1, 2, 3, 3, 5, 6, 7]
     with pytest.raises(BadSampleError, match=r"0004\.jpg"):

@@ -1,5 +1,7 @@
 """A plain DataLoader comes out: Lightning and Accelerate take it as it is."""
 
+import itertools
+
 import loading_sets as sets
 import pytest
 import torch
@@ -45,21 +47,12 @@ def test_accelerate_meets_a_corrupt_image_as_a_sentence(tmp_path):
             list(loader)
 
 
-def begun(loader, batches):
-    """Indices of the first batches, and the state that a loader goes on from."""
-    seen = []
-    for number, batch in enumerate(loader, 1):
-        seen.append(batch["index"].tolist())
-        if number == batches:
-            return seen, loader.state_dict()
-
-
 @pytest.mark.parametrize("config", MODES, ids=lambda config: config.mode)
 def test_accelerate_goes_on_where_a_loader_was_stopped(path, config):
     accelerate = pytest.importorskip("accelerate")
-    again = make_loader(path, config, transform=sets.Stub())
-    seen, state = begun(make_loader(path, config, transform=sets.Stub()), 3)
-    again.load_state_dict(state)
+    stopped, again = (make_loader(path, config, transform=sets.Stub()) for _ in range(2))
+    seen = sets.numbers(itertools.islice(stopped, 3))
+    again.load_state_dict(stopped.state_dict())
     seen += [batch["index"].tolist() for batch in accelerate.Accelerator(cpu=True).prepare(again)]
     assert seen == sets.numbers(make_loader(path, config, transform=sets.Stub()))
 

@@ -12,7 +12,7 @@ import loading_sets as sets
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
@@ -73,7 +73,7 @@ def test_all_modes_give_equal_batches_of_tensors_and_torch_gets_its_threads_back
 
 @pytest.mark.parametrize("method", METHODS)
 def test_all_start_methods_give_equal_batches(path, expected, method):
-    made = loader(path, MODES[2], start_method=method)
+    made = loader(path, MODES[2], workers=1, start_method=method)
     assert sets.digest(made) == expected[0]
 
 
@@ -83,9 +83,7 @@ def test_a_loader_stopped_at_batch_5_goes_on_at_batch_5(path, config, order):
     whole = loader(path, config, order=order)
     later = [sets.digest(whole), sets.digest(whole)]
     stopped = loader(path, config, order=order)
-    passing = iter(stopped)
-    for _ in range(5):
-        next(passing)
+    assert len(list(itertools.islice(stopped, 5))) == 5
     state = stopped.state_dict()
     assert (state["epoch"], state["batch"]) == (0, 5)
     again = loader(path, config, order=order)
@@ -217,12 +215,6 @@ def test_streams_of_two_workers_are_those_of_one_thread_for_each(shards):
     assert sets.digest(made[0]) == sets.digest(made[1])
 
 
-def test_a_compressed_shard_can_be_streamed(tmp_path):
-    folder = sets.write(sets.stub_samples(40), tmp_path / "x.tars", compression="gzip")
-    made = loader(folder, MODES[1], order="stream", buffer=4)
-    assert sorted(sets.flat(sets.numbers(made))) == list(range(40))
-
-
 def test_a_stream_reads_each_sample_once_and_holds_no_more_than_its_buffer(shards):
     made = loader(shards, MODES[0], order="stream", buffer=10)
     dataset = made.dataset
@@ -298,10 +290,10 @@ def test_a_plain_dataloader_takes_the_data_set(path):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_data_set_of_ones_own_may_return_the_views_that_a_reader_gives(path, tmp_path, method):
     """Its workers sent nothing, and the trainer waited for ever."""
-    for packed in (path, sets.write(sets.stub_samples(COUNT), tmp_path / "x.files")):
-        views = sets.Views(packed)
-        sent = DataLoader(views, batch_size=3, collate_fn=list, num_workers=1, multiprocessing_context=method)
-        assert sets.flat(sent) == [views[number] for number in range(COUNT)]
+    packed = (path, sets.write(sets.stub_samples(COUNT), tmp_path / "x.files"))
+    views = ConcatDataset(map(sets.Views, packed))
+    sent = DataLoader(views, batch_size=3, collate_fn=list, num_workers=1, multiprocessing_context=method)
+    assert sets.flat(sent) == [views[number] for number in range(2 * COUNT)]
 
 
 def test_a_data_set_counts_from_the_end_and_refuses_numbers_outside(path):
@@ -366,12 +358,12 @@ def test_transforms_of_others_make_the_same_pictures_for_any_number_of_workers(p
     ("transform", "config", "message"),
     [
         (7, {}, "the transform is int; expected a transform of"),
-        (lambda picture: "cat", {}, "the transform made str of a picture"),
-        (by_hand, {"mode": "threads", "workers": 2}, "threads are to call a transform that is none of"),
+        (lambda picture: "cat", {}, "the transform made str from a picture"),
+        (by_hand, {"mode": "threads", "workers": 2}, "mode threads was given for a transform that is not of"),
         (
             lambda picture: picture.resize((random.randint(1, 99), 2)),
             {"mode": "main"},
-            "made uint8 .* of another",
+            "made uint8 .* from another",
         ),
     ],
 )
@@ -382,8 +374,8 @@ def test_what_is_no_transform_or_makes_pictures_of_several_sizes_is_a_sentence(
         list(make_loader(pictures, LoaderConfig(**config), transform=transform))
 
 
-def test_a_transform_beside_a_maker_is_refused(path):
-    with pytest.raises(UsageError, match="transform was given beside RawBatches"):
+def test_a_transform_together_with_a_maker_is_refused(path):
+    with pytest.raises(UsageError, match="transform was given together with RawBatches"):
         make_loader(RawBatches(formats.open(path)), transform=sets.Stub())
 
 

@@ -1,4 +1,4 @@
-"""Dead workers, full shared memory and too many files are told in a sentence."""
+"""Dead workers, full shared memory and too many files give a sentence."""
 
 import gc
 import os
@@ -52,7 +52,7 @@ def path(tmp_path_factory):
         (signal.SIGTERM, ("Terminated", "--mode main")),
     ],
 )
-def test_a_worker_that_is_killed_is_told_with_what_to_change(path, order, number, words):
+def test_a_worker_that_is_killed_is_a_sentence_with_what_to_change(path, order, number, words):
     loader = make_loader(path, replace(PROCESSES, order=order), transform=Dying(number))
     with pytest.raises(WorkerDiedError) as caught:
         list(loader)
@@ -89,7 +89,10 @@ def test_the_workers_end_soon_after_a_failure(tmp_path):
     workers = list(loader._iterator._workers)
     del loader, caught
     gc.collect()
-    assert [worker.exitcode for worker in workers] == [0, 0]  # who does not listen for 5 s is ended by force
+    assert [worker.exitcode for worker in workers] == [
+        0,
+        0,
+    ]  # a worker that does not end within 5 s is killed
 
 
 @pytest.mark.parametrize(
@@ -103,12 +106,12 @@ def test_the_workers_end_soon_after_a_failure(tmp_path):
         ("DataLoader worker (pid 7) is killed by signal: Killed. ", ("process 7", "2 workers")),
     ],
 )
-def test_what_torch_says_is_translated(text, words):
+def test_errors_of_torch_are_translated(text, words):
     found = explain(RuntimeError(text), WorkerMemory(2, 2, 1 << 20))
     assert all(word in str(found) for word in words)
 
 
-def test_what_torch_tells_late_is_told_at_whatever_line_it_comes(monkeypatch):
+def test_a_late_error_of_torch_is_translated_at_whatever_line_it_is_raised(monkeypatch):
     def late(number, frame):  # torch's handler of SIGCHLD: between any two lines, once for one death
         raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Terminated.")
 
@@ -151,7 +154,7 @@ def keeping_all(path):
         _ = [batch for _ in range(3) for batch in loader]
 
 
-def test_too_many_batches_kept_are_told_as_open_files(path):
+def test_too_many_batches_kept_are_reported_as_open_files(path):
     program = Program(keeping_all, path)
     code = program.wait()
     assert code == 0, program.errors

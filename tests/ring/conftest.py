@@ -6,6 +6,7 @@ import threading
 import pytest
 from ring_makers import Numbers
 
+from smallfiles import ring
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.ring import RingConfig
 
@@ -39,6 +40,17 @@ def config(where):
         return RingConfig(**{"slots": 5, "producers": 2, "where": where, **more})
 
     return make
+
+
+@pytest.fixture
+def filling(maker, plan, config):
+    """The name of a ring that a thread fills without end."""
+    filler = ring.Filler(maker, plan, config(name="train"))
+    thread = threading.Thread(target=filler.run)
+    thread.start()
+    yield filler.name
+    filler.stop()
+    thread.join()
 
 
 @pytest.fixture

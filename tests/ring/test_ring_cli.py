@@ -6,9 +6,6 @@ import json
 import multiprocessing.forkserver
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,8 +21,6 @@ from smallfiles.formats import arrow
 from smallfiles.loading import LoaderConfig, make_loader
 from smallfiles.ring import RingConfig, memory
 from smallfiles.samples import Sample, Schema
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def jpeg(number):
@@ -81,48 +76,27 @@ def filler(packed, where):
         program.end()
 
 
-def test_a_program_fills_and_training_attaches_by_name(packed, where):
-    given = ("--name", "train", "--where", where, "--batch", 6, "--seed", 3, "--size", 32, "--epochs", 2)
-    words = [
-        sys.executable,
-        "-m",
-        "smallfiles",
-        "ring",
-        "fill",
-        packed,
-        *given,
-        "--slots",
-        4,
-        "--producers",
-        2,
-    ]
-    program = subprocess.Popen(
-        [*map(str, words), "--json"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def test_a_program_fills_and_training_attaches_by_name(packed, filler, where):
+    program = filler("--seed", 3, "--epochs", 2, "--slots", 4, "--producers", 2, "--json")
     expected = make_loader(
         packed, LoaderConfig(batch=6, seed=3, mode="main"), transform=images.RandomResizedCrop(32)
     )
-    try:
-        with ring.attach("train", where=where, wait_s=60) as loader:  # before there is one
-            assert len(loader) == 4
-            for epoch in range(2):
-                for number, (ours, theirs) in enumerate(zip(loader, expected, strict=True)):
-                    assert ours.keys() == theirs.keys()
-                    assert all(torch.equal(ours[name], theirs[name]) for name in theirs), (epoch, number)
-                    assert ours["image"].shape[1:] == (3, 32, 32)
-        out, errors = program.communicate(timeout=60)
-    finally:
-        program.kill()
-        program.communicate()
-    assert program.returncode == 0, errors
-    told = json.loads(out)
-    assert (told["made"], told["consumed"], told["finished"]) == (8, 8, True)
-    assert {"samples", "bytes", "seconds"} <= told.keys()
-    assert "ring train: filling" in errors
+    with ring.attach("train", where=where, wait_s=60) as loader:  # before there is one
+        assert len(loader) == 4
+        for epoch in range(2):
+            for number, (ours, theirs) in enumerate(zip(loader, expected, strict=True)):
+                assert ours.keys() == theirs.keys()
+                assert all(torch.equal(ours[name], theirs[name]) for name in theirs), (epoch, number)
+                assert ours["image"].shape[1:] == (3, 32, 32)
+    assert program.wait() == 0, program.errors
+    record = json.loads(program.out)
+    assert (record["made"], record["consumed"], record["finished"]) == (8, 8, True)
+    assert {"samples", "bytes", "seconds"} <= record.keys()
+    assert "ring train: filling" in program.errors
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_filler_that_is_told_to_end_leaves_nothing(number, packed, filler, where, capsys):
+def test_a_filler_asked_to_end_leaves_nothing(number, packed, filler, where, capsys):
     program = filler("--slots", 3)
     wait_for(lambda: state(where) == "waiting for a trainer")
     assert main(["ring", "status", "train", "--where", str(where)]) == 0
@@ -138,7 +112,7 @@ def test_a_filler_that_is_told_to_end_leaves_nothing(number, packed, filler, whe
     assert "made 3 batches" in program.out
 
 
-def told_while_made(number, *words):
+def signalled_while_made(number, *words):
     choose = memory.choose_slots
 
     def choose_slots(*words):
@@ -150,8 +124,8 @@ def told_while_made(number, *words):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_filler_that_is_told_to_end_while_it_is_made_leaves_nothing(number, filler, where):
-    program = filler("--slots", 3, run=functools.partial(told_while_made, int(number)))
+def test_a_filler_asked_to_end_while_it_is_made_leaves_nothing(number, filler, where):
+    program = filler("--slots", 3, run=functools.partial(signalled_while_made, int(number)))
     assert program.wait() == 0, program.errors
     assert "made 0 batches" in program.out
     assert list(where.rglob("*")) == []
@@ -169,8 +143,9 @@ def test_what_a_killed_filler_left_is_shown_and_cleaned(packed, where, capsys):
     assert main(["ring", "clean", "--where", str(where)]) == 0
     assert "removed what was left of ring old" in capsys.readouterr().out
     assert main(["ring", "status", "--where", str(where)]) == 0
-    assert main(["ring", "status", "old", "--where", str(where)]) == 2
-    assert "there is no ring called old" in capsys.readouterr().err
+    for verb in ("status", "clean"):
+        assert main(["ring", verb, "old", "--where", str(where)]) == 2
+        assert "there is no ring called old" in capsys.readouterr().err
 
 
 def test_the_transform_is_chosen_by_flags():

@@ -1,4 +1,4 @@
-"""Whoever is killed, whenever: no batch is lost, changed or out of order, and nothing stays behind."""
+"""Whichever process is killed, and whenever: no batch is lost, changed or misplaced, and nothing is left."""
 
 import itertools
 import multiprocessing.forkserver
@@ -16,7 +16,6 @@ from ring_trainer import PLAN, digest, run
 
 from smallfiles import ring
 from smallfiles.ring import RingError, RingWarning
-from smallfiles.ring.channel import connect
 from smallfiles.ring.folder import RingFiles
 
 
@@ -61,14 +60,14 @@ def children(pid):
 
 
 def producers():
-    """Whoever asked `multiprocessing` for them could take the exit code of a dead one from its filler."""
+    """Asking `multiprocessing` for them could take the exit code of a dead one from its filler."""
     return children(multiprocessing.forkserver._forkserver._forkserver_pid)
 
 
 def kill_producers(count, seed, config, same, delay_s=0.002):
     rng = random.Random(seed)
     maker, victims, seen = Numbers(delay_s=delay_s), [], 0
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with ring.open_ring(maker, PLAN, config(slots=8)) as loader:
             while len(victims) < count:
@@ -86,7 +85,7 @@ def kill_producers(count, seed, config, same, delay_s=0.002):
             epoch = loader.schedule.epoch
             for number, batch in enumerate(loader):
                 same(batch, Numbers(), PLAN, epoch, number)
-    sentences = [str(w.message) for w in told if w.category is RingWarning]
+    sentences = [str(w.message) for w in caught if w.category is RingWarning]
     assert sum("killed by signal 9" in sentence for sentence in sentences) >= count - 2
     return seen
 
@@ -94,7 +93,7 @@ def kill_producers(count, seed, config, same, delay_s=0.002):
 @pytest.fixture
 def patient(monkeypatch):
     """On a busy machine several in a row may be killed before they begin."""
-    monkeypatch.setattr("smallfiles.ring.pool._DEATHS_BEFORE_BEGINNING", 50)
+    monkeypatch.setattr("smallfiles.ring.pool._DEATHS_AT_START", 50)
 
 
 def test_producers_killed_at_random_moments_cost_no_batch(config, same, patient):
@@ -193,7 +192,7 @@ def after(line):
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.slow)])
-def test_a_killed_filler_is_told_and_its_successor_goes_on(programs, where, tmp_path, kills):
+def test_a_killed_filler_is_reported_and_its_successor_continues(programs, where, tmp_path, kills):
     log, rng, epochs = tmp_path / "log", random.Random(4), 2 + 5 * kills // 2
     trainer = programs("attach", where, "train", log, epochs, 0.002)  # it comes before any filler
     orphans = []
@@ -264,7 +263,7 @@ def test_a_filler_that_did_not_hear_of_it_is_no_reason_to_repeat(programs, where
     check(lines(log), 9, repeats=1)
 
 
-def test_a_successor_that_knocks_before_the_last_words_were_heard_goes_on_behind_them(
+def test_a_successor_that_connects_before_the_last_messages_were_read_continues_after_them(
     programs, where, tmp_path
 ):
     log = tmp_path / "log"
@@ -274,7 +273,7 @@ def test_a_successor_that_knocks_before_the_last_words_were_heard_goes_on_behind
     os.kill(filler.pid, signal.SIGSTOP)
     last = quiet(log)[-1]
     trainer.kill()
-    successor = connect(RingFiles.of("train", where))
+    successor = RingFiles.of("train", where).connect()
     successor.send({"hello": "trainer", "want": None})
     os.kill(filler.pid, signal.SIGCONT)
     position = tuple(successor.receive(60)["position"])
@@ -301,8 +300,8 @@ def test_a_signal_leaves_nothing(number, how, programs, where, tmp_path):
     assert list(where.iterdir()) == []
 
 
-def test_a_child_of_the_trainer_neither_cleans_up_nor_keeps_it_alive(config, plan, maker, where, same):
-    with ring.open_ring(maker, plan, config(name="train")) as loader:
+def test_a_child_of_the_trainer_neither_cleans_up_nor_keeps_it_alive(filling, plan, maker, where, same):
+    with ring.attach(filling, where=where) as loader:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
@@ -313,9 +312,7 @@ def test_a_child_of_the_trainer_neither_cleans_up_nor_keeps_it_alive(config, pla
         os.waitpid(child, os.WUNTRACED)
         for number, batch in enumerate(loader):
             same(batch, maker, plan, 0, number)
-        loader._link.close()  # the child has no copy of the socket: the filler sees the end
-        wait_for(lambda: ring.status("train", where).trainer_pid is None)
-        loader.close()
-        assert not list(where.iterdir())
+        loader.close()  # the child has no copy of the socket: the filler sees the end
+        wait_for(lambda: ring.status(filling, where).trainer_pid is None)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

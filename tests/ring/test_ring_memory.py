@@ -116,7 +116,14 @@ def fill_up(where, intruder):
     intruder.unlink()
 
 
-def test_a_full_file_system_is_told_and_never_a_bus_error(tmp_path):
+def without_inodes(where):
+    """After the folder and the lock: at the slots, the position, the socket, or the record."""
+    assert "cannot be written (No space left on device)" in refused(where, 2)
+
+
+@pytest.mark.parametrize("options", ["size=2m", *(f"nr_inodes={count}" for count in (3, 5))])
+def test_a_full_file_system_is_a_sentence_and_never_a_bus_error(tmp_path, options):
     place = tmp_path / "small"
-    done = on_small_disk(place, "size=2m", fill_up, place, place / "intruder")
+    run = (fill_up, place, place / "intruder") if options == "size=2m" else (without_inodes, place)
+    done = on_small_disk(place, options, *run)
     assert (done.returncode, done.stdout) == (0, "left []\n"), done.stderr

@@ -192,7 +192,7 @@ class TestTraining:
         begun = checkpoint.load(kept).loader
         assert begun["plan"]["world_size"] == 2
         log = cluster.done("10_train", arrow, kept, *words, options=("--nodes=1", *self.FEW))
-        assert f"went on at epoch {begun['epoch']}, step {begun['batch']}" in log
+        assert f"resumed at epoch {begun['epoch']}, step {begun['batch']}" in log
         samples = dict(re.findall(r"^epoch (\d+): ([\d,]+) samples", log, re.M))
         assert set(samples.values()) == {"240"} and len(samples) == 2
         (rank,) = checkpoint.load(kept).epochs[begun["epoch"]]["ranks"]
@@ -209,7 +209,7 @@ class TestTraining:
         options = ("--time=00:02:00", "--signal=USR1@30", *self.FEW)
         words = ("--epochs", epochs, *self.WORDS)
         (number,) = cluster.submit("10_train", arrow, tmp_path / "kept", *words, options=options)
-        wait_for(lambda: "stopped because a signal asked for it" in cluster.log(number), 200)
+        wait_for(lambda: "stopped by a signal" in cluster.log(number), 200)
         cluster.start_soon(number)
         cluster.run("scontrol", "update", f"JobId={number}", "TimeLimit=15")  # one stop is enough here
         self.look_at_the_end(cluster, number, epochs)
@@ -224,7 +224,7 @@ class TestTraining:
     def look_at_the_end(self, cluster, number, epochs):
         state, log = cluster.wait(number, 600), cluster.log(number)
         assert state == "COMPLETED", log
-        assert "stopped because a signal asked for it" in log and "went on at epoch" in log
+        assert "stopped by a signal" in log and "resumed at epoch" in log
         assert "Restarts=0" not in cluster.run("scontrol", "show", "job", number)
         assert len(set(re.findall(r"^epoch (\d+):", log, re.M))) == epochs
 

@@ -54,7 +54,7 @@ def assert_equal(first, second):
 
 
 def test_it_learns_the_synthetic_classes(data):
-    report = training.train(*data, config(epochs=6, size=64, batch=25))
+    report = training.train(*data, config(epochs=6, batch=25))
     assert [each.samples for each in report.epochs] == [400] * 6
     assert report.epochs[-1].loss < report.epochs[0].loss
     assert report.epochs[-1].accuracy > 0.4  # chance is 0.1
@@ -76,11 +76,11 @@ def started():
     ranks = []
 
     def start(*words, rank=0, of=2, port=None, run=cli.main):
-        told = {} if port is None else {
+        variables = {} if port is None else {
             "RANK": str(rank), "WORLD_SIZE": str(of), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(of),
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
         }  # fmt: skip
-        ranks.append(Program(run, *words, environment=told, method="forkserver"))
+        ranks.append(Program(run, *words, environment=variables, method="forkserver"))
         return ranks[-1]
 
     modules = ("smallfiles.training.loop", "torch._dynamo", "smallfiles.cli.train", "simplejpeg")
@@ -169,7 +169,7 @@ class TestStopped:
         wait_for((tmp_path / checkpoint.NAME).exists)
         os.truncate(path, 4096)
         assert process.wait() == -signal.SIGBUS
-        assert "Fatal Python error: Bus error" in process.errors and "makers.py" in process.errors
+        assert "Fatal Python error: Bus error" in process.errors and "fields.py" in process.errors
 
 
 @pytest.fixture(scope="module")
@@ -289,9 +289,9 @@ class TestWords:
 
     def test_one_line_at_most_every_interval_says_how_far_an_epoch_is(self, data, capsys, monkeypatch):
         monkeypatch.setattr("smallfiles.progress.LOG_INTERVAL_S", 0.0)
-        training.train(*data, config(epochs=1))
+        training.train(*data, config(epochs=1, batch=200))
         err = capsys.readouterr().err
-        assert "epoch 0: 16 of 400 samples" in err and "measuring: " in err
+        assert "epoch 0: 200 of 400 samples" in err and "measuring: " in err
 
     @pytest.mark.parametrize(
         ("words", "said"),
