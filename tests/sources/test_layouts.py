@@ -48,7 +48,7 @@ def test_few_files_are_looked_into_and_none_where_names_give_no_reason():
 def test_what_is_odd_is_said_when_a_source_is_packed_in_python(tmp_path, capsys):
     tree = planted(LAYOUTS["stray pictures"], tmp_path / "tree")
     pack(sources.load(tree), tmp_path / "x.arrow", PackConfig(check="none"))
-    assert re.search("note: folder .*/tree: .*left aside: preview.jpg", capsys.readouterr().err)
+    assert re.search("note: folder .*/tree: .*left out: preview.jpg", capsys.readouterr().err)
     assert main(["pack", str(tree), str(tmp_path / "y.arrow")]) == 0
     assert capsys.readouterr().err.count("preview.jpg") == 1
 
