@@ -7,7 +7,8 @@ sources and formats share these rules. Notebook 02 shows the layouts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
@@ -27,6 +28,32 @@ IMAGE_BEGINNINGS = {
     **{b"P%d" % number: "PPM" for number in range(1, 8)},
 }
 """First bytes of an image file, and what it is."""
+
+_ARRAYS = [".npy", ".npz", ".pt", ".pth", ".safetensors", ".pkl", ".h5", ".hdf5", ".nc", ".mat", ".raw"]
+_MEDIA = [".wav", ".flac", ".mp3", ".ogg", ".opus", ".mp4", ".avi", ".mkv", ".mov", ".jp2", ".exr", ".svg"]
+_SCIENCE = [".pdb", ".cif", ".fits", ".dcm", ".nii", ".mha", ".root", ".las", ".ply", ".obj", ".pcd", ".edf"]
+_DATA_SUFFIXES = frozenset(_ARRAYS + _MEDIA + _SCIENCE)
+_TEXT_SUFFIXES = frozenset([".txt", ".json"])
+_COMPANIONS = _TEXT_SUFFIXES | {".cls", ".csv", ".tsv", ".xml", ".md", ".html", ".yaml", ".log"}
+"""Files that may be labels or documents of others."""
+
+
+def data_suffix(counts: Mapping[str, int]) -> str | None:
+    """The suffix of most files in a set without images, if it is one of data; else of most texts.
+
+    Args:
+        counts: Number of files with each suffix.
+    """
+    found: Counter[str] = Counter()
+    for suffix, count in counts.items():
+        found[suffix.lower()] += count
+    if found.keys() & _DATA_SUFFIXES:
+        found = Counter({suffix: count for suffix, count in found.items() if suffix not in _COMPANIONS})
+    for suffix, count in found.most_common(1):
+        if suffix in _DATA_SUFFIXES | _TEXT_SUFFIXES and count > 1 and 2 * count > found.total():
+            return suffix
+    return None
+
 
 SERVICE_FOLDERS = ("__macosx", "@eadir", "thumbs", "thumbnails", "#recycle", "$recycle.bin", "lost+found")
 """Folders that file managers and storage appliances create (lower case); neither classes nor samples."""
@@ -114,10 +141,14 @@ def _fitting(found: list[str], wanted: str) -> list[str]:
 
 
 SUPPORTED = {
-    "class folders": {"kind", "split", "unlabelled", "strict", "suffixes", "follow_links"},
+    "class folders": {"kind", "split", "labels", "unlabelled", "strict", "suffixes", "follow_links"},
     "ImageNet in folders": {"kind", "split", "labels", "unlabelled", "strict", "suffixes", "follow_links"},
     "ImageNet in tars": {"kind", "split", "labels", "unlabelled", "strict", "suffixes", "allow_truncated"},
     "Flickr30K": {"kind", "split", "labels", "strict", "suffixes", "follow_links"},
+    "a table": {"split", "root", "columns", "unlabelled", "strict"},
+    "a folder with a table": {
+        *("kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes", "follow_links")
+    },
     "a tar": {"kind", "split", "unlabelled", "strict", "suffixes", "allow_truncated"},
     "a manifest": {"split", "root", "allow_truncated"},
     "a packed output": {"split"},
@@ -133,8 +164,10 @@ class SourceOptions:
     Args:
         kind: One of `KINDS`, or `auto`.
         split: `train`, `val`, `test` or a name the source uses; None takes the only one, or train.
-        root: For a manifest: the folder or tar that its paths are relative to.
-        labels: Where labels are, if not next to the data: devkit, LOC csv, caption file or split file.
+        root: For a manifest or a table: the folder (or tar) that its paths are relative to.
+        labels: Where labels are, if not next to the data: a table, devkit, LOC csv, captions or splits.
+        columns: `NAME=SPEC`: the column of a table that is the `image`, `label` or `captions`; a SPEC with
+            braces is a template of paths, such as `images/{id}.jpg`.
         unlabelled: Give every sample the label -1 instead of requiring class folders.
         strict: Refuse what would otherwise be left out with a note.
         suffixes: Which files are samples; case does not matter.
@@ -147,13 +180,20 @@ class SourceOptions:
         "auto", "kind of the data set; auto recognises it", flag="source"
     )
     split: str | None = option(None, "which split to take (train, val, test)")
-    root: Path | None = option(None, "root of the paths in a manifest, if it names none", metavar="DIR")
-    labels: Path | None = option(None, "file with labels or captions, if not next to the data")
+    root: Path | None = option(None, "root of the paths in a manifest or table", metavar="DIR")
+    labels: Path | None = option(None, "table or file with labels or captions, if not next to the data")
+    columns: tuple[str, ...] = option(
+        (),
+        "column of a table that is the image, label or captions, e.g. image=filename; repeatable",
+        flag="field",
+        metavar="NAME=COLUMN",
+        many=True,
+    )
     unlabelled: bool = option(False, "give every sample the label -1 instead of requiring class folders")
     strict: bool = option(False, "refuse what would otherwise be left out with a note")
     suffixes: tuple[str, ...] = option(
         IMAGE_SUFFIXES,
-        "suffix of the samples, if not images; repeatable",
+        "suffix of the samples, if these are not recognised; repeatable",
         flag="suffix",
         metavar=".X",
         many=True,

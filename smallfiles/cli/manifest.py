@@ -21,7 +21,10 @@ def add(verbs: Verbs) -> None:
     """Add the verb."""
     parser = add_run(verbs, "manifest", run)
     parser.add_argument(
-        "dir", type=Path, metavar="DIR", help="a folder, a tar file, a packed output or another manifest"
+        "dir",
+        type=Path,
+        metavar="DIR|TABLE",
+        help="a folder, a tar file, a table, a packed output or a manifest",
     )
     parser.add_argument(
         "-o",
@@ -44,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         smallfiles manifest data -o data.json
         smallfiles manifest ILSVRC --source imagenet --split val -o val.json
         smallfiles manifest train.tar --source tarball -o train.json
+        smallfiles manifest labels.parquet --root images --field 'image={id}.jpg' -o train.json
     """
     from smallfiles.atomic import refuse_existing
 

@@ -8,8 +8,11 @@ Notebook 02 shows the messages.
 from __future__ import annotations
 
 import json
+import json.encoder
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles.arrays import (
+    SLICE_ROWS,
     TEXTS,
+    GrowingStrings,
     Namer,
     fault_of,
     from_numpy,
@@ -40,6 +45,8 @@ SUSPICIOUS_PATH = r"[\x00\n]|(^|/)\.{0,2}(/|$)"
 COLUMNS = ("path", "label", "captions", "bytes", "sha256", "meta")
 _ROWS_AT_ONCE = 1 << 12
 _LARGEST_SIZE = (1 << 63) - 1
+_dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_quoted = json.encoder.encode_basestring_ascii
 
 
 def by_row(row: int) -> str:
@@ -201,15 +208,56 @@ def sha256_column(hexes: Any, name: Namer = by_row) -> pa.StringArray:
 
 
 def meta_column(metas: Sequence[Meta | None] | pa.Array, name: Namer = by_row) -> pa.StringArray:
-    """JSON objects as compact text, null where there is none."""
-    if is_arrow(metas):
+    """JSON objects as compact text, null where there is none; given as objects, texts or Arrow structs."""
+    if isinstance(metas, pa.Array | pa.ChunkedArray):
+        if pa.types.is_struct(metas.type):
+            return _texts_of_structs(metas, name)
         metas = [None if text is None else _parsed(text) for text in one_chunk(metas).to_pylist()]
     texts = [None if meta is None else _as_text(meta) for meta in metas]
-    bad = [row for row, text in enumerate(texts) if text == ""]
-    if bad:
+    _refuse_bad(texts, metas, name)
+    return arrow_column(texts, pa.string())
+
+
+def _refuse_bad(texts: Sequence[str | None], metas: Any, name: Namer) -> None:
+    if bad := [row for row, text in enumerate(texts) if text == ""]:
         expected = "objects with string keys that JSON can hold, or null"
         raise fault_of(bad, "meta entry", "not a JSON object", metas, name, expected)
-    return arrow_column(texts, pa.string())
+
+
+def _texts_of_structs(structs: pa.Array, name: Namer) -> pa.StringArray:
+    """Arrow structs as JSON, column by column, which takes a fifth of the time of dictionaries."""
+    grown = GrowingStrings()
+    pattern = "{" + ",".join(f"{json.dumps(each.name).replace('%', '%%')}:%s" for each in structs.type) + "}"
+    for start in range(0, len(structs), SLICE_ROWS):
+        some = structs.slice(start, SLICE_ROWS)
+        try:
+            columns = [map(_encoder(kind.type), values.to_pylist()) for kind, values in _fields(some)]
+            texts = list(map(pattern.__mod__, zip(*columns, strict=True)))
+        except (TypeError, ValueError):
+            texts = [_as_text(meta) for meta in some.to_pylist()]
+            _refuse_bad(texts, some, partial(_shifted, name, start))
+        grown.add(texts)
+    return grown.finish()
+
+
+def _shifted(name: Namer, start: int, row: int) -> str:
+    return name(start + row)
+
+
+def _fields(structs: pa.Array) -> Iterator[tuple[pa.Field, pa.Array]]:
+    return zip(structs.type, one_chunk(structs).flatten(), strict=True)
+
+
+def _encoder(kind: pa.DataType) -> Callable[[Any], str]:
+    if pa.types.is_integer(kind):
+        return lambda value: "null" if value is None else repr(value)
+    if pa.types.is_string(kind):
+        return lambda value: "null" if value is None else _quoted(value)
+    return _any_text
+
+
+def _any_text(value: object) -> str:
+    return repr(value) if type(value) is float and math.isfinite(value) else _dumps(value)
 
 
 def _parsed(text: object) -> Any:
@@ -224,7 +272,7 @@ def _as_text(meta: object) -> str:
         return ""
     try:
         # ASCII, so that invalid UTF-8 survives as escapes.
-        return json.dumps(meta, separators=(",", ":"), allow_nan=False)
+        return _dumps(meta)
     except (TypeError, ValueError, RecursionError):
         return ""
 

@@ -112,6 +112,8 @@ def _parted(folders: Folders, below: str, names: Sequence[str]) -> str | None:
     parts, rest, is_pair = _split(names)
     if not parts or not rest:
         return None
+    if all(_WHOLE & set(words_of(name)) for name in rest):
+        return f"{_listed(rest)} and {_listed(parts)} by their names are parts of samples"
     same = any(_share(folders, f"{below}{a}/", f"{below}{b}/", is_pair) for a in parts[:4] for b in rest[:4])
     names_are = f"{_listed(rest)} and {_listed(parts)} by their names"
     if same:

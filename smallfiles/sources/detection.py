@@ -24,10 +24,11 @@ from smallfiles.manifest import Manifest
 from smallfiles.options import option, words
 from smallfiles.progress import plural
 from smallfiles.samples import ByteStore
-from smallfiles.sources import flickr30k, folder, imagenet, packed, tarball
+from smallfiles.sources import flickr30k, folder, imagenet, packed, tables, tarball
 from smallfiles.sources.imagenet import official
 from smallfiles.sources.record import Source
 from smallfiles.sources.scanning import list_folder, unlistable
+from smallfiles.sources.table_files import is_table
 
 
 def load(path: Path, kind: str = "auto", **options: Any) -> Source:
@@ -36,8 +37,8 @@ def load(path: Path, kind: str = "auto", **options: Any) -> Source:
     Many metadata operations are in flight, since each waits for the parallel file system.
 
     Args:
-        path: A folder of images or of tars, a tar file (also compressed, or a tar of tars), a packed output
-            or a manifest (.json).
+        path: A folder of images or of tars, a tar file (also compressed, or a tar of tars), a table of paths
+            (.csv, .jsonl, .parquet ...), a packed output or a manifest (.json).
         kind: `folder`, `imagenet`, `flickr30k`, `tarball` or `auto`.
         options: Fields of `SourceOptions`, such as `split`.
 
@@ -109,6 +110,8 @@ def _load(path: Path, options: SourceOptions) -> Source:
         )
     if path.suffix == ".json" and path.is_file():
         return _from_manifest(path, options.root, options)
+    if is_table(path):
+        return tables.load(path, options)
     if options.kind == "auto" and (format := packed.format_of(path)):
         return _from_packed(path, format, options)
     if path.is_dir():
@@ -138,8 +141,12 @@ def _from_folder(path: Path, options: SourceOptions) -> Source:
         "tarball": (tarball.load_folder, tarball.tars_in),
         "folder": (folder.load, Path.is_dir),
     }
+    if kind == "auto" and options.labels is None and (found := tables.find_metadata(path, options)):
+        return tables.join(path, found, options)
     if kind == "auto":
         kind = next(name for name, (_, recognises) in readers.items() if recognises(path))
+    if kind == "folder" and options.labels is not None:
+        return tables.join(path, tables.Metadata(options.labels), options)
     try:
         return readers[kind][0](path, options)
     except SourceError:

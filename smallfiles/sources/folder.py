@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from smallfiles.arrays import column, from_numpy
 from smallfiles.errors import SourceError, first_few, refuse_shortage
-from smallfiles.folders import SourceOptions
+from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions, data_suffix
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.class_folders import Labelled, by_class, by_folder
 from smallfiles.manifest.listing import HEAD_BYTES, Files
@@ -127,9 +127,7 @@ def load(path: Path, options: SourceOptions | None = None) -> Source:
     """
     options = options or SourceOptions()
     options.refuse_unsupported("class folders", path)
-    tree = walk(path, options.suffixes, follow_links=options.follow_links)
-    if not len(tree):
-        raise no_images(tree, options)
+    tree, options, notes = find_samples(path, options)
     if options.strict and tree.notes():
         raise SourceError(
             f"{path} holds more than samples ({'; '.join(tree.notes())})",
@@ -148,7 +146,24 @@ def load(path: Path, options: SourceOptions | None = None) -> Source:
         classes=found.classes,
         sizes=sizes_of(path, paths) if options.sizes else None,
     )
-    return Source(manifest, FolderStore(path), "folder", found.notes + tree.notes(), path)
+    return Source(manifest, FolderStore(path), "folder", notes + found.notes + tree.notes(), path)
+
+
+def find_samples(path: Path, options: SourceOptions) -> tuple[Tree, SourceOptions, tuple[str, ...]]:
+    """Walk a tree of images, or else of most of its data files; with the suffixes taken, and notes.
+
+    Raises:
+        SourceError: There are no images, and no other suffix is clear.
+    """
+    tree = walk(path, options.suffixes, follow_links=options.follow_links)
+    suffix = data_suffix(tree.others()) if options.suffixes == IMAGE_SUFFIXES and not len(tree) else None
+    if suffix is not None:
+        options = replace(options, suffixes=(suffix,))
+        tree = walk(path, options.suffixes, follow_links=options.follow_links)
+    if not len(tree):
+        raise no_images(tree, options)
+    notes = (f"no images: {suffix} files taken as samples",) if suffix else ()
+    return tree, options, notes
 
 
 def _labelled(path: Path, tree: Tree, names: pa.StringArray, options: SourceOptions) -> Labelled:
@@ -169,7 +184,7 @@ def _labelled(path: Path, tree: Tree, names: pa.StringArray, options: SourceOpti
         keep[keep] = annotated.keep
         return replace(annotated, keep=keep, split=found.split)
     if found.split != "test":
-        raise no_classes(path, len(own), "one folder a class")
+        raise no_classes(path, len(own), "one folder per class", options)
     return found
 
 
@@ -220,13 +235,14 @@ def _all_classes(root: Path) -> list[str]:
     return list_folder(above / "train").folders if (above / "train").is_dir() else []
 
 
-def no_classes(where: Path, count: int, expected: str) -> SourceError:
+def no_classes(where: Path, count: int, expected: str, options: SourceOptions) -> SourceError:
     """The error for samples without any label."""
+    labels = "give a table of labels (--labels)" if where.is_dir() else "make a manifest with their labels"
+    what = "image" if options.suffixes == IMAGE_SUFFIXES else "sample"
     return SourceError(
-        f"{where} holds {plural(count, 'image')} outside of any class folder",
+        f"{where} holds {plural(count, what)} outside of any class folder",
         expected=expected,
-        next_step="Sort them into class folders, give a table of labels (--labels), or pack them without "
-        "(--unlabelled)",
+        next_step=f"Sort them into class folders, {labels}, or pack them without (--unlabelled)",
     )
 
 

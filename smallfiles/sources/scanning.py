@@ -152,12 +152,13 @@ def list_folder(path: Path) -> Folder:
     return _Lister(path, os.path.realpath(path), ("",), True).list(("", 0))
 
 
-def sizes_of(root: Path, paths: pa.StringArray) -> np.ndarray:
+def sizes_of(root: Path, paths: pa.StringArray, *, missing: int | None = None) -> np.ndarray:
     """Sizes of many files, with many `stat` calls in flight, since each waits for the metadata server.
 
     Args:
         root: What the paths are relative to.
         paths: Paths of the files.
+        missing: The size of a file that does not exist; None refuses it.
 
     Returns:
         Bytes of each, int64.
@@ -167,11 +168,16 @@ def sizes_of(root: Path, paths: pa.StringArray) -> np.ndarray:
     """
     prefix = str(root) + "/"
 
-    def of_chunk(start: int) -> list[int]:
+    def size(path: str) -> int:
         try:
-            return [os.stat(prefix + path).st_size for path in paths.slice(start, _STATS_AT_ONCE).to_pylist()]  # noqa: PTH116 - hot
+            return os.stat(prefix + path).st_size  # noqa: PTH116 - hot
         except OSError as error:
+            if missing is not None and error.errno in (errno.ENOENT, errno.ENOTDIR):
+                return missing
             raise unlistable(error, error.filename) from error
+
+    def of_chunk(start: int) -> list[int]:
+        return list(map(size, paths.slice(start, _STATS_AT_ONCE).to_pylist()))
 
     with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="stat") as pool:
         chunks = pool.map(of_chunk, range(0, len(paths), _STATS_AT_ONCE))

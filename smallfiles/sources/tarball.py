@@ -12,6 +12,7 @@ processes may share a descriptor. Notebook 05 compares this with unpacking.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -26,7 +27,7 @@ import pyarrow.compute as pc
 
 from smallfiles.arrays import as_mask
 from smallfiles.errors import FormatError, SourceError, first_few, raised_as
-from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions, canonical_split, choose_split
+from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions, canonical_split, choose_split, data_suffix
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.tar import by_name, fields
@@ -172,11 +173,13 @@ def from_archive(archive: Archive, options: SourceOptions) -> Source:
     options.refuse_unsupported("a tar", archive.path)
     if archive.is_ours:
         return _sided(fields.read(archive), options)
+    options, notes = _with_suffix(archive, options)
     samples_of(archive, options)
     with raised_as(FormatError, SourceError):
         annotated = fields.read(archive, options.suffixes, targets=not options.unlabelled)
     if any(annotated.kinds) and not _has_classes(archive, annotated, options):
-        return _sided(*_of_split(annotated, options))
+        source = _sided(*_of_split(annotated, options))
+        return replace(source, notes=notes + source.notes)
     if options.strict and (notes := archive.notes + annotated.notes):
         raise SourceError(
             f"{archive.path} contains more than samples ({'; '.join(notes)})",
@@ -186,12 +189,23 @@ def from_archive(archive: Archive, options: SourceOptions) -> Source:
     found = _by_folder(archive, annotated, options)
     if not (found.classes or options.unlabelled or found.split == "test"):
         count, expected = len(annotated.data.names), "one folder per class, or a .cls file for each image"
-        raise no_classes(archive.path, count, expected)
+        raise no_classes(archive.path, count, expected, options)
     metas = list(compress(annotated.metas, found.keep))
     samples = annotated.data.select(found.keep)  # all of them, nearly always, and nothing is copied
     manifest = _manifest(samples, found.labels, found.split, found.classes, metas)
-    notes = archive.notes + annotated.notes + found.notes
+    notes += archive.notes + annotated.notes + found.notes
     return Source(manifest, TarStore(samples), "tarball", notes, archive.path, came_as=annotated.came_as)
+
+
+def _with_suffix(archive: Archive, options: SourceOptions) -> tuple[SourceOptions, tuple[str, ...]]:
+    """The options with the suffix of most data files, if there are no images; and a note on it."""
+    if options.suffixes != IMAGE_SUFFIXES or archive.having(IMAGE_SUFFIXES).any():
+        return options, ()
+    counts = Counter(Path(name).suffix for name in archive.names.to_pylist())
+    suffix = data_suffix(counts)
+    if suffix is None:
+        return options, ()
+    return replace(options, suffixes=(suffix,)), (f"no images: {suffix} files taken as samples",)
 
 
 def _by_folder(archive: Archive, annotated: fields.Annotated, options: SourceOptions) -> Labelled:

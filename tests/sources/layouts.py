@@ -45,7 +45,7 @@ class Layout:
 
 _PLAIN = "{cat,dog}/{1,2}.jpg"
 _PARTS = "parts of samples.*--unlabelled.*--source"
-_FLAT = "outside of any class folder.*--unlabelled"
+_FLAT = "outside of any class folder.*(--labels|manifest).*--unlabelled"
 
 LAYOUTS = {
     "classes numbered alike": Layout(_PLAIN, "cat dog", "same file names in cat, dog"),
@@ -146,6 +146,14 @@ LAYOUTS = {
         "{benign,malignant}/{p1,p2}.jpg {benign,malignant}/{p1,p2}_mask.mask",
         says="masks are next to their pictures",
     ),
+    "images and masks of other names": Layout("images/{a,b}.jpg masks/{c,d}.jpg", says=_PARTS),
+    "arrays and masks": Layout("images/{1,2}.npy masks/{1,2}.npy", says=_PARTS),
+    "arrays and labels": Layout("images/{1,2}.npy labels/{1,2}.yolo", says=_FLAT),
+    "images and labels in JSON": Layout("images/{a,b}.jpg labels/{a,b}.json", says=_FLAT),
+    "arrays": Layout("{cat,dog}/{1,2}.npy readme.md", "cat dog", "no images: .npy files taken", 4),
+    "sounds": Layout("{no,yes}/{1,2}{.wav,.xml,.md}", "no yes", "no images: .wav files taken", 4),
+    "texts": Layout("{bad,good}/{1,2}.txt README", "bad good", "no images: .txt files taken", 4),
+    "no data": Layout("{a,b}/{1,2}.py", says="no images.*--suffix"),
     "overridden": Layout(
         "{images,masks}/{1,2}.jpg", "images masks", "as requested", asked={"kind": "folder"}
     ),

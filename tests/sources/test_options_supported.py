@@ -15,6 +15,7 @@ from smallfiles.pack import PackConfig, pack
 ASKED = {
     "kind": "folder", "split": "train", "root": Path(), "labels": Path("missing.json"), "unlabelled": True,
     "strict": True, "suffixes": (".png",), "follow_links": True, "allow_truncated": True, "sizes": False,
+    "columns": ("label=class",),
 }  # fmt: skip
 
 
@@ -37,6 +38,10 @@ def made(reader: str, root: Path) -> Path:
         (root / "x.tars/0.tar").write_bytes(tar_bytes({"1.jpg": b"x", "1.cls": b"0"}))
         return root / "x.tars"
     plant(root / "tree", "cat/1.jpg", "dog/2.jpg")
+    if "table" in reader:
+        table = root / "tree" / ("metadata.csv" if "folder" in reader else "labels.csv")
+        table.write_text("file_name,class\ncat/1.jpg,a\ndog/2.jpg,b\n")
+        return table.parent if "folder" in reader else table
     if reader == "a manifest":
         sources.load(root / "tree").manifest.save(root / "tree/m.json")
         return root / "tree/m.json"
@@ -49,9 +54,7 @@ def made(reader: str, root: Path) -> Path:
 def test_an_option_that_a_source_does_not_support_is_refused_by_its_flag(tmp_path, reader):
     path = made(reader, tmp_path)
     assert ASKED.keys() == {field.name for field in fields(SourceOptions)}
-    recognised = (
-        {"kind"} if reader in ("a packed output", "shards of others") else set()
-    )  # asked for, it is no packed output
+    recognised = {"kind"} if reader in ("a packed output", "shards of others") else set()  # else it is none
     for name in ASKED.keys() - SUPPORTED[reader] - {"sizes"} - recognised:
         with pytest.raises(SourceError, match=f"{flag_of(SourceOptions, name)} was given"):
             sources.load(path, **{name: ASKED[name]})
