@@ -176,12 +176,12 @@ def sizes_of(root: Path, paths: pa.StringArray, *, missing: int | None = None) -
                 return missing
             raise unlistable(error, error.filename) from error
 
-    def of_chunk(start: int) -> list[int]:
-        return list(map(size, paths.slice(start, _STATS_AT_ONCE).to_pylist()))
+    def of_chunk(start: int) -> np.ndarray:
+        return np.fromiter(map(size, paths.slice(start, _STATS_AT_ONCE).to_pylist()), np.int64)
 
     with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="stat") as pool:
         chunks = pool.map(of_chunk, range(0, len(paths), _STATS_AT_ONCE))
-        return np.fromiter(chain.from_iterable(chunks), np.int64, len(paths))
+        return np.concatenate([np.zeros(0, np.int64), *chunks])
 
 
 def unlistable(error: OSError, path: object) -> SourceError:

@@ -1,13 +1,11 @@
 """Read the files of tables: CSV, TSV, JSON Lines, Parquet and Arrow, as plain strings, numbers and lists.
 
 The trap: readers of CSV guess types, so that the id 007 becomes 7 and 2020-01-01 a time. Here only columns
-of plain numbers without leading zeros become numbers, and nothing becomes a time. Notebook 02 uses them.
+of plain numbers without leading zeros become numbers, and nothing becomes a time. docs/recipes.md uses one.
 """
 
 from __future__ import annotations
 
-import csv
-import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +14,7 @@ import pyarrow.compute as pc
 from smallfiles.errors import SourceError, first_few, refuse_shortage
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".feather", ".arrow")
-_TEXT_SUFFIXES, _ARROW_SUFFIXES = SUFFIXES[:4], SUFFIXES[5:]
+_ARROW_SUFFIXES = SUFFIXES[5:]
 _LONGEST_LINE_BYTES = 1 << 24
 _WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"
 _DECIMAL = r"^-?(0|[1-9][0-9]{0,17})(\.[0-9]+)?([eE][-+]?[0-9]{1,2})?$"
@@ -33,28 +31,6 @@ def is_table(path: Path) -> bool:
         return False
 
 
-def column_names(path: Path) -> list[str]:
-    """The columns of a table; of JSON Lines those of the first row.
-
-    Raises:
-        SourceError: It is no table.
-    """
-    if path.suffix.lower() not in _TEXT_SUFFIXES:
-        return list(read_table(path).column_names)
-    try:
-        with path.open("rb") as file:
-            line = file.readline(_LONGEST_LINE_BYTES).decode("utf-8-sig")
-        if "json" in path.suffix.lower():
-            return list(json.loads(line))
-        return next(csv.reader([line.rstrip("\r\n")], delimiter=_delimiter(path, line)), [])
-    except (OSError, ValueError, TypeError, csv.Error) as error:
-        raise _unreadable(path, error) from error
-
-
-def _delimiter(path: Path, header: str) -> str:
-    return "\t" if path.suffix.lower() == ".tsv" else max(",;\t|", key=header.count)
-
-
 def read_table(path: Path) -> pa.Table:
     """All rows of a table.
 
@@ -62,18 +38,14 @@ def read_table(path: Path) -> pa.Table:
         SourceError: It cannot be read, or a column holds bytes or is there twice.
     """
     suffix = path.suffix.lower()
-    if suffix not in SUFFIXES and path.exists():
-        raise _unreadable(path, ValueError(f"its suffix is {suffix!r}, not one of {', '.join(SUFFIXES)}"))
     try:
-        if suffix in (".csv", ".tsv"):
-            table = _read_csv(path)
-        elif suffix in _TEXT_SUFFIXES:
-            table = _read_json(path)
-        elif suffix == ".parquet":
-            table = _read_parquet(path)
-        else:
+        if suffix in _READERS:
+            table = _READERS[suffix](path)
+        elif suffix in _ARROW_SUFFIXES or not path.exists():
             with _open_arrow(path) as reader:
                 table = reader.read_all()
+        else:
+            raise ValueError(f"its suffix is not one of {', '.join(SUFFIXES)}")
         table.validate(full=True)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise _unreadable(path, error) from error
@@ -115,19 +87,18 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 
 def _read_csv(path: Path) -> pa.Table:
-    from pyarrow import csv as arrow_csv
+    from pyarrow import csv
 
-    names = column_names(path)
     with path.open("rb") as file:
-        header = file.readline(_LONGEST_LINE_BYTES).decode("utf-8-sig")
-    table = arrow_csv.read_csv(
-        path,
-        read_options=arrow_csv.ReadOptions(block_size=_LONGEST_LINE_BYTES),
-        parse_options=arrow_csv.ParseOptions(delimiter=_delimiter(path, header), newlines_in_values=True),
-        convert_options=arrow_csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
-        ),
-    )
+        header = file.readline(_LONGEST_LINE_BYTES)
+    is_tsv = path.suffix.lower() == ".tsv"
+    delimiter = b"\t" if is_tsv else max(b",", b";", b"\t", b"|", key=header.count)
+    read = csv.ReadOptions(block_size=_LONGEST_LINE_BYTES)
+    parse = csv.ParseOptions(delimiter=delimiter.decode(), newlines_in_values=True)
+    with csv.open_csv(path, read, parse) as reader:
+        texts = dict.fromkeys(reader.schema.names, pa.string())
+    convert = csv.ConvertOptions(column_types=texts, strings_can_be_null=True, null_values=[""])
+    table = csv.read_csv(path, read, parse, convert)
     return pa.Table.from_arrays([_typed(each) for each in table.columns], table.column_names)
 
 
@@ -140,17 +111,15 @@ def _typed(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _read_json(path: Path) -> pa.Table:
-    from pyarrow import json as arrow_json
+    from pyarrow import json
 
-    read = arrow_json.ReadOptions(block_size=_LONGEST_LINE_BYTES)
-    table = arrow_json.read_json(path, read_options=read)
-    times = [field for field in table.schema if pa.types.is_timestamp(field.type)]
-    if times:  # texts that look like times; Arrow has no option to keep them
-        schema = pa.schema([field.with_type(pa.string()) for field in times])
-        table = arrow_json.read_json(
-            path, read_options=read, parse_options=arrow_json.ParseOptions(explicit_schema=schema)
-        )
-    return table
+    read = json.ReadOptions(block_size=_LONGEST_LINE_BYTES)
+    table = json.read_json(path, read)
+    times = [field.with_type(pa.string()) for field in table.schema if pa.types.is_timestamp(field.type)]
+    if not times:
+        return table
+    # Texts that look like times; Arrow has no option that keeps them.
+    return json.read_json(path, read, json.ParseOptions(explicit_schema=pa.schema(times)))
 
 
 def _read_parquet(path: Path) -> pa.Table:
@@ -180,3 +149,10 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return pc.if_else(nan, pa.scalar(None, kind), column) if pc.any(nan).as_py() else column
     texts = ("is_large_string", "is_string_view", "is_temporal", "is_decimal", "is_null")
     return column.cast(pa.string()) if any(getattr(pa.types, test)(kind) for test in texts) else column
+
+
+_READERS = {
+    **dict.fromkeys((".csv", ".tsv"), _read_csv),
+    **dict.fromkeys((".jsonl", ".ndjson"), _read_json),
+    ".parquet": _read_parquet,
+}

@@ -7,13 +7,14 @@
 Class names are numbered in sorted order, integers stay. Other columns go into the meta of each sample.
 
 The trap: rows and files rarely match one to one, and a join that silently drops the rest trains on less data.
-So unmatched rows and files are counted and named. Notebook 02 shows the layouts.
+So unmatched rows and files are counted and named. docs/recipes.md has an example.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,13 @@ from smallfiles.faults import summary_of
 from smallfiles.folders import SourceOptions, canonical_split, choose_split
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.class_folders import own_split
+from smallfiles.manifest.columns import path_column
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED, TargetKind
 from smallfiles.sources.folder import FolderStore, find_samples
 from smallfiles.sources.record import Source
 from smallfiles.sources.scanning import list_folder, sizes_of
-from smallfiles.sources.table_files import column_names, read_table
+from smallfiles.sources.table_files import read_table
 
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 _PATHS = "file_name filename file_path filepath path file image img image_path img_path image_name image_file"
@@ -87,8 +89,9 @@ def load(path: Path, options: SourceOptions) -> Source:
     options.refuse_unsupported("a table", path)
     table = read_table(path)
     roles = _roles(table.column_names, path, options, _PATHS)
-    root = options.root or path.absolute().parent
-    return _source(path, table, _paths(table, roles.image, path), roles, root, options)
+    with summary_of(path):
+        keys = path_column(_paths(table, roles.image, path))
+    return _source(path, table, keys, roles, options.root or path.absolute().parent, options)
 
 
 def find_metadata(folder: Path, options: SourceOptions) -> Metadata | None:
@@ -107,10 +110,11 @@ def find_metadata(folder: Path, options: SourceOptions) -> Metadata | None:
 
 def _metadata_in(folder: Path, options: SourceOptions) -> Path | None:
     for file in (folder / name for name in _METADATA if (folder / name).is_file()):
-        names = column_names(file)
-        has_targets = options.columns or options.unlabelled or _known(names, f"{_LABELS} {_CAPTIONS}")
-        if "file_name" in names and has_targets:
-            return file
+        with suppress(SourceError):  # class folders may hold some other file of this name
+            names = read_table(file).column_names
+            has_targets = options.columns or options.unlabelled or _known(names, f"{_LABELS} {_CAPTIONS}")
+            if "file_name" in names and has_targets:
+                return file
     return None
 
 
@@ -247,18 +251,21 @@ def _source(
 ) -> Source:
     """The rows of a table as samples; `keys` are their paths below `root`, null without a file."""
     targets, classes = _targets(table, roles, path, others)
-    splits = next((name for name in table.column_names if name.lower() == "split"), None)
-    keep, split, split_notes = _of_split(table.column(splits) if splits else None, keys, path, root, options)
-    without = _left_out(keys.filter(pc.and_(keep, targets.is_null())), "row", f"without {roles.target}")
-    _refuse_if_strict(without, options)
-    keep = pc.and_(keep, targets.is_valid())
+    chosen, split, split_notes = _of_split(table, keys, path, root, options)
+    keep = pc.and_(chosen, targets.is_valid())
+    without = _left_out(keys.filter(pc.and_(chosen, targets.is_null())), "row", f"without {roles.target}")
     if keep.null_count or not pc.all(keep).as_py():  # else no copies
         keys, targets, table = keys.filter(keep), targets.filter(keep), table.filter(keep)
+    if not len(keys):
+        raise _error(
+            f"no row of {path} has a {roles.target}", f"a {roles.kind} in some", "Complete the table"
+        )
     if pa.types.is_string(targets.type):  # one caption each
         borders = from_numpy(np.arange(len(targets) + 1)).cast(pa.int32())
         targets = pa.ListArray.from_arrays(borders, targets)
-    rest = [name for name in table.column_names if name not in (roles.image, roles.target, splits)]
+    rest = [name for name in table.column_names if name not in (roles.image, roles.target)]
     sizes, absent = _sizes(root, keys, path) if options.sizes else (None, ())
+    _refuse_if_strict(without + absent, options)
     with summary_of(path):
         manifest = Manifest.from_columns(
             keys,
@@ -297,8 +304,13 @@ def _targets(
         return values, ()
     if roles.kind == "label" and (is_text or pa.types.is_boolean(values.type)):
         names = values.cast(pa.string())
-        columns = [names, *(read_table(other).column(roles.target).cast(pa.string()) for other in others)]
-        classes = sorted({name for each in columns for name in each.unique().drop_null().to_pylist()})
+        more = [
+            table.column(roles.target)
+            for table in map(read_table, others)
+            if roles.target in table.column_names
+        ]
+        texts = [names, *(each.cast(pa.string()) for each in more)]
+        classes = sorted({name for each in texts for name in each.unique().drop_null().to_pylist()})
         return pc.index_in(names, column(classes, pa.string())), tuple(classes)
     raise _error(
         f"the column {roles.target} of {path} contains {values.type}, which is no {roles.kind}",
@@ -308,11 +320,12 @@ def _targets(
 
 
 def _of_split(
-    splits: pa.ChunkedArray | None, keys: pa.Array, path: Path, root: Path, options: SourceOptions
+    table: pa.Table, keys: pa.Array, path: Path, root: Path, options: SourceOptions
 ) -> tuple[pa.Array, str, tuple[str, ...]]:
     """The rows of the chosen split, its name and notes; by the column `split`, or else the first folder."""
     of = pc.struct_field(pc.extract_regex(keys, r"(?s)^(?P<folder>[^/]*)/"), 0)
-    of = of if splits is None else one_chunk(splits).cast(pa.string())
+    if "split" in table.column_names and pa.types.is_string(table.column("split").type):
+        of = one_chunk(table.column("split"))
     found = of.filter(keys.is_valid()).unique().to_pylist()
     if None in found or not all(canonical_split(name, found) for name in found):
         return pc.is_valid(keys), *own_split(path if canonical_split(path.stem) else root, options.split)
