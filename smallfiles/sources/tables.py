@@ -323,9 +323,10 @@ def _of_split(
     table: pa.Table, keys: pa.Array, path: Path, root: Path, options: SourceOptions
 ) -> tuple[pa.Array, str, tuple[str, ...]]:
     """The rows of the chosen split, its name and notes; by the column `split`, or else the first folder."""
-    of = pc.struct_field(pc.extract_regex(keys, r"(?s)^(?P<folder>[^/]*)/"), 0)
     if "split" in table.column_names and pa.types.is_string(table.column("split").type):
         of = one_chunk(table.column("split"))
+    else:
+        of = pc.struct_field(pc.extract_regex(keys, r"(?s)^(?P<folder>[^/]*)/"), 0)
     found = of.filter(keys.is_valid()).unique().to_pylist()
     if None in found or not all(canonical_split(name, found) for name in found):
         return pc.is_valid(keys), *own_split(path if canonical_split(path.stem) else root, options.split)
