@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import as_mask, column, from_numpy, one_chunk, to_numpy
+from smallfiles.arrays import as_mask, column, from_numpy, one_chunk, scalar, to_numpy
 from smallfiles.errors import SourceError, UsageError, first_few
 from smallfiles.faults import summary_of
 from smallfiles.folders import SourceOptions, canonical_split, choose_split
@@ -126,7 +126,7 @@ def join(folder: Path, found: Metadata, options: SourceOptions) -> Source:
     roles = _roles(table.column_names, path, options, "file_name" if path.name in _METADATA else _IDS)
     tree, _, tree_notes = find_samples(folder / below, options)
     files, names = tree.paths(below), _paths(table, roles.image, path)
-    names = pc.binary_join_element_wise(below, names, "") if below else names
+    names = pc.binary_join_element_wise(scalar(below), names, scalar("")) if below else names
     rows, way = _matched(names, files, path, folder)
     keys = files.take(rows)
     notes = _left_out(names.filter(rows.is_null()), "row", "of the table without a file")
@@ -219,8 +219,8 @@ def _paths(table: pa.Table, spec: str, path: Path) -> pa.Array:
     """The path of each row, without a leading `./`."""
     if "{" in spec:
         parts = enumerate(_BRACES.split(spec))
-        texts = [_path_text(table, part, path) if at % 2 else part for at, part in parts]
-        paths = one_chunk(pc.binary_join_element_wise(*texts, ""))
+        texts = [_path_text(table, part, path) if at % 2 else scalar(part) for at, part in parts]
+        paths = one_chunk(pc.binary_join_element_wise(*texts, scalar("")))
     else:
         paths = one_chunk(_path_text(table, spec, path))
     missing = np.flatnonzero(as_mask(paths.is_null()) | (to_numpy(pc.binary_length(paths)) == 0)) + 1
@@ -331,7 +331,11 @@ def _of_split(
     if None in found or not all(canonical_split(name, found) for name in found):
         return pc.is_valid(keys), *own_split(path if canonical_split(path.stem) else root, options.split)
     chosen, notes = choose_split(sorted(found), options.split, path)
-    return pc.and_(keys.is_valid(), pc.equal(of, chosen)), canonical_split(chosen, found) or chosen, notes
+    return (
+        pc.and_(keys.is_valid(), pc.equal(of, scalar(chosen))),
+        canonical_split(chosen, found) or chosen,
+        notes,
+    )
 
 
 def _sizes(root: Path, keys: pa.Array, path: Path) -> tuple[Any, tuple[str, ...]]:
