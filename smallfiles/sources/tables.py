@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,8 @@ def join(folder: Path, found: Metadata, options: SourceOptions) -> Source:
     notes += _left_out(files.filter(pc.invert(pc.is_in(files, keys))), "file", "not in the table")
     _refuse_if_strict(notes, options)
     notes = (*found.notes, *tree_notes, f"rows and files matched by {way}", *notes, *tree.notes())
-    return _source(path, table, keys, roles, folder, options, notes, found.others)
+    source = _source(path, table, keys, roles, folder, options, notes, found.others)
+    return replace(source, kind="folder with a table")
 
 
 def _matched(names: pa.Array, files: pa.Array, path: Path, folder: Path) -> tuple[pa.Array, str]:

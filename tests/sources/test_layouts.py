@@ -101,8 +101,10 @@ print("pandas" in sys.modules)
 def test_no_source_costs_the_import_of_pandas(tmp_path):
     """Several functions of pyarrow import it where it is installed: packing took twice the processor time."""
     trees = [planted(layout, tmp_path / f"tree{n}") for n, layout in enumerate(LAYOUTS.values())]
-    (tmp_path / "t.csv").write_text("id,label,split,x\n1,cat,train,0.5\n2,,train,\n")
-    (trees[0] / "metadata.csv").write_text("file_name,label\ncat/1.jpg,cat\n")
+    (tmp_path / "t.csv").write_text(
+        "path,label,split,x\ntree1/cat/1.jpg,cat,train,0.5\ntree1/dog/1.jpg,,val,\n"
+    )
+    (trees[1] / "metadata.csv").write_text("file_name,label\ncat/1.jpg,cat\n")
     paths = [*trees, *map(packed, trees), tmp_path / "t.csv"]
     done = subprocess.run(
         [sys.executable, "-c", _EVERY_SOURCE, tmp_path, *paths], capture_output=True, text=True, check=False

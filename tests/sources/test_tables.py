@@ -114,6 +114,16 @@ def test_a_table_is_packed_with_fields_templates_and_all_values(pictures, tmp_pa
     assert packed.meta(2) == {"id": 2, "site": "z"} and bytes(packed.read(2)) == b"data of a/02.jpg"
 
 
+def test_a_packed_table_of_other_files_than_images_is_verified_against_it(tmp_path):
+    plant(tmp_path, "1.npy", "2.npy")
+    table = write(tmp_path / "t.csv", {"path": ["1.npy", "2.npy"], "label": ["x", "y"]})
+    out = tmp_path / "out.h5"
+    assert main(["pack", str(table), str(out), "--check", "none"]) == 0
+    assert main(["verify", str(out), "--against", str(table)]) == 0
+    table.write_text(table.read_text().replace("x", "z"))
+    assert main(["verify", str(out), "--against", str(table)]) == 1
+
+
 @pytest.mark.parametrize("name", ["x/{}.jpg", "{}.jpg", "{}"])
 def test_labels_join_a_folder_by_path_name_or_stem_and_what_is_left_is_named(tmp_path, name):
     plant(tmp_path / "tree", "x/1.jpg", "x/2.jpg", "y/4.jpg")
