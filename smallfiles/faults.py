@@ -19,7 +19,7 @@ from smallfiles.samples import ByteStore
 NEXT_STEP = "Correct the entries, or make the manifest again: smallfiles manifest"
 _LONGEST = 120  # characters of one entry in a message
 _IN_FLIGHT = 16
-_SLICE = 4096  # futures that exist at once; a million would cost a gigabyte
+_SLICE = 4096  # futures at a time; a million would cost a gigabyte
 _NAMED = 5
 
 
@@ -30,7 +30,7 @@ def fault(got: str, expected: str, next_step: str = NEXT_STEP) -> ManifestError:
 
 @contextmanager
 def summary_of(path: Path) -> Iterator[None]:
-    """Put the file in front of what was wrong with its columns."""
+    """Put the name of the file in front of a fault in its columns."""
     try:
         yield
     except ManifestError as error:
@@ -47,12 +47,12 @@ def counted(items: Sized, what: str) -> str:
 
 
 def named(names: Iterable[str], total: int, problem: Callable[[str], str | None]) -> str:
-    """The first few names, each with what is wrong with it."""
+    """The first few names, each with its problem."""
     return first_few((f"{short(name)} {problem(name) or ''}".rstrip() for name in names), total)
 
 
 def short(value: object) -> str:
-    """An entry as Python would write it, cut where it is long."""
+    """The `repr` of an entry, shortened."""
     if isinstance(value, int) and abs(value) >= 10**30:
         return "a number of more than 30 digits"
     text = ascii(value) if isinstance(value, str) and not is_utf8(value) else repr(value)
@@ -60,7 +60,7 @@ def short(value: object) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether text can be stored: JSON may hold half a surrogate pair, UTF-8 may not."""
+    """Whether text can be stored: JSON allows half a surrogate pair, UTF-8 does not."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -71,14 +71,14 @@ def is_utf8(text: str) -> bool:
 def check_files(paths: pa.StringArray, store: ByteStore) -> None:
     """Open every file and name those that are missing, unreadable or empty, before hours of packing.
 
-    Each look costs a parallel file system a round trip, so many are in flight.
+    Each check is a round trip on a parallel file system, so many are in flight.
 
     Args:
         paths: Paths in the store.
         store: Where the bytes are.
 
     Raises:
-        ManifestError: There are such files; says how many and the first few.
+        ManifestError: There are such files; gives their number and the first few.
     """
     count, examples = 0, []
     for problem in _problems(paths, store):
@@ -103,7 +103,7 @@ def _problems(paths: pa.StringArray, store: ByteStore) -> Iterator[str]:
 
 def _problem(path: str, store: ByteStore) -> str | None:
     try:
-        # Reading into one byte opens the file, which a look at its size would not.
+        # Reading one byte opens the file; looking up its size would not.
         size = store.size(path) if store.sequential else store.read_into(path, memoryview(bytearray(1)))
     except SmallfilesError as error:
         return error.got

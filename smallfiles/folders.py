@@ -1,13 +1,14 @@
-"""What names of files and folders mean, and how a source may be asked for.
+"""What the names of files and folders mean, and the options for reading a source.
 
-The trap: `valid`, `validation` and `val` are one split, and a folder called `test` may be a class. So all
-of this is known in one place, for sources and for files of others alike. Notebook 02 shows the layouts.
+The trap: `valid`, `validation` and `val` are one split, and a folder called `test` may be a class. All
+sources and formats share these rules. Notebook 02 shows the layouts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
@@ -28,8 +29,34 @@ IMAGE_BEGINNINGS = {
 }
 """First bytes of an image file, and what it is."""
 
+_ARRAYS = [".npy", ".npz", ".pt", ".pth", ".safetensors", ".pkl", ".h5", ".hdf5", ".nc", ".mat", ".raw"]
+_MEDIA = [".wav", ".flac", ".mp3", ".ogg", ".opus", ".mp4", ".avi", ".mkv", ".mov", ".jp2", ".exr", ".svg"]
+_SCIENCE = [".pdb", ".cif", ".fits", ".dcm", ".nii", ".mha", ".root", ".las", ".ply", ".obj", ".pcd", ".edf"]
+_DATA_SUFFIXES = frozenset(_ARRAYS + _MEDIA + _SCIENCE)
+_TEXT_SUFFIXES = frozenset([".txt", ".json"])
+_COMPANIONS = _TEXT_SUFFIXES | {".cls", ".csv", ".tsv", ".xml", ".md", ".html", ".yaml", ".log"}
+"""Files that may be labels or documents of others."""
+
+
+def data_suffix(counts: Mapping[str, int]) -> str | None:
+    """The suffix of most files in a set without images, if it is one of data; else of most texts.
+
+    Args:
+        counts: Number of files with each suffix.
+    """
+    found: Counter[str] = Counter()
+    for suffix, count in counts.items():
+        found[suffix.lower()] += count
+    if found.keys() & _DATA_SUFFIXES:
+        found = Counter({suffix: count for suffix, count in found.items() if suffix not in _COMPANIONS})
+    for suffix, count in found.most_common(1):
+        if suffix in _DATA_SUFFIXES | _TEXT_SUFFIXES and count > 1 and 2 * count > found.total():
+            return suffix
+    return None
+
+
 SERVICE_FOLDERS = ("__macosx", "@eadir", "thumbs", "thumbnails", "#recycle", "$recycle.bin", "lost+found")
-"""What file managers and storage boxes put beside the data (lower case): no class, and no samples."""
+"""Folders that file managers and storage appliances create (lower case); neither classes nor samples."""
 
 _SPLITS = {
     "train": "train",
@@ -53,14 +80,14 @@ def words_of(name: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(name)]
 
 
-def canonical_split(name: str, beside: Iterable[str] = ()) -> str | None:
+def canonical_split(name: str, siblings: Iterable[str] = ()) -> str | None:
     """`train`, `val` or `test` for the usual names of these splits (`train2017`, `seg_train`), else None.
 
     Args:
-        name: Of a folder.
-        beside: All folders there: words in each of their names say nothing (`stage1_train`, `stage1_test`).
+        name: Name of a folder.
+        siblings: All folders of that level; words in all of their names are ignored (`stage1_train`).
     """
-    names = [set(words_of(each)) for each in beside]
+    names = [set(words_of(each)) for each in siblings]
     shared = set.intersection(*names) - _SPLITS.keys() if len(names) > 1 else set()
     words = [word for word in words_of(name) if word not in _FILLERS | shared]
     if _NUMBERED.search(name):
@@ -69,30 +96,30 @@ def canonical_split(name: str, beside: Iterable[str] = ()) -> str | None:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder of this name is none of the data."""
+    """Whether a file or folder of this name does not belong to the data."""
     return name.startswith(".") or name.lower() in SERVICE_FOLDERS
 
 
 def choose_split(found: list[str], wanted: str | None, where: object) -> tuple[str, tuple[str, ...]]:
-    """Choose among the splits of a source: the one wanted, the only one, or train.
+    """Choose one of the splits of a source: the requested one, the only one, or train.
 
     Args:
         found: Names of the splits as the source spells them; not empty.
-        wanted: What was asked for, or None.
+        wanted: The requested split, or None.
         where: The source, for the message.
 
     Returns:
         The chosen name as the source spells it, and notes.
 
     Raises:
-        SourceError: It is not there, or nothing was asked for and there is no train split.
+        SourceError: It does not exist, or none was requested and there is no train split.
     """
     names = ", ".join(found)
     if wanted is None and len(found) == 1:
         return found[0], ()
     fitting = _fitting(found, wanted or "train")
     if len(fitting) == 1:
-        note = f"splits found: {names}; {fitting[0]} was taken since none was asked for"
+        note = f"splits found: {names}; {fitting[0]} was taken since none was requested"
         return fitting[0], (note,) if wanted is None else ()
     if wanted is not None and not fitting:
         raise SourceError(
@@ -102,28 +129,32 @@ def choose_split(found: list[str], wanted: str | None, where: object) -> tuple[s
         )
     raise SourceError(
         f"{where} has several splits ({', '.join(fitting or found)})",
-        expected="to be told which one",
+        expected="the name of one of them",
         next_step=f"Choose one, for example --split {(fitting or found)[0]}",
     )
 
 
 def _fitting(found: list[str], wanted: str) -> list[str]:
-    """The splits that are meant: the one of just this name, or else all of this meaning."""
+    """The splits of exactly this name, or else all that mean the same."""
     exact = [name for name in found if name == wanted] or [name for name in found if name.lower() == wanted]
     return exact or [n for n in found if canonical_split(n, found) == (canonical_split(wanted) or wanted)]
 
 
-FOLLOWED = {
-    "class folders": {"kind", "split", "unlabelled", "strict", "suffixes", "follow_links"},
+SUPPORTED = {
+    "class folders": {"kind", "split", "labels", "unlabelled", "strict", "suffixes", "follow_links"},
     "ImageNet in folders": {"kind", "split", "labels", "unlabelled", "strict", "suffixes", "follow_links"},
     "ImageNet in tars": {"kind", "split", "labels", "unlabelled", "strict", "suffixes", "allow_truncated"},
     "Flickr30K": {"kind", "split", "labels", "strict", "suffixes", "follow_links"},
+    "a table": {"split", "root", "columns", "unlabelled", "strict"},
+    "a folder with a table": {
+        *("kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes", "follow_links")
+    },
     "a tar": {"kind", "split", "unlabelled", "strict", "suffixes", "allow_truncated"},
     "a manifest": {"split", "root", "allow_truncated"},
     "a packed output": {"split"},
     "shards of others": {"split", "unlabelled", "suffixes"},
 }
-"""Which fields of `SourceOptions` the reader of each kind of source follows; `sizes` is only a wish."""
+"""Which fields of `SourceOptions` each reader supports; `sizes` is only a hint."""
 
 
 @dataclass(frozen=True)
@@ -133,33 +164,42 @@ class SourceOptions:
     Args:
         kind: One of `KINDS`, or `auto`.
         split: `train`, `val`, `test` or a name the source uses; None takes the only one, or train.
-        root: For a manifest: the folder or tar that its paths are relative to.
-        labels: Where labels are, if not beside the data: devkit, LOC csv, caption file or split file.
-        unlabelled: Give every sample the label -1 instead of asking for class folders.
+        root: For a manifest or a table: the folder (or tar) that its paths are relative to.
+        labels: Where labels are, if not next to the data: a table, devkit, LOC csv, captions or splits.
+        columns: `NAME=SPEC`: the column of a table that is the `image`, `label` or `captions`; a SPEC with
+            braces is a template of paths, such as `images/{id}.jpg`.
+        unlabelled: Give every sample the label -1 instead of requiring class folders.
         strict: Refuse what would otherwise be left out with a note.
-        suffixes: Which files are samples; compared without regard to case.
+        suffixes: Which files are samples; case does not matter.
         follow_links: Also follow folder links that leave the root.
-        allow_truncated: Take the whole members of a tar file that was cut off.
-        sizes: Also learn every file's size: one metadata operation a file, many at once.
+        allow_truncated: Read the complete members of a truncated tar file.
+        sizes: Also look up the size of every file: one metadata operation per file, many in flight.
     """
 
     kind: Literal["auto", "folder", "imagenet", "flickr30k", "tarball"] = option(
-        "auto", "what kind of data set it is; auto looks", flag="source"
+        "auto", "kind of the data set; auto recognises it", flag="source"
     )
     split: str | None = option(None, "which split to take (train, val, test)")
-    root: Path | None = option(None, "where the files of a manifest are, if it does not say", metavar="DIR")
-    labels: Path | None = option(None, "where labels or captions are, if not beside the data")
-    unlabelled: bool = option(False, "label -1 for all, instead of class folders")
+    root: Path | None = option(None, "root of the paths in a manifest or table", metavar="DIR")
+    labels: Path | None = option(None, "table or file with labels or captions, if not next to the data")
+    columns: tuple[str, ...] = option(
+        (),
+        "column of a table that is the image, label or captions, e.g. image=filename; repeatable",
+        flag="field",
+        metavar="NAME=COLUMN",
+        many=True,
+    )
+    unlabelled: bool = option(False, "give every sample the label -1 instead of requiring class folders")
     strict: bool = option(False, "refuse what would otherwise be left out with a note")
     suffixes: tuple[str, ...] = option(
         IMAGE_SUFFIXES,
-        "what samples end in, if not images; repeatable",
+        "suffix of the samples, if these are not recognised; repeatable",
         flag="suffix",
         metavar=".X",
         many=True,
     )
     follow_links: bool = option(False, "follow folder links that leave the tree")
-    allow_truncated: bool = option(False, "take the whole members of a tar that was cut off")
+    allow_truncated: bool = option(False, "read the complete members of a truncated tar")
     sizes: bool = True
 
     def __post_init__(self) -> None:
@@ -167,23 +207,23 @@ class SourceOptions:
         dotted = (f".{suffix.lower().removeprefix('.')}" for suffix in self.suffixes)
         object.__setattr__(self, "suffixes", tuple(dotted) or IMAGE_SUFFIXES)
 
-    def refuse_unfollowed(self, reader: str, where: object) -> None:
-        """Refuse what a reader would pass over in silence.
+    def refuse_unsupported(self, reader: str, where: object) -> None:
+        """Refuse options that a reader would silently ignore.
 
         Args:
-            reader: A key of `FOLLOWED`.
+            reader: A key of `SUPPORTED`.
             where: The source, for the message.
 
         Raises:
-            SourceError: Something was asked for that this reader does not follow.
+            SourceError: An option was given that this reader does not support.
         """
-        asked = {each.name for each in fields(self) if getattr(self, each.name) != each.default}
-        if over := sorted(_FLAGS[name] for name in asked & _FLAGS.keys() - FOLLOWED[reader]):
+        changed = {each.name for each in fields(self) if getattr(self, each.name) != each.default}
+        if extra := sorted(_FLAGS[name] for name in changed & _FLAGS.keys() - SUPPORTED[reader]):
             raise SourceError(
-                f"{', '.join(over)} was asked for, and {where} is read as {reader}, where it has no effect",
-                expected=f"no more than {', '.join(sorted(_FLAGS[name] for name in FOLLOWED[reader]))}",
-                next_step=f"Leave {', '.join(over)} out; a manifest can have other targets",
+                f"{', '.join(extra)} was given, but has no effect on {where}, which is read as {reader}",
+                expected=f"at most {', '.join(sorted(_FLAGS[name] for name in SUPPORTED[reader]))}",
+                next_step=f"Leave {', '.join(extra)} out, or make a manifest with the targets you want",
             )
 
 
-_FLAGS = {name: flag_of(SourceOptions, name) for name in set().union(*FOLLOWED.values())}
+_FLAGS = {name: flag_of(SourceOptions, name) for name in set().union(*SUPPORTED.values())}

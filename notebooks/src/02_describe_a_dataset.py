@@ -75,7 +75,7 @@ for layout, data in setup.data.items():
 # Only the class folders tell (`n01440764` is a *wnid*, WordNet's name of a class). For Kaggle's tree the labels are in a
 # CSV file, for the official tar in the development kit, and the tar is read without unpacking it. (So is
 # ImageNet-21k's folder of one tar per class.) Flickr30K has captions in up to three files. The notes say what was guessed
-# or left aside. Read them: a wrong guess costs a training run. `images/` beside `masks/` are no classes, and are refused.
+# or left out. Read them: a wrong guess costs a training run. `images/` next to `masks/` are not classes, and are refused.
 #
 # Captions come as a `.token` file and as `results.csv`, of which one row lost a delimiter.
 #
@@ -89,7 +89,7 @@ for name, file in {file.name: file for file in flickr.rglob("results*")}.items()
 
 # %% [markdown]
 # A *digest* is a fingerprint, here of all paths and captions. Equal digests mean equal data sets, although the files
-# differ: the broken row was mended, and its note says so.
+# differ: the broken row was repaired, as its note says.
 #
 # Now that everything is in a table, questions about the data set cost no request to the file system. Our demo set has as
 # many images of each class as of any other. Real sets are rarely so tidy, so we thin it out as nature does:

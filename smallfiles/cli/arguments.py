@@ -1,7 +1,7 @@
-"""What several verbs share: how help looks, common flags, `-O key=value` for a format's options.
+"""Shared by several verbs: the layout of help, common flags, `-O key=value` for the options of a format.
 
-The trap: argparse's own default formatter prints "(default: None)" behind each optional flag and
-re-wraps examples; `Teaching` does neither.
+The trap: the default formatter of argparse prints "(default: None)" behind each optional flag and re-wraps
+examples; `Teaching` does neither.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FORMATS = "files, arrow, hdf5, tar, squashfs, lmdb"
 
 
 class Teaching(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Keep examples as written; show a default where it says something."""
+    """Keeps examples as written, and shows only informative defaults."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.default in (None, False, True) or action.default == []:
@@ -41,25 +41,25 @@ class Teaching(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHe
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose help, on a full disk, fails as other output does."""
+    """A parser whose help fails on a full disk, as other output does."""
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Unlike argparse: what is for standard output is not lost in silence, nor moved to the other one."""
+        """Unlike argparse, raise errors of standard output, and do not print to standard error instead."""
         if message and file is not None:
             with contextlib.suppress(*[OSError] * (file is sys.stderr)):
                 file.write(message)
 
 
-def add_verb(verbs: Verbs, name: str, told_by: Callable[..., object]) -> Parser:
+def add_verb(verbs: Verbs, name: str, documented: Callable[..., object]) -> Parser:
     """Add a verb, or a topic of one, whose help is a docstring.
 
     Args:
         verbs: The subparsers.
         name: The verb.
-        told_by: Its docstring has one line why, what one should know, and command lines below `Examples:`.
+        documented: Its docstring has a summary line, details, and command lines below `Examples:`.
     """
-    told, _, examples = (inspect.getdoc(told_by) or f"{name}.").partition("\n\nExamples:\n")
-    why, _, more = told.partition("\n\n")
+    details, _, examples = (inspect.getdoc(documented) or f"{name}.").partition("\n\nExamples:\n")
+    why, _, more = details.partition("\n\n")
     why, examples = why[:1].lower() + why[1:].rstrip("."), textwrap.indent(inspect.cleandoc(examples), "  ")
     parser = verbs.add_parser(
         name,
@@ -86,7 +86,7 @@ def add_run(verbs: Verbs, name: str, run: Callable[[argparse.Namespace], int]) -
 
 
 def add_common_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that all verbs share, behind their own; those of a verb with topics, to the topics."""
+    """Add the flags that all verbs share after their own; for a verb with topics, to each topic."""
     below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for action in below:
         for each in action.choices.values():
@@ -98,24 +98,24 @@ def add_common_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_source_flags(parser: argparse.ArgumentParser) -> None:
-    """Flags that say how a folder, tar or manifest is to be understood."""
-    add_flags(parser.add_argument_group("how the source is understood"), SourceOptions)
+    """Add the flags for reading a folder, tar or manifest."""
+    add_flags(parser.add_argument_group("how to read the source"), SourceOptions)
 
 
 def load_source(path: Path, arguments: argparse.Namespace, **usual: Any) -> Source:
-    """A folder, an archive or a manifest with the flags of `add_source_flags`; says what is odd.
+    """Read a folder, an archive or a manifest with the flags of `add_source_flags`, and print its notes.
 
     Args:
         path: The source.
         arguments: A parsed command line.
-        usual: Fields of `SourceOptions` that count where the command line does not name them.
+        usual: Defaults of `SourceOptions` fields that the command line does not set.
     """
     from smallfiles import sources
 
     more = {name: value for name, value in usual.items() if name not in given(SourceOptions, arguments)}
     found = sources.read(path, from_args(SourceOptions, arguments, **more))
     say_notes(found.notes)
-    return dataclasses.replace(found, notes=())  # said by now, and `pack` would say them again
+    return dataclasses.replace(found, notes=())  # printed; `pack` would print them again
 
 
 def parse_options(options_type: type[Any], pairs: Sequence[str]) -> Any:

@@ -1,4 +1,4 @@
-"""`manifest`: write down which samples a data set has, with which targets."""
+"""`manifest`: list the samples of a data set with their targets."""
 
 from __future__ import annotations
 
@@ -21,29 +21,33 @@ def add(verbs: Verbs) -> None:
     """Add the verb."""
     parser = add_run(verbs, "manifest", run)
     parser.add_argument(
-        "dir", type=Path, metavar="DIR", help="a folder, a tar file, a packed output or another manifest"
+        "dir",
+        type=Path,
+        metavar="DIR|TABLE",
+        help="a folder, a tar file, a table, a packed output or a manifest",
     )
     parser.add_argument(
         "-o",
         "--output",
         type=Path,
         metavar="M.json",
-        help="where to write it; the source's name with .json, here, if not given",
+        help="output file (default: the name of the source with .json, in this folder)",
     )
     parser.add_argument("--flat", action="store_true", help="write the flat form {path: label}")
     add_source_flags(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write down which samples a data set has, with which targets.
+    """List the samples of a data set with their targets.
 
-    A walk over a million files is expensive on a parallel file system: do it once, keep the manifest, and
-    every later step reads one file. The kind of data set is recognised; say --source if it is not.
+    A walk over a million files is expensive on a parallel file system. With a manifest it happens once, and
+    every later step reads one file. The kind of data set is recognised; --source overrides this.
 
     Examples:
         smallfiles manifest data -o data.json
         smallfiles manifest ILSVRC --source imagenet --split val -o val.json
         smallfiles manifest train.tar --source tarball -o train.json
+        smallfiles manifest labels.parquet --root images --field 'image={id}.jpg' -o train.json
     """
     from smallfiles.atomic import refuse_existing
 
@@ -59,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     config.save(source, path)
     below = source.root is None or source.root.resolve().is_relative_to(path.parent.resolve())
     if not config.flat and not below:
-        say(f"note: the data is not below {path.parent}: name it with --root where this manifest is used")
+        say(f"note: the data is not below {path.parent}: add --root when you use this manifest")
     facts = _facts(source, path, perf_counter() - began)
     size = f" ({bytes_text(facts['bytes'])})" if facts["bytes"] is not None else ""
     return report(

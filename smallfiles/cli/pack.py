@@ -22,7 +22,10 @@ def add(verbs: Verbs) -> None:
     """Add the verb."""
     parser = add_run(verbs, "pack", run)
     parser.add_argument(
-        "dir", type=Path, metavar="DIR|M.json", help="a folder, a tar file, a manifest or what pack wrote"
+        "dir",
+        type=Path,
+        metavar="DIR|TABLE|M.json",
+        help="a folder, a tar, a table of paths (.csv, .jsonl, .parquet ...), a manifest or what pack wrote",
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="the packed file or folder of shards")
     parser.add_argument("--dry-run", action="store_true", help="say size and inodes saved, write nothing")
@@ -57,6 +60,10 @@ def run(arguments: argparse.Namespace) -> int:
     The suffix of OUT chooses the format:
       x.arrow, x.h5, x.tar (one shard), x.tars (a folder of shards), x.sqfs (an image that can be mounted),
       x.lmdb (keys and values), x.files (plain files).
+    A table has one row per file: a column of paths (relative to it, or to --root) and one of labels or
+    captions. Usual names (filename, path; label, class, species, text) need no --field, class names are
+    numbered in sorted order, and other columns go into the meta of each sample. In a folder without images
+    the files of the most frequent data suffix (.npy, .wav ...) are packed.
     OUT appears under its name only when it is complete and verified. A killed run never looks finished:
     the same command resumes it or starts over.
     A camera's EXIF orientation is kept and ignored in training, as torchvision does; --upright turns those
@@ -68,6 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     Examples:
         smallfiles pack data train.arrow
+        smallfiles pack labels.csv train.arrow --field image=filename --field label=species
+        smallfiles pack images train.arrow --labels labels.csv
         smallfiles pack data.json train.h5 --verify full
         smallfiles pack data.json train.tars --shuffle 0 --dry-run
         smallfiles pack data.json train.tars --part 3/8   # then, once: --merge

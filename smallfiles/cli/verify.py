@@ -59,6 +59,7 @@ def _source(arguments: argparse.Namespace) -> Source:
     """What to compare with, read as it was when it was packed, unless the command line says otherwise."""
     from smallfiles import formats
     from smallfiles.sources import packed
+    from smallfiles.sources.table_files import is_table
 
     against: Path = arguments.against
     if against.suffix == ".json" or (against.exists() and packed.format_of(against)):
@@ -66,6 +67,8 @@ def _source(arguments: argparse.Namespace) -> Source:
     usual: dict[str, Any] = {}
     with contextlib.suppress(FormatError), closing(formats.open(arguments.out, arguments.format)) as reader:
         usual = packed.flags_of(reader)
+    if is_table(against):
+        usual.pop("suffixes", None)  # a table lists its files
     return load_source(against, arguments, **usual)
 
 

@@ -1,8 +1,8 @@
-"""Labels from the names of files: the first folder is the class, as in ImageFolder; splits lie above.
+"""Labels from the names of files: the first folder is the class, as in ImageFolder; splits are above it.
 
-The trap: a class that is missing in one split would shift the labels behind it, so classes are counted over
-all splits. Folders that only wrap the classes are passed over, and masks are no class (see `signs`). Trees
-and archives of all kinds, ours and those of others, are labelled here. Notebook 02 shows the layouts.
+The trap: a class that is missing in one split would shift all labels after it, so the classes of all splits
+are numbered together. Folders that only wrap the classes are skipped, and masks are not classes (see
+`signs`). Trees and archives are labelled alike. Notebook 02 shows the layouts.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from smallfiles.samples import UNLABELLED
 
 @dataclass(frozen=True)
 class Labelled:
-    """What is known of the images of one split.
+    """The images of one split and their labels.
 
     Args:
-        keep: Which of them have a label; all of a split that has none.
-        labels: Of those that are kept.
+        keep: Which of them have a label; all of them in a split without labels.
+        labels: Labels of those that are kept.
         classes: Names in label order.
-        notes: Where labels came from, and what was left aside.
-        split: Canonical name of the split, where folders tell it.
-        below: The folders above the classes, with a slash behind each.
+        notes: Where labels came from, and what was left out.
+        split: Canonical name of the split, if folders are named after it.
+        below: The folders above the classes, each with a trailing slash.
     """
 
     keep: npt.NDArray[np.bool_]
@@ -47,55 +47,55 @@ class Labelled:
     below: str = ""
 
     def kept(self, names: pa.StringArray) -> pa.StringArray:
-        """The names of those that are kept; of a million names no copy is made where all are."""
+        """The names of those that are kept, without a copy if all are."""
         return names if self.keep.all() else names.take(from_numpy(np.flatnonzero(self.keep)))
 
 
 def by_class(
     names: pa.StringArray, of: pa.StringArray, classes: Sequence[str], origin: str, *, strict: bool = False
 ) -> Labelled:
-    """Label each image by the rank of its class; those without one are left aside.
+    """Label each image by the rank of its class; leave out those without one.
 
     Args:
         names: Paths of the images.
-        of: Class of each; null where `origin` tells none.
+        of: Class of each; null if unknown.
         classes: In label order.
-        origin: What told the classes, for messages.
-        strict: Leave none aside.
+        origin: Where the classes come from, for messages.
+        strict: Refuse images without a class.
 
     Raises:
-        SourceError: No image has a class, or one has none and `strict` was asked for.
+        SourceError: No image has a class, or one has none and `strict` is set.
     """
     labels = pc.index_in(of, column(classes, pa.string()))
-    notes = _twins(classes)
+    notes = _lookalikes(classes)
     if count := labels.null_count:
-        aside = names.filter(labels.is_null()).to_pylist()
-        missing = first_few((name.rpartition("/")[2] for name in aside), count)
+        unlabelled = names.filter(labels.is_null()).to_pylist()
+        missing = first_few((name.rpartition("/")[2] for name in unlabelled), count)
         if strict or count == len(names):
             raise SourceError(
                 f"{plural(count, 'image')} not in {origin}: {missing}",
                 expected="a label for each image",
                 next_step="Check that the labels belong to these images",
             )
-        notes += (f"{plural(count, 'image')} not in {origin} left aside: {missing}",)
+        notes += (f"{plural(count, 'image')} not in {origin} left out: {missing}",)
     filled = set(of.unique().to_pylist())
     if empty := [name for name in classes if name not in filled]:
         notes += (f"{plural(len(empty), 'class', 'classes')} without images: {first_few(empty, len(empty))}",)
     return Labelled(as_mask(labels.is_valid()), to_numpy(labels.drop_null()), tuple(classes), notes)
 
 
-def _twins(classes: Sequence[str]) -> tuple[str, ...]:
-    """Say which classes a person would take for one: `Cat` and `cat`, or two Unicode forms of a name."""
+def _lookalikes(classes: Sequence[str]) -> tuple[str, ...]:
+    """Note classes that look like one: `Cat` and `cat`, or two Unicode forms of a name."""
     alike: dict[str, list[str]] = {}
     for name in classes:
         alike.setdefault(unicodedata.normalize("NFC", name).casefold(), []).append(name)
-    twins = [" = ".join(map(ascii, names)) for names in alike.values() if len(names) > 1]
+    found = [" = ".join(map(ascii, names)) for names in alike.values() if len(names) > 1]
     what = "classes that differ only in case or Unicode form are kept apart"
-    return (f"{what}: {first_few(twins, len(twins))}",) if twins else ()
+    return (f"{what}: {first_few(found, len(found))}",) if found else ()
 
 
 def unlabelled(names: pa.StringArray, classes: Sequence[str] = ()) -> Labelled:
-    """All images, each with the label for unknown."""
+    """All images, with the label for unknown."""
     note = f"{plural(len(names), 'image')} without a class: label {UNLABELLED}"
     labels = np.full(len(names), UNLABELLED, np.int32)
     return Labelled(np.ones(len(names), bool), labels, tuple(classes), (note,))
@@ -109,89 +109,88 @@ def by_folder(
     strict: bool = False,
     trusted: bool = False,
 ) -> Labelled:
-    """Label samples by their class folders; the label is -1 where there are none.
+    """Label samples by their class folders; the label is -1 if there are none.
 
     Args:
-        files: The names of what there is.
-        split: The split that is wanted; None takes the only one, or train.
+        files: The names of all files.
+        split: The requested split; None takes the only one, or train.
         no_classes: Look for splits only.
-        strict: Leave no sample aside.
-        trusted: The user said that the folders are classes.
+        strict: Refuse samples outside of class folders.
+        trusted: The user declared the folders to be classes.
 
     Returns:
-        Labels, with the classes of other splits too, and where they were found.
+        Labels, with the classes of all splits, and where they were found.
 
     Raises:
-        SourceError: The split is not there, or must be chosen; the folders hold the parts of samples.
+        SourceError: The split does not exist or must be chosen, or the folders contain parts of samples.
     """
     folders = Folders(files)
-    place = _place(folders, split)
+    place = _locate(folders, split)
     keep = folders.inside(place.within)
-    said = signs.examine(folders, place.below, trusted=trusted, labels=not no_classes)
-    notes = place.notes + said
+    notes = place.notes + signs.examine(folders, place.below, trusted=trusted, labels=not no_classes)
     own = files.samples if keep.all() else files.samples.take(from_numpy(np.flatnonzero(keep)))
-    tops, more = list(folders.below(place.below)), _classes_beside(folders, place)
+    tops, more = list(folders.below(place.below)), _classes_of_other_splits(folders, place)
     if no_classes or not tops or (place.split == "test" and len(tops) == 1 and not more.issuperset(tops)):
         found = unlabelled(own)
         return replace(found, keep=keep, notes=notes + found.notes, split=place.split, below=place.below)
     classes = sorted({*tops, *folders.empty_below(place.below), *more})
     found = by_class(own, _class_of(own, place.below), classes, "a class folder", strict=strict)
     keep[keep] = found.keep
-    notes += found.notes + _only_beside(more, tops) + _merged(folders.below(place.below))
+    notes += found.notes + _only_in_other_splits(more, tops) + _merged(folders.below(place.below))
     return replace(found, keep=keep, notes=notes, split=place.split, below=place.below)
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Location:
     """Where the class folders are.
 
     Args:
-        below: The folders above the class folders, with a slash behind each.
+        below: The folders above the class folders, each with a trailing slash.
         split: Canonical name of the split.
         notes: How it was chosen.
-        within: The folder of the split, with a slash behind it; empty if there are no splits.
-        beside: The other splits that tell classes, each with a slash behind it.
+        within: The folder of the split, with a trailing slash; empty if there are no splits.
+        others: Other splits with classes, each with a trailing slash.
     """
 
     below: str
     split: str
     notes: tuple[str, ...] = ()
     within: str = ""
-    beside: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
 
-def _place(folders: Folders, wanted: str | None) -> _Place:
-    """Pass over folders that only wrap the classes (`archive/train/cat/1.jpg`), and choose among splits."""
+def _locate(folders: Folders, wanted: str | None) -> _Location:
+    """Skip folders that only wrap the classes (`archive/train/cat/1.jpg`), and choose a split."""
     below, lone, where = "", None, folders.files.where
     while True:
         tops = folders.below(below)
         means = {name: split for name in tops if (split := canonical_split(name, tops))}
         if len(set(means.values())) > 1 or len(tops) == len(means) > 1:
             top, notes = choose_split(list(means), wanted, where)
-            beside = tuple(f"{below}{name}/" for name in means if name != top and means[name] != "test")
-            if aside := [name for name in tops if name not in means]:
-                notes += (f"folders beside the splits left aside: {first_few(aside, len(aside))}",)
+            others = tuple(f"{below}{name}/" for name in means if name != top and means[name] != "test")
+            if rest := [name for name in tops if name not in means]:
+                notes += (f"folders that are not splits left out: {first_few(rest, len(rest))}",)
             own = f"{below}{top}/"
-            return _Place(folders.past_wrappers(own), means[top], notes, own, beside)
+            return _Location(folders.past_wrappers(own), means[top], notes, own, others)
         wrapper = folders.wrapper(below)
         if wrapper is None:
             break
         lone, below = lone or (wrapper if canonical_split(wrapper) else None), f"{below}{wrapper}/"
     if lone is not None:
         top, notes = choose_split([lone], wanted, where)
-        return _Place(below, canonical_split(top) or top, notes)
-    return _Place(below, *own_split(where, wanted))
+        return _Location(below, canonical_split(top) or top, notes)
+    return _Location(below, *own_split(where, wanted))
 
 
 def own_split(where: Path, wanted: str | None) -> tuple[str, tuple[str, ...]]:
-    """The split of a source that has no folders for them, and notes.
+    """The split of a source without split folders, and notes.
 
     Args:
-        where: The source; it may be called like a split.
-        wanted: What was asked for, or None.
+        where: The source; its name may be that of a split.
+        wanted: The requested split, or None.
 
     Raises:
-        SourceError: It is another split by its name.
+        SourceError: Its name is that of another split.
     """
     own = canonical_split(where.absolute().name.partition(".")[0])
     if wanted is None:
@@ -199,28 +198,28 @@ def own_split(where: Path, wanted: str | None) -> tuple[str, tuple[str, ...]]:
     named = canonical_split(wanted) or wanted
     if own not in (None, named):
         raise SourceError(
-            f"{where} is the {own} split by its name, and {wanted!r} was asked for",
-            expected="what holds this split",
+            f"{where} is the {own} split by its name, and {wanted!r} was requested",
+            expected="a source with this split",
             next_step="Give the folder above it, or that split",
         )
     return named, () if own else (f"no split folders found: all of {where} was taken as split {named}",)
 
 
-def _classes_beside(folders: Folders, place: _Place) -> set[str]:
-    """The class folders of the other splits; those of test splits are no classes."""
+def _classes_of_other_splits(folders: Folders, place: _Location) -> set[str]:
+    """The class folders of other splits than test."""
     found: set[str] = set()
-    for below in map(folders.past_wrappers, place.beside):
+    for below in map(folders.past_wrappers, place.others):
         found |= {*folders.below(below), *folders.empty_below(below)}
     return found
 
 
-def _only_beside(more: set[str], tops: Sequence[str]) -> tuple[str, ...]:
+def _only_in_other_splits(more: set[str], tops: Sequence[str]) -> tuple[str, ...]:
     count = len(more.difference(tops))
     return (f"{plural(count, 'class', 'classes')} only in other splits counted too",) if count else ()
 
 
 def _merged(tops: dict[str, set[str]]) -> tuple[str, ...]:
-    """Say which classes hold sub-folders that look like classes: `animals/cats`, `animals/dogs`."""
+    """Note classes with sub-folders that look like classes: `animals/cats`, `animals/dogs`."""
     below = {name: sorted(rest.rstrip("/") for rest in deep if rest) for name, deep in tops.items()}
     merged = [f"{name} ({first_few(rest, len(rest), 2)})" for name, rest in below.items() if len(rest) > 1]
     if not merged:

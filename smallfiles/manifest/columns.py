@@ -1,15 +1,18 @@
-"""Check the columns of a manifest, each alone and all together, and name what is wrong.
+"""Check the columns of a manifest, alone and together, and name what is wrong.
 
-The trap: checking a million paths in a Python loop takes seconds, so that people leave it out. Each
-check here is one vectorised pass; only when it finds something does a loop name the culprits.
+The trap: checking a million paths in a Python loop takes seconds, so it is often omitted. Each check here is
+one vectorised pass; a loop runs only to name the faults that were found.
 Notebook 02 shows the messages.
 """
 
 from __future__ import annotations
 
 import json
+import json.encoder
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles.arrays import (
+    SLICE_ROWS,
     TEXTS,
+    GrowingStrings,
     Namer,
     fault_of,
     from_numpy,
@@ -40,20 +45,22 @@ SUSPICIOUS_PATH = r"[\x00\n]|(^|/)\.{0,2}(/|$)"
 COLUMNS = ("path", "label", "captions", "bytes", "sha256", "meta")
 _ROWS_AT_ONCE = 1 << 12
 _LARGEST_SIZE = (1 << 63) - 1
+_dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_quoted = json.encoder.encode_basestring_ascii
 
 
 def by_row(row: int) -> str:
-    """Where a row is, if its path is not known."""
+    """Name of a row whose path is not known."""
     return f"row {row}"
 
 
 def by_path(paths: pa.StringArray) -> Namer:
-    """Where a row is: its path says more than its number."""
+    """Name of a row: its path, which is more helpful than its number."""
     return lambda row: short(paths[row].as_py()) if row < len(paths) else by_row(row)
 
 
 def check_header(name: object, split: object, classes: Iterable[object], root_hint: object) -> None:
-    """Check what stands above the columns."""
+    """Check the header of a manifest."""
     if isinstance(classes, str) or not all(isinstance(entry, str) for entry in classes):
         raise fault("the classes are not a list of names", "a list of strings in label order")
     for what, value in (("name", name), ("split", split), ("root_hint", root_hint)):
@@ -79,8 +86,8 @@ def check_lengths(columns: Iterable[tuple[str, Any]]) -> None:
     """All columns must have one length."""
     lengths = {name: len(values) for name, values in columns if values is not None}
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
-        raise fault(f"the columns have different lengths: {told}", "one entry a sample in each column")
+        counts = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
+        raise fault(f"the columns have different lengths: {counts}", "one entry per sample in each column")
 
 
 def path_column(paths: Any) -> pa.StringArray:
@@ -98,9 +105,9 @@ def path_column(paths: Any) -> pa.StringArray:
 
 
 def checked_order(paths: pa.StringArray) -> RowOrder:
-    """The rows in the order of their paths, in which equal paths would be neighbours.
+    """The rows in the order of their paths, where equal paths are neighbours.
 
-    A hash table of a million strings takes 450 MB for a moment, sorted row numbers 10 MB.
+    A hash table of a million strings takes 450 MB, sorted row numbers 10 MB.
 
     Raises:
         ManifestError: Paths occur more than once.
@@ -113,23 +120,23 @@ def checked_order(paths: pa.StringArray) -> RowOrder:
 
 
 def _repeats(column: pa.StringArray, order: RowOrder) -> Iterator[pa.StringArray]:
-    """What equals the entry before it in an order of all rows; a few thousand rows are looked at at once."""
+    """Entries equal to the one before in an order of all rows, a few thousand rows at a time."""
     for start in () if isinstance(order, range) else range(0, len(column), _ROWS_AT_ONCE):
         found = in_order(column, order, start, _ROWS_AT_ONCE + 1)
         yield found.slice(1).filter(pc.equal(found.slice(1), found.slice(0, len(found) - 1)))
 
 
 def repeated_paths(repeated: Sequence[str]) -> ManifestError:
-    """The error that names paths which occur more than once."""
+    """The error for paths that occur more than once."""
     return fault(
         f"{counted(repeated, 'path')} given more than once: {first_few(map(short, repeated), len(repeated))}",
         "each path once",
-        "Leave out the repeats; where one file has two targets, find out which is right",
+        "Remove the repeats; where one file has two targets, find out which is right",
     )
 
 
 def label_column(labels: Any, class_count: int, name: Namer = by_row) -> pa.Array:
-    """Labels as int32, inside the class list where there is one."""
+    """Labels as int32, within the class list if there is one."""
     as_stored = is_arrow(labels) and labels.type == pa.int32() and not labels.null_count
     column = one_chunk(labels) if as_stored else integers(labels, "label", name)
     int32 = np.iinfo(np.int32)
@@ -181,7 +188,7 @@ def size_column(sizes: Any, name: Namer = by_row) -> pa.Array:
     column = integers(sizes, "size", name, nullable=True)
     if negative := _outside(column, 0, _LARGEST_SIZE):
         raise fault_of(negative, "size", "negative", column, name, "bytes from 0 on, or null")
-    # Sums of 64 bits would wrap around to nothing, and pass any check of free space.
+    # A 64-bit sum would wrap around, and pass any check of free space.
     if (pc.max(column).as_py() or 0) * len(column) > _LARGEST_SIZE:
         total = sum(size or 0 for size in column.to_pylist())
         if total > _LARGEST_SIZE:
@@ -201,15 +208,56 @@ def sha256_column(hexes: Any, name: Namer = by_row) -> pa.StringArray:
 
 
 def meta_column(metas: Sequence[Meta | None] | pa.Array, name: Namer = by_row) -> pa.StringArray:
-    """JSON objects as compact text, null where there is none."""
-    if is_arrow(metas):
+    """JSON objects as compact text, null where there is none; given as objects, texts or Arrow structs."""
+    if isinstance(metas, pa.Array | pa.ChunkedArray):
+        if pa.types.is_struct(metas.type):
+            return _texts_of_structs(metas, name)
         metas = [None if text is None else _parsed(text) for text in one_chunk(metas).to_pylist()]
     texts = [None if meta is None else _as_text(meta) for meta in metas]
-    bad = [row for row, text in enumerate(texts) if text == ""]
-    if bad:
+    _refuse_bad(texts, metas, name)
+    return arrow_column(texts, pa.string())
+
+
+def _refuse_bad(texts: Sequence[str | None], metas: Any, name: Namer) -> None:
+    if bad := [row for row, text in enumerate(texts) if text == ""]:
         expected = "objects with string keys that JSON can hold, or null"
         raise fault_of(bad, "meta entry", "not a JSON object", metas, name, expected)
-    return arrow_column(texts, pa.string())
+
+
+def _texts_of_structs(structs: pa.Array, name: Namer) -> pa.StringArray:
+    """Arrow structs as JSON, column by column, which takes a fifth of the time of dictionaries."""
+    grown = GrowingStrings()
+    pattern = "{" + ",".join(f"{json.dumps(each.name).replace('%', '%%')}:%s" for each in structs.type) + "}"
+    for start in range(0, len(structs), SLICE_ROWS):
+        some = structs.slice(start, SLICE_ROWS)
+        try:
+            columns = [map(_encoder(kind.type), values.to_pylist()) for kind, values in _fields(some)]
+            texts = list(map(pattern.__mod__, zip(*columns, strict=True)))
+        except (TypeError, ValueError):
+            texts = [_as_text(meta) for meta in some.to_pylist()]
+            _refuse_bad(texts, some, partial(_shifted, name, start))
+        grown.add(texts)
+    return grown.finish()
+
+
+def _shifted(name: Namer, start: int, row: int) -> str:
+    return name(start + row)
+
+
+def _fields(structs: pa.Array) -> Iterator[tuple[pa.Field, pa.Array]]:
+    return zip(structs.type, one_chunk(structs).flatten(), strict=True)
+
+
+def _encoder(kind: pa.DataType) -> Callable[[Any], str]:
+    if pa.types.is_integer(kind):
+        return lambda value: "null" if value is None else repr(value)
+    if pa.types.is_string(kind):
+        return lambda value: "null" if value is None else _quoted(value)
+    return _any_text
+
+
+def _any_text(value: object) -> str:
+    return repr(value) if type(value) is float and math.isfinite(value) else _dumps(value)
 
 
 def _parsed(text: object) -> Any:
@@ -223,14 +271,14 @@ def _as_text(meta: object) -> str:
     if not isinstance(meta, dict) or not all(isinstance(key, str) for key in meta):
         return ""
     try:
-        # ASCII, so that text which is not valid UTF-8 survives as escapes.
-        return json.dumps(meta, separators=(",", ":"), allow_nan=False)
+        # ASCII, so that invalid UTF-8 survives as escapes.
+        return _dumps(meta)
     except (TypeError, ValueError, RecursionError):
         return ""
 
 
 def shared_stems(paths: pa.StringArray) -> frozenset[str]:
-    """What several paths have before the first dot of their file name."""
+    """Stems (up to the first dot of the file name) that several paths share."""
     hashes = np.empty(len(paths), np.uint64)
     for start, stems in _stems(paths):
         hashes[start : start + len(stems)] = name_hashes(stems)
@@ -240,11 +288,11 @@ def shared_stems(paths: pa.StringArray) -> frozenset[str]:
     for _, stems in _stems(paths) if len(twice) else ():
         rows = np.flatnonzero(np.isin(name_hashes(stems), twice))
         times.update(stems.take(from_numpy(rows)).to_pylist())
-    return frozenset(stem for stem, count in times.items() if count > 1)  # hashes may be equal by chance
+    return frozenset(stem for stem, count in times.items() if count > 1)  # hashes may collide
 
 
 def _stems(paths: pa.StringArray) -> Iterator[tuple[int, pa.StringArray]]:
-    """What the paths have before the first dot of their file name, a few thousand at a time."""
+    """The stems of the paths, a few thousand at a time."""
     for start in range(0, len(paths), _ROWS_AT_ONCE):
         some = paths.slice(start, _ROWS_AT_ONCE)
         yield start, pc.replace_substring_regex(some, pattern=r"\.[^/]*$", replacement="")
@@ -260,10 +308,10 @@ OPTIONAL: dict[str, Callable[[Any, Namer], pa.Array]] = {
 def checked_table(
     paths: Any, targets: Any, kind: TargetKind, class_count: int, optional: dict[str, Any]
 ) -> pa.Table:
-    """All columns checked, except that paths are unique (`checked_order` does that).
+    """All columns, checked except for repeated paths (see `checked_order`).
 
     Raises:
-        ManifestError: Names the first kind of fault that was found.
+        ManifestError: Names the first kind of fault.
     """
     check_lengths([("path", paths), (kind, targets), *optional.items()])
     found = {"path": path_column(paths)}

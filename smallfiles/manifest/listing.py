@@ -1,7 +1,7 @@
-"""The folders of a source, whether they are a tree's or only in the names of an archive's members.
+"""The folders of a source: those of a tree, or those in the names of archive members.
 
-The trap: of a million files only the folders count here, of which there are thousands; names are taken apart
-one folder at a time, and few of them. Notebook 02 shows the layouts.
+The trap: splitting a million names is slow. Here only the thousands of folders are split. Notebook 02 shows
+the layouts.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from smallfiles.folders import canonical_split, words_of
 _CONTAINERS = frozenset({"image", "images", "img", "imgs", "jpeg", "jpg", "png", "picture", "pictures"})
 _CONTAINERS |= {"photo", "photos", "data", "dataset"}
 HEAD_BYTES = 1 << 16
-"""As much of a picture as says what it is."""
+"""Enough of a picture to contain its header."""
 _PARENT = r"(?s)[^/]*$"
 
 
 @dataclass(frozen=True)
 class Files:
-    """What a source holds, by name.
+    """The names of all files in a source.
 
     Args:
-        where: The source, for messages; it may be called like a split.
+        where: The source, for messages; its name may be that of a split.
         samples: Names of the files that are samples.
         others: Names of other files.
-        folders: Folders that are there by themselves, empty ones too.
-        look: The first bytes of a sample; None where that costs too much.
-        classes_flag: What a user says if the folders are classes nevertheless.
+        folders: Folders with an entry of their own, including empty ones.
+        look: Returns the first bytes of a sample; None where that costs too much.
+        classes_flag: The flag that declares the folders to be classes nevertheless.
     """
 
     where: Path
@@ -47,7 +47,7 @@ class Files:
 
 
 class Folders:
-    """The folders in which samples lie. A prefix is empty, or ends with a slash.
+    """The folders that contain samples. A prefix is empty, or ends with a slash.
 
     Args:
         files: The names.
@@ -60,7 +60,7 @@ class Folders:
         self._codes: npt.NDArray[np.int32] = to_numpy(found.indices)
 
     def below(self, prefix: str) -> dict[str, set[str]]:
-        """The folders in a folder, sorted; each with those in it, and "" if files lie in it directly."""
+        """The folders in a folder, sorted; each with its sub-folders, and "" if it contains files itself."""
         found: dict[str, set[str]] = {}
         for path in self._paths:
             if path.startswith(prefix) and path != prefix:
@@ -69,7 +69,7 @@ class Folders:
         return dict(sorted(found.items()))
 
     def empty_below(self, prefix: str) -> set[str]:
-        """The folders in a folder in which nothing lies, however deep."""
+        """The folders in a folder that contain no files at any depth."""
         filled, named = (
             {path[len(prefix) :].partition("/")[0] for path in paths if path.startswith(prefix)}
             for paths in (self.others(), self.files.folders)
@@ -77,12 +77,12 @@ class Folders:
         return named - filled - {""}
 
     def others(self) -> list[str]:
-        """The folders of files that are no samples."""
+        """The folders of files that are not samples."""
         found: list[str] = pc.replace_substring_regex(self.files.others, _PARENT, "").unique().to_pylist()
         return found
 
     def wrapper(self, prefix: str) -> str | None:
-        """The only folder in a folder, if it wraps the classes or holds samples without any; else None."""
+        """The only folder in a folder, if it wraps the classes or contains unlabelled samples; else None."""
         tops = self.below(prefix)
         if len(tops) != 1:
             return None
@@ -91,17 +91,17 @@ class Folders:
         return top if "" not in deep or is_container or len(deep) > 2 else None
 
     def past_wrappers(self, prefix: str) -> str:
-        """The folder below which there are several, or samples."""
+        """The first folder from here that contains several folders, or samples."""
         while (top := self.wrapper(prefix)) is not None:
             prefix += f"{top}/"
         return prefix
 
     def inside(self, prefix: str) -> npt.NDArray[np.bool_]:
-        """Which samples lie in a folder, however deep."""
+        """Which samples are in a folder, at any depth."""
         paths = np.array([path.startswith(prefix) for path in self._paths], bool)
         kept: npt.NDArray[np.bool_] = paths[self._codes] if len(paths) else np.ones(0, bool)
         return kept
 
     def names(self, prefix: str) -> pa.StringArray:
-        """The samples in a folder, however deep."""
+        """The samples in a folder, at any depth."""
         return self.files.samples.take(from_numpy(np.flatnonzero(self.inside(prefix))))

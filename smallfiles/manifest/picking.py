@@ -1,7 +1,7 @@
-"""Which rows: shuffles, draws and picks as functions of a seed.
+"""Choose rows: shuffles, draws and picks as functions of a seed.
 
-The trap: `random.shuffle` and `np.random.seed` share one hidden state with every library. A generator
-of its own gives the same rows on each rank and each machine. Notebook 02 teaches it.
+The trap: `random.shuffle` and `np.random.seed` share hidden state with every library. A separate generator
+gives the same rows on each rank and each machine. Notebook 02 teaches it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Rows = npt.NDArray[np.int64]
 
 
 def generator(seed: int) -> np.random.Generator:
-    """A generator of its own; PCG64 is named, since NumPy's default may change."""
+    """A separate generator; explicitly PCG64, since the default of NumPy may change."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise UsageError(
             f"the seed {seed!r}", expected="a whole number from 0 on", next_step="Choose another seed"
@@ -26,7 +26,7 @@ def generator(seed: int) -> np.random.Generator:
 
 
 def shuffled(count: int, seed: int | None) -> Rows:
-    """All rows in an order that only the seed decides; None keeps the stored order."""
+    """All rows in an order that depends on the seed alone; None keeps the stored order."""
     if seed is None:
         return np.arange(count, dtype=np.int64)
     mixed: Rows = generator(seed).permutation(count).astype(np.int64, copy=False)
@@ -49,7 +49,7 @@ def checked_rows(indices: Sequence[int] | Rows, count: int) -> Rows:
         )
     if len(np.unique(rows)) != len(rows):
         raise UsageError(
-            "a row number is given twice", expected="each row once", next_step="Leave out the repeats"
+            "a row number is given twice", expected="each row once", next_step="Remove the repeats"
         )
     return np.asarray(rows, np.int64)
 
@@ -68,8 +68,8 @@ def rows_of_rank(count: int, rank: int, world_size: int) -> Rows:
 def drawn_rows(count: int, fraction: float, seed: int, labels: Rows | None) -> npt.NDArray[np.bool_]:
     """Mark `fraction` of the rows, of each label where labels are given.
 
-    The number drawn is the rounded share of the whole; classes get their share rounded by largest
-    remainder, so that small classes do not all lose theirs.
+    The total is the rounded share of the whole; the shares of classes are rounded by largest remainder, so
+    that small classes are not all left out.
     """
     if not 0 <= fraction <= 1:
         raise UsageError(

@@ -1,7 +1,7 @@
-"""Read a manifest from JSON, whichever of the two shapes it has, and say what is wrong with it.
+"""Read a manifest from either JSON form, and describe what is wrong with it.
 
-The trap: `json.load` keeps the last of two equal keys and says nothing, so a file with two labels
-for one image looks fine. Notebook 02 teaches it.
+The trap: `json.load` silently keeps the last of two equal keys, so a file with two labels for one image looks
+fine. Notebook 02 teaches it.
 """
 
 from __future__ import annotations
@@ -24,45 +24,45 @@ _NEXT = "Check that this is the right file, or make it again: smallfiles manifes
 
 @dataclass(frozen=True)
 class Document:
-    """What a file says: the arguments of `Manifest.from_columns`, and the digest if it has one."""
+    """The contents of a file: arguments of `Manifest.from_columns`, and the digest if it has one."""
 
     arguments: dict[str, Any]
     digest: str | None = None
 
     def check_digest(self, path: Path, actual: str) -> None:
-        """Rows that were changed after the digest was taken are not the set that it names."""
+        """Refuse rows that were changed after the digest was taken."""
         if self.digest not in (None, actual):
             raise _fault(
-                f"{path} says that its digest is {short(self.digest)}, but its rows have {actual}",
-                "rows that were not changed since the digest was taken",
+                f"{path} has the digest {short(self.digest)}, but its rows have {actual}",
+                "rows unchanged since the digest was taken",
                 'Restore the file, or delete its "digest" line if the change was meant',
             )
 
 
 def read_document(path: Path) -> Document:
-    """Read and understand a file; its columns are not checked yet.
+    """Read and parse a file, without checking its columns.
 
-    The whole file becomes Python objects for a moment: 450 MB for the 1.28 million rows of ImageNet. A set of
-    many millions is better described by a table.
+    While it is parsed, the 1.28 million rows of ImageNet take 450 MB as Python objects. A table is better for
+    sets of many millions.
 
     Args:
         path: The JSON file.
 
     Raises:
-        ManifestError: It cannot be read, is not JSON, or has neither of the two shapes.
+        ManifestError: It cannot be read, is not JSON, or has neither of the two forms.
     """
     found = _parse(path, _text(path))
     if not isinstance(found, dict):
-        raise _fault(f"{path} holds a JSON {_kind(found)}", "a JSON object")
+        raise _fault(f"{path} contains a JSON {_kind(found)}", "a JSON object")
     if not isinstance(found.get("format"), str) and not isinstance(found.get("columns"), dict):
         return Document({"paths": list(found), "targets": list(found.values())})
     columns = found.pop("columns", None)
     if not isinstance(columns, dict):
         raise _fault(f"{path} has columns of the JSON kind {_kind(columns)}", "an object of lists")
-    return _understood(path, found, columns)
+    return _interpreted(path, found, columns)
 
 
-def _understood(path: Path, header: dict[str, Any], columns: dict[str, Any]) -> Document:
+def _interpreted(path: Path, header: dict[str, Any], columns: dict[str, Any]) -> Document:
     _check_version(path, header)
     target: Any = header.get("target")
     if target not in ("label", "captions"):
@@ -81,7 +81,7 @@ def _understood(path: Path, header: dict[str, Any], columns: dict[str, Any]) -> 
 
 def _check_version(path: Path, header: dict[str, Any]) -> None:
     if header.get("format") != FORMAT:
-        raise _fault(f"{path} says that its format is {short(header.get('format'))}", f'"format": "{FORMAT}"')
+        raise _fault(f"{path} has the format {short(header.get('format'))}", f'"format": "{FORMAT}"')
     version = header.get("version")
     if version != VERSION or isinstance(version, bool):
         raise _fault(
@@ -95,9 +95,9 @@ def _check_header(path: Path, header: dict[str, Any], count: int) -> None:
     unknown = [name for name in header if name not in HEADER]
     if unknown:
         raise _fault(f"{path} has unknown entries {', '.join(map(short, unknown))}", ", ".join(HEADER))
-    told = header.get("count", count)
-    if told != count or isinstance(told, bool):
-        raise _fault(f"{path} says {short(told)} samples but has {count:,} paths", "the same count")
+    declared = header.get("count", count)
+    if declared != count or isinstance(declared, bool):
+        raise _fault(f"{path} declares {short(declared)} samples but has {count:,} paths", "the same count")
     if not isinstance(header.get("digest"), str | None):
         raise _fault(f"{path} has the digest {short(header['digest'])}", "a string")
     if not isinstance(header.get("classes", []), list):
@@ -154,12 +154,12 @@ def _parse(path: Path, text: str) -> Any:
         raise _fault(f"{path} is nested too deeply", "a manifest") from error
     except _NotAllowedError as error:
         raise _fault(f"{path}: {error}", "each key once, and plain JSON numbers") from error
-    except ValueError as error:  # more digits than Python converts
-        raise _fault(f"{path} holds a number that is too long to read", "labels of 32 bits") from error
+    except ValueError as error:  # a number with more digits than Python converts
+        raise _fault(f"{path} contains a number that is too long to read", "labels of 32 bits") from error
 
 
 class _NotAllowedError(Exception):
-    """Stops the JSON parser at what JSON allows and a manifest does not."""
+    """Stops the JSON parser at something that a manifest may not contain."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""Signs that folders are no classes but the parts of samples: masks, annotations, twins, splits, samples.
+"""Signs that folders are not classes but parts of samples: masks, annotations, pairs, splits, samples.
 
     images/ masks/      trainA/ trainB/      HR/ LR/      cat/train/ cat/val/      0001/{image,mask}.png
 
-It takes two: a known name, and what the files are or how they are called. One alone is a note, since
+A refusal needs two signs: a known name, and the contents or names of the files. One sign alone is only noted:
 `cat/001.jpg` and `dog/001.jpg` are numbered alike, `normal/` and `tumour/` share patients, and `with_mask/`
-is a class. The trap: looking into files costs a parallel file system a round trip each, so a few headers are
-read, and only where the names give a reason. Notebook 02 shows the layouts.
+is a class. The trap: opening a file is a round trip on a parallel file system, so only a few headers are
+read, and only where names give a reason. Notebook 02 shows the layouts.
 """
 
 from __future__ import annotations
@@ -45,56 +45,59 @@ _LEAST_SHARE = 0.5
 
 
 def examine(folders: Folders, below: str, *, trusted: bool = False, labels: bool = True) -> tuple[str, ...]:
-    """Look for signs that the folders in a folder are no classes.
+    """Look for signs that the folders in a folder are not classes.
 
     Args:
         folders: The folders of a source.
-        below: Where the classes would be; empty, or with a slash behind it.
-        trusted: The user said that they are classes.
-        labels: Labels are wanted; if not, only what would be no sample counts.
+        below: Where the classes would be; empty, or with a trailing slash.
+        trusted: The user declared them to be classes.
+        labels: Labels are wanted; otherwise only files that are not samples matter.
 
     Returns:
-        What is to be said: a single sign, or what was found and is trusted.
+        Notes: a single sign, or signs that the user overrides.
 
     Raises:
-        SourceError: Two signs say that they are none.
+        SourceError: There are two signs.
     """
     found = _found(folders, below, labels)
     if found is None:
         return _single(folders, below) if labels else ()
     what, cure = found
     if trusted:
-        return (f"{what}: taken as classes since you said so",)
+        return (f"{what}: taken as classes as requested",)
     files = folders.files
     raise SourceError(
-        f"{files.where} holds no classes: {what}",
+        f"{files.where} contains no classes: {what}",
         expected="one folder per class",
-        next_step=f"{cure}, or say {files.classes_flag} if they are classes",
+        next_step=f"{cure}, or use {files.classes_flag} if they are classes",
     )
 
 
 def _found(folders: Folders, below: str, labels: bool) -> tuple[str, str] | None:
-    """What two signs say, and what to do; None where there are no two."""
+    """The message of two signs and what to do; None if there are fewer."""
     tops = folders.below(below)
     names = list(tops)
     cure = "Give one folder at a time, with --unlabelled if there are no class folders in it"
     if len(names) > 1:
-        if told := _domains(names) or _parted(folders, below, names):
-            return told, cure
+        if parts := _domains(names) or _parted(folders, below, names):
+            return parts, cure
         if _are_split_inside(tops):
-            return f"{_listed(names)} each hold splits ({_listed(_inside(tops))})", "Put the splits above"
+            return f"{_listed(names)} each contain splits ({_listed(_inside(tops))})", "Put the splits above"
     if marked := _marked(folders, below):
-        return f"beside pictures lie their masks ({_listed(marked)})", "Move these into a folder of their own"
-    if len(names) > 1 and (told := _samples(folders, below, tops)):
-        return told, "Sort the pictures into one folder and the rest into another"
-    if labels and names and (texts := _texts_beside(folders, below)):
-        told = f"beside pictures in class folders lie texts of the same names ({_listed(texts)})"
-        return told, "Move the texts away, or make a manifest with what they say"
+        return (
+            f"masks are next to their pictures ({_listed(marked)})",
+            "Move these into a folder of their own",
+        )
+    if len(names) > 1 and (parts := _samples(folders, below, tops)):
+        return parts, "Sort the pictures into one folder and the rest into another"
+    if labels and names and (texts := _texts_of_pictures(folders, below)):
+        what = f"class folders contain texts with the names of their pictures ({_listed(texts)})"
+        return what, "Move the texts away, or make a manifest with their contents"
     return None
 
 
 def _domains(names: Sequence[str]) -> str | None:
-    """Names of which all say that they are none of classes: `trainA`, `trainB`; `image_2`, `image_3`."""
+    """The message for names that are never classes: `trainA`, `trainB`; `image_2`, `image_3`."""
     matches = [_DOMAIN.fullmatch(name) for name in names]
     letters = {match[1].upper() for match in matches if match}
     if all(matches) and len(letters) == 2:
@@ -105,35 +108,37 @@ def _domains(names: Sequence[str]) -> str | None:
 
 
 def _parted(folders: Folders, below: str, names: Sequence[str]) -> str | None:
-    """Folders of which some hold masks, labels or smaller pictures of what is in the others."""
+    """The message for folders with masks, labels or smaller pictures of what others contain."""
     parts, rest, is_pair = _split(names)
     if not parts or not rest:
         return None
+    if all(_WHOLE & set(words_of(name)) for name in rest):
+        return f"{_listed(rest)} and {_listed(parts)} by their names are parts of samples"
     same = any(_share(folders, f"{below}{a}/", f"{below}{b}/", is_pair) for a in parts[:4] for b in rest[:4])
-    told = f"{_listed(rest)} and {_listed(parts)} by their names"
+    names_are = f"{_listed(rest)} and {_listed(parts)} by their names"
     if same:
-        return f"{told} and those of their files are parts of samples"
+        return f"{names_are} and those of their files are parts of samples"
     modes = [{_mode(folders, f"{below}{name}/") for name in side[:4]} for side in (rest, parts)]
     if "photographs" in modes[0] and modes[1] == {"pictures of one channel"}:
-        return f"{told} and by what they hold ({_listed(modes[0])}, {_listed(modes[1])}) are parts of samples"
+        return f"{names_are} and contents ({_listed(modes[0])}, {_listed(modes[1])}) are parts of samples"
     return None
 
 
 def _split(names: Sequence[str]) -> tuple[list[str], list[str], bool]:
-    """Folders with the name of a part, the others, and whether these have the name of a whole."""
+    """Folders named like a part, the others, and whether these are named like a whole."""
     words = {name: set(words_of(name)) | {"".join(words_of(name))} for name in names}
     parts = [name for name in names if words[name] & _PARTS and not words[name] & _NEGATIONS]
     whole = [name for name in names if words[name] & _WHOLE]
     for one, others in _PAIRS.items():
-        answers = [name for name in names if words[name] & others]
-        if answers and any(one in words[name] for name in names):
-            return answers, [name for name in names if name not in answers], True
+        second = [name for name in names if words[name] & others]
+        if second and any(one in words[name] for name in names):
+            return second, [name for name in names if name not in second], True
     rest = [name for name in names if name not in parts]
     return parts, rest, any(name in rest for name in whole)
 
 
 def _share(folders: Folders, one: str, other: str, counters_too: bool) -> bool:
-    """Whether most files of one folder are called as those of another; numbers alone say less."""
+    """Whether most files of one folder have the names of those in another; counters are not enough."""
     ours, theirs = _stems(folders, one), _stems(folders, other)
     both = ours & theirs
     enough = len(both) >= max(1, _LEAST_SHARE * min(len(ours), len(theirs)))
@@ -141,19 +146,19 @@ def _share(folders: Folders, one: str, other: str, counters_too: bool) -> bool:
 
 
 def _stems(folders: Folders, prefix: str) -> set[str]:
-    """The first names by the alphabet, without suffix, and without the scale of a smaller picture."""
+    """The alphabetically first names, without suffix and without the scale of a smaller picture."""
     return {_SCALE.sub("", name.rpartition(".")[0]) for name in _files(folders, prefix)}
 
 
 def _files(folders: Folders, prefix: str) -> list[str]:
-    """The bare names of the first samples in a folder, by the alphabet."""
+    """The bare names of the alphabetically first samples in a folder."""
     names = pc.replace_substring_regex(folders.names(prefix), r"(?s)^.*/", "")
     found: list[str] = names.take(pc.array_sort_indices(names)[:_NAMES_LOOKED_AT]).to_pylist()
     return found
 
 
 def _twins(files: Sequence[str]) -> list[str]:
-    """Files called as the one before them, but for the suffix: a picture and its mask, perhaps."""
+    """Files with the stem of the one before them, such as a picture and its mask."""
     return [b for a, b in pairwise(files) if a != b and a.rpartition(".")[0] == b.rpartition(".")[0]]
 
 
@@ -163,7 +168,7 @@ def _are_counters(stems: Iterable[str]) -> bool:
 
 
 def _mode(folders: Folders, prefix: str) -> str:
-    """What the pictures in a folder are, by the headers of two."""
+    """The kind of the pictures in a folder, from the headers of two."""
     from PIL import Image
 
     look, found = folders.files.look, set()
@@ -183,23 +188,23 @@ def _inside(tops: dict[str, set[str]]) -> list[str]:
 
 
 def _are_split_inside(tops: dict[str, set[str]]) -> bool:
-    """Whether each folder holds splits: `cat/train`, `cat/val`."""
+    """Whether each folder contains splits: `cat/train`, `cat/val`."""
     splits = [{canonical_split(name) for name in deep} - {None} for deep in tops.values()]
     return all(splits) and len(set().union(*splits)) > 1
 
 
 def _samples(folders: Folders, below: str, tops: dict[str, set[str]]) -> str | None:
-    """Folders of one sample each: the same files or folders in all of them, one with the name of a part."""
+    """The message for folders of one sample each: all have the same entries, one named like a part."""
     few = list(tops)[:_FOLDERS_LOOKED_AT]
     held = [set(_files(folders, f"{below}{top}/")) if "" in tops[top] else tops[top] for top in few]
     are_alike = len(held[0]) > 1 and all(names == held[0] for names in held)
     if not are_alike or not any(_PARTS & set(words_of(name.partition(".")[0])) for name in held[0]):
         return None
-    return f"{_listed(tops)} each hold the parts of one sample ({_listed(sorted(held[0]))})"
+    return f"{_listed(tops)} each contain the parts of one sample ({_listed(sorted(held[0]))})"
 
 
 def _marked(folders: Folders, below: str) -> list[str]:
-    """Files such as `1_mask.png` beside their `1.png`."""
+    """Files such as `1_mask.png` where there is a `1.png`."""
     names = folders.names(below)
     marked = names.filter(pc.match_substring_regex(names, _PART_OF_STEM)).slice(0, _NAMES_LOOKED_AT)
     if not len(marked):
@@ -210,8 +215,8 @@ def _marked(folders: Folders, below: str) -> list[str]:
     return found
 
 
-def _texts_beside(folders: Folders, below: str) -> list[str]:
-    """Files such as `1.txt` beside `1.jpg`: captions, or boxes."""
+def _texts_of_pictures(folders: Folders, below: str) -> list[str]:
+    """Files such as `1.txt` where there is a `1.jpg`: captions, or boxes."""
     others = folders.files.others
     ends = [pc.ends_with(pc.utf8_lower(others), suffix) for suffix in _TEXTS]
     texts = others.filter(pc.and_(pc.starts_with(others, below), pc.or_(*ends)))
@@ -224,17 +229,15 @@ def _texts_beside(folders: Folders, below: str) -> list[str]:
 
 
 def _single(folders: Folders, below: str) -> tuple[str, ...]:
-    """What one sign alone says."""
+    """Notes on single signs."""
     names = list(folders.below(below))
     prefixes = [f"{below}{name}/" for name in names[:_FOLDERS_LOOKED_AT]]
     few = [_stems(folders, prefix) for prefix in prefixes]
     notes = []
     if twins := [name for prefix in prefixes for name in _twins(_files(folders, prefix))]:
-        notes.append(f"files that differ in their suffix alone are a sample each: {_listed(twins)}")
+        notes.append(f"files that differ only in their suffix are separate samples: {_listed(twins)}")
     if parts := _split(names)[0]:
-        notes.append(
-            f"taken for {plural(len(parts), 'class', 'classes')} in spite of the name: {_listed(parts)}"
-        )
+        notes.append(f"taken for {plural(len(parts), 'class', 'classes')} despite the name: {_listed(parts)}")
     if len(few) > 1 and len(few[0]) > 1 and all(stems == few[0] for stems in few):
         notes.append(f"the same file names in {_listed(names)}: taken for classes, not for parts of samples")
     return tuple(notes)

@@ -1,8 +1,7 @@
-"""The table of samples, and what is asked of it.
+"""The table of samples and its operations.
 
-The trap: two rows may not have one path, and no path may leave its folder. All ways into a
-`Manifest` therefore go through `from_columns`, which checks; what only picks rows does not check
-again. Notebook 02 teaches it.
+The trap: a path must be unique and must not leave its folder. So every `Manifest` is made by `from_columns`,
+which checks; operations that only pick rows do not check again. Notebook 02 teaches it.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ Indices = Sequence[int] | npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Manifest:
-    """Which samples a data set has; immutable, columnar, cheap to share between processes.
+    """The samples of a data set; immutable, columnar, cheap to share between processes.
 
-    Make one with `from_columns`, `load` or `smallfiles.sources`: they check what goes in.
+    Make one with `from_columns`, `load` or `smallfiles.sources`, which check their input.
 
     Args:
         table: Columns `path` (string) and `label` (int32) or `captions` (list of strings); optional
@@ -69,7 +68,7 @@ class Manifest:
         metas: Sequence[Meta | None] | pa.Array | None = None,
         target: TargetKind | None = None,
     ) -> Manifest:
-        """Check columns and make a manifest of them.
+        """Make a manifest of columns, after checking them.
 
         Args:
             paths: Relative, normalised POSIX paths, unique; strings or an Arrow array.
@@ -84,32 +83,32 @@ class Manifest:
             target: `label` or `captions`; needed only where `targets` is empty.
 
         Raises:
-            ManifestError: Something is wrong, named with the count and the first few.
+            ManifestError: Names what is wrong, with the count and the first few.
         """
         checks.check_header(name, split, classes, root_hint)
         kind = target or checks.target_kind_of(targets)
         optional = {"bytes": sizes, "sha256": sha256, "meta": metas}
         table = checks.checked_table(paths, targets, kind, len(classes), optional)
         manifest = cls(table, name, split, tuple(classes), root_hint)
-        # Sorting is the dear part of both the search for repeated paths and the digest.
+        # Sorting is expensive; the search for repeated paths and the digest share it.
         order = checks.checked_order(manifest.paths)
         manifest.__dict__["digest"] = set_digest(manifest.paths, manifest.targets, order)
         return manifest
 
     @classmethod
     def load(cls, path: Path) -> Manifest:
-        """Read a manifest in either JSON shape.
+        """Read a manifest in either JSON form.
 
         Args:
             path: The JSON file.
 
         Raises:
-            ManifestError: It is missing, damaged or says something impossible.
+            ManifestError: It is missing, damaged or inconsistent.
         """
         path = Path(path)
         with plain_allocator():
             document = read_document(path)
-            give_back_memory()  # of parsing, before that of sorting comes on top
+            give_back_memory()  # of parsing, before sorting needs more
             with summary_of(path):
                 manifest = cls.from_columns(**document.arguments)
         document.check_digest(path, manifest.digest)
@@ -117,7 +116,7 @@ class Manifest:
         return manifest
 
     def save(self, path: Path) -> None:
-        """Write header and columns as JSON, aside first, so that a half-written file is never seen.
+        """Write header and columns as JSON; an incomplete file never has the final name.
 
         Args:
             path: The JSON file; replaced if it exists.
@@ -130,7 +129,7 @@ class Manifest:
         write_columns(Path(path), header, self.table)
 
     def save_flat(self, path: Path) -> None:
-        """Write the flat shape `{path: target}` of the Jülich course; header, sizes and meta are lost.
+        """Write the flat form `{path: target}` of the Jülich course, without header, sizes and meta.
 
         Args:
             path: The JSON file; replaced if it exists.
@@ -144,7 +143,7 @@ class Manifest:
         return int(self.table.num_rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        # The arrays of `paths` and `targets` are parts of the table and would travel twice.
+        # The arrays of `paths` and `targets` are part of the table and would be pickled twice.
         return {name: value for name, value in self.__dict__.items() if name not in ("paths", "targets")}
 
     def __repr__(self) -> str:
@@ -168,7 +167,7 @@ class Manifest:
 
     @property
     def in_class_order(self) -> bool:
-        """Whether there are several classes, one after the other, as class folders give them."""
+        """Whether there are several classes, and the samples of each are adjacent."""
         labels = to_numpy(self.targets) if self.target_kind == "label" else np.zeros(0)
         changes = int(np.count_nonzero(np.diff(labels)))
         return changes > 0 and changes + 1 == len(np.unique(labels))
@@ -203,7 +202,7 @@ class Manifest:
 
     @cached_property
     def digest(self) -> str:
-        """The set digest: names the data set, whatever the order of its rows."""
+        """The set digest: identifies the data set, independent of the order of its rows."""
         return set_digest(self.paths, self.targets)
 
     def with_sizes(self, sizes: Any) -> Manifest:
@@ -229,16 +228,16 @@ class Manifest:
         return replace(self, table=self.table.take(from_numpy(rows)).combine_chunks())
 
     def split_off(self, fraction: float, seed: int) -> tuple[Manifest, Manifest]:
-        """Draw a part out of the set for validation, the same one for the same seed.
+        """Draw a part of the set for validation, the same one for the same seed.
 
-        This share is drawn from each class where there are labels, so that rare classes stay in both.
+        With labels, this share of each class is drawn, so that rare classes are in both parts.
 
         Args:
             fraction: Share of the samples to draw, 0 to 1.
-            seed: Decides which.
+            seed: Determines which.
 
         Returns:
-            What stays, and what was drawn; both in stored order.
+            The rest, and the drawn part; both in stored order.
         """
         labels = to_numpy(self.targets) if self.target_kind == "label" else None
         drawn = picking.drawn_rows(len(self), fraction, seed, labels)
@@ -248,8 +247,8 @@ class Manifest:
     def slice(self, rank: int, world_size: int) -> Manifest:
         """The samples of one of several processes: each sample goes to exactly one.
 
-        Every `world_size`-th row is taken, so that a set sorted by class gives each its share of
-        every class. Lengths differ by one at most: ranks that must run in step have to agree on it.
+        Every `world_size`-th row is taken, so that each rank gets its share of every class of a sorted set.
+        Lengths differ by one at most: ranks that run in step must agree on one.
 
         Raises:
             UsageError: There is no such rank.
@@ -257,18 +256,18 @@ class Manifest:
         return self.select(picking.rows_of_rank(len(self), rank, world_size))
 
     def order(self, seed: int | None) -> npt.NDArray[np.int64]:
-        """A shuffle of the rows that is a function of the seed alone; None keeps the stored order."""
+        """A shuffle of the rows that depends on the seed alone; None keeps the stored order."""
         return picking.shuffled(len(self), seed)
 
     def shared_stems(self) -> frozenset[str]:
-        """What several paths have before the first dot of their file name.
+        """Stems (up to the first dot of the file name) that several paths share.
 
-        webdataset groups the members of a tar by this, so two such samples would melt into one.
+        webdataset groups the members of a tar by their stem, so such samples would become one.
         """
         return checks.shared_stems(self.paths)
 
     def schema(self) -> Schema:
-        """What a writer may know before the first sample arrives.
+        """The information that a writer has before the first sample arrives.
 
         Raises:
             ManifestError: Sizes are not known yet.
@@ -276,9 +275,9 @@ class Manifest:
         sizes = self.sizes
         if sizes is None:
             raise ManifestError(
-                f"the manifest {self.name!r} does not know the size of every sample",
-                expected="a size each, since formats lay out their file once",
-                next_step="Fill them with manifest.with_sizes",
+                f"the manifest {self.name!r} does not have the size of every sample",
+                expected="all sizes, since formats lay out their file once",
+                next_step="Add them with manifest.with_sizes",
             )
         return Schema(
             count=len(sizes),
@@ -294,9 +293,9 @@ class Manifest:
         )
 
     def check_files(self, store: ByteStore) -> None:
-        """Look at every file and name those that are missing, unreadable or empty.
+        """Open every file and name those that are missing, unreadable or empty.
 
         Raises:
-            ManifestError: There are such files; says how many and the first few.
+            ManifestError: There are such files; gives their number and the first few.
         """
         check_files(self.paths, store)

@@ -1,8 +1,8 @@
-"""Write a manifest as JSON, one entry a line: fast to write, and two versions can be compared.
+"""Write a manifest as JSON, one entry per line: fast to write, and easy to diff.
 
-The trap: `json.dump(..., indent=…)` runs a slow encoder, and a job that is killed while it writes
-leaves half a file under the final name. So lines are joined here, written aside, flushed to disk and
-renamed. Notebook 02 teaches it.
+The trap: `json.dump(..., indent=…)` uses a slow encoder, and a job killed while it writes leaves half a file
+under the final name. So lines are joined here, written to a temporary file, flushed and renamed. Notebook 02
+teaches it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from smallfiles.atomic import replaced
 from smallfiles.errors import ManifestError
 
 FORMAT, VERSION = "smallfiles-manifest", 1
-_SLICE = 50_000  # rows that exist as Python objects at once
+_SLICE = 50_000  # rows at a time as Python objects
 
 _quoted: Callable[[str], str] = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def write_columns(path: Path, header: Mapping[str, Any], table: pa.Table) -> None:
-    """Write our shape: a header, then the columns.
+    """Write our form: a header, then the columns.
 
     Args:
         path: The file; replaced if it exists.
-        header: What stands above the columns.
+        header: Written above the columns.
         table: The checked table.
 
     Raises:
@@ -38,7 +38,7 @@ def write_columns(path: Path, header: Mapping[str, Any], table: pa.Table) -> Non
 
 
 def write_flat(path: Path, paths: pa.StringArray, targets: pa.Array) -> None:
-    """Write the flat shape `{path: target}`.
+    """Write the flat form `{path: target}`.
 
     Raises:
         ManifestError: It cannot be written.

@@ -243,7 +243,7 @@ def _refuse_senseless(source: Source, out: Path, config: PackConfig) -> None:
             expected="a source that can be read in any order",
             next_step="Decompress it first (gzip -dk, zstd -dk), or pack without --shuffle",
         )
-    walked = source.root is not None and source.root.is_dir() and source.kind != "manifest"
+    walked = source.root is not None and source.root.is_dir() and source.kind not in ("manifest", "table")
     if walked and source.root and out.resolve().is_relative_to(source.root.resolve()):
         raise UsageError(
             f"the output {out} lies inside the data {source.root}",

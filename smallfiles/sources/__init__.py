@@ -1,15 +1,13 @@
-r"""Where manifests and bytes come from: trees, archives and synthetic copies of them.
+r"""Where manifests and bytes come from: trees, archives, tables and synthetic copies of them.
 
-`load` looks at a path, tells what it is, and returns its manifest together with the store that
-its bytes are read from.
+`load` recognises what a path is and returns its manifest together with the store that reads its bytes.
 
     source = sources.load(Path("/data/imagenet"), split="val")
     print(source.kind, len(source.manifest), *source.notes, sep="\n")
 
-`from_dataset` takes what torchvision, or a class of your own, gives by number.
+`from_dataset` reads a data set of torchvision, of Hugging Face, or an object with `len` and `[i]`.
 
-The trap: guessing is convenient and sometimes wrong, so `kind` and `notes` say what was guessed.
-Notebook 02 teaches it.
+The trap: a guess may be wrong, so `kind` and `notes` state every guess. Notebook 02 teaches it.
 """
 
 from typing import TYPE_CHECKING

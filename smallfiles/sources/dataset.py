@@ -7,8 +7,8 @@
                        the images of a table of Hugging Face, as its Parquet files hold them
     stored as PNG      every other picture, which loses nothing, and a note says so
 
-The trap: the usual loader opens a JPEG, converts it to RGB, and a converter encodes it again: larger or
-worse, and never the same picture. So what a data set returns is compared with its list. Notebook 09 uses it.
+The trap: the usual loader decodes a JPEG to RGB, and a converter that encodes it again changes the picture.
+So samples are compared with the files in the list of the data set. Notebook 09 uses it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Samples: TypeAlias = Sequence[tuple[str, Target]]
 
 
 class Dataset(Protocol):
-    """What torchvision calls a map-style data set."""
+    """A map-style data set of torchvision."""
 
     def __len__(self) -> int: ...
 
@@ -54,17 +54,17 @@ class _Items:
     """The samples of a data set by number.
 
     Args:
-        dataset: The whole of which they are a part.
-        rows: Their numbers in it.
-        columns: Of a table of Hugging Face, those of the picture and the target.
+        dataset: The complete data set.
+        rows: Numbers of the samples in it.
+        columns: The image and target columns of a Hugging Face table.
     """
 
     dataset: Any
     rows: Sequence[int]
     columns: tuple[str, str] | None
 
-    def ask(self, number: int) -> tuple[Any, Any]:
-        """Picture and target as the data set gives them; a file that is open is read."""
+    def fetch(self, number: int) -> tuple[Any, Any]:
+        """Picture and target as the data set returns them; lazily opened files are loaded."""
         try:
             given = self.dataset[int(self.rows[number])]
             if self.columns is not None:
@@ -72,21 +72,21 @@ class _Items:
                 return image["bytes"] or Path(image["path"]).read_bytes(), target
             if isinstance(given, tuple | list) and len(given) == 2 and isinstance(given[0], Image.Image):
                 given[0].load()
-        except Exception as error:  # whatever other people's code raises
+        except Exception as error:  # a foreign data set may raise anything
             raise self.bad(number, f"cannot be read ({type(error).__name__}: {error})") from error
         if not isinstance(given, tuple | list) or len(given) != 2:
             raise self.bad(number, f"is {_kind(given)}")
         return given[0], given[1]
 
     def encoded(self, number: int) -> tuple[bytes, Any]:
-        """The bytes to store, and the target as it is given."""
-        image, target = self.ask(number)
+        """The bytes to store, and the target as returned."""
+        image, target = self.fetch(number)
         if isinstance(image, bytes | bytearray | memoryview):
             return bytes(image), target
         return self._png(number, self.picture(number, image)), target
 
     def picture(self, number: int, image: Any) -> Image.Image:
-        """What a data set gives as a picture, as one of Pillow."""
+        """The picture of a sample as a Pillow image."""
         if isinstance(image, np.ndarray) and image.dtype == np.uint8:
             try:
                 return Image.fromarray(image)
@@ -97,7 +97,7 @@ class _Items:
         return image
 
     def target(self, number: int, given: Any) -> Target:
-        """What a data set gives as target, as a label or captions."""
+        """The target of a sample as a label or captions."""
         if isinstance(given, tuple | list) and all(isinstance(text, str) for text in given):
             return list(given)
         try:
@@ -112,50 +112,50 @@ class _Items:
         image.save(out, "PNG")
         return out.getvalue()
 
-    def refuse_other(self, number: int, found: Target, before: Target) -> None:
+    def refuse_changed(self, number: int, found: Target, before: Target) -> None:
         """Raise SourceError if a sample has another target than before."""
         if found != before:
             raise SourceError(
-                f"sample {number} of {_name_of(self.dataset)} has the target {before!r} once and {found!r} "
-                "later",
-                expected="the same target whenever it is asked for",
-                next_step="Make the data set without what changes targets, such as mixing or a random choice",
+                f"sample {number} of {_name_of(self.dataset)} first had the target {before!r} and now has "
+                f"{found!r}",
+                expected="the same target each time",
+                next_step="Remove what changes targets, such as mixing or a random choice",
             )
 
     def bad(self, number: int, what: str) -> SourceError:
-        """The sentence for a sample that cannot be stored."""
+        """The error for a sample that cannot be stored."""
         return SourceError(
             f"sample {number} of {_name_of(self.dataset)} {what}",
             expected="(picture, target): a PIL picture, a uint8 array of rows, columns and channels or the "
             "bytes of an image file; an integer label or a list of captions",
-            next_step="Make the data set give these, or pack the files themselves with sources.load",
+            next_step="Return these, or pack the files themselves with sources.load",
         )
 
 
 def from_dataset(dataset: Dataset, *, name: str | None = None, split: str | None = None) -> Source:
-    """A data set in the manner of torchvision, or a table of Hugging Face, as a source to pack.
+    """A torchvision-style data set or a Hugging Face table as a source to pack.
 
-    One that lists its files is not read for this; of another every sample is asked for once.
+    Every sample is read once, unless the data set lists its files.
 
     Args:
         dataset: Gives (picture, target): a PIL picture, a uint8 array of rows, columns and channels or the
             bytes of an image file, and a label or a list of captions; without transforms. A table has one
             column of images, and one of labels.
-        name: Name of the set; that of its folder, or else of its class, if None.
-        split: Which part it is; what the data set or its folder is called, or else `train`, if None.
+        name: Name of the set; by default that of its folder, or else of its class.
+        split: Its split; by default that of the data set or its folder, or else `train`.
 
     Raises:
-        SourceError: It gives something else, or fails at a sample.
-        ManifestError: A label is beyond its classes, or one file is two samples.
+        SourceError: It returns something else, or fails at a sample.
+        ManifestError: A label exceeds its classes, or one file is two samples.
     """
     _refuse_transforms(dataset)
     items, classes = _items(dataset)
     inner, listed = items.dataset, _listed(items)
-    if listed is not None and _holds(items, listed):
+    if listed is not None and _matches(items, listed):
         root, keys = _keys([path for path, _ in listed], getattr(inner, "root", None))
         targets, made = [target for _, target in listed], None
     else:
-        root, (keys, targets, made) = None, _looked_through(items)
+        root, (keys, targets, made) = None, _scan(items)
     about = getattr(getattr(inner, "info", None), "dataset_name", None)
     manifest = Manifest.from_columns(
         keys,
@@ -176,18 +176,18 @@ def _notes(items: _Items, keys: Sequence[str]) -> tuple[str, ...]:
     if not drawn or items.columns is not None:
         return ()
     return (
-        f"{plural(drawn, 'picture')} of {len(keys):,} stored as PNG, larger than a JPEG: the bytes of files "
-        "are kept of a data set that lists them in `samples`, or gives encoded bytes",
+        f"{plural(drawn, 'picture')} of {len(keys):,} stored as PNG, larger than JPEG: files are packed "
+        "unchanged if the data set lists them in `samples` or returns encoded bytes",
     )
 
 
 class DatasetStore:
-    """Has the data set make each sample again when it is read; encodes what is not encoded.
+    """Reads samples from the data set itself, and encodes those that are pixels.
 
     Args:
-        items: Makes them; one at a time, since few data sets are made for threads.
-        names: Keys in its order.
-        targets: What it told of each sample.
+        items: The samples; read one at a time, since few data sets are thread-safe.
+        names: Keys, in the same order.
+        targets: The expected target of each.
         sizes: Bytes of each, int64.
         hashes: And their xxh3, uint64.
     """
@@ -213,12 +213,12 @@ class DatasetStore:
         number = self._row(path)
         with self._lock:
             data, given = self._items.encoded(number)
-        self._items.refuse_other(number, self._items.target(number, given), self._targets[number].as_py())
+        self._items.refuse_changed(number, self._items.target(number, given), self._targets[number].as_py())
         if (len(data), xxhash.xxh3_64_intdigest(data)) != (self._sizes[number], self._hashes[number]):
             raise SourceError(
                 f"sample {number} of {self.describe()} is another picture each time",
-                expected="the same picture whenever it is asked for",
-                next_step="Make the data set without augmentation, which belongs into the loader",
+                expected="the same picture each time",
+                next_step="Make the data set without augmentation, which belongs in the loader",
             )
         if len(data) <= len(buffer):
             buffer[: len(data)] = data
@@ -255,13 +255,13 @@ def _refuse_transforms(dataset: Any) -> None:
             raise SourceError(
                 f"{_name_of(dataset)} has a {found[0]}",
                 expected="pictures and targets as they are stored",
-                next_step="Make it without, and give the transform to the loader that reads what is packed",
+                next_step="Make it without, and use the transform in the loader that reads the packed file",
             )
         dataset = getattr(dataset, "dataset", None)
 
 
 def _items(dataset: Any) -> tuple[_Items, tuple[str, ...]]:
-    """The samples of a data set or of a `Subset` of it, and class names."""
+    """The samples of a data set or a `Subset` of one, and its class names."""
     rows: Sequence[int] = range(len(dataset))
     while hasattr(dataset, "dataset") and hasattr(dataset, "indices"):
         dataset, rows = dataset.dataset, [dataset.indices[row] for row in rows]
@@ -269,18 +269,18 @@ def _items(dataset: Any) -> tuple[_Items, tuple[str, ...]]:
         return _Items(dataset, rows, None), _classes(dataset)
     image, target = _columns(dataset)
     kinds = dataset.features
-    # Its images come as the bytes of their files then; decoded they would be pixels, and larger as PNG.
+    # This returns the bytes of image files instead of pixels, which would be larger as PNG.
     encoded = dataset.cast_column(image, type(kinds[image])(decode=False))
     return _Items(encoded, rows, (image, target)), tuple(getattr(kinds[target], "names", None) or ())
 
 
 def _is_table(dataset: Any) -> bool:
-    """Whether it is one of the package `datasets`, which need not be installed."""
+    """Whether it comes from the package `datasets`, which need not be installed."""
     return hasattr(dataset, "cast_column") and isinstance(getattr(dataset, "features", None), dict)
 
 
 def _columns(dataset: Any) -> tuple[str, str]:
-    """The columns of the picture and of the target: the only ones of their kind."""
+    """The columns of the picture and of the target; there must be exactly one of each."""
     kinds = {name: type(kind).__name__ for name, kind in dataset.features.items()}
     images = [name for name, kind in kinds.items() if kind == "Image"]
     labels = [name for name, kind in kinds.items() if kind == "ClassLabel"]
@@ -313,22 +313,22 @@ def _is_list(found: list[Any]) -> bool:
     )
 
 
-def _holds(items: _Items, listed: Samples) -> bool:
-    """Whether the data set gives what its list says, for its first, middle and last sample."""
+def _matches(items: _Items, listed: Samples) -> bool:
+    """Whether the first, middle and last sample equal the files in its list."""
     for number in {0, len(listed) // 2, len(listed) - 1}:
         path, target = listed[number]
         try:
-            image, given = items.ask(number)
+            image, given = items.fetch(number)
             if items.target(number, given) != target or not _is_picture_of(
                 path, items.picture(number, image)
             ):
                 return False
-        except SourceError:  # packing tells what is wrong with the file
+        except SourceError:  # packing will name the file
             continue
     return True
 
 
-def _looked_through(items: _Items) -> tuple[list[str], list[Target], tuple[np.ndarray, np.ndarray]]:
+def _scan(items: _Items) -> tuple[list[str], list[Target], tuple[np.ndarray, np.ndarray]]:
     """Key and target of every sample, and the size and hash of its bytes."""
     keys: list[str] = []
     targets: list[Target] = []
@@ -364,7 +364,7 @@ def _suffix(items: _Items, number: int, data: bytes) -> str:
 
 
 def _is_picture_of(path: str, image: Image.Image) -> bool:
-    """Whether a file holds the very pixels of a picture, perhaps in another colour space."""
+    """Whether a file decodes to the pixels of a picture, possibly in another colour space."""
     try:
         with Image.open(path) as stored:
             same = stored.convert(image.mode)
@@ -373,9 +373,9 @@ def _is_picture_of(path: str, image: Image.Image) -> bool:
     return same.size == image.size and same.tobytes() == image.tobytes()
 
 
-def _keys(paths: list[str], told: Any) -> tuple[Path, list[str]]:
+def _keys(paths: list[str], declared_root: Any) -> tuple[Path, list[str]]:
     """The folder of all files, and their paths below it as keys."""
-    root = _absolute(told) if isinstance(told, str | os.PathLike) else ""
+    root = _absolute(declared_root) if isinstance(declared_root, str | os.PathLike) else ""
     start = root.rstrip("/") + "/"
     if not root or not all(path.startswith(start) for path in paths):
         root = os.path.commonpath([os.path.dirname(path) for path in paths])  # noqa: PTH120 - a million of them
@@ -384,16 +384,16 @@ def _keys(paths: list[str], told: Any) -> tuple[Path, list[str]]:
 
 
 def _split_of(dataset: Any, root: Path | None) -> str:
-    told, train = getattr(dataset, "split", None), getattr(dataset, "train", None)
-    if isinstance(told, str) or type(told).__name__ == "NamedSplit":  # as Hugging Face calls it
-        return canonical_split(str(told)) or str(told)
+    split, train = getattr(dataset, "split", None), getattr(dataset, "train", None)
+    if isinstance(split, str) or type(split).__name__ == "NamedSplit":  # of Hugging Face
+        return canonical_split(str(split)) or str(split)
     if isinstance(train, bool):
         return "train" if train else "test"
     return (canonical_split(root.name) if root is not None else None) or "train"
 
 
 def _classes(dataset: Any) -> tuple[str, ...]:
-    """Class names in label order; those of ImageNet by number, since two of its names come twice."""
+    """Class names in label order; wnids for ImageNet, two of whose names occur twice."""
     found = getattr(dataset, "wnids", None) or getattr(dataset, "classes", None)
     if not isinstance(found, list | tuple) or not all(isinstance(name, str) for name in found):
         return ()

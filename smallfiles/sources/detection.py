@@ -1,7 +1,7 @@
-"""Look at a path, tell what it is, and read it.
+"""Recognise what a path is, and read it.
 
-The trap: a wrong guess that is not said aloud costs a training run. What was recognised stands in
-`Source.kind`, why and what was left aside in `Source.notes`. Notebook 02 teaches it.
+The trap: a wrong guess costs a training run unless it is reported. `Source.kind` names what was recognised,
+`Source.notes` explains why and lists what was left out. Notebook 02 teaches it.
 """
 
 from __future__ import annotations
@@ -24,28 +24,29 @@ from smallfiles.manifest import Manifest
 from smallfiles.options import option, words
 from smallfiles.progress import plural
 from smallfiles.samples import ByteStore
-from smallfiles.sources import flickr30k, folder, imagenet, packed, tarball
+from smallfiles.sources import flickr30k, folder, imagenet, packed, tables, tarball
 from smallfiles.sources.imagenet import official
 from smallfiles.sources.record import Source
 from smallfiles.sources.scanning import list_folder, unlistable
+from smallfiles.sources.table_files import is_table
 
 
 def load(path: Path, kind: str = "auto", **options: Any) -> Source:
-    """Read a data set: which samples it has, and where their bytes are.
+    """Read a data set: its samples, and where their bytes are.
 
-    Metadata operations run many at a time, since each waits for a parallel file system.
+    Many metadata operations are in flight, since each waits for the parallel file system.
 
     Args:
-        path: A folder of images or of tars, a tar file (also compressed, or a tar of tars), a packed output
-            or a manifest (.json).
+        path: A folder of images or of tars, a tar file (also compressed, or a tar of tars), a table of paths
+            (.csv, .jsonl, .parquet ...), a packed output or a manifest (.json).
         kind: `folder`, `imagenet`, `flickr30k`, `tarball` or `auto`.
         options: Fields of `SourceOptions`, such as `split`.
 
     Returns:
-        The source, with what it was recognised as and what was odd.
+        The source, with its kind and notes.
 
     Raises:
-        SourceError: It is no data set; the sentence says what was found.
+        SourceError: It is no data set; the message describes what was found.
         ManifestError: The manifest is wrong.
         UsageError: An option makes no sense.
     """
@@ -53,16 +54,16 @@ def load(path: Path, kind: str = "auto", **options: Any) -> Source:
 
 
 def read(path: Path, options: SourceOptions) -> Source:
-    """What `load` does, its options as one record."""
+    """Like `load`, with options as one record."""
     try:
         return _load(path, options)
-    except OSError as error:  # what no reader foresaw, such as a file system that went away
+    except OSError as error:  # for example a file system that went away
         raise unlistable(error, error.filename or path) from error
 
 
 @dataclass(frozen=True)
 class ManifestConfig(SourceOptions):
-    """How a data set is understood, and which JSON shape its manifest gets.
+    """How a data set is read, and which JSON form its manifest gets.
 
     Args:
         flat: Write `{path: target}` instead of header and columns.
@@ -71,15 +72,15 @@ class ManifestConfig(SourceOptions):
     flat: bool = option(False, "write the flat form {path: label}")
 
     def load(self, path: Path) -> Source:
-        """Walk the data set, with many metadata operations in flight.
+        """Read the data set, with many metadata operations in flight.
 
         Raises:
-            SmallfilesError: It is no such data set.
+            SmallfilesError: It cannot be read as one.
         """
         return read(path, self)
 
     def save(self, source: Source, out: Path) -> None:
-        """Write the manifest, with a hint from its own folder to the data.
+        """Write the manifest, with the path of the data relative to it.
 
         Args:
             source: From `load`.
@@ -95,7 +96,7 @@ class ManifestConfig(SourceOptions):
         replace(source.manifest, root_hint=hint).save(out)
 
     def to_cli(self, source: str, out: str) -> str:
-        """The command that does the same, to be pasted into a job script."""
+        """The equivalent command, for a job script."""
         return shlex.join(["smallfiles", "manifest", source, "-o", out, *words(self)])
 
 
@@ -109,6 +110,8 @@ def _load(path: Path, options: SourceOptions) -> Source:
         )
     if path.suffix == ".json" and path.is_file():
         return _from_manifest(path, options.root, options)
+    if is_table(path):
+        return tables.load(path, options)
     if options.kind == "auto" and (format := packed.format_of(path)):
         return _from_packed(path, format, options)
     if path.is_dir():
@@ -125,9 +128,9 @@ def _load(path: Path, options: SourceOptions) -> Source:
 def _from_packed(path: Path, format: str, options: SourceOptions) -> Source:
     if format != "files":
         return packed.load(path, format, options)
-    options.refuse_unfollowed("a packed output", path)
+    options.refuse_unsupported("a packed output", path)
     source = _from_manifest(path / MANIFEST, None, options)
-    return replace(source, kind="packed files", resize=packed.resize_beside(path))
+    return replace(source, kind="packed files", resize=packed.resize_sidecar(path))
 
 
 def _from_folder(path: Path, options: SourceOptions) -> Source:
@@ -138,8 +141,12 @@ def _from_folder(path: Path, options: SourceOptions) -> Source:
         "tarball": (tarball.load_folder, tarball.tars_in),
         "folder": (folder.load, Path.is_dir),
     }
+    if kind == "auto" and options.labels is None and (found := tables.find_metadata(path, options)):
+        return tables.join(path, found, options)
     if kind == "auto":
         kind = next(name for name, (_, recognises) in readers.items() if recognises(path))
+    if kind == "folder" and options.labels is not None:
+        return tables.join(path, tables.Metadata(options.labels), options)
     try:
         return readers[kind][0](path, options)
     except SourceError:
@@ -168,7 +175,7 @@ def _from_tar(path: Path, options: SourceOptions) -> Source:
 
 
 def _zipped(path: Path, zips: list[Path]) -> SourceError:
-    """The sentence for zip files, whose members are compressed and named without an encoding."""
+    """The error for zip files, whose members are compressed and have names without an encoding."""
     what = "is a zip file" if zips == [path] else f"holds {plural(len(zips), 'zip file')} and no images"
     return SourceError(
         f"{path} {what}",
@@ -179,7 +186,7 @@ def _zipped(path: Path, zips: list[Path]) -> SourceError:
 
 
 def _refuse_zips(folder: Path) -> None:
-    """Raise SourceError if a folder that is no data set holds zip files and no images."""
+    """Raise SourceError if a folder contains zip files and no images."""
     listed = list_folder(folder)
     zips = [folder / name for name in listed.files if name.lower().endswith(".zip")]
     if (
@@ -191,7 +198,7 @@ def _refuse_zips(folder: Path) -> None:
 
 
 def _begins_as_tar(path: Path) -> bool:
-    # Not tarfile.is_tarfile, which calls itself for each header that only announces the next one.
+    # Not tarfile.is_tarfile, which recurses once per extension header.
     with path.open("rb") as file:
         head = file.read(tarfile.BLOCKSIZE)
     try:
@@ -202,47 +209,46 @@ def _begins_as_tar(path: Path) -> bool:
 
 
 def _from_manifest(path: Path, root: Path | None, options: SourceOptions) -> Source:
-    """Read a manifest and find its bytes: in `root`, where its hint says below it, or beside it."""
-    options.refuse_unfollowed("a manifest", path)
+    """Read a manifest and find its bytes: in `root`, or where its hint points, or next to it."""
+    options.refuse_unsupported("a manifest", path)
     manifest = Manifest.load(path)
     if options.split not in (None, manifest.split):
         raise SourceError(
-            f"the manifest {path} is of split {manifest.split!r}, and {options.split!r} was asked for",
+            f"the manifest {path} is of split {manifest.split!r}, and {options.split!r} was requested",
             expected="the manifest of this split",
             next_step="Give that one, or no split",
         )
-    place = root if root is not None else _hinted(path, manifest.root_hint)
-    if not place.exists():
+    root = root if root is not None else _hinted(path, manifest.root_hint)
+    if not root.exists():
         raise SourceError(
-            f"the data of {path} is not at {place}",
+            f"the data of {path} is not at {root}",
             expected="the folder or tar file that its paths are relative to",
-            next_step="Say where it is with root (--root DIR)",
+            next_step="Give the right place with root (--root DIR)",
         )
-    store, notes = _store_at(place, options, manifest.path(0) if len(manifest) else "")
-    return Source(manifest, store, "manifest", notes, place)
+    store, notes = _store_at(root, options, manifest.path(0) if len(manifest) else "")
+    return Source(manifest, store, "manifest", notes, root)
 
 
 def _hinted(path: Path, hint: str) -> Path:
-    """Where a manifest says that its data is: below its own folder, since a stranger may have written it."""
+    """The root that a manifest names; it must be below its own folder, since the author may be a stranger."""
     if ".." in Path(hint).parts:
         raise SourceError(
-            f"the manifest {path} says that its data is at {hint}, outside of its own folder",
-            expected="data beside or below it, or to be told that this place is meant",
-            next_step=f"If it is, say so: --root {os.path.normpath(path.parent / hint)}",
+            f"the manifest {path} names {hint} as its data, outside of its own folder",
+            expected="data in or below that folder",
+            next_step=f"If this is right, confirm it: --root {os.path.normpath(path.parent / hint)}",
         )
     return path.absolute().parent / hint
 
 
-def _store_at(place: Path, options: SourceOptions, first: str) -> tuple[ByteStore, tuple[str, ...]]:
-    """What holds the bytes of a manifest, of whose paths `first` is one."""
-    if format := packed.format_of(place):
-        return packed.open_store(place, format), ()
-    in_tars = f"{first.partition('/')[0]}.tar" in tarball.tars_in(place) if place.is_dir() else False
-    if place.is_dir() and not in_tars:
-        return folder.FolderStore(place), ()
-    if place.is_dir():
-        archive = tarball.open_folder(place, replace(options, unlabelled=True))
+def _store_at(root: Path, options: SourceOptions, first: str) -> tuple[ByteStore, tuple[str, ...]]:
+    """The store for the bytes of a manifest, of whose paths `first` is one."""
+    if format := packed.format_of(root):
+        return packed.open_store(root, format), ()
+    if root.is_dir():
+        if f"{first.partition('/')[0]}.tar" not in tarball.tars_in(root):
+            return folder.FolderStore(root), ()
+        archive = tarball.open_folder(root, replace(options, unlabelled=True))
         return tarball.TarStore(archive), archive.notes
-    archive = tarball.open_archive(place, replace(options, unlabelled=True))
+    archive = tarball.open_archive(root, replace(options, unlabelled=True))
     samples = fields.read(archive).data if archive.is_ours else archive
     return tarball.TarStore(samples), archive.notes

@@ -1,17 +1,16 @@
-"""Flickr30K: 31,783 photographs with five captions each, one sample an image.
+"""Flickr30K: 31,783 photographs with five captions each; one sample per image.
 
     results.csv              image_name| comment_number| comment      delimiter "| ", no quoting
     results_20130124.token   1000092795.jpg#0<TAB>Two young guys …
     dataset_flickr30k.json   {"images": [{"filename", "split", "sentences": [{"raw"}, …]}, …]}, Karpathy's
 
-The images' folder is found however deep it is nested (archives unpack to
-`flickr30k_images/flickr30k_images/`, sometimes twice). Keys are the bare file names, so that the set
-has one digest whatever the nesting.
+The folder of images is found at any depth (archives unpack to `flickr30k_images/flickr30k_images/`). Keys are
+bare file names, so that the digest does not depend on the nesting.
 
-The traps: one row a *caption* stores every image five times; here a sample is one image with the list of
-its captions. And captions hold commas and quotes, and line 20001 of results.csv lost its second delimiter,
-so that a csv reader makes that caption NaN; here rows are split by hand, and the bad one is mended and
-named. Notebook 03 packs it, and its exercise makes the five usual mistakes visible.
+The traps: one row per *caption* stores every image five times; here a sample is one image with the list of
+its captions. Captions contain commas and quotes, and line 20001 of results.csv lacks its second delimiter,
+so that a csv reader makes that caption NaN; here rows are split by hand, and the bad one is repaired and
+named. Notebook 03 packs it, and its exercise shows the five usual mistakes.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _Row: TypeAlias = tuple[str, int, str]  # image, number of the caption, caption
 
 
 def recognises(path: Path) -> bool:
-    """Whether one of the caption files stands in a folder or a few levels below it."""
+    """Whether a folder contains one of the caption files, at most a few levels deep."""
     return bool(_find(path))
 
 
@@ -56,18 +55,18 @@ def load(path: Path, options: SourceOptions | None = None) -> Source:
     """Read Flickr30K.
 
     Args:
-        path: A folder that holds the images and a caption file, at any depth.
-        options: `split` may be `all`; with Karpathy's file also `train`, `val`, `test`. `labels` says
-            where a caption or split file is, `strict` refuses images without captions and the reverse.
+        path: A folder that contains the images and a caption file, at any depth.
+        options: `split` may be `all`; with Karpathy's file also `train`, `val`, `test`. `labels` names
+            a caption or split file, `strict` refuses images without captions and vice versa.
 
     Returns:
-        One sample an image, captions in the order of their numbers, images sorted by name.
+        One sample per image, captions in the order of their numbers, images sorted by name.
 
     Raises:
         SourceError: No images, no caption file, or one that cannot be read.
     """
     options = options or SourceOptions()
-    options.refuse_unfollowed("Flickr30K", path)
+    options.refuse_unsupported("Flickr30K", path)
     images, notes = _image_folder(path, options)
     file, splits, chosen = _caption_files(path, images.root, options)
     captions = read(file)
@@ -91,7 +90,7 @@ def load(path: Path, options: SourceOptions | None = None) -> Source:
 
 
 def _image_folder(path: Path, options: SourceOptions) -> tuple[Tree, tuple[str, ...]]:
-    """The folder with most images; among equals the least deep, then the first by name."""
+    """The folder with the most images; of several the least deep, then the first by name."""
     tree = walk(path, options.suffixes, follow_links=options.follow_links)
     holding = [folder for folder in tree.folders if folder.files]
     if not holding:
@@ -105,13 +104,13 @@ def _image_folder(path: Path, options: SourceOptions) -> tuple[Tree, tuple[str, 
     chosen = Tree(path / best.path, (type(best)("", best.files),))
     notes = [f"images are in {chosen.root}"] if best.path else []
     if others:
-        aside = (f"{folder.path or '.'} ({len(folder.files):,})" for folder in others)
-        notes.append(f"other folders with images left aside: {first_few(aside, len(others))}")
+        left_out = (f"{folder.path or '.'} ({len(folder.files):,})" for folder in others)
+        notes.append(f"other folders with images left out: {first_few(left_out, len(others))}")
     return chosen, tuple(notes)
 
 
 def _find(path: Path) -> list[Path]:
-    """Caption files in a folder and below it, least deep first; class trees are not searched."""
+    """Caption files in a folder and below it, least deep first; trees of classes are not searched."""
     found: list[Path] = []
     level = [path]
     for _ in range(_DEPTH + 1):
@@ -127,10 +126,10 @@ def _find(path: Path) -> list[Path]:
 def _caption_files(
     path: Path, images: Path, options: SourceOptions
 ) -> tuple[Path, Path | None, tuple[str, ...]]:
-    """The file with the captions (Karpathy's split when there is no other), the split file, and notes."""
-    place = options.labels or path
-    found = [place] if place.is_file() else _find(place)
-    if place.name == KARPATHY:
+    """The file with the captions (Karpathy's split if there is no other), the split file, and notes."""
+    start = options.labels or path
+    found = [start] if start.is_file() else _find(start)
+    if start.name == KARPATHY:
         found += _find(path)
     if options.labels is None:
         above = path.absolute().parents[:2]
@@ -142,24 +141,24 @@ def _caption_files(
         raise SourceError(
             f"{path} has images (in {images}) and no captions",
             expected=f"{TOKEN}, {CSV} or {KARPATHY}",
-            next_step="Put one of them beside the images, or say where it is with labels (--labels PATH)",
+            next_step="Put one of them next to the images, or give its path (--labels PATH)",
         )
     same = [file for file in texts if file.name == captions.name]
     others = [file for file in same if file.read_bytes() != captions.read_bytes()]
-    notes = [f"{file} says something else and was left aside" for file in others]
+    notes = [f"{file} has other captions and was left out" for file in others]
     return captions, splits, (f"captions read from {captions.name}", *notes)
 
 
 def _of_split(
     names: list[str], split_of: dict[str, str] | None, path: Path, options: SourceOptions
 ) -> tuple[list[str], str, tuple[str, ...]]:
-    """The images of the split that was asked for; all of them where nothing says who is in which."""
+    """The images of the requested split; all of them where no file lists splits."""
     if split_of is None:
         if options.split not in (None, ALL):
             raise SourceError(
-                f"split {options.split!r} was asked for, and {path} has no file that says what is in it",
+                f"split {options.split!r} was requested, and {path} has no file that lists its images",
                 expected=KARPATHY,
-                next_step=f"Put it there, say where it is (--labels PATH), or ask for all (--split {ALL})",
+                next_step=f"Put it there, give its path (--labels PATH), or take all (--split {ALL})",
             )
         return names, ALL, ()
     notes = _listed([name for name in names if name not in split_of], "in no split")
@@ -172,9 +171,9 @@ def _of_split(
 
 
 def _left_over(names: list[str], captions: Captions, split: str, options: SourceOptions) -> tuple[str, ...]:
-    """What a join of images and captions leaves over, on either side."""
+    """Images without captions, and captions without images."""
     counts = {name: len(captions.of.get(name, ())) for name in names}
-    notes = _listed([name for name in names if not counts[name]], "without captions left aside")
+    notes = _listed([name for name in names if not counts[name]], "without captions left out")
     if split == ALL:
         notes += _listed(sorted(captions.of.keys() - counts), "with captions missing")
     uneven = [name for name in names if counts[name] not in (0, CAPTIONS_EACH)]
@@ -194,12 +193,12 @@ def _listed(names: list[str], what: str) -> tuple[str, ...]:
 
 @dataclass
 class Captions:
-    """Captions of each image by their number, and what was odd.
+    """Captions of each image by their number, and oddities.
 
     Args:
         of: Image name to number to caption.
-        split_of: Image name to split, where a file says so.
-        notes: What was mended or is missing.
+        split_of: Image name to split, where a file lists it.
+        notes: What was repaired or is missing.
     """
 
     of: dict[str, dict[int, str]] = field(default_factory=dict)
@@ -212,17 +211,17 @@ class Captions:
 
 
 def read(path: Path) -> Captions:
-    """Read a caption file of any of the three kinds, told apart by its content.
+    """Read a caption file of any of the three kinds, recognised by its content.
 
     Raises:
-        SourceError: It is none of them; the line that is wrong is named.
+        SourceError: It is none of them; names the malformed line.
     """
     text = read_text(path)
     found = Captions()
     first = text.partition("\n")[0].rstrip("\r")
     if text.lstrip().startswith("{"):
         rows = _karpathy_rows(path, text, found.split_of)
-    elif "|" in first and not _TOKEN_LINE.match(first):  # captions of a token file hold pipes too
+    elif "|" in first and not _TOKEN_LINE.match(first):  # captions in a token file may contain pipes
         rows = _csv_rows(path, text, found.notes)
     else:
         rows = _token_rows(path, text)
@@ -242,7 +241,7 @@ def read(path: Path) -> Captions:
 
 
 def _csv_rows(path: Path, text: str, notes: list[str]) -> Iterator[_Row]:
-    mended = []
+    repaired = []
     for line_number, line in lines_of(text):
         if line_number == 1:
             if line != _HEADER:
@@ -253,13 +252,13 @@ def _csv_rows(path: Path, text: str, notes: list[str]) -> Iterator[_Row]:
         if image and delimiter and number.strip().isdecimal():
             yield image.strip(), int(number), caption
         elif match := _LOST_DELIMITER.fullmatch(line):
-            mended.append(line_number)
+            repaired.append(line_number)
             yield match["image"].strip(), int(match["number"]), match["comment"]
         else:
             raise bad_line(path, line_number, line, "a row such as: 1000092795.jpg| 0| Two young guys …")
-    if mended:
-        rows = f"{plural(len(mended), 'row')} (line {first_few(mended, len(mended))})"
-        notes.append(f"{path.name}: lost delimiter mended in {rows}")
+    if repaired:
+        rows = f"{plural(len(repaired), 'row')} (line {first_few(repaired, len(repaired))})"
+        notes.append(f"{path.name}: lost delimiter repaired in {rows}")
 
 
 def _token_rows(path: Path, text: str) -> Iterator[_Row]:

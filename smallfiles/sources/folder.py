@@ -4,9 +4,9 @@
     data/train/cat/1.jpg  data/val/...     splits first, classes below; wrappers above either are passed over
     val/images/val_0.JPEG                  val/val_annotations.txt: val_0.JPEG<TAB>n03444034<TAB>0 0 62 57
 
-The trap: ImageFolder takes any folder for a class. `val/images/` of tiny-imagenet becomes one class
-for all, a `train` and a `val` folder become two, and so do `images/` and `masks/`. Here the first is read
-through its annotations, the second as splits, and the last is refused. Notebook 02 shows more.
+The trap: ImageFolder takes any folder for a class: `val/images/` of tiny-imagenet becomes a single one, and
+`train/` and `val/` become two, as do `images/` and `masks/`. Here the first is labelled by its annotations,
+the second are splits, and the third is refused. Notebook 02 shows more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from smallfiles.arrays import column, from_numpy
 from smallfiles.errors import SourceError, first_few, refuse_shortage
-from smallfiles.folders import SourceOptions
+from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions, data_suffix
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.class_folders import Labelled, by_class, by_folder
 from smallfiles.manifest.listing import HEAD_BYTES, Files
@@ -31,15 +31,15 @@ from smallfiles.progress import plural
 from smallfiles.sources.record import Source
 from smallfiles.sources.scanning import Tree, bad_line, lines_of, list_folder, read_text, sizes_of, walk
 
-# Without O_NONBLOCK a named pipe in the tree would stop the run for ever.
+# Without O_NONBLOCK a named pipe in the tree would block the run for ever.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
 class FolderStore:
     """Reads whole files of a folder: one open, one read, one close.
 
-    Each open costs a parallel file system a round trip, so nothing else is asked of it: the size
-    is looked at after the read, when the client knows it anyway.
+    Each open is a round trip on a parallel file system. The size is checked after the read, when the client
+    already has it.
 
     Args:
         root: What paths are relative to.
@@ -81,7 +81,7 @@ class FolderStore:
         return f"FolderStore({str(self.root)!r})"
 
     def _rest(self, path: str, descriptor: int, buffer: memoryview, got: int) -> int:
-        """What to do when one read was not the whole file: go on, or say how large it is."""
+        """Complete a short read, or return the size of a file larger than the buffer."""
         about = os.fstat(descriptor)
         if not S_ISREG(about.st_mode):
             raise self._bad(path, "is no regular file", "a file that can be read to its end")
@@ -120,20 +120,18 @@ def load(path: Path, options: SourceOptions | None = None) -> Source:
         options: See `SourceOptions`.
 
     Returns:
-        Samples in ImageFolder's order, with what was left aside in `notes`.
+        Samples in the order of ImageFolder; `notes` lists what was left out.
 
     Raises:
-        SourceError: It is no such tree; the sentence says what was found.
+        SourceError: It is no such tree; the message describes what was found.
     """
     options = options or SourceOptions()
-    options.refuse_unfollowed("class folders", path)
-    tree = walk(path, options.suffixes, follow_links=options.follow_links)
-    if not len(tree):
-        raise no_images(tree, options)
+    options.refuse_unsupported("class folders", path)
+    tree, options, notes = find_samples(path, options)
     if options.strict and tree.notes():
         raise SourceError(
             f"{path} holds more than samples ({'; '.join(tree.notes())})",
-            expected="samples alone, since strict was asked for",
+            expected="samples only, since strict was given",
             next_step="Remove what does not belong there, or leave out strict",
         )
     names = tree.paths()
@@ -148,11 +146,28 @@ def load(path: Path, options: SourceOptions | None = None) -> Source:
         classes=found.classes,
         sizes=sizes_of(path, paths) if options.sizes else None,
     )
-    return Source(manifest, FolderStore(path), "folder", found.notes + tree.notes(), path)
+    return Source(manifest, FolderStore(path), "folder", notes + found.notes + tree.notes(), path)
+
+
+def find_samples(path: Path, options: SourceOptions) -> tuple[Tree, SourceOptions, tuple[str, ...]]:
+    """Walk a tree of images, or else of most of its data files; with the suffixes taken, and notes.
+
+    Raises:
+        SourceError: There are no images, and no other suffix is clear.
+    """
+    tree = walk(path, options.suffixes, follow_links=options.follow_links)
+    suffix = data_suffix(tree.others()) if options.suffixes == IMAGE_SUFFIXES and not len(tree) else None
+    if suffix is not None:
+        options = replace(options, suffixes=(suffix,))
+        tree = walk(path, options.suffixes, follow_links=options.follow_links)
+    if not len(tree):
+        raise no_images(tree, options)
+    notes = (f"no images: {suffix} files taken as samples",) if suffix else ()
+    return tree, options, notes
 
 
 def _labelled(path: Path, tree: Tree, names: pa.StringArray, options: SourceOptions) -> Labelled:
-    """Label by class folder, else by annotations; else the split is a test split, or refused."""
+    """Label by class folder, or else by annotations; only a test split may have neither."""
     files = Files(path, names, tree.other_paths(), tree.empty(), partial(_head, path))
     found = by_folder(
         files,
@@ -169,20 +184,20 @@ def _labelled(path: Path, tree: Tree, names: pa.StringArray, options: SourceOpti
         keep[keep] = annotated.keep
         return replace(annotated, keep=keep, split=found.split)
     if found.split != "test":
-        raise no_classes(path, len(own), "one folder a class")
+        raise no_classes(path, len(own), "one folder per class", options)
     return found
 
 
 def _head(root: Path, name: str) -> bytes:
-    """The first bytes of a file, in which a picture says what it is."""
+    """The first bytes of a file: enough for the header of a picture."""
     with (root / name).open("rb") as file:
         return file.read(HEAD_BYTES)
 
 
 def _by_annotations(root: Path, names: pa.StringArray, *, strict: bool) -> Labelled | None:
-    """Label a flat folder by the annotations file in it or above it, or return None if there is none.
+    """Label a flat folder by the annotations file in it or above it; None if there is none.
 
-    Classes are all of the data set where they are written beside it, else those that occur.
+    Classes are those listed for the whole data set, or else those that occur.
 
     Raises:
         SourceError: The file cannot be read or names no image of the tree.
@@ -213,30 +228,31 @@ def _read_annotations(file: Path) -> dict[str, str]:
 
 
 def _all_classes(root: Path) -> list[str]:
-    """All classes of the data set: `wnids.txt` or the class folders of `train`, beside the split."""
+    """All classes of the data set: from `wnids.txt` or the class folders of `train`, next to the split."""
     above = root.absolute().parent
     if (above / "wnids.txt").is_file():
         return read_text(above / "wnids.txt").split()
     return list_folder(above / "train").folders if (above / "train").is_dir() else []
 
 
-def no_classes(where: Path, count: int, expected: str) -> SourceError:
-    """The sentence for samples that no folder and no file labels."""
+def no_classes(where: Path, count: int, expected: str, options: SourceOptions) -> SourceError:
+    """The error for samples without any label."""
+    labels = "give a table of labels (--labels)" if where.is_dir() else "make a manifest with their labels"
+    what = "image" if options.suffixes == IMAGE_SUFFIXES else "sample"
     return SourceError(
-        f"{where} holds {plural(count, 'image')} outside of any class folder",
+        f"{where} holds {plural(count, what)} outside of any class folder",
         expected=expected,
-        next_step="Sort them into class folders, make a manifest with their labels, or ask for unlabelled "
-        "samples (--unlabelled)",
+        next_step=f"Sort them into class folders, {labels}, or pack them without (--unlabelled)",
     )
 
 
 def no_images(tree: Tree, options: SourceOptions) -> SourceError:
-    """The sentence for a tree without a single sample."""
+    """The error for a tree without samples."""
     left = [name for folder in tree.folders for name in folder.left]
     more = f" (not followed: {first_few(left, len(left))})" if left else ""
     return SourceError(
         f"{tree.root} is no data set: it holds {tree.contents()}{more}",
         expected=f"files ending in {', '.join(options.suffixes)}",
         next_step="Check the path"
-        + (", or allow --follow-links" if left else ", or name the suffixes of your samples with --suffix"),
+        + (", or allow --follow-links" if left else ", or name the suffixes of your samples (--suffix)"),
     )

@@ -1,8 +1,8 @@
-"""Any packed output as a source: pack it again in another format, compare with it, or unpack it (`x.files`).
+"""Any packed output as a source: repack it in another format, compare with it, or unpack it (`x.files`).
 
-The trap: plain files without their manifest tell other labels than were packed, since a class without
-images has no folder, and captions have none at all. So the manifest in the folder is what counts, and
-a packed file's own columns. Notebook 03 makes one.
+The trap: the folders of unpacked files do not carry all targets, since a class without images has no folder
+and captions have none at all. So targets come from the manifest in the folder, or from the columns of the
+packed file. Notebook 03 makes one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SINGLE = ("arrow", "hdf5", "squashfs", "lmdb")
 
 
 def format_of(path: Path) -> str | None:
-    """The format of a packed output, or None: a tar of others and a tree of others are no such.
+    """The format of a packed output; None for anything that this package did not write.
 
     Args:
         path: A file or folder that exists.
@@ -102,22 +102,22 @@ def load(path: Path, format: str, options: SourceOptions) -> Source:
     Args:
         path: The packed file or folder of shards; plain files are read by their manifest.
         format: From `format_of`.
-        options: `split` counts; labels come from the file alone.
+        options: Only `split` is used; labels come from the file.
 
     Raises:
-        SourceError: Another split was asked for.
+        SourceError: Another split was requested.
         FormatError: It is damaged.
         ManifestError: Its keys or targets cannot be those of a data set.
     """
     what = "shards of others" if _is_foreign_tar(path, format) else "a packed output"
-    options.refuse_unfollowed(what, path)
+    options.refuse_unsupported(what, path)
     reader = _open(path, format, options)
     about = reader.info()
     record = about.get("provenance") or {}
     schema = record.get("schema", {})
     if options.split is not None and schema.get("split", options.split) != options.split:
         raise SourceError(
-            f"{path} holds the split {schema['split']!r}, and {options.split!r} was asked for",
+            f"{path} holds the split {schema['split']!r}, and {options.split!r} was requested",
             expected="the packed file of this split",
             next_step="Give that one, or no split",
         )
@@ -130,11 +130,11 @@ def load(path: Path, format: str, options: SourceOptions) -> Source:
     ):
         if _is_foreign_tar(path, format) and not options.unlabelled:
             raise SourceError(
-                f"{path} holds {plural(len(manifest), 'image')} that nothing in it labels",
+                f"{path} contains {plural(len(manifest), 'image')} without labels",
                 expected="a .cls, .txt or .json member for each image, or class folders",
-                next_step="Ask for unlabelled samples, or give a manifest with their labels",
+                next_step="Read them as unlabelled samples, or give a manifest with their labels",
             )
-        notes = (f"{path.name} tells no targets: label {UNLABELLED} for all",)
+        notes = (f"{path.name} has no targets: label {UNLABELLED} for all",)
     came_as = provenance.came_as(record) or tuple(about.get("came_as", ()))
     store = PackedStore(reader)
     return Source(manifest, store, f"packed {format}", notes, path, resize_of(reader), came_as)
@@ -153,7 +153,7 @@ def _open(path: Path, format: str, options: SourceOptions) -> Reader:
 
 
 def _is_foreign_tar(path: Path, format: str) -> bool:
-    """Whether these are shards of others, of whose members a user may have to say what they are."""
+    """Whether these are shards written by other software."""
     return format == "tar" and path.is_dir() and not any(map(_is_our_tar, sorted(path.glob("*.tar*"))[:1]))
 
 
@@ -179,28 +179,28 @@ def _manifest(reader: Reader, schema: Mapping[str, Any], split: str | None) -> M
 
 
 def _column(reader: Reader, what: str, of: Callable[[int], Any], kind: pa.DataType) -> pa.Array:
-    """One value a sample, of which few exist as Python objects at once."""
+    """One value per sample; few exist as Python objects at a time."""
 
     def parts() -> Iterator[pa.Array]:
         for start in _starts(reader):
             rows = range(start, min(start + _ROWS_AT_ONCE, len(reader)))
-            values = [of(row) for row in rows]  # labels of others may be beyond what a column holds
+            values = [of(row) for row in rows]  # foreign labels may exceed the range of a column
             yield integers(values, what, by_row) if kind == pa.int64() else column(values, kind)
 
     return pa.concat_arrays([column([], kind), *parts()])
 
 
 def flags_of(reader: Reader) -> dict[str, Any]:
-    """How the source of a packed output was read, as far as the output says: fields of `SourceOptions`.
+    """The fields of `SourceOptions` with which the source was read, as far as the output shows them.
 
-    A user who compares a packed file with its source need not know how it was once packed.
+    Comparing a packed file with its source thus needs no knowledge of how it was packed.
 
     Args:
         reader: Of the output.
     """
     found: dict[str, Any] = {}
     split = ((reader.info().get("provenance") or {}).get("schema") or {}).get("split", "train")
-    if split != "train":  # that one is taken anyway where there are several
+    if split != "train":  # which is the default where there are several
         found["split"] = str(split)
     suffixes = pc.utf8_lower(pc.replace_substring_regex(reader.keys(), r"^.*?(\.[^./]*)?$", r"\1"))
     others = sorted(set(suffixes.unique().to_pylist()) - {*IMAGE_SUFFIXES, ""})
@@ -224,11 +224,11 @@ def _text(meta: Any) -> str | None:
 def resize_of(reader: Reader) -> dict[str, Any] | None:
     """How pictures were scaled before packing; None if they were not."""
     record = (reader.info().get("provenance") or {}).get("resize")
-    return record if isinstance(record, dict) else resize_beside(reader.path)
+    return record if isinstance(record, dict) else resize_sidecar(reader.path)
 
 
-def resize_beside(path: Path) -> dict[str, Any] | None:
-    """The record of plain files, which have no other place for it."""
+def resize_sidecar(path: Path) -> dict[str, Any] | None:
+    """The record next to plain files, which cannot contain it."""
     try:
         record = json.loads(path.with_name(path.name + ".resized.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""What a source is made of.
+"""The parts of a source.
 
-The trap: a source that repairs silently cannot be trusted. Whatever was odd (a row that was mended,
-an image without a caption, folders left aside) stands in `Source.notes`. Notebook 02 reads them.
+The trap: a source that repairs silently cannot be trusted. Every oddity (a repaired row, an image without
+a caption, folders left out) is listed in `Source.notes`. Notebook 02 reads them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Source:
     Args:
         manifest: Path and target of every sample.
         store: Reads the bytes of a path of the manifest.
-        kind: What the path was recognised as.
-        notes: What was odd, repaired or left aside, one sentence each.
+        kind: What the path was recognised as, in words.
+        notes: What was odd, repaired or left out, one sentence per item.
         root: The folder or tar file that the manifest's paths are relative to.
         resize: How pictures were scaled when this was packed; None if they were not.
         came_as: See `Schema.came_as`.
@@ -46,7 +46,7 @@ class Source:
 
 
 class NamedStore:
-    """What stores that lie in one file share: the row of a name, and messages.
+    """Base of stores that read from one file: finds the row of a name.
 
     Args:
         path: The file.
@@ -69,7 +69,7 @@ class NamedStore:
         if row < 0:
             raise SourceError(
                 f"{path} is missing in {self.describe()}",
-                expected="every sample that the manifest names",
+                expected="every sample of the manifest",
                 next_step="Make the manifest again from this file",
             )
         return row
@@ -102,10 +102,10 @@ class Lookup:
     def row(self, name: str) -> int:
         """Row of a name; -1 if there is none."""
         wanted = xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogatepass"))
-        place = bisect_left(self._hashes, wanted)
-        while place < len(self._hashes) and self._hashes[place] == wanted:
-            row: int = self._rows[place]
+        at = bisect_left(self._hashes, wanted)
+        while at < len(self._hashes) and self._hashes[at] == wanted:
+            row: int = self._rows[at]
             if self._names[row].as_py() == name:
                 return row
-            place += 1
+            at += 1
         return -1

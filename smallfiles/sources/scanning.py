@@ -1,10 +1,10 @@
-"""Walk a tree of many files with many metadata operations in flight, and say what is in it.
+"""Walk a tree with many metadata operations in flight, and describe its contents.
 
-Listing a folder costs a parallel file system a round trip or more; a thousand class folders one
-after the other wait for each. Here the folders of one level are listed by several threads.
+Listing a folder costs at least one round trip on a parallel file system, which adds up over a thousand class
+folders. Several threads therefore list the folders of one level at the same time.
 
-The trap: `os.walk` with links followed may never end, and a folder link to elsewhere brings in files
-that nobody meant. Links that leave the tree are named and left aside. Notebook 01 times the walk.
+The trap: `os.walk` with links followed may never end, and a link to a folder elsewhere adds unwanted files.
+Links that leave the tree are named and left out. Notebook 01 times the walk.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Folder:
         files: Names of its samples, sorted by bytes.
         folders: Names of the folders in it that were followed, sorted.
         others: Names of other files.
-        hidden: Names that begin with a dot, and folders such as `__MACOSX`; left aside.
-        left: What was not followed: links that leave the tree, loops, broken links, pipes.
+        hidden: Names that begin with a dot, and folders such as `__MACOSX`; left out.
+        left: Not followed: links that leave the tree, loops, broken links, pipes.
         hops: Folder links followed on the way here.
     """
 
@@ -57,13 +57,13 @@ class Folder:
 
     @property
     def prefix(self) -> str:
-        """What stands before the names in it."""
+        """Prefix of the paths of its files."""
         return f"{self.path}/" if self.path else ""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """Everything a walk found, folders in torchvision's order: by class, then by path.
+    """The result of a walk, folders in the order of torchvision: by class, then by path.
 
     Args:
         root: Where the walk began.
@@ -82,14 +82,14 @@ class Tree:
 
     def other_paths(self) -> pa.StringArray:
         """Paths of all other files."""
-        return _joined((f.prefix, list(filter(_can_travel, f.others))) for f in self.folders)
+        return _joined((f.prefix, list(filter(_is_portable, f.others))) for f in self.folders)
 
     def empty(self) -> list[str]:
-        """Paths of the folders in which nothing is."""
+        """Paths of empty folders."""
         return [f.path for f in self.folders if f.path and not (f.files or f.folders or f.others)]
 
     def contents(self) -> str:
-        """In words: `3 .csv files and no images`."""
+        """A summary such as `3 .csv files and no images`."""
         others = self.others()
         counts = [plural(count, f"{suffix} file") for suffix, count in others.most_common(3)]
         rest = sum(others.values()) - sum(count for _, count in others.most_common(3))
@@ -98,17 +98,17 @@ class Tree:
         return f"{', '.join(counts)} and {images}" if counts else images
 
     def others(self) -> Counter[str]:
-        """Count of files that are no samples, by suffix."""
+        """Number of files that are not samples, by suffix."""
         names = chain.from_iterable(folder.others for folder in self.folders)
         return Counter(Path(name).suffix or "suffix-less" for name in names)
 
     def notes(self) -> tuple[str, ...]:
-        """What was left aside."""
+        """Sentences on what was left out."""
         notes = []
         if hidden := [folder.prefix + name for folder in self.folders for name in folder.hidden]:
-            notes.append(f"{plural(len(hidden), 'hidden name')} left aside: {first_few(hidden, len(hidden))}")
+            notes.append(f"{plural(len(hidden), 'hidden name')} left out: {first_few(hidden, len(hidden))}")
         if others := self.others():
-            notes.append("left aside: " + ", ".join(plural(n, f"{s} file") for s, n in others.most_common(5)))
+            notes.append("left out: " + ", ".join(plural(n, f"{s} file") for s, n in others.most_common(5)))
         left = list(chain.from_iterable(folder.left for folder in self.folders))
         if left:
             notes.append(f"not followed: {first_few(left, len(left))}")
@@ -126,11 +126,11 @@ def walk(root: Path, suffixes: Sequence[str], *, below: str = "", follow_links: 
     Args:
         root: A folder.
         suffixes: Which files are samples, lower case with the dot.
-        below: Begin at this folder; paths stay relative to it.
+        below: Begin at this folder; paths are relative to it.
         follow_links: Also follow folder links that leave the root.
 
     Raises:
-        SourceError: A folder cannot be listed, or a name cannot travel (not UTF-8, a line break).
+        SourceError: A folder cannot be listed, or a name is not portable (not UTF-8, a line break).
     """
     start = root / below if below else root
     lister = _Lister(start, os.path.realpath(root), tuple(suffixes), follow_links)
@@ -148,16 +148,17 @@ def walk(root: Path, suffixes: Sequence[str], *, below: str = "", follow_links: 
 
 
 def list_folder(path: Path) -> Folder:
-    """One folder alone: its sub-folders and the count of its files."""
+    """One folder, without descending: its sub-folders and files."""
     return _Lister(path, os.path.realpath(path), ("",), True).list(("", 0))
 
 
-def sizes_of(root: Path, paths: pa.StringArray) -> np.ndarray:
-    """Sizes of many files, many `stat` calls in flight, since each waits for the metadata server.
+def sizes_of(root: Path, paths: pa.StringArray, *, missing: int | None = None) -> np.ndarray:
+    """Sizes of many files, with many `stat` calls in flight, since each waits for the metadata server.
 
     Args:
         root: What the paths are relative to.
         paths: Paths of the files.
+        missing: The size of a file that does not exist; None refuses it.
 
     Returns:
         Bytes of each, int64.
@@ -167,29 +168,34 @@ def sizes_of(root: Path, paths: pa.StringArray) -> np.ndarray:
     """
     prefix = str(root) + "/"
 
-    def of_chunk(start: int) -> list[int]:
+    def size(path: str) -> int:
         try:
-            return [os.stat(prefix + path).st_size for path in paths.slice(start, _STATS_AT_ONCE).to_pylist()]  # noqa: PTH116 - hot
+            return os.stat(prefix + path).st_size  # noqa: PTH116 - hot
         except OSError as error:
+            if missing is not None and error.errno in (errno.ENOENT, errno.ENOTDIR):
+                return missing
             raise unlistable(error, error.filename) from error
+
+    def of_chunk(start: int) -> np.ndarray:
+        return np.fromiter(map(size, paths.slice(start, _STATS_AT_ONCE).to_pylist()), np.int64)
 
     with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="stat") as pool:
         chunks = pool.map(of_chunk, range(0, len(paths), _STATS_AT_ONCE))
-        return np.fromiter(chain.from_iterable(chunks), np.int64, len(paths))
+        return np.concatenate([np.zeros(0, np.int64), *chunks])
 
 
 def unlistable(error: OSError, path: object) -> SourceError:
-    """The sentence for a folder or file whose metadata cannot be had."""
+    """The error for a folder or file whose metadata cannot be read."""
     refuse_shortage(error, path)
     return SourceError(
-        f"{path} cannot be looked at ({os.strerror(error.errno) if error.errno else error})",
+        f"{path} cannot be inspected ({os.strerror(error.errno) if error.errno else error})",
         expected="a folder or file that you may read",
         next_step="Check the path and its permissions (ls -ld)",
     )
 
 
 def read_text(path: Path) -> str:
-    """The text of a list or table that stands beside samples.
+    """The text of a list or table that belongs to samples.
 
     Raises:
         SourceError: It cannot be read, or is not UTF-8.
@@ -206,14 +212,14 @@ def read_text(path: Path) -> str:
 
 
 def lines_of(text: str) -> list[tuple[int, str]]:
-    """The lines of a text with their numbers, blank ones left out."""
-    # Not splitlines(): captions may hold characters that it takes for line ends.
+    """The lines of a text with their numbers, without blank ones."""
+    # Not splitlines(): captions may contain characters that it treats as line ends.
     rows = ((number, line.rstrip("\r")) for number, line in enumerate(text.split("\n"), 1))
     return [(number, line) for number, line in rows if line.strip()]
 
 
 def bad_line(path: Path, number: int, line: str, expected: str) -> SourceError:
-    """The sentence for a line that is not of its kind."""
+    """The error for a malformed line."""
     return SourceError(
         f"line {number} of {path} is {line[:80]!r}",
         expected=expected,
@@ -222,18 +228,18 @@ def bad_line(path: Path, number: int, line: str, expected: str) -> SourceError:
 
 
 def _refuse_odd_names(names: list[str], where: object) -> None:
-    """Raise SourceError if a name is not UTF-8 or has a line break in it."""
-    if _can_travel("".join(names)):
+    """Raise SourceError if a name is not UTF-8 or contains a line break."""
+    if _is_portable("".join(names)):
         return
-    odd = [ascii(os.fsencode(name))[1:] for name in names if not _can_travel(name)]
+    odd = [ascii(os.fsencode(name))[1:] for name in names if not _is_portable(name)]
     raise SourceError(
-        f"{where} has {plural(len(odd), 'name')} that cannot travel: {first_few(odd, len(odd))}",
+        f"{where} has {plural(len(odd), 'name')} not portable: {first_few(odd, len(odd))}",
         expected="names in UTF-8 without line breaks",
         next_step="Rename them (convmv changes encodings)",
     )
 
 
-def _can_travel(name: str) -> bool:
+def _is_portable(name: str) -> bool:
     return is_utf8(name) and "\n" not in name
 
 
@@ -252,7 +258,7 @@ class _Lister:
         try:
             with os.scandir(here) as entries:
                 for entry in entries:
-                    self._sort_in(entry, folder, hops)
+                    self._classify(entry, folder, hops)
         except OSError as error:
             raise unlistable(error, here) from error
         _refuse_odd_names(folder.files + folder.folders, here)
@@ -260,11 +266,11 @@ class _Lister:
             names.sort()
         return folder
 
-    def _sort_in(self, entry: os.DirEntry[str], folder: Folder, hops: int) -> None:
+    def _classify(self, entry: os.DirEntry[str], folder: Folder, hops: int) -> None:
         name = entry.name
         if name.startswith(".") or (is_hidden(name) and entry.is_dir()):
             folder.hidden.append(name)
-        elif reason := self._no_entry(entry, hops):
+        elif reason := self._obstacle(entry, hops):
             folder.left.append(f"{folder.path}/{name} ({reason})".lstrip("/"))
         elif entry.is_dir():
             folder.folders.append(name)
@@ -274,8 +280,8 @@ class _Lister:
         else:
             folder.others.append(name)
 
-    def _no_entry(self, entry: os.DirEntry[str], hops: int) -> str | None:
-        """Why something is neither a file nor a folder to enter; None if it is."""
+    def _obstacle(self, entry: os.DirEntry[str], hops: int) -> str | None:
+        """Why an entry is not read; None if it is a file, or a folder to enter."""
         try:
             if entry.is_file():
                 return None
@@ -289,7 +295,7 @@ class _Lister:
             return None
         target, here = os.path.realpath(entry.path), os.path.realpath(self.start)
         if _is_within(os.path.realpath(Path(entry.path).parent), target):
-            return "a link to a folder that it is in"
+            return "a link to a folder that contains it"
         if not self.follow_links and not (_is_within(target, self.real_root) or _is_within(target, here)):
             return f"a link that leaves the tree, to {target}"
         limit = _HOPS_ANYWHERE if self.follow_links else _HOPS_INSIDE

@@ -1,16 +1,18 @@
 """Any tar file as a source, read in place: nothing is unpacked, no inode is spent.
 
-Labels come from class folders (as in ImageFolder), from webdataset's side files, or not at all. A tar
-of tars is indexed inside, and so is a folder of tars, one per class; a tar.gz is read in its own order.
+Labels come from class folders (as in ImageFolder), from webdataset's `.cls`, `.txt` and `.json` members, or
+are missing. A tar of tars and a folder of tars, one per class, are indexed as a whole; a tar.gz is read
+sequentially.
 
-The trap: unpacking 1.28 million files onto a parallel file system costs hours and a quota of inodes,
-and the tar that was downloaded can be read at random as it is. Every read names its position (`preadv`), so a
-descriptor may be inherited over `fork` and used by many threads. Notebook 05 compares this with unpacking.
+The trap: unpacking 1.28 million files onto a parallel file system costs hours and a quota of inodes, although
+a plain tar allows random access. Every read names its position (`preadv`), so that threads and forked
+processes may share a descriptor. Notebook 05 compares this with unpacking.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -25,7 +27,7 @@ import pyarrow.compute as pc
 
 from smallfiles.arrays import as_mask
 from smallfiles.errors import FormatError, SourceError, first_few, raised_as
-from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions, canonical_split, choose_split
+from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions, canonical_split, choose_split, data_suffix
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.tar import by_name, fields
@@ -41,7 +43,7 @@ from smallfiles.sources.record import NamedStore, Source
 from smallfiles.sources.scanning import list_folder
 
 _TARS_INDEXED_AT_ONCE = 32
-_TARS_OPEN_AT_ONCE = 64  # of 20,000 in ImageNet-21k, where a process may often open 1,024 files
+_TARS_OPEN_AT_ONCE = 64  # ImageNet-21k has 20,000, and a process may often open 1,024 files
 
 
 def load(path: Path, options: SourceOptions | None = None) -> Source:
@@ -52,10 +54,10 @@ def load(path: Path, options: SourceOptions | None = None) -> Source:
         options: See `SourceOptions`.
 
     Returns:
-        Samples in the archive's order, since that is the order in which its bytes lie.
+        Samples in the order of the archive.
 
     Raises:
-        SourceError: Not a tar, damaged, or nothing in it that could be a sample.
+        SourceError: Not a tar, damaged, or without samples.
     """
     options = options or SourceOptions()
     return from_archive(open_archive(path, options), options)
@@ -68,7 +70,7 @@ def open_archive(path: Path, options: SourceOptions) -> Archive:
 
 
 def tars_in(folder: Path) -> list[str]:
-    """The tars of a folder, by name, if it holds neither folders nor images; else the images are meant."""
+    """The tars of a folder, by name, if it contains neither folders nor images."""
     listed = list_folder(folder)
     if listed.folders or any(name.lower().endswith(IMAGE_SUFFIXES) for name in listed.files):
         return []
@@ -76,11 +78,11 @@ def tars_in(folder: Path) -> list[str]:
 
 
 def load_folder(folder: Path, options: SourceOptions) -> Source:
-    """Read a folder of tars, one per class, as ImageNet-21k is when the tar around them is unpacked.
+    """Read a folder of tars, one per class, as the outer tar of ImageNet-21k unpacks to.
 
     Args:
         folder: The tars; the key of a sample is `tar/member`. Its class is the name of its tar where these
-            can be classes (see `formats.tar.by_name`), or where `options.kind` says that it is a tarball.
+            can be classes (see `formats.tar.by_name`), or where `options.kind` is `tarball`.
         options: See `SourceOptions`.
 
     Raises:
@@ -88,11 +90,11 @@ def load_folder(folder: Path, options: SourceOptions) -> Source:
     """
     archive = open_folder(folder, options)
     others = len(list_folder(folder).files) - len(archive.tars)
-    notes = (f"left aside: {plural(others, 'other file')} beside the tars",) if others else ()
+    notes = (f"left out: {plural(others, 'file')} other than tars",) if others else ()
     if others and options.strict:
         raise SourceError(
-            f"{folder} holds {plural(others, 'other file')} beside the tars",
-            expected="tars alone, since strict was asked for",
+            f"{folder} contains {plural(others, 'file')} other than tars",
+            expected="only tars, since strict was given",
             next_step="Remove what does not belong there, or leave out strict",
         )
     source = from_archive(archive, options)
@@ -102,7 +104,7 @@ def load_folder(folder: Path, options: SourceOptions) -> Source:
 
 
 def open_folder(folder: Path, options: SourceOptions) -> Archive:
-    """Index the tars of a folder, as if they were inside of one tar.
+    """Index the tars of a folder as one archive.
 
     Raises:
         SourceError: There are none, or they cannot be read as one set.
@@ -110,9 +112,9 @@ def open_folder(folder: Path, options: SourceOptions) -> Archive:
     names = tars_in(folder)
     if not names:
         raise SourceError(
-            f"{folder} is a folder, and not one of tar files alone",
-            expected="a tar file, or a folder that holds tar files and neither folders nor images",
-            next_step="Give one of these, or let the kind be found (auto)",
+            f"{folder} is not a folder of tar files only",
+            expected="a tar file, or a folder of tar files without folders or images",
+            next_step="Give one of these, or leave the kind at auto",
         )
     with ThreadPoolExecutor(_TARS_INDEXED_AT_ONCE, thread_name_prefix="index") as pool:
         archives = list(pool.map(lambda name: open_archive(folder / name, options), names))
@@ -137,7 +139,7 @@ def open_folder(folder: Path, options: SourceOptions) -> Archive:
 
 
 def _refuse_as_class(archive: Archive, is_split: bool) -> None:
-    """Raise SourceError if a tar of a folder cannot be one class, since its labels would be wrong."""
+    """Raise SourceError if a tar in a folder cannot be one class, since its labels would be wrong."""
     if archive.is_ours:
         got, next_step = "is a shard of pack", "Give the folder a name that ends in .tars"
     elif archive.compression:
@@ -161,36 +163,49 @@ def samples_of(archive: Archive, options: SourceOptions) -> Archive:
         raise SourceError(
             f"{archive.path} is no data set: it holds {archive.contents_in_words()} and no images",
             expected=f"files ending in {', '.join(options.suffixes)}",
-            next_step="Check the path, or name the suffixes of your samples with --suffix",
+            next_step="Check the path, or name the suffixes of your samples (--suffix)",
         )
     return samples
 
 
 def from_archive(archive: Archive, options: SourceOptions) -> Source:
-    """The source that an indexed archive is: labelled by side files, or else by class folders."""
-    options.refuse_unfollowed("a tar", archive.path)
+    """An indexed archive as a source, labelled by side files or else by class folders."""
+    options.refuse_unsupported("a tar", archive.path)
     if archive.is_ours:
         return _sided(fields.read(archive), options)
+    options, notes = _with_suffix(archive, options)
     samples_of(archive, options)
     with raised_as(FormatError, SourceError):
         annotated = fields.read(archive, options.suffixes, targets=not options.unlabelled)
     if any(annotated.kinds) and not _has_classes(archive, annotated, options):
-        return _sided(*_of_split(annotated, options))
+        source = _sided(*_of_split(annotated, options))
+        return replace(source, notes=notes + source.notes)
     if options.strict and (notes := archive.notes + annotated.notes):
         raise SourceError(
-            f"{archive.path} holds more than samples ({'; '.join(notes)})",
-            expected="samples alone, since strict was asked for",
+            f"{archive.path} contains more than samples ({'; '.join(notes)})",
+            expected="samples only, since strict was given",
             next_step="Make it again without what does not belong there, or leave out strict",
         )
     found = _by_folder(archive, annotated, options)
     if not (found.classes or options.unlabelled or found.split == "test"):
-        count, expected = len(annotated.data.names), "one folder a class, or .cls files beside the images"
-        raise no_classes(archive.path, count, expected)
+        count, expected = len(annotated.data.names), "one folder per class, or a .cls file for each image"
+        raise no_classes(archive.path, count, expected, options)
     metas = list(compress(annotated.metas, found.keep))
     samples = annotated.data.select(found.keep)  # all of them, nearly always, and nothing is copied
     manifest = _manifest(samples, found.labels, found.split, found.classes, metas)
-    notes = archive.notes + annotated.notes + found.notes
+    notes += archive.notes + annotated.notes + found.notes
     return Source(manifest, TarStore(samples), "tarball", notes, archive.path, came_as=annotated.came_as)
+
+
+def _with_suffix(archive: Archive, options: SourceOptions) -> tuple[SourceOptions, tuple[str, ...]]:
+    """The options with the suffix of most data files, if there are no images; and a note on it."""
+    if options.suffixes != IMAGE_SUFFIXES or archive.having(IMAGE_SUFFIXES).any():
+        return options, ()
+    counts = Counter(Path(name).suffix for name in archive.names.to_pylist())
+    suffix = data_suffix(counts)
+    if suffix is None:
+        return options, ()
+    return replace(options, suffixes=(suffix,)), (f"no images: {suffix} files taken as samples",)
 
 
 def _by_folder(archive: Archive, annotated: fields.Annotated, options: SourceOptions) -> Labelled:
@@ -207,12 +222,12 @@ def _by_folder(archive: Archive, annotated: fields.Annotated, options: SourceOpt
 
 
 def _has_classes(archive: Archive, annotated: fields.Annotated, options: SourceOptions) -> bool:
-    """Whether samples with captions lie in class folders too, and the user said that these count.
+    """Whether samples with captions are in class folders too, and the user chose these.
 
     Raises:
-        SourceError: They do, and the user did not say which of the two is meant.
+        SourceError: They are, and the user chose neither.
     """
-    folders = set(folders_of(annotated.data.names)) - set(archive.inside)  # tars are shards where texts lie
+    folders = set(folders_of(annotated.data.names)) - set(archive.inside)  # tars with texts are shards
     if any(label is not None for label in annotated.labels) or len(folders) < 2:
         return False
     return bool(_by_folder(archive, annotated, options).classes)
@@ -237,10 +252,10 @@ def _of_split(annotated: fields.Annotated, options: SourceOptions) -> tuple[fiel
 
 
 def _sided(annotated: fields.Annotated, options: SourceOptions) -> Source:
-    """The source whose targets stand beside its samples, as webdataset and `pack` store them."""
+    """A source whose targets are members with the stem of the sample, as webdataset and `pack` store them."""
     data = annotated.data
     with raised_as(FormatError, SourceError):
-        kind, said = fields.target_kind([annotated], data.path)
+        kind, more = fields.target_kind([annotated], data.path)
     without = [] if options.unlabelled else annotated.without(kind)
     if without and options.strict:
         raise SourceError(
@@ -252,8 +267,8 @@ def _sided(annotated: fields.Annotated, options: SourceOptions) -> Source:
     targets = [UNLABELLED] * len(data.names) if options.unlabelled else annotated.targets(kind)
     split = options.split or data.record.get("schema", {}).get("split") or "train"
     manifest = _manifest(data, targets, split, provenance.class_names(data.record), annotated.metas)
-    said += by_name.passed_over([annotated], kind, data.path) + fields.unlabelled([annotated], kind)
-    notes = data.notes + annotated.notes + said
+    more += by_name.passed_over([annotated], kind, data.path) + fields.unlabelled([annotated], kind)
+    notes = data.notes + annotated.notes + more
     return Source(manifest, TarStore(data), "webdataset tar", notes, data.path, came_as=annotated.came_as)
 
 
@@ -272,10 +287,10 @@ def _manifest(
 
 
 class TarStore(NamedStore):
-    """The files of a tar by name: a plain one at random, from threads and forked workers alike.
+    """Reads the files of a tar by name; a plain one at random, also from threads and forked workers.
 
-    Of a folder of tars those that were read last are open. A compressed tar is read in its own order only; a
-    new pass begins at the first file again.
+    Of a folder of tars, those read last stay open. A compressed tar is read sequentially; each pass starts at
+    its first file.
 
     Args:
         archive: The index, from `open_archive` or `open_folder`.
@@ -300,7 +315,7 @@ class TarStore(NamedStore):
         row = self._row(path)
         start, size = int(self._archive.offsets[row]), int(self._archive.sizes[row])
         if size > len(buffer):
-            return size  # a stream stays where it is, for the call with a larger buffer
+            return size  # without moving in a stream, for the call with a larger buffer
         try:
             opened = self._open(path.partition("/")[0] if self._archive.tars else "")
             if isinstance(opened, StreamedStore):
@@ -318,7 +333,7 @@ class TarStore(NamedStore):
         return size
 
     def head(self, path: str) -> bytes:
-        """The first bytes of a sample of a plain tar, in which a picture says what it is."""
+        """The first bytes of a sample: enough for the header of a picture."""
         row = self._row(path)
         start, size = int(self._archive.offsets[row]), int(self._archive.sizes[row])
         opened = self._open(path.partition("/")[0] if self._archive.tars else "")

@@ -238,7 +238,7 @@ def test_captions_in_class_folders_say_that_these_are_no_classes(tmp_path):
     members = [(f"{name}/1.{suffix}", "c") for name in ("cat", "dog") for suffix in ("jpg", "txt")]
     path = put(tmp_path / "x.tar", members)
     said = "captions are the targets: the folders cat, dog are not classes"
-    with pytest.raises(SourceError, match="beside pictures in class folders lie texts"):
+    with pytest.raises(SourceError, match="class folders contain texts with the names"):
         sources.load(path)
     with pytest.warns(UserWarning, match=said):
         assert [sample.target for sample in tar.open(path)] == [["c"], ["c"]]

@@ -221,9 +221,9 @@ def test_a_missing_file_and_a_folder_are_told_with_their_name(tmp_path):
     ("change", "words"),
     [
         ({"digest": "sha256:" + "0" * 64}, "but its rows have sha256:"),
-        ({"count": 3}, "says 3 samples but has 2 paths"),
+        ({"count": 3}, "declares 3 samples but has 2 paths"),
         ({"version": 99}, "has the version 99"),
-        ({"format": "parquet"}, "its format is 'parquet'"),
+        ({"format": "parquet"}, "has the format 'parquet'"),
         ({"columns": {"path": ["a"], "label": [0, 1]}}, "path 1, label 2"),
         ({"columns": {"path": ["a"], "label": [0], "box": [0]}}, "unknown columns 'box'"),
         ({"columns": []}, "columns of the JSON kind list"),

@@ -45,7 +45,7 @@ class Layout:
 
 _PLAIN = "{cat,dog}/{1,2}.jpg"
 _PARTS = "parts of samples.*--unlabelled.*--source"
-_FLAT = "outside of any class folder.*--unlabelled"
+_FLAT = "outside of any class folder.*(--labels|manifest).*--unlabelled"
 
 LAYOUTS = {
     "classes numbered alike": Layout(_PLAIN, "cat dog", "same file names in cat, dog"),
@@ -54,17 +54,17 @@ LAYOUTS = {
     "letters": Layout("{A,B,C}/{1,2}.jpg", "A B C"),
     "numbered classes": Layout("{0,1,2}/{1,2}.mask", "0 1 2"),
     "classes with and without": Layout("{with,without}_mask/{1,2}.jpg", "with_mask without_mask"),
-    "a class called mask": Layout("{mask,no mask}/{1,2}.jpg", "mask|no mask", "in spite of the name: mask"),
+    "a class called mask": Layout("{mask,no mask}/{1,2}.jpg", "mask|no mask", "despite the name: mask"),
     "blurred and sharp": Layout("{blur,sharp}/{000047,000048}.png", "blur sharp", "same file names"),
     "a class called train": Layout("{bus,train}/{1,2}.jpg", "bus train"),
     "sub-folders": Layout("animals/{cats,dogs}/1.jpg cars/2.jpg", "animals cars", "merged into one"),
-    "documents beside": Layout("{cat,dog}/{1,2}.jpg docs/readme.md metadata.csv", "cat dog", "left aside", 4),
-    "annotations beside": Layout(f"{_PLAIN} annotations/{{1,2}}.xml", "cat dog", "left aside", 4),
+    "documents too": Layout(f"{_PLAIN} docs/readme.md notes.csv", "cat dog", "left (out|aside)", 4),
+    "annotations too": Layout(f"{_PLAIN} annotations/{{1,2}}.xml", "cat dog", "left (out|aside)", 4),
     "stray pictures": Layout(f"{_PLAIN} preview.jpg", "cat dog", "not in a class folder.*preview", 4),
     "an empty class": Layout(f"{_PLAIN} bee/", "bee cat dog", "without images: bee", 4),
     "other programs": Layout(
         f"{_PLAIN} @eaDir/cat/1.jpg cat/@eaDir/1.jpg .thumbnails/1.jpg __MACOSX/cat/1.jpg thumbs/1.jpg",
-        "cat dog", "5 hidden names left aside|hidden names left aside: .*@eaDir", 4,
+        "cat dog", "5 hidden names|hidden names left .*@eaDir", 4,
     ),
     "three cats": Layout("{Cat,cat,CAT}/1.jpg", "CAT Cat cat", "differ only in case.*'CAT' = 'Cat' = 'cat'"),
     "two forms of a name": Layout("{caf\u00e9,cafe\u0301}/1.jpg", "cafe\u0301 caf\u00e9", "Unicode form"),
@@ -73,7 +73,7 @@ LAYOUTS = {
     "wrappers": Layout("a/b/c/{cat,dog}/1.jpg", "cat dog"),
     "birds": Layout("images/{001.Black,002.Laysan}/{x,y}.jpg", "001.Black 002.Laysan"),
     "two suffixes": Layout(
-        "{cat,dog}/{1,2}{.jpg,.png}", "cat dog", "differ in their suffix alone", in_tar="share one stem"
+        "{cat,dog}/{1,2}{.jpg,.png}", "cat dog", "differ only in their suffix", in_tar="share one stem"
     ),
     "birds and their outlines": Layout(
         "CUB/{images,segmentations}/{001.Black,002.Gull}/{x,y}.png CUB/classes.txt", says=_PARTS
@@ -88,7 +88,7 @@ LAYOUTS = {
     "splits in a wrapper": Layout("archive/{train,test}/{a,b}/{1,2}.jpg", "a b", "train was taken", 4),
     "splits twice": Layout("seg_{train,test}/seg_%/{sea,wood}/1.jpg", "sea wood", "seg_train was taken", 2),
     "splits beside others": Layout(
-        "{train,test}/{cat,dog}/1.jpg single_prediction/1.jpg", "cat dog", "left aside: single_prediction", 2
+        "{train,test}/{cat,dog}/1.jpg single_prediction/1.jpg", "cat dog", "left out: single_prediction", 2
     ),
     "splits of speech": Layout("{train,dev,eval}/{no,yes}/1.jpg", "no yes", "train was taken", 2),
     "splits by year": Layout("{train,val}2017/{cat,dog}/1.jpg", "cat dog", "train2017 was taken", 2),
@@ -96,9 +96,9 @@ LAYOUTS = {
     "images of splits": Layout("images/{train,val}/{cat,dog}/1.jpg", "cat dog", "train was taken", 2),
     "no train": Layout("{dev,test}/{cat,dog}/1.jpg", says="several splits.*--split"),
     "two trains": Layout("{train2014,train2017}/{cat,dog}/1.jpg", says="several splits.*--split train2014"),
-    "splits in classes": Layout("{cat,dog}/{train,val}/{1,2}.jpg", says="each hold splits"),
+    "splits in classes": Layout("{cat,dog}/{train,val}/{1,2}.jpg", says="each contain splits"),
     "defects": Layout(
-        "{bottle,cable}/{train/good,test/broken,ground_truth/broken}/1.png", says="each hold splits"
+        "{bottle,cable}/{train/good,test/broken,ground_truth/broken}/1.png", says="each contain splits"
     ),
     "flat": Layout("{a,b}.jpg labels.csv", says=_FLAT),
     "flat train": Layout("train/{1,2}.jpg train.csv", says=_FLAT),
@@ -111,7 +111,7 @@ LAYOUTS = {
     "images and masks of splits": Layout("images/{train,val}/1.jpg masks/{train,val}/1.mask", says="--unlab"),
     "street scenes": Layout(
         "leftImg8bit/{train,val}/ulm/u1_leftImg8bit.png gtFine/{train,val}/ulm/u1_gtFine_labelIds.mask",
-        says=f"{_PARTS}|each hold splits",
+        says=f"{_PARTS}|each contain splits",
     ),
     "lesions": Layout(
         "Training_Input/ISIC_{1,2}.jpg Training_GroundTruth/ISIC_{1,2}_segmentation.mask", says="--unlabelled"
@@ -121,8 +121,8 @@ LAYOUTS = {
     "two cameras": Layout("image_{2,3}/{000001,000002}.png label_2/{000001,000002}.txt", says=_PARTS),
     "YOLO": Layout("images/{train,val}/{1,2}.jpg labels/{train,val}/{1,2}.yolo", says=_FLAT),
     "YOLO in splits": Layout("{train,valid}/images/{1,2}.jpg {train,valid}/labels/{1,2}.yolo", says=_FLAT),
-    "YOLO in classes": Layout("{cat,dog}/{1,2}{.jpg,.yolo}", says="texts of the same|YOLO writes"),
-    "captions in classes": Layout("{cat,dog}/{1,2}{.jpg,.txt}", says="texts of the same names.*--source"),
+    "YOLO in classes": Layout("{cat,dog}/{1,2}{.jpg,.yolo}", says="texts with the names|YOLO writes"),
+    "captions in classes": Layout("{cat,dog}/{1,2}{.jpg,.txt}", says="texts with the names of.*--source"),
     "COCO": Layout("{train,val}2017/{1,2}.jpg annotations/instances_{train,val}2017.json", says=_FLAT),
     "VOC": Layout(
         "JPEGImages/{1,2}.jpg Annotations/{1,2}.xml SegmentationClass/1.mask ImageSets/Main/train.txt",
@@ -144,10 +144,18 @@ LAYOUTS = {
     "pictures in pieces": Layout("images_001/{1,2}.png images_002/{3,4}.png", says=_PARTS),
     "masks in classes": Layout(
         "{benign,malignant}/{p1,p2}.jpg {benign,malignant}/{p1,p2}_mask.mask",
-        says="beside pictures lie their masks",
+        says="masks are next to their pictures",
     ),
+    "images and masks of other names": Layout("images/{a,b}.jpg masks/{c,d}.jpg", says=_PARTS),
+    "arrays and masks": Layout("images/{1,2}.npy masks/{1,2}.npy", says=_PARTS),
+    "arrays and labels": Layout("images/{1,2}.npy labels/{1,2}.yolo", says=_FLAT),
+    "images and labels in JSON": Layout("images/{a,b}.jpg labels/{a,b}.json", says=_FLAT),
+    "arrays": Layout("{cat,dog}/{1,2}.npy readme.md", "cat dog", "no images: .npy files taken", 4),
+    "sounds": Layout("{no,yes}/{1,2}{.wav,.xml,.md}", "no yes", "no images: .wav files taken", 4),
+    "texts": Layout("{bad,good}/{1,2}.txt README", "bad good", "no images: .txt files taken", 4),
+    "no data": Layout("{a,b}/{1,2}.py", says="no images.*--suffix"),
     "overridden": Layout(
-        "{images,masks}/{1,2}.jpg", "images masks", "since you said so", asked={"kind": "folder"}
+        "{images,masks}/{1,2}.jpg", "images masks", "as requested", asked={"kind": "folder"}
     ),
     "one folder at a time": Layout("images/{1,2}.jpg", "", "label -1", 2, asked={"unlabelled": True}),
     "both at a time": Layout("{images,masks}/{1,2}.jpg", says=_PARTS, asked={"unlabelled": True}),

@@ -60,7 +60,7 @@ def test_one_row_an_image_with_its_captions_in_order_from_every_level(kaggle):
         assert source.manifest.target_kind == "captions" and source.manifest.split == "all"
         assert source.root == kaggle / "flickr30k_images/flickr30k_images"
         assert source.store.size(IMAGES[0]) == source.manifest.sizes[0] > 0
-        assert any("other folders with images left aside" in note for note in source.notes)
+        assert any("other folders with images left out" in note for note in source.notes)
 
 
 def test_token_csv_and_karpathy_say_the_same(tmp_path):
@@ -76,13 +76,13 @@ def test_token_csv_and_karpathy_say_the_same(tmp_path):
     assert len(digests) == 1
 
 
-def test_the_row_that_lost_its_delimiter_is_mended_and_told(kaggle):
+def test_the_row_that_lost_its_delimiter_is_repaired_and_noted(kaggle):
     text = csv_text().replace("2199200615.jpg| 4| Caption 4", "2199200615.jpg| 4   Caption 4")
     for folder in kaggle.rglob("results.csv"):
         folder.write_text(text)
     source = flickr30k.load(kaggle)
     assert rows(source) == CAPTIONS
-    assert any("lost delimiter mended in 1 row (line 16)" in note for note in source.notes)
+    assert any("lost delimiter repaired in 1 row (line 16)" in note for note in source.notes)
 
 
 _CAPTION = (
@@ -157,7 +157,7 @@ def test_what_a_join_leaves_over_is_told_and_refused_on_demand(kaggle):
     source = flickr30k.load(kaggle)
     assert list(rows(source)) == [IMAGES[0], IMAGES[1]]
     told = " ".join(source.notes)
-    assert f"1 image without captions left aside: {IMAGES[2]}" in told
+    assert f"1 image without captions left out: {IMAGES[2]}" in told
     assert "1 image with captions missing: 9.jpg" in told
     assert f"1 image with another number of captions than 5: {IMAGES[1]}" in told
     assert IMAGES[2] in refused(kaggle, strict=True)
@@ -166,7 +166,7 @@ def test_what_a_join_leaves_over_is_told_and_refused_on_demand(kaggle):
 def test_two_caption_files_that_differ_are_told(kaggle):
     (kaggle / "flickr30k_images/flickr30k_images/results.csv").write_text(csv_text({IMAGES[0]: ["other"]}))
     told = " ".join(flickr30k.load(kaggle).notes)
-    assert "flickr30k_images/flickr30k_images/results.csv says something else" in told
+    assert "flickr30k_images/flickr30k_images/results.csv has other captions" in told
 
 
 def test_captions_may_be_elsewhere_and_must_be_of_these_images(tmp_path):
@@ -176,7 +176,7 @@ def test_captions_may_be_elsewhere_and_must_be_of_these_images(tmp_path):
     source = flickr30k.load(tmp_path / "pictures", SourceOptions(labels=tmp_path / "my_captions.txt"))
     assert rows(source) == CAPTIONS
     told = refused(tmp_path / "pictures", split="val", labels=tmp_path / "my_captions.txt")
-    assert "has no file that says what is in it; expected dataset_flickr30k.json" in told
+    assert "has no file that lists its images; expected dataset_flickr30k.json" in told
     plant(tmp_path / "others", "a.jpg")
     assert "none of the 1 image" in refused(tmp_path / "others", labels=tmp_path / "my_captions.txt")
     (tmp_path / "none").mkdir()

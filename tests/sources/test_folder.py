@@ -104,7 +104,7 @@ def test_tiny_imagenet_val_does_not_become_one_class(tmp_path):
         assert labels == {"val_0.JPEG": 1, "val_1.JPEG": 0}
         assert source.manifest.classes == ("n01", "n02")
         told = " ".join(source.notes)
-        assert "1 image not in val_annotations.txt left aside: val_2.JPEG" in told
+        assert "1 image not in val_annotations.txt left out: val_2.JPEG" in told
         assert "missing: val_7.JPEG" in told
 
 
@@ -122,7 +122,7 @@ def test_images_beside_class_folders_are_left_aside_and_empty_classes_keep_their
     assert source.manifest.classes == ("ant", "bee", "cat")
     assert rows(source) == {"ant/1.jpg": 0, "cat/2.jpg": 2}
     assert any("without images: bee" in note for note in source.notes)
-    assert "1 image not in a class folder left aside: stray.jpg" in source.notes
+    assert "1 image not in a class folder left out: stray.jpg" in source.notes
     assert "stray.jpg" in str(refused(tmp_path, strict=True))
 
 
@@ -130,16 +130,16 @@ def test_hidden_names_and_those_of_macos_are_left_aside_and_counted(tmp_path):
     plant(tmp_path, "cat/1.jpg", "cat/._1.jpg", ".ipynb_checkpoints/x.jpg", "__MACOSX/cat/._1.jpg")
     source = folder.load(tmp_path)
     assert source.manifest.classes == ("cat",)
-    aside = "3 hidden names left aside: .ipynb_checkpoints, __MACOSX, cat/._1.jpg"
+    aside = "3 hidden names left out: .ipynb_checkpoints, __MACOSX, cat/._1.jpg"
     assert source.notes == (aside,)
 
 
 @pytest.mark.parametrize("name", [b"a\xff.jpg", b"a\nb.jpg"])
-def test_names_that_cannot_travel_are_named(tmp_path, name):
+def test_names_that_are_not_portable_are_named(tmp_path, name):
     (tmp_path / "cat").mkdir()
     Path(os.fsdecode(bytes(tmp_path) + b"/cat/" + name)).write_bytes(b"x")
     message = str(refused(tmp_path))
-    assert "1 name that cannot travel" in message and ("\\xff" in message or "\\n" in message)
+    assert "1 name not portable" in message and ("\\xff" in message or "\\n" in message)
     message.encode()
 
 
@@ -150,7 +150,7 @@ def test_a_link_to_its_own_parent_ends(tmp_path):
     for follow in (False, True):
         source = folder.load(tmp_path, SourceOptions(follow_links=follow))
         assert list(rows(source)) == ["cat/1.jpg"]
-        assert any("cat/again (a link to a folder that it is in)" in note for note in source.notes)
+        assert any("cat/again (a link to a folder that contains it)" in note for note in source.notes)
 
 
 def test_folders_that_link_to_each_other_end(tmp_path):

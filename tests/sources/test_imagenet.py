@@ -121,7 +121,7 @@ def test_images_missing_in_the_solution_file_are_told_or_refused(kaggle):
     plant(kaggle, f"ILSVRC/Data/CLS-LOC/val/{val(77)}")
     source = imagenet.load(kaggle, SourceOptions(split="val"))
     assert len(source.manifest) == 5
-    assert any(f"1 image not in LOC_val_solution.csv left aside: {val(77)}" in note for note in source.notes)
+    assert any(f"1 image not in LOC_val_solution.csv left out: {val(77)}" in note for note in source.notes)
     assert val(77) in refused(kaggle, split="val", strict=True)
 
 
@@ -196,7 +196,7 @@ def test_a_val_tar_without_a_devkit_says_what_is_missing(official):
     [
         ("meta.mat", b"MATLAB 5.0 no", "meta.mat"),
         ("meta.mat", b"", "meta.mat"),
-        ("ILSVRC2012_validation_ground_truth.txt", b"1\ntwo\n", "no number"),
+        ("ILSVRC2012_validation_ground_truth.txt", b"1\ntwo\n", "not a number"),
         ("ILSVRC2012_validation_ground_truth.txt", b"1\n9999\n", "9999"),
         ("ILSVRC2012_validation_ground_truth.txt", None, "cannot be read"),
     ],

@@ -48,7 +48,7 @@ def test_few_files_are_looked_into_and_none_where_names_give_no_reason():
 def test_what_is_odd_is_said_when_a_source_is_packed_in_python(tmp_path, capsys):
     tree = planted(LAYOUTS["stray pictures"], tmp_path / "tree")
     pack(sources.load(tree), tmp_path / "x.arrow", PackConfig(check="none"))
-    assert re.search("note: folder .*/tree: .*left aside: preview.jpg", capsys.readouterr().err)
+    assert re.search("note: folder .*/tree: .*left out: preview.jpg", capsys.readouterr().err)
     assert main(["pack", str(tree), str(tmp_path / "y.arrow")]) == 0
     assert capsys.readouterr().err.count("preview.jpg") == 1
 
@@ -101,7 +101,11 @@ print("pandas" in sys.modules)
 def test_no_source_costs_the_import_of_pandas(tmp_path):
     """Several functions of pyarrow import it where it is installed: packing took twice the processor time."""
     trees = [planted(layout, tmp_path / f"tree{n}") for n, layout in enumerate(LAYOUTS.values())]
-    paths = [*trees, *map(packed, trees)]
+    (tmp_path / "t.csv").write_text(
+        "path,label,split,x\ntree1/cat/1.jpg,cat,train,0.5\ntree1/dog/1.jpg,,val,\n"
+    )
+    (trees[1] / "metadata.csv").write_text("file_name,label\ncat/1.jpg,cat\n")
+    paths = [*trees, *map(packed, trees), tmp_path / "t.csv"]
     done = subprocess.run(
         [sys.executable, "-c", _EVERY_SOURCE, tmp_path, *paths], capture_output=True, text=True, check=False
     )

@@ -54,7 +54,7 @@ def test_a_kind_that_is_asked_for_is_not_guessed(tmp_path):
     for kind in ("folder", "flickr30k"):
         with pytest.raises(SourceError, match="is a file"):
             sources.load(tar, kind)
-    with pytest.raises(SourceError, match="is a folder"):
+    with pytest.raises(SourceError, match="is not a folder of tar files only"):
         sources.load(tmp_path, "tarball")
     with pytest.raises(UsageError, match="folder, imagenet, flickr30k, tarball"):
         sources.load(tmp_path, "imagnet")
@@ -119,7 +119,7 @@ def test_what_is_no_data_set_gets_one_sentence(tmp_path):
 def test_a_folder_that_may_not_be_listed_is_named(tmp_path):
     plant(tmp_path, "cat/1.jpg")
     (tmp_path / "cat").chmod(0)
-    with pytest.raises(SourceError, match="cat cannot be looked at"):
+    with pytest.raises(SourceError, match="cat cannot be inspected"):
         bound_by_modes(sources.load, tmp_path)
     (tmp_path / "cat").chmod(0o700)
 

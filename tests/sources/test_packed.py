@@ -124,7 +124,7 @@ def test_what_a_packed_source_cannot_give_is_refused(tmp_path: Path) -> None:
         with pytest.raises(SourceError, match="unlabelled"):
             sources.load(tmp_path / name, unlabelled=True, root=tmp_path / "tree")
     for name in ("x.arrow", "x.files"):
-        with pytest.raises(SourceError, match="'train' was asked for"):
+        with pytest.raises(SourceError, match="'train' was requested"):
             sources.load(tmp_path / name, split="train")
     with pytest.raises(SourceError, match=r"nothing\.jpg is missing"):
         sources.load(tmp_path / "x.arrow").store.size("nothing.jpg")

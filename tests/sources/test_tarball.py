@@ -98,7 +98,7 @@ def test_folders_that_wrap_the_classes_and_hidden_names_are_passed_over(tmp_path
     tree = {f"./data/{name}": data for name, data in TREE.items()} | {"cat/._1.jpg": b"b", ".x/2.jpg": b"c"}
     source = tarball.load(put(tmp_path / "t.tar", tar_bytes(tree)))
     assert source.manifest.classes == ("cat", "dog") and "data/dog/1.jpg" in rows(source)
-    assert len(rows(source)) == 4 and "2 hidden names left aside: cat/._1.jpg, .x/2.jpg" in source.notes
+    assert len(rows(source)) == 4 and source.notes[0].endswith(": cat/._1.jpg, .x/2.jpg")
 
 
 def test_splits_in_a_tar_are_no_classes_and_a_class_missing_in_one_shifts_no_label(tmp_path):
@@ -228,13 +228,13 @@ def test_more_class_tars_than_a_process_may_open_are_read(tmp_path):
     assert len(found) == 304 and found["n00000299/1.jpg"] == b"299"
 
 
-def test_what_lies_beside_class_tars_is_left_aside_or_refused(tmp_path):
+def test_files_next_to_class_tars_are_left_out_or_refused(tmp_path):
     folder = class_tars(tmp_path / "in", empty={}, none={"readme.txt": b"no image"})
     put(folder / "words.txt", b"n01\tcat")
     source = sources.load(folder)
     assert source.manifest.classes == ("n01440764", "n02084071")
-    assert "left aside: 1 other file beside the tars" in source.notes
-    with pytest.raises(SourceError, match="1 other file beside the tars"):
+    assert "left out: 1 file other than tars" in source.notes
+    with pytest.raises(SourceError, match="1 file other than tars"):
         sources.load(folder, strict=True)
     put(folder / "1.jpg", b"x")  # images of its own: the tars are what lies beside
     with pytest.raises(SourceError, match="1 image outside of any class folder"):

@@ -1,9 +1,9 @@
-"""ImageNet-1k in every shape in which it is found on clusters.
+"""ImageNet-1k in every form that is found on clusters.
 
 Kaggle's tree with its `LOC_*` files, a prepared tree, the official tars read in place with the
 devkit. Classes are keyed by wnid; labels are the rank of the sorted wnid.
 
-The trap: there are two label orders; `check_label_order` tells which one a manifest is in.
+The trap: there are two label orders; `check_label_order` determines which one a manifest uses.
 Notebook 02 builds all of these manifests.
 """
 
@@ -57,7 +57,7 @@ def load(path: Path, options: SourceOptions | None = None) -> Source:
 
 
 def recognises(path: Path) -> bool:
-    """Whether a folder looks like ImageNet, after a few listings."""
+    """Whether a folder looks like ImageNet; costs a few listings."""
     if official.find_tars(path) or trees.find_kaggle(path) or _is_tiny(path):
         return True
     listed = list_folder(path)
@@ -73,7 +73,7 @@ def _are_wnids(names: list[str]) -> bool:
 
 
 def _is_tiny(path: Path) -> bool:
-    """Whether this is tiny-imagenet or one of its splits, whose validation set is annotated otherwise."""
+    """Whether this is tiny-imagenet or one of its splits, whose validation set has its own annotations."""
     if any(path.glob("*_annotations.txt")) or (path / "wnids.txt").is_file():
         return True
     return (path.absolute().parent / "wnids.txt").is_file() and canonical_split(

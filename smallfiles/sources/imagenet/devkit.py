@@ -1,7 +1,7 @@
-"""ImageNet's development kit: which id is which class, and the labels of the validation images.
+"""ImageNet's development kit: the class of each id, and the labels of the validation images.
 
-`data/meta.mat` lists the synsets; the classes are those without children. The ground truth has one
-1-based ILSVRC2012_ID a line, line i for validation image i.
+`data/meta.mat` lists the synsets; the classes are those without children. Line i of the ground truth is the
+1-based ILSVRC2012_ID of validation image i.
 
 The trap: ILSVRC2012_ID - 1 is *not* the label that PyTorch models use. That is the rank of the wnid
 among all sorted wnids. Image 1 has id 490 and label 65. Notebook 02 catches the mistake.
@@ -28,7 +28,7 @@ TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 
 @dataclass(frozen=True)
 class Devkit:
-    """What the development kit says.
+    """The contents of a development kit.
 
     Args:
         wnid_of_id: Class of each ILSVRC2012_ID, in the order of the ids.
@@ -46,7 +46,7 @@ class Devkit:
 
 
 def is_devkit(path: Path) -> bool:
-    """Whether a path is a development kit: its folder, the `data` in it, or the tar.gz."""
+    """Whether a path is a development kit: its folder, `data` in it, or the tar.gz."""
     if path.is_file():
         return "devkit" in path.name and ".tar" in path.name
     return (path / "data" / META).is_file() or (path / META).is_file()
@@ -66,7 +66,7 @@ def load(path: Path) -> Devkit:
     try:
         ground_truth = np.array(truth.split(), np.int64)
     except ValueError as error:
-        raise _bad(path, f"has a line in {TRUTH} that is no number ({error})") from error
+        raise _bad(path, f"has a line in {TRUTH} that is not a number ({error})") from error
     unknown = sorted(set(ground_truth.tolist()) - wnid_of_id.keys())
     if unknown:
         raise _bad(path, f"has ids in {TRUTH} that {META} does not list ({unknown[:5]})")
@@ -97,7 +97,7 @@ def _classes(data: bytes, path: Path) -> dict[int, str]:
         leaves = sorted(
             (int(row["ILSVRC2012_ID"]), str(row["WNID"])) for row in synsets if int(row["num_children"]) == 0
         )
-    except Exception as error:  # scipy raises nearly anything on damaged input
+    except Exception as error:  # on damaged input scipy may raise anything
         raise _bad(path, f"has a {META} that cannot be read ({error})") from error
     if not leaves or len({number for number, _ in leaves}) != len(leaves):
         raise _bad(path, f"has {len(leaves)} classes in {META}, or one id twice")

@@ -1,12 +1,11 @@
-"""The class of each picture of ImageNet: by its name, or by the files that stand beside the pictures.
+"""The class of each picture of ImageNet, from its name or from the label files.
 
     LOC_synset_mapping.txt   n01440764 tench, Tinca tinca        (first blank splits)
-    LOC_val_solution.csv     ILSVRC2012_val_00048981,n03995372 85 1 499 272   (boxes; first word is it)
+    LOC_val_solution.csv     ILSVRC2012_val_00048981,n03995372 85 1 499 272   (class, then boxes)
 
-The trap: class names are no keys ("crane" and "maillot" occur twice), wnids are. The rows of the
-solution file are not sorted. Validation pictures that lie flat tell nothing by their names; their classes
-come from the solution file or the devkit, whose ids are not the labels of PyTorch models (see `order`).
-Notebook 02 reads all three.
+The trap: class names are not unique ("crane" and "maillot" occur twice), wnids are. The rows of the solution
+file are not sorted. The names of flat validation pictures contain no class; it comes from the solution file
+or the devkit, whose ids are not the labels of PyTorch models (see `order`). Notebook 02 reads all three.
 """
 
 from __future__ import annotations
@@ -34,25 +33,25 @@ MAPPING = "LOC_synset_mapping.txt"
 VAL_SOLUTION = "LOC_val_solution.csv"
 DEVKIT = "ILSVRC2012_devkit_t12"
 WNID = re.compile(r"n\d{8}")
-_IN_NAME = r"^(?:.*?/)?(?P<wnid>n\d{8})[_/]"  # the folder tells the class, before the file's own name
+_IN_NAME = r"^(?:.*?/)?(?P<wnid>n\d{8})[_/]"  # a folder takes precedence over the name of the file
 _VAL_NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
 
 
 @dataclass(frozen=True)
-class Beside:
+class LabelFiles:
     """The label files that were found; each is read when it is needed.
 
     Args:
         mapping: `LOC_synset_mapping.txt`.
         solution: `LOC_val_solution.csv`.
         kit: The development kit.
-        looked: Where these were looked for.
+        searched: Where they were searched for.
     """
 
     mapping: Path | None
     solution: Path | None
     kit: Path | None
-    looked: tuple[Path, ...]
+    searched: tuple[Path, ...]
 
     @cached_property
     def devkit(self) -> Devkit | None:
@@ -66,10 +65,10 @@ class Beside:
         return sorted(self.devkit.wnid_of_id.values()) if self.devkit else []
 
     def wnids_of_val(self, names: Iterable[str]) -> tuple[list[str | None], str]:
-        """Class of each validation image by its name, and which file said so.
+        """Class of each validation image by its name, and the file it comes from.
 
         Raises:
-            SourceError: There is no file that could say so.
+            SourceError: There is no such file.
         """
         if self.solution is not None:
             found = read_solution(self.solution)
@@ -78,38 +77,38 @@ class Beside:
             numbers = (_VAL_NUMBER.match(_stem(name)) for name in names)
             return [self.devkit.wnid_of_val(int(n[1])) if n else None for n in numbers], "the devkit"
         raise SourceError(
-            "no file says which class each validation image has (looked in "
-            f"{first_few(self.looked, len(self.looked))})",
-            expected=f"{VAL_SOLUTION} (Kaggle) or the folder {DEVKIT} (official) beside the images",
-            next_step="Put it there, or say where it is with labels (--labels PATH)",
+            "no file lists the classes of the validation images (searched "
+            f"{first_few(self.searched, len(self.searched))})",
+            expected=f"{VAL_SOLUTION} (Kaggle) or the folder {DEVKIT} (official) next to the images",
+            next_step="Put it there, or give its path (--labels PATH)",
         )
 
 
 def label(
-    names: pa.StringArray, split: str, beside: Beside, options: SourceOptions, more: Iterable[str] = ()
+    names: pa.StringArray, split: str, files: LabelFiles, options: SourceOptions, more: Iterable[str] = ()
 ) -> Labelled:
     """Find the class of each picture.
 
     Args:
         names: Paths of the pictures.
         split: Canonical name; pictures of `test` may have no class.
-        beside: The label files.
-        options: `unlabelled` and `strict` count here.
+        files: The label files.
+        options: `unlabelled` and `strict` are used.
         more: Classes that occur in other splits.
 
     Raises:
-        SourceError: Nothing tells the classes, or an image has one that no class list names.
+        SourceError: There are no classes, or an image has one that no class list names.
     """
     wnids: pa.Array = pc.struct_field(pc.extract_regex(names, _IN_NAME), 0)
     in_names = wnids.null_count < len(wnids)
     if options.unlabelled or (split == "test" and not in_names):
-        return unlabelled(names, beside.classes() or sorted(more))
+        return unlabelled(names, files.classes() or sorted(more))
     origin, notes = "a class folder", tuple[str, ...]()
     if not in_names:
-        found, origin = beside.wnids_of_val(names.to_pylist())
+        found, origin = files.wnids_of_val(names.to_pylist())
         wnids, notes = column(found, pa.string()), (f"labels read from {origin}",)
     occurring = set(wnids.drop_null().unique().to_pylist())
-    classes = beside.classes() or sorted(occurring.union(more))
+    classes = files.classes() or sorted(occurring.union(more))
     if unlisted := sorted(occurring - set(classes)):
         raise SourceError(
             f"there are images of classes that no class list names: {first_few(unlisted, len(unlisted))}",
@@ -121,7 +120,7 @@ def label(
 
 
 def manifest_of(labelled: Labelled, names: pa.StringArray, split: str, sizes: object) -> Manifest:
-    """The manifest of the pictures that are kept, unless the real classes came out in another order."""
+    """The manifest of the pictures that are kept; refuses another order of the 1,000 classes."""
     manifest = Manifest.from_columns(
         names, labelled.labels, name="imagenet", split=split, classes=labelled.classes, sizes=sizes
     )
@@ -129,32 +128,32 @@ def manifest_of(labelled: Labelled, names: pa.StringArray, split: str, sizes: ob
     return manifest
 
 
-def look_beside(places: Iterable[Path], labels: Path | None) -> Beside:
-    """Find the label files: first where the user says, then in `places`.
+def find_label_files(folders: Iterable[Path], labels: Path | None) -> LabelFiles:
+    """Find the label files: first where the user specifies, then in `folders`.
 
     Raises:
-        SourceError: What the user says is not there or no label file.
+        SourceError: The user's path does not exist or is not a label file.
     """
-    looked = tuple(dict.fromkeys([*([labels] if labels else []), *places]))
+    searched = tuple(dict.fromkeys([*([labels] if labels else []), *folders]))
     mapping = solution = kit = None
-    for place in looked:
-        mapping = mapping or _file(place, MAPPING)
-        solution = solution or _file(place, VAL_SOLUTION)
-        kits = (place, place / DEVKIT, place / f"{DEVKIT}.tar.gz", place / f"{DEVKIT}.tar")
+    for folder in searched:
+        mapping = mapping or _file(folder, MAPPING)
+        solution = solution or _file(folder, VAL_SOLUTION)
+        kits = (folder, folder / DEVKIT, folder / f"{DEVKIT}.tar.gz", folder / f"{DEVKIT}.tar")
         kit = kit or next((path for path in kits if is_devkit(path)), None)
     if labels is not None and not _is_used(labels, mapping, solution, kit):
         raise SourceError(
-            f"{labels} holds no labels of ImageNet" if labels.exists() else f"{labels} does not exist",
+            f"{labels} contains no labels of ImageNet" if labels.exists() else f"{labels} does not exist",
             expected=f"{MAPPING}, {VAL_SOLUTION}, {DEVKIT} or a folder with these",
             next_step="Check the path",
         )
-    return Beside(mapping, solution, kit, looked)
+    return LabelFiles(mapping, solution, kit, searched)
 
 
-def _file(place: Path, name: str) -> Path | None:
-    if place.name == name and place.is_file():
-        return place
-    return place / name if (place / name).is_file() else None
+def _file(path: Path, name: str) -> Path | None:
+    if path.name == name and path.is_file():
+        return path
+    return path / name if (path / name).is_file() else None
 
 
 def _is_used(labels: Path, *found: Path | None) -> bool:
@@ -165,7 +164,7 @@ def read_mapping(path: Path) -> dict[str, str]:
     """Names of the classes by wnid, from `LOC_synset_mapping.txt`.
 
     Raises:
-        SourceError: A line begins with no wnid.
+        SourceError: A line does not begin with a wnid.
     """
     names = {}
     for number, line in lines_of(read_text(path)):
@@ -180,7 +179,7 @@ def read_solution(path: Path) -> dict[str, str]:
     """Class of each image by its id, from `LOC_val_solution.csv` or `LOC_train_solution.csv`.
 
     Raises:
-        SourceError: The header or a row is not of that kind.
+        SourceError: The header or a row is malformed.
     """
     (_, header), *rows = lines_of(read_text(path)) or [(1, "")]
     if header.strip() != "ImageId,PredictionString":

@@ -1,8 +1,8 @@
-"""ImageNet as it is downloaded: a tar of 1000 tars for training, a flat tar and a devkit for validation.
+"""ImageNet as downloaded: a tar of 1000 tars for training, a flat tar and a devkit for validation.
 
-Both are read in place, so that neither 1.28 million inodes nor hours of unpacking are spent.
+Both are read in place, which saves 1.28 million inodes and hours of unpacking.
 
-The trap: the flat validation tar holds no labels. They come from the devkit, whose ids are not the
+The trap: the flat validation tar contains no labels. They come from the devkit, whose ids are not the
 labels of PyTorch models (see `order`). Notebook 05 packs shards straight from the tar of tars.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from smallfiles.errors import SourceError
 from smallfiles.folders import SourceOptions, canonical_split, choose_split
 from smallfiles.formats.tar.archive import Archive
-from smallfiles.sources.imagenet.labels import label, look_beside, manifest_of
+from smallfiles.sources.imagenet.labels import find_label_files, label, manifest_of
 from smallfiles.sources.record import Source
 from smallfiles.sources.tarball import TarStore, samples_of
 
@@ -40,14 +40,14 @@ def find_tars(folder: Path) -> dict[str, Path]:
 
 
 def choose_tar(folder: Path, options: SourceOptions) -> tuple[Path, tuple[str, ...]]:
-    """The tar of the split that was asked for, and notes."""
+    """The tar of the requested split, and notes."""
     found = find_tars(folder)
     split, notes = choose_split(list(found), options.split, folder)
     return found[split], notes
 
 
 def role_of(archive: Archive) -> str | None:
-    """Which split of ImageNet an archive is, by the names in it; None if it is something else."""
+    """The split of ImageNet that an archive is, by its member names; None if it is something else."""
     names = archive.take(np.flatnonzero(archive.having((".jpeg",)))[:_LOOK_AT]).names.to_pylist()
     for split, pattern in _ROLES.items():
         if names and all(re.match(pattern, name) for name in names):
@@ -60,29 +60,29 @@ def from_archive(archive: Archive, options: SourceOptions, notes: tuple[str, ...
 
     Args:
         archive: Index of the tar.
-        options: `split`, `labels`, `strict` and `unlabelled` count here.
-        notes: What is known about the choice already.
+        options: `split`, `labels`, `strict` and `unlabelled` are used.
+        notes: On the choice of the tar.
 
     Raises:
-        SourceError: It is no ImageNet tar, or nothing labels the validation images.
+        SourceError: It is no ImageNet tar, or there are no labels for the validation images.
     """
-    options.refuse_unfollowed("ImageNet in tars", archive.path)
+    options.refuse_unsupported("ImageNet in tars", archive.path)
     split = role_of(archive)
     if split is None:
         raise SourceError(
-            f"{archive.path} is no tar of ImageNet: it holds {archive.contents_in_words()}",
+            f"{archive.path} is no tar of ImageNet: it contains {archive.contents_in_words()}",
             expected=f"{' or '.join(TARS.values())}",
             next_step="Check the path, or read it as any tar (kind tarball)",
         )
     if options.split is not None and canonical_split(options.split) != split:
         raise SourceError(
-            f"{archive.path} is the {split} split, and {options.split!r} was asked for",
+            f"{archive.path} is the {split} split, and {options.split!r} was requested",
             expected="the tar of this split",
             next_step=f"Give {TARS.get(canonical_split(options.split) or '', 'another tar')}",
         )
     samples = samples_of(archive, options)
-    beside = look_beside([archive.path.absolute().parent], options.labels)
-    found = label(samples.names, split, beside, options)
+    label_files = find_label_files([archive.path.absolute().parent], options.labels)
+    found = label(samples.names, split, label_files, options)
     samples = samples.select(found.keep)
     manifest = manifest_of(found, samples.names, split, samples.sizes)
     notes += archive.notes + found.notes

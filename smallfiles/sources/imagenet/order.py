@@ -1,11 +1,11 @@
-"""Tell ImageNet's two label orders apart, by values that are known.
+"""Distinguish the two label orders of ImageNet by known values.
 
 Sorted order (torchvision, Keras, the Jülich manifests): label = rank of the wnid among the sorted
 wnids. Devkit order: label follows ILSVRC2012_ID. Both are numbers below 1000, both train without an
 error, and a model trained with one scores 0.1 % on the other.
 
 The trap: `ILSVRC2012_ID - 1` looks like a 0-based label. Notebook 02 catches it with this module.
-Short, since it is one question, to be asked of manifests of others too.
+Short, since it also serves manifests of other software.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ CLASSES = 1000
 
 
 def check_label_order(manifest: Manifest) -> LabelOrder:
-    """Tell which order the labels of an ImageNet manifest count in.
+    """Determine the order of the labels in an ImageNet manifest.
 
-    Looks up a few images whose labels are known; 1.28 million rows take about a second.
+    Compares a few images whose labels are known; 1.28 million rows take about a second.
 
     Args:
-        manifest: Labels of the 1000 classes, as the Jülich manifests have them or ours.
+        manifest: With labels of the 1000 classes.
 
     Returns:
-        `sorted`, `devkit`, `devkit, counted from 1`, or `unknown` if no known image is in it.
+        `sorted`, `devkit`, `devkit, counted from 1`, or `unknown` if it contains no known image.
 
     Raises:
         SourceError: The labels of known images contradict each other, or fit no order.
@@ -55,11 +55,11 @@ def check_label_order(manifest: Manifest) -> LabelOrder:
         "devkit": {key: number - 1 for key, number in _DEVKIT_IDS.items()},
         "devkit, counted from 1": _DEVKIT_IDS,
     }
-    told = {order: found.keys() & table.keys() for order, table in expected.items()}
+    known = {order: found.keys() & table.keys() for order, table in expected.items()}
     for order, table in expected.items():
-        if told[order] and all(found[key] == {table[key]} for key in told[order]):
+        if known[order] and all(found[key] == {table[key]} for key in known[order]):
             return order
-    if not any(told.values()):
+    if not any(known.values()):
         return "unknown"
     got = ", ".join(f"{key} = {sorted(labels)}" for key, labels in sorted(found.items()))
     right = ", ".join(f"{key} = {_SORTED[key]}" for key in sorted(found))
@@ -71,7 +71,7 @@ def check_label_order(manifest: Manifest) -> LabelOrder:
 
 
 def refuse_other_order(manifest: Manifest) -> None:
-    """Raise SourceError if the real 1000 classes came out in another order than that of the sorted wnids."""
+    """Raise SourceError if the labels of the 1000 classes are not ranks of the sorted wnids."""
     ranks = sorted(manifest.classes)
     is_real = len(ranks) == CLASSES and all(ranks[rank] == wnid for wnid, rank in _RANKS.items())
     order = check_label_order(manifest) if is_real else "unknown"
@@ -84,7 +84,7 @@ def refuse_other_order(manifest: Manifest) -> None:
 
 
 def _known_labels(manifest: Manifest) -> dict[str, set[int]]:
-    """Labels that occur for each known key; a sorted-order label of -1 (unknown) says nothing."""
+    """Labels that occur for each known key, without -1 (unknown)."""
     found = {}
     for key in _SORTED:
         rows = pc.match_substring(manifest.paths, key)

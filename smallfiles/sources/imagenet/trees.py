@@ -1,13 +1,13 @@
-"""ImageNet as a tree of files: Kaggle's, or prepared with one folder a class in train and val.
+"""ImageNet as a tree of files: Kaggle's, or prepared with one folder per class in train and val.
 
-    ILSVRC/Data/CLS-LOC/{train/<wnid>/, val/ (flat), test/ (flat)}   Kaggle, LOC_* files beside ILSVRC
+    ILSVRC/Data/CLS-LOC/{train/<wnid>/, val/ (flat), test/ (flat)}   Kaggle, LOC_* files next to ILSVRC
     train/<wnid>/  val/<wnid>/                                       prepared
 
-Keys of the Kaggle tree begin with `ILSVRC/Data/CLS-LOC/`, as in the Jülich manifests, at whatever
-level of the tree one points.
+Keys of the Kaggle tree begin with `ILSVRC/Data/CLS-LOC/`, as in the Jülich manifests, whichever level of the
+tree is given.
 
-The trap: a tree whose extraction was interrupted looks like a complete one. Where `ImageSets` lists
-what should be there, the lists are compared. Notebook 02 teaches it.
+The trap: a tree whose extraction was interrupted looks like a complete one. So it is compared with the
+lists in `ImageSets`, where they exist. Notebook 02 teaches it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from smallfiles.folders import SourceOptions, canonical_split, choose_split
 from smallfiles.manifest.class_folders import own_split
 from smallfiles.progress import plural
 from smallfiles.sources import folder
-from smallfiles.sources.imagenet.labels import WNID, label, look_beside, manifest_of
+from smallfiles.sources.imagenet.labels import WNID, find_label_files, label, manifest_of
 from smallfiles.sources.record import Source
 from smallfiles.sources.scanning import Tree, lines_of, list_folder, read_text, sizes_of, walk
 
@@ -43,9 +43,9 @@ def load_tree(path: Path, options: SourceOptions) -> Source:
     """Read one split of an ImageNet tree.
 
     Raises:
-        SourceError: No such split, no images, or nothing that labels them.
+        SourceError: No such split, no images, or no labels for them.
     """
-    options.refuse_unfollowed("ImageNet in folders", path)
+    options.refuse_unsupported("ImageNet in folders", path)
     kaggle = find_kaggle(path)
     root, own = kaggle or (path, None)
     below, split, notes = _find_split(root, "/".join(_DATA) if kaggle else "", own, options)
@@ -53,9 +53,9 @@ def load_tree(path: Path, options: SourceOptions) -> Source:
     if not len(tree):
         raise folder.no_images(tree, options)
     above = tree.root.absolute()
-    beside = look_beside([root, above.parent, above.parent.parent, above], options.labels)
+    label_files = find_label_files([root, above.parent, above.parent.parent, above], options.labels)
     names = tree.paths(f"{below}/" if below else "")
-    found = label(names, split, beside, options, _classes_of_train(above))
+    found = label(names, split, label_files, options, _classes_of_train(above))
     paths = found.kept(names)
     sizes = sizes_of(root, paths) if options.sizes else None
     notes += found.notes + tree.notes()
@@ -68,7 +68,7 @@ def load_tree(path: Path, options: SourceOptions) -> Source:
 def _find_split(
     root: Path, below: str, own: str | None, options: SourceOptions
 ) -> tuple[str, str, tuple[str, ...]]:
-    """Folder of the split, its canonical name, and notes; other folders may lie beside the splits."""
+    """Folder of the split, its canonical name, and notes; there may be other folders too."""
     found = [name for name in list_folder(root / below).folders if canonical_split(name)]
     if not found:
         return "", *own_split(root, options.split)
@@ -77,14 +77,14 @@ def _find_split(
 
 
 def _classes_of_train(split: Path) -> list[str]:
-    """Class folders of the train split beside the one that is read, so that labels agree."""
+    """Class folders of the train split, so that labels of all splits agree."""
     train = split.parent / "train"
     names = list_folder(train).folders if train != split and train.is_dir() else []
     return [name for name in names if WNID.fullmatch(name)]
 
 
 def _compared_with_list(listing: Path, tree: Tree) -> tuple[str, ...]:
-    """What `ImageSets/CLS-LOC` lists and the tree lacks."""
+    """Images that `ImageSets/CLS-LOC` lists and the tree lacks."""
     if not listing.is_file():
         return ()
     listed = [line.partition(" ")[0] for _, line in lines_of(read_text(listing))]

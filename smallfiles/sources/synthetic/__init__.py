@@ -1,14 +1,14 @@
-"""Faithful small copies of real data sets, from a seed: no download, no licence, no waiting.
+"""Faithful small copies of real data sets, made from a seed without a download or a licence.
 
-    folder      ImageFolder: one folder a class, named by what it shows
+    folder      ImageFolder: one folder per class, named after what it shows
     prepared    ImageNet in train/<wnid>/ and val/<wnid>/
     kaggle      ImageNet as on Kaggle: flat val, LOC_*.csv, ImageSets
-    official    ImageNet as handed out: tar of tars, flat tar, devkit with meta.mat
+    official    ImageNet as distributed: tar of tars, flat tar, devkit with meta.mat
     flickr30k   Flickr30K: nested folders, results.csv with its bad row, tokens, Karpathy's JSON
 
-Equal arguments give equal bytes for one lock of the environment on one platform, whatever the number
-of threads. The trap: another build of the JPEG encoder may give other bytes, so digests of these
-pictures are not constants to write down. All notebooks use it from 01 on.
+Equal arguments give equal bytes in one locked environment on one platform, for any number of threads. The
+trap: another build of the JPEG encoder may give other bytes, so digests of these pictures are not constants.
+All notebooks use it from 01 on.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from smallfiles.sources.synthetic.plans import SyntheticPlan
 __all__ = ["LAYOUTS", "Made", "make"]
 
 _AHEAD = 64
-"""Pictures that are drawn before the first of them is written; bounds memory."""
+"""Pictures drawn ahead of writing; bounds memory."""
 
 
 @dataclass(frozen=True)
 class Made:
-    """What was made, with the truth that a loader can be held against.
+    """What was made, with the truth to check a loader against.
 
     Args:
         path: The folder.
@@ -44,9 +44,9 @@ class Made:
         images: Number of pictures in all splits.
         bytes: Sum of their files.
         seconds: Time it took.
-        files: Relative path of each picture; a member of a tar follows the tar's name.
+        files: Relative path of each picture; for a member of a tar, behind the name of the tar.
         targets: For each file the label (rank of the sorted wnid or folder name) or the captions;
-            also for test pictures, whose class no file tells.
+            also for test pictures, whose class is in no file.
         splits: For each file `train`, `val` or `test`.
         classes: wnids or folder names in label order; empty for captions.
     """
@@ -69,9 +69,9 @@ class Made:
 
 @dataclass(frozen=True)
 class _Layout:
-    splits: tuple[str, ...]  # those that it has
+    splits: tuple[str, ...]
     paths: Callable[[SyntheticPlan], list[str]]
-    tables: Callable[[SyntheticPlan, Path], None] | None = None  # writes what lies beside the pictures
+    tables: Callable[[SyntheticPlan, Path], None] | None = None  # writes the label files
 
 
 LAYOUTS: dict[str, _Layout] = {
@@ -93,12 +93,12 @@ def make(
     val: int | None = None,
     size: tuple[int, int] = (500, 375),
 ) -> Made:
-    """Make a small data set in one of the layouts that people have on their disks.
+    """Make a small data set in one of the layouts that are common on disks.
 
-    A course on small files needs small files: thousands, of real sizes, on any machine.
+    This gives the course thousands of small files of realistic sizes on any machine.
 
     Args:
-        out: The folder to be; must not exist.
+        out: The folder to create; must not exist.
         layout: One of `LAYOUTS`.
         count: Number of pictures in all splits; a twentieth of Kaggle's are for testing.
         seed: Another seed gives other pictures.
@@ -142,7 +142,7 @@ def make(
             _write(plan, layout, drawn, draw)
             draft.finish([out.name], draft.data)
             try:
-                draft.publish(durable=False)  # a seed draws it again
+                draft.publish(durable=False)  # it can be drawn again
             except OutputExistsError:
                 draft.discard()
                 raise
@@ -160,7 +160,7 @@ def _parts(layout: str, count: int, val: int | None) -> tuple[int, int, int]:
     splits = LAYOUTS[layout].splits
     if val and "val" not in splits:
         raise UsageError(
-            f"{val} val pictures were asked of the layout {layout}",
+            f"{val} val pictures were requested of the layout {layout}",
             expected=f"none: it has {' and '.join(splits)} only",
             next_step="Leave val out, or choose another layout",
         )

@@ -1,9 +1,9 @@
-"""Flickr30K as people find it: nested folders, a CSV that is none, a token file, Karpathy's split.
+"""Flickr30K as distributed: nested folders, a malformed CSV, a token file, Karpathy's split.
 
-Its traps are kept. `results.csv` is separated by "| " and one row lost its second separator; captions
-hold commas and quotes; the folder of pictures lies in a folder of the same name; Karpathy's JSON knows
-only some of the pictures. Notebook 03 packs it; its exercise repairs the row. Captions say
-only what is drawn, or a model that learns them learns noise.
+Its traps are kept. `results.csv` is separated by "| " and one row lacks its second separator; captions
+contain commas and quotes; the folder of pictures is inside a folder of the same name; Karpathy's JSON lists
+only some of the pictures. Notebook 03 packs it; its exercise repairs the row. Captions describe only what is
+drawn; otherwise a model would learn noise.
 
 Source of the formats: Kaggle's "Flickr Image dataset", `results_20130124.token`, `dataset_flickr30k.json`.
 """
@@ -45,7 +45,7 @@ def targets(plan: SyntheticPlan) -> list[list[str]]:
 
 
 def bad_image(plan: SyntheticPlan) -> int:
-    """Index of the picture whose last row is spoilt: in the full set that is line 20001."""
+    """Index of the picture whose last row is malformed: line 20001 in the full set."""
     return max(0, plan.count * (_BAD_IMAGE + 1) // _IMAGES - 1)
 
 
@@ -65,13 +65,13 @@ def _csv(plan: SyntheticPlan, files: list[str], captions: list[list[str]]) -> st
     rows = ["image_name| comment_number| comment\n"]
     for index, (name, five) in enumerate(zip(files, captions, strict=True)):
         for number, text in enumerate(five):
-            spoilt = index == bad and number == CAPTIONS - 1
-            rows.append(f"{name}| {number}{'   ' if spoilt else '| '}{text}\n")
+            malformed = index == bad and number == CAPTIONS - 1
+            rows.append(f"{name}| {number}{'   ' if malformed else '| '}{text}\n")
     return "".join(rows)
 
 
 def karpathy(plan: SyntheticPlan, files: list[str], captions: list[list[str]]) -> list[dict[str, Any]]:
-    """The entries of Karpathy's JSON, which knows only some of the pictures."""
+    """The entries of Karpathy's JSON, which lists only some of the pictures."""
     missing = max(1, round(plan.count * _NOT_IN_SPLIT / _IMAGES)) if plan.count > 1 else 0
     dice = random.Random(f"split {plan.seed}")
     known = sorted(dice.sample(range(plan.count), plan.count - missing))
@@ -96,7 +96,7 @@ def _entry(imgid: int, name: str, five: list[str], split: str) -> dict[str, Any]
 
 
 def describe(scene: Scene, index: int, seed: int) -> list[str]:
-    """Five true captions of a scene, phrased as Flickr30K's are: tokens stand apart, some quote a word.
+    """Five true captions of a scene in the style of Flickr30K: tokens separated by blanks, some with quotes.
 
     Args:
         scene: From `compose` with the same seed and index.
@@ -112,7 +112,7 @@ def describe(scene: Scene, index: int, seed: int) -> list[str]:
     count = ("one object", "two objects", "three objects")[len(others)]
     return [
         f"{_a(str(look)).capitalize()} {dice.choice(('lies', 'rests', 'sits'))} on {backdrop} .",
-        f"{_a(short).capitalize()} , {_place(main, scene)} , {_beside(main, others)} .",
+        f"{_a(short).capitalize()} , {_place(main, scene)} , {_relation(main, others)} .",
         f"The core of the large {look.shape} is {look.core} , and all around it is {look.colour} .",
         f'Someone would call this {short} simply " {quoted} " .',
         f"The picture shows {count} , {' and '.join(_a(str(thing.look)) for thing in scene.things)} .",
@@ -129,7 +129,7 @@ def _place(thing: Thing, scene: Scene) -> str:
     return f"{column} , {row}"
 
 
-def _beside(main: Thing, others: list[Thing]) -> str:
+def _relation(main: Thing, others: list[Thing]) -> str:
     if not others:
         return "is the only thing to see"
     side = "right" if others[0].x < main.x else "left"

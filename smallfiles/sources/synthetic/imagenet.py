@@ -1,9 +1,9 @@
-"""Layouts with classes: ImageFolder, and ImageNet as prepared, as on Kaggle and as handed out.
+"""Layouts with classes: ImageFolder, and ImageNet as prepared, as on Kaggle and as distributed.
 
-The traps are those of the real ones. Kaggle's validation pictures lie flat, their labels in a CSV whose
-rows are unsorted and end in a blank; only some training pictures have a box, so its CSV for training is
-no list of the training set. The ground truth of the devkit counts classes by ILSVRC2012_ID, which is not
-the order of the sorted wnids, and `ID - 1` trains well on labels that mean nothing. Notebook 02 teaches it.
+The traps are those of the originals. Kaggle's validation pictures are in a flat folder, their labels in a
+CSV of unsorted rows that end in a blank; only some training pictures have a box, so its training CSV is not
+a list of the training set. The devkit numbers classes by ILSVRC2012_ID, which is not the order of the sorted
+wnids, and `ID - 1` trains well on meaningless labels. Notebook 02 teaches it.
 
 Sources of the formats: the Kaggle competition "ImageNet Object Localization Challenge", `readme.txt` of
 ILSVRC2012_devkit_t12, torchvision.datasets.imagenet.
@@ -29,7 +29,7 @@ Draw = Callable[[Iterable[int]], Iterator[bytes]]
 _KAGGLE = "ILSVRC/Data/CLS-LOC"
 _TRAIN_TAR, _VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 _DEVKIT = "ILSVRC2012_devkit_t12/data"
-_MTIME_S = 1_340_000_000  # June 2012; never now, for equal plans give equal bytes
+_MTIME_S = 1_340_000_000  # June 2012, since equal plans give equal bytes
 _MAT_TITLE = b"MATLAB 5.0 MAT-file, synsets of ILSVRC2012"
 _FIELDS = (
     *("ILSVRC2012_ID", "WNID", "words", "gloss"),
@@ -38,7 +38,7 @@ _FIELDS = (
 
 
 def folder_names(plan: SyntheticPlan) -> list[str]:
-    """Folder of each class, by what it shows: `red_blue_disc`."""
+    """Folder of each class, named after what it shows: `red_blue_disc`."""
     looks = map(look_of, range(plan.classes))
     return [f"{look.colour}_{look.core}_{look.shape}" for look in looks]
 
@@ -81,12 +81,12 @@ def _wnid(plan: SyntheticPlan, index: int) -> str:
 
 
 def _train_name(plan: SyntheticPlan, index: int) -> str:
-    """`n01440764_12.JPEG`: the number tells the picture, as in ImageNet, and follows no order of classes."""
+    """`n01440764_12.JPEG`: as in ImageNet, the number is that of the picture."""
     return f"{_wnid(plan, index)}_{index}.JPEG"
 
 
 def _val_name(plan: SyntheticPlan, index: int) -> str:
-    """`ILSVRC2012_val_00000001.JPEG`: counts from 1 and says nothing of the class."""
+    """`ILSVRC2012_val_00000001.JPEG`: counts from 1, independent of the class."""
     return f"ILSVRC2012_val_{index - plan.train + 1:08d}.JPEG"
 
 
@@ -141,8 +141,7 @@ def write_official_tars(plan: SyntheticPlan, root: Path, draw: Draw) -> None:
     files = draw(index for indices in members for index in indices)
     with tarfile.open(root / _TRAIN_TAR, "w", format=tarfile.USTAR_FORMAT) as outer:
         for wnid, indices in zip(wordnet.wnids(plan.classes), members, strict=True):
-            # A member's header comes before its bytes and holds their number, so each inner tar is
-            # finished before it goes in.
+            # The header of a member contains its size, so each inner tar is finished first.
             with tempfile.TemporaryFile(dir=root) as inner:
                 with tarfile.open(fileobj=inner, mode="w", format=tarfile.USTAR_FORMAT) as tar:
                     for index in indices:
@@ -171,8 +170,8 @@ def write_devkit(plan: SyntheticPlan, root: Path) -> None:
 
 
 def _write_meta(plan: SyntheticPlan, path: Path) -> None:
-    """Write the struct array `synsets`: one row a node, the leaves are the classes."""
-    import scipy.io  # here, for it takes longer to import than a hundred pictures to draw
+    """Write the struct array `synsets`: one row per node; the leaves are the classes."""
+    import scipy.io  # here, since the import takes longer than drawing a hundred pictures
 
     counts = np.bincount([plan.label(index) for index in plan.train_indices], minlength=plan.classes)
     images = dict(zip(wordnet.ilsvrc_ids(plan.classes, plan.seed), counts.tolist(), strict=True))
@@ -181,7 +180,9 @@ def _write_meta(plan: SyntheticPlan, path: Path) -> None:
     for row, node in enumerate(nodes):
         table[row, 0] = _matlab_row(node, images.get(node.ilsvrc_id, 0))
     scipy.io.savemat(str(path), {"synsets": table})
-    with path.open("r+b") as file:  # the first 116 bytes are free text, where scipy writes the time of day
+    with path.open(
+        "r+b"
+    ) as file:  # scipy writes the time of day into the first 116 bytes, which are free text
         file.write(_MAT_TITLE.ljust(116))
 
 

@@ -1,12 +1,12 @@
-"""What a picture shows, and its file: coloured shapes before the noise that photographs are made of.
+"""Scenes and their JPEG files: coloured shapes in front of noise with the spectrum of photographs.
 
-A scene is drawn from (seed, index) alone, so a caption or a box never needs the picture. The amplitude
-spectrum of photographs falls as 1/f, each octave holding the same energy; with it JPEG files have real
-sizes, also after scaling.
+A scene depends on (seed, index) alone, so a caption or a box never needs the picture. The amplitude spectrum
+of photographs falls as 1/f, with equal energy in each octave; with it JPEG files have realistic sizes, also
+after scaling.
 
-The trap: a class must not be told by its mean colour, or any network looks clever. So a class is a shape
-in two colours, and everything else (background, size, place, turn, a second object of another class) is
-drawn anew for each picture. Notebook 02 shows the pictures.
+The trap: if the mean colour identified a class, any network would look good. So a class is a shape in two
+colours, and everything else (background, size, position, rotation, a second object) is random. Notebook 02
+shows the pictures.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from PIL import Image, ImageDraw
 Pixels = npt.NDArray[np.uint8]
 
 # 13, 11 and 7 are prime, so that class c -> (c % 13, c % 11, c % 7) never repeats below 1001.
-SHAPES = {  # number of corners, and how far each second one is pulled in
+SHAPES = {  # number of corners, and relative radius of every second one
     "disc": (48, 1.0),
     "star": (10, 0.42),
     "square": (4, 1.0),
@@ -68,7 +68,7 @@ _CONTRAST = 0.13  # with the quality of `Scene.quality` about half a byte a pixe
 
 @dataclass(frozen=True)
 class Look:
-    """What the objects of one class have in common."""
+    """The appearance of the objects of one class."""
 
     shape: str
     colour: str
@@ -96,14 +96,14 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """Everything that a picture shows.
+    """The contents of a picture.
 
     Args:
         width: In pixels.
         height: In pixels.
-        backdrop: Name of the background's colour.
+        backdrop: Colour of the background.
         things: The objects; those of the scene's class first.
-        detail: How rich the file is, normally distributed; it decides the noise's strength and the quality.
+        detail: Normally distributed; determines the strength of the noise and the quality.
     """
 
     width: int
@@ -127,11 +127,11 @@ def look_of(label: int) -> Look:
 
 
 def compose(index: int, label: int, seed: int, size: tuple[int, int]) -> Scene:
-    """Decide what picture `index` shows.
+    """Compose the scene of picture `index`.
 
     Args:
-        index: Number of the picture; with `seed` it decides everything but the class.
-        label: The class that the main object shall have.
+        index: Number of the picture; with `seed` it determines everything but the class.
+        label: Class of the main object.
         seed: Seed of the whole data set.
         size: Typical width and height in pixels.
     """
@@ -143,7 +143,7 @@ def compose(index: int, label: int, seed: int, size: tuple[int, int]) -> Scene:
 
 
 def _dimensions(dice: random.Random, size: tuple[int, int]) -> tuple[int, int]:
-    """Mostly the typical size, one in four upright, a few much larger or smaller, as on the web."""
+    """Mostly the typical size, one in four in portrait format, a few much larger or smaller."""
     long, short = max(size), min(size)
     kind = dice.random()
     if kind >= 0.62:
@@ -218,7 +218,7 @@ def _corners(thing: Thing, part: float) -> list[tuple[int, int]]:
 
 
 def natural(dice: np.random.Generator, height: int, width: int) -> npt.NDArray[np.float32]:
-    """Noise around 0 whose octaves are of equal strength, as in photographs."""
+    """Noise around 0 with octaves of equal strength, as in photographs."""
     fine = dice.integers(-128, 128, (height, width), np.int8).astype(np.float32)
     if min(height, width) < 6:
         return fine

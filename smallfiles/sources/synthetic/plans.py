@@ -1,9 +1,8 @@
-"""The plan of a data set: which index is which picture, in which split, with which label.
+"""The plan of a data set: the split, label and scene of each index.
 
-Picture `index` looks the same in every layout, so that what one layout's loader reads can be compared
-with another's. The trap: whoever draws classes in order writes a validation set sorted by class, and
-a wrong label order then looks right; here each run of `classes` pictures is shuffled.
-Notebook 02 makes one of each. Short, since it is what all layouts share.
+Picture `index` is the same in every layout, so that layouts can be compared. The trap: in a validation set
+sorted by class a wrong label order looks right; here each run of `classes` pictures is shuffled.
+Notebook 02 makes one of each. Short, since all layouts share it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from smallfiles.sources.synthetic.pictures import MAX_CLASSES, Scene, compose, d
 
 @dataclass(frozen=True)
 class SyntheticPlan:
-    """Everything that decides the bytes of a data set, layout aside.
+    """Everything that determines the bytes of a data set, except its layout.
 
     Args:
         seed: Another seed gives other pictures.
@@ -57,7 +56,7 @@ class SyntheticPlan:
         return range(self.train + self.val, self.count)
 
     def label(self, index: int) -> int:
-        """Class of a picture: each run of `classes` pictures holds every class once, shuffled."""
+        """Class of a picture: each run of `classes` pictures contains every class once, shuffled."""
         return _deck(index // self.classes, self.seed, self.classes)[index % self.classes]
 
     def scene(self, index: int) -> Scene:
@@ -73,7 +72,7 @@ class SyntheticPlan:
         """Refuse numbers that make no sense.
 
         Raises:
-            UsageError: Says which.
+            UsageError: Names them.
         """
         splits = f"{self.count} pictures with {self.val} for validation"
         rules = (
@@ -90,7 +89,7 @@ class SyntheticPlan:
         for is_right, got, expected in rules:
             if not is_right:
                 raise UsageError(
-                    f"{got} were asked for",
+                    f"{got} were requested",
                     expected=expected,
                     next_step="Correct it; more pictures leave room for more classes",
                 )

@@ -1,7 +1,7 @@
 """The 1,000 classes of ImageNet-1k by their WordNet numbers, in the order of the sorted numbers.
 
-The trap is in the names: "crane" and "maillot" occur twice, so a class is known by its number. The
-pictures drawn for "tench" are no fish; only the file layout is faithful. Notebook 02 teaches the
+The trap is in the names: "crane" and "maillot" occur twice, so a class is identified by its number. The
+pictures of "tench" show no fish; only the file layout is faithful. Notebook 02 teaches the
 two label orders with it.
 
 Source: the wnids and words of ILSVRC2012 (`LOC_synset_mapping.txt`), words from WordNet 3.0.
@@ -38,7 +38,7 @@ def wnids(classes: int) -> tuple[str, ...]:
 
 
 def words(classes: int) -> tuple[str, ...]:
-    """What the classes are called, several names separated by ", "."""
+    """The names of the classes, several per class separated by ", "."""
     return tuple(names for _, names in _all_classes()[:classes])
 
 

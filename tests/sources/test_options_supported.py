@@ -1,4 +1,4 @@
-"""Options of a source: each is followed by the reader that the source gets, or refused by name."""
+"""Options of a source: each is supported by the reader of the source, or refused by name."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -8,13 +8,14 @@ from source_sets import plant, tar_bytes
 
 from smallfiles import sources
 from smallfiles.errors import SourceError
-from smallfiles.folders import FOLLOWED, SourceOptions
+from smallfiles.folders import SUPPORTED, SourceOptions
 from smallfiles.options import flag_of
 from smallfiles.pack import PackConfig, pack
 
 ASKED = {
     "kind": "folder", "split": "train", "root": Path(), "labels": Path("missing.json"), "unlabelled": True,
     "strict": True, "suffixes": (".png",), "follow_links": True, "allow_truncated": True, "sizes": False,
+    "columns": ("label=class",),
 }  # fmt: skip
 
 
@@ -37,6 +38,10 @@ def made(reader: str, root: Path) -> Path:
         (root / "x.tars/0.tar").write_bytes(tar_bytes({"1.jpg": b"x", "1.cls": b"0"}))
         return root / "x.tars"
     plant(root / "tree", "cat/1.jpg", "dog/2.jpg")
+    if "table" in reader:
+        table = root / "tree" / ("metadata.csv" if "folder" in reader else "labels.csv")
+        table.write_text("file_name,class\ncat/1.jpg,a\ndog/2.jpg,b\n")
+        return table.parent if "folder" in reader else table
     if reader == "a manifest":
         sources.load(root / "tree").manifest.save(root / "tree/m.json")
         return root / "tree/m.json"
@@ -45,20 +50,18 @@ def made(reader: str, root: Path) -> Path:
     return root / "tree"
 
 
-@pytest.mark.parametrize("reader", FOLLOWED)
-def test_an_option_that_a_source_does_not_follow_is_refused_by_its_flag(tmp_path, reader):
+@pytest.mark.parametrize("reader", SUPPORTED)
+def test_an_option_that_a_source_does_not_support_is_refused_by_its_flag(tmp_path, reader):
     path = made(reader, tmp_path)
     assert ASKED.keys() == {field.name for field in fields(SourceOptions)}
-    recognised = (
-        {"kind"} if reader in ("a packed output", "shards of others") else set()
-    )  # asked for, it is no packed output
-    for name in ASKED.keys() - FOLLOWED[reader] - {"sizes"} - recognised:
-        with pytest.raises(SourceError, match=f"{flag_of(SourceOptions, name)} was asked for"):
+    recognised = {"kind"} if reader in ("a packed output", "shards of others") else set()  # else it is none
+    for name in ASKED.keys() - SUPPORTED[reader] - {"sizes"} - recognised:
+        with pytest.raises(SourceError, match=f"{flag_of(SourceOptions, name)} was given"):
             sources.load(path, **{name: ASKED[name]})
     sources.load(path)
 
 
-def test_labels_that_are_not_there_are_refused_by_those_who_follow_them(tmp_path):
-    for reader in (name for name, followed in FOLLOWED.items() if "labels" in followed):
+def test_labels_that_are_not_there_are_refused_by_readers_that_use_them(tmp_path):
+    for reader in (name for name, supported in SUPPORTED.items() if "labels" in supported):
         with pytest.raises(SourceError, match=r"missing\.json|no captions"):
             sources.load(made(reader, tmp_path / reader.replace(" ", "")), labels=Path("missing.json"))

@@ -1,0 +1,234 @@
+"""Tables as sources: every value as other software reads it, and a sentence for each kind of bad input."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import feather, parquet
+from source_sets import contents, plant, rows
+
+from smallfiles import formats, sources
+from smallfiles.cli import main
+from smallfiles.errors import ManifestError, SmallfilesError, SourceError, UsageError
+
+_TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
+_ROW = st.fixed_dictionaries(
+    {
+        "label": st.one_of(st.sampled_from(["ant", "bee", "NA", "1", "007", "2020-01-01"])),
+        "score": st.floats(allow_nan=False, allow_infinity=False),
+        "count": st.integers(-(2**63), 2**63 - 1),
+        "remark": _TEXT,
+    }
+)
+
+
+def write_csv(path: Path, table: dict[str, list], delimiter: str = ",") -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        out = csv.writer(file, delimiter=delimiter)
+        out.writerow(table)
+        out.writerows(zip(*table.values(), strict=True))
+
+
+def write(path: Path, table: dict[str, list]) -> Path:
+    """A table by the software of others."""
+    if path.suffix in (".csv", ".tsv"):
+        write_csv(path, table, "\t" if path.suffix == ".tsv" else ",")
+    elif path.suffix == ".jsonl":
+        objects = (dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True))
+        path.write_text("".join(json.dumps(each) + "\n" for each in objects))
+    elif path.suffix == ".parquet":
+        parquet.write_table(pa.table(table), path)
+    elif path.suffix == ".feather":
+        feather.write_feather(pa.table(table), path)
+    else:
+        with pa.ipc.new_stream(path, pa.table(table).schema) as out:
+            out.write(pa.table(table))
+    return path
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    return plant(tmp_path_factory.mktemp("tables"), *(f"a/{n:02}.jpg" for n in range(12)))
+
+
+@settings(max_examples=20)
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".feather", ".arrow"])
+@given(found=st.lists(_ROW, min_size=1, max_size=12))
+def test_every_value_of_a_table_comes_back(pictures, suffix, found):
+    table = {"file_name": [f"a/{n:02}.jpg" for n in range(len(found))]}
+    table |= {name: [row[name] for row in found] for name in found[0]}
+    manifest = sources.load(write(pictures / f"t{suffix}", table)).manifest
+    assert manifest.paths.to_pylist() == table["file_name"]
+    assert [manifest.classes[label] for label in manifest.targets.to_pylist()] == table["label"]
+    assert list(manifest.classes) == sorted(set(table["label"]))
+    for row, values in enumerate(found):
+        assert manifest.meta(row) == {name: values[name] for name in ("score", "count", "remark")}
+
+
+@settings(max_examples=30)
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+@given(texts=st.lists(_TEXT, min_size=2, max_size=12))
+def test_texts_of_a_csv_stay_texts_unless_all_are_plain_numbers(pictures, suffix, texts):
+    table = {"path": [f"./a/{n:02}.jpg" for n in range(len(texts))], "label": [3] * len(texts)}
+    texts[0] = "007"
+    manifest = sources.load(write(pictures / f"t{suffix}", table | {"note": texts})).manifest
+    assert set(manifest.targets.to_pylist()) == {3} and manifest.classes == ()
+    assert [manifest.meta(row)["note"] or "" for row in range(len(texts))] == texts
+
+
+def test_numbers_of_a_csv_are_numbers_and_dates_texts(pictures):
+    head = "image;class;n;x;day\n"
+    (pictures / "t.csv").write_bytes(
+        b"\xef\xbb\xbf" + f"{head}a/00.jpg;y;-1;2.5;2020-01-01\na/01.jpg;n;;;\n".encode()
+    )
+    manifest = sources.load(pictures / "t.csv").manifest
+    assert manifest.meta(0) == {"n": -1, "x": 2.5, "day": "2020-01-01"}
+    assert manifest.meta(1) == {"n": None, "x": None, "day": None}
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [(["one", "two"], [["one"], ["two"]]), ([["a", "b"], []], [["a", "b"], []])],
+)
+def test_a_column_of_texts_is_taken_as_captions(pictures, values, expected):
+    path = write(pictures / "t.parquet", {"file_name": ["a/00.jpg", "a/01.jpg"], "text": values})
+    assert list(rows(sources.load(path)).values()) == expected
+
+
+def test_a_table_is_packed_with_fields_templates_and_all_values(pictures, tmp_path, capsys):
+    write(pictures / "t.csv", {"id": [*range(3)], "species": ["b", "a", "b"], "site": ["x", "y", "z"]})
+    out = tmp_path / "out.arrow"
+    fields = ["--field", "image=a/0{id}.jpg", "--field", "label=species"]
+    assert main(["pack", str(pictures / "t.csv"), str(out), "--check", "none", *fields]) == 0
+    line = "a/0{id}.jpg, label from species, 2 classes in sorted order (a, b), in meta: id, site"
+    assert f"t.csv: image from {line}\n" in capsys.readouterr().err
+    packed = formats.open(out)
+    assert packed.classes == ("a", "b") and packed.targets(0, 3) == [1, 0, 1]
+    assert packed.meta(2) == {"id": 2, "site": "z"} and bytes(packed.read(2)) == b"data of a/02.jpg"
+
+
+def test_a_packed_table_of_other_files_than_images_is_verified_against_it(tmp_path):
+    plant(tmp_path, "1.npy", "2.npy")
+    table = write(tmp_path / "t.csv", {"path": ["1.npy", "2.npy"], "label": ["x", "y"]})
+    out = tmp_path / "out.h5"
+    assert main(["pack", str(table), str(out), "--check", "none"]) == 0
+    assert main(["verify", str(out), "--against", str(table)]) == 0
+    table.write_text(table.read_text().replace("x", "z"))
+    assert main(["verify", str(out), "--against", str(table)]) == 1
+
+
+@pytest.mark.parametrize("name", ["x/{}.jpg", "{}.jpg", "{}"])
+def test_labels_join_a_folder_by_path_name_or_stem_and_what_is_left_is_named(tmp_path, name):
+    plant(tmp_path / "tree", "x/1.jpg", "x/2.jpg", "y/4.jpg")
+    names = list(map(name.format, (1, 2, 3)))
+    labels = write(tmp_path / "labels.csv", {"id": names, "label": ["b", "a", "c"]})
+    source = sources.load(tmp_path / "tree", labels=labels)
+    assert rows(source) == {"x/1.jpg": 1, "x/2.jpg": 0} and source.manifest.classes == ("a", "b", "c")
+    assert set(contents(source)) == set(rows(source))
+    said = "; ".join(source.notes)
+    assert f"1 row of the table without a file left out: {names[2]}" in said
+    assert "1 file not in the table left out: y/4.jpg" in said
+    with pytest.raises(SourceError, match="strict"):
+        sources.load(tmp_path / "tree", labels=labels, strict=True)
+
+
+def test_metadata_of_hugging_face_is_found_and_classes_count_over_all_splits(tmp_path):
+    plant(tmp_path, "train/1.jpg", "train/2.jpg", "test/1.jpg")
+    write(tmp_path / "train/metadata.csv", {"file_name": ["1.jpg", "2.jpg"], "label": ["a", "c"]})
+    write(tmp_path / "test/metadata.jsonl", {"file_name": ["1.jpg"], "label": ["b"]})
+    train, test = (sources.load(tmp_path, split=split) for split in (None, "test"))
+    assert train.manifest.classes == test.manifest.classes == ("a", "b", "c")
+    assert rows(train) == {"train/1.jpg": 0, "train/2.jpg": 2} and rows(test) == {"test/1.jpg": 1}
+    write(tmp_path / "metadata.csv", {"file_name": ["train/1.jpg", "test/1.jpg"], "label": [7, 8]})
+    assert rows(sources.load(tmp_path, split="test")) == {"test/1.jpg": 8}
+
+
+def test_a_column_of_splits_is_followed_and_rows_without_label_are_left_out(pictures):
+    table = {"file": [f"a/{n:02}.jpg" for n in range(4)], "class": ["x", "y", None, "z"]}
+    path = write(pictures / "t.jsonl", table | {"split": ["train", "val", "train", "train"]})
+    source = sources.load(path)
+    assert rows(source) == {"a/00.jpg": 0, "a/03.jpg": 2} and source.manifest.split == "train"
+    assert "1 row without class left out: a/02.jpg" in source.notes
+    assert rows(sources.load(path, split="val")) == {"a/01.jpg": 1}
+    with pytest.raises(SourceError, match=r"1 row without class .*strict"):
+        sources.load(path, strict=True)
+    write(path, table | {"split": [0, 1, 0, 0]})
+    assert len(rows(sources.load(path))) == 3 and sources.load(path).manifest.meta(1) == {"split": 1}
+
+
+def test_missing_files_are_counted_and_all_missing_are_refused(pictures):
+    path = write(pictures / "t.csv", {"path": ["a/00.jpg", "b.jpg", "c.jpg"], "label": [1, 2, 3]})
+    source = sources.load(path)
+    assert (
+        source.notes[-1] == f"2 files missing in {pictures}: b.jpg, c.jpg" and source.manifest.sizes is None
+    )
+    with pytest.raises(SourceError, match=r"no file of .*t.csv is in .*--root DIR"):
+        sources.load(path, root=pictures / "a")
+
+
+GOOD = b"path,label\na/00.jpg,1\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "options", "words"),
+    [
+        ("t.csv", b"", {}, "Empty CSV file"),
+        ("t.csv", b"path,label\n", {}, "no rows"),
+        ("t.jsonl", b"{\n", {}, "cannot be read as a table"),
+        ("t.parquet", b"PAR1", {}, "cannot be read as a table"),
+        ("t.csv", b"path,label\na.jpg,caf\xe9\n", {}, "UTF-?8"),
+        ("t.csv", b"path,l\xe9\na.jpg,1\n", {}, "utf-8"),
+        ("t.csv", b"path,label\na.jpg\n", {}, "Expected 2 columns, got 1"),
+        ("t.csv", b"path,label,label\na.jpg,1,2\n", {}, "column label of .* occurs several times"),
+        ("t.csv", b"path,label\n" + b"x" * (1 << 25) + b",1\n", {}, "line is longer than 16 MiB"),
+        ("t.csv", GOOD + b",2\n", {}, "no path in 1 row: 2"),
+        ("t.csv", GOOD + GOOD[11:], {}, "1 path is given more than once: 'a/00.jpg'"),
+        ("t.csv", GOOD + b"/etc/passwd,1\n", {}, "'/etc/passwd'.*relative"),
+        ("t.csv", GOOD + b"a\0b.jpg,1\n", {}, r"'a\\x00b.jpg'"),
+        ("t.csv", GOOD + b"../b.jpg,1\n", {}, r"'\.\./b.jpg'"),
+        ("t.csv", b"path,label\na/00.jpg,0.5\n", {}, "column label of .* contains double.*--unlabelled"),
+        ("t.csv", b"path,label\na/00.jpg,99999999999\n", {}, "outside the range of 32 bits"),
+        ("t.csv", b"path,label\na/00.jpg,\n", {}, "no row of .* has a label"),
+        ("t.jsonl", b'{"path": "a/00.jpg", "label": [1, 2]}', {}, r"column label .*list<.*int64"),
+        ("t.jsonl", b'{"path": 0.5, "label": 1}', {}, "column path of .* contains double"),
+        ("t.csv", b"x,label\na.jpg,1\n", {}, "no usual column for the image.*--field image=COLUMN"),
+        ("t.csv", b"path,x\na.jpg,1\n", {}, "no usual column for the label.*=COLUMN or --unlabelled"),
+        ("t.csv", b"path,label,class\na.jpg,1,2\n", {}, "several columns for the label: label, class"),
+        ("t.csv", GOOD, {"columns": ("label=x",)}, "no column 'x'.*path, label"),
+        ("t.csv", GOOD, {"columns": ("image=path", "mask=label")}, "too many fields.*one file and one"),
+        ("t.csv", GOOD, {"columns": ("label",)}, "NAME=COLUMN"),
+        ("t.csv", GOOD, {"suffixes": (".png",)}, "--suffix was given"),
+    ],
+)  # fmt: skip
+def test_bad_input_gets_a_sentence_with_the_path(pictures, name, data, options, words):
+    (pictures / name).write_bytes(data)
+    with pytest.raises((SourceError, ManifestError, UsageError)) as caught:
+        sources.load(pictures / name, **options)
+    assert re.search(words, str(caught.value)), caught.value
+    assert isinstance(caught.value, UsageError) or str(pictures / name) in str(caught.value)
+
+
+def test_pictures_inside_a_parquet_file_are_refused_with_the_way_to_read_them(tmp_path):
+    path = write(tmp_path / "t.parquet", {"image": [{"bytes": b"x", "path": "1.jpg"}], "label": [1]})
+    with pytest.raises(SourceError, match=r"column image .* contains bytes.*from_dataset"):
+        sources.load(path)
+
+
+def test_tables_that_fit_no_file_or_several_are_refused(tmp_path):
+    plant(tmp_path / "tree", "x/1.jpg", "y/1.jpg", "y/2.jpg")
+    for names, words in (
+        (["z.jpg"], "no row of"),
+        (["1.jpg", "2.jpg"], "several files .* have the file name"),
+    ):
+        labels = write(tmp_path / "labels.csv", {"file": names, "label": names})
+        with pytest.raises(SmallfilesError, match=words):
+            sources.load(tmp_path / "tree", labels=labels)
+    with pytest.raises(SourceError, match=r"its suffix is not one of"):
+        sources.load(tmp_path / "tree", labels=plant(tmp_path, "labels.txt") / "labels.txt")
