@@ -27,7 +27,7 @@ _LOCK = ".lock"
 
 
 def cache_folder() -> Path:
-    """`COURSE_CACHE`, else `course_data/` in the checkout; in that of others a folder of one's own.
+    """`COURSE_CACHE`, else `course_data/` in the checkout; in a read-only checkout the user's own folder.
 
     A course that is installed once for all cannot be written to by its participants. They write to
     `COURSE_WORK`, which job scripts use too, or to their home.

@@ -52,7 +52,7 @@ Guess = float | str | EllipsisType | None
 
 _STYLES = (("o", "-"), ("s", "--"), ("^", "-."), ("D", ":"), ("v", "-"), ("P", "--"))
 _HATCHES = ("", "///", "...", "\\\\\\", "xx", "++")
-_SCALED = ("B", "B/s", "s", "bit/s")  # what is said in thousands and thousandths
+_SCALED = ("B", "B/s", "s", "bit/s")  # units that take k, M, m, µ
 _MANY_POINTS = 30
 _MOST_TICKS = 8
 _BINS = 48
