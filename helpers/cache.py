@@ -27,7 +27,7 @@ _LOCK = ".lock"
 
 
 def cache_folder() -> Path:
-    """`COURSE_CACHE`, else `course_data/` in the checkout; in a read-only checkout the user's own folder.
+    """`COURSE_CACHE`, else `course_data/` in the checkout; in that of others a folder of one's own.
 
     A course that is installed once for all cannot be written to by its participants. They write to
     `COURSE_WORK`, which job scripts use too, or to their home.
@@ -66,7 +66,7 @@ def find_or_make(layout: str, count: int, folder: Path) -> tuple[Path, float]:
 
 
 def _made(layout: str, count: int, path: Path) -> tuple[Path, float]:
-    """Make it, or wait for another kernel that is making it."""
+    """Make it, or wait for another kernel that is at it already."""
     from smallfiles.sources import synthetic
 
     give_up = time.monotonic() + LOCK_WAIT_S
@@ -87,7 +87,7 @@ def _made(layout: str, count: int, path: Path) -> tuple[Path, float]:
 
 
 def _places(path: Path) -> tuple[Path, ...]:
-    """Where a data set may be: here, or prepared in a shared installation."""
+    """Where a data set may lie: here, or prepared in a course that is installed once for all."""
     return (path,) if os.environ.get("COURSE_CACHE") else (path, CHECKOUT / "course_data" / path.name)
 
 

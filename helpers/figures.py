@@ -52,7 +52,7 @@ Guess = float | str | EllipsisType | None
 
 _STYLES = (("o", "-"), ("s", "--"), ("^", "-."), ("D", ":"), ("v", "-"), ("P", "--"))
 _HATCHES = ("", "///", "...", "\\\\\\", "xx", "++")
-_SCALED = ("B", "B/s", "s", "bit/s")  # units that take k, M, m, µ
+_SCALED = ("B", "B/s", "s", "bit/s")  # what is said in thousands and thousandths
 _MANY_POINTS = 30
 _MOST_TICKS = 8
 _BINS = 48
@@ -304,7 +304,7 @@ def _points(points: Mapping[float, Runs]) -> dict[float, list[float]]:
 
 
 def _total(value: Runs | Mapping[str, Runs]) -> list[float]:
-    """The runs of a bar; for a stack, the sum of its parts in each run."""
+    """The runs of a bar; of a stack, what its parts come to in each run."""
     if not isinstance(value, Mapping):
         return _runs(value)
     parts = [runs for part in value.values() if (runs := _runs(part))]
@@ -394,7 +394,7 @@ def _unit(label: str) -> tuple[str, str]:
 
 
 def _amount(value: float, unit: str) -> str:
-    """A number as an axis shows it: `1,500`, `12 µs`, `100 kB`."""
+    """A number as an axis says it: `1,500`, `12 µs`, `100 kB`."""
     if unit not in _SCALED or not value:
         return f"{number_text(value)} {unit}".rstrip()
     power = min(4, max(-3, int(np.floor(np.log10(abs(value)) / 3 + 1e-9))))

@@ -25,7 +25,7 @@ CHANGE_KERNEL = (
 
 
 def is_strict() -> bool:
-    """Whether failures are raised as they are, as the tests need (`COURSE_STRICT=1`)."""
+    """Whether failures shall be raised as they are, as the tests want (`COURSE_STRICT=1`)."""
     return os.environ.get("COURSE_STRICT", "") not in ("", "0")
 
 

@@ -85,7 +85,7 @@ class _Relay:
         while said := await loop.run_in_executor(None, sys.stdin.readline):
             vars(self).update(json.loads(said))
             _say(vars(self))
-        os._exit(0)  # the kernel is gone, and with it all clients
+        os._exit(0)  # whoever held the line is gone, and with it those who asked
 
     async def connect(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         far, on = await asyncio.open_connection("127.0.0.1", self.port)
@@ -117,7 +117,7 @@ class _Relay:
         for task in left:
             task.cancel()
         for task in done:
-            task.exception()  # the client is gone: nothing to do
+            task.exception()  # whoever asked is gone: nothing to do
         for end in (on, back):
             with contextlib.suppress(OSError):
                 end.close()

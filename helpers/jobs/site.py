@@ -1,4 +1,4 @@
-"""A site: the settings of one cluster, in one small file, `slurm/sites/NAME.env`.
+"""A site: what one cluster wants to hear, in one small file, `slurm/sites/NAME.env`.
 
 The file is shell, since the job sources it too; what is personal (account, paths) stands beside it in
 `NAME.my.env`, which git ignores. It is read twice: before the site's file, whose defaults build on it, and
@@ -62,7 +62,7 @@ class Site:
 
     @property
     def work(self) -> Path | None:
-        """Where jobs write, if it is set."""
+        """Where jobs write, if it is said."""
         return Path(self["COURSE_WORK"]) if self["COURSE_WORK"] else None
 
     def options(self, uses: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The variables that srun, torchrun, `sbatch`, `salloc` and a laptop set, and processes that get them.
+"""What srun, torchrun, `sbatch`, `salloc` and a laptop tell a process, and processes that are told so.
 
 With them one machine plays several nodes: a process that is given the variables of rank 3 on node 1 does what
 it would do there. The traps: the job script and the shell of `salloc` see SLURM_NTASKS too, though each is
@@ -119,7 +119,7 @@ def torchrun(rank: int, nodes: int = 2, per_node: int = 2, *, inside_srun: bool 
 
 
 def table(launched: Mapping[str, Mapping[str, str]]) -> str:
-    """The variables of each process, and what `ranks` finds in them, one line for each process.
+    """What each process is told, and what `ranks` makes of it, one line for each process.
 
     Args:
         launched: Environments by how the process was started.
