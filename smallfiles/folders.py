@@ -116,10 +116,10 @@ def _fitting(found: list[str], wanted: str) -> list[str]:
 FOLLOWED = {
     "class folders": {"kind", "split", "unlabelled", "strict", "suffixes", "follow_links"},
     "ImageNet in folders": {"kind", "split", "labels", "unlabelled", "strict", "suffixes", "follow_links"},
-    "ImageNet in tars": {"kind", "split", "labels", "unlabelled", "strict", "suffixes", "allow_truncated"},
+    "ImageNet in tars": {"kind", "split", "labels", "unlabelled", "strict", "suffixes"},
     "Flickr30K": {"kind", "split", "labels", "strict", "suffixes", "follow_links"},
-    "a tar": {"kind", "split", "unlabelled", "strict", "suffixes", "allow_truncated"},
-    "a manifest": {"split", "root", "allow_truncated"},
+    "a tar": {"kind", "split", "unlabelled", "strict", "suffixes"},
+    "a manifest": {"split", "root"},
     "a packed output": {"split"},
     "shards of others": {"split", "unlabelled", "suffixes"},
 }
@@ -139,7 +139,6 @@ class SourceOptions:
         strict: Refuse what would otherwise be left out with a note.
         suffixes: Which files are samples; compared without regard to case.
         follow_links: Also follow folder links that leave the root.
-        allow_truncated: Take the whole members of a tar file that was cut off.
         sizes: Also learn every file's size: one metadata operation a file, many at once.
     """
 
@@ -159,7 +158,6 @@ class SourceOptions:
         many=True,
     )
     follow_links: bool = option(False, "follow folder links that leave the tree")
-    allow_truncated: bool = option(False, "take the whole members of a tar that was cut off")
     sizes: bool = True
 
     def __post_init__(self) -> None:

@@ -63,18 +63,18 @@ def _head(path: Path) -> bytes:
 
 
 class PackedStore(NamedStore):
-    """Reads the samples of a packed output by their keys, at random.
+    """Reads the samples of a packed output by their keys: at random, or in stored order if it is compressed.
 
     Args:
         reader: What `smallfiles.formats.open` returned.
     """
 
     kind = "packed file"
-    sequential = False
 
     def __init__(self, reader: Reader) -> None:
         super().__init__(reader.path)
         self._reader = reader
+        self.sequential = bool(reader.info().get("compressed"))
 
     def _names(self) -> pa.StringArray:
         return self._reader.keys()

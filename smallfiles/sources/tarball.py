@@ -58,13 +58,13 @@ def load(path: Path, options: SourceOptions | None = None) -> Source:
         SourceError: Not a tar, damaged, or nothing in it that could be a sample.
     """
     options = options or SourceOptions()
-    return from_archive(open_archive(path, options), options)
+    return from_archive(open_archive(path), options)
 
 
-def open_archive(path: Path, options: SourceOptions) -> Archive:
+def open_archive(path: Path) -> Archive:
     """Index a tar."""
     with raised_as(FormatError, SourceError):
-        return index(path, allow_truncated=options.allow_truncated)
+        return index(path)
 
 
 def tars_in(folder: Path) -> list[str]:
@@ -115,7 +115,7 @@ def open_folder(folder: Path, options: SourceOptions) -> Archive:
             next_step="Give one of these, or let the kind be found (auto)",
         )
     with ThreadPoolExecutor(_TARS_INDEXED_AT_ONCE, thread_name_prefix="index") as pool:
-        archives = list(pool.map(lambda name: open_archive(folder / name, options), names))
+        archives = list(pool.map(lambda name: open_archive(folder / name), names))
     stems = [name.removesuffix(".tar") for name in names]
     for archive in archives:
         _refuse_as_class(archive, all(map(canonical_split, stems)))
@@ -328,7 +328,7 @@ class TarStore(NamedStore):
     def _opened(self, tar: str) -> ByteFile | StreamedStore:
         archive = self._archive
         if archive.compression is not None:
-            return StreamedStore(self.path, archive.compression, archive.raw_bytes, forward_only=True)
+            return StreamedStore(self.path, archive.compression, archive.raw_bytes)
         file = ByteFile(self.path / f"{tar}.tar" if tar else self.path, "pread")
         expected_bytes = archive.tars.get(tar, archive.file_bytes)
         if file.size != expected_bytes:

@@ -10,7 +10,6 @@ import warnings
 import zlib
 
 import contract_sets as sets
-import numpy as np
 import pytest
 import webdataset as wds
 import zstandard
@@ -83,25 +82,6 @@ def test_long_and_unicode_names_are_unpacked_by_gnu_tar(tmp_path, need_tool):
     write(tmp_path / "x.tar", samples)
     run(need_tool("tar", "tar"), "-xf", tmp_path / "x.tar", "-C", tmp_path)
     assert [(tmp_path / s.key).read_bytes() for s in samples] == [b"1", b"22"]
-
-
-def test_dali_reads_shards_by_their_index(tmp_path):
-    dali = pytest.importorskip("nvidia.dali", reason="comes with the extra compare")
-    long = [Sample("n" * 120 + f"/ä {i}.x.jpg", bytes([i]) * (300 * i + 1), i) for i in range(8)]
-    write(tmp_path / "x.tar", long, dali_index=True)
-
-    @dali.pipeline_def(batch_size=8, num_threads=1, device_id=None)
-    def pipeline():
-        paths = {"paths": [str(tmp_path / "x.tar")], "index_paths": [str(tmp_path / "x.tar.idx")]}
-        return tuple(
-            dali.fn.readers.webdataset(ext=["jpg", "cls"], missing_component_behavior="error", **paths)
-        )
-
-    built = pipeline()
-    built.build()
-    data, labels = built.run()
-    found = [(bytes(np.array(data[i])), bytes(np.array(labels[i]))) for i in range(8)]
-    assert found == [(s.data, b"%d" % s.target) for s in long]
 
 
 LARGE = [Sample(f"{i:04}.jpg", os.urandom(20_000), i, {"i": i}) for i in range(150)]  # three megabytes

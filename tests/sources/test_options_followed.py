@@ -14,7 +14,7 @@ from smallfiles.pack import PackConfig, pack
 
 ASKED = {
     "kind": "folder", "split": "train", "root": Path(), "labels": Path("missing.json"), "unlabelled": True,
-    "strict": True, "suffixes": (".png",), "follow_links": True, "allow_truncated": True, "sizes": False,
+    "strict": True, "suffixes": (".png",), "follow_links": True, "sizes": False,
 }  # fmt: skip
 
 

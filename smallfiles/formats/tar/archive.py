@@ -110,7 +110,7 @@ class Archive:
         return ", ".join(shown) or "no files"
 
 
-def index(path: Path, *, allow_truncated: bool = False) -> Archive:
+def index(path: Path) -> Archive:
     """Index a tar, tar.gz (bz2, xz, zst) or tar of tars.
 
     One 512-byte read a member; inner archives are scanned many at a time, which hides a
@@ -118,7 +118,6 @@ def index(path: Path, *, allow_truncated: bool = False) -> Archive:
 
     Args:
         path: The archive.
-        allow_truncated: Take the whole members of an archive that was cut off.
 
     Raises:
         FormatError: Not a tar, damaged, cut off, or with names that leave their folder.
@@ -128,50 +127,38 @@ def index(path: Path, *, allow_truncated: bool = False) -> Archive:
         plain = ByteFile(path, "pread")
         plain.expect_short_reads()
         outer = Scanner(plain.fetch, str(path), SIDE_SUFFIXES).scan(end=plain.size)
-        raw_bytes, notes = _ending(outer, plain, allow_truncated)
-        outer = _expanded(outer, plain, allow_truncated)
+        raw_bytes = _refuse_bad_end(outer, plain)
+        outer = _expanded(outer, plain)
     else:
         with contextlib.closing(ForwardFile(path, compression)) as stream:
             outer = Scanner(stream.fetch, str(path), SIDE_SUFFIXES, inline=True).scan()
-            raw_bytes, notes = _ending(outer, stream, allow_truncated)
-    found = _columns(path, compression, path.stat().st_size, outer, notes)
-    return replace(found, raw_bytes=raw_bytes)
+            raw_bytes = _refuse_bad_end(outer, stream)
+    return replace(_columns(path, compression, path.stat().st_size, outer), raw_bytes=raw_bytes)
 
 
-def _ending(outer: Members, file: ByteFile | ForwardFile, lenient: bool) -> tuple[int, list[str]]:
-    """Read on to the very end; refuse an archive that was cut off or goes on, or say so.
+def _refuse_bad_end(outer: Members, file: ByteFile | ForwardFile) -> int:
+    """Read to the very end; refuse an archive that was cut off, or that goes on behind its end mark.
 
     Returns:
-        Bytes of the (decompressed) archive, and what to say of its end.
+        Bytes of the (decompressed) archive.
     """
-    if not outer.complete and not lenient:
-        refuse_incomplete(outer, str(file.path))
-    position, clean = outer.end + BLOCK_BYTES * outer.complete, True
+    refuse_incomplete(outer, str(file.path))
+    position, clean = outer.end + BLOCK_BYTES, True
     while data := file.fetch(position, position + _STEP_BYTES):
         clean = clean and data.count(0) == len(data)
         position += len(data)
-    if not outer.complete:
-        position = file.size if isinstance(file, ByteFile) else file.position
-        while outer.names and outer.offsets[-1] + outer.sizes[-1] > position:
-            outer.names.pop()
-            outer.offsets.pop(), outer.sizes.pop()
-            outer.contents.pop(len(outer.names), None)
-        kept = plural(len(outer.names), "whole member")
-        return position, [f"the archive is cut off at byte {outer.end:,}; {kept}"]
     if clean and not (outer.is_ours and position % RECORD_BYTES):
-        return position, []
-    if lenient:
-        return position, ["bytes after the archive's end mark left aside (two archives joined by cat?)"]
+        return position
     what = "is cut in the zeros at its end" if clean else "has data behind the end of the archive"
     raise DamagedFileError(
         f"{file.path} {what} (at byte {outer.end:,} of {position:,})",
         expected="a complete tar with nothing but zeros behind its end mark",
-        next_step="Copy or pack it again (archives joined by cat: tar -i reads them), or give the source "
-        "with --allow-truncated to take what stands before the mark",
+        next_step="Copy or pack it again; archives joined by cat are unpacked with tar -xif, and the folder "
+        "can then be packed",
     )
 
 
-def _expanded(outer: Members, file: ByteFile, lenient: bool) -> Members:
+def _expanded(outer: Members, file: ByteFile) -> Members:
     """Replace every inner tar by its members, however deep they are nested."""
     inner = [] if outer.is_ours else [row for row, name in enumerate(outer.names) if is_tar(name)]
     if not inner:
@@ -181,8 +168,7 @@ def _expanded(outer: Members, file: ByteFile, lenient: bool) -> Members:
         name = f"{file.path}:{outer.names[row].decode('utf-8', 'replace')}"
         begin = outer.offsets[row]
         found = Scanner(file.fetch, name, SIDE_SUFFIXES, inline=True).scan(begin, begin + outer.sizes[row])
-        if not lenient:
-            refuse_incomplete(found, name)
+        refuse_incomplete(found, name)
         return found
 
     whole = Members(skipped=outer.skipped, examples=outer.examples, folders=outer.folders)
@@ -197,11 +183,9 @@ def _expanded(outer: Members, file: ByteFile, lenient: bool) -> Members:
     return whole
 
 
-def _columns(
-    path: Path, compression: str | None, file_bytes: int, found: Members, notes: list[str]
-) -> Archive:
+def _columns(path: Path, compression: str | None, file_bytes: int, found: Members) -> Archive:
     """Names as text, without those that are hidden or were replaced by later members."""
-    names = _as_text(found.names, path)
+    names, notes = _as_text(found.names, path), list[str]()
     hidden = as_mask(pc.match_substring_regex(names, _HIDDEN)) & (not found.is_ours)
     latest = _is_last_of_its_name(names)
     keep = np.flatnonzero(~hidden & latest)

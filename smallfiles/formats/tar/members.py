@@ -306,7 +306,7 @@ def refuse_incomplete(members: Members, where: str) -> None:
         raise DamagedFileError(
             f"{where} is cut off: it ends at byte {members.end:,} without an end mark",
             expected="a complete tar file",
-            next_step="Copy or download it again, or ask for its whole members with --allow-truncated",
+            next_step="Copy or download it again; or unpack what is whole (tar -xf), and pack that folder",
         )
 
 

@@ -20,17 +20,12 @@ class TarOptions:
     Args:
         max_bytes: A shard is closed before it grows beyond this (see `plan_shards` for what counts).
         max_count: … or beyond this many samples.
-        caption_suffix: Captions as a JSON list (`json`), or one a line (`txt`, no line feed inside); None
-            keeps what they came in, and is `json` where that was no tar.
         compression: None, `gzip` or `zstd`. JPEG files do not shrink; JSON and raw pixels do.
-        dali_index: Also write the `.idx` file that NVIDIA DALI reads.
     """
 
     max_bytes: int = 1 << 30
     max_count: int = 100_000
-    caption_suffix: Literal["json", "txt"] | None = None
     compression: Compression | None = None
-    dali_index: bool = False
 
     def __post_init__(self) -> None:
         if self.max_bytes < 1 or self.max_count < 1:
@@ -39,21 +34,11 @@ class TarOptions:
                 expected="limits of 1 or more",
                 next_step="Give max_bytes between 100 MB and 10 GB; a few hundred shards suit most sets",
             )
-        if self.caption_suffix not in (None, "json", "txt"):
-            raise UsageError(
-                f"caption_suffix is {self.caption_suffix!r}", expected="json or txt", next_step="Choose one"
-            )
         if self.compression is not None and self.compression not in get_args(Compression):
             raise UsageError(
                 f"compression is {self.compression!r}",
                 expected="None, gzip or zstd",
                 next_step="Leave it out for JPEG files, which do not shrink",
-            )
-        if self.dali_index and self.compression:
-            raise UsageError(
-                f"a DALI index was asked for shards compressed with {self.compression}",
-                expected="uncompressed shards, since DALI reads nothing else",
-                next_step="Leave out one of the two",
             )
 
 

@@ -11,8 +11,7 @@ without one, since readers deal whole shards to workers. Notebook 05 measures bo
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,10 @@ from smallfiles.formats.tar.streams import compressor
 from smallfiles.samples import Buffer, Packed, Sample, Schema, Target
 
 SAMPLE_BYTES = 4 * headers.BLOCK_BYTES
-"""What a sample is counted with beside its data: two headers, a target block, and one to spare."""
+"""What a sample counts in addition to its data: two headers, a target block, and one to spare."""
+
+_FORMER_OPTIONS = {"caption_suffix": None, "dali_index": False}
+"""Options that no longer exist, recorded as before: equal samples must give the bytes of earlier versions."""
 
 
 def shard_name(number: int, options: TarOptions) -> str:
@@ -87,13 +89,13 @@ class Shard:
     ) -> None:
         self.samples = self.payload_bytes = self.counted_bytes = 0
         self._schema, self._options, self._digest = schema, options, digest
-        self._caption_suffix = options.caption_suffix or ("txt" if "txt" in schema.came_as else "json")
+        self._caption_suffix = "txt" if "txt" in schema.came_as else "json"
         free = schema.target == "label" or self._caption_suffix == "txt"
         self._object_suffix = "json" if "json" in schema.came_as and free else "meta"
         places = {"offset": pa.int64(), "size": pa.int64()}
         self._columns = SampleColumns(path, replace(schema, has_meta=True), more=places)
-        self._dali: list[str] | None = [] if options.dali_index else None
         self._record = provenance.record(NAME, schema, options)
+        self._record["options"] |= _FORMER_OPTIONS
         self._compressor = compressor(compression) if compression else None
         self._position = 0  # in the tar before it is compressed
         self._file = OutputFile(path, digest=digest)
@@ -112,18 +114,14 @@ class Shard:
         header = headers.member(f"{stem}.{suffix}", size)
         offset = self._position + len(header)
         tail = headers.padding(size) + headers.small_member(f"{stem}.{target_suffix}", target)
-        beside, meta = [(target_suffix, target)], None
-        if sample.meta is not None:
-            meta = _json(sample, sample.meta)
-            beside.append((self._object_suffix, meta.encode()))
+        meta = None if sample.meta is None else _json(sample, sample.meta)
+        if meta is not None:
             tail += headers.small_member(f"{stem}.{self._object_suffix}", meta.encode())
         if size < headers.BLOCK_BYTES * 16:  # a copy costs less than three pieces
             self._append(b"".join((header, sample.data, tail)))
         else:
             self._append(header, sample.data, tail)
         self._columns.append(sample.key, value, meta, offset, size)
-        if self._dali is not None:
-            self._dali.append(_dali_line(stem, (suffix, offset, size), beside))
         self.samples += 1
         self.payload_bytes += size
         self.counted_bytes += counted_bytes(size)
@@ -136,7 +134,11 @@ class Shard:
         if self._caption_suffix == "json":
             return target, "json", _json(sample, target).encode()
         if any("\n" in caption for caption in target):
-            raise _unfit(sample, "has a line feed in a caption", "one caption a line (caption_suffix is txt)")
+            raise _unfit(
+                sample,
+                "has a line feed in a caption",
+                "captions of one line each, as in the .txt members that they came from",
+            )
         return target, "txt", _utf8(sample, "".join(f"{caption}\n" for caption in target))
 
     def finish(self) -> list[Path]:
@@ -160,8 +162,6 @@ class Shard:
         )
         self._refuse_twins(rows)
         files += index.save(rows, path, digest=self._digest)
-        if self._dali is not None:
-            files.append(_save_dali(path, self._dali))
         return files
 
     def abandon(self) -> None:
@@ -244,40 +244,6 @@ def _numbered(out: Path, number: int, schema: Schema, options: TarOptions, diges
 def _is_full(shard: Shard, size: int, options: TarOptions) -> bool:
     gain_beyond = shard.counted_bytes + counted_bytes(size) > options.max_bytes
     return shard.samples == options.max_count or (gain_beyond and shard.samples > 0)
-
-
-def _dali_line(stem: str, data: tuple[str, int, int], beside: Sequence[tuple[str, bytes]]) -> str:
-    """A sample's line of the index that NVIDIA DALI's webdataset reader takes, as its `wds2idx` writes it.
-
-    Without it DALI scans every shard when a job starts, and takes members with names beyond 100 bytes or
-    beyond ASCII (pax headers) for others. It splits at white space, so a name's own spaces stand as `%20`
-    (DALI only shows this name, it does not look it up).
-
-    Source of the format: NVIDIA/DALI, tools/wds2idx.py and webdataset_loader.cc.
-
-    Args:
-        stem: What its members' names share.
-        data: Suffix, offset and bytes of the data's member.
-        beside: Suffix and content of the members that follow it.
-    """
-    shown = re.sub(r"\s", "%20", stem)
-    suffix, offset, size = data
-    words = [f"{suffix} {offset} {size} {shown}.{suffix}"]
-    end = offset + size + -size % headers.BLOCK_BYTES
-    for suffix, content in beside:
-        member = headers.small_member(f"{stem}.{suffix}", content)
-        start = end + len(headers.member(f"{stem}.{suffix}", len(content)))
-        words.append(f"{suffix} {start} {len(content)} {shown}.{suffix}")
-        end += len(member)
-    return " ".join(words)
-
-
-def _save_dali(path: Path, lines: Sequence[str]) -> Path:
-    """Write DALI's index of the tar `path`; return where: `shard-000000.tar.idx`."""
-    out = path.with_name(path.name + ".idx")
-    with writing(out):
-        out.write_text("\n".join([f"v1.2 {len(lines)}", *lines, ""]), encoding="utf-8")
-    return out
 
 
 def _json(sample: Sample, value: Any) -> str:

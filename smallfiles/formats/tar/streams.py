@@ -13,8 +13,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import shlex
 import threading
-import warnings
 import zlib
 from pathlib import Path
 from typing import Any, Protocol
@@ -176,60 +176,56 @@ def _broken(path: Path, error: Exception) -> DamagedFileError:
 
 
 class StreamedStore:
-    """The unpacked bytes of a compressed shard by position: fast forward, from its start to go back.
+    """The unpacked bytes of a compressed tar by position: forward only, in as many passes as wanted.
 
     Args:
-        path: The shard.
-        compression: What `compression_of` said.
+        path: The tar.
+        compression: What `compression_of` said, which is also the name of the tool.
         size: Bytes of the unpacked tar.
-        forward_only: Refuse to go back, but for another pass from the first sample on.
     """
 
-    def __init__(self, path: Path, compression: str, size: int, *, forward_only: bool = False) -> None:
-        self.path, self.size, self._compression, self._strict = path, size, compression, forward_only
+    def __init__(self, path: Path, compression: str, size: int) -> None:
+        self.path, self.size, self._compression = path, size, compression
         self._lock = threading.Lock()  # belongs to one process: a fork opens a store of its own
         self._stream: ForwardFile | None = None
         self._last: tuple[int, int, bytes] = (0, 0, b"")
-        self._lowest = size
+        self._first = size
 
     def read(self, start: int, stop: int) -> bytes:
         """Unpacked bytes.
 
         Raises:
+            FormatError: They lie before those of the last read, and do not begin another pass.
             DamagedFileError: The stream is damaged, or ends before `stop`.
         """
         with self._lock:
             if self._last[:2] != (start, stop):
-                self._last = (start, stop, self._from(start).fetch(start, stop))
+                self._last = (start, stop, self._at(start).fetch(start, stop))
             data = self._last[2]
         if len(data) != stop - start:
             raise _broken(self.path, EOFError(f"bytes {start:,} to {stop:,} are not all there"))
         return data
 
     def prefetch(self, start: int, stop: int) -> None:
-        """A stream is read when it is read."""
+        """Do nothing: the next bytes of a stream are the only ones that could be fetched ahead."""
 
-    def _from(self, start: int) -> ForwardFile:
-        stream = self._stream
-        if stream is not None and stream.position <= start:
-            return stream
-        if stream is not None:
-            if start > self._lowest:  # not merely once more from the first sample on
-                self._say_that_it_goes_back()
-            stream.close()
-        self._lowest = min(self._lowest, start)
+    def _at(self, start: int) -> ForwardFile:
+        """The stream at `start` or before it."""
+        if self._stream is not None and self._stream.position <= start:
+            return self._stream
+        if self._stream is not None:
+            if start > self._first:
+                raise self._no_way_back()
+            self._stream.close()
+        self._first = min(self._first, start)
         self._stream = ForwardFile(self.path, self._compression)
         return self._stream
 
-    def _say_that_it_goes_back(self) -> None:
-        if self._strict:
-            raise FormatError(
-                f"{self.path} was asked for a sample before the last one; it is compressed",
-                expected="samples in stored order, since a compressed stream has no way back",
-                next_step=f"Decompress it once: gunzip -k {self.path.name}",
-            )
-        warnings.warn(
-            f"{self.path} is compressed: each step back unpacks it again from its start. "
-            "Read it in stored order, or unpack it once (gzip -dk, zstd -dk)",
-            stacklevel=3,
+    def _no_way_back(self) -> FormatError:
+        name = shlex.quote(self.path.name)
+        return FormatError(
+            f"{self.path} was asked for a sample before the last one; it is compressed",
+            expected="samples in stored order, since each step back would unpack it again from its start",
+            next_step=f"Read it in stored order; or unpack it once ({self._compression} -dk {name}), or pack it "
+            "again without compression (smallfiles pack), and read that at random",
         )
