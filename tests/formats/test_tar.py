@@ -373,9 +373,7 @@ def test_a_compressed_tar_is_read_in_stored_order_and_a_step_back_is_refused(tmp
     for order in (range(4), range(4), (0, 2, 2, 3)):  # passes over the set, some with gaps
         assert [bytes(reader.read(i)) == samples[i].data for i in order] == [True] * len(order)
     tool = "gzip" if name.endswith("gz") else "zstd"
-    with pytest.raises(
-        FormatError, match=rf"compressed; expected .*stored order.* {tool} -dk {name}.*smallfiles pack"
-    ):
+    with pytest.raises(FormatError, match=rf"compressed; .*stored order.*\({tool} -dk {name}\) or pack it"):
         reader.read(1)
 
 

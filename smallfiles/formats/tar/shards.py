@@ -134,11 +134,7 @@ class Shard:
         if self._caption_suffix == "json":
             return target, "json", _json(sample, target).encode()
         if any("\n" in caption for caption in target):
-            raise _unfit(
-                sample,
-                "has a line feed in a caption",
-                "captions of one line each, as in the .txt members that they came from",
-            )
+            raise _unfit(sample, "has a line feed in a caption", "one line per caption, as in its .txt")
         return target, "txt", _utf8(sample, "".join(f"{caption}\n" for caption in target))
 
     def finish(self) -> list[Path]:

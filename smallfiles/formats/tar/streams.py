@@ -226,6 +226,6 @@ class StreamedStore:
         return FormatError(
             f"{self.path} was asked for a sample before the last one; it is compressed",
             expected="samples in stored order, since each step back would unpack it again from its start",
-            next_step=f"Read it in stored order; or unpack it once ({self._compression} -dk {name}), or pack it "
-            "again without compression (smallfiles pack), and read that at random",
+            next_step="Read it in stored order; to read it at random, unpack it once "
+            f"({self._compression} -dk {name}) or pack it again without compression (smallfiles pack)",
         )
