@@ -170,12 +170,12 @@ def from_archive(archive: Archive, options: SourceOptions) -> Source:
     """The source that an indexed archive is: labelled by side files, or else by class folders."""
     options.refuse_unfollowed("a tar", archive.path)
     if archive.is_ours:
-        return _sided(fields.read(archive), options)
+        return _annotated_source(fields.read(archive), options)
     samples_of(archive, options)
     with raised_as(FormatError, SourceError):
         annotated = fields.read(archive, options.suffixes, targets=not options.unlabelled)
     if any(annotated.kinds) and not _has_classes(archive, annotated, options):
-        return _sided(*_of_split(annotated, options))
+        return _annotated_source(*_of_split(annotated, options))
     if options.strict and (notes := archive.notes + annotated.notes):
         raise SourceError(
             f"{archive.path} holds more than samples ({'; '.join(notes)})",
@@ -190,7 +190,9 @@ def from_archive(archive: Archive, options: SourceOptions) -> Source:
     samples = annotated.data.select(found.keep)  # all of them, nearly always, and nothing is copied
     manifest = _manifest(samples, found.labels, found.split, found.classes, metas)
     notes = archive.notes + annotated.notes + found.notes
-    return Source(manifest, TarStore(samples), "tarball", notes, archive.path, came_as=annotated.came_as)
+    return Source(
+        manifest, TarStore(samples), "tarball", notes, archive.path, member_suffixes=annotated.member_suffixes
+    )
 
 
 def _by_folder(archive: Archive, annotated: fields.Annotated, options: SourceOptions) -> Labelled:
@@ -236,7 +238,7 @@ def _of_split(annotated: fields.Annotated, options: SourceOptions) -> tuple[fiel
     return kept, replace(options, split=canonical_split(chosen, tops))
 
 
-def _sided(annotated: fields.Annotated, options: SourceOptions) -> Source:
+def _annotated_source(annotated: fields.Annotated, options: SourceOptions) -> Source:
     """The source whose targets stand beside its samples, as webdataset and `pack` store them."""
     data = annotated.data
     with raised_as(FormatError, SourceError):
@@ -252,9 +254,16 @@ def _sided(annotated: fields.Annotated, options: SourceOptions) -> Source:
     targets = [UNLABELLED] * len(data.names) if options.unlabelled else annotated.targets(kind)
     split = options.split or data.record.get("schema", {}).get("split") or "train"
     manifest = _manifest(data, targets, split, provenance.class_names(data.record), annotated.metas)
-    said += by_name.passed_over([annotated], kind, data.path) + fields.unlabelled([annotated], kind)
+    said += by_name.ignored_folders([annotated], kind, data.path) + fields.unlabelled([annotated], kind)
     notes = data.notes + annotated.notes + said
-    return Source(manifest, TarStore(data), "webdataset tar", notes, data.path, came_as=annotated.came_as)
+    return Source(
+        manifest,
+        TarStore(data),
+        "webdataset tar",
+        notes,
+        data.path,
+        member_suffixes=annotated.member_suffixes,
+    )
 
 
 def _manifest(

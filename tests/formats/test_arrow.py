@@ -191,7 +191,7 @@ def test_uneven_batches_of_others_are_all_found_however_many_there_are(out, usua
 def test_a_foreign_file_of_a_million_single_rows_is_sampled_and_checked_when_read(tmp_path):
     path = tmp_path / "x.arrow"
     write_uneven(path, [1] * 701 + [2] + [1] * 4299)
-    assert 701 not in np.linspace(0, 5000, footer._ASK_SOME).astype(int)
+    assert 701 not in np.linspace(0, 5000, footer._READ_SOME).astype(int)
     reader = formats.open(path)
     assert bytes(reader.read(5)) == b"5"
     with pytest.raises(FormatError, match="2 rows in record batch 701, and one in the others") as caught:

@@ -229,8 +229,8 @@ def test_a_raw_image_opens_without_its_inodes_and_leaves_no_index_beside_it(tmp_
 @pytest.mark.parametrize(
     ("keys", "what"),
     [
-        ([".smallfiles/x.jpg"], "is kept for the table"),
-        ([".smallfiles"], "is kept for the table"),
+        ([".smallfiles/x.jpg"], "is reserved"),
+        ([".smallfiles"], "is reserved"),
         (["x" * 256], "more than 255 bytes"),
         (["ü" * 128 + "/a.jpg"], "more than 255 bytes"),
         (["/".join(["deep"] * 900)], "more than 4,095 bytes"),

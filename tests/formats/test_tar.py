@@ -138,11 +138,11 @@ def test_everything_comes_back_without_the_index_which_reading_does_not_write(
 
 def test_captions_one_a_line_come_back_and_line_feeds_are_refused(tmp_path):
     samples = [Sample("1.jpg", b"1", ["a", "", "b "]), Sample("2.jpg", b"2", []), Sample("3.jpg", b"", [""])]
-    write(tmp_path / "x.tar", samples, came_as=("txt",))
+    write(tmp_path / "x.tar", samples, member_suffixes=("txt",))
     drop_indexes(tmp_path / "x.tar")
     assert sets.facts(tar.open(tmp_path / "x.tar")) == sets.facts(samples)
-    with pytest.raises(FormatError, match=r"'1.jpg' has a line feed"):
-        write(tmp_path / "y.tar", CAPTIONS, came_as=("txt",))
+    with pytest.raises(FormatError, match=r"'1.jpg' .* has a line feed"):
+        write(tmp_path / "y.tar", CAPTIONS, member_suffixes=("txt",))
 
 
 def test_a_key_that_comes_twice_is_refused(tmp_path):
@@ -170,7 +170,7 @@ def test_shards_are_cut_where_the_plan_says(tmp_path_factory, sizes, max_bytes, 
         alone = out.parent / shards[number].name
         tar.write_shard(samples[start:stop], alone, schema=schema(samples), options=options)
         assert alone.read_bytes() == shards[number].read_bytes()
-        assert index.beside(alone).read_bytes() == index.beside(shards[number]).read_bytes()
+        assert index.index_path(alone).read_bytes() == index.index_path(shards[number]).read_bytes()
     shutil.rmtree(out.parent)
 
 
@@ -251,7 +251,7 @@ def test_an_index_of_another_tar_is_refused(tmp_path, small):
 
 @pytest.mark.parametrize(
     ("start", "hurt", "said"),
-    [(1027, b"\1", "checksum is wrong at byte 1,024"), (1024, bytes(1024), "data behind the end")],
+    [(1027, b"\1", "checksum is wrong at byte 1,024"), (1024, bytes(1024), "data after the end")],
 )
 def test_a_damaged_header_is_named_and_zeros_in_the_middle_do_not_end_a_tar(small, start, hurt, said):
     drop_indexes(small)
@@ -426,9 +426,9 @@ def test_sizes_that_a_tar_cannot_have_are_not_summed_up(tmp_path, size):
     write(tmp_path / "x.tar", ODD)
     path = tmp_path / "x.tar"
     found = index.load(path, "mmap")
-    index.beside(path).unlink()
+    index.index_path(path).unlink()
     index.save(replace(found, sizes=np.full(len(found.sizes), size)), path, digest=False)
-    with pytest.raises(FormatError, match=r"x\.tar\.index\.arrow cannot be read .*sizes beyond"):
+    with pytest.raises(FormatError, match=r"index\.arrow is damaged: .* an index .sizes beyond"):
         tar.open(path).info()
 
 

@@ -15,11 +15,11 @@ SUFFIXES: dict[Compression | None, str] = {None: ".tar", "gzip": ".tar.gz", "zst
 
 @dataclass(frozen=True)
 class TarOptions:
-    """How shards are cut and what stands beside them.
+    """How shards are cut and compressed.
 
     Args:
-        max_bytes: A shard is closed before it grows beyond this (see `plan_shards` for what counts).
-        max_count: … or beyond this many samples.
+        max_bytes: A shard ends before it exceeds this (see `counted_bytes` for what counts).
+        max_count: … or this number of samples.
         compression: None, `gzip` or `zstd`. JPEG files do not shrink; JSON and raw pixels do.
     """
 
@@ -43,7 +43,7 @@ class TarOptions:
 
 
 def compression_of(out: Path, options: TarOptions) -> Compression | None:
-    """How the single file `out` is compressed: as its suffix says, which options must not contradict.
+    """How the single file `out` is compressed: as its suffix says; options must not contradict it.
 
     Raises:
         UsageError: Suffix and options differ.
