@@ -1,8 +1,8 @@
-"""The listing of one folder: runs of entries behind headers, and an index into long ones.
+"""The listing of one folder: headers with runs of entries, and an index for long listings.
 
-The trap: an entry stores the number of its inode as a 16-bit difference to its header's, and a
-header names one block of inodes. A run ends when either does not fit; also before it fills a metadata
-block, so that the index of a large folder leads close to any name.
+The trap: an entry stores the number of its inode as a 16-bit difference from its header's, and a header
+names one block of inodes. A run ends if either does not fit. It also ends before it fills a metadata block,
+so that the index of a large folder leads close to any name.
 """
 
 from __future__ import annotations
