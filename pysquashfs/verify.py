@@ -70,16 +70,11 @@ def verify(path: Path, index: Index) -> Report:
                 faults.append("more faults are not listed")
                 break
     unchecked = read if index.superblock.compressor in ("zstd", "lz4") else raw_bytes(index)
-    return Report(len(index.files), read, unchecked, tuple(faults), _notes(unchecked))
-
-
-def _notes(unchecked: int) -> tuple[str, ...]:
-    if not unchecked:
-        return ()
-    return (
+    note = (
         f"squashfs stores no checksum of data: a changed byte among {unchecked:,} could not be noticed here. "
-        "Compare with SHA-256 sums made when the image was packed.",
+        "Compare with SHA-256 sums made when the image was packed."
     )
+    return Report(len(index.files), read, unchecked, tuple(faults), (note,) if unchecked else ())
 
 
 def _tables(image: ImageFile, index: Index) -> list[str]:

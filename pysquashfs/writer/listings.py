@@ -48,17 +48,14 @@ class Listing:
             or not -_REACH <= step <= _REACH
             or self._run_bytes + len(name) + layout.DIRECTORY_ENTRY.size > layout.METADATA_BYTES
         ):
-            self._end_run()
+            self.finish()
             self._block, self._base, step, self._first_name = block, number, 0, name
         entry = layout.DIRECTORY_ENTRY.pack(offset, step, kind, len(name) - 1) + name
         self._run.append(entry)
         self._run_bytes += len(entry)
 
     def finish(self) -> None:
-        """Write the last run."""
-        self._end_run()
-
-    def _end_run(self) -> None:
+        """Write the run that is open."""
         if not self._run:
             return
         block, _ = self._table.tell()

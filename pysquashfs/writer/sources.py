@@ -69,7 +69,7 @@ def _by_threads(items: Iterable[Item], in_flight: int) -> Iterator[Item]:
         def submit() -> None:
             nonlocal batch
             if batch:
-                waiting.append((batch, pool.submit(_read_batch, [path for _, path in batch])))
+                waiting.append((batch, pool.submit(lambda files: [_small(path) for _, path in files], batch)))
                 batch = []
 
         def done(most_waiting: int) -> Iterator[Item]:
@@ -91,10 +91,6 @@ def _by_threads(items: Iterable[Item], in_flight: int) -> Iterator[Item]:
                 yield name, source
         submit()
         yield from done(0)
-
-
-def _read_batch(paths: list[Path]) -> list[Buffer | Path]:
-    return [_small(path) for path in paths]
 
 
 def _small(path: Path) -> Buffer | Path:
