@@ -75,9 +75,7 @@ def _add_pack(add: Callable[..., Any]) -> None:
     add("--compression", choices=("none", "gzip", "zstd", "lz4", "xz"), default="none")
     add("--level", type=int, metavar="N", help="of the compressor")
     add("--block-bytes", type=int, default=131072, metavar="N", help="4096 to 1048576, a power of two")
-    add(
-        "--fragments", action="store_true", help="share blocks between ends of files: smaller, slow at random"
-    )
+    add("--fragments", action="store_true", help="share blocks between file ends: smaller, slow at random")
     add("--in-flight", type=int, metavar="N", help="files read at a time; measured if not given")
     add("--threads", type=int, metavar="N", help="number of threads that compress")
     add("--overwrite", action="store_true", help="replace an image of that name")

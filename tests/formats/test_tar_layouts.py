@@ -198,10 +198,20 @@ def test_members_of_a_tar_give_both_ways_the_same_targets_or_sentence(tmp_path, 
             assert read(path) == expected
 
 
-def test_members_without_a_meaning_are_counted(tmp_path):
-    path = put(tmp_path / "x.tar", [*one(jpg="x", cls="1", idx="9"), ("README", "r")])
-    with pytest.warns(UserWarning, match="left aside: 2 other files"):
-        assert len(tar.open(path)) == 1
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ([*one(jpg="x", cls="1", idx="9"), ("README", "r")], "x.tar: left aside: 2 other files"),
+        ([*one(jpg="x", cls="1"), ("b.jpg", "x")], "x.tar: 1 sample without a target: label -1 (b.jpg)"),
+        ([*one(jpg="x", txt="c"), ("b.jpg", "x")], "x.tar: 1 sample without a target: no captions (b.jpg)"),
+        (one(jpg="x", cls="1"), ""),
+    ],
+)
+def test_members_without_a_meaning_and_samples_without_a_target_are_counted(tmp_path, members, said):
+    path = put(tmp_path / "x.tar", members)
+    with warnings.catch_warnings(record=True, action="always") as noted:
+        assert len(tar.open(path)) in (1, 2)
+    assert "".join(str(note.message).removeprefix(f"{tmp_path}/") for note in noted) == said
 
 
 TARS = {  # names of tars, more in each, and the classes of a folder of them; or what the sentence says

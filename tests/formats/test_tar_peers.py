@@ -224,7 +224,8 @@ UNCLEAR = {  # members, what both say
         [("cat.v2.jpg", "x"), ("cat.v2.cls", "1"), ("cat.v3.jpg", "y"), ("cat.v3.cls", "2")],
         "cat.v2.jpg, cat.v3.jpg share one stem",
     ),
-    "a label beyond 64 bits": ([("a.jpg", "x"), ("a.cls", "9" * 20)], "beyond 64 bits"),
+    "a label beyond 64 bits": ([("a.jpg", "x"), ("a.cls", str(1 << 63))], "beyond 64 bits"),
+    "a label below 64 bits": ([("a.jpg", "x"), ("a.cls", str(~(1 << 63)))], "beyond 64 bits"),
 }
 
 
