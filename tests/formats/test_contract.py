@@ -21,7 +21,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smallfiles import digests, formats
-from smallfiles.errors import FormatError, OutputExistsError, ReaderClosedError, SmallfilesError, UsageError
+from smallfiles.errors import (
+    FormatError,
+    MissingPackageError,
+    OutputExistsError,
+    ReaderClosedError,
+    SmallfilesError,
+    UsageError,
+)
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.keys import key_problem
 from smallfiles.measure.workers import peak_memory
@@ -122,6 +129,34 @@ def test_an_empty_set_and_a_single_empty_sample_survive(variant, tmp_path, capti
         assert reader.target_kind == ("captions" if captions else "label")
         with pytest.raises(IndexError):
             reader.read(len(samples))
+
+
+SENSELESS = [  # format, options, and what the sentence expects
+    ("arrow", {"rows_per_batch": 0}, "1 to 1,048,576 rows"),
+    ("arrow", {"max_batch_bytes": 0}, "positive number of bytes"),
+    ("arrow", {"layout": "other"}, "smallfiles or juelich"),
+    ("hdf5", {"layout": "other"}, "blob or vlen"),
+    ("tar", {"max_bytes": 0}, "limits of 1"),
+    ("tar", {"max_count": 0}, "limits of 1"),
+    ("tar", {"compression": "lz4"}, "gzip or zstd"),
+    ("squashfs", {"compression": "rar"}, "none, gzip or zstd"),
+    ("squashfs", {"block_bytes": 5000}, "a power of two"),
+    ("squashfs", {"level": 3}, "no level"),
+    ("squashfs", {"compression": "zstd", "level": 99}, "one from 1 to 22"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "expected"), SENSELESS)
+def test_senseless_options_are_refused_before_anything_is_written(name, options, expected):
+    with pytest.raises(UsageError, match=f"expected .*{expected}"):
+        formats.get(name).Options(**options)
+
+
+@pytest.mark.parametrize("variant", [sets.BY_NAME["tar-zst"], sets.BY_NAME["squashfs-zstd"]])
+def test_a_missing_package_is_named_with_the_line_that_installs_it(variant, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(MissingPackageError, match=r"zstandard is not installed.*\[formats\]"):
+        variant.write([], variant.out(tmp_path), Schema(0, 0, 0))
 
 
 KEY = st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=80), min_size=1, max_size=4).map(
