@@ -2,12 +2,12 @@
 
     SquashFS(path)      an image as a collection of files
     pack(out, items)    write one
-    mount(image)        have the kernel or FUSE show it as a folder
+    mount(image)        show it as a folder, through the kernel or FUSE
     SquashFSError       what all of them raise
 
-One image replaces a million inodes on a parallel file system, and one process opens it once. The trap:
-the defaults of mksquashfs compress photographs again and mix their ends, which reads eight times
-slower; `SquashFS.info` says so of an image. Notebook 06 teaches it.
+One image replaces a million inodes on a parallel file system, and a process opens it once. The trap:
+the defaults of mksquashfs compress photographs again and store their ends in shared blocks, which makes
+reads eight times slower; `SquashFS.info` reports it. Notebook 06 teaches it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HOMES = {"SquashFS": "image", "Stat": "image", "mount": "mounting", "pack": "wr
 
 
 def __getattr__(name: str) -> Any:
-    # Late, so that a worker which reads does not import what packs and mounts.
+    # Lazy, so that a worker that only reads does not import the code for packing and mounting.
     if name in _HOMES:
         found = getattr(import_module(f"pysquashfs.{_HOMES[name]}"), name)
         globals()[name] = found

@@ -1,10 +1,10 @@
-"""The command line: look into images, verify and pack them, without mounting them.
+"""The command line: inspect, verify and pack images, without mounting them.
 
-Exit codes: 0 done, 1 a failure told in a sentence (or a verification that found damage), 2 a command line
-that makes no sense. Data goes to standard output, messages to standard error.
+Exit codes: 0 done, 1 a failure (one sentence) or a verification that found damage, 2 a senseless command
+line. Data goes to standard output, messages to standard error.
 
-The trap: names in an image are bytes and may hold the end of a line or what a terminal obeys; so they are
-shown escaped where they are listed, and whole with --json. Notebook 06 uses most verbs.
+The trap: names in an image are bytes and may contain line feeds or terminal control sequences. So lists
+show them escaped, and --json shows them exactly. Notebook 06 uses most verbs.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def build_parser() -> argparse.ArgumentParser:
     add = verb("list", "list what is in an image, or in a folder of it", _list)
     add("folder", nargs="?", default="", metavar="FOLDER", help="list what is below it")
     add("--long", action="store_true", help="with type, permissions, size and target of links")
-    verb("info", "show how an image is made, and why it is slow, if it is", _info)
+    verb("info", "show how an image is made, and why it is slow if it is", _info)
     add = verb("cat", "write files of an image to standard output", _cat)
     add("paths", nargs="+", metavar="PATH")
     add("--backend", choices=_BACKENDS, default="auto")
     _add_pack(verb("pack", "pack a folder into one image", _pack))
-    add = verb("mount", "show an image as a folder until Ctrl-C, without root where FUSE is there", _mount)
+    add = verb("mount", "show an image as a folder until Ctrl-C; without root if FUSE is available", _mount)
     add("folder", type=Path, nargs="?", metavar="FOLDER", help="where; a temporary folder if not given")
     verb("verify", "read everything in an image once; exit code 1 if something is damaged", _verify)
     return parser
@@ -71,13 +71,13 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _add_pack(add: Callable[..., Any]) -> None:
     add("source", type=Path, metavar="DIR", help="the folder; links to files are followed")
-    add("out", type=Path, metavar="IMAGE", help="a name that is free")
+    add("out", type=Path, metavar="IMAGE", help="a name that does not exist yet")
     add("--compression", choices=("none", "gzip", "zstd", "lz4", "xz"), default="none")
     add("--level", type=int, metavar="N", help="of the compressor")
     add("--block-bytes", type=int, default=131072, metavar="N", help="4096 to 1048576, a power of two")
-    add("--fragments", action="store_true", help="put ends of files together: smaller, slow at random")
-    add("--in-flight", type=int, metavar="N", help="files read at a time; found out if not given")
-    add("--threads", type=int, metavar="N", help="that compress")
+    add("--fragments", action="store_true", help="share blocks between file ends: smaller, slow at random")
+    add("--in-flight", type=int, metavar="N", help="files read at a time; measured if not given")
+    add("--threads", type=int, metavar="N", help="number of threads that compress")
     add("--overwrite", action="store_true", help="replace an image of that name")
 
 
@@ -92,10 +92,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # an ASCII locale, a name that is no UTF-8
+            stream.reconfigure(errors="backslashreplace")  # for an ASCII locale, or a name that is not UTF-8
     try:
         arguments = build_parser().parse_args(argv)
-    except SystemExit as stop:  # argparse leaves this way after --help (0) and after bad usage (2)
+    except SystemExit as stop:  # argparse exits after --help (0) and after bad usage (2)
         return int(stop.code or 0)
     try:
         code: int = arguments.run(arguments)
@@ -111,11 +111,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if arguments.debug:
             traceback.print_exc()
-        _say(f"error: {_told(error)}")
+        _say(f"error: {_sentence(error)}")
         return FAILED
 
 
-def _told(error: Exception) -> str:
+def _sentence(error: Exception) -> str:
     if isinstance(error, SquashFSError):
         return str(error)
     if isinstance(error, OSError):
@@ -183,7 +183,7 @@ def _cat(arguments: argparse.Namespace) -> int:
             "cat was asked for JSON", expected="bytes as they are", next_step="Leave --json out"
         )
     with _open(arguments) as image:
-        rows = [image.row(path) for path in arguments.paths]  # all of them are there, or nothing is written
+        rows = [image.row(path) for path in arguments.paths]  # if one is missing, nothing is written
         for row, path in zip(rows, arguments.paths, strict=True):
             whole = image.index.files.size[row] <= 1 << 20
             for piece in [image.read_at(row)] if whole else image.chunks(path):
@@ -236,8 +236,8 @@ def _verify(arguments: argparse.Namespace) -> int:
     began = perf_counter()
     with _open(arguments) as image:
         found = image.verify()
-    told = f"{found.files:,} files read, {len(found.faults):,} faults"
-    _report(arguments, {**vars(found), "ok": found.ok}, began, told)
+    summary = f"{found.files:,} files read, {len(found.faults):,} faults"
+    _report(arguments, {**vars(found), "ok": found.ok}, began, summary)
     for line in found.faults:
         _say(f"damaged: {line}")
     for line in found.notes:
@@ -245,20 +245,20 @@ def _verify(arguments: argparse.Namespace) -> int:
     return 0 if found.ok else FAILED
 
 
-def _report(arguments: argparse.Namespace, facts: dict[str, Any], began: float, told: str) -> None:
+def _report(arguments: argparse.Namespace, facts: dict[str, Any], began: float, summary: str) -> None:
     seconds = perf_counter() - began
     if arguments.json:
         _print_json({**facts, "seconds": round(seconds, 3)})
     else:
-        _say(f"{told}: {facts['bytes']:,} bytes in {seconds:.1f} s")
+        _say(f"{summary}: {facts['bytes']:,} bytes in {seconds:.1f} s")
 
 
 def _print_json(record: dict[str, Any]) -> None:
-    print(json.dumps(record, indent=2, default=str))  # ASCII: names that are no UTF-8 stay exact
+    print(json.dumps(record, indent=2, default=str))  # ASCII, so that names that are not UTF-8 stay exact
 
 
 def _shown(path: str) -> str:
-    """A name with everything escaped that a terminal would obey."""
+    """A name with control characters escaped."""
     return path if path.isprintable() else ascii(path)[1:-1]
 
 

@@ -1,8 +1,8 @@
-"""Compress and decompress one block by the name of its compressor, within a bound.
+"""Compress and decompress one block by the name of its compressor, up to a limit.
 
-The trap: a few hundred bytes can expand to gigabytes, and a frame may claim a size that is a lie.
-No call here makes more than `limit` bytes (and one more, to notice). zstd and lz4 are optional
-packages; they are imported when an image needs them.
+The trap: a few hundred bytes can expand to gigabytes, and a frame may contain a wrong size. No call here
+returns more than `limit` bytes (and one more, to detect it). zstd and lz4 are optional packages; they are
+imported when an image needs them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ DEFAULT_LEVELS = {"gzip": 6, "zstd": 3, "lz4": 0, "xz": 6}
 LEVELS = {"gzip": (1, 9), "zstd": (1, 22), "lz4": (0, 12), "xz": (0, 9)}
 _PACKAGES = {"zstd": "zstandard", "lz4": "lz4.block"}
 _INSTALL = "python -m pip install -c requirements.lock -e '.[formats]'"
-_MAX_WINDOW_BYTES = 8 << 20  # blocks have at most 1 MiB, so a larger window is a lie
+_MAX_WINDOW_BYTES = 8 << 20  # blocks have at most 1 MiB, so a larger window is wrong
 _XZ_MEMORY_BYTES = 64 << 20
 _of_thread = threading.local()
 
 
 class BlockError(ValueError):
-    """A block does not decompress to what it should; the caller knows which and in what image."""
+    """A block does not decompress correctly; the caller adds which block of which image."""
 
 
 def require(name: str, path: object = "") -> None:
@@ -39,8 +39,8 @@ def require(name: str, path: object = "") -> None:
         path: The image that needs it, for the message.
 
     Raises:
-        MissingToolError: When its package is not installed; the sentence has the line that does it.
-        SquashFSError: When there is no such compressor, or one that is not supported.
+        MissingToolError: Its package is not installed; the sentence has the line that installs it.
+        SquashFSError: There is no such compressor, or it is not supported.
     """
     where = f"{path}: " if path else ""
     if name not in NAMES:
@@ -72,7 +72,7 @@ def decompress(name: str, data: Buffer, limit: int) -> bytes:
         limit: The most bytes that it may have; more is an error, not a large allocation.
 
     Raises:
-        BlockError: When the block is damaged, cut off, or larger than `limit`.
+        BlockError: The block is damaged, cut off, or larger than `limit`.
     """
     try:
         return decompressor(name)(data, limit)

@@ -1,9 +1,9 @@
 """Walk the folders of an image from its root, level by level, without recursion.
 
-One short loop finds where each entry starts, since each is as long as its name; numpy does the rest.
+One short loop finds where each entry starts, since its length depends on its name; numpy does the rest.
 
-The trap: a listing may refer to any inode, so a hostile image holds a folder that contains itself, or
-names that lead out of the tree. Each folder may be reached once, and names are names.
+The trap: a listing may refer to any inode, so a hostile image may have a folder that contains itself, or
+names that lead out of the tree. Each folder may be reached once, and each name is checked.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from pysquashfs.errors import DamagedImageError
 from pysquashfs.metadata import Table
 
 Array = npt.NDArray[Any]
-MAX_PATH_BYTES = 4096  # PATH_MAX of Linux: longer ones cannot be opened anywhere
-_FREE_BYTES = 256 << 20  # what all paths together may have, and …
-_MAX_GROWTH = 16  # … how many times the bytes of the listings beyond that
+MAX_PATH_BYTES = 4096  # PATH_MAX of Linux: longer paths cannot be opened
+_FREE_BYTES = 256 << 20  # all paths together may have this, plus …
+_MAX_GROWTH = 16  # … this multiple of the bytes of the listings
 _ENTRY, _HEADER = layout.DIRECTORY_ENTRY.size, layout.DIRECTORY_HEADER.size
 
 
 @dataclass
 class Found:
-    """All entries below the root, in the order met."""
+    """All entries below the root, in the order in which they were found."""
 
     paths: list[bytes] = field(default_factory=list)
     inodes: list[Array] = field(default_factory=list)  # positions in the inode table
@@ -43,8 +43,8 @@ class _Level:
     """The entries of all folders of one depth."""
 
     positions: list[int] = field(default_factory=list)
-    blocks: list[int] = field(default_factory=list)  # one a header, with …
-    counts: list[int] = field(default_factory=list)  # … how many entries it has
+    blocks: list[int] = field(default_factory=list)  # one per header
+    counts: list[int] = field(default_factory=list)  # entries of each header
 
 
 def walk(inodes: Table, listings: Table, root: Array) -> Found:

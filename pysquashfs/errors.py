@@ -1,7 +1,7 @@
-"""The one error of this package: a sentence that says what was found, what was expected, what to do.
+"""The errors of this package: a sentence with what was found, what was expected, and what to do.
 
-The trap it guards against: a damaged image that ends in `struct.error` or `MemoryError` five calls
-deep tells nobody which file is broken. Notebook 06 breaks an image and reads the sentence.
+The trap: if reading a damaged image ends in `struct.error` or `MemoryError` five calls deep, nobody knows
+which file is broken. Notebook 06 damages an image and reads the sentence.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class SquashFSError(Exception):
-    """Something about an image, told as a sentence.
+    """A failure, reported as one sentence.
 
     Args:
         got: What was found, with the path of the image; no full stop.
@@ -38,7 +38,7 @@ class DamagedImageError(SquashFSError):
 
     @classmethod
     def of(cls, path: object, fault: str, expected: str) -> DamagedImageError:
-        """The sentence for an image that cannot be trusted."""
+        """The error for an image that cannot be trusted."""
         return cls(f"{path}: {fault}", expected=expected, next_step="Copy or pack the image again")
 
 

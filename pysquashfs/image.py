@@ -1,7 +1,7 @@
 """`SquashFS`: an image as a collection of files, open in any number of processes and threads.
 
-The trap: symlinks. They are told of and never followed, since a link in an image that you did not make
-may point anywhere. Notebook 06 reads images with this class.
+The trap: symlinks. They are listed and never followed, since a link in an image from elsewhere may point
+anywhere. Notebook 06 reads images with this class.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pysquashfs.verify import Report, verify
 
 @dataclass(frozen=True)
 class Stat:
-    """What an image says of an entry."""
+    """The facts about an entry."""
 
     path: str
     kind: str  # "file", "directory", "symlink", "block device", "character device", "fifo", "socket"
@@ -42,14 +42,14 @@ class Stat:
 class SquashFS(OpenImage):
     """Read a squashfs image without a mount, root or a C library.
 
-    One open and one read a file, where a mount asks the kernel and a folder asks the metadata server
-    of the parallel file system each time.
+    It takes one open, and one read per file. A mount adds a request to the kernel for each file, and a
+    folder adds requests to the metadata server of the parallel file system.
 
     Args:
         path: The image.
-        backend: "pure", "libsquashfs", or "auto" for the one that measurement favours.
-        cache: Keep the index beside the image (`NAME.index`) when it is large and the folder may be
-            written; an image of a million files then opens in under half a second.
+        backend: "pure", "libsquashfs", or "auto" for the faster one.
+        cache: Keep the index of a large image beside it (`NAME.index`) if the folder is writable; an image
+            of a million files then opens in under half a second.
 
     Raises:
         SquashFSError: The image is missing, damaged, hostile, or needs what is not installed.
@@ -89,7 +89,7 @@ class SquashFS(OpenImage):
         return [os.fsdecode(path) for path in sorted(found)]
 
     def stat(self, path: str | os.PathLike[str]) -> Stat:
-        """What the image says of a file, folder, symlink or device; nothing is followed.
+        """The facts about a file, folder, symlink or device; links are not followed.
 
         Raises:
             NotFoundError: There is nothing at this path.
@@ -125,17 +125,17 @@ class SquashFS(OpenImage):
         return self._backend().read(self.row(path))
 
     def read_at(self, index: int) -> bytes:
-        """All bytes of file number `index` of `paths`; the quickest way to read at random."""
-        if not (type(index) is int and 0 <= index < self._count):  # else straight on: called for each sample
+        """All bytes of file number `index` of `paths`; the fastest way to read at random."""
+        if not (type(index) is int and 0 <= index < self._count):  # inline: called for each sample
             index = self._checked(index)
         return self._backend().read(index)
 
     def view_at(self, index: int) -> bytes | memoryview:
-        """All bytes of file number `index` of `paths`, without a copy where the image allows it.
+        """All bytes of file number `index` of `paths`, without a copy if possible.
 
-        On a local disk a file that is stored raw is a read-only view of the mapped image; any other comes as
-        bytes. A view outlives `close`, and keeps the file open. Whoever cuts the image short while a view is
-        read kills the process (SIGBUS); an image that is removed or replaced by a rename does no harm.
+        On a local disk a file that is stored raw is returned as a read-only view of the mapped image, any
+        other as bytes. A view outlives `close`, and keeps the image open. If the image is truncated while a
+        view is read, the process is killed (SIGBUS); removing or replacing the image by a rename is safe.
         """
         if not (type(index) is int and 0 <= index < self._count):
             index = self._checked(index)
@@ -144,14 +144,14 @@ class SquashFS(OpenImage):
     def read_many(
         self, items: Iterable[str | os.PathLike[str] | int], *, threads: int = 1
     ) -> builtins.list[bytes]:
-        """Several files, in the order asked for.
+        """Several files, in the requested order.
 
-        All of them are announced to the kernel before they are read, so that a cold batch waits for its
-        files together and not for each in turn.
+        All are announced to the kernel before they are read, so that a cold batch waits for its files
+        together, not for one after the other.
 
         Args:
             items: Paths, or numbers as in `read_at`.
-            threads: How many read at a time; worth it for cold or compressed data.
+            threads: How many read at a time; useful for cold or compressed data.
         """
         rows = [self.row(item) if isinstance(item, _PATH) else self._checked(item) for item in items]
         return read_many(self, rows, threads)
@@ -203,7 +203,7 @@ class SquashFS(OpenImage):
         )
 
     def info(self) -> dict[str, Any]:
-        """How the image is made, and why it is slow, if it is. See `info.describe`."""
+        """How the image is made, and why it is slow if it is. See `info.describe`."""
         return describe(self.index)
 
     def verify(self) -> Report:

@@ -1,13 +1,13 @@
-"""An open image: bytes by position, and nothing that moves.
+"""An open image that is read by position, without a moving offset.
 
-The trap: `seek` and `read` on a descriptor that forked workers share give each of them bytes that
-belong to another (1,129 wrong samples of 6,000 with two workers). `pread` names its position in every
+The trap: if forked workers share a descriptor and use `seek` and `read`, they get bytes of one another's
+samples (1,129 wrong samples of 6,000 with two workers). `pread` names its position in every
 call, so processes and threads may share it. Notebook 06 shows both.
 
-A mapped page that is in memory costs no system call: twice the reads a second of `pread`. On a network
-or parallel file system each page that is touched may become a request of its own, and a server that
-goes away kills the process (SIGBUS) where `pread` reports an error. So an image is mapped on disks of this
-machine only; unknown file systems count as remote, and a container's overlay as a disk.
+A mapped page that is in memory costs no system call, which gives twice the reads per second of `pread`. On
+a network or parallel file system each touched page may become a request of its own, and if the server goes
+away the process is killed (SIGBUS), whereas `pread` reports an error. So only images on local disks are
+mapped; unknown file systems count as remote, and a container's overlay as a disk.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _MOUNTS = Path("/proc/self/mountinfo")
 class ImageFile:
     """The file of an image, opened for reading by position.
 
-    It closes when nothing uses it any more: closing it under a thread that reads would let the
-    kernel give the same number to another file.
+    It closes when nothing uses it any more: if it were closed while a thread reads, the kernel could
+    give its number to another file.
 
     Args:
         path: The image.
@@ -50,15 +50,14 @@ class ImageFile:
             raise _no_image(path, f"it cannot be opened ({error})") from error
         weakref.finalize(self, os.close, self.descriptor).atexit = False
         status = os.fstat(self.descriptor)
-        self.size = status.st_size or os.lseek(self.descriptor, 0, os.SEEK_END)  # a block device says 0
+        self.size = status.st_size or os.lseek(self.descriptor, 0, os.SEEK_END)  # 0 for a block device
         self.mtime_ns = status.st_mtime_ns
         self._mapping: mmap.mmap | None = None
 
     def mapped(self) -> mmap.mmap | None:
-        """The file as memory, where that is the quicker way; None where `read` is.
+        """The file as memory if that is the faster way; None if `read` is.
 
-        Whoever takes bytes from it asks `is_whole` before: a file that became shorter kills the process
-        that touches what is gone.
+        Call `is_whole` before taking bytes from it: touching a part that was truncated kills the process.
         """
         if self._mapping is None and is_local(self.descriptor):
             with contextlib.suppress(OSError, ValueError):  # a limit of address space, an empty file
@@ -101,9 +100,9 @@ class ImageFile:
         return data
 
     def prefetch(self, start: int, count: int) -> None:
-        """Have the kernel fetch these bytes in the background, since they are read soon."""
+        """Ask the kernel to fetch these bytes in the background, because they will be read soon."""
         if hasattr(os, "posix_fadvise"):
-            with contextlib.suppress(OSError, OverflowError):  # advice: reading works without
+            with contextlib.suppress(OSError, OverflowError):  # only advice: reading works without it
                 os.posix_fadvise(self.descriptor, start, count, os.POSIX_FADV_WILLNEED)
 
 
@@ -129,7 +128,7 @@ def is_local(descriptor: int) -> bool:
 
 @lru_cache(maxsize=64)
 def _kind(device: str) -> str:
-    """Type of the file system with this device number, or "" where the system does not tell.
+    """Type of the file system with this device number, or "" if it is unknown.
 
     Lines look like `36 35 98:0 /root /mount rw,noatime master:1 - ext3 /dev/sda rw`.
     """

@@ -1,10 +1,10 @@
-"""What is in an image and where, as columns: one array a field, shared by all processes and back ends.
+"""What is in an image and where, as columns: one array per field, shared by all processes and back ends.
 
-The trap: a list of a million Python objects is copied into every worker as soon as somebody counts a
-reference to them. Arrays stay where they are (and may be a mapped file, see `index_file`).
+The trap: a list of a million Python objects is copied into every worker, since reading one changes its
+reference count. Arrays are not copied (and may be a mapped file, see `index_file`).
 
-Regular files are the samples; they are numbered in the order of their paths as bytes. Everything else
-(folders, symlinks, devices) stands in `others`.
+Regular files are the samples, numbered in the order of their paths as bytes. Everything else (folders,
+symlinks, devices) is in `others`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RAW = 1  # all blocks stored raw, one after another, no fragment, no hole: one p
 
 @dataclass(frozen=True, eq=False)
 class Entries:
-    """What files and others have in common; row i belongs to path i."""
+    """The columns that files and others share; row i belongs to path i."""
 
     names: Names
     reference: Array  # uint64: block of the inode << 16 | offset in it, as libsquashfs takes it
@@ -78,6 +78,6 @@ class Index:
 
 
 def block_counts(size: Array, fragment: Array, block_bytes: int) -> Array:
-    """Blocks of files: a last piece below the block size counts unless it lies in a fragment."""
+    """Blocks of files: a last piece below the block size counts unless it is in a fragment."""
     whole = size // block_bytes
     return np.asarray(whole + ((fragment == layout.NO_FRAGMENT) & (size % block_bytes != 0)))

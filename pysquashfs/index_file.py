@@ -1,11 +1,10 @@
-"""Keep the index of a large image beside it, so that the next opening takes a moment.
+"""Keep the index of a large image beside it, so that it opens quickly the next time.
 
 The file (`NAME.index`) is a header with the identity of the image (its superblock, size and time of
-change), then the columns one after the other, mapped into memory when they are needed: all workers of a
-node share them.
+change), followed by the columns, which are mapped into memory: all workers of a node share them.
 
-The trap: a cache that belongs to another image. One that is damaged, foreign or out of date is ignored
-and written anew; where the folder may not be written, the index stays in memory.
+The trap: a cache that belongs to another image. An index that is damaged, foreign or out of date is
+ignored and written again; if the folder is not writable, the index stays in memory.
 """
 
 from __future__ import annotations
@@ -49,16 +48,16 @@ _TYPES = [kind for _, kind in (*_FILES, *_OTHERS, *_IMAGE)]
 
 
 def index_path(image: Path) -> Path:
-    """Where the index of an image is kept."""
+    """The file name of the index of an image."""
     return image.with_name(image.name + ".index")
 
 
 def open_index(image: ImageFile, *, keep: bool) -> Index:
-    """The index of an image: the kept one if it is right, otherwise parsed (and then kept if large).
+    """The index of an image: the stored one if it is valid, otherwise parsed (and stored if large).
 
     Args:
         image: The image.
-        keep: Whether an index may be read from, and written to, the folder of the image.
+        keep: Whether an index may be read from and written to the folder of the image.
 
     Raises:
         SquashFSError: The image itself is missing, damaged or hostile.
@@ -76,24 +75,24 @@ def open_index(image: ImageFile, *, keep: bool) -> Index:
 
 
 def save(index: Index, path: Path) -> None:
-    """Write an index aside and rename it into place."""
+    """Write an index under a temporary name and rename it."""
     crc = 0
     for piece in _pieces(index):
         crc = zlib.crc32(piece, crc)
     block = index.superblock.raw
     header = _HEADER.pack(_MAGIC, block, index.image_bytes, index.mtime_ns, crc, len(_TYPES))
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # others may write the same one now
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # unique: other processes write it too
     try:
-        with aside.open("xb") as file:
+        with temporary.open("xb") as file:
             file.write(header)
             file.writelines(_pieces(index))
-        aside.replace(path)
+        temporary.replace(path)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def _pieces(index: Index) -> Iterator[bytes]:
-    """Everything behind the header: how long each column is, then the columns, aligned."""
+    """Everything after the header: the length of each column, then the columns, aligned."""
     columns = _columns(index)
     lengths = np.array([len(column) for column in columns], "<u8").tobytes()
     yield lengths + bytes(-(_HEADER.size + len(lengths)) % _ALIGNED)
@@ -111,12 +110,12 @@ def _columns(index: Index) -> list[Array]:
 
 
 def load(image: ImageFile, block: Superblock) -> Index | None:
-    """The kept index of an image, or None if there is none that is right in every respect."""
+    """The stored index of an image, or None if there is no valid one."""
     try:
         with index_path(image.path).open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return _parsed(mapped, image, block)
-    except (OSError, ValueError, SquashFSError):  # ValueError: it is empty, or its columns do not fit
+    except (OSError, ValueError, SquashFSError):  # ValueError: empty, or wrong columns
         return None
 
 

@@ -1,7 +1,7 @@
-"""Why an image is slow: what it stores how, what a random read costs, and the line that packs it better.
+"""Why an image is slow: how it is stored, what a random read costs, and the command for a better one.
 
-The trap: the defaults of mksquashfs. They compress photographs, which saves 0.1 %, and put the ends of
-files together, so that a random read unpacks a block of ends for one. Notebook 06 compares both.
+The trap: the defaults of mksquashfs. They compress photographs, which saves 0.1 %, and store the ends of
+files in shared blocks, so that a random read unpacks many ends to get one. Notebook 06 compares both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RECOMMENDED = (
     "mksquashfs DIR OUT -noappend -no-progress -quiet -comp gzip -noD -noF -no-fragments -no-xattrs "
     "-all-root -mkfs-time 0 -all-time 0 -no-exports"
 )
-_AMPLIFIED = 1.2  # from here on, a random read does visibly more than it must
+_AMPLIFIED = 1.2  # from here on, the additional work of a random read is noticeable
 _POOR_SAVING = 0.05
 _GOOD_SAVING = 0.3
 
@@ -31,9 +31,9 @@ def describe(index: Index) -> dict[str, Any]:
     Returns:
         `block_bytes`, `compressor`, `files`, `folders`, `symlinks`, `bytes` (of all files),
         `image_bytes`, `stored_bytes` (of their data), `fragments`, `files_in_fragments`, `share_raw`
-        (of the bytes of files: what lies raw), `share_one_read` (of the files: one `pread` each),
-        `read_amplification` (bytes fetched and unpacked for each delivered, over all files read whole
-        at random), `findings` (sentences) and `recommended` (a command, or "").
+        (part of the bytes that is stored raw), `share_one_read` (part of the files that takes one
+        `pread`), `read_amplification` (bytes fetched and unpacked per byte delivered, if all files are
+        read at random), `findings` (sentences) and `recommended` (a command, or "").
     """
     files, block = index.files, index.superblock
     rows = np.unique(files.reference, return_index=True)[1]  # hard links once
@@ -60,7 +60,7 @@ def describe(index: Index) -> dict[str, Any]:
 
 
 def raw_bytes(index: Index) -> int:
-    """Bytes of files that are stored as they are; of hard links once."""
+    """Bytes of files that are stored raw; hard links count once."""
     files, block_bytes = index.files, index.superblock.block_bytes
     rows = np.unique(files.reference, return_index=True)[1]
     one, tailed = files.flags[rows] & RAW != 0, files.fragment[rows] != layout.NO_FRAGMENT
@@ -70,14 +70,14 @@ def raw_bytes(index: Index) -> int:
 
 
 def _costs(index: Index, rows: Array) -> tuple[int, int]:
-    """Of files read whole, each on its own: bytes fetched or unpacked, and bytes stored."""
+    """Bytes fetched or unpacked if each file is read on its own, and bytes stored."""
     files, block_bytes = index.files, index.superblock.block_bytes
     size, fragment = files.size[rows], files.fragment[rows]
     tailed = fragment != layout.NO_FRAGMENT
     tail = np.where(tailed, size % block_bytes, 0)
     extent, raw_fragment = _fragments(index)
     used = fragment[tailed]
-    # A raw fragment gives any part of itself; a compressed one is unpacked whole.
+    # A part of a raw fragment can be read alone; a compressed one is unpacked whole.
     fetched_tails = np.where(raw_fragment[used], tail[tailed], extent[used])
     stored_bodies = spans(index, rows)[1]
     stored_bodies[(block_counts(size, fragment, block_bytes) == 0) & tailed] = 0  # their span is the fragment
@@ -108,7 +108,7 @@ def _raw_words(index: Index, rows: Array) -> int:
 
 
 def _findings(found: dict[str, Any], total: int) -> tuple[list[str], str]:
-    """Sentences, and the command that would make a better image ("" if this one is fine)."""
+    """Sentences, and the command for a better image ("" if this one is good)."""
     saved = 1 - found["stored_bytes"] / total if total else 0.0
     compressed = 1 - found["share_raw"]
     slow, notes = [], []
@@ -140,6 +140,6 @@ def _findings(found: dict[str, Any], total: int) -> tuple[list[str], str]:
 
 
 def _better(saved: float) -> str:
-    if saved >= _GOOD_SAVING:  # worth keeping; only the fragments go
+    if saved >= _GOOD_SAVING:  # keep the compression, drop the fragments
         return RECOMMENDED.replace("-comp gzip -noD -noF", "-comp zstd -Xcompression-level 3")
     return RECOMMENDED

@@ -1,7 +1,7 @@
 """Fields of inodes as columns, a million at a time.
 
-The trap: an inode says how large its file is, and so how many block sizes follow it. Inodes that share
-bytes, or claim more of them than there are, are a bomb; all of them together must fit in their table.
+The trap: an inode contains the size of its file, which determines how many block sizes follow. Inodes that
+overlap, or claim more bytes than there are, are a bomb; all of them together must fit in their table.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Fields(NamedTuple):
 
 
 def common(table: Table, at: Array) -> dict[str, Array]:
-    """What each inode starts with."""
+    """The fields at the start of each inode."""
     u16 = table.u16
     return {
         "mode": u16[at + 2],
@@ -51,9 +51,9 @@ def files(table: Table, at: Array, block_bytes: int) -> tuple[dict[str, Array], 
         The columns of `index.Files`, and the stored sizes of all blocks of files that are not raw.
 
     Raises:
-        DamagedImageError: An inode is cut off, claims an absurd size, or lies inside another.
+        DamagedImageError: An inode is cut off, has an absurd size, or overlaps another.
     """
-    # Hard links share an inode, so each is looked at once.
+    # Hard links share an inode, which is read once.
     once, back = np.unique(at, return_inverse=True)
     fields = _fields(table, once)
     if len(once) and int(fields.size.max()) >= 1 << 62:
@@ -68,7 +68,7 @@ def files(table: Table, at: Array, block_bytes: int) -> tuple[dict[str, Array], 
     first = np.cumsum(kept) - kept
     columns = {
         "size": size,
-        "start": fields.start.astype(np.int64),  # whether it lies in the image is checked with the index
+        "start": fields.start.astype(np.int64),  # checked with the whole index
         "fragment": fields.fragment,
         "fragment_offset": fields.fragment_offset,
         "flags": np.where(raw, RAW, 0).astype(np.uint8),

@@ -1,4 +1,4 @@
-"""How squashfs 4.0 lies on disk: every struct and constant, once, for the readers and the writer.
+"""The layout of squashfs 4.0 on disk: every struct and constant, for the readers and the writer.
 
 Everything is little-endian. Sources: the kernel's `Documentation/filesystems/squashfs.rst` and
 `fs/squashfs/squashfs_fs.h`, and the description of the format at https://dr-emann.github.io/squashfs/.
@@ -37,9 +37,9 @@ COMPRESSORS: Final = {1: "gzip", 2: "lzma", 3: "lzo", 4: "xz", 5: "lz4", 6: "zst
 COMPRESSOR_IDS: Final = {name: number for number, name in COMPRESSORS.items()}
 LZ4_OPTIONS: Final = Struct("<II")  # version (1), flags (1 = high compression); always stored for lz4
 
-# Metadata (inodes, directories, the entries of the other tables) comes in blocks of exactly 8 KiB when
-# decompressed, the last of a table excepted, each behind a 16-bit header: its stored size, and whether
-# it is stored raw.
+# Metadata (inodes, directories, the entries of the other tables) is stored in blocks of exactly 8 KiB
+# when decompressed, except the last of a table. Each follows a 16-bit header: its stored size, and
+# whether it is stored raw.
 METADATA_HEADER: Final = Struct("<H")
 METADATA_BYTES: Final = 8192
 METADATA_RAW: Final = 0x8000
@@ -52,7 +52,7 @@ NO_FRAGMENT: Final = 0xFFFF_FFFF
 NO_XATTR: Final = 0xFFFF_FFFF
 
 DIRECTORY, FILE, SYMLINK, BLOCK_DEVICE, CHARACTER_DEVICE, FIFO, SOCKET = range(1, 8)
-EXTENDED: Final = 7  # the extended inode of a type has this number more
+EXTENDED: Final = 7  # added to a type for its extended inode
 INODE_TYPES: Final = {
     DIRECTORY: "directory",
     FILE: "file",
@@ -73,8 +73,8 @@ EXTENDED_FILE_INODE: Final = Struct("<3Q4I")  # start, size, bytes in holes, lin
 SYMLINK_INODE: Final = Struct("<2I")  # links, length of target; then the target (extended: then xattr)
 BLOCK_WORD: Final = Struct("<I")
 
-# A listing is a row of headers, each followed by up to 256 entries. Its size is counted with 3 bytes for
-# "." and ".." that are not stored.
+# A listing is a series of headers, each followed by up to 256 entries. Its size includes 3 bytes for
+# "." and "..", which are not stored.
 DIRECTORY_HEADER: Final = Struct("<3I")  # entries - 1, block in inode table, inode number they count from
 DIRECTORY_ENTRY: Final = Struct("<HhHH")  # offset in block, number relative to header's, type, length - 1
 DIRECTORY_HEADER_ENTRIES: Final = 256

@@ -1,13 +1,13 @@
-"""The back end whose blocks libsquashfs unpacks, the C library of squashfs-tools-ng.
+"""The back end that unpacks blocks with libsquashfs, the C library of squashfs-tools-ng.
 
-It reads as the pure one does, and hands each compressed block to the library, whose code so meets nothing
-else of an image. It is loaded while the program runs (cffi's ABI mode), and never shipped: it is under the
-LGPL. It unpacks gzip somewhat quicker than Python and helps with nothing else, so nothing takes it unasked.
+It reads like the pure one, and passes only compressed blocks to the library. The library is loaded at run
+time (cffi's ABI mode) and never shipped: it is under the LGPL. It unpacks gzip somewhat faster than Python
+and has no other advantage, so it is only used on request.
 
-The traps: the version to come has other structs under the same file name, and a call with the wrong ones
-ends the process. So the functions that it has decide, before the first call. And a compressor belongs to
-one thread of one process: freeing, in a child, what a fork inherited could free what a thread of the parent
-had half changed. Notebook 06 reads with both back ends.
+The traps: the next version has other structs under the same file name, and a call with wrong structs ends
+the process. So the version is recognised by its functions before the first call. And a compressor belongs
+to one thread of one process: a forked child must not free a compressor that a thread of the parent may have
+been changing. Notebook 06 reads with both back ends.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pysquashfs.index import Index
 from pysquashfs.pure import PureBackend
 
 FILE_NAME = "libsquashfs.so.1"
-VARIABLE = "PYSQUASHFS_LIBRARY"  # the path of one that is not where the system looks
+VARIABLE = "PYSQUASHFS_LIBRARY"  # path of a library outside the system's folders
 INSTALL = (
     "apt-get install libsquashfs1 (Debian, Ubuntu), or dnf install squashfs-tools-ng (EPEL), "
     f"or set {VARIABLE} to the path of a {FILE_NAME} of your own"
 )
 
-# What we use of squashfs-tools-ng 1.0.0 to 1.3.1, in which it is the same.
+# The part of squashfs-tools-ng that is used here, identical in 1.0.0 to 1.3.1.
 _DECLARATIONS = """
 typedef struct sqfs_object_t {
     void (*destroy)(struct sqfs_object_t *);
@@ -53,9 +53,9 @@ _UNPACK = 0x8000  # SQFS_COMP_FLAG_UNCOMPRESS
 
 
 class Library(NamedTuple):
-    """The library, once a process."""
+    """The library, loaded once per process."""
 
-    ffi: Any  # makes and looks at C data
+    ffi: Any  # makes and reads C data
     calls: Any  # its functions
     version: str
 
@@ -101,7 +101,7 @@ class LibraryBackend(PureBackend):
 
 
 def available() -> str | None:
-    """Version of the library that would be used; None where there is none, or none that can be used."""
+    """Version of the library that would be used; None if there is no usable one."""
     try:
         return load().version
     except SquashFSError:
@@ -110,11 +110,11 @@ def available() -> str | None:
 
 @cache
 def load() -> Library:
-    """Load the library, or say how to get it.
+    """Load the library.
 
     Raises:
         MissingToolError: It, or the Python package cffi, is not installed.
-        SquashFSError: It is one that we do not know.
+        SquashFSError: It has an unknown version.
     """
     name = os.environ.get(VARIABLE) or FILE_NAME
     try:
@@ -126,7 +126,7 @@ def load() -> Library:
     try:
         library = markers.dlopen(name)
     except OSError as error:
-        fault = str(error).partition(".  Additionally")[0]  # what cffi tried after that
+        fault = str(error).partition(".  Additionally")[0]  # without what cffi tried next
         raise _missing(f"the library libsquashfs cannot be loaded ({fault})", INSTALL) from error
     version = recognise({marker for marker in _MARKERS if hasattr(library, marker)}, name)
     ffi.cdef(_DECLARATIONS)
@@ -143,7 +143,7 @@ def recognise(found: set[str], name: str) -> str:
         raise SquashFSError(
             f"the library {name} is of a version whose layout is not known (by its functions)",
             expected="libsquashfs of squashfs-tools-ng 1.0 to 1.3",
-            next_step='Use backend="pure", which needs no library and is as quick',
+            next_step='Use backend="pure", which needs no library and is as fast',
         )
     return "1.2 or newer" if "sqfs_tree_node_get_path" in found else "1.0 or 1.1"
 

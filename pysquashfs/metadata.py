@@ -1,10 +1,10 @@
 """Metadata: runs of compressed 8 KiB blocks, unpacked once into one piece of memory.
 
-Inodes and listings cross the borders of blocks freely, so each run is unpacked whole and addressed as
-one array; numpy then takes a field of a million inodes in one step.
+Inodes and listings may extend over several blocks, so each run is unpacked whole and addressed as one
+array; numpy then reads a field of a million inodes in one step.
 
-The trap: 8 KiB compress to a dozen bytes, so a small image can claim gigabytes of metadata. What a run
-may grow to is bounded by what is stored.
+The trap: 8 KiB compress to a dozen bytes, so a small image can expand to gigabytes of metadata. The
+unpacked size of a run is limited by its stored size.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pysquashfs.errors import DamagedImageError
 from pysquashfs.image_file import ImageFile
 
 Array = npt.NDArray[Any]
-FREE_BYTES = 64 << 20  # what metadata may grow to however small it is stored
-MAX_GROWTH = 64  # … and beyond that, how many times its stored size; real images stay below 20
-PADDING_BYTES = 64  # behind a table, so that fields of a cut inode can be taken before it is refused
+FREE_BYTES = 64 << 20  # metadata may always expand to this, plus …
+MAX_GROWTH = 64  # … this multiple of its stored size; real images stay below 20
+PADDING_BYTES = 64  # after a table, so that fields of a truncated inode can be read before it is refused
 _WINDOW_BYTES = 1 << 20
 
 
 def read_block(image: ImageFile, start: int, compressor: str, window: bytes, at: int) -> tuple[bytes, int]:
-    """The metadata block that lies at `at` in `window`, and its stored bytes, header included.
+    """The metadata block at `at` in `window`, and its stored size with the header.
 
     `start` is its position in the image, for messages.
     """
@@ -54,7 +54,7 @@ class Table:
         start: Its first byte.
         stop: One after its last.
         compressor: By name.
-        what: What it holds, for messages.
+        what: Its content, for messages.
 
     Raises:
         DamagedImageError: A block is damaged, or the run is absurdly large.
@@ -96,10 +96,10 @@ class Table:
         return np.ndarray((len(self.raw) - width + 1,), kind, self.raw, strides=(1,))
 
     def positions(self, block: Array, offset: Array, what: str) -> Array:
-        """Where references point to in `raw`: the stored start of a block, and an offset in it.
+        """Positions in `raw` of references: the stored start of a block, and an offset in it.
 
         Raises:
-            DamagedImageError: No block starts there, or the table ends before.
+            DamagedImageError: No block starts there, or the table is too short.
         """
         if not len(block):
             return np.zeros(0, np.int64)
@@ -135,7 +135,7 @@ def _blocks(image: ImageFile, start: int, stop: int, compressor: str) -> Iterato
 def read_entries(
     image: ImageFile, start: int, count: int, entry_bytes: int, compressor: str, what: str
 ) -> tuple[bytes, int]:
-    """A table that is found by a list of positions: fragments, ids, exports.
+    """A table with a list of the positions of its blocks: fragments, ids, exports.
 
     Returns:
         Its entries, and where its first block starts (`start` when it is empty).

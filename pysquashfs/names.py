@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-STEP = 64  # every so many paths, one is kept as an object: a landmark for the search
+STEP = 64  # one of so many paths is kept as an object: a landmark for the search
 
 
 def view(column: Array) -> memoryview[Any]:
-    """A column to take single items from, which costs a third of asking numpy."""
+    """A column for access to single items, which takes a third of the time that numpy needs."""
     return memoryview(column)  # type: ignore[arg-type]
 
 
@@ -30,7 +30,7 @@ class Names(Sequence[str]):
     r"""Sorted paths, each followed by a NUL.
 
     Args:
-        blob: A NUL, then the paths, each with a NUL behind it (uint8).
+        blob: A NUL, then the paths, each followed by a NUL (uint8).
         offsets: Where each path starts in `blob`, and the length of `blob` (int64).
     """
 
@@ -82,7 +82,7 @@ class Names(Sequence[str]):
         if at < 0:
             return -1
         found = bisect_left(starts, first + at + 1, low, high)
-        return found if self.raw(found) == path else -1  # a path asked for may hold a NUL
+        return found if self.raw(found) == path else -1  # the requested path may contain a NUL
 
     def below(self, folder: bytes) -> range:
         """The indices of all paths inside a folder; all for an empty one."""

@@ -1,12 +1,11 @@
-"""What belongs to a process or a thread, and what all of them share.
+"""The state of an image per process and thread, and what all of them share.
 
-The trap: what one process opened, another may not use. Every process and thread gets a back end of its
-own at its first read; the index is shared; pickling carries the path alone. Notebook 06 hands one
-object to the workers of a DataLoader.
+The trap: a process must not use what another one opened. Every process and thread gets its own back end at
+its first read; the index is shared; a pickle contains only the path. Notebook 06 passes one object to the
+workers of a DataLoader.
 
-Two back ends fetch the bytes of a file: pure Python, or with libsquashfs. Both get the same `Index`, so they
-agree on what is in an image. The pure one was the faster wherever files are stored raw, and it needs nothing
-installed, so it is what `auto` stands for.
+There are two back ends: pure Python, and with libsquashfs. Both use the same `Index`, so they agree on what
+is in an image. `auto` is the pure one, which is faster for files that are stored raw, and needs no library.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ BACKENDS = ("auto", "pure", "libsquashfs")
 
 
 class OpenImage:
-    """Life cycle of an image; `SquashFS` adds what one asks of it."""
+    """Life cycle of an image; `SquashFS` adds the methods that read."""
 
     def __init__(
         self, path: str | os.PathLike[str], backend: Backend = "auto", *, cache: bool = True
@@ -50,7 +49,7 @@ class OpenImage:
         self._count = len(self._index.files)
 
     def _forget(self) -> None:
-        """Drop what belongs to this process; back ends close when the last read in them is done."""
+        """Drop the state of this process; back ends close when the last read in them is done."""
         self._local = threading.local()
         self._pool: tuple[int, int, ThreadPoolExecutor] | None = None
 
@@ -62,8 +61,8 @@ class OpenImage:
         """What is in the image, as columns."""
         if self._closed:
             raise self._was_closed()
-        # No lock: one held by another thread during a fork would stop the child for ever. Two threads may
-        # both load; the last one stays.
+        # No lock: if another thread held it during a fork, the child would wait for ever. Two threads may
+        # both load; the last index is kept.
         index = self._index
         if index is None:
             index = self._load()
@@ -94,7 +93,7 @@ class OpenImage:
         return LibraryBackend(self.path, self.index)
 
     def _threads(self, count: int) -> ThreadPoolExecutor:
-        """Threads of this process; they stay, since each has a back end."""
+        """Threads of this process; they are kept, since each has a back end."""
         pool = self._pool
         if pool is None or pool[:2] != (os.getpid(), count):
             pool = os.getpid(), count, ThreadPoolExecutor(count, thread_name_prefix="squashfs")
@@ -102,7 +101,7 @@ class OpenImage:
         return pool[2]
 
     def close(self) -> None:
-        """Let go of the image. Bytes that were read stay; later reads are refused."""
+        """Release the image. Bytes that were read stay valid; later reads are refused."""
         self._closed = True
         if self._pool is not None and self._pool[0] == os.getpid():
             self._pool[2].shutdown()

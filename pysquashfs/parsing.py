@@ -2,8 +2,8 @@
 
 1.28 million files take a few seconds; `index_file` keeps the result beside the image.
 
-The trap: positions in an index are believed by every read after it. So they are held against the size of
-the image here, all at once, whether they come from its tables or from a kept index.
+The trap: every later read trusts the positions in an index. So all of them are checked against the size of
+the image here, whether they come from its tables or from a stored index.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def parse(image: ImageFile) -> Index:
     try:
         return _parse(image)
     except (MemoryError, ArithmeticError, LookupError, ValueError) as error:
-        # A net below the checks, so that nobody meets a traceback; the tests run without it.
+        # A fallback for the checks, so that users see no traceback; the tests run without it.
         if isinstance(error, SquashFSError):
             raise
         fault = f"its tables make no sense ({type(error).__name__}: {error})"
@@ -64,7 +64,7 @@ def _parse(image: ImageFile) -> Index:
 
 
 def _lookups(image: ImageFile, block: Superblock) -> tuple[Array, Array, int]:
-    """Fragments, ids, and where the listings end: at the first block of whatever follows them."""
+    """Fragments, ids, and where the listings end: at the first block of what follows them."""
     entry = np.dtype([("start", "<u8"), ("word", "<u4"), ("unused", "<u4")])
     raw, first = b"", block.bytes_used
     if block.fragments and block.fragment_table is not None:
@@ -120,7 +120,7 @@ def _joined(arrays: list[Array], kind: Any) -> Array:
 
 
 def check(index: Index, path: Path) -> None:
-    """Whether everything that an index says can be, so that reads need not ask again.
+    """Check that an index is possible, so that reads need not.
 
     Raises:
         DamagedImageError: It points out of the image or out of itself.

@@ -3,8 +3,8 @@
 A file that is stored raw and in one piece, as this project packs them, is one slice of the mapped image
 on a local disk, and one `pread` on a parallel file system.
 
-The trap: fragments. Where the tails of files share blocks, a random read decompresses a whole block for
-one tail; a small cache helps only those who read in stored order. Notebook 06 measures it.
+The trap: fragments. If the tails of files share blocks, a random read decompresses a whole block for one
+tail; a small cache only helps when reading in stored order. Notebook 06 measures it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pysquashfs.index import RAW, Index
 from pysquashfs.names import view
 
 _FRAGMENT_CACHE_BYTES = 8 << 20
-_FREE_BYTES = 256 << 20  # what a file may decompress to however small the image, and …
-_MAX_GROWTH = 64  # … how many times the image beyond that
+_FREE_BYTES = 256 << 20  # a file may always decompress to this, plus …
+_MAX_GROWTH = 64  # … this multiple of the size of the image
 _RUN_BYTES = 32 << 20  # blocks that are fetched by one pread
 
 
@@ -60,16 +60,16 @@ class PureBackend:
         self._fragments: OrderedDict[int, bytes] = OrderedDict()
         self._kept = max(1, _FRAGMENT_CACHE_BYTES // self._block_bytes)
 
-    def read(self, row: int, *, beside_others: bool = False) -> bytes:
+    def read(self, row: int, *, concurrent: bool = False) -> bytes:
         """All bytes of a file.
 
-        A page that is not in memory is fetched while the interpreter is locked if it is reached through
-        the mapping; so with other threads at work, `pread` is the quicker way.
+        A page fault in the mapping blocks the interpreter, so `pread` is faster if other threads read at
+        the same time.
         """
         if not self._flags[row] & RAW:
             return self._assembled(row)
         size, start = self._size[row], self._start[row]
-        if self._mapping is not None and not beside_others and self._image.is_whole():
+        if self._mapping is not None and not concurrent and self._image.is_whole():
             return self._mapping[start : start + size]
         try:
             data = os.pread(self._descriptor, size, start) if size else b""
@@ -155,7 +155,7 @@ class PureBackend:
                 data = self._decompressed(memoryview(data), start)
             if len(kept) >= self._kept:
                 kept.popitem(last=False)
-        kept[fragment] = data  # now the last to go
+        kept[fragment] = data  # now the last to be evicted
         return data
 
     def _damaged(self, fault: str, expected: str) -> DamagedImageError:
@@ -163,7 +163,7 @@ class PureBackend:
 
 
 def _runs(sizes: list[int]) -> Iterator[range]:
-    """Ranges of blocks of at most `_RUN_BYTES` together; blocks of a file lie one after the other."""
+    """Ranges of blocks of at most `_RUN_BYTES` together; the blocks of a file are contiguous."""
     low = total = 0
     for high, size in enumerate(sizes):
         if total + size > _RUN_BYTES:

@@ -1,8 +1,7 @@
-"""Read many files: announce them, sort them as they are stored, share them among threads.
+"""Read many files: announce them, sort them in stored order, distribute them to threads.
 
-The trap: reading the files of a batch one after the other waits for the disk or the server as often as
-there are files. So the kernel hears of a group of files before the group is read. Notebook 06 measures
-a cold epoch.
+The trap: reading the files of a batch one after the other waits for the disk or the server once per file.
+So a group of files is announced to the kernel before it is read. Notebook 06 measures a cold epoch.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def read_many(image: OpenImage, rows: Sequence[int], threads: int) -> list[bytes
     def read(number: int) -> list[bytes]:
         announce(number + threads)
         backend = image._backend()
-        return [backend.read(row, beside_others=threads > 1) for row in wanted[groups[number]].tolist()]
+        return [backend.read(row, concurrent=threads > 1) for row in wanted[groups[number]].tolist()]
 
     for number in range(threads):
         announce(number)
@@ -69,7 +68,7 @@ def read_many(image: OpenImage, rows: Sequence[int], threads: int) -> list[bytes
 def spans(index: Index, rows: Array) -> tuple[Array, Array]:
     """Where the bytes of files start in the image, and how many are stored; without shared fragments.
 
-    A file that lies in a fragment alone has that as its span.
+    The span of a file that is only in a fragment is that fragment.
     """
     files = index.files
     start, size = files.start[rows].copy(), files.size[rows].copy()
@@ -88,7 +87,7 @@ def spans(index: Index, rows: Array) -> tuple[Array, Array]:
 
 
 def _merged(starts: Array, sizes: Array) -> list[tuple[int, int]]:
-    """Ranges, neighbours as one."""
+    """Ranges, with close ones merged."""
     merged: list[tuple[int, int]] = []
     for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
         if merged and 0 <= start - sum(merged[-1]) <= _NEAR_BYTES:

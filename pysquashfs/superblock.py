@@ -1,7 +1,7 @@
-"""The first 96 bytes of an image, checked before anything believes them.
+"""The first 96 bytes of an image, checked before they are used.
 
-The trap: a superblock names sizes and positions of everything else, so a damaged one asks for absurd
-amounts of memory. Each field is held against the size of the file first.
+The trap: a superblock contains the sizes and positions of everything else, so a damaged one leads to absurd
+allocations. Each field is first checked against the size of the file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pysquashfs.image_file import ImageFile
 
 @dataclass(frozen=True)
 class Superblock:
-    """What the image says of itself; positions in bytes from its start, None for absent tables."""
+    """The fields of the superblock; positions in bytes from the start, None for absent tables."""
 
     raw: bytes  # as stored: the identity of the image, with its size and mtime
     inodes: int
@@ -36,7 +36,7 @@ class Superblock:
 
     @property
     def all_raw(self) -> bool:
-        """Whether nothing at all is compressed, by the flags."""
+        """Whether the flags say that nothing is compressed."""
         flags = layout.FLAG_INODES_RAW | layout.FLAG_DATA_RAW | layout.FLAG_FRAGMENTS_RAW
         return self.flags & flags == flags
 
@@ -53,7 +53,7 @@ def read(image: ImageFile) -> Superblock:
 
 
 def parse(raw: bytes, image: ImageFile) -> Superblock:
-    """`raw`, the 96 bytes, held against the file they come from."""
+    """The 96 bytes `raw`, checked against their file."""
     fields = layout.SUPERBLOCK.unpack(raw)
     magic, inodes, mtime_s, block_bytes, fragments, compressor, block_log, flags, ids = fields[:9]
     if magic != layout.MAGIC:

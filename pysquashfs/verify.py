@@ -1,8 +1,7 @@
 """Decompress everything in an image and follow every pointer.
 
-The trap: squashfs stores no checksum of data. A byte that changed in a raw block comes back as if it
-were right, and so may one in blocks of lz4 or zstd. Only a digest made when the image was packed finds
-those. Notebook 06 flips one.
+The trap: squashfs stores no checksum of data. A changed byte in a raw block is returned as if it were right,
+and so may be one in blocks of lz4 or zstd. Only a digest from packing finds it. Notebook 06 flips one.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pysquashfs.info import raw_bytes
 from pysquashfs.pure import PureBackend
 from pysquashfs.reading import spans
 
-_MAX_FAULTS = 100  # a report of a million faults helps nobody
+_MAX_FAULTS = 100  # a longer report would not help
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Report:
     """What `verify` found.
 
     `faults` names every file that cannot be read (at most 100) and every table that is wrong; `notes`
-    says what could not be checked.
+    names what could not be checked.
     """
 
     files: int
@@ -39,7 +38,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether all that can be checked is right."""
+        """Whether everything that can be checked is right."""
         return not self.faults
 
 
@@ -71,23 +70,18 @@ def verify(path: Path, index: Index) -> Report:
                 faults.append("more faults are not listed")
                 break
     unchecked = read if index.superblock.compressor in ("zstd", "lz4") else raw_bytes(index)
-    return Report(len(index.files), read, unchecked, tuple(faults), _notes(unchecked))
-
-
-def _notes(unchecked: int) -> tuple[str, ...]:
-    if not unchecked:
-        return ()
-    return (
+    note = (
         f"squashfs stores no checksum of data: a changed byte among {unchecked:,} could not be noticed here. "
-        "Compare with SHA-256 sums made when the image was packed.",
+        "Compare with SHA-256 sums made when the image was packed."
     )
+    return Report(len(index.files), read, unchecked, tuple(faults), (note,) if unchecked else ())
 
 
 def _tables(image: ImageFile, index: Index) -> list[str]:
     """Faults in tables that reading does not need: exports, and the counts of the superblock."""
     block, faults = index.superblock, []
     numbers = np.unique(np.concatenate([index.files.number, index.others.number]))
-    if len(numbers) + 1 != block.inodes:  # the root is not among them
+    if len(numbers) + 1 != block.inodes:  # the root is not included
         faults.append(f"{image.path}: {len(numbers) + 1:,} inodes are reachable of {block.inodes:,} counted")
     if block.export_table is not None:
         try:

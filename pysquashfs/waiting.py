@@ -1,6 +1,6 @@
-"""Tell whether reading waits, for a disk or a server: only there is it worth several threads.
+"""Measure whether reads wait for a disk or a server, since only then several threads help.
 
-The trap: a clock alone takes a busy processor for a slow disk. Notebook 03 measures packing.
+The trap: by the clock alone, a busy processor looks like a slow disk. Notebook 03 measures packing.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # of this th
 
 
 class Watch:
-    """Starts when it is made, and tells whether its thread waited since.
+    """Measures, from its creation on, whether its thread waited.
 
-    On a busy machine everything takes longer, also what is in memory; but the kernel counts how often a
-    thread went to sleep by itself, and not because its time was up.
+    On a busy machine everything takes longer, even reads from memory. But the kernel counts how often a
+    thread gave up the processor by itself, and not because its time slice ended.
     """
 
     def __init__(self) -> None:

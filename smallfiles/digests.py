@@ -5,8 +5,8 @@ still that set. The *content digest* of a file is a list of hashes of fixed bloc
 while writing, and can be checked in parallel, in any order, block by block while staging.
 
 The trap: xxh3 is a checksum against damage, not against an attacker. It was chosen because it costs
-2 µs for a 100 KB sample where SHA-256 costs 56 µs (measured); a file's `sha256` in a manifest is
-there for those who need proof. Notebook 05 teaches it.
+2 µs for a 100 KB sample, and SHA-256 56 µs (measured); the `sha256` of a file in a manifest is for those
+who need proof. Notebook 05 teaches it.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _ROWS_AT_ONCE = 1 << 12  # bounds memory, whatever the size of the set
 
 
 RowOrder: TypeAlias = "pa.Array | range"
-"""Row numbers; a range where all rows stand in order, which takes no memory."""
+"""Row numbers; a range if all rows are in order, which takes no memory."""
 
 
 def byte_order(keys: pa.Array) -> RowOrder:
-    """Row numbers in the order of the keys' bytes; nothing is sorted where a walk left them sorted.
+    """Row numbers in the order of the keys' bytes; nothing is sorted if they are already in order.
 
     Args:
         keys: String array without nulls.
@@ -156,7 +156,7 @@ class ContentDigest:
     algorithm: str = ALGORITHM
 
     def save(self, path: Path) -> None:
-        """Write as JSON, one hash a line.
+        """Write as JSON, one hash per line.
 
         A copy that takes this small file along can be checked without the original.
 
@@ -220,7 +220,7 @@ class ContentDigest:
         return -(-self.file_bytes // self.block_bytes)
 
     def block_is_intact(self, number: int, data: Buffer) -> bool:
-        """Whether `data` is block `number`; staging asks for each block that it copied."""
+        """Whether `data` is block `number`; staging checks each block that it copied."""
         return hash_block(data) == self.blocks[number]
 
     def damaged_blocks(self, path: Path, *, advance: Callable[[], None] | None = None) -> list[int]:
@@ -284,7 +284,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def _text_of(path: Path) -> str:
-    """The text of a plain file; whatever else has its name must not be waited for."""
+    """The text of a plain file; anything else of its name, such as a pipe, must not be waited for."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, encoding="utf-8") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -298,7 +298,7 @@ def hash_block(data: Buffer) -> str:
 
 
 def sidecar(path: Path) -> Path:
-    """Where the content digest of `path` is kept."""
+    """The file name of the content digest of `path`."""
     return path.with_name(path.name + SIDECAR_SUFFIX)
 
 
@@ -348,7 +348,7 @@ class BlockHasher:
         size = path.stat().st_size
         if self._whole and self._position == size and size % BLOCK_BYTES:
             self._done[size // BLOCK_BYTES] = self._hash.hexdigest()
-        if size < self._position:  # cut off afterwards: the last block is another now
+        if size < self._position:  # truncated since: the last block has changed
             self._done.pop(size // BLOCK_BYTES, None)
         for number in range(-(-rewritten // BLOCK_BYTES)):
             self._done.pop(number, None)
@@ -381,5 +381,5 @@ def read_block(descriptor: int, number: int, block_bytes: int) -> bytes:
     while len(data) < block_bytes and (
         more := os.pread(descriptor, block_bytes - len(data), start + len(data))
     ):
-        data += more  # a network file system may return less than was asked for
+        data += more  # a network file system may return less than requested
     return data

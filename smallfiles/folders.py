@@ -143,14 +143,14 @@ def _fitting(found: list[str], wanted: str) -> list[str]:
 SUPPORTED = {
     "class folders": {"kind", "split", "labels", "unlabelled", "strict", "suffixes", "follow_links"},
     "ImageNet in folders": {"kind", "split", "labels", "unlabelled", "strict", "suffixes", "follow_links"},
-    "ImageNet in tars": {"kind", "split", "labels", "unlabelled", "strict", "suffixes", "allow_truncated"},
+    "ImageNet in tars": {"kind", "split", "labels", "unlabelled", "strict", "suffixes"},
     "Flickr30K": {"kind", "split", "labels", "strict", "suffixes", "follow_links"},
     "a table": {"split", "root", "columns", "unlabelled", "strict"},
     "a folder with a table": {
         *("kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes", "follow_links")
     },
-    "a tar": {"kind", "split", "unlabelled", "strict", "suffixes", "allow_truncated"},
-    "a manifest": {"split", "root", "allow_truncated"},
+    "a tar": {"kind", "split", "unlabelled", "strict", "suffixes"},
+    "a manifest": {"split", "root"},
     "a packed output": {"split"},
     "shards of others": {"split", "unlabelled", "suffixes"},
 }
@@ -172,7 +172,6 @@ class SourceOptions:
         strict: Refuse what would otherwise be left out with a note.
         suffixes: Which files are samples; case does not matter.
         follow_links: Also follow folder links that leave the root.
-        allow_truncated: Read the complete members of a truncated tar file.
         sizes: Also look up the size of every file: one metadata operation per file, many in flight.
     """
 
@@ -199,7 +198,6 @@ class SourceOptions:
         many=True,
     )
     follow_links: bool = option(False, "follow folder links that leave the tree")
-    allow_truncated: bool = option(False, "read the complete members of a truncated tar")
     sizes: bool = True
 
     def __post_init__(self) -> None:

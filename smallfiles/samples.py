@@ -1,7 +1,7 @@
-"""The types that every stop of the road shares: a sample, what a writer knows, what it wrote.
+"""The types that all rooms share: a sample, what a writer knows, what it wrote.
 
-The trap: `Sample.data` may be a view of a larger buffer, which is kept as long as one sample of it. A writer
-lets go of samples soon. Notebook 03 shows why that is worth it.
+The trap: `Sample.data` may be a view of a larger buffer, which lives as long as one of its samples. So a
+writer releases samples soon. Notebook 03 shows why views are worth it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNLABELLED = -1
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One item of a data set as it travels from a source to a packed file.
+    """One item of a data set on its way from a source to a packed file.
 
     Args:
         key: Relative POSIX path, unique in its set.
@@ -41,27 +41,26 @@ class Sample:
 
 @dataclass(frozen=True)
 class Schema:
-    """What a writer may know before the first sample arrives.
+    """What a writer knows before the first sample arrives.
 
-    Sizes known ahead let a format lay out its file once, without growing it.
+    With known sizes, a format lays out its file once, without growing it.
 
     Args:
-        count: Number of samples (an upper bound where failing samples are skipped).
+        count: Number of samples (an upper bound if failing samples are skipped).
         total_bytes: Sum of the encoded bytes; upper bound likewise.
         largest_bytes: The largest sample; decides between 32- and 64-bit offsets.
         target: Whether samples carry labels or captions.
         has_meta: Whether any sample carries a JSON object.
-        shared_stems: What keys that differ only from the first dot of their file name on have before it;
-            a tar escapes the names of these, and of no others.
+        shared_stems: What several keys have up to the first dot of their file name; a tar escapes the names
+            of these keys, and of no others.
         name: Name of the data set.
         split: `train`, `val`, `test` or another word; also the HDF5 group.
         classes: Class names in label order; empty for captions.
         manifest_digest: The set digest of what is packed.
-        resize: How pictures were scaled or turned before packing (`short_side`, `store`, `quality`,
-            `upright`); None if the
-            bytes are those of the source.
-        came_as: Suffixes of the members in which a tar of others told captions (`txt`) and JSON objects
-            (`json`): a tar is given them back, since programs ask for members by these names.
+        resize: How images were scaled or rotated before packing (`short_side`, `store`, `quality`,
+            `upright`); None if the bytes are those of the source.
+        member_suffixes: Suffixes that captions (`txt`) and JSON objects (`json`) had in a tar of another
+            program. A tar that is packed from it uses them too, since programs read members by name.
     """
 
     count: int
@@ -75,7 +74,7 @@ class Schema:
     classes: tuple[str, ...] = ()
     manifest_digest: str = ""
     resize: Mapping[str, Any] | None = None
-    came_as: tuple[str, ...] = ()
+    member_suffixes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,8 +102,8 @@ class Packed:
 class Reader(Protocol):
     """Random access to the samples of a packed file, whatever its format.
 
-    A reader opens its handle at first use, in each process anew, and reads by position: no
-    offset is shared over `fork`. It can be pickled (without handles) and used from threads.
+    A reader opens its handle at first use, once per process, and reads by position: no offset is
+    shared after a `fork`. It can be pickled (without handles) and used from threads.
     """
 
     path: Path
@@ -120,7 +119,7 @@ class Reader(Protocol):
         """Class names in label order; empty if unknown."""
 
     def keys(self) -> pa.StringArray:
-        """All keys, columnar: a list of a million Python strings would cost 130 MB a process."""
+        """All keys, columnar: a list of a million Python strings would take 130 MB per process."""
 
     def key(self, index: int) -> str:
         """Key of one sample."""
@@ -129,34 +128,34 @@ class Reader(Protocol):
         """Label or captions of one sample."""
 
     def targets(self, start: int, stop: int) -> list[Target]:
-        """Labels or captions of a run of samples, at the price of a few questions."""
+        """Labels or captions of a run of samples, without a call per sample."""
 
     def meta(self, index: int) -> Meta | None:
         """JSON object of one sample, or None."""
 
     def size(self, index: int) -> int:
-        """Number of encoded bytes of a sample, without reading them where the format allows."""
+        """Number of encoded bytes of a sample, without reading them if the format allows it."""
 
     def read(self, index: int) -> Buffer:
-        """The encoded bytes of one sample: a memoryview, without a copy where the format allows.
+        """The encoded bytes of one sample: a memoryview, without a copy if the format allows it.
 
-        A worker process may send it: it arrives as a view of a copy.
+        It can be sent to another process, which receives a view of a copy.
         """
 
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
-        """Several samples, in the order asked for, fetched in the order that costs least."""
+        """Several samples in the requested order, fetched in the cheapest order."""
 
     def span(self, index: int) -> tuple[Path, int, int] | None:
-        """Where a sample's bytes lie: file, first byte, one after the last; None if scattered."""
+        """Where a sample's bytes are: file, first byte, one after the last; None if not in one piece."""
 
     def sha256(self, index: int) -> str | None:
-        """SHA-256 of a sample as it was packed, in hexadecimal, where the format keeps one."""
+        """SHA-256 of a sample as it was packed, in hexadecimal, if the format stores one."""
 
     def info(self) -> dict[str, Any]:
         """JSON-ready facts: format, samples, bytes, layout, provenance."""
 
     def close(self) -> None:
-        """Let go of the file; later reads are refused with a sentence."""
+        """Release the file; later reads raise an error."""
 
     def __iter__(self) -> Iterator[Sample]:
         """All samples in stored order, complete with target and meta."""
@@ -169,7 +168,7 @@ class ByteStore(Protocol):
     """
 
     sequential: bool
-    """True if samples can only be read once, in manifest order (a compressed stream)."""
+    """True if samples can only be read in manifest order (a compressed stream)."""
 
     def size(self, path: str) -> int:
         """Bytes of one sample; a metadata operation on a folder, free in an indexed tar."""
@@ -177,8 +176,8 @@ class ByteStore(Protocol):
     def read_into(self, path: str, buffer: memoryview) -> int:
         """Read one sample into the start of `buffer`; return its size.
 
-        A return value greater than `len(buffer)` says that the sample is larger than the buffer
-        and that nothing of it may be used; the caller comes again with a larger one.
+        A return value greater than `len(buffer)` means that the sample is larger than the buffer
+        and that its content must not be used; the caller tries again with a larger one.
         """
 
     def describe(self) -> str:

@@ -1,11 +1,11 @@
-"""Run what mounts and unmounts, and have a mount taken away however this program ends.
+"""Run the commands that mount and unmount, and make sure that a mount ends with this program.
 
-A small shell process waits for the end of this one: whether it exits, or is ended by SIGTERM or SIGKILL,
-the mount goes. No handler of signals is touched for that. (A scheduler that kills every process of a
-job leaves a dead mount; the next `mount` of the image clears it away.)
+A small shell process waits for the end of this one and then unmounts, whether this one exits or is killed by
+SIGTERM or SIGKILL. No signal handler is changed. (If a scheduler kills every process of a job, a dead mount
+is left; the next `mount` of the image removes it.)
 
-The trap: a mount is not there yet when its server has started, and still busy when the last file was
-just closed. Both are waited for. Notebook 06 mounts an image.
+The trap: a mount is not there yet when its server has started, and is still busy just after the last file
+was closed. Both are waited for. Notebook 06 mounts an image.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from pysquashfs.errors import SquashFSError
 from pysquashfs.mounting import table
 from pysquashfs.mounting.ways import command, unmount_command
 
-_BUSY_S = 2.0  # how long open files may take to close before a mount is only detached
+_BUSY_S = 2.0  # time for open files to close before a mount is only detached
 _COMMAND_S = 20.0
 _PAUSE_S = 0.02
-# Reads a line when this process unmounted by itself; gets nothing when this process ended without.
+# Reads a line if this process unmounted by itself; the end of the pipe if this process ended before.
 _WATCH = 'read -r _ && exit; folder=$1; made=$2; shift 2; "$@"; [ -z "$made" ] || rmdir -- "$folder"'
 
 
 class MountError(SquashFSError):
-    """An image could not be mounted, or a mount not be taken away."""
+    """An image could not be mounted or unmounted."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Attached:
     owner: int  # process id
 
     def detach(self) -> None:
-        """Take the mount away; a child that got this by a fork leaves it alone.
+        """Unmount; in a forked child this does nothing.
 
         Raises:
-            MountError: It cannot be taken away.
+            MountError: It cannot be unmounted.
         """
         if os.getpid() != self.owner:
             return
@@ -60,14 +60,14 @@ class Attached:
 
 
 def attach(way: str, image: Path, folder: Path, timeout_s: float, *, made: bool) -> Attached | str:
-    """Mount an image and wait until the folder answers.
+    """Mount an image and wait until the folder can be read.
 
     Args:
         way: As in `Way.name`.
         image: The image, resolved.
         folder: The mount point, resolved; empty.
         timeout_s: How long that may take.
-        made: Whether the mount point was made for this, and goes with the mount.
+        made: Whether the mount point was made for this, and is removed with the mount.
 
     Returns:
         The mount, or why there is none.
@@ -75,13 +75,13 @@ def attach(way: str, image: Path, folder: Path, timeout_s: float, *, made: bool)
     server, watcher = None, _watch("squashfs" if way == "kernel" else "fuse", folder, made=made)
     attached = False
     try:
-        with tempfile.TemporaryFile() as said:
+        with tempfile.TemporaryFile() as output:
             words = command(way, image, folder)
             if way == "kernel":
                 fault = _run(words, timeout_s)
             else:
-                server, fault = _start(words, said)
-            fault = fault or _wait(folder, timeout_s, server, said)
+                server, fault = _start(words, output)
+            fault = fault or _wait(folder, timeout_s, server, output)
         attached = not fault
     finally:
         if not attached:
@@ -92,13 +92,13 @@ def attach(way: str, image: Path, folder: Path, timeout_s: float, *, made: bool)
 
 
 def unmount(folder: Path) -> bool:
-    """Take a mount away; one that is in use goes from sight now, and for good with its last open file.
+    """Unmount; a mount in use disappears now, and is released with its last open file.
 
     Returns:
         Whether it was in use.
 
     Raises:
-        MountError: It cannot be taken away.
+        MountError: It cannot be unmounted.
     """
     deadline, busy = time.monotonic() + _BUSY_S, False
     while (mounted := table.at(folder)) is not None:
@@ -121,51 +121,51 @@ def unmount(folder: Path) -> bool:
     return busy
 
 
-def _start(words: list[str], said: IO[bytes]) -> tuple[subprocess.Popen[bytes] | None, str]:
+def _start(words: list[str], output: IO[bytes]) -> tuple[subprocess.Popen[bytes] | None, str]:
     """Start a FUSE server as a child, so that its end is noticed."""
     try:
-        # In a session of its own: Ctrl-C is for the program, which unmounts then.
+        # In a session of its own, so that Ctrl-C reaches only the program, which then unmounts.
         return subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+            words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         ), ""
     except (OSError, ValueError) as error:
         return None, f"{words[0]} cannot be run ({error})"
 
 
-def _wait(folder: Path, timeout_s: float, server: subprocess.Popen[bytes] | None, said: IO[bytes]) -> str:
-    """Until a mount is there and answers: "", or what is wrong after that time."""
+def _wait(folder: Path, timeout_s: float, server: subprocess.Popen[bytes] | None, output: IO[bytes]) -> str:
+    """Wait until a mount is there and can be read: "", or what is wrong after that time."""
     deadline, fault = time.monotonic() + timeout_s, "there was no time"
     while time.monotonic() < deadline:
         fault = "nothing was mounted" if table.at(folder) is None else table.answer(folder)
         if not fault:
             return ""
         if server is not None and server.poll() is not None:
-            return _text(said) or f"it ended with {server.returncode}"
+            return _text(output) or f"it ended with {server.returncode}"
         time.sleep(_PAUSE_S)
     return f"{fault} within {timeout_s:g} s"
 
 
 def _run(words: list[str], timeout_s: float) -> str:
-    """Run a command: "" if it worked, otherwise what it said."""
-    with tempfile.TemporaryFile() as said:  # not a pipe, which a process that it leaves behind keeps open
+    """Run a command: "" if it worked, otherwise its output."""
+    with tempfile.TemporaryFile() as output:  # not a pipe, which a process in the background would keep open
         try:
             done = subprocess.run(
-                words, stdin=subprocess.DEVNULL, stdout=said, stderr=said, timeout=timeout_s
+                words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=timeout_s
             )
         except subprocess.TimeoutExpired:
             return f"{words[0]} did not end within {timeout_s:g} s"
         except (OSError, ValueError) as error:
             return f"{words[0]} cannot be run ({error})"
-        return "" if done.returncode == 0 else _text(said) or f"{words[0]} ended with {done.returncode}"
+        return "" if done.returncode == 0 else _text(output) or f"{words[0]} ended with {done.returncode}"
 
 
-def _text(said: IO[bytes]) -> str:
-    said.seek(0)
-    return " ".join(said.read(2000).decode(errors="replace").split())
+def _text(output: IO[bytes]) -> str:
+    output.seek(0)
+    return " ".join(output.read(2000).decode(errors="replace").split())
 
 
 def _watch(kind: str, folder: Path, *, made: bool) -> subprocess.Popen[bytes]:
-    """A process that takes the mount away if this one ends without doing so."""
+    """Start a process that unmounts if this one ends without doing so."""
     shell, words = shutil.which("sh") or "/bin/sh", unmount_command(kind, folder, lazy=True)
     return subprocess.Popen(
         [shell, "-c", _WATCH, "sh", str(folder), "made" if made else "", *words],
@@ -177,7 +177,7 @@ def _watch(kind: str, folder: Path, *, made: bool) -> subprocess.Popen[bytes]:
 
 
 def _end(server: subprocess.Popen[bytes] | None, *, busy: bool) -> None:
-    """Wait for a server whose mount is gone. Open files keep it a while; otherwise it gets no choice."""
+    """Wait for the server of a removed mount; unless files are open, end it if it does not end."""
     if server is None:
         return
     for insist in (0,) if busy else (0, signal.SIGTERM, signal.SIGKILL):

@@ -1,8 +1,7 @@
 """Mount an image for as long as a block of code needs it, and leave nothing behind.
 
-The trap: taking a mount away under a program that still reads from it. So the block that mounted it is
-the one that unmounts, mounts of other programs are never borrowed, and what is busy is only detached.
-Notebook 06 mounts an image.
+The trap: unmounting while another program still reads. So the block that mounted an image unmounts it,
+mounts of other programs are never used, and a busy mount is only detached. Notebook 06 mounts an image.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ def mount(
 ) -> Iterator[Path]:
     """Show an image as a folder while the block runs.
 
-    For programs that know only files. One file is opened on the parallel file system; its folders and
-    names are then served by this node.
+    For programs that can only read files. One file is opened on the parallel file system; this node then
+    provides its folders and names.
 
     Args:
         image: The image.
@@ -43,7 +42,7 @@ def mount(
         The folder.
 
     Raises:
-        MountError: No way works here; it says which line to use instead.
+        MountError: No way works here; the sentence has the command to use instead.
         SquashFSError: It is no image.
 
     Example:
@@ -64,7 +63,7 @@ def mount(
 
 
 def _clear_stale(image: Path, target: Path | None) -> None:
-    """Take away mounts of this image, or in its way, whose server was killed, with their folders."""
+    """Remove mounts of this image, or at the target, whose server was killed, with their folders."""
     there = table.at(target) if target is not None else None
     for mounted in [*table.of_image(image), *([there] if there else [])]:
         if table.answer(mounted.folder) == "its server is gone":

@@ -1,7 +1,7 @@
-r"""What is mounted where, by `/proc/self/mountinfo`, and which of it we have mounted.
+r"""What is mounted where, from `/proc/self/mountinfo`, and which of these mounts are ours.
 
-The trap: spaces in the table are written as `\040`, and a FUSE mount says only what its server was told to
-say. Ours say which image they show.
+The trap: spaces in the table are written as `\040`, and a FUSE mount only has the name that its server was
+given. Ours have the name of their image.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-MARK = "pysquashfs:"  # what FUSE mounts of ours have before the image as their source, …
-PREFIX = "pysquashfs-"  # … and what private mount points start with
+MARK = "pysquashfs:"  # start of the source of our FUSE mounts, followed by the image
+PREFIX = "pysquashfs-"  # start of the names of private mount points
 _STAT_S = 5
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 
@@ -29,32 +29,32 @@ class Mounted:
 
 
 def mounts() -> list[Mounted]:
-    """Everything that is mounted whole and visible, the latest last."""
+    """All visible mounts of whole file systems, the latest last."""
     found: dict[Path, Mounted] = {}
     for line in Path("/proc/self/mountinfo").read_bytes().split(b"\n")[:-1]:
         left, _, right = line.partition(b" - ")
         (_, _, _, root, folder), (kind, source) = left.split(b" ")[:5], right.split(b" ")[:2]
         path = Path(_plain(folder))
-        found.pop(path, None)  # what was mounted there before is hidden
+        found.pop(path, None)  # it hides the previous mount at this folder
         if root == b"/":
             found[path] = Mounted(path, _plain(kind), _plain(source))
     return list(found.values())
 
 
 def at(folder: Path) -> Mounted | None:
-    """What is mounted exactly here."""
+    """The mount at exactly this folder."""
     return next((mounted for mounted in mounts() if mounted.folder == folder), None)
 
 
 def of_image(image: Path) -> list[Mounted]:
-    """FUSE mounts of ours that show this image, those that do not answer included."""
+    """Our FUSE mounts of this image, including those that do not respond."""
     return [mounted for mounted in mounts() if mounted.source == f"{MARK}{image}"]
 
 
 def answer(folder: Path) -> str:
-    """How a mount point answers: "" if well, otherwise what is wrong with it."""
+    """Try to read a mount point: "" if that works, otherwise what is wrong with it."""
     try:
-        # In a process of its own, since asking a server that hangs would never end here.
+        # In a process of its own, since a call to a server that hangs would never return.
         subprocess.run(["stat", folder], capture_output=True, timeout=_STAT_S)
     except subprocess.TimeoutExpired:
         return "it does not answer"

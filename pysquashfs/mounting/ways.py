@@ -1,10 +1,10 @@
-"""The ways to mount an image on this machine, in the order in which to prefer them.
+"""The ways to mount an image on this machine, in order of preference.
 
-What asks nothing comes first, then the kernel without root, then FUSE, then a container; root comes
-last, because the kernel trusts what it mounts, and an image from elsewhere may not deserve that.
+First the kernel without root, then FUSE, then a container. Root comes last, because the kernel trusts what
+it mounts, and an image from elsewhere may not be trustworthy.
 
-The trap: some ways cannot be gone from inside a running program. `squashfs-mount` and `apptainer` start
-one, so all that can be given is the line. Notebook 06 shows the list.
+The trap: some ways cannot be used from inside a running program. `squashfs-mount` and `apptainer` start the
+program, so only the command can be shown. Notebook 06 shows the list.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Way:
     Args:
         name: "squashfs-mount", "squashfuse_ll", "squashfuse", "apptainer" or "kernel".
         line: What to type.
-        available: Whether it can be gone here.
-        reason: Why it stands where it stands, or what is missing.
-        inside: Whether `mount` can go it, without starting the program anew.
+        available: Whether it works here.
+        reason: Its advantages and disadvantages, or what is missing.
+        inside: Whether `mount` can use it, without a restart of the program.
     """
 
     name: str
@@ -43,8 +43,8 @@ class Way:
 def how_to_mount(image: str | os.PathLike[str]) -> list[Way]:
     """All ways to mount an image, the best first.
 
-    A mounted image is read by any program as a folder, at the price of a question to the kernel or to
-    FUSE for each file; `SquashFS` needs none of this.
+    Any program can read a mounted image as a folder, at the cost of a request to the kernel or to FUSE
+    for each file; `SquashFS` does not need a mount.
 
     Args:
         image: The image.
@@ -55,7 +55,7 @@ def how_to_mount(image: str | os.PathLike[str]) -> list[Way]:
 
 
 def command(way: str, image: Path, folder: Path) -> list[str]:
-    """The command that mounts an image on a folder, for those ways that `mount` can go."""
+    """The command that mounts an image on a folder, for the ways that `mount` can use."""
     if way == "kernel":
         return ["mount", "-t", "squashfs", "-o", "loop,ro,nosuid,nodev", str(image), str(folder)]
     # The name in the table of mounts; in a list of options, commas and backslashes are special.
@@ -64,12 +64,12 @@ def command(way: str, image: Path, folder: Path) -> list[str]:
 
 
 def unmount_command(kind: str, folder: Path, *, lazy: bool) -> list[str]:
-    """The command that takes a mount away.
+    """The command that unmounts.
 
     Args:
         kind: Its type in the table of mounts, as "fuse.squashfuse".
         folder: Its mount point.
-        lazy: Also if files on it are open: it goes from sight now, and for good with the last of them.
+        lazy: Even if files are open: it disappears now, and is released with the last of them.
     """
     fuse = next((tool for tool in ("fusermount3", "fusermount") if shutil.which(tool)), None)
     if kind.startswith("fuse") and fuse:
@@ -80,7 +80,7 @@ def unmount_command(kind: str, folder: Path, *, lazy: bool) -> list[str]:
 def _squashfs_mount(image: Path) -> Way:
     where = "/user-environment"
     line = f"squashfs-mount {shlex.quote(f'{image}:{where}')} -- python train.py --data {where}"
-    reason = "as quick as the kernel and without root; it starts your program with the image mounted"
+    reason = "as fast as the kernel and without root; it starts your program with the image mounted"
     if ":" in str(image):
         return Way("squashfs-mount", line, False, "it cannot take a path with a colon", False)
     if shutil.which("squashfs-mount") is None:
@@ -95,7 +95,7 @@ def _fuse(tool: str, image: Path) -> Way:
     missing = _missing_for_fuse(tool)
     if missing:
         return Way(tool, line, False, missing, True)
-    threads = "uses several threads" if tool == "squashfuse_ll" else "answers one question at a time"
+    threads = "uses several threads" if tool == "squashfuse_ll" else "serves one request at a time"
     return Way(tool, line, True, f"needs no root; {threads}", True)
 
 
@@ -129,4 +129,4 @@ def _kernel(image: Path) -> Way:
         return Way("kernel", line, False, "only root may", True)
     if shutil.which("mount") is None or not Path("/dev/loop-control").exists():
         return Way("kernel", line, False, "this machine has no loop devices, or no mount command", True)
-    return Way("kernel", line, True, "quick, but a damaged file is the kernel's problem then", True)
+    return Way("kernel", line, True, "fast, but a damaged file can harm the kernel", True)

@@ -1,7 +1,7 @@
-"""Data going out: whole files raw, or blocks compressed by several threads and written in order.
+"""Write data: whole files raw, or blocks that several threads compress, in order.
 
-The trap: the position of a block is known only when all before it are compressed. So positions are
-noted when a block is written, not when it is handed over; and what is handed over is bounded.
+The trap: the position of a block is known only when all blocks before it are compressed. So positions are
+recorded when a block is written, not when it is queued; and the queue is bounded.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pysquashfs.compression import Buffer
 from pysquashfs.writer.metadata import Sink
 from pysquashfs.writer.settings import Settings
 
-_BATCH_BYTES = 256 << 10  # a task for a thread: large enough that handing it over costs nothing
-_BATCHES_AHEAD = 4  # a thread
+_BATCH_BYTES = 256 << 10  # one task of a thread: large enough that queueing it costs nothing
+_BATCHES_AHEAD = 4  # per thread
 _FRAGMENT = -1
 
 
 class Blocks:
-    """The data of an image, block after block; knows where everything went.
+    """Writes the data of an image block after block, and records the positions.
 
-    Keeps 8 bytes a file, 4 a block, 16 a fragment. Memory beyond that is a few blocks a thread.
+    Keeps 8 bytes per file, 4 per block, 16 per fragment, and a few blocks per thread.
 
     Args:
         sink: Takes bytes, in order.
@@ -36,10 +36,10 @@ class Blocks:
         self._sink = sink
         self._settings = settings
         self.position = position
-        self.starts = array("Q")  # a file
-        self.words = array("I")  # a block
+        self.starts = array("Q")  # one per file
+        self.words = array("I")  # one per block
         self.fragments: list[bytes] = []  # entries of their table
-        self.fragment_count = 0  # also those not yet written
+        self.fragment_count = 0  # including those not yet written
         self._batch: list[tuple[int, bytes]] = []
         self._batch_bytes = 0
         self._waiting: deque[tuple[list[tuple[int, bytes]], Future[list[bytes]]]] = deque()
@@ -47,7 +47,7 @@ class Blocks:
         self._pool = None if settings.raw else ThreadPoolExecutor(settings.usable_threads, "squash")
 
     def begin(self) -> None:
-        """The blocks that follow are the next file's."""
+        """Start the next file, to which the following blocks belong."""
         self.starts.append(self.position if self._pool is None else 0)
 
     def add(self, data: memoryview, first: bool) -> None:
@@ -69,7 +69,7 @@ class Blocks:
             self._enqueue((file + 1) if first and not start else 0, bytes(data[start : start + size]))
 
     def add_fragment(self, data: bytes) -> None:
-        """Add a block of the ends of several files."""
+        """Add a block with the ends of several files."""
         self.fragment_count += 1
         if self._pool is None:
             self._store(_FRAGMENT, data, data)
@@ -77,7 +77,7 @@ class Blocks:
             self._enqueue(_FRAGMENT, data)
 
     def _enqueue(self, owner: int, block: bytes) -> None:
-        """`owner` is 1 and the number of the file that begins here, 0 for none, or `_FRAGMENT`."""
+        """`owner` is 1 + the number of the file that begins here, 0 if none does, or `_FRAGMENT`."""
         self._batch.append((owner, block))
         self._batch_bytes += len(block)
         if self._batch_bytes >= _BATCH_BYTES:
@@ -113,14 +113,14 @@ class Blocks:
         self.position += sum(map(len, pieces))
 
     def finish(self) -> None:
-        """Write what still waits."""
+        """Write what is still queued."""
         self._submit()
         while self._waiting:
             self._drain_one()
         self.close()
 
     def close(self) -> None:
-        """Stop the threads; what they were to do is forgotten."""
+        """Stop the threads and drop their tasks."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 

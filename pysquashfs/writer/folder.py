@@ -1,7 +1,7 @@
 """The files of a folder as items, in the order of their names.
 
-The trap: a link to a folder may lead back to where one came from, or out of the tree. Links to files are
-followed, as a data set of links should become one of files; links to folders are refused by name.
+The trap: a link to a folder may lead to a loop, or out of the tree. Links to files are followed, since a data
+set of links should become one of files; links to folders are refused by name.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pysquashfs.errors import SquashFSError
 
 
 def folder_items(root: Path) -> Iterator[tuple[str, Path]]:
-    """All files below a folder, with their names in an image; empty folders leave no trace.
+    """All files below a folder, with their names in an image; empty folders are omitted.
 
     Args:
         root: The folder.
 
     Raises:
-        SquashFSError: It cannot be read, or holds a link to a folder, a broken link, a device or a pipe.
+        SquashFSError: It cannot be read, or has a link to a folder, a broken link, a device or a pipe.
     """
     waiting = [(root, "")]
     while waiting:

@@ -1,7 +1,7 @@
 """Write one image through any function that takes bytes in order.
 
-The trap: the superblock stands first and is known last. Nothing else is ever rewritten: 96 zero bytes
-hold its place, and `close` returns what belongs there, so that a digest can be taken while writing.
+The trap: the superblock comes first and is known last. Nothing else is rewritten: 96 zero bytes reserve its
+place, and `close` returns its content, so that a digest can be taken while writing.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ SUPERBLOCK_BYTES = layout.SUPERBLOCK.size
 
 
 class ImageWriter:
-    """Stream files into an image: `add` each, `close`, and put the superblock in its place.
+    """Stream files into an image: `add` each, `close`, and write the superblock at the start.
 
-    One long sequential write replaces a million creations, which is what a parallel file system likes.
-    The format keeps its tables behind the data, so what is kept until `close` grows with the number of
-    files: 32 bytes each and the name, 4 a block, 8 more with fragments; and while the largest folder is
-    sorted, its names as objects. Data itself does not wait.
+    One long sequential write replaces a million file creations, which a parallel file system handles well.
+    The tables come after the data, so the memory until `close` grows with the number of files: 32 bytes
+    each and the name, 4 per block, 8 more with fragments; and while the largest folder is sorted, its
+    names as objects. Data is not kept.
 
     Example:
         >>> with open("x.sqfs", "wb") as file:  # doctest: +SKIP
@@ -39,8 +39,8 @@ class ImageWriter:
         ...     file.write(superblock)
 
     Args:
-        sink: Called with lists of buffers, to be written one after another from byte 0 on: `writelines` of
-            a buffered file, for example. It may keep those that the caller of `add` does not reuse.
+        sink: Called with lists of buffers that must be written one after another from byte 0 on, such as
+            `writelines` of a buffered file. It may keep buffers that the caller of `add` does not reuse.
         settings: Compression, block size and so on; by default everything is stored raw.
     """
 
@@ -57,7 +57,7 @@ class ImageWriter:
 
     @property
     def files(self) -> int:
-        """How many files were added."""
+        """Number of files that were added."""
         return self._tree.files
 
     def add(self, name: str, data: Buffer) -> None:
@@ -73,7 +73,7 @@ class ImageWriter:
         self.add_pieces(name, [data])
 
     def add_pieces(self, name: str, pieces: Iterable[Buffer]) -> None:
-        """Store a file that comes in pieces, for one that is too large to be held.
+        """Store a file in pieces, if it is too large for memory.
 
         Args:
             name: Relative path with `/`.
@@ -90,7 +90,7 @@ class ImageWriter:
         self.bytes += size
 
     def _store(self, name: str, pieces: Iterable[Buffer]) -> tuple[int, memoryview]:
-        """Hand blocks over; returns the size of the file, and its end if that is for a fragment."""
+        """Write blocks; returns the size of the file, and its end if that belongs into a fragment."""
         size, block = 0, self.settings.block_bytes
         end = memoryview(b"")
         for piece in pieces:
@@ -112,7 +112,7 @@ class ImageWriter:
         """Write the tables.
 
         Returns:
-            The superblock, to be put at byte 0 of the file.
+            The superblock, which must be written at byte 0 of the file.
 
         Raises:
             SquashFSError: Two names are equal, or one is both a file and a folder.
@@ -122,12 +122,12 @@ class ImageWriter:
         return Tables(self._sink, self.settings, self._tree, self._sizes, self._blocks, self._tails).write()
 
     def abandon(self) -> None:
-        """Stop the threads that compress; for whoever gives up before `close`."""
+        """Stop the threads that compress, without `close`."""
         self._blocks.close()
 
 
 def _compressor_options(settings: Settings) -> bytes:
-    """lz4 alone must say which of its formats it uses."""
+    """The options block, which only lz4 requires."""
     if settings.image_compressor != "lz4":
         return b""
     options = layout.LZ4_OPTIONS.pack(1, 1 if settings.level else 0)

@@ -1,7 +1,7 @@
-"""Inodes as bytes: the short form where it fits, the extended one where numbers are too large for it.
+"""Inodes as bytes: the short form, or the extended one if numbers are too large for it.
 
-The trap: the short inode of a file holds 32-bit numbers only, so a file that merely *starts* beyond
-4 GiB needs the extended one, and a folder whose listing has more than 64 KiB does too.
+The trap: the short inode of a file has only 32-bit numbers, so a file that merely *starts* beyond 4 GiB
+needs the extended one; so does a folder with a listing of more than 64 KiB.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pysquashfs import layout
 
 FILE_MODE, FOLDER_MODE = 0o644, 0o755
 _U16, _U32 = 0xFFFF, 0xFFFF_FFFF
-_MTIME_S = _ID = 0  # of no time and no user: equal items give equal bytes
+_MTIME_S = _ID = 0  # no time and no user, so that equal items give equal bytes
 MAX_INDICES = 0xFFFF
 
 
@@ -26,7 +26,7 @@ def file_inode(
         start: Position of the first block in the image.
         size: Bytes of the file.
         words: The sizes of its blocks as stored, packed.
-        fragment: Which fragment holds its end, if one does.
+        fragment: The fragment with its end, if there is one.
         offset: Where in the fragment.
 
     Returns:
@@ -63,7 +63,7 @@ def folder_inode(
     if size <= _U16:
         head = _header(layout.DIRECTORY, FOLDER_MODE, number)
         return head + layout.DIRECTORY_INODE.pack(block, 2 + folders, size, offset, parent)
-    indices = indices[:MAX_INDICES]  # what comes behind is found by walking on
+    indices = indices[:MAX_INDICES]  # later entries are found by a linear search
     head = _header(layout.DIRECTORY + layout.EXTENDED, FOLDER_MODE, number)
     body = layout.EXTENDED_DIRECTORY_INODE.pack(
         2 + folders, size, block, parent, len(indices), offset, layout.NO_XATTR

@@ -1,8 +1,8 @@
-"""The listing of one folder: runs of entries behind headers, and an index into long ones.
+"""The listing of one folder: headers with runs of entries, and an index for long listings.
 
-The trap: an entry stores the number of its inode as a 16-bit difference to its header's, and a
-header names one block of inodes. A run ends when either does not fit; also before it fills a metadata
-block, so that the index of a large folder leads close to any name.
+The trap: an entry stores the number of its inode as a 16-bit difference from its header's, and a header
+names one block of inodes. A run ends if either does not fit. It also ends before it fills a metadata block,
+so that the index of a large folder leads close to any name.
 """
 
 from __future__ import annotations
@@ -48,17 +48,14 @@ class Listing:
             or not -_REACH <= step <= _REACH
             or self._run_bytes + len(name) + layout.DIRECTORY_ENTRY.size > layout.METADATA_BYTES
         ):
-            self._end_run()
+            self.finish()
             self._block, self._base, step, self._first_name = block, number, 0, name
         entry = layout.DIRECTORY_ENTRY.pack(offset, step, kind, len(name) - 1) + name
         self._run.append(entry)
         self._run_bytes += len(entry)
 
     def finish(self) -> None:
-        """Write the last run."""
-        self._end_run()
-
-    def _end_run(self) -> None:
+        """Write the run that is open."""
         if not self._run:
             return
         block, _ = self._table.tell()

@@ -1,7 +1,7 @@
-"""Metadata going out: inodes, listings and tables in blocks of 8 KiB, each compressed if that helps.
+"""Write metadata: inodes, listings and tables in blocks of 8 KiB, each compressed if that helps.
 
-The trap: a position in metadata is a pair, where the stored block starts and how far into the
-*unpacked* block it lies; so an entry may lie across two blocks, and nothing is padded.
+The trap: a position in metadata is a pair, the start of the stored block and an offset in the *unpacked*
+block; so an entry may extend over two blocks, and nothing is padded.
 """
 
 from __future__ import annotations

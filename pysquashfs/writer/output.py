@@ -1,7 +1,7 @@
-"""The image while it grows: beside its final name, which it gets when it is complete and on disk.
+"""The image while it is written, under a temporary name until it is complete and on disk.
 
-The trap: a file under its final name looks finished to whoever comes by, half of it or not. So it grows
-as `.NAME.packing`, and a killed run leaves only that, which the next run overwrites.
+The trap: a file under its final name looks finished, even if only half of it is there. So it is written as
+`.NAME.packing`, and a killed run leaves only that, which the next run overwrites.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NO_FLOCK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
 
 class Output:
-    """Append to an open file, in a thread of its own: files are read while those before them are written.
+    """Append to an open file in another thread: files are read while earlier ones are written.
 
     Args:
         descriptor: Open for writing, at its start.
@@ -39,7 +39,7 @@ class Output:
         self.bytes = self._handed = 0
 
     def append(self, pieces: Sequence[Buffer]) -> None:
-        """Write all pieces, in order, by and by; one that may change is copied."""
+        """Write all pieces, in order and in the background; a piece that may change is copied."""
         self._held += [piece if type(memoryview(piece).obj) is bytes else bytes(piece) for piece in pieces]
         self.bytes += sum(map(len, pieces))
         if self.bytes - self._handed >= _WRITTEN_AT_ONCE or len(self._held) >= _PIECES_AT_ONCE:
@@ -53,7 +53,7 @@ class Output:
 
     def _write(self, pieces: list[Buffer]) -> None:
         rest = [memoryview(piece) for piece in pieces]
-        with written(self._path):
+        with write_errors(self._path):
             while rest:
                 count = os.writev(self._descriptor, rest[:_PIECES_AT_ONCE])
                 while rest and count >= len(rest[0]):
@@ -62,12 +62,12 @@ class Output:
                     rest[0] = rest[0][count:]
 
     def finish(self, superblock: bytes) -> None:
-        """Write what is left, put the superblock at the start, and have all of it on disk."""
+        """Write what is left, put the superblock at the start, and sync the file to disk."""
         self._hand_over()
         self.close()
         if self._writing is not None:
             self._writing.result()
-        with written(self._path):
+        with write_errors(self._path):
             os.pwrite(self._descriptor, superblock, 0)
             os.fsync(self._descriptor)
 
@@ -77,8 +77,8 @@ class Output:
 
 
 @contextlib.contextmanager
-def aside(out: Path, *, overwrite: bool) -> Iterator[tuple[int, Path]]:
-    """Own `.NAME.packing` while the block runs; give it its final name if the block ends well.
+def publishing(out: Path, *, overwrite: bool) -> Iterator[tuple[int, Path]]:
+    """Lock `.NAME.packing` while the block runs; give it its final name if the block succeeds.
 
     Args:
         out: The final name.
@@ -88,17 +88,17 @@ def aside(out: Path, *, overwrite: bool) -> Iterator[tuple[int, Path]]:
         A descriptor of the empty file, and its path.
 
     Raises:
-        SquashFSError: The name is taken, somebody else is writing it, or the file system refuses.
+        SquashFSError: The name exists, another run is writing it, or the file system refuses.
     """
     _refuse_existing(out, overwrite)
     path = out.with_name(f".{out.name}.packing")
-    with written(out):
+    with write_errors(out):
         descriptor = _own(path, out)
     try:
-        with written(out):
+        with write_errors(out):
             os.ftruncate(descriptor, 0)
         yield descriptor, path
-        with written(out):
+        with write_errors(out):
             _publish(path, out, overwrite)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -110,13 +110,13 @@ def aside(out: Path, *, overwrite: bool) -> Iterator[tuple[int, Path]]:
 
 
 def _own(path: Path, out: Path) -> int:
-    """Open the file and lock it; the kernel lets go of the lock when its owner dies."""
+    """Open the file and lock it; the kernel releases the lock when its owner ends."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         still_there = path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino
     except OSError as error:
-        still_there = error.errno in _NO_FLOCK  # mounted without locks: go on without
+        still_there = error.errno in _NO_FLOCK  # mounted without locks
     if not still_there:
         os.close(descriptor)
         raise SquashFSError(
@@ -140,12 +140,12 @@ def _publish(path: Path, out: Path, overwrite: bool) -> None:
             path.rename(out)
         else:
             path.unlink()
-    with contextlib.suppress(OSError):  # some network file systems refuse this, and need it not
+    with contextlib.suppress(OSError):  # some network file systems refuse this, and do not need it
         sync(out.parent)
 
 
 def sync(path: Path) -> None:
-    """Have a file or a folder on disk."""
+    """Sync a file or a folder to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -157,14 +157,16 @@ def _refuse_existing(out: Path, overwrite: bool) -> None:
     if os.path.lexists(out) and not (overwrite and out.is_file()):
         raise SquashFSError(
             f"{out} exists already",
-            expected="a name that is free" if not overwrite else "a file, or a name that is free",
+            expected="a name that does not exist"
+            if not overwrite
+            else "a file, or a name that does not exist",
             next_step="Choose another name, or remove it if it is not needed",
         )
 
 
 @contextlib.contextmanager
-def written(path: Path) -> Iterator[None]:
-    """Turn an OSError of writing `path` into a sentence."""
+def write_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError while writing `path` into a sentence."""
     try:
         yield
     except OSError as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pysquashfs.writer.image import ImageWriter
-from pysquashfs.writer.output import Output, aside
+from pysquashfs.writer.output import Output, publishing
 from pysquashfs.writer.settings import DEFAULT_BLOCK_BYTES, Settings, refused
 from pysquashfs.writer.sources import Item, pieces, read_ahead
 
@@ -44,31 +44,31 @@ def pack(
 ) -> PackedImage:
     """Pack many small files into one image, in the order of `items`.
 
-    On a parallel file system one open and long reads replace an open a file. Data lies in the order in
-    which it is given, so items shuffled here are read at full speed in that shuffled order later.
-    Equal items and settings give equal bytes (no times, users or permissions are taken over).
+    On a parallel file system one open and long reads replace one open per file. Data is stored in the given
+    order, so if items are shuffled here, they are later read at full speed in that shuffled order. Equal
+    items and settings give equal bytes (times, users and permissions are not stored).
 
-    Memory is bounded by the tables that the format wants behind the data: see `ImageWriter`; 1.28 million
-    files of ImageNet need about 120 MB (300 MB if all lie in one folder).
+    Memory is needed for the tables after the data: see `ImageWriter`. The 1.28 million files of ImageNet
+    need about 120 MB (300 MB if all are in one folder).
 
     Args:
         out: The image; it appears when it is complete.
-        items: (name, bytes or path of a file) pairs; names are relative with `/`. It is read once.
+        items: (name, bytes or path of a file) pairs; names are relative with `/`. Iterated once.
         compression: "none", "gzip", "zstd", "lz4" or "xz".
         level: Of the compressor.
         block_bytes: A power of two from 4,096 to 1,048,576.
-        fragments: Put the ends of files together: smaller, and slow to read at random.
-        threads: That compress; None for all CPUs this process may use.
-        in_flight: Files that are opened and read at a time. None for 8 where reading waits, and for one,
-            without threads, where files are in memory.
+        fragments: Store the ends of files in shared blocks: smaller, and slow to read at random.
+        threads: Number of threads that compress; None for all CPUs of this process.
+        in_flight: Files that are opened and read at a time. None for 8 if reads wait, and for one, without
+            threads, if files are in memory.
         overwrite: Whether an image of that name may be replaced.
 
     Returns:
         What was written.
 
     Raises:
-        SquashFSError: A name cannot be in an image or comes twice, a file vanished or changed while it was
-            read, `out` exists, or there is no room. Nothing is left behind.
+        SquashFSError: A name is not possible in an image or comes twice, a file vanished or changed while it
+            was read, `out` exists, or there is no room. Nothing is left behind.
 
     Example:
         >>> pack(Path("x.sqfs"), [("a/1.txt", b"one"), ("2.jpg", Path("photo.jpg"))])  # doctest: +SKIP
@@ -79,7 +79,7 @@ def pack(
         raise refused(f"the number of files in flight is {in_flight!r}", "1 or more")
     out = Path(out)
     with (
-        aside(out, overwrite=overwrite) as (descriptor, _),
+        publishing(out, overwrite=overwrite) as (descriptor, _),
         contextlib.closing(Output(descriptor, out)) as output,
         _writer(output, settings) as writer,
         contextlib.closing(read_ahead(items, in_flight)) as found,

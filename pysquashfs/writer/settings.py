@@ -1,6 +1,6 @@
-"""How an image is written, checked before the first byte is.
+"""How an image is written, checked before the first byte.
 
-The trap: a block size or level that a tool does not know is often noticed at the end of an hour.
+The trap: many tools notice an impossible block size or level only at the end of an hour.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class Settings:
     """How to write an image.
 
     Args:
-        compression: "none" (right for JPEG and whatever is compressed already), "gzip", "zstd", "lz4" or
-            "xz". Blocks that do not become smaller are stored raw.
+        compression: "none" (right for JPEG and other compressed data), "gzip", "zstd", "lz4" or "xz". Blocks
+            that do not become smaller are stored raw.
         level: Of the compressor; None for its default.
-        block_bytes: 4,096 to 1,048,576, a power of two. Files stored raw are contiguous whatever it is.
-        fragments: Put the ends of files together in shared blocks: smaller, and slow at random.
-        threads: That compress; None for as many as there are CPUs to use.
+        block_bytes: 4,096 to 1,048,576, a power of two. Files stored raw are always contiguous.
+        fragments: Store the ends of files in shared blocks: smaller, and slow at random.
+        threads: Number of threads that compress; None for all CPUs of this process.
     """
 
     compression: str = "none"
@@ -56,19 +56,19 @@ class Settings:
 
     @property
     def image_compressor(self) -> str:
-        """What the superblock names; it compresses names and inodes even where data is raw."""
+        """The compressor in the superblock, which compresses names and inodes even if data is raw."""
         return "gzip" if self.raw else self.compression
 
     @property
     def usable_threads(self) -> int:
-        """How many threads compress."""
-        if hasattr(os, "sched_getaffinity"):  # what this process may use; macOS does not tell
+        """Number of threads that compress."""
+        if hasattr(os, "sched_getaffinity"):  # not on macOS
             return self.threads or len(os.sched_getaffinity(0))
         return self.threads or os.cpu_count() or 1
 
 
 def refused(got: str, expected: str) -> SquashFSError:
-    """The sentence for a setting that makes no sense."""
+    """The error for a senseless setting."""
     return SquashFSError(
         got, expected=expected, next_step="Correct it; the defaults are right for photographs"
     )

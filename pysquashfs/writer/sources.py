@@ -1,10 +1,10 @@
 """Read the files that go into an image: small ones whole, large ones piece by piece.
 
 On a parallel file system opening a file takes a millisecond and more, however small it is; so a few
-threads open and read ahead. Where files are in memory a thread only costs, and one loop reads them.
+threads open and read ahead. If files are in memory, threads only add cost, and one loop reads them.
 
-The trap: a file may vanish or grow between being listed and being read. What was announced in the image
-must be what is stored, so each is asked for one byte more than it should have.
+The trap: a file may vanish or grow after it was listed. Its size in the image must be the stored size, so
+one more byte than expected is requested of each file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pysquashfs.waiting import AT_ONCE_S, Watch
 
 Item: TypeAlias = tuple[str, Buffer | Path]
 PIECE_BYTES = 1 << 20  # a multiple of every block size; files up to this are read whole and ahead
-_BATCH = 8  # files that a thread reads in one go
+_BATCH = 8  # files that a thread reads per task
 _TRIED = 32
 _IN_FLIGHT = 8
 
@@ -33,12 +33,12 @@ _IN_FLIGHT = 8
 def read_ahead(items: Iterable[Item], in_flight: int | None) -> Generator[Item, None, None]:
     """The items in their order, with small files replaced by their bytes.
 
-    Holds at most 8 MiB for each file in flight. An item that is no path is passed on before the next one
-    is drawn, so whoever makes the items may use one buffer again and again.
+    Holds at most 8 MiB per file in flight. An item that is no path is passed on before the next one is
+    requested, so the iterator of items may reuse one buffer.
 
     Args:
         items: (name, bytes or path).
-        in_flight: How many files are opened and read at a time; None to learn it from the first ones.
+        in_flight: How many files are opened and read at a time; None to measure it on the first ones.
 
     Raises:
         SquashFSError: A file cannot be read or changed its size.
@@ -69,7 +69,7 @@ def _by_threads(items: Iterable[Item], in_flight: int) -> Iterator[Item]:
         def submit() -> None:
             nonlocal batch
             if batch:
-                waiting.append((batch, pool.submit(_read_batch, [path for _, path in batch])))
+                waiting.append((batch, pool.submit(lambda files: [_small(path) for _, path in files], batch)))
                 batch = []
 
         def done(most_waiting: int) -> Iterator[Item]:
@@ -93,12 +93,8 @@ def _by_threads(items: Iterable[Item], in_flight: int) -> Iterator[Item]:
         yield from done(0)
 
 
-def _read_batch(paths: list[Path]) -> list[Buffer | Path]:
-    return [_small(path) for path in paths]
-
-
 def _small(path: Path) -> Buffer | Path:
-    """The bytes of a file, or its path if it is too large to be held."""
+    """The bytes of a file, or its path if it is large."""
     with _reading(path):
         descriptor, size = _open(path)
         try:
@@ -106,7 +102,7 @@ def _small(path: Path) -> Buffer | Path:
                 return path
             data = os.pread(descriptor, size + 1, 0)
             while 0 < len(data) < size and (more := os.pread(descriptor, size + 1 - len(data), len(data))):
-                data += more  # a network file system may return less than was asked for
+                data += more  # a network file system may return less than requested
         finally:
             os.close(descriptor)
     if len(data) != size:
@@ -115,7 +111,7 @@ def _small(path: Path) -> Buffer | Path:
 
 
 def pieces(path: Path) -> Iterator[Buffer]:
-    """The bytes of a large file, through one buffer that is used again for each piece.
+    """The bytes of a large file, through one buffer that is reused for each piece.
 
     Raises:
         SquashFSError: It cannot be read or changed its size.
@@ -145,7 +141,7 @@ def pieces(path: Path) -> Iterator[Buffer]:
 
 def _open(path: Path) -> tuple[int, int]:
     """A descriptor of a regular file, and its size."""
-    # Not waiting for whoever writes into a pipe of that name.
+    # Without O_NONBLOCK, opening a pipe waits for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):

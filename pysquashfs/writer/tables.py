@@ -1,11 +1,11 @@
-"""Everything behind the data: inodes, listings, fragments, ids, and the superblock that names them.
+"""Everything after the data: inodes, listings, fragments, ids, and the superblock with their positions.
 
-Folders are written from the last to the first, so that a folder is known before the one that lists it;
+Folders are written from the last to the first, so that a folder is written before the one that lists it;
 the root comes last.
 
 The trap: inodes and listings refer to each other's positions *after* compression. So inodes are written
-at once, and the listings are held back, compressed, until the last inode is out: for a million files
-about 15 MB.
+immediately, and the compressed listings are kept until the last inode is written: about 15 MB for a million
+files.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Tables:
         settings: How the image is written.
         tree: The names.
         sizes: Bytes of each file.
-        blocks: Where the data went.
-        tails: Which ends of files lie in fragments.
+        blocks: Where the data is.
+        tails: Which ends of files are in fragments.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Tables:
         for piece in self._held:
             self._write([piece])
         self._held.clear()
-        fragments = self._position  # also where there are none: 7-Zip takes it for the end of the listings
+        fragments = self._position  # even without fragments: 7-Zip takes it for the end of the listings
         if self._blocks.fragments:
             fragments = self._table(b"".join(self._blocks.fragments))
         ids = self._table(layout.ID_ENTRY.pack(0))
@@ -99,13 +99,13 @@ class Tables:
         return write_table(self._write, self._position, entries, self._settings.image_compressor)
 
     def _write_folders(self) -> tuple[int, int]:
-        """Inodes and listings of everything; returns where the root's inode is."""
+        """Write all inodes and listings; returns where the root's inode is."""
         tree = self._tree
         if tree.files + tree.folders > _MOST_INODES:
             raise _too_many(f"{tree.files:,} files", "at most 4,294,967,294 files and folders")
         rows, bounds = tree.by_folder()
         parents, children, child_bounds = tree.parents(), *tree.folders_in_folders()
-        # A folder's inode is numbered after those of its files, and folders go from the last to the first.
+        # A folder's inode is numbered after those of its files, and folders are numbered from last to first.
         counts = np.diff(bounds) + 1
         self._numbers = (np.cumsum(counts[::-1])[::-1]).tolist()
         self._words = np.asarray(self._blocks.words, "<u4").view(np.uint8)  # the same memory
@@ -118,9 +118,9 @@ class Tables:
         return self._places[0]
 
     def _word_bounds(self) -> memoryview:
-        """Where the block words of each file begin, 4 bytes a word."""
+        """Where the block words of each file begin, 4 bytes per word."""
         sizes, size = np.asarray(self._sizes), self._settings.block_bytes
-        bounds = np.zeros(len(sizes) + 1, np.int64)  # filled in place: copies would add up to 40 bytes a file
+        bounds = np.zeros(len(sizes) + 1, np.int64)  # filled in place: copies would take 40 bytes per file
         blocks = bounds[1:]
         np.floor_divide(sizes, size, out=blocks, casting="unsafe")
         blocks += (sizes % size != 0) & ~self._tails.in_fragments(len(sizes))

@@ -1,7 +1,7 @@
-"""The ends of files, put together in shared blocks (fragments) where that was asked for.
+"""The ends of files in shared blocks (fragments), if the settings say so.
 
-The trap: a random read of a small file in a fragment unpacks a whole block, of which nine tenths belong
-to others. It saves space where files are small and compress; photographs are neither.
+The trap: a random read of a small file in a fragment unpacks a whole block, of which nine tenths belong to
+other files. Fragments save space for small files that compress; photographs are neither.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pysquashfs.writer.blocks import Blocks
 
 
 class Tails:
-    """Collects ends of files; 8 bytes a file, if there are any.
+    """Collects ends of files; takes 8 bytes per file if enabled.
 
     Args:
-        blocks: Takes a full fragment.
-        block_bytes: How large a fragment may become.
-        enabled: Whether there shall be fragments at all.
+        blocks: Stores a full fragment.
+        block_bytes: Largest size of a fragment.
+        enabled: Whether to make fragments.
     """
 
     def __init__(self, blocks: Blocks, block_bytes: int, enabled: bool) -> None:
@@ -34,7 +34,7 @@ class Tails:
         self._open = bytearray()
 
     def add(self, data: memoryview) -> None:
-        """Take the end of a file of less than a block; empty for none. Once a file, in order."""
+        """Add the end of a file, which may be empty; called once per file, in order."""
         if not self.enabled:
             return
         if len(self._open) + len(data) > self._block_bytes:
@@ -44,7 +44,7 @@ class Tails:
         self._open += data
 
     def finish(self) -> None:
-        """Hand over what was collected."""
+        """Store what was collected."""
         if self._open:
             self._blocks.add_fragment(bytes(self._open))
             self._open.clear()

@@ -1,10 +1,10 @@
-"""The names of an image while it grows, as columns: about 20 bytes a file and its name.
+"""The names of an image while it is written, as columns: about 20 bytes per file and its name.
 
-The format needs every name until the end, since a folder is listed in order of its names while the
-items come in order of the data. A million `str` would take four times as much.
+The format needs every name until the end, since a folder is listed in order of its names, while items come
+in order of the data. A million `str` would take four times the memory.
 
-The trap: a name such as `../x`, or one that is both a file and a folder, makes an image that unpacks
-where nobody wants it. Such names are refused; that two are equal is noticed when they are sorted.
+The trap: with a name such as `../x`, or one that is both a file and a folder, an image unpacks to the wrong
+place. Such names are refused; equal names are found when they are sorted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BAD_PARTS = (b"", b".", b"..")
 
 
 class Tree:
-    """Folders and files by number; number 0 is the root, and a parent has a lower one than its children."""
+    """Folders and files by number; 0 is the root, and a parent has a lower number than its children."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {b"": 0}
@@ -38,19 +38,19 @@ class Tree:
 
     @property
     def files(self) -> int:
-        """How many files there are."""
+        """Number of files."""
         return len(self._ends)
 
     @property
     def folders(self) -> int:
-        """How many folders there are, with the root."""
+        """Number of folders, including the root."""
         return len(self._folder_names)
 
     def add(self, name: str) -> int:
-        """Take the name of the next file; returns its number.
+        """Add the name of the next file; returns its number.
 
         Raises:
-            SquashFSError: It is no relative path, or too long.
+            SquashFSError: It is not a relative path, or too long.
         """
         try:
             path = os.fsencode(name)
@@ -99,7 +99,7 @@ class Tree:
         return "".join(os.fsdecode(part) + "/" for part in reversed(parts))
 
     def parents(self) -> Array:
-        """The parent of every folder; the root is its own."""
+        """The parent of every folder; the root is its own parent."""
         return np.array(self._parents, np.int64)
 
     def by_folder(self) -> tuple[Array, Array]:
@@ -117,7 +117,7 @@ class Tree:
     def sorted_listing(
         self, folder: int, files: Sequence[int], folders: Sequence[int]
     ) -> Iterator[tuple[int, bytes]]:
-        """What is in a folder, in the order of the names: row among `files` and then `folders`, and name.
+        """The entries of a folder in the order of their names: row in `files` + `folders`, and name.
 
         Raises:
             SquashFSError: Two names are equal.
@@ -138,7 +138,7 @@ class Tree:
 
 
 def _fault(path: bytes) -> str:
-    """What is wrong with a path, or nothing."""
+    """What is wrong with a path; empty if nothing is."""
     if not path:
         return "is empty"
     if path[:1] == b"/":

@@ -4,8 +4,8 @@
     open(path) -> Reader
     Options                  a frozen dataclass; every field has a default
 
-`write` writes straight to `out`; `smallfiles.pack` adds what makes it safe (aside, verified,
-published). Adding a format is one module and one line in `SUFFIXES`.
+`write` writes directly to `out`; `smallfiles.pack` makes that safe (under another name, verified, then
+published). A new format is one module and one line in `SUFFIXES`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ SUFFIXES: dict[str, tuple[str, ...]] = {
     "squashfs": (".sqfs", ".squashfs"),
     "lmdb": (".lmdb",),
 }
-_FOLDERS = ("files", "tar", "lmdb")  # LMDB's own is a folder with data.mdb in it
+_FOLDERS = ("files", "tar", "lmdb")  # liblmdb makes a folder with data.mdb in it
 
 
 def names() -> tuple[str, ...]:
-    """Names of all formats, in the order in which the course meets them."""
+    """Names of all formats, in the order of the course."""
     return tuple(SUFFIXES)
 
 
@@ -64,13 +64,13 @@ def name_of(path: Path, format: str | None = None) -> str:
             return name
     if path.name.endswith(".zarr"):
         raise UsageError(
-            f"{path} is a Zarr store by its name, which only the zarr library reads",
+            f"{path} is named as a Zarr store, which only the zarr library reads",
             expected="another format",
             next_step="Read it with zarr.open_group, or pack what it was made from into .arrow",
         )
     known = ", ".join(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
     raise UsageError(
-        f"the name {path.name!r} tells no format",
+        f"the name {path.name!r} has no suffix of a format",
         expected=f"a name ending in one of {known}",
         next_step="Rename it or give --format",
     )
@@ -93,7 +93,7 @@ def open(path: Path | str, format: str | None = None) -> Reader:
         if path.suffix == ".zarr":
             raise
         raise UsageError(
-            f"{path} is no packed file by its name",
+            f"{path} is not named as a packed file",
             expected=error.expected,
             next_step=f"Pack it first: smallfiles pack {shlex.quote(str(path))} train.arrow",
         ) from None
@@ -104,7 +104,7 @@ def open(path: Path | str, format: str | None = None) -> Reader:
             next_step="Check the path, or make it with: smallfiles pack",
         )
     if not (path.is_file() or (path.is_dir() and name in _FOLDERS)):
-        raise FormatError(  # a pipe would keep the reader waiting for ever
+        raise FormatError(  # a reader would wait at a pipe for ever
             f"{path} is {'a folder' if path.is_dir() else 'neither a file nor a folder'}",
             expected=f"a packed {name} file",
             next_step="Give the file itself",

@@ -1,11 +1,11 @@
-"""A packed file to read from by position: mapped into memory, or asked for with `pread`.
+"""A packed file that is read by position: through a memory map, or with `pread`.
 
-A mapping hands out views without a copy, and all workers of a node share the page cache behind it.
-On a parallel file system each page that is touched may become a request of its own, so there one
-`pread` a sample is the better question.
+A mapping gives views without a copy, and all workers of a node share the page cache behind it. On a
+parallel file system each page that is touched may become a request of its own, so one `pread` per
+sample is better there.
 
-The trap: a mapped file that is cut by someone else meanwhile kills the process with SIGBUS, where
-`pread` reads short and can be told in a sentence. Notebook 04 compares the two.
+The trap: if another program truncates a mapped file, the next access ends this process with SIGBUS,
+whereas `pread` reads short, which can be reported. Notebook 04 compares the two.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import os
 import stat
 import sys
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from smallfiles.errors import DamagedFileError, FormatError, refuse_shortage
+from smallfiles.errors import DamagedFileError, FormatError, SmallfilesError, refuse_shortage
 from smallfiles.machine import is_parallel_filesystem
 from smallfiles.samples import Buffer
 
@@ -44,7 +45,7 @@ class ByteFile:
     def __init__(self, path: Path, access: Access = "auto") -> None:
         self.path = path
         try:
-            # A pipe would keep us waiting for somebody who writes into it.
+            # Without O_NONBLOCK, opening a pipe waits for a writer.
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise _unopened(path, error) from error
@@ -61,12 +62,12 @@ class ByteFile:
         self.mapped = access == "mmap"
         self._view = self._mapped = self._map() if self.mapped else None
         if self.mapped:
-            closing()  # one descriptor a file, so that hundreds of shards fit under the usual limit
+            closing()  # the mapping suffices, so that hundreds of shards fit under the usual limit
 
     @property
     def view(self) -> memoryview:
-        """The file as memory; where samples come by `pread`, only for what describes them."""
-        # Not a cached_property: before Python 3.12 that has a lock, which a fork may find taken for ever.
+        """The file as memory; with `pread` access only for metadata."""
+        # Not a cached_property: before Python 3.12 its lock may be held for ever in a forked child.
         if self._view is None:
             self._view = self._map()
         return self._view
@@ -94,16 +95,16 @@ class ByteFile:
         return data
 
     def prefetch(self, start: int, stop: int) -> None:
-        """Have the kernel fetch these bytes in the background, since they are read soon.
+        """Ask the kernel to fetch these bytes in the background, because they will be read soon.
 
-        A mapped file is otherwise fetched page by page, each when it is touched. Asking for all samples
-        of a batch of 64 before the first is read keeps many requests in flight: at random from a cold
-        file of 4.4 GB on a local disk 6,000 samples a second instead of 650 (measured). Where they are
-        cached it costs 2 µs a sample.
+        A mapped file is otherwise fetched page by page, each when it is touched. Announcing all samples
+        of a batch of 64 before the first read keeps many requests in flight: 6,000 instead of 650 random
+        samples per second from a cold file of 4.4 GB on a local disk (measured). It costs 2 µs per sample
+        where they are cached.
         """
         if not 0 <= start < stop <= self.size:
             return
-        with contextlib.suppress(OSError):  # advice: where it is not taken, reading works as before
+        with contextlib.suppress(OSError):  # only advice: reading works without it
             if self.mapped:
                 before = start % mmap.PAGESIZE
                 self._mapping.madvise(mmap.MADV_WILLNEED, start - before, stop - start + before)
@@ -111,7 +112,7 @@ class ByteFile:
                 os.posix_fadvise(self._descriptor, start, stop - start, os.POSIX_FADV_WILLNEED)
 
     def forget(self) -> None:
-        """Let go of mapped pages that are not needed again; the page cache keeps them."""
+        """Release mapped pages that are not needed again; the page cache keeps them."""
         if self._view is not None and hasattr(mmap, "MADV_DONTNEED"):
             self._mapping.madvise(mmap.MADV_DONTNEED)
 
@@ -141,17 +142,36 @@ class ByteFile:
         return filled
 
     def expect_short_reads(self) -> None:
-        """Turn read-ahead off: it would fetch a whole archive while only its headers are wanted."""
+        """Turn read-ahead off: it would fetch a whole archive when only its headers are needed."""
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 
 
-def damaged(path: Path, what: str) -> DamagedFileError:
-    """The sentence for a file whose bytes cannot be right."""
-    return DamagedFileError(
-        f"{path} is damaged: {what}",
-        expected="the file as it was written",
-        next_step="Copy it again from where it is whole, or pack it again",
-    )
+_AGAIN = "Copy it again from where it is whole, or pack it again"
+
+
+def damaged(
+    path: Path | str, what: str, expected: str = "the file as it was written", next_step: str = _AGAIN
+) -> DamagedFileError:
+    """The error for a file whose bytes cannot be right."""
+    return DamagedFileError(f"{path} is damaged: {what}", expected=expected, next_step=next_step)
+
+
+@contextlib.contextmanager
+def damage_reported(path: Path, what: str = "") -> Iterator[None]:
+    """Report as damage of `path` whatever a library raises: pyarrow and HDF5 have a dozen exceptions for it.
+
+    Args:
+        path: The file.
+        what: The part of it that is read, with a colon.
+    """
+    try:
+        yield
+    except SmallfilesError:
+        raise
+    except Exception as error:
+        refuse_shortage(error, path)
+        first_line = str(error).partition("\n")[0]
+        raise damaged(path, f"{what} {first_line or type(error).__name__}".lstrip()) from error
 
 
 def _unread(path: Path, error: OSError) -> DamagedFileError:
@@ -161,8 +181,8 @@ def _unread(path: Path, error: OSError) -> DamagedFileError:
 
 def _unopened(path: Path, error: OSError | ValueError) -> FormatError:
     refuse_shortage(error, path)
-    if isinstance(error, ValueError):  # it became shorter since its size was asked for
-        return damaged(path, "it was cut while it was opened")
+    if isinstance(error, ValueError):  # mmap: the file is shorter than fstat said
+        return damaged(path, "it was truncated while it was opened")
     return FormatError(
         f"{path} cannot be opened ({error.strerror})",
         expected="a packed file that you may read",

@@ -1,17 +1,17 @@
-"""What stands beside the bytes of the samples (keys, targets, JSON objects, places) as Arrow columns.
+"""Everything about the samples except their bytes (keys, targets, JSON objects, positions) as Arrow columns.
 
 Every format keeps these small columns together, so that a million keys and labels are read at once, and
-a label is found without its picture. The trap: a million rows of Python objects take a gigabyte while a
-file is written. So they become columns a few thousand rows at a time. And a label that silently wraps
-(70,000 in 16 bits is 4,464) trains without any error. So each value is checked where it enters a file, and
-refused with the sample's name. Notebooks 03 and 04 look at them.
+a label is found without its image. The trap: a million rows of Python objects take a gigabyte while a
+file is written, so they become columns a few thousand rows at a time. And a label that silently wraps
+(70,000 in 16 bits is 4,464) trains without any error, so each value is checked when it enters a file, and
+refused with the key of its sample. Notebooks 03 and 04 look at them.
 """
 
 from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from smallfiles.arrays import GrowingNumbers, GrowingStrings, column
 from smallfiles.errors import FormatError
-from smallfiles.keys import key_problem
-from smallfiles.samples import Sample, Schema, Target, TargetKind
+from smallfiles.formats.output import ArrowSink
+from smallfiles.keys import MAX_COMPONENT_BYTES, is_writable_name, key_problem
+from smallfiles.samples import Buffer, Sample, Schema, Target, TargetKind
 
 CAPTIONS = pa.list_(pa.string())
 INT64 = range(-(2**63), 2**63)
@@ -33,9 +34,9 @@ class Rows:
     Args:
         out: The file, for messages.
         schema: What is packed; it says whether targets are labels and whether there are JSON objects.
-        labels: The labels that the layout holds.
+        labels: The labels that the layout can hold.
         label_type: Arrow type of labels.
-        more: Further columns, behind these.
+        more: Further columns, after these.
     """
 
     def __init__(
@@ -66,11 +67,11 @@ class Rows:
         return len(self._rows)
 
     def add(self, sample: Sample, *more: Any) -> None:
-        """Take everything but the bytes of a sample.
+        """Add everything but the bytes of a sample.
 
         Args:
             sample: What is packed next.
-            *more: What goes into the further columns.
+            *more: Values of the further columns.
 
         Raises:
             FormatError: It does not fit the schema.
@@ -80,30 +81,38 @@ class Rows:
         self.append(key, target, meta_text(sample, out, self._schema), *more)
 
     def append(self, key: str, target: Target, meta: str | None, *more: Any) -> None:
-        """Take a row that was checked elsewhere."""
+        """Add a row that was checked elsewhere."""
         self._rows.append((key, target, meta, *more) if self._schema.has_meta else (key, target, *more))
 
     def take(self) -> dict[str, pa.Array]:
-        """The columns of what was added since, by name."""
+        """The columns of the rows that were added since the last call, by name."""
         rows, self._rows = self._rows, []
         columns = zip(*rows, strict=True) if rows else [()] * len(self.kinds)
         kinds = self.kinds.items()
         return {name: column(values, kind) for (name, kind), values in zip(kinds, columns, strict=True)}
 
 
+def write_table(batch: pa.RecordBatch, append: Callable[[list[Buffer]], object]) -> None:
+    """Write an Arrow file of one record batch, so that each column is one run of memory; without a copy."""
+    sink = ArrowSink(append)
+    with pa.PythonFile(sink, mode="w") as stream, pa.ipc.new_file(stream, batch.schema) as writer:
+        writer.write_batch(batch)
+    sink.flush()
+
+
 def read_table(source: Any, *numbers: str) -> tuple[dict[str, pa.Array], dict[bytes, bytes]]:
-    """The columns of an Arrow file that was written as one record batch; native code follows their offsets.
+    """The columns of an Arrow file from `write_table`, fully validated: native code follows their offsets.
 
     Args:
         source: The file, or its bytes; not copied.
-        *numbers: Names of columns of whole numbers beside key, `label` or `captions`, and meta.
+        *numbers: Names of integer columns in addition to key, `label` or `captions`, and meta.
 
     Returns:
-        SampleColumns by name, and the metadata of the file.
+        Columns by name, and the metadata of the file.
 
     Raises:
         ValueError: It is another file.
-        KeyError: It tells no targets.
+        KeyError: It has no targets.
         pa.ArrowException: It is damaged.
     """
     reader = pa.ipc.open_file(source)
@@ -123,7 +132,7 @@ def read_table(source: Any, *numbers: str) -> tuple[dict[str, pa.Array], dict[by
 
 
 class SampleColumns(Rows):
-    """The columns of a whole file, while they grow; arguments as for `Rows`."""
+    """The columns of a whole file while they grow; arguments as for `Rows`."""
 
     def __init__(self, out: Path, schema: Schema, **more: Any) -> None:
         super().__init__(out, schema, **more)
@@ -133,7 +142,7 @@ class SampleColumns(Rows):
             self._grown[name] = GrowingNumbers(kind) if whole else GrowingStrings() if name == "key" else []
 
     def append(self, key: str, target: Target, meta: str | None, *more: Any) -> None:
-        """Take a row that was checked elsewhere."""
+        """Add a row that was checked elsewhere."""
         super().append(key, target, meta, *more)
         if len(self._rows) == _ROWS_AT_ONCE:
             self._grow()
@@ -151,7 +160,7 @@ class SampleColumns(Rows):
                 grown.append(values)
 
     def finish(self, name: str) -> pa.Array:
-        """A column as one array; it is not kept, so that its memory ends with the array.
+        """A column as one array; it is not kept, so its memory is freed with the array.
 
         Raises:
             FormatError: It holds more than 2 GB of text.
@@ -171,7 +180,7 @@ class SampleColumns(Rows):
 
 
 def key_of(sample: Sample, out: Path) -> str:
-    """The key, if it may travel.
+    """The key of a sample, if it is valid.
 
     Raises:
         FormatError: It is absolute, leaves its folder, or is no name.
@@ -184,6 +193,38 @@ def key_of(sample: Sample, out: Path) -> str:
             next_step="Rename this sample in the manifest",
         )
     return sample.key
+
+
+def unwritable(key: str, out: Path, problem: str) -> FormatError:
+    """The error for a key that cannot be the name of a file in `out`.
+
+    Args:
+        key: The key.
+        out: The output.
+        problem: What is wrong with it; continues the sentence.
+    """
+    return FormatError(
+        f"the key {key if len(key) < 200 else key[:200] + '…'!r} for {out} {problem}",
+        expected="a name that a file can have there",
+        next_step="Pack into .arrow, .h5 or .tars, where any name is possible, or rename the sample",
+    )
+
+
+def check_file_name(key: str, out: Path, reserved: Container[str]) -> None:
+    """Refuse a key that cannot be the name of a file.
+
+    Args:
+        key: A valid key.
+        out: The output, for messages.
+        reserved: Names that the output itself uses.
+
+    Raises:
+        FormatError: A part of it is too long, or reserved.
+    """
+    if not is_writable_name(key):
+        raise unwritable(key, out, f"has a part of more than {MAX_COMPONENT_BYTES} bytes")
+    if key.partition("/")[0] in reserved:
+        raise unwritable(key, out, "begins with a name that is reserved")
 
 
 def label_of(sample: Sample, out: Path, allowed: range = INT64) -> int:
@@ -202,7 +243,7 @@ def label_of(sample: Sample, out: Path, allowed: range = INT64) -> int:
 
 
 def captions_of(sample: Sample, out: Path) -> list[str]:
-    """The captions, if they are such.
+    """The captions, if they are valid.
 
     Raises:
         FormatError: Not a list of valid Unicode strings.
@@ -218,24 +259,39 @@ def captions_of(sample: Sample, out: Path) -> list[str]:
     return captions
 
 
-def meta_text(sample: Sample, out: Path, schema: Schema) -> str | None:
-    """The JSON object as compact text; equal objects give equal text.
+def meta_text(sample: Sample, out: Path, schema: Schema, *, canonical: bool = True) -> str | None:
+    """The JSON object as compact text.
+
+    Args:
+        sample: Whose object.
+        out: The output, for messages.
+        schema: Whether there may be one.
+        canonical: Sort the keys and write ASCII, so that equal objects give equal text.
 
     Raises:
         FormatError: No JSON object, or one that the schema does not announce.
     """
     if sample.meta is None:
         return None
+    problem = ""
     if schema.has_meta and isinstance(sample.meta, dict):
         try:
-            return json.dumps(sample.meta, sort_keys=True, separators=(",", ":"))
-        except (TypeError, ValueError):
-            pass
+            text = json_text(sample.meta, canonical=canonical)
+            text.encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            problem = f" ({error})"
+        else:
+            return text
     raise FormatError(
-        f"the JSON object of {sample.key!r} cannot be stored in {out}",
+        f"the JSON object of {sample.key!r} cannot be stored in {out}{problem}",
         expected="a JSON object" if schema.has_meta else "none, since the schema has has_meta=False",
-        next_step="Mend it, or set has_meta in the schema",
+        next_step="Correct it, or set has_meta in the schema",
     )
+
+
+def json_text(value: Any, *, canonical: bool = True) -> str:
+    """Compact JSON; `canonical` as in `meta_text`."""
+    return json.dumps(value, sort_keys=canonical, ensure_ascii=canonical, separators=(",", ":"))
 
 
 def _unfit(sample: Sample, out: Path, expected: str) -> FormatError:
@@ -243,5 +299,5 @@ def _unfit(sample: Sample, out: Path, expected: str) -> FormatError:
     return FormatError(
         f"the target of {sample.key!r} for {out} is {shown if len(shown) < 80 else shown[:77] + '...'}",
         expected=expected,
-        next_step="Mend the manifest, or choose a format or layout that holds it",
+        next_step="Correct the manifest, or choose a format or layout that can hold it",
     )

@@ -1,7 +1,7 @@
 """The provenance record inside every packed file: from what, by what and how it was packed.
 
-The trap: a record of time, user, host or part number makes equal inputs give unequal bytes, and then
-no digest can tell whether two packs are the same. So it names only what decides the content.
+The trap: with a record of time, user, host or part number, equal inputs give unequal bytes, and then no
+digest can show that two packed files are the same. So it contains only what determines the content.
 Notebook 05 teaches it.
 """
 
@@ -20,7 +20,7 @@ PACKAGE = "smallfiles"
 def record(format_name: str, schema: Schema, options: Any) -> dict[str, Any]:
     """Make the record that a writer stores.
 
-    A file that was copied to another cluster still says which set and which classes it holds.
+    A file that was copied to another cluster still contains the name of its set and its classes.
 
     Args:
         format_name: Name of the format.
@@ -28,12 +28,12 @@ def record(format_name: str, schema: Schema, options: Any) -> dict[str, Any]:
         options: The format's frozen dataclass, or None.
 
     Returns:
-        A JSON object; `resize` is in it only if pictures were scaled before packing, `came_as`
-        only where a tar of others told it.
+        A JSON object; `resize` is in it only if images were scaled before packing, and `came_as` (the
+        `member_suffixes` of the schema) only if the source was a tar of another program.
     """
     odd: dict[str, Any] = {} if schema.resize is None else {"resize": dict(schema.resize)}
-    if schema.came_as:
-        odd["came_as"] = list(schema.came_as)
+    if schema.member_suffixes:
+        odd["came_as"] = list(schema.member_suffixes)
     return odd | {
         "package": PACKAGE,
         "version": smallfiles.__version__,
@@ -57,9 +57,9 @@ def dumps(provenance: dict[str, Any]) -> str:
 
 
 def loads(text: str | bytes | None) -> dict[str, Any]:
-    """Read a record; whatever is no JSON object gives `{}`.
+    """Read a record; anything but a JSON object gives `{}`.
 
-    A file whose record was lost, or that another program wrote, still holds readable samples.
+    A file that lost its record, or that another program wrote, still has readable samples.
 
     Returns:
         The record; its `schema`, `options` and `resize`, where present, are objects.
@@ -78,19 +78,19 @@ def loads(text: str | bytes | None) -> dict[str, Any]:
 
 
 def class_names(provenance: dict[str, Any]) -> tuple[str, ...]:
-    """Class names in label order; empty if the record tells none."""
+    """Class names in label order; empty if the record has none."""
     classes = provenance.get("schema", {}).get("classes")
     return tuple(str(name) for name in classes) if isinstance(classes, list) else ()
 
 
-def came_as(provenance: dict[str, Any]) -> tuple[str, ...]:
-    """What `Schema.came_as` was; empty if the record does not tell."""
+def member_suffixes(provenance: dict[str, Any]) -> tuple[str, ...]:
+    """What `Schema.member_suffixes` was; empty if the record does not have it."""
     found = provenance.get("came_as")
     return tuple(word for word in ("json", "txt") if word in found) if isinstance(found, list) else ()
 
 
 def target_kind(provenance: dict[str, Any]) -> TargetKind | None:
-    """Whether samples carry labels or captions; None if the record does not tell."""
+    """Whether samples carry labels or captions; None if the record does not have it."""
     match provenance.get("schema", {}).get("target"):
         case "label":
             return "label"

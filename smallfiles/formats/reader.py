@@ -1,8 +1,8 @@
-"""What all readers share: open late, once a process; pickle without handles; refuse after close.
+"""What all readers share: open late, once per process; pickle without handles; refuse after `close`.
 
-The trap: a handle that was opened in the parent and is used in forked workers shares one file
-offset with all of them, and HDF5 handles break outright (pytorch/pytorch#11887). So a reader
-remembers in which process it opened. Notebook 04 reproduces the failure.
+The trap: forked workers that use a handle of their parent share its file offset, and HDF5 handles
+break outright (pytorch/pytorch#11887). So a reader records in which process it opened. Notebook 04
+reproduces the failure.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import operator
 import os
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -20,8 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from smallfiles.errors import ReaderClosedError, UsageError
-from smallfiles.formats.bytefile import damaged
-from smallfiles.samples import Buffer, Meta, Reader, Sample, Target
+from smallfiles.formats import provenance
+from smallfiles.formats.bytefile import Access, ByteFile, damaged
+from smallfiles.samples import Buffer, Meta, Reader, Sample, Target, TargetKind
 
 Handle = TypeVar("Handle")
 
@@ -30,18 +31,19 @@ class BaseReader(Reader, Generic[Handle]):
     """Life cycle of a reader; a format adds what its bytes mean.
 
     Subclasses implement `_open` (return everything that belongs to one process, validated, or
-    raise a `FormatError`) and the methods that read from it through `self._handle()`. Handles are
-    used by several threads at once, so they read by position and hold no moving state.
+    raise a `FormatError`) and the methods that read from it through `self._handle()`. Several threads
+    use a handle at once, so it reads by position and has no state that moves.
 
     Args:
         path: The packed file or folder.
+        access: How samples are fetched.
     """
 
     _outlives_fork = False
-    """Whether forked workers go on with the parent's handle: it reads by position, and took long to make."""
+    """Whether forked workers keep the parent's handle: it reads by position, and was expensive to make."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path, access: Access = "auto") -> None:
+        self.path, self._access = Path(path), access
         self._opened: tuple[int, Handle] | None = None
         self._closed = False
 
@@ -59,15 +61,15 @@ class BaseReader(Reader, Generic[Handle]):
                 expected="an open reader",
                 next_step="Open it again with smallfiles.formats.open",
             )
-        # No lock: one held by another thread during fork would stop the child for ever. Two threads
-        # may both open; the last one stays and the other handle closes when its read is done.
+        # No lock: if another thread held it during a fork, the child would wait for ever. Two threads
+        # may both open; the last handle is kept, and the other closes when its read is done.
         handle = self._open()
         if not self._closed:  # another thread may have closed the reader meanwhile
             self._opened = (os.getpid(), handle)
         return handle
 
     def close(self) -> None:
-        """Let go of the file. Views that were handed out stay valid; later reads are refused."""
+        """Release the file. Views that were returned stay valid; later reads are refused."""
         self._closed = True
         self._opened = None
 
@@ -92,7 +94,7 @@ class BaseReader(Reader, Generic[Handle]):
         return str(self.keys()[self._checked(index)].as_py())
 
     def span(self, index: int) -> tuple[Path, int, int] | None:
-        """Where a sample's bytes lie: file, first byte, one after the last; None if scattered.
+        """Where a sample's bytes are: file, first byte, one after the last; None if not in one piece.
 
         `verify` uses it to name the samples in a damaged block.
         """
@@ -103,7 +105,7 @@ class BaseReader(Reader, Generic[Handle]):
         return [self.target(index) for index in range(start, stop)]
 
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
-        """Several samples in the order asked for, fetched in stored order (formats may override)."""
+        """Several samples in the requested order, fetched in stored order (formats may override)."""
         found = {index: self.read(index) for index in sorted(set(indices))}
         return [found[index] for index in indices]
 
@@ -146,21 +148,21 @@ class ByteSource(Protocol):
     size: int
 
     def read(self, start: int, stop: int) -> Buffer:
-        """The bytes from `start` to `stop`; an error if they are not all there."""
+        """The bytes from `start` to `stop`; an error if some are missing."""
 
     def prefetch(self, start: int, stop: int) -> None:
-        """Say that these bytes are read soon."""
+        """Announce that these bytes will be read soon."""
 
 
 class PlacedReader(BaseReader[Handle]):
-    """Adds reading to a format whose samples are each one run of bytes: reading is finding the place."""
+    """Reads a format in which each sample is one run of bytes; the format only says where."""
 
     @abstractmethod
     def _place(self, index: int) -> tuple[ByteSource, int, int]:
         """ByteSource, first byte and one after the last of a sample; `index` was checked."""
 
     def _prefetch_places(self, indices: Sequence[int]) -> None:
-        """Announce what tells the places of these samples, where that is spread over the file."""
+        """Announce what `_place` will look at, where that is spread over the file."""
 
     def size(self, index: int) -> int:
         _, start, stop = self._place(self._checked(index))
@@ -175,10 +177,10 @@ class PlacedReader(BaseReader[Handle]):
         return store.path, start, stop
 
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
-        """Several samples in the order asked for.
+        """Several samples in the requested order.
 
-        All of them are announced to the kernel in stored order before the first is read, so that a cold
-        batch waits for its samples together and not for each in turn.
+        All are announced to the kernel in stored order before the first is read, so that a cold batch
+        waits for its samples together, not for one after the other.
         """
         wanted = [self._checked(index) for index in indices]
         order = sorted(set(wanted))
@@ -190,24 +192,137 @@ class PlacedReader(BaseReader[Handle]):
         return [found[index] for index in wanted]
 
 
-def _reduced(view: memoryview) -> tuple[Any, ...]:
-    """A view as another process gets it: over a copy of its bytes.
+class OpenedFile(ABC):
+    """One process's view of a file with all samples; a format adds where they are and what they mean.
 
-    Without it a worker of a `DataLoader` whose data set returns what `read` gave sends nothing, and the
-    trainer waits for ever.
+    Args:
+        file: The file.
+        record: Provenance; empty in a file of another program.
     """
-    if view.format != "B" or view.ndim != 1:  # none of ours: arrays of numbers travel by ways of their own
+
+    count: int
+    target_kind: TargetKind = "label"
+
+    def __init__(self, file: ByteFile, record: Mapping[str, Any] | None = None) -> None:
+        self.file, self.path, self.record = file, file.path, dict(record or {})
+        self._keys: pa.StringArray | None = None
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names in label order; empty if unknown."""
+        return provenance.class_names(self.record)
+
+    def keys(self) -> pa.StringArray:
+        """All keys, read once."""
+        if self._keys is None:
+            self._keys = self.all_keys()
+        return self._keys
+
+    @abstractmethod
+    def all_keys(self) -> pa.StringArray:
+        """Read the keys; row numbers in a file that has none."""
+
+    @abstractmethod
+    def key(self, index: int) -> str:
+        """The key of one sample."""
+
+    @abstractmethod
+    def target(self, index: int) -> Target:
+        """Label or captions of one sample."""
+
+    def targets(self, start: int, stop: int) -> list[Target]:
+        """Labels or captions of a run of samples."""
+        return [self.target(index) for index in range(start, stop)]
+
+    @abstractmethod
+    def meta_text(self, index: int) -> str | None:
+        """The JSON object of one sample as text."""
+
+    @abstractmethod
+    def place(self, index: int) -> tuple[ByteFile, int, int]:
+        """File, first byte, and one after the last byte of one sample."""
+
+    @abstractmethod
+    def payload_bytes(self) -> int:
+        """Sum of the encoded bytes."""
+
+    @abstractmethod
+    def about(self) -> dict[str, Any]:
+        """The part of `info` that is particular to the format, `layout` included."""
+
+
+AnyOpened = TypeVar("AnyOpened", bound=OpenedFile)
+
+
+class FileReader(PlacedReader[AnyOpened]):
+    """Random access to a format whose samples are in one file; it adds how that is opened."""
+
+    format = ""
+
+    def __len__(self) -> int:
+        return self._handle().count
+
+    @property
+    def target_kind(self) -> TargetKind:
+        return self._handle().target_kind
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self._handle().classes
+
+    def keys(self) -> pa.StringArray:
+        return self._handle().keys()
+
+    def key(self, index: int) -> str:
+        return self._handle().key(self._checked(index))
+
+    def target(self, index: int) -> Target:
+        return self._handle().target(self._checked(index))
+
+    def targets(self, start: int, stop: int) -> list[Target]:
+        """Labels or captions of a run of samples; the mapped pages that this touched are released."""
+        opened = self._handle()
+        found = opened.targets(start, stop)
+        opened.file.forget()
+        return found
+
+    def meta(self, index: int) -> Meta | None:
+        index = self._checked(index)
+        return self._object(self._handle().meta_text(index), index)
+
+    def _place(self, index: int) -> tuple[ByteSource, int, int]:
+        return self._handle().place(index)
+
+    def info(self) -> dict[str, Any]:
+        opened = self._handle()
+        return {
+            "format": self.format,
+            "samples": opened.count,
+            "bytes": opened.payload_bytes(),
+            "file_bytes": opened.file.size,
+            **opened.about(),
+            "provenance": opened.record,
+        }
+
+
+def _reduced(view: memoryview) -> tuple[Any, ...]:
+    """How a view is sent to another process: as a copy of its bytes.
+
+    Without this, a `DataLoader` worker whose data set returns what `read` gave cannot send it, and the
+    training waits for ever.
+    """
+    if view.format != "B" or view.ndim != 1:  # not one of ours
         raise TypeError(f"cannot pickle a memoryview of format {view.format!r} in {view.ndim} dimensions")
     return memoryview, (view.tobytes(),)
 
 
-# Of this module, which whoever has a reader has imported: a worker that was spawned too.
+# Registered here, since a process that has a reader has imported this module.
 ForkingPickler.register(memoryview, _reduced)
 
 
 def numbered_keys(count: int) -> pa.StringArray:
     """Keys of a file that has none: its row numbers."""
-    # Not pa.array, which imports pandas where that is installed: a second a worker.
+    # Not pa.array, which imports pandas where that is installed: a second per worker.
     rows = pa.py_buffer(np.arange(count, dtype=np.int64))
     return pa.Array.from_buffers(pa.int64(), count, [None, rows]).cast(pa.string())
 

@@ -133,8 +133,8 @@ class Job:
             "parts": self.config.part[1] if self.config.part else 1,
             "rules": [self.config.on_error, self.config.check, self.config.digest],
         }
-        if self.schema.came_as:
-            facts["came_as"] = self.schema.came_as
+        if self.schema.member_suffixes:
+            facts["came_as"] = self.schema.member_suffixes
         if self.scaling is not None:
             facts["resize"] = self.scaling.record()
             facts["planned"] = xxhash.xxh3_128_hexdigest(self.planned.data)
@@ -195,7 +195,9 @@ def prepare(source: Source, out: Path, config: PackConfig) -> Job:
     order = manifest.order(config.shuffle)
     sizes = manifest.sizes
     assert sizes is not None  # _with_sizes saw to it
-    schema = dataclasses.replace(manifest.schema(), resize=source.resize, came_as=source.came_as)
+    schema = dataclasses.replace(
+        manifest.schema(), resize=source.resize, member_suffixes=source.member_suffixes
+    )
     if name == "tar" and (shared := schema.shared_stems):
         warnings.warn(
             f"several files have one name up to its first dot ({first_few(sorted(shared), len(shared), 3)}): "

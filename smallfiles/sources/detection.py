@@ -168,7 +168,7 @@ def _from_tar(path: Path, options: SourceOptions) -> Source:
             expected="a folder, a tar file or a manifest (.json)",
             next_step="Give the folder of the images; a packed file needs a suffix such as .arrow or .h5",
         )
-    archive = tarball.open_archive(path, options)
+    archive = tarball.open_archive(path)
     if kind == "imagenet" or (kind == "auto" and not archive.is_ours and official.role_of(archive)):
         return official.from_archive(archive, options)
     return tarball.from_archive(archive, options)
@@ -249,6 +249,6 @@ def _store_at(root: Path, options: SourceOptions, first: str) -> tuple[ByteStore
             return folder.FolderStore(root), ()
         archive = tarball.open_folder(root, replace(options, unlabelled=True))
         return tarball.TarStore(archive), archive.notes
-    archive = tarball.open_archive(root, replace(options, unlabelled=True))
+    archive = tarball.open_archive(root)
     samples = fields.read(archive).data if archive.is_ours else archive
     return tarball.TarStore(samples), archive.notes

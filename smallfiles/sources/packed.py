@@ -63,18 +63,18 @@ def _head(path: Path) -> bytes:
 
 
 class PackedStore(NamedStore):
-    """Reads the samples of a packed output by their keys, at random.
+    """Reads the samples of a packed output by their keys: at random, or in stored order if it is compressed.
 
     Args:
         reader: What `smallfiles.formats.open` returned.
     """
 
     kind = "packed file"
-    sequential = False
 
     def __init__(self, reader: Reader) -> None:
         super().__init__(reader.path)
         self._reader = reader
+        self.sequential = bool(getattr(reader, "compressed", False))
 
     def _names(self) -> pa.StringArray:
         return self._reader.keys()
@@ -135,9 +135,9 @@ def load(path: Path, format: str, options: SourceOptions) -> Source:
                 next_step="Read them as unlabelled samples, or give a manifest with their labels",
             )
         notes = (f"{path.name} has no targets: label {UNLABELLED} for all",)
-    came_as = provenance.came_as(record) or tuple(about.get("came_as", ()))
+    member_suffixes = provenance.member_suffixes(record) or tuple(about.get("member_suffixes", ()))
     store = PackedStore(reader)
-    return Source(manifest, store, f"packed {format}", notes, path, resize_of(reader), came_as)
+    return Source(manifest, store, f"packed {format}", notes, path, resize_of(reader), member_suffixes)
 
 
 def _open(path: Path, format: str, options: SourceOptions) -> Reader:

@@ -33,7 +33,7 @@ class Source:
         notes: What was odd, repaired or left out, one sentence per item.
         root: The folder or tar file that the manifest's paths are relative to.
         resize: How pictures were scaled when this was packed; None if they were not.
-        came_as: See `Schema.came_as`.
+        member_suffixes: See `Schema.member_suffixes`.
     """
 
     manifest: Manifest
@@ -42,7 +42,7 @@ class Source:
     notes: tuple[str, ...] = ()
     root: Path | None = None
     resize: Mapping[str, Any] | None = None
-    came_as: tuple[str, ...] = ()
+    member_suffixes: tuple[str, ...] = ()
 
 
 class NamedStore:

@@ -60,13 +60,13 @@ def load(path: Path, options: SourceOptions | None = None) -> Source:
         SourceError: Not a tar, damaged, or without samples.
     """
     options = options or SourceOptions()
-    return from_archive(open_archive(path, options), options)
+    return from_archive(open_archive(path), options)
 
 
-def open_archive(path: Path, options: SourceOptions) -> Archive:
+def open_archive(path: Path) -> Archive:
     """Index a tar."""
     with raised_as(FormatError, SourceError):
-        return index(path, allow_truncated=options.allow_truncated)
+        return index(path)
 
 
 def tars_in(folder: Path) -> list[str]:
@@ -117,7 +117,7 @@ def open_folder(folder: Path, options: SourceOptions) -> Archive:
             next_step="Give one of these, or leave the kind at auto",
         )
     with ThreadPoolExecutor(_TARS_INDEXED_AT_ONCE, thread_name_prefix="index") as pool:
-        archives = list(pool.map(lambda name: open_archive(folder / name, options), names))
+        archives = list(pool.map(lambda name: open_archive(folder / name), names))
     stems = [name.removesuffix(".tar") for name in names]
     for archive in archives:
         _refuse_as_class(archive, all(map(canonical_split, stems)))
@@ -172,13 +172,13 @@ def from_archive(archive: Archive, options: SourceOptions) -> Source:
     """An indexed archive as a source, labelled by side files or else by class folders."""
     options.refuse_unsupported("a tar", archive.path)
     if archive.is_ours:
-        return _sided(fields.read(archive), options)
+        return _annotated_source(fields.read(archive), options)
     options, notes = _with_suffix(archive, options)
     samples_of(archive, options)
     with raised_as(FormatError, SourceError):
         annotated = fields.read(archive, options.suffixes, targets=not options.unlabelled)
     if any(annotated.kinds) and not _has_classes(archive, annotated, options):
-        source = _sided(*_of_split(annotated, options))
+        source = _annotated_source(*_of_split(annotated, options))
         return replace(source, notes=notes + source.notes)
     if options.strict and (notes := archive.notes + annotated.notes):
         raise SourceError(
@@ -194,7 +194,9 @@ def from_archive(archive: Archive, options: SourceOptions) -> Source:
     samples = annotated.data.select(found.keep)  # all of them, nearly always, and nothing is copied
     manifest = _manifest(samples, found.labels, found.split, found.classes, metas)
     notes += archive.notes + annotated.notes + found.notes
-    return Source(manifest, TarStore(samples), "tarball", notes, archive.path, came_as=annotated.came_as)
+    return Source(
+        manifest, TarStore(samples), "tarball", notes, archive.path, member_suffixes=annotated.member_suffixes
+    )
 
 
 def _with_suffix(archive: Archive, options: SourceOptions) -> tuple[SourceOptions, tuple[str, ...]]:
@@ -251,7 +253,7 @@ def _of_split(annotated: fields.Annotated, options: SourceOptions) -> tuple[fiel
     return kept, replace(options, split=canonical_split(chosen, tops))
 
 
-def _sided(annotated: fields.Annotated, options: SourceOptions) -> Source:
+def _annotated_source(annotated: fields.Annotated, options: SourceOptions) -> Source:
     """A source whose targets are members with the stem of the sample, as webdataset and `pack` store them."""
     data = annotated.data
     with raised_as(FormatError, SourceError):
@@ -267,9 +269,16 @@ def _sided(annotated: fields.Annotated, options: SourceOptions) -> Source:
     targets = [UNLABELLED] * len(data.names) if options.unlabelled else annotated.targets(kind)
     split = options.split or data.record.get("schema", {}).get("split") or "train"
     manifest = _manifest(data, targets, split, provenance.class_names(data.record), annotated.metas)
-    more += by_name.passed_over([annotated], kind, data.path) + fields.unlabelled([annotated], kind)
+    more += by_name.ignored_folders([annotated], kind, data.path) + fields.unlabelled([annotated], kind)
     notes = data.notes + annotated.notes + more
-    return Source(manifest, TarStore(data), "webdataset tar", notes, data.path, came_as=annotated.came_as)
+    return Source(
+        manifest,
+        TarStore(data),
+        "webdataset tar",
+        notes,
+        data.path,
+        member_suffixes=annotated.member_suffixes,
+    )
 
 
 def _manifest(
@@ -343,7 +352,7 @@ class TarStore(NamedStore):
     def _opened(self, tar: str) -> ByteFile | StreamedStore:
         archive = self._archive
         if archive.compression is not None:
-            return StreamedStore(self.path, archive.compression, archive.raw_bytes, forward_only=True)
+            return StreamedStore(self.path, archive.compression, archive.raw_bytes)
         file = ByteFile(self.path / f"{tar}.tar" if tar else self.path, "pread")
         expected_bytes = archive.tars.get(tar, archive.file_bytes)
         if file.size != expected_bytes:

@@ -61,6 +61,7 @@ VARIANTS = (
     Variant("lmdb", "lmdb", ".lmdb"),
 )
 BY_NAME = {variant.name: variant for variant in VARIANTS}
+AT_RANDOM = tuple(variant for variant in VARIANTS if not variant.suffix.endswith(("gz", ".tar.zst")))
 
 KEYS = (
     "n01440764/n01440764_1.JPEG",

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from smallfiles import formats
-from smallfiles.errors import DamagedFileError, FormatError, UsageError
+from smallfiles.errors import DamagedFileError, FormatError
 from smallfiles.formats import arrow
 from smallfiles.formats.arrow import footer, writing
 from smallfiles.formats.bytefile import ByteFile
@@ -191,7 +191,7 @@ def test_uneven_batches_of_others_are_all_found_however_many_there_are(out, usua
 def test_a_foreign_file_of_a_million_single_rows_is_sampled_and_checked_when_read(tmp_path):
     path = tmp_path / "x.arrow"
     write_uneven(path, [1] * 701 + [2] + [1] * 4299)
-    assert 701 not in np.linspace(0, 5000, footer._ASK_SOME).astype(int)
+    assert 701 not in np.linspace(0, 5000, footer._READ_SOME).astype(int)
     reader = formats.open(path)
     assert bytes(reader.read(5)) == b"5"
     with pytest.raises(FormatError, match="2 rows in record batch 701, and one in the others") as caught:
@@ -303,12 +303,6 @@ def test_a_stream_that_was_cut_between_two_messages_is_refused(out, tmp_path):
 @pytest.mark.parametrize("text", [b"", b"[]", b'{"rows":0,"bytes":1,"largest":1}', b'{"rows":"x"}', None])
 def test_a_rule_of_cutting_that_makes_no_sense_is_not_believed(text):
     assert footer.Cuts.loads(text) is None
-
-
-@pytest.mark.parametrize("bad", [{"rows_per_batch": 0}, {"max_batch_bytes": 0}, {"layout": "other"}])
-def test_options_that_make_no_sense_are_refused(bad):
-    with pytest.raises(UsageError, match="expected"):
-        arrow.Options(**bad)
 
 
 def test_batches_that_were_not_met_are_announced_before_they_are_looked_into(out, monkeypatch):

@@ -8,12 +8,12 @@ import contract_sets as sets
 import pytest
 
 import pysquashfs
-from pysquashfs import SquashFS, SquashFSError, compression, parsing, superblock
+from pysquashfs import SquashFS, SquashFSError, parsing, superblock
 from pysquashfs.image_file import ImageFile
 from pysquashfs.mounting import MountError, mount
 from smallfiles import formats, sources
 from smallfiles.cli import main
-from smallfiles.errors import DamagedFileError, FormatError, MissingPackageError, UsageError
+from smallfiles.errors import DamagedFileError, FormatError
 from smallfiles.formats import squashfs
 from smallfiles.formats.squashfs import member
 from smallfiles.pack import verify
@@ -229,8 +229,8 @@ def test_a_raw_image_opens_without_its_inodes_and_leaves_no_index_beside_it(tmp_
 @pytest.mark.parametrize(
     ("keys", "what"),
     [
-        ([".smallfiles/x.jpg"], "is kept for the table"),
-        ([".smallfiles"], "is kept for the table"),
+        ([".smallfiles/x.jpg"], "is reserved"),
+        ([".smallfiles"], "is reserved"),
         (["x" * 256], "more than 255 bytes"),
         (["ü" * 128 + "/a.jpg"], "more than 255 bytes"),
         (["/".join(["deep"] * 900)], "more than 4,095 bytes"),
@@ -242,24 +242,6 @@ def test_keys_that_an_image_cannot_hold_are_refused_with_a_sentence(tmp_path, ke
     samples = [Sample(key, b"x", 0) for key in keys]
     with pytest.raises(FormatError, match=what):
         write(tmp_path / "x.sqfs", samples)
-
-
-def test_options_that_make_no_sense_are_refused_before_anything_is_written(monkeypatch):
-    for wrong in (
-        {"compression": "rar"},
-        {"block_bytes": 5000},
-        {"level": 3},
-        {"compression": "zstd", "level": 99},
-    ):
-        with pytest.raises(UsageError):
-            squashfs.Options(**wrong)
-
-    def missing(name):
-        raise ImportError(name)
-
-    monkeypatch.setattr(compression, "import_module", missing)
-    with pytest.raises(MissingPackageError, match=r"pip install .*formats"):
-        squashfs.Options(compression="zstd")
 
 
 # Damage

@@ -166,9 +166,15 @@ MEMBERS = {  # of one tar: what they are, and what both ways tell
         [*one(jpg="x", json=obj(label=True)), ("b.jpg", "x"), ("b.cls", "1")],
         {"a.jpg": -1, "b.jpg": 1},
     ),
+    "captions for some": ([*one(jpg="x", txt="c"), ("b.jpg", "x")], {"a.jpg": ["c"], "b.jpg": []}),
     "an idx beside a label": (one(jpg="x", idx="9", cls="1"), {"a.jpg": 1}),
     "several images for a stem": (one(jpg="x", jpeg="x", cls="1"), "share one stem"),
     "a side file that comes twice": (one(jpg="x", cls="1", CLS="2"), "come twice for one stem"),
+    "a label beside an empty txt, and captions": (
+        [*one(jpg="x", cls="1", txt=""), *OTHER],
+        "samples with labels and samples with captions",
+    ),
+    "boxes before their image": ([("a.txt", BOXES), ("a.jpg", "x")], "boxes as YOLO"),
     "boxes among captions": (
         one(jpg="x", txt=BOXES) + OTHER,
         {"a.jpg": BOXES.splitlines(), "b.jpg": ["1 dog"]},
@@ -190,6 +196,22 @@ def test_members_of_a_tar_give_both_ways_the_same_targets_or_sentence(tmp_path, 
                 read(path)
         else:
             assert read(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ([*one(jpg="x", cls="1", idx="9"), ("README", "r")], "x.tar: left aside: 2 other files"),
+        ([*one(jpg="x", cls="1"), ("b.jpg", "x")], "x.tar: 1 sample without a target: label -1 (b.jpg)"),
+        ([*one(jpg="x", txt="c"), ("b.jpg", "x")], "x.tar: 1 sample without a target: no captions (b.jpg)"),
+        (one(jpg="x", cls="1"), ""),
+    ],
+)
+def test_members_without_a_meaning_and_samples_without_a_target_are_counted(tmp_path, members, said):
+    path = put(tmp_path / "x.tar", members)
+    with warnings.catch_warnings(record=True, action="always") as noted:
+        assert len(tar.open(path)) in (1, 2)
+    assert "".join(str(note.message).removeprefix(f"{tmp_path}/") for note in noted) == said
 
 
 TARS = {  # names of tars, more in each, and the classes of a folder of them; or what the sentence says

@@ -10,7 +10,6 @@ import warnings
 import zlib
 
 import contract_sets as sets
-import numpy as np
 import pytest
 import webdataset as wds
 import zstandard
@@ -83,25 +82,6 @@ def test_long_and_unicode_names_are_unpacked_by_gnu_tar(tmp_path, need_tool):
     write(tmp_path / "x.tar", samples)
     run(need_tool("tar", "tar"), "-xf", tmp_path / "x.tar", "-C", tmp_path)
     assert [(tmp_path / s.key).read_bytes() for s in samples] == [b"1", b"22"]
-
-
-def test_dali_reads_shards_by_their_index(tmp_path):
-    dali = pytest.importorskip("nvidia.dali", reason="comes with the extra compare")
-    long = [Sample("n" * 120 + f"/ä {i}.x.jpg", bytes([i]) * (300 * i + 1), i) for i in range(8)]
-    write(tmp_path / "x.tar", long, dali_index=True)
-
-    @dali.pipeline_def(batch_size=8, num_threads=1, device_id=None)
-    def pipeline():
-        paths = {"paths": [str(tmp_path / "x.tar")], "index_paths": [str(tmp_path / "x.tar.idx")]}
-        return tuple(
-            dali.fn.readers.webdataset(ext=["jpg", "cls"], missing_component_behavior="error", **paths)
-        )
-
-    built = pipeline()
-    built.build()
-    data, labels = built.run()
-    found = [(bytes(np.array(data[i])), bytes(np.array(labels[i]))) for i in range(8)]
-    assert found == [(s.data, b"%d" % s.target) for s in long]
 
 
 LARGE = [Sample(f"{i:04}.jpg", os.urandom(20_000), i, {"i": i}) for i in range(150)]  # three megabytes
@@ -201,13 +181,6 @@ def test_we_read_the_conventions_of_others(tmp_path, form, members, expected):
         assert sets.facts(tar.open(tmp_path / name)) == [expected]
 
 
-def test_a_mixed_foreign_set_gives_unknown_targets_where_there_are_none(tmp_path):
-    tarfile_of(tmp_path / "x.tar", [("a.jpg", b"1"), ("a.cls", b"1"), ("b.jpg", b"2")])
-    assert [s.target for s in tar.open(tmp_path / "x.tar")] == [1, -1]
-    tarfile_of(tmp_path / "y.tar", [("a.jpg", b"1"), ("a.txt", b"c"), ("b.jpg", b"2")])
-    assert [s.target for s in tar.open(tmp_path / "y.tar")] == [["c"], []]
-
-
 # Both of our readers
 
 
@@ -218,7 +191,6 @@ def obj(**facts):
 RIGHT = {  # members, target of each sample
     "as tarp writes it": ({"a.cls": "3", "a.jpg": "x"}, {"a.jpg": 3}),
     "a member unknown to us": ({"a.jpg": "x", "a.id": "7", "a.cls": " -1\n"}, {"a.jpg": -1}),
-    "label in an object": ({"a.json": obj(label=5), "a.png": "x"}, {"a.png": 5}),
     "class in an object": ({"a.jpg": "x", "a.json": obj(**{"class": 3})}, {"a.jpg": 3}),
     "target in an object": ({"a.jpg": "x", "a.json": obj(target=4)}, {"a.jpg": 4}),
     "decimal text as label": ({"a.jpg": "x", "a.json": obj(label="1")}, {"a.jpg": 1}),
@@ -230,7 +202,6 @@ RIGHT = {  # members, target of each sample
     "two suffixes": ({"a.left.jpg": "x", "a.cls": "1"}, {"a.left.jpg": 1}),
     "no escapes of ours": ({"100%41.jpg": "x", "100%41.cls": "1"}, {"100%41.jpg": 1}),
     "all of them": ({"a.cls": "7", "a.jpg": "x", "a.json": '["c"]', "a.txt": "d"}, {"a.jpg": 7}),
-    "an empty txt": ({"a.jpg": "x", "a.txt": "", "b.jpg": "y", "b.txt": "c"}, {"a.jpg": [], "b.jpg": ["c"]}),
     "captions that only later come alone": (
         {"a.jpg": "x", "a.cls": "1", "a.txt": "c", "b.jpg": "y", "b.txt": "d"},
         {"a.jpg": ["c"], "b.jpg": ["d"]},
@@ -238,7 +209,6 @@ RIGHT = {  # members, target of each sample
     "members apart": ({"0.jpg": "x", "1.jpg": "y", "0.cls": "5", "1.cls": "6"}, {"0.jpg": 5, "1.jpg": 6}),
     "cls and an equal number": ({"a.jpg": "x", "a.cls": "3", "a.json": "3"}, {"a.jpg": 3}),
     "cls beside an object": ({"a.json": obj(label=9), "a.cls": "3", "a.jpg": "x"}, {"a.jpg": 3}),
-    "a mask beside the picture": ({"a.jpg": "x", "a.seg.png": "m", "a.cls": "3"}, {"a.jpg": 3}),
 }
 UNCLEAR = {  # members, what both say
     "cls and another number": ([("a.jpg", "x"), ("a.cls", "3"), ("a.json", "4")], "holds 4; expected 3"),
@@ -254,8 +224,8 @@ UNCLEAR = {  # members, what both say
         [("cat.v2.jpg", "x"), ("cat.v2.cls", "1"), ("cat.v3.jpg", "y"), ("cat.v3.cls", "2")],
         "cat.v2.jpg, cat.v3.jpg share one stem",
     ),
-    "a label beyond 64 bits": ([("a.jpg", "x"), ("a.cls", "9" * 20)], "beyond 64 bits"),
-    "a name of a class": ([("a.jpg", "x"), ("a.cls", "dog")], "holds 'dog'; expected a class number"),
+    "a label beyond 64 bits": ([("a.jpg", "x"), ("a.cls", str(1 << 63))], "beyond 64 bits"),
+    "a label below 64 bits": ([("a.jpg", "x"), ("a.cls", str(~(1 << 63)))], "beyond 64 bits"),
 }
 
 

@@ -64,9 +64,8 @@ def zeros(path: Path) -> None:
         PackConfig(options=EIGHT),
         PackConfig(options=EIGHT, digest=False),
         PackConfig(options=EIGHT, digest=False, verify="none"),
-        PackConfig(options=dataclasses.replace(EIGHT, dali_index=True)),
     ],
-    ids=["digest", "no digest", "nothing to compare with", "dali"],
+    ids=["digest", "no digest", "nothing to compare with"],
 )
 def test_a_finished_shard_that_lost_its_bytes_is_written_again(
     config: PackConfig, source: Source, tmp_path: Path

@@ -14,14 +14,17 @@ from pysquashfs.errors import ClosedError, DamagedImageError, NotFoundError
 COUNT = 300
 
 
+def numbered(number):
+    return content(1000 + 61 * number, "noise" if number % 2 else "text", number)
+
+
 @pytest.fixture(scope="module")
 def images(mksquashfs, tmp_path_factory):
     """Images of files that differ in every byte they have in common: raw, and with all that is slow."""
     folder = tmp_path_factory.mktemp("workers")
     (folder / "t").mkdir()
     for number in range(COUNT):
-        kind = "noise" if number % 2 else "text"
-        (folder / "t" / f"{number:04d}").write_bytes(content(1000 + 61 * number, kind, seed=number))
+        (folder / "t" / f"{number:04d}").write_bytes(numbered(number))
     slow = ["-comp", "zstd", "-b", "16384", "-no-duplicates"]
     return [mksquashfs(folder / "t", folder / "raw"), mksquashfs(folder / "t", folder / "zstd", *slow)]
 
@@ -29,13 +32,6 @@ def images(mksquashfs, tmp_path_factory):
 @pytest.fixture(params=[0, 1], ids=["raw", "zstd with fragments"])
 def image(images, request):
     return images[request.param]
-
-
-def wanted():
-    return [
-        (number, content(1000 + 61 * number, "noise" if number % 2 else "text", number))
-        for number in range(COUNT)
-    ]
 
 
 def test_a_pickle_has_no_handles_and_no_index(image):
@@ -68,7 +64,7 @@ def test_errors_travel_between_processes_as_they_are():
 
 
 def test_closing_while_others_read_gives_whole_bytes_or_a_sentence(image):
-    right = dict(wanted())
+    right = [numbered(number) for number in range(COUNT)]
     for _ in range(20):
         opened, wrong = SquashFS(image), []
 
@@ -92,12 +88,8 @@ def test_closing_while_others_read_gives_whole_bytes_or_a_sentence(image):
 def test_no_descriptor_stays_open(image):
     def descriptors():
         gc.collect()
-        return {
-            name: os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if _alive(name)
-        }
-
-    def _alive(name):
-        return os.path.lexists(f"/proc/self/fd/{name}")
+        paths = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+        return [os.readlink(path) for path in paths if os.path.lexists(path)]
 
     before = descriptors()
     for _ in range(3):
@@ -106,5 +98,5 @@ def test_no_descriptor_stays_open(image):
             list(opened.chunks("0000"))
             opened.verify()
     SquashFS(image).read_at(0)  # never closed
-    assert [target for target in descriptors().values() if str(image) in target] == []
+    assert [target for target in descriptors() if str(image) in target] == []
     assert len(descriptors()) <= len(before) + 1

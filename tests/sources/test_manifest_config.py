@@ -17,7 +17,7 @@ EVERY = {
     "labels": Path("é"),
     "suffixes": (".x", ".'y"),
 }
-FLAGS = ("unlabelled", "strict", "follow_links", "allow_truncated", "flat")
+FLAGS = ("unlabelled", "strict", "follow_links", "flat")
 
 
 @pytest.mark.parametrize("config", [ManifestConfig(), ManifestConfig(**EVERY, **dict.fromkeys(FLAGS, True))])

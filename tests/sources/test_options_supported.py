@@ -14,8 +14,7 @@ from smallfiles.pack import PackConfig, pack
 
 ASKED = {
     "kind": "folder", "split": "train", "root": Path(), "labels": Path("missing.json"), "unlabelled": True,
-    "strict": True, "suffixes": (".png",), "follow_links": True, "allow_truncated": True, "sizes": False,
-    "columns": ("label=class",),
+    "strict": True, "suffixes": (".png",), "follow_links": True, "sizes": False, "columns": ("label=class",),
 }  # fmt: skip
 
 

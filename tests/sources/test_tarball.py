@@ -144,7 +144,7 @@ def test_tars_may_be_nested_and_compressed_outside_and_a_cut_one_is_named(tmp_pa
         assert contents(source) == {"out/cat/1.jpg": b"deep", "out/dog/2.jpg": b"x"}
         assert source.manifest.classes == ("cat", "dog")
     cut = {"cat.tar": tar_bytes({"1.jpg": b"x" * 700})[:1536]}
-    assert "t.tar:cat.tar is cut off" in refused(put(tmp_path / "t.tar", tar_bytes(cut)))
+    assert "t.tar:cat.tar is damaged: it is cut off" in refused(put(tmp_path / "t.tar", tar_bytes(cut)))
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress, zstandard.compress])
@@ -163,7 +163,7 @@ def test_going_back_in_a_compressed_tar_is_refused_with_the_way_out(tmp_path):
     store = tarball.load(put(tmp_path / "t.tar.gz", gzip.compress(tar_bytes(TREE)))).store
     for name in ("dog/1.jpg", "cat/sub/3.PNG"):
         store.read_into(name, memoryview(bytearray(2000)))
-    with pytest.raises(SourceError, match=r"gunzip -k t\.tar\.gz"):
+    with pytest.raises(SourceError, match=r"gzip -dk t\.tar\.gz"):
         store.read_into("cat/2.jpg", memoryview(bytearray(2000)))
 
 
@@ -176,12 +176,7 @@ def test_a_tar_that_was_cut_is_refused_even_at_a_block_border(tmp_path, drop):
         assert len(tarball.load(path).manifest) == 2
         return
     assert "is cut off" in refused(path)
-    kept = tarball.load(path, SourceOptions(allow_truncated=True))
-    assert list(rows(kept)) == (["a/1.jpg", "a/2.jpg"] if drop <= 1024 + 324 else ["a/1.jpg"])
-    assert "cut off at byte" in " ".join(kept.notes)
-    zipped = put(tmp_path / "t.tar.gz", gzip.compress(whole[:-drop]))
-    assert "is cut off" in refused(zipped)
-    assert rows(tarball.load(zipped, SourceOptions(allow_truncated=True))) == rows(kept)
+    assert "is cut off" in refused(put(tmp_path / "t.tar.gz", gzip.compress(whole[:-drop])))
 
 
 CLASS_TARS = {
@@ -306,12 +301,10 @@ def test_the_last_member_of_a_name_wins_as_in_tar(tmp_path):
     assert "1 member replaced by a later one of the same name" in source.notes
 
 
-def test_bytes_after_the_end_mark_are_refused_or_told(tmp_path):
+def test_archives_joined_by_cat_are_refused_with_the_way_out(tmp_path):
     one = tar_bytes({"cat/1.jpg": b"a"})
-    path = put(tmp_path / "t.tar", one + tar_bytes({"cat/2.jpg": b"b"}))
-    assert "data behind the end" in refused(path)
-    source = tarball.load(path, SourceOptions(allow_truncated=True))
-    assert "bytes after the archive's end mark" in " ".join(source.notes)
+    said = refused(put(tmp_path / "t.tar", one + tar_bytes({"cat/2.jpg": b"b"})))
+    assert "data after the end" in said and "tar -xif" in said
 
 
 def test_a_webdataset_sample_without_a_target_is_told_or_refused(tmp_path):

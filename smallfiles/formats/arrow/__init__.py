@@ -2,15 +2,15 @@
 
     key: string · label: int64 or captions: list<string> · meta: string (JSON) · data: binary
 
-Rows lie in record batches. One row per batch costs 250 bytes of header each; a reader that does not map
-the file fetches a whole batch to get one row. So 1 to 4 rows where the reader is unknown, any number
-where it maps the file or is ours.
+Rows are stored in record batches. Each batch costs 250 bytes of header; a reader that does not map the
+file fetches a whole batch to get one row. So use 1 to 4 rows per batch for unknown readers, and any
+number for ours or one that maps the file.
 `layout="juelich"` writes what the Jülich course's loader reads: `image_data: binary, label: uint16`,
-one row a batch (and our `key` and `meta` behind them, which it does not look at). Hugging Face reads
-either with `load_dataset("arrow", data_files="x.arrow")`; its `Dataset.from_file` wants an IPC stream.
+one row per batch (followed by our `key` and `meta`, which it ignores). Hugging Face reads both with
+`load_dataset("arrow", data_files="x.arrow")`; its `Dataset.from_file` needs an IPC stream.
 
-The trap: an Arrow `binary` column holds at most 2 GiB a batch. The writer cuts batches by bytes too,
-and takes `large_binary` when a single sample is larger. Notebook 03 teaches it.
+The trap: an Arrow `binary` column holds at most 2 GiB per batch. So the writer also cuts batches by
+bytes, and uses `large_binary` if a single sample is larger. Notebook 03 teaches it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["ArrowReader", "Options", "open", "write"]
 
 
 def open(path: Path, *, access: Access = "auto") -> ArrowReader:
-    """Open an Arrow file: ours, the Jülich course's, or any with a binary column.
+    """Open an Arrow file: one of ours, one of the Jülich course, or any with a binary column.
 
     Args:
         path: The file; IPC file or stream.

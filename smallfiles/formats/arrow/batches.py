@@ -1,8 +1,8 @@
 """An open Arrow file: from the number of a sample to its bytes.
 
-Where a batch's columns lie is found out when it is first needed and kept as three numbers a batch, so
-a reader of a million samples stays small. The trap: keeping the batches themselves costs each worker
-hundreds of megabytes, and a list of them is copied on write after fork. Notebook 03.
+Where the columns of a batch are is looked up when they are first needed, and kept as three numbers per
+batch, so a reader of a million samples stays small. The trap: keeping the batches themselves costs each
+worker hundreds of megabytes, and a list of them is copied on write after a fork. Notebook 03.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles.arrays import GrowingStrings, as_integers, scalar
-from smallfiles.errors import FormatError, SmallfilesError
+from smallfiles.errors import FormatError
+from smallfiles.formats import provenance
 from smallfiles.formats.arrow import columns
 from smallfiles.formats.arrow.footer import Cuts, blocks, row_counts
-from smallfiles.formats.arrow.writing import CUTS
-from smallfiles.formats.bytefile import Access, ByteFile, damaged
-from smallfiles.formats.reader import numbered_keys
-from smallfiles.samples import UNLABELLED
+from smallfiles.formats.arrow.writing import CUTS, PROVENANCE
+from smallfiles.formats.bytefile import Access, ByteFile, damage_reported, damaged
+from smallfiles.formats.reader import OpenedFile, numbered_keys
+from smallfiles.samples import UNLABELLED, Target
 
 _FILE_MAGIC = b"ARROW1"
 _STREAM_START = b"\xff\xff\xff\xff"
@@ -34,70 +35,72 @@ _KEYS_AT_ONCE = 128
 _SMALL_COLUMNS_BYTES = 64 << 10  # keys, labels, captions of some 64 rows
 
 
-class Opened:
-    """One process's view of a file."""
+class Opened(OpenedFile):
+    """One process's view of an Arrow file."""
 
     def __init__(self, path: Path, access: Access) -> None:
-        self.file = ByteFile(path, access)
-        self._lock = threading.Lock()  # lives and dies with the process's handle
+        super().__init__(ByteFile(path, access))
+        self._lock = threading.Lock()  # of this process alone, like the handle
         self._last: tuple[int, pa.RecordBatch | None] = (-1, None)
         self._view = self.file.view
         buffer = pa.py_buffer(self._view)
         self._base = buffer.address
-        try:
+        with damage_reported(path):
             self._load(buffer)
-        except SmallfilesError:
-            raise
-        except Exception as error:  # pyarrow has a dozen for damaged files
-            raise damaged(path, str(error).partition("\n")[0]) from error
-        self.keys: pa.StringArray | None = None
 
     def _load(self, buffer: pa.Buffer) -> None:
-        view, path = self._view, self.file.path
+        view, path = self._view, self.path
         self._blocks: np.ndarray | None = None
         if bytes(view[:6]) == _FILE_MAGIC:
             self._reader, self._batches = pa.ipc.open_file(buffer), []
-            self.schema, self.count = self._reader.schema, self._reader.num_record_batches
+            self.schema, self._number = self._reader.schema, self._reader.num_record_batches
             self._blocks = blocks(view, path)
         elif bytes(view[:4]) == _STREAM_START:
             if bytes(view[-8:]) != _STREAM_END:
                 raise damaged(path, "it does not end where an Arrow stream ends")
             stream = pa.ipc.open_stream(buffer)
             self.schema, self._batches = stream.schema, [batch for batch in stream if batch.num_rows]
-            self.count = len(self._batches)
+            self._number = len(self._batches)
         else:
             raise FormatError(
                 f"{path} is not an Arrow file",
                 expected="an IPC file (it begins with ARROW1) or stream",
                 next_step="Check the path; Parquet and Feather v1 are other formats",
             )
-        self.layout = "stream" if self._blocks is None else "file"
         self.columns = columns.find(self.schema, path)
+        self.target_kind = "label" if self.columns.captions is None else "captions"
+        self._metadata = self.schema.metadata or {}
+        self.record = provenance.loads(self._metadata.get(PROVENANCE))
         self._prepare()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names from the provenance, or from the features of Hugging Face `datasets`."""
+        return super().classes or _hugging_face_classes(self._metadata.get(b"huggingface"))
 
     def _row_counts(self) -> np.ndarray:
         found = self._blocks
         if found is None:
             return np.array([batch.num_rows for batch in self._batches], np.int64)
-        if len(found) != self.count:
-            raise damaged(self.file.path, f"its footer names {len(found)} and {self.count} record batches")
-        return row_counts(found["body"], self._cuts, self._ask)
+        if len(found) != self._number:
+            raise damaged(self.path, f"its footer names {len(found)} and {self._number} record batches")
+        return row_counts(found["body"], self._cuts, self._rows_in)
 
-    def _ask(self, some: np.ndarray) -> np.ndarray:
+    def _rows_in(self, some: np.ndarray) -> np.ndarray:
         """Rows of some batches, from their headers; each header is a small read."""
         assert self._blocks is not None
         rows = np.array([self._reader.get_batch(number).num_rows for number in some.tolist()], np.int64)
         if (rows > self._blocks["body"][some]).any():
-            raise damaged(self.file.path, "a record batch has more rows than bytes")
+            raise damaged(self.path, "a record batch has more rows than bytes")
         return rows
 
     def _prepare(self) -> None:
-        self._cuts = Cuts.loads((self.schema.metadata or {}).get(CUTS))
+        self._cuts = Cuts.loads(self._metadata.get(CUTS))
         counts = self._row_counts()
         self._starts = as_integers(np.concatenate([[0], np.cumsum(counts)]))
-        self.rows = int(self._starts[-1])
-        self._data, self._data_bytes, self._borders, self._labels = (
-            as_integers(np.zeros(self.count)) for _ in range(4)
+        self.count = int(self._starts[-1])
+        self._data, self._data_bytes, self._offsets, self._labels = (
+            as_integers(np.zeros(self._number)) for _ in range(4)
         )
         kind = self.schema.field(self.columns.data).type
         self._struct = kind.get_field_index("bytes") if pa.types.is_struct(kind) else None
@@ -106,8 +109,8 @@ class Opened:
         label = self.columns.label
         letter = "q" if label is None else columns.LETTERS[self.schema.field(label).type]
         self._label = struct.Struct("<" + letter)
-        if self.count:
-            self.batch(self.count - 1)  # a wild row count in the last header would make a wild length
+        if self._number:
+            self.batch(self._number - 1)  # a wrong row count in the last header would give a wrong length
 
     def _raw(self, number: int) -> pa.RecordBatch:
         if self._batches:
@@ -124,13 +127,9 @@ class Opened:
         kept, batch = self._last  # one tuple, replaced as a whole: threads never see half of it
         if kept == number and batch is not None:
             return batch
-        try:
+        with damage_reported(self.path, f"record batch {number}:"):
             batch = self._raw(number)
             batch.validate(full=True)
-        except Exception as error:
-            raise damaged(
-                self.file.path, f"record batch {number}: {str(error).partition(chr(10))[0]}"
-            ) from error
         if batch.num_rows != self._starts[number + 1] - self._starts[number]:
             raise self._uneven(number, batch.num_rows)
         self._last = (number, batch)
@@ -138,11 +137,11 @@ class Opened:
 
     def _uneven(self, number: int, rows: int) -> FormatError:
         if self._cuts is not None:
-            return damaged(self.file.path, f"record batch {number} has {rows} rows")
-        return FormatError(  # only some headers were looked at: a million of them lie all over the file
-            f"{self.file.path} has {rows} rows in record batch {number}, and one in the others",
+            return damaged(self.path, f"record batch {number} has {rows} rows")
+        return FormatError(  # only some headers were read: a million of them are spread over the file
+            f"{self.path} has {rows} rows in record batch {number}, and one in the others",
             expected="one row in each of so many record batches",
-            next_step="Write it again with 64 rows a batch, or pack the images with this package",
+            next_step="Write it again with 64 rows per batch, or pack the images with this package",
         )
 
     def where(self, index: int) -> tuple[int, int]:
@@ -151,90 +150,126 @@ class Opened:
         return number, index - self._starts[number]
 
     def prefetch_batches(self, indices: Sequence[int]) -> None:
-        """Announce the headers and small columns of the batches of these samples that were not met yet."""
+        """Announce the headers and small columns of these samples' batches, unless they were read before."""
         if self._blocks is None:
             return
         for number in sorted({self.where(index)[0] for index in indices}):
-            if not self._borders[number]:
+            if not self._offsets[number]:
                 start, header, _, body = self._blocks[number].item()
                 self.file.prefetch(start, start + header + min(body, _SMALL_COLUMNS_BYTES))
 
-    def place(self, index: int) -> tuple[int, int]:
-        """Start and stop of a sample's bytes in the file."""
+    def place(self, index: int) -> tuple[ByteFile, int, int]:
+        """File, first byte, and one after the last byte of one sample."""
         number, row = self.where(index)
-        if not self._borders[number]:
+        if not self._offsets[number]:
             self._locate(number)
-        start, stop = self._pair.unpack_from(self._view, self._borders[number] + row * self._pair.size // 2)
+        start, stop = self._pair.unpack_from(self._view, self._offsets[number] + row * self._pair.size // 2)
         if not 0 <= start <= stop <= self._data_bytes[number]:
-            raise damaged(self.file.path, f"the borders of sample {index} are {start} and {stop}")
+            raise damaged(self.path, f"the offsets of sample {index} are {start} and {stop}")
         first = int(self._data[number])
-        return first + start, first + stop
+        return self.file, first + start, first + stop
 
     def _locate(self, number: int) -> None:
-        """Note where the columns of a batch lie in the file."""
+        """Look up where the columns of a batch are in the file."""
         batch = self.batch(number)
         data = batch.column(self.columns.data)
         if self._struct is not None:
             data = data.field(self._struct)
-        _, borders, values = data.buffers()[-3:]
+        _, offsets, values = data.buffers()[-3:]
         self._data[number] = self._offset(values) if values is not None and values.size else 0
         self._data_bytes[number] = values.size if values is not None else 0
         if self.columns.label is not None:
             labels = batch.column(self.columns.label)
             self._labels[number] = -1 if labels.null_count else self._offset(labels.buffers()[1])
-        # Last, since another thread takes it as the sign that all is known.
-        self._borders[number] = self._offset(borders) + data.offset * self._pair.size // 2
+        # Last: other threads take it as the sign that the rest is known.
+        self._offsets[number] = self._offset(offsets) + data.offset * self._pair.size // 2
 
     def _offset(self, buffer: pa.Buffer) -> int:
         offset: int = buffer.address - self._base
         if not 0 <= offset <= offset + buffer.size <= self.file.size:
             raise FormatError(
-                f"{self.file.path} holds compressed record batches",
+                f"{self.path} holds compressed record batches",
                 expected="uncompressed ones, so that one sample can be read without its whole batch",
                 next_step="Write it again without compression; JPEG data does not shrink",
             )
         return offset
 
-    def label(self, index: int) -> int:
-        """The label of a sample; -1 where there is none."""
+    def key(self, index: int) -> str:
+        return str(index) if self.columns.key is None else self._value(self.columns.key, index) or ""
+
+    def meta_text(self, index: int) -> str | None:
+        return None if self.columns.meta is None else self._value(self.columns.meta, index)
+
+    def target(self, index: int) -> Target:
+        if self.columns.captions is not None:
+            return _captions(self._value(self.columns.captions, index))
         if self.columns.label is None:
             return UNLABELLED
         number, row = self.where(index)
-        if not self._borders[number]:
+        if not self._offsets[number]:
             self._locate(number)
-        if self._labels[number] < 0:
-            value = self.value(self.columns.label, index)
+        if self._labels[number] < 0:  # some are null
+            value = self._value(self.columns.label, index)
             return UNLABELLED if value is None else int(value)
         return int(self._label.unpack_from(self._view, self._labels[number] + row * self._label.size)[0])
 
-    def value(self, column: int, index: int) -> Any:
-        """One small value as a Python object."""
+    def targets(self, start: int, stop: int) -> list[Target]:
+        """Labels or captions of a run of samples, one record batch at a time."""
+        if self.columns.captions is not None:
+            return [_captions(value) for value in self._values(self.columns.captions, start, stop)]
+        if self.columns.label is None:
+            return [UNLABELLED] * (stop - start)
+        values = self._values(self.columns.label, start, stop)
+        return [UNLABELLED if value is None else value for value in values]
+
+    def _value(self, column: int, index: int) -> Any:
         number, row = self.where(index)
         return self.batch(number).column(column)[row].as_py()
 
-    def values(self, column: int, start: int, stop: int) -> Iterator[list[Any]]:
-        """Small values of a run of samples, a list for each batch that they lie in."""
+    def _values(self, column: int, start: int, stop: int) -> Iterator[Any]:
         while start < stop:
             number, row = self.where(start)
             count = min(stop, self._starts[number + 1]) - start
-            yield self.batch(number).column(column).slice(row, count).to_pylist()
+            yield from self.batch(number).column(column).slice(row, count).to_pylist()
             start += count
 
     def payload_bytes(self) -> int:
         """Sum of the encoded bytes; visits every batch."""
-        for number in range(self.count):
-            if not self._borders[number]:
+        for number in range(self._number):
+            if not self._offsets[number]:
                 self._locate(number)
         return int(np.asarray(self._data_bytes).sum())
 
     def all_keys(self) -> pa.StringArray:
         """The key column in one piece; row numbers where a file has none."""
         if self.columns.key is None:
-            return numbered_keys(self.rows)
+            return numbered_keys(self.count)
         keys = GrowingStrings()
-        for first in range(0, self.count, _KEYS_AT_ONCE):
-            last = min(first + _KEYS_AT_ONCE, self.count)
+        for first in range(0, self._number, _KEYS_AT_ONCE):
+            last = min(first + _KEYS_AT_ONCE, self._number)
             some = pa.concat_arrays([self.batch(n).column(self.columns.key) for n in range(first, last)])
             keys.extend(pc.fill_null(some, scalar("")) if some.null_count else some)
             self.file.forget()
         return keys.finish()
+
+    def about(self) -> dict[str, Any]:
+        form = "foreign stream" if self._blocks is None else "foreign file"
+        return {
+            "layout": self.record.get("options", {}).get("layout", form),
+            "batches": self._number,
+            "columns": {field.name: str(field.type) for field in self.schema},
+        }
+
+
+def _captions(value: list[str] | str | None) -> list[str]:
+    return [value] if isinstance(value, str) else value or []
+
+
+def _hugging_face_classes(text: bytes | None) -> tuple[str, ...]:
+    """Class names of a file of Hugging Face `datasets`."""
+    features = provenance.loads(text).get("info", {})
+    features = features.get("features", {}) if isinstance(features, dict) else {}
+    for feature in features.values() if isinstance(features, dict) else ():
+        if isinstance(feature, dict) and isinstance(feature.get("names"), list):
+            return tuple(str(name) for name in feature["names"])
+    return ()

@@ -1,7 +1,7 @@
-"""Which column of an Arrow file is what: in ours, in the Jülich course's, in others'.
+"""What each column of an Arrow file means: in our files, those of the Jülich course, and others.
 
 The trap: a file of Hugging Face `datasets` is an IPC *stream*, whose images are structs of `bytes`
-and `path`; a reader of IPC files alone calls it damaged. Notebook 03 looks inside one.
+and `path`; a reader that knows only IPC files calls it damaged. Notebook 03 looks inside one.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def find(schema: pa.Schema, path: Path) -> ArrowColumns:
     """Find the columns by name, or by type where only one fits.
 
     Raises:
-        FormatError: No column of bytes, or several and none of a name that we know; or targets by name
-            whose type says no label: a text has no number that all files of a data set share.
+        FormatError: No column of bytes, or several and none with a known name; or a column that is named
+            like targets but has another type: class names have no numbers that all files share.
     """
     fits = {
         "data": [i for i, field in enumerate(schema) if is_binary(field.type)],
@@ -85,7 +85,7 @@ def find(schema: pa.Schema, path: Path) -> ArrowColumns:
 
 
 def _targets(schema: pa.Schema, fits: dict[str, list[int]], path: Path) -> tuple[int | None, int | None]:
-    """Column of labels, or of captions; names count more than types."""
+    """Column of labels, or of captions; names take precedence over types."""
     names = schema.names
     label = _choose(names, fits["label"], _LABELS, alone=False)
     if label is not None:

@@ -1,11 +1,11 @@
-"""How many rows each record batch has, without a visit to every batch.
+"""How many rows each record batch has, without reading every batch.
 
 An Arrow file ends with a table of its batches: offset, header and body size, but no row counts. Those
-stand in each batch's header, spread over the whole file: for a million samples ten thousand small
-reads at random, in each worker. Our writer says by which rule it cut, and then the sizes tell.
+are in the headers of the batches, spread over the whole file: ten thousand small random reads for a
+million samples, in each worker. Our writer stores the rule by which it cut, so that the sizes suffice.
 
-The trap: "all batches are full but the last" is wrong for a file that was cut by bytes too.
-Short, since pyarrow tells all of a footer but where its batches lie. Notebook 03.
+The trap: "all batches but the last are full" is wrong for a file that was also cut by bytes.
+Short, since pyarrow gives everything in a footer except where the batches are. Notebook 03.
 Form of the footer: Apache Arrow `format/File.fbs`, encoded as FlatBuffers.
 """
 
@@ -22,8 +22,8 @@ import numpy as np
 from smallfiles.formats.bytefile import damaged
 
 _BLOCK = np.dtype([("offset", "<i8"), ("header", "<i4"), ("pad", "<i4"), ("body", "<i8")])
-_ASK_ALL = 4096
-_ASK_SOME = 64
+_READ_ALL = 4096
+_READ_SOME = 64
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Cuts:
 
     @classmethod
     def loads(cls, text: bytes | None) -> Cuts | None:
-        """Read what the writer left; None if it is not there or makes no sense."""
+        """Read what the writer stored; None if it is not there or makes no sense."""
         try:
             found = json.loads(text or b"")
             cuts = cls(int(found["rows"]), int(found["bytes"]), int(found["largest"]))
@@ -51,13 +51,15 @@ class Cuts:
         return cuts if 0 < cuts.rows <= 1 << 20 else None
 
 
-def row_counts(bodies: np.ndarray, cuts: Cuts | None, ask: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Rows of each batch; a reader checks the answer for a batch when it first reads from it.
+def row_counts(
+    bodies: np.ndarray, cuts: Cuts | None, rows_in: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """Rows of each batch; a reader checks a count when it first reads from that batch.
 
     Args:
         bodies: Size of the body of each batch.
         cuts: The writer's rule, where known.
-        ask: Reads the row counts of some batches from their headers: small reads at random.
+        rows_in: Reads the row counts of some batches from their headers: small random reads.
 
     Returns:
         int64 array.
@@ -65,12 +67,12 @@ def row_counts(bodies: np.ndarray, cuts: Cuts | None, ask: Callable[[np.ndarray]
     count = len(bodies)
     counts = np.full(count, 1 if cuts is None else cuts.rows, np.int64)
     if cuts is not None:
-        # A batch was cut by bytes only if the largest sample could have burst it.
+        # A batch was cut by bytes only if the largest sample might not have fitted into it.
         unsure = (bodies > cuts.batch_bytes - cuts.largest) & (cuts.rows > 1)
         unsure[count - 1 :] = True
-        counts[unsure] = ask(np.flatnonzero(unsure))
-    elif count <= _ASK_ALL or (ask(np.linspace(0, count - 1, _ASK_SOME).astype(int)) != 1).any():
-        counts = ask(np.arange(count))  # else one row a batch, as the Jülich course writes them
+        counts[unsure] = rows_in(np.flatnonzero(unsure))
+    elif count <= _READ_ALL or (rows_in(np.linspace(0, count - 1, _READ_SOME).astype(int)) != 1).any():
+        counts = rows_in(np.arange(count))  # else one row per batch, as the Jülich course writes them
     return counts
 
 

@@ -1,7 +1,7 @@
 """Write Arrow record batches without making a Python object of any sample's bytes.
 
-The trap: `pa.array(list_of_bytes)` copies every sample twice. Here the samples of a batch go from where they
-were read to the file, in one call. Notebook 03.
+The trap: `pa.array(list_of_bytes)` copies every sample twice. Here one call writes the samples of a batch
+from the memory into which they were read. Notebook 03.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from smallfiles.formats.output import ArrowSink, OutputFile, packed
 from smallfiles.samples import Buffer, Packed, Sample, Schema
 
 BINARY_LIMIT = 2**31 - 1
-"""Bytes of data that a `binary` column holds in one batch; a `large_binary` one has no limit."""
+"""Bytes that a `binary` column holds in one batch; `large_binary` has no limit."""
 
 UINT16 = range(2**16)
 PROVENANCE = b"smallfiles"
@@ -35,8 +35,8 @@ class ArrowOptions:
 
     Args:
         layout: `smallfiles`, or `juelich` for the Jülich loaders (labels of 16 bits, no captions).
-        rows_per_batch: Rows a record batch; always 1 in the Jülich layout.
-        max_batch_bytes: A batch is cut before its samples grow beyond this; bounds memory too.
+        rows_per_batch: Rows per record batch; always 1 in the Jülich layout.
+        max_batch_bytes: A batch ends before its samples exceed this; also bounds memory.
     """
 
     layout: Literal["smallfiles", "juelich"] = "smallfiles"
@@ -48,7 +48,7 @@ class ArrowOptions:
             raise UsageError(
                 f"the Arrow layout is {self.layout!r}",
                 expected="smallfiles or juelich",
-                next_step="Choose smallfiles unless a Jülich loader shall read the file",
+                next_step="Choose smallfiles unless a Jülich loader must read the file",
             )
         if not (1 <= self.rows_per_batch <= 1 << 20 and 1 <= self.max_batch_bytes <= 1 << 40):
             raise UsageError(
@@ -68,12 +68,12 @@ def write(
 ) -> Packed:
     """Write samples into one Arrow IPC file.
 
-    Samples are kept until their batch is full, and go out together: few large writes, which is what a
+    Samples are kept until their batch is full, and written together: few large writes, which is what a
     parallel file system is built for.
 
     Args:
-        samples: In the order they shall be stored.
-        out: A name that is free.
+        samples: In the order in which they are stored.
+        out: A name that does not exist.
         schema: What is packed.
         options: Layout and batch size.
         digest: Whether to write the content digest beside it.
@@ -115,7 +115,7 @@ def write(
 
 def _flush(batch: _Batch, writer: pa.RecordBatchWriter, sink: ArrowSink) -> None:
     writer.write_batch(batch.take(sink))
-    sink.flush()  # and let go of the samples
+    sink.flush()  # releases the samples
 
 
 def _arrow_schema(schema: Schema, options: ArrowOptions, rows: int) -> pa.Schema:
@@ -125,10 +125,10 @@ def _arrow_schema(schema: Schema, options: ArrowOptions, rows: int) -> pa.Schema
     key = pa.field("key", pa.string(), nullable=False)
     meta = [pa.field("meta", pa.string())] if schema.has_meta else []
     if options.layout == "juelich":
-        # Exactly the types of the Jülich file; what we add comes behind.
+        # Exactly the types of the Jülich file, followed by our columns.
         fields = [pa.field("image_data", data), pa.field("label", pa.uint16()), key, *meta]
     else:
-        # Small columns first, so that reading keys and labels touches one page a batch.
+        # Small columns first, so that reading keys and labels touches one page per batch.
         captions = pa.field("captions", CAPTIONS, nullable=False)
         label = pa.field("label", pa.int64(), nullable=False)
         fields = [key, label if schema.target == "label" else captions, *meta]
@@ -152,14 +152,14 @@ class _Batch:
         self._clear()
 
     def _clear(self) -> None:
-        self._borders, self._pieces = [0], list[Buffer]()
+        self._offsets, self._pieces = [0], list[Buffer]()
         self.used = 0
 
     def add(self, sample: Sample) -> None:
-        """Put a sample behind the others.
+        """Append a sample.
 
         Raises:
-            FormatError: It does not fit.
+            FormatError: It does not fit the schema.
         """
         size = len(sample.data)
         if size > self._schema.largest_bytes:
@@ -171,20 +171,20 @@ class _Batch:
         self.rows.add(sample)
         self._pieces.append(sample.data)
         self.used += size
-        self._borders.append(self.used)
+        self._offsets.append(self.used)
 
     def take(self, sink: ArrowSink) -> pa.RecordBatch:
-        """The record batch, whose bytes are only in what `sink` writes."""
+        """The record batch; the samples' bytes appear only in what `sink` writes."""
         wide = np.int64 if self._type == pa.large_binary() else np.int32
-        borders = pa.py_buffer(np.array(self._borders, wide))
-        values = pa.Array.from_buffers(self._type, len(self.rows), [None, borders, self._data(sink)])
+        offsets = pa.py_buffer(np.array(self._offsets, wide))
+        values = pa.Array.from_buffers(self._type, len(self.rows), [None, offsets, self._data(sink)])
         columns = {"data": values, "image_data": values, **self.rows.take()}
         batch = pa.record_batch([columns[field.name] for field in self._arrow], schema=self._arrow)
         self._clear()
         return batch
 
     def _data(self, sink: ArrowSink) -> pa.Buffer:
-        """A buffer for the bytes of all samples, which takes no memory since nobody fills it."""
+        """A buffer for the bytes of all samples; nothing is written to it, so it takes no memory."""
         if self.used > len(self._stand_in):
             self._stand_in = np.empty(self.used, np.uint8)
         stand_in = pa.py_buffer(self._stand_in).slice(0, self.used)

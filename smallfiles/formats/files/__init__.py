@@ -1,11 +1,11 @@
-"""Plain files under the same contract as the packed formats: what all others are measured against.
+"""Plain files under the same contract as the packed formats, for comparison with all of them.
 
-`OUT.files/` holds each sample at its key, and `manifest.json` with targets, sizes and, where digests
-are taken, the SHA-256 of each file (56 µs for 100 KB; a sidecar a file would double the files).
+`OUT.files/` holds each sample at its key, and `manifest.json` with targets, sizes and, if digests are
+taken, the SHA-256 of each file (56 µs for 100 KB; one sidecar per file would double the files).
 
-The trap: every file is an inode, every read an open, a read and a close, and on a parallel file system
-each of them asks a server. Notebook 01 counts them. Names are those of the file system: a component
-has 255 bytes at most, and `a` and `a/b` cannot both exist.
+The trap: every file is an inode, every read is an open, a read and a close, and on a parallel file
+system each of these is a request to a server. Notebook 01 counts them. Names are those of the file
+system: a component has at most 255 bytes, and `a` and `a/b` cannot both exist.
 """
 
 from __future__ import annotations

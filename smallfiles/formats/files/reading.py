@@ -1,7 +1,7 @@
-"""Read plain files by the rows of a manifest: any tree, once it has one.
+"""Read plain files by the rows of a manifest: any tree that has one.
 
-The trap: a file that was cut by a full quota opens and reads without an error. The manifest's sizes
-tell. Notebook 01 teaches what an open costs.
+The trap: a file that was cut off by a full quota opens and reads without an error. The sizes in the
+manifest reveal it. Notebook 01 teaches what an open costs.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class FilesReader(BaseReader[Manifest]):
 
     def info(self) -> dict[str, Any]:
         manifest, sizes = self._handle(), {}
-        if manifest.sizes is not None:  # else left out: a stat a file is what a file system suffers from
+        if manifest.sizes is not None:  # else left out, since it would take one stat per file
             payload = int(manifest.sizes.sum())
             sizes = {"bytes": payload, "file_bytes": payload + (self.path / MANIFEST).stat().st_size}
         about = {name: getattr(manifest, name) for name in ("name", "split", "classes", "has_meta")}
@@ -134,7 +134,7 @@ def _load(path: Path) -> Manifest:
 
 
 def _read_all(descriptor: int, size: int) -> bytes:
-    """Read to the end; one byte more is asked for, so that a file that grew is noticed."""
+    """Read to the end; one more byte is requested, so that a file that grew is noticed."""
     data = os.read(descriptor, size + 1)
     while 0 < len(data) < size:
         more = os.read(descriptor, size + 1 - len(data))

@@ -1,7 +1,7 @@
 """Write a tree of plain files and its manifest.
 
-The trap: a name that comes from outside may climb out of the folder (`../../.bashrc`) or be a folder
-of another. Both are refused with the key, before a byte is written. Notebook 01 meets the limits.
+The trap: a name from elsewhere may leave the folder (`../../.bashrc`) or be the folder of another name.
+Both are refused with the key, before a byte is written. Notebook 01 shows the limits.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ import pyarrow as pa
 
 from smallfiles import digests
 from smallfiles.digests import BlockHasher
-from smallfiles.errors import FormatError, SmallfilesError
-from smallfiles.formats.columns import SampleColumns
+from smallfiles.errors import SmallfilesError
+from smallfiles.formats.columns import SampleColumns, check_file_name, unwritable
 from smallfiles.formats.files.reading import MANIFEST
 from smallfiles.formats.output import cannot_write, save_digest, write_all, writing
-from smallfiles.keys import MAX_COMPONENT_BYTES, is_writable_name
 from smallfiles.manifest import Manifest
 from smallfiles.samples import UNLABELLED, Packed, Sample, Schema
 
 LABELS = range(UNLABELLED, 2**31)
-"""The labels that a manifest holds (fewer where it has a list of classes)."""
+"""The labels that a manifest can hold (fewer if it has a list of classes)."""
 
 _RESERVED = (MANIFEST, MANIFEST + digests.SIDECAR_SUFFIX)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -47,17 +46,17 @@ def write(
 ) -> Packed:
     """Write each sample to a file of its own, and a manifest.
 
-    This is what a parallel file system is worst at; it is here to be compared with.
+    This is what a parallel file system is worst at; it is here for comparison.
 
     Args:
-        samples: In the order that the manifest shall have.
-        out: Folder, a name that is free.
+        samples: In the order of the manifest.
+        out: Folder that does not exist.
         schema: What is packed.
         options: None.
         digest: Whether to put the SHA-256 of each sample into the manifest.
 
     Returns:
-        What was written; `files` names the manifest and its digest alone.
+        What was written; `files` names only the manifest and its digest.
 
     Raises:
         FormatError: A key cannot be a file name here, or collides with another.
@@ -76,7 +75,7 @@ def write(
     for sample in samples:
         sha256 = hashlib.sha256(sample.data).hexdigest() if digest else None
         columns.add(sample, len(sample.data), sha256)
-        _check_name(sample.key, out)
+        check_file_name(sample.key, out, _RESERVED)
         tree.write(sample)
         payload += len(sample.data)
     manifest = _manifest(columns, schema, digest)
@@ -87,7 +86,7 @@ def write(
 
 
 class _Tree:
-    """Makes files below one folder, and never outside of it."""
+    """Makes files below one folder."""
 
     def __init__(self, root: Path) -> None:
         self._root = f"{root}/"
@@ -98,7 +97,7 @@ class _Tree:
         folder = sample.key.rpartition("/")[0]
         try:
             if folder not in self._made:
-                os.makedirs(self._root + folder, exist_ok=True)  # noqa: PTH103 - as cheap as can be
+                os.makedirs(self._root + folder, exist_ok=True)  # noqa: PTH103 - once per folder, and pathlib is slow
                 self._made.add(folder)
             descriptor = os.open(self._root + sample.key, _CREATE, 0o666)
         except OSError as error:
@@ -116,7 +115,7 @@ class _Tree:
             what = "is too long"
         else:
             return cannot_write(self._path, error)
-        return _unwritable(key, self._path, what)
+        return unwritable(key, self._path, what)
 
 
 def _manifest(columns: SampleColumns, schema: Schema, digest: bool) -> Manifest:
@@ -132,19 +131,4 @@ def _manifest(columns: SampleColumns, schema: Schema, digest: bool) -> Manifest:
         sha256=found["sha256"] if digest else None,
         metas=found.get("meta"),
         target=schema.target,
-    )
-
-
-def _check_name(key: str, out: Path) -> None:
-    if not is_writable_name(key):
-        raise _unwritable(key, out, f"has a part of more than {MAX_COMPONENT_BYTES} bytes")
-    if key.partition("/")[0] in _RESERVED:
-        raise _unwritable(key, out, "is kept for the manifest")
-
-
-def _unwritable(key: str, out: Path, what: str) -> FormatError:
-    return FormatError(
-        f"the key {key!r} for {out} {what}",
-        expected="a name that a file can have here",
-        next_step="Pack into one file (.arrow, .h5, .tars), where any name can be, or rename the sample",
     )

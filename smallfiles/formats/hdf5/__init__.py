@@ -1,7 +1,7 @@
 """HDF5: one file that every language on every cluster can read.
 
-Two layouts. `blob`, the default, is one long run of bytes and its borders: written at the speed of
-the disk and read back without the HDF5 library. `vlen` has one variable-length row a sample, which
+Two layouts. `blob`, the default, is one long run of bytes and its offsets: written at the speed of
+the disk and read back without the HDF5 library. `vlen` has one variable-length row per sample, which
 is what the Jülich course's loaders read (`images`, `targets`).
 
     /<split>/data          uint8[total]       /<split>/images    vlen uint8[n]
@@ -11,9 +11,9 @@ is what the Jülich course's loaders read (`images`, `targets`).
     /<split>/key_data, key_offsets; meta_data, meta_offsets where a sample has a JSON object
     attributes: provenance (JSON), complete (1, written last)
 
-The trap: workers share an HDF5 handle that is open when they start, also if they open the file anew. The
-reader here takes from the library where the bytes lie, through a descriptor of its own, closes it, and
-reads by position. Notebook 04 teaches it.
+The trap: workers share an HDF5 handle that is open when they start, even if they open the file again. This
+reader only looks up where the bytes are, through a descriptor of its own, closes the library, and reads by
+position. Notebook 04 teaches it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["HDF5Reader", "Options", "open", "write"]
 
 
 def open(path: Path, *, split: str | None = None, access: Access = "auto") -> HDF5Reader:
-    """Open an HDF5 file of either layout, ours or one of the Jülich course.
+    """Open an HDF5 file of either layout, ours or the Jülich course's.
 
     Args:
         path: The file.

@@ -1,14 +1,14 @@
-"""Where everything lies in an HDF5 file: asked of the library once, then read without it.
+"""Where everything is in an HDF5 file: looked up once through the library, then read without it.
 
 Contiguous data sets are plain runs of bytes at an offset, so a mapping of the file shows them as
-arrays that all workers of a node share. Variable-length rows lie in *global heaps*, whose form is
-given in the HDF5 File Format Specification, section III.E.
+arrays that all workers of a node share. Variable-length rows are in *global heaps*, described in the
+HDF5 File Format Specification, section III.E.
 
-A file can name others: external storage, virtual data sets, links. The library opens those without a
-question, whatever they are; so each name is looked at before it is followed.
+A file can refer to others: external storage, virtual data sets, links. The library opens any file that is
+named there; so each name is checked before it is followed.
 
-The trap: a file that was laid out, flushed and then interrupted opens without any complaint, with rows
-of zero length. Notebook 04 shows one.
+The trap: a file that was laid out, flushed and then interrupted opens without an error, with rows of zero
+length. Notebook 04 shows one.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import Any
 import h5py
 import numpy as np
 
-from smallfiles.errors import FormatError, SmallfilesError, first_few, refuse_shortage
+from smallfiles.errors import FormatError, first_few
 from smallfiles.formats import provenance
 from smallfiles.formats.blob import NAMES
-from smallfiles.formats.bytefile import ByteFile, damaged
+from smallfiles.formats.bytefile import ByteFile, damage_reported, damaged
 
 _ROW = struct.Struct("<IQI")  # length, address of the heap, number of the object in it
 _OBJECT = struct.Struct("<HHIQ")  # number, references, reserved, size
 _MAX_ROWS = 1 << 28
-_MAX_OBJECTS = 1 << 16  # numbers of 16 bits; more is a heap that leads nowhere
-_MAX_RATIO = 1_100  # what deflate can reach, rounded up
+_MAX_OBJECTS = 1 << 16  # their numbers have 16 bits
+_MAX_RATIO = 1_100  # the largest compression ratio of deflate, rounded up
 _HEAP_SIZE = struct.Struct("<Q")
 _GROUP = "a group such as train with images (rows of encoded bytes) and targets, or data, offsets and labels"
 _FROM_DATASET = (
@@ -44,7 +44,7 @@ _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 @dataclass(frozen=True)
 class Found:
-    """What the library told about a file.
+    """What was looked up in a file.
 
     Args:
         split: Name of the group.
@@ -64,7 +64,7 @@ class Found:
 
 
 def find(file: ByteFile, split: str | None) -> Found:
-    """Ask the HDF5 library where things lie, and close it again.
+    """Look up where things are, and close the HDF5 library again.
 
     Raises:
         FormatError: Not an HDF5 file, or of a layout that we do not know.
@@ -73,24 +73,18 @@ def find(file: ByteFile, split: str | None) -> Found:
     if not any(bytes(file.view[at : at + 8]) == _SIGNATURE for at in _beginnings(file.size)):
         raise FormatError(
             f"{file.path} is not an HDF5 file",
-            expected="a file with the HDF5 signature at its begin, or behind a user block",
+            expected="a file with the HDF5 signature at its start, or after a user block",
             next_step="Check the path; the suffix may be wrong",
         )
-    try:
-        with h5py.File(_OwnFile(file.view), "r") as opened:
-            return _look(opened, file, split)
-    except SmallfilesError:
-        raise
-    except Exception as error:  # the library has no common exception, and a damaged file meets all
-        refuse_shortage(error, file.path)
-        raise damaged(file.path, str(error).partition("\n")[0] or type(error).__name__) from error
+    with damage_reported(file.path), h5py.File(_OwnFile(file.view), "r") as opened:
+        return _look(opened, file, split)
 
 
 class _OwnFile(io.RawIOBase):
-    """The bytes of a file as HDF5 reads them, with an offset of their own, and without a lock.
+    """A file as HDF5 reads it here: with an offset of its own, and without a lock.
 
-    By its path HDF5 would read through the descriptor of whoever has the file open in this process, and
-    after a fork several processes move the offset of that. A lock shared storage may refuse.
+    Given a path, HDF5 reuses a descriptor that this process already has for the file, and after a fork
+    several processes move its offset. Shared storage may refuse a lock.
     """
 
     def __init__(self, view: memoryview) -> None:
@@ -111,7 +105,7 @@ class _OwnFile(io.RawIOBase):
 
 
 def _beginnings(size: int) -> list[int]:
-    """Where an HDF5 file may begin: at byte 0, or behind a user block of 512 bytes, 1,024 and so on."""
+    """Where an HDF5 file may begin: at byte 0, or after a user block of 512 bytes, 1,024 and so on."""
     return [0, *(1 << power for power in range(9, max(size, 1).bit_length()))]
 
 
@@ -142,10 +136,10 @@ def _look(opened: h5py.File, file: ByteFile, split: str | None) -> Found:
 
 
 def _member(group: h5py.Group, name: str, path: Path) -> Any:
-    """What a group holds by this name, opened; None where it holds nothing.
+    """The opened member of a group; None if there is none of this name.
 
     Raises:
-        FormatError: It lies in another file, or may.
+        FormatError: It is, or may be, in another file.
     """
     found: Any = group
     for part in name.strip("/").split("/"):
@@ -166,14 +160,14 @@ def _member(group: h5py.Group, name: str, path: Path) -> Any:
 
 def _elsewhere(path: Path, name: str, what: str) -> FormatError:
     return FormatError(
-        f"{path} has {name} as {what}, which can be any file of this machine",
+        f"{path} has {name} as {what}, which can refer to any file of this machine",
         expected="everything in the file itself",
         next_step="If you trust it, copy its data sets into a new file with h5py: new[name] = old[name][...]",
     )
 
 
 def _record(attributes: h5py.AttributeManager) -> dict[str, object]:
-    """Our provenance; other programs' attribute of that name is left alone."""
+    """Our provenance; an attribute of that name in another form is ignored."""
     if "provenance" not in attributes or attributes.get_id("provenance").dtype.kind != "S":
         return {}
     return provenance.loads(bytes(attributes["provenance"]))
@@ -194,7 +188,7 @@ def _split_of(opened: h5py.File, record: dict[str, object], path: Path) -> str:
     raise FormatError(
         f"{path} has {len(groups)} groups: {', '.join(groups)}",
         expected="one group, or one named train",
-        next_step="Pack the one that you want into a file of its own: pack FILE OUT --split NAME",
+        next_step="Pack one of them into a file of its own: pack FILE OUT --split NAME",
     )
 
 
@@ -238,7 +232,7 @@ def _rows(item: Any, file: ByteFile) -> np.ndarray:
     stored = item.id.get_storage_size()
     if item.size > _MAX_ROWS or (stored and item.size > file.size * _MAX_RATIO):
         raise damaged(file.path, f"{item.name} names {item.size:,} rows, which are not stored")
-    if stored == 0 or item.chunks:  # laid out, and no row was ever written; or pieces
+    if stored == 0 or item.chunks:  # nothing was written yet, or it is in pieces
         rows = np.zeros(item.size, np.dtype("V16"))
         if stored:
             _gather(item, rows, file)
@@ -253,7 +247,7 @@ def _rows(item: Any, file: ByteFile) -> np.ndarray:
 
 
 def _gather(item: h5py.Dataset, rows: np.ndarray, file: ByteFile) -> None:
-    """Put the rows of all chunks in their places."""
+    """Copy the rows of all chunks into one array."""
     if item.id.get_create_plist().get_nfilters():
         raise FormatError(
             f"{file.path} stores {item.name} compressed or with checksums",

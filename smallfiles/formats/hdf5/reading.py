@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from smallfiles.formats.blob import BlobReader, FileBlob
-from smallfiles.formats.bytefile import Access, ByteFile, damaged
+from smallfiles.formats.blob import Blob
+from smallfiles.formats.bytefile import Access, ByteFile
 from smallfiles.formats.hdf5.layout import Found, find, row_lengths, row_place
+from smallfiles.formats.reader import FileReader
 
 
-class _Opened(FileBlob):
+class _Opened(Blob):
     """The blob layout: all bytes in one run."""
 
     def __init__(self, file: ByteFile, found: Found) -> None:
@@ -27,9 +28,11 @@ class _Opened(FileBlob):
         return len(self.array("offsets")) - 1
 
     def place(self, index: int) -> tuple[ByteFile, int, int]:
-        start, stop = self.borders(index, self.found.stop)
-        first = self.found.start or 0
-        return self.file, first + start, first + stop
+        offsets, begin = self.array("offsets"), self.found.start or 0
+        start, stop = offsets.item(index), offsets.item(index + 1)
+        if not 0 <= start <= stop <= self.found.stop:
+            raise self.damaged(f"the offsets of sample {index} are {start} and {stop}")
+        return self.file, begin + start, begin + stop
 
     def payload_bytes(self) -> int:
         return int(self.array("offsets").item(self.count))
@@ -46,7 +49,7 @@ class _Rows(_Opened):
     def __init__(self, file: ByteFile, found: Found) -> None:
         super().__init__(file, found)
         if not found.record:
-            self._check_finished(self._rows)
+            self._check_finished()
 
     @property
     def _rows(self) -> np.ndarray:
@@ -55,28 +58,30 @@ class _Rows(_Opened):
     def rows(self) -> int:
         return len(self._rows)
 
-    def holds(self, targets: int) -> bool:
-        """Rows of samples that were skipped stay empty in ours."""
+    def may_have(self, targets: int) -> bool:
+        """Where we skipped samples while packing, the last rows are empty."""
         return targets == self.rows() or (bool(self.record) and targets < self.rows())
 
-    def _check_finished(self, rows: np.ndarray) -> None:
-        filled = np.flatnonzero(row_lengths(rows))
-        empty = len(rows) - (int(filled[-1]) + 1 if len(filled) else 0)
+    def _check_finished(self) -> None:
+        filled = np.flatnonzero(row_lengths(self._rows))
+        empty = self.rows() - (int(filled[-1]) + 1 if len(filled) else 0)
         if empty:
-            raise damaged(
-                self.path,
-                f"its last {empty:,} of {len(rows):,} rows are empty, so writing it was interrupted",
+            raise self.damaged(
+                f"its last {empty:,} of {self.rows():,} rows are empty, so writing it was interrupted"
             )
 
+    def size(self, index: int) -> int:
+        """Bytes of one sample, without following its row."""
+        return int(row_lengths(self._rows[index : index + 1])[0])
+
     def place(self, index: int) -> tuple[ByteFile, int, int]:
-        start, stop = row_place(self.file, self._rows[index].tobytes(), self.found.base)
-        return self.file, start, stop
+        return self.file, *row_place(self.file, self._rows[index].tobytes(), self.found.base)
 
     def payload_bytes(self) -> int:
         return int(row_lengths(self._rows).astype(np.int64).sum())
 
 
-class HDF5Reader(BlobReader[_Opened]):
+class HDF5Reader(FileReader[_Opened]):
     """Random access to an HDF5 file; see `smallfiles.formats.hdf5.open`."""
 
     format = "hdf5"
@@ -91,7 +96,5 @@ class HDF5Reader(BlobReader[_Opened]):
         return (_Rows if found.start is None else _Opened)(file, found)
 
     def size(self, index: int) -> int:
-        index, opened = self._checked(index), self._handle()
-        if isinstance(opened, _Rows):
-            return int(row_lengths(opened.array("images")[index : index + 1])[0])
-        return super().size(index)
+        opened = self._handle()
+        return opened.size(self._checked(index)) if isinstance(opened, _Rows) else super().size(index)

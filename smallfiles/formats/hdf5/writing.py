@@ -1,4 +1,4 @@
-"""Write HDF5: the bytes past the library, straight to their place; the small columns through it.
+"""Write HDF5: the samples' bytes directly into the file, the small columns through the library.
 
 The trap: `dataset[i] = np.array(list(data))` makes a Python integer of every byte and takes 4 ms for
 one photograph; `np.frombuffer` takes 2 µs. Notebook 04 measures both.
@@ -25,10 +25,10 @@ from smallfiles.formats.columns import SampleColumns
 from smallfiles.formats.output import OutputFile, packed, save_digest, writing
 from smallfiles.samples import Packed, Sample, Schema
 
-# Fixed, so that a newer library writes the same bytes; 1.8 allows attributes over 64 KiB.
+# Fixed, so that a newer library writes the same bytes; 1.8 allows attributes larger than 64 KiB.
 _LAYOUT: dict[str, Any] = {
     "libver": ("v108", "v110"),
-    "locking": False,  # parallel file systems often refuse locks, and the name is ours alone
+    "locking": False,  # parallel file systems often refuse locks, and nobody else uses the name
     "alignment_threshold": 1 << 16,
     "alignment_interval": 1 << 12,
 }
@@ -49,7 +49,7 @@ class HDF5Options:
             raise UsageError(
                 f"the HDF5 layout is {self.layout!r}",
                 expected="blob or vlen",
-                next_step="Choose blob unless a Jülich loader shall read the file",
+                next_step="Choose blob unless a Jülich loader must read the file",
             )
 
 
@@ -66,11 +66,11 @@ def write(
     A million files become one, which costs a parallel file system one open instead of a million.
 
     Args:
-        samples: In the order they shall be stored; at most `schema.count`.
-        out: A name that is free.
+        samples: In the order in which they are stored; at most `schema.count`.
+        out: A name that does not exist.
         schema: What is packed; sizes are upper bounds.
         options: The layout.
-        digest: Whether to write the content digest beside it (`vlen` is read back for that).
+        digest: Whether to write the content digest beside it (`vlen` is read again for that).
 
     Returns:
         What was written.
@@ -88,25 +88,25 @@ def _write_blob(
     samples: Iterable[Sample], out: Path, schema: Schema, options: HDF5Options, digest: bool
 ) -> Packed:
     """Write the blob layout."""
-    columns, borders = SampleColumns(out, schema), array("Q", [0])
+    columns, offsets = SampleColumns(out, schema), array("Q", [0])
     start = _lay_out(out, schema, options)
     with OutputFile(out, digest=digest, start=start) as file:
         for sample in samples:
-            stop = borders[-1] + len(sample.data)
-            _check_room(sample, len(borders) - 1, stop, out, schema)
+            stop = offsets[-1] + len(sample.data)
+            _check_room(sample, len(offsets) - 1, stop, out, schema)
             columns.add(sample)
             file.append([sample.data])
-            borders.append(stop)
+            offsets.append(stop)
         file.flush()
         file.close()
-        _complete(out, schema, chain([("offsets", np.frombuffer(borders, np.uint64))], arrays_of(columns)))
-        return packed(out, "hdf5", len(borders) - 1, borders[-1], file.finish())
+        _complete(out, schema, chain([("offsets", np.frombuffer(offsets, np.uint64))], arrays_of(columns)))
+        return packed(out, "hdf5", len(offsets) - 1, offsets[-1], file.finish())
 
 
 def _write_vlen(
     samples: Iterable[Sample], out: Path, schema: Schema, options: HDF5Options, digest: bool
 ) -> Packed:
-    """Write the layout that the Jülich loaders read, and our columns beside it."""
+    """Write the layout that the Jülich loaders read, and our further columns."""
     if schema.target != "label":
         raise FormatError(
             f"{out} would hold captions in the vlen layout",
@@ -131,7 +131,7 @@ def _write_vlen(
 
 
 def _lay_out(out: Path, schema: Schema, options: HDF5Options) -> int:
-    """Make the file with room for all bytes; return where they go."""
+    """Make the file with room for all bytes; return the offset of that room."""
     with _opened(out, "x") as file, _translated(out):
         group = _start(file, out, schema, options)
         plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -150,7 +150,7 @@ def _start(file: h5py.File, out: Path, schema: Schema, options: HDF5Options) -> 
             expected="a name for an HDF5 group, such as train",
             next_step="Name the split in the manifest",
         )
-    # Of fixed length: one of variable length lies in a heap, in whose damage the library can hang.
+    # Of fixed length: a variable-length one is in a heap, and if that is damaged the library can hang.
     text = provenance.dumps(provenance.record("hdf5", schema, options))
     file.attrs["provenance"] = np.bytes_(text.encode("ascii"))
     return file.create_group(schema.split)
@@ -166,9 +166,9 @@ def _check_room(sample: Sample, number: int, stop: int, out: Path, schema: Schem
 
 
 def _complete(out: Path, schema: Schema, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
-    """Add the small columns, one after the other, and last of all the mark that nothing is missing.
+    """Add the small columns, one after the other, and finally the mark that nothing is missing.
 
-    Data sets are kept until they are flushed: what fails when one is dropped is told to nobody.
+    Data sets are kept until they are flushed, because h5py hides an error that occurs when one is freed.
     """
     with _opened(out, "r+") as file, _translated(out):
         group = file[schema.split]
@@ -181,7 +181,7 @@ def _complete(out: Path, schema: Schema, arrays: Iterable[tuple[str, np.ndarray]
 
 @contextlib.contextmanager
 def _opened(out: Path, mode: str) -> Iterator[h5py.File]:
-    """Open and close with failures told; what happens inside the block is not HDF5's."""
+    """Open and close with failures reported; errors inside the block are not translated."""
     with _translated(out):
         file = h5py.File(out, mode, **_LAYOUT)
     try:
@@ -193,7 +193,7 @@ def _opened(out: Path, mode: str) -> Iterator[h5py.File]:
 
 @contextlib.contextmanager
 def _translated(out: Path) -> Iterator[None]:
-    """HDF5 reports a full disk in many ways; say them in one."""
+    """HDF5 reports a full disk in many ways; report it in one."""
     with writing(out):
         try:
             yield

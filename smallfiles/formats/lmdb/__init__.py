@@ -8,14 +8,14 @@
     with env.begin() as txn:
         jpeg, labels = txn.get(b"%010d" % 7), np.frombuffer(txn.get(b"labels"), "<i8")
 
-Files of others are read where each value is an encoded image, as LSUN's are: their keys are kept, and that
-they tell no targets is said once. Pickles (ImageFolder-LMDB) and protobufs (Caffe) are refused.
+Files of other programs are read if each value is an encoded image, as in LSUN: their keys are kept, and one
+warning says that they have no targets. Pickles (ImageFolder-LMDB) and protobufs (Caffe) are refused.
 
-The trap: liblmdb trusts its file. A damaged one ends the process with SIGBUS or SIGABRT, an environment that
-was opened before a fork may not be used behind it, and a view ends with its transaction. So only the tree's
-form is taken from LMDB: pages are written one after the other, in the form of data version 1, without a map
-size to guess and without a lock file; and the reader finds all places at once, checks them, and then reads
-by position as from every other format here. Notebook 11 compares the formats.
+The trap: liblmdb trusts its file. A damaged file ends the process with SIGBUS or SIGABRT, an environment that
+was opened before a fork must not be used after it, and a view ends with its transaction. So only the file
+layout is LMDB's (data version 1). The writer writes page after page, without a map size to guess and without
+a lock file; the reader finds all values at once, checks where they are, and then reads by position like every
+other reader here. Notebook 11 compares the formats.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["LMDBReader", "Options", "open", "write"]
 
 
 def open(path: Path, *, access: Access = "auto") -> LMDBReader:
-    """Open an LMDB file, or the folder of one (`data.mdb`); nobody may write to it meanwhile.
+    """Open an LMDB file, or its folder (`data.mdb`); it must not be written to meanwhile.
 
     Args:
         path: Written by this package or by another program.

@@ -1,10 +1,10 @@
-"""Find every value of an LMDB file once, whoever wrote it, and read it by position from then on.
+"""Find every value of an LMDB file once, and read by position from then on.
 
-All places come from a few gathers of NumPy over whole levels of the tree: half a second for 1.28 million
-entries. Everything that a page says is compared with the page and the file before it is followed.
+A few NumPy gathers over whole levels of the tree find all values: half a second for 1.28 million entries.
+Every number in a page is checked against the page and the file before it is used.
 
-The trap: a tree can lead in a circle, or name one page a thousand times, and a file of a kilobyte would then
-fill the memory. A page that comes twice is refused.
+The trap: a tree can lead in a circle, or name one page a thousand times, and then a file of a kilobyte would
+fill the memory. A page that is named twice is refused.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ import numpy.typing as npt
 from smallfiles.errors import FormatError
 from smallfiles.folders import IMAGE_BEGINNINGS
 from smallfiles.formats import provenance
-from smallfiles.formats.blob import NAMES, BlobReader, FileBlob
+from smallfiles.formats.blob import NAMES, Blob
 from smallfiles.formats.bytefile import ByteFile, damaged
 from smallfiles.formats.lmdb import writing as form
+from smallfiles.formats.reader import FileReader
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED, Buffer
 
 _Places = npt.NDArray[np.int64]
-_KINDS = 0x6F  # of a page; the other bits are of a process that writes
-_OTHERS = 6  # flags of nodes: a database of its own, several values
+_KINDS = 0x6F  # bits for the kind of a page; a process that writes uses the others
+_UNSUPPORTED = 6  # flags of nodes: a nested database, several values for one key
 _PAGES_AT_ONCE = 256
 _DEEPEST = 32
 _PAGE_SIZES = tuple(1 << power for power in range(9, 16))
-_LOOKED_AT = 4096
+_CHECKED = 4096
 _HEAD_BYTES = 16
 _BEGINNINGS = tuple(IMAGE_BEGINNINGS)
 
 
 @dataclass(frozen=True)
 class _Entries:
-    """Where keys and values lie in the file, in the order of the keys."""
+    """Where keys and values are in the file, in the order of the keys."""
 
     keys: _Places
     key_sizes: _Places
@@ -47,7 +48,7 @@ class _Entries:
     sizes: _Places
 
     def last(self, count: int) -> range:
-        """The last rows, at most so many."""
+        """The last `count` rows, or all."""
         return range(max(0, len(self.keys) - count), len(self.keys))
 
     def key(self, file: ByteFile, index: int) -> bytes:
@@ -56,7 +57,7 @@ class _Entries:
 
 
 class _Tree:
-    """The tree as it was left by the last transaction that was finished."""
+    """The tree as of the last finished transaction."""
 
     def __init__(self, file: ByteFile) -> None:
         self._file = file
@@ -65,14 +66,14 @@ class _Tree:
         self._page_bytes, self._depth, self._count, self._root = self._meta()
 
     def _meta(self) -> tuple[int, int, int, int]:
-        """Page size, levels, entries and root, from the later of the two pages that tell them."""
+        """Page size, levels, entries and root, from the later of the two meta pages."""
         first = self._meta_at(0)
         page_bytes = first[4] if first else 0
         second = self._meta_at(page_bytes) if page_bytes in _PAGE_SIZES else None
         if first is None or second is None:
             raise FormatError(
-                f"{self._file.path} is not an LMDB file of this machine's kind, or is unfinished",
-                expected="two pages that describe it: data version 1, little-endian, 64 bits",
+                f"{self._file.path} is no LMDB file for this kind of machine, or is unfinished",
+                expected="two meta pages: data version 1, little-endian, 64 bits",
                 next_step="Check the path, or copy or pack it again",
             )
         found = max(first, second, key=lambda meta: meta[-1])
@@ -118,10 +119,10 @@ class _Tree:
     def _check_pages(self, pages: _Places) -> None:
         whole = self._file.size // self._page_bytes
         if ((pages < 2) | (pages >= whole)).any() or len(np.unique(pages)) < len(pages):
-            raise self._damaged("its tree leads out of the file, or to one page twice")
+            raise self._damaged("its tree leads out of the file, or to the same page twice")
 
     def _nodes(self, pages: _Places, kind: int) -> tuple[_Places, _Places]:
-        """Places of the nodes of some pages, and the end of the page of each."""
+        """Places of the nodes in some pages, and where the page of each ends."""
         self._check_pages(pages)
         places = pages * self._page_bytes
         half = places >> 1
@@ -139,20 +140,20 @@ class _Tree:
         offsets = self._words[(first >> 1) + form.HEAD.size // 2 + number].astype(np.int64)
         ends = first + self._page_bytes
         if ((offsets < np.repeat(upper, counts)) | (offsets + 8 > self._page_bytes) | (offsets & 1)).any():
-            raise self._damaged("an entry of its tree lies outside of its page")
+            raise self._damaged("an entry of its tree is outside its page")
         return first + offsets, ends
 
     def _leaves(self, pages: _Places) -> tuple[_Places, _Places, _Places, _Places]:
         nodes, ends = self._nodes(pages, form.LEAF)
         half = nodes >> 1
         sizes, flags, key_sizes = self._number(half), self._words[half + 2], self._words[half + 3]
-        if (flags & _OTHERS).any():
+        if (flags & _UNSUPPORTED).any():
             raise FormatError(
-                f"{self._file.path} holds databases in a database, or several values for one key",
-                expected="one value for each key",
-                next_step="Copy the one that you want with: mdb_dump -s NAME OLD | mdb_load NEW",
+                f"{self._file.path} holds nested databases, or several values for one key",
+                expected="one value per key",
+                next_step="Copy the database that you want with: mdb_dump -s NAME OLD | mdb_load NEW",
             )
-        keys, apart = nodes + 8, (flags & form.APART).astype(bool)
+        keys, apart = nodes + 8, (flags & form.OWN_PAGES).astype(bool)
         starts = keys + key_sizes
         if (starts + np.where(apart, 8, sizes) > ends).any():
             raise self._damaged("a key or a value of its tree reaches beyond its page")
@@ -161,12 +162,12 @@ class _Tree:
             np.minimum(numbers, form.NO_PAGE >> 24).astype(np.int64) * self._page_bytes + form.HEAD.size
         )
         if (starts + sizes > self._file.size).any():
-            raise self._damaged("a value lies behind its end")
+            raise self._damaged("a value is beyond its end")
         return keys, key_sizes.astype(np.int64), starts, sizes
 
 
-class _Opened(FileBlob):
-    """Places of the samples; of others' files the arrays say what they do not tell."""
+class _Opened(Blob):
+    """Where the samples are; files of other programs have no arrays, so these are made up."""
 
     def __init__(self, file: ByteFile) -> None:
         found = _Tree(file).entries()
@@ -177,8 +178,8 @@ class _Opened(FileBlob):
             arrays = {name: _numbers(file, found, rows[name], name) for name in NAMES if name in rows}
             record = provenance.loads(_numbers(file, found, rows[form.PROVENANCE], "_data").tobytes())
         else:
-            _refuse_others(file, found)
-            arrays, record = _stand_ins(file, found), {}
+            _refuse_non_images(file, found)
+            arrays, record = _foreign_arrays(file, found), {}
         samples = len(found.starts) - (len(arrays) + 1 if record else 0)
         self._starts, self._sizes = found.starts[:samples], found.sizes[:samples]
         super().__init__(file, arrays, record)
@@ -195,16 +196,16 @@ class _Opened(FileBlob):
 
 
 def _numbers(file: ByteFile, found: _Entries, row: int, name: str) -> np.ndarray:
-    """One of our arrays, which is a view of the file."""
+    """One of our arrays, as a view of the file."""
     kind = np.dtype("u1" if name.endswith("_data") else "<i8" if name == "labels" else "<u8")
     return np.frombuffer(file.view, kind, found.sizes.item(row) // kind.itemsize, found.starts.item(row))
 
 
-def _refuse_others(file: ByteFile, found: _Entries) -> None:
-    """Look at values before any is handed out: pickles and protobufs are no samples.
+def _refuse_non_images(file: ByteFile, found: _Entries) -> None:
+    """Check values before any is returned: pickles and protobufs are no samples.
 
-    Each look is a page that a parallel file system has to fetch. So of a large file those are looked at whose
-    size or key is odd, and each of the others when it is read.
+    A parallel file system must fetch a page for each check. So in a large file only values with an odd size
+    or key are checked here, and each of the others when it is read.
     """
     if not len(found.starts):
         raise damaged(file.path, "it has no entries")
@@ -216,10 +217,10 @@ def _refuse_others(file: ByteFile, found: _Entries) -> None:
 
 def _suspects(file: ByteFile, found: _Entries) -> list[int]:
     count = len(found.starts)
-    if count <= _LOOKED_AT:
+    if count <= _CHECKED:
         return list(range(count))
     by_size, own = np.argsort(found.sizes, kind="stable"), [found.key(file, row) for row in range(count)]
-    spread = np.linspace(0, count - 1, _LOOKED_AT // 4).astype(int)
+    spread = np.linspace(0, count - 1, _CHECKED // 4).astype(int)
     kept = [row for row, key in enumerate(own) if key.startswith(b"__")]
     return sorted({*spread.tolist(), *by_size[:64].tolist(), *by_size[-64:].tolist(), *kept})
 
@@ -237,19 +238,19 @@ def _no_image(path: Path, key: bytes) -> FormatError:
     )
 
 
-def _stand_ins(file: ByteFile, found: _Entries) -> dict[str, np.ndarray]:
-    """Their keys, and that they tell no targets."""
+def _foreign_arrays(file: ByteFile, found: _Entries) -> dict[str, np.ndarray]:
+    """The arrays for a file of another program: its keys, and no targets."""
     count = len(found.starts)
     warnings.warn(
         f"{file.path}: {plural(count, 'sample')} without a target: label {UNLABELLED}", stacklevel=5
     )
     keys = [found.key(file, row) for row in range(count)]
-    borders = np.concatenate([[0], np.cumsum(found.key_sizes)]).astype(np.uint64)
+    offsets = np.concatenate([[0], np.cumsum(found.key_sizes)]).astype(np.uint64)
     data = np.frombuffer(b"".join(keys), np.uint8)
-    return {"labels": np.full(count, UNLABELLED), "key_data": data, "key_offsets": borders}
+    return {"labels": np.full(count, UNLABELLED), "key_data": data, "key_offsets": offsets}
 
 
-class LMDBReader(BlobReader[_Opened]):
+class LMDBReader(FileReader[_Opened]):
     """Random access to an LMDB file; see `smallfiles.formats.lmdb.open`."""
 
     format = "lmdb"
@@ -264,7 +265,7 @@ class LMDBReader(BlobReader[_Opened]):
         ]
 
     def _image(self, index: int, data: Buffer) -> Buffer:
-        """A sample of others is looked at when it is read; ours may hold anything."""
+        """A value of another program must be an image; one of ours may be anything."""
         if self._handle().layout == "foreign" and not _is_image(data):
             raise _no_image(self.path, self.key(index).encode())
         return data

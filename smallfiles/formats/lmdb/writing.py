@@ -1,10 +1,10 @@
-"""Write an LMDB file from begin to end: the values, the tree over them, and last of all where its root is.
+"""Write an LMDB file from start to end: the values, the tree over them, and finally where its root is.
 
-A database that grows copies the path to each leaf with every transaction. Where all keys come in order, as
-here, every page can be written once, and its content digest is taken on the way.
+A database that grows copies the path to each leaf with every transaction. Since all keys come in order here,
+every page is written once, and the content digest is taken on the way.
 
-The trap: a page above the leaves with a single child is one that liblmdb never makes, and it aborts on it. So
-the entries are dealt evenly to as many pages as they need.
+The trap: liblmdb never makes a branch page with a single child, and aborts on one. So the entries are dealt
+evenly to as many pages as they need.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from smallfiles.formats.columns import SampleColumns
 from smallfiles.formats.output import OutputFile, packed
 from smallfiles.samples import Buffer, Packed, Sample, Schema
 
-PAGE_BYTES = 4096  # whatever this machine's are, so that equal inputs give equal bytes
-HEAD = struct.Struct("<QHHHH")  # page number, unused, kind, end of the pointers, begin of the nodes
-NODE = struct.Struct(
-    "<IHH"
-)  # size of the value, or low bits of the child; flags, or its high bits; size of the key
+PAGE_BYTES = 4096  # on every machine, so that equal inputs give equal bytes
+# Page number, unused, kind, end of the pointers, start of the nodes.
+HEAD = struct.Struct("<QHHHH")
+# Size of the value, or low bits of the child; flags, or high bits of the child; size of the key.
+NODE = struct.Struct("<IHH")
 META = struct.Struct("<IIQQ" + 2 * "IHHQQQQQ" + "QQ")
 PAGE_NUMBER = struct.Struct("<Q")
 MAGIC, VERSION = 0xBEEFC0DE, 1
 BRANCH, LEAF, OVERFLOW, META_PAGE = 1, 2, 4, 8
-APART = 1
-"""Flag of a node whose value lies on pages of its own."""
+OWN_PAGES = 1
+"""Flag of a node whose value is on pages of its own."""
 
 NO_PAGE = 2**64 - 1
 PROVENANCE = "provenance"
@@ -62,12 +62,12 @@ def write(
 ) -> Packed:
     """Write samples into one LMDB file.
 
-    The tree comes last and in one piece: finding all samples of ImageNet is one read of 45 MB, where a
+    The tree comes last and in one piece: finding all samples of ImageNet is one read of 45 MB, whereas a
     database that grew entry by entry has those pages all over the file.
 
     Args:
         samples: In the order in which they are stored.
-        out: A name that is free.
+        out: A name that does not exist.
         schema: What is packed.
         options: None.
         digest: Whether to write the content digest beside it.
@@ -82,7 +82,7 @@ def write(
     options = options or LMDBOptions()
     columns, sizes = SampleColumns(out, schema), array("Q")
     with OutputFile(out, digest=digest) as file:
-        file.append([bytes(2 * PAGE_BYTES)])  # as long as these are zeros, it is no database
+        file.append([bytes(2 * PAGE_BYTES)])  # zeros until the end, so that an unfinished file is no database
         for sample in samples:
             columns.add(sample)
             _put(file, sample.data, repr(sample.key))
@@ -98,12 +98,12 @@ def write(
 
 
 def _put(file: OutputFile, data: Buffer, name: str) -> int:
-    """Write a value on pages of its own; return the first of them."""
+    """Write a value to pages of its own; return the number of the first."""
     size = len(data)
     if size > LARGEST_BYTES:
         raise FormatError(
             f"{name} for {file.path} has {size:,} bytes",
-            expected="less than 4 GiB, which is the most that LMDB holds for a key",
+            expected="less than 4 GiB, the limit of LMDB for one value",
             next_step="Pack into .arrow, or leave it out",
         )
     number, pages = file.position // PAGE_BYTES, _pages(size)
@@ -121,10 +121,10 @@ def _entries(sizes: Iterable[int], named: list[tuple[bytes, int, int]]) -> Itera
     page = 2
     for number, size in enumerate(sizes):
         key = b"%010d" % number
-        yield key, _node(size, APART, key) + PAGE_NUMBER.pack(page)
+        yield key, _node(size, OWN_PAGES, key) + PAGE_NUMBER.pack(page)
         page += _pages(size)
     for key, size, page in named:
-        yield key, _node(size, APART, key) + PAGE_NUMBER.pack(page) + bytes(len(key) % 2)
+        yield key, _node(size, OWN_PAGES, key) + PAGE_NUMBER.pack(page) + bytes(len(key) % 2)
 
 
 def _node(low: int, high: int, key: bytes) -> bytes:
@@ -132,7 +132,7 @@ def _node(low: int, high: int, key: bytes) -> bytes:
 
 
 def _finish(file: OutputFile, sizes: array[int], named: list[tuple[bytes, int, int]]) -> None:
-    """Write the tree, from its leaves to its root, and then what makes the file a database."""
+    """Write the tree from its leaves to its root, and then the two meta pages."""
     count, values = len(sizes) + len(named), file.position // PAGE_BYTES - 2
     children = _level(file, _entries(sizes, named), count, _LEAVES, LEAF)
     leaves, depth, branches = len(children), 1, 0

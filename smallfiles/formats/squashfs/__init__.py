@@ -1,18 +1,18 @@
-"""squashfs: one image that the kernel, FUSE and this package read as a tree of files.
+"""squashfs: one file that the kernel, FUSE and this package read as a tree of files.
 
-Each sample is a file at its key, so `mount` and `unsquashfs` give the tree back. What a tree cannot say
-(targets, order, JSON objects, provenance) stands in the image too, in a folder of its own:
+Each sample is a file at its key, so `mount` and `unsquashfs` give the tree back. What a tree cannot store
+(targets, order, JSON objects, provenance) is in a folder of its own:
 
     cat/1.jpg  dog/2.jpg ...        the samples, stored raw one after the other in the order of packing
     .smallfiles/samples.arrow       key, label or captions, meta, and where each sample's bytes begin
     .smallfiles/README.txt          how to read that without this package
-    .smallfiles/place               32 bytes, the last of the data: where samples.arrow lies
+    .smallfiles/place               32 bytes, the last of the data: where samples.arrow is
 
-Images of others are read too: their class folders give the labels.
+Files of other programs are read too: their class folders give the labels.
 
-The trap: squashfs has no checksum of its data, so a flipped byte comes back as if it were right. The
-content digest beside the image finds it. Notebook 06 teaches images. Names are those of a file system:
-a component has 255 bytes at most, and `a` and `a/b` cannot both exist.
+The trap: squashfs has no checksum of its data, so a flipped byte is returned as if it were right. The
+content digest beside the file finds it. Notebook 06 teaches the format. Names are those of a file system:
+a component has at most 255 bytes, and `a` and `a/b` cannot both exist.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ __all__ = ["SquashFSReader", "Options", "open", "write"]
 
 
 def open(path: Path, *, split: str | None = None, access: Access = "auto") -> SquashFSReader:
-    """Open an image, ours or any other.
+    """Open a squashfs file, ours or any other.
 
     Args:
-        path: The image.
-        split: Which split of an image of others, whose folders are splits; the only one or `train` if None.
-        access: `mmap`, `pread`, or `auto` to choose by file system; for samples that lie raw.
+        path: The file.
+        split: In a file of another program whose folders are splits: which one; if None the only one, or
+            `train`.
+        access: `mmap`, `pread`, or `auto` to choose by file system; for samples that are stored raw.
 
     Returns:
-        The reader; the image is touched at first use.
+        The reader; the file is touched at first use.
     """
     return SquashFSReader(path, split, access)

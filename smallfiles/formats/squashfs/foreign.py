@@ -1,10 +1,10 @@
-"""Which files of an image that others made are samples, and their labels by class folder.
+"""Which files in a squashfs file of another program are samples, and their labels by class folder.
 
-Images (by suffix) are samples; where there are none, all files are. Their folders are read as those of any
+Images (by suffix) are samples; if there are none, all files are. Their folders are read as those of any
 other source.
 
-The trap: an image of others may hold names that are no keys (hidden files, other encodings); these are left
-aside and counted. Notebook 06 opens such an image.
+The trap: such a file may contain names that are no keys (hidden files, other encodings); these are ignored
+and counted. Notebook 06 opens one.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ _FLAG = "--source folder with the tree that was unpacked from it"
 
 @dataclass(frozen=True)
 class Foreign:
-    """The samples of an image of others.
+    """The samples in a squashfs file of another program.
 
     Args:
         samples: Keys and labels.
-        rows: The number of each among the files of the image.
+        rows: The number of each among the files.
         split: Canonical name of the split.
-        left_aside: Files that are no samples of it.
+        ignored: Number of files that are no samples of it.
     """
 
     samples: Samples
     rows: list[int]
     split: str
-    left_aside: int
+    ignored: int
 
 
 def find(names: Names, path: Path, split: str | None) -> Foreign:
-    """Find the samples of an image and their labels.
+    """Find the samples and their labels.
 
     Args:
-        names: The paths of its files.
-        path: The image, for messages.
-        split: The split that is wanted, or None.
+        names: The paths of all files.
+        path: The squashfs file, for messages.
+        split: The requested split, or None.
 
     Raises:
         FormatError: The split is not there, or must be chosen.
@@ -69,7 +69,7 @@ def find(names: Names, path: Path, split: str | None) -> Foreign:
 
 
 def _key(raw: bytes) -> str | None:
-    """A path as a key; None for hidden files and for what is no key."""
+    """A path as a key; None for hidden files and invalid keys."""
     try:
         key = raw.decode()
     except UnicodeDecodeError:

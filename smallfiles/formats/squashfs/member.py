@@ -1,13 +1,13 @@
-"""What a tree of files cannot say: the table of samples inside the image, as an Arrow file.
+"""What a tree of files cannot store: the table of samples inside the squashfs file, as an Arrow file.
 
     key: string     label: int64 or captions: list<string>     meta: string, if any sample has one
-    start: int64    where the sample's bytes begin in the image; left out where they are not in one piece
+    start: int64    offset of the sample's bytes in the squashfs file; left out if they are not in one piece
 
-With it a raw image of a million samples opens in milliseconds: its inodes need not be read at all.
+With it, a raw squashfs file of a million samples opens in milliseconds: no inode needs to be read.
 
-The trap: someone may unpack the image, change files and pack the tree again with other tools; then the
-table lies elsewhere and its positions are wrong. 32 bytes at the end of the data (`Extent`) say where it
-lies and where they lie themselves; if that is not so, files are found by name. Notebook 06 looks inside.
+The trap: after somebody unpacks the tree, changes it and packs it with another tool, the table is at
+another place and its offsets are wrong. 32 bytes at the end of the data (`Extent`) contain the offset of
+the table and their own; if these are wrong, files are found by name. Notebook 06 looks inside.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ from smallfiles.errors import (
     refuse_shortage,
 )
 from smallfiles.formats import provenance
-from smallfiles.formats.bytefile import damaged
-from smallfiles.formats.columns import SampleColumns, read_table
-from smallfiles.formats.output import ArrowSink
+from smallfiles.formats.bytefile import damage_reported
+from smallfiles.formats.columns import SampleColumns, read_table, write_table
 from smallfiles.samples import Buffer, Schema
 
 FOLDER = ".smallfiles"
@@ -57,7 +56,7 @@ samples.arrow beside this file holds keys, labels (or captions) and where they c
 
 @dataclass(frozen=True)
 class Extent:
-    """Where the table lies in the image, and these 32 bytes themselves."""
+    """Offsets in the squashfs file: of the table, and of these 32 bytes themselves."""
 
     start: int
     stop: int
@@ -69,7 +68,7 @@ class Extent:
 
     @classmethod
     def loads(cls, data: Buffer, own: int) -> Extent | None:
-        """Read them; None where something else lies at byte `own`."""
+        """Read them; None if something else is at byte `own`."""
         if len(data) != _PLACE.size:
             return None
         magic, *numbers = _PLACE.unpack(data)
@@ -81,19 +80,19 @@ PLACE_BYTES = _PLACE.size
 
 
 def readme(position: int) -> bytes:
-    """The text, as long as it takes for what follows it to begin at a multiple of `ALIGNMENT`."""
+    """The text, padded so that what follows it begins at a multiple of `ALIGNMENT`."""
     text = _TEXT.encode("ascii")
     return text + b"\n" * (-(position + len(text)) % ALIGNMENT)
 
 
 def table(columns: SampleColumns, schema: Schema, options: Any, piece_bytes: int) -> Iterator[Buffer]:
-    """The Arrow file: one record batch, so that each column is one run of memory. Nothing is kept.
+    """The pieces of the Arrow file.
 
     Args:
         columns: Of all samples.
         schema: What is packed.
-        options: For the record of provenance.
-        piece_bytes: Size of each piece but the last; one for all would be held twice.
+        options: For the provenance record.
+        piece_bytes: Size of each piece but the last; a single piece would be held twice.
     """
     arrow_schema = pa.schema(
         [pa.field(name, kind, nullable=name == "meta") for name, kind in columns.kinds.items()],
@@ -101,10 +100,7 @@ def table(columns: SampleColumns, schema: Schema, options: Any, piece_bytes: int
     )
     batch = pa.record_batch([columns.finish(name) for name in columns.kinds], schema=arrow_schema)
     views: list[Buffer] = []
-    sink = ArrowSink(views.extend)
-    with pa.PythonFile(sink, mode="w") as stream, pa.ipc.new_file(stream, arrow_schema) as writer:
-        writer.write_batch(batch)
-    sink.flush()
+    write_table(batch, views.extend)
     held = bytearray()
     for view in views:
         for start in range(0, len(view), piece_bytes):
@@ -117,16 +113,16 @@ def table(columns: SampleColumns, schema: Schema, options: Any, piece_bytes: int
 
 @dataclass(frozen=True)
 class Samples:
-    """The table of a finished image, or what stands in for it in an image of others.
+    """The table of a squashfs file, or its substitute in a file of another program.
 
     Args:
         keys: Of all samples.
         targets: int64 labels, or lists of captions.
         classes: Names of the classes in label order.
         metas: JSON texts or nulls, or None.
-        sizes: Bytes of each sample; None where only the image knows.
-        starts: Where their bytes begin; None where only the image knows.
-        record: Provenance; empty for images of others.
+        sizes: Bytes of each sample; None if only the inodes contain them.
+        starts: Offsets of their bytes; None if only the inodes contain them.
+        record: Provenance; empty for files of other programs.
     """
 
     keys: pa.StringArray
@@ -143,28 +139,26 @@ def load(data: Buffer, path: Path) -> Samples:
 
     Args:
         data: The Arrow file; it is not copied.
-        path: The image, for messages.
+        path: The squashfs file, for messages.
 
     Raises:
         DamagedFileError: It is not one of ours.
     """
-    try:
+    with damage_reported(path, f"its table of samples ({TABLE}):"):
         found, metadata = read_table(pa.py_buffer(data), "bytes", "start")
         record = provenance.loads(metadata.get(PROVENANCE))
         sizes, starts = (to_numpy(found[name]) if name in found else None for name in ("bytes", "start"))
         classes = provenance.class_names(record)
         return Samples(found["key"], found["target"], classes, found.get("meta"), sizes, starts, record)
-    except Exception as error:  # pyarrow has a dozen for damaged files
-        raise damaged(path, f"its table of samples ({TABLE}): {str(error).partition(chr(10))[0]}") from error
 
 
 @contextmanager
 def as_sentences() -> Iterator[None]:
-    """Turn an error of `pysquashfs`, which knows nothing of ours, into one of ours that says the same."""
+    """Turn an error of `pysquashfs` into the error of this package with the same sentence."""
     try:
         yield
     except SquashFSError as error:
-        refuse_shortage(error, "the image")
+        refuse_shortage(error, "the squashfs file")
         kind: type[SmallfilesError] = FormatError
         if isinstance(error, DamagedImageError):
             kind = DamagedFileError

@@ -1,8 +1,8 @@
-"""Stream samples into an image, and the table of samples behind them.
+"""Stream samples into a squashfs file, followed by the table of samples.
 
-The trap: a squashfs image names its files in tables at the end and is described by its first 96 bytes,
-which are known last. They are put in place when everything else is written, and the digest of their
-block is taken again. Notebook 06 packs images.
+The trap: a squashfs file names its files in tables at the end, and its first 96 bytes say where those
+are. They are rewritten when everything else is written, and the digest of their block is taken again.
+Notebook 06 packs such files.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pysquashfs.errors import MissingToolError, SquashFSError
 from pysquashfs.writer import ImageWriter, Settings
 from pysquashfs.writer.settings import DEFAULT_BLOCK_BYTES
 from pysquashfs.writer.tree import MAX_PATH_BYTES
-from smallfiles.errors import FormatError, UsageError
-from smallfiles.formats.columns import SampleColumns
+from smallfiles.errors import UsageError
+from smallfiles.formats.columns import SampleColumns, check_file_name, unwritable
 from smallfiles.formats.output import OutputFile, packed
 from smallfiles.formats.squashfs.member import (
     FOLDER,
@@ -31,19 +31,18 @@ from smallfiles.formats.squashfs.member import (
     readme,
     table,
 )
-from smallfiles.keys import MAX_COMPONENT_BYTES, is_writable_name
 from smallfiles.samples import Buffer, Packed, Sample, Schema
 
 
 @dataclass(frozen=True)
 class SquashfsOptions:
-    """How to lay out an image. The defaults suit photographs, which do not become smaller.
+    """How to lay out a squashfs file. The defaults suit photographs, which do not become smaller.
 
     Args:
         compression: `none`; or `gzip` or `zstd` for data that compresses (JSON, raw pixels).
         level: Of the compressor; None for its default.
-        block_bytes: A power of two from 4,096 to 1,048,576; what is compressed as one.
-        fragments: Put the ends of files together: smaller, and slow to read at random.
+        block_bytes: A power of two from 4,096 to 1,048,576; the unit of compression.
+        fragments: Put the ends of files into shared blocks: smaller, and slow to read at random.
     """
 
     compression: Literal["none", "gzip", "zstd"] = "none"
@@ -79,14 +78,14 @@ def write(
     options: SquashfsOptions | None = None,
     digest: bool = True,
 ) -> Packed:
-    """Write samples into one image.
+    """Write samples into one squashfs file.
 
-    A million files become one, which costs a parallel file system one open instead of a million; and
-    programs that want a tree can mount it.
+    A million files become one, so that a parallel file system sees one open instead of a million; and
+    programs that need a tree can mount it.
 
     Args:
-        samples: In the order they shall be stored.
-        out: A name that is free.
+        samples: In the order in which they are stored.
+        out: A name that does not exist.
         schema: What is packed.
         options: Compression and blocks.
         digest: Whether to write the content digest beside it.
@@ -108,7 +107,9 @@ def write(
         try:
             for sample in samples:
                 columns.add(sample, *(len(sample.data), file.position)[: len(places)])
-                _check_name(sample.key, out)
+                check_file_name(sample.key, out, (FOLDER,))
+                if len(sample.key.encode()) > MAX_PATH_BYTES:
+                    raise unwritable(sample.key, out, f"has more than {MAX_PATH_BYTES:,} bytes")
                 writer.add(sample.key, sample.data)
             count, payload = writer.files, writer.bytes
             _add_table(writer, file, table(columns, schema, options, settings.block_bytes), placed)
@@ -119,27 +120,10 @@ def write(
 
 
 def _add_table(writer: ImageWriter, file: OutputFile, pieces: Iterator[Buffer], placed: bool) -> None:
-    """The folder of our own; its files come last, the place of the table as the last of the data."""
+    """Add our own folder; its files come last, and where the table is comes as the last of the data."""
     writer.add(README, readme(file.position))
     start = file.position
     writer.add_pieces(TABLE, pieces)
     if placed:
         stop = file.position
         writer.add(PLACE, Extent(start, stop, stop).dumps())
-
-
-def _check_name(key: str, out: Path) -> None:
-    if key.partition("/")[0] == FOLDER:
-        raise _unwritable(key, out, "lies in the folder that is kept for the table of samples")
-    if not is_writable_name(key):
-        raise _unwritable(key, out, f"has a part of more than {MAX_COMPONENT_BYTES} bytes")
-    if len(key.encode()) > MAX_PATH_BYTES:
-        raise _unwritable(key, out, f"has more than {MAX_PATH_BYTES:,} bytes")
-
-
-def _unwritable(key: str, out: Path, what: str) -> FormatError:
-    return FormatError(
-        f"the key {key if len(key) < 200 else key[:200] + '…'!r} for {out} {what}",
-        expected="a name that a file can have in an image",
-        next_step="Pack into .arrow, .h5 or .tars, where any name can be, or rename the sample",
-    )

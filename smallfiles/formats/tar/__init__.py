@@ -1,10 +1,11 @@
 """Tar shards in the layout of webdataset, with an index for random access beside each.
 
 `x.tar` is one file, `x.tars` a folder of `shard-000000.tar`, … ; `.tar.gz` and `.tar.zst` are compressed
-as one stream. Everything that reads tar reads them: webdataset, DALI, tarfile, `tar xf`.
+as one stream, and can only be read in stored order. Every program that reads tar reads them: webdataset,
+DALI, tarfile, `tar xf`.
 
-The trap: a tar cut at a block border looks complete to most tools. `open` refuses it, with the index
-or without. Notebook 05 teaches this format.
+The trap: most tools take a tar that was cut at a block boundary for a complete one. `open` refuses it, with
+or without the index. Notebook 05 teaches this format.
 
 Source of the layout: webdataset, "The WebDataset Format" (members of a sample share a stem).
 """
@@ -42,9 +43,9 @@ def write(
     system is built for.
 
     Args:
-        samples: Samples in the order they shall be stored; keys unique.
+        samples: In the order in which they are stored; keys unique.
         out: File or folder that must not exist yet.
-        schema: What is known of them ahead.
+        schema: What is packed.
         options: How to write.
         digest: Write content digests beside the files.
 
@@ -73,7 +74,7 @@ def open(
     Args:
         path: Written by this package or by another program.
         access: `mmap`, `pread`, or `auto` (mmap, except on parallel file systems).
-        suffixes: In tars of others: which members are samples (lower case with the dot).
-        unlabelled: In tars of others: look for no targets, and give the label -1.
+        suffixes: In tars of other programs: which members are samples (lower case with the dot).
+        unlabelled: In tars of other programs: ignore targets, and give the label -1.
     """
     return TarReader(Path(path), access, suffixes=suffixes, unlabelled=unlabelled)

@@ -1,11 +1,10 @@
-"""Index a tar file once: which files are in it and where their bytes lie, in columns.
+"""Index a tar file once: which files are in it and where their bytes are, in columns.
 
 The index of ImageNet's 1.28 million members takes about 100 MB; a dict of Python objects would take
-half a gigabyte in every worker. A tar of tars is indexed in place, inner archives at the same time.
+half a gigabyte in every worker. A tar of tars is indexed in place, with many inner archives at a time.
 
-The trap: names in an archive are chosen by whoever made it. `../../.bashrc` and absolute names are
-refused here, links and devices are left aside, and the last member of a name wins, as in tar.
-Notebook 05 reads a tar of tars.
+The trap: an archive may contain any name. `../../.bashrc` and absolute names are refused here, links and
+devices are ignored, and the last member of a name wins, as in tar. Notebook 05 reads a tar of tars.
 """
 
 from __future__ import annotations
@@ -25,17 +24,18 @@ import pyarrow.compute as pc
 
 from smallfiles.arrays import as_mask, from_numpy
 from smallfiles.digests import byte_order
-from smallfiles.errors import DamagedFileError, FormatError, first_few
+from smallfiles.errors import FormatError, first_few
 from smallfiles.folders import SERVICE_FOLDERS
 from smallfiles.formats import provenance
-from smallfiles.formats.bytefile import ByteFile
+from smallfiles.formats.bytefile import ByteFile, damaged
 from smallfiles.formats.tar.headers import BLOCK_BYTES, RECORD_BYTES
 from smallfiles.formats.tar.members import Members, Names, Scanner, is_tar, prefix_of, refuse_incomplete
+from smallfiles.formats.tar.names import ANNOTATIONS
 from smallfiles.formats.tar.streams import ForwardFile, compression_of
 from smallfiles.keys import key_problem
 from smallfiles.progress import plural
 
-SIDE_SUFFIXES = (b".cls", b".json", b".txt", b".meta")
+_CONTENTS_OF = tuple(f".{name}".encode() for name in ANNOTATIONS)
 _SERVICE = "|".join(map(re.escape, SERVICE_FOLDERS))
 _HIDDEN = rf"(^|/)\.|^__[^/]*__/|(?i:(^|/)({_SERVICE})/)"  # the second as webdataset does
 _HOSTILE = r"^/|(^|/)\.\.?(/|$)|//|[\x00\n]"
@@ -55,13 +55,13 @@ class Archive:
         names: Names of the files; those of an inner tar `a.tar` begin with `a/`.
         offsets: Where each file's bytes begin (after decompression).
         sizes: Bytes of each.
-        contents: Bytes of small side files (labels, captions) by row.
-        notes: What was left aside.
+        contents: Bytes of the annotations (labels, captions) by row.
+        notes: What was ignored.
         raw_bytes: Size of the tar after decompression.
-        record: The provenance inside; empty in tars from elsewhere.
-        replaced: Members that later ones of their name replaced.
-        folders: Names of the folders that are members themselves.
-        tars: Where `path` is a folder of tars: bytes of each, by its name without `.tar`.
+        record: The provenance inside; empty in tars of other programs.
+        replaced: Members that were replaced by later ones of the same name.
+        folders: Names of the members that are folders.
+        tars: If `path` is a folder of tars: bytes of each, by its name without `.tar`.
         inside: Names of the tars inside, without folder and suffix.
     """
 
@@ -86,11 +86,11 @@ class Archive:
         return self.record.get("package") == provenance.PACKAGE
 
     def select(self, keep: npt.NDArray[np.bool_]) -> Archive:
-        """The files for which `keep` is true, without side files' bytes."""
+        """The files for which `keep` is true, without the bytes of annotations."""
         return replace(self, contents={}) if keep.all() else self.take(np.flatnonzero(keep))
 
     def take(self, rows: npt.NDArray[np.int64]) -> Archive:
-        """The files in these rows, without side files' bytes."""
+        """The files in these rows, without the bytes of annotations."""
         names = self.names.take(from_numpy(rows))
         return replace(self, names=names, offsets=self.offsets[rows], sizes=self.sizes[rows], contents={})
 
@@ -110,69 +110,56 @@ class Archive:
         return ", ".join(shown) or "no files"
 
 
-def index(path: Path, *, allow_truncated: bool = False) -> Archive:
+def index(path: Path) -> Archive:
     """Index a tar, tar.gz (bz2, xz, zst) or tar of tars.
 
-    One 512-byte read a member; inner archives are scanned many at a time, which hides a
-    parallel file system's latency. A compressed archive is decompressed once to index it.
+    This takes one 512-byte read per member; many inner archives are scanned at a time, which hides the
+    latency of a parallel file system. A compressed archive is decompressed once to index it.
 
     Args:
         path: The archive.
-        allow_truncated: Take the whole members of an archive that was cut off.
 
     Raises:
-        FormatError: Not a tar, damaged, cut off, or with names that leave their folder.
+        FormatError: Not a tar, damaged, cut off, or with names outside its folder.
     """
     compression = compression_of(path)
     if compression is None:
         plain = ByteFile(path, "pread")
         plain.expect_short_reads()
-        outer = Scanner(plain.fetch, str(path), SIDE_SUFFIXES).scan(end=plain.size)
-        raw_bytes, notes = _ending(outer, plain, allow_truncated)
-        outer = _expanded(outer, plain, allow_truncated)
+        outer = Scanner(plain.fetch, str(path), _CONTENTS_OF).scan(end=plain.size)
+        raw_bytes = _refuse_bad_end(outer, plain)
+        outer = _expanded(outer, plain)
     else:
         with contextlib.closing(ForwardFile(path, compression)) as stream:
-            outer = Scanner(stream.fetch, str(path), SIDE_SUFFIXES, inline=True).scan()
-            raw_bytes, notes = _ending(outer, stream, allow_truncated)
-    found = _columns(path, compression, path.stat().st_size, outer, notes)
-    return replace(found, raw_bytes=raw_bytes)
+            outer = Scanner(stream.fetch, str(path), _CONTENTS_OF, inline=True).scan()
+            raw_bytes = _refuse_bad_end(outer, stream)
+    return replace(_columns(path, compression, path.stat().st_size, outer), raw_bytes=raw_bytes)
 
 
-def _ending(outer: Members, file: ByteFile | ForwardFile, lenient: bool) -> tuple[int, list[str]]:
-    """Read on to the very end; refuse an archive that was cut off or goes on, or say so.
+def _refuse_bad_end(outer: Members, file: ByteFile | ForwardFile) -> int:
+    """Read to the very end; refuse an archive that was cut off, or continues after its end mark.
 
     Returns:
-        Bytes of the (decompressed) archive, and what to say of its end.
+        Bytes of the (decompressed) archive.
     """
-    if not outer.complete and not lenient:
-        refuse_incomplete(outer, str(file.path))
-    position, clean = outer.end + BLOCK_BYTES * outer.complete, True
+    refuse_incomplete(outer, str(file.path))
+    position, clean = outer.end + BLOCK_BYTES, True
     while data := file.fetch(position, position + _STEP_BYTES):
         clean = clean and data.count(0) == len(data)
         position += len(data)
-    if not outer.complete:
-        position = file.size if isinstance(file, ByteFile) else file.position
-        while outer.names and outer.offsets[-1] + outer.sizes[-1] > position:
-            outer.names.pop()
-            outer.offsets.pop(), outer.sizes.pop()
-            outer.contents.pop(len(outer.names), None)
-        kept = plural(len(outer.names), "whole member")
-        return position, [f"the archive is cut off at byte {outer.end:,}; {kept}"]
     if clean and not (outer.is_ours and position % RECORD_BYTES):
-        return position, []
-    if lenient:
-        return position, ["bytes after the archive's end mark left aside (two archives joined by cat?)"]
-    what = "is cut in the zeros at its end" if clean else "has data behind the end of the archive"
-    raise DamagedFileError(
-        f"{file.path} {what} (at byte {outer.end:,} of {position:,})",
-        expected="a complete tar with nothing but zeros behind its end mark",
-        next_step="Copy or pack it again (archives joined by cat: tar -i reads them), or give the source "
-        "with --allow-truncated to take what stands before the mark",
+        return position
+    what = "it is cut in the zeros at its end" if clean else "it has data after the end of the archive"
+    raise damaged(
+        file.path,
+        f"{what} (at byte {outer.end:,} of {position:,})",
+        "a complete tar with only zeros after its end mark",
+        "Copy or pack it again; if cat joined archives, unpack them with tar -xif and pack that folder",
     )
 
 
-def _expanded(outer: Members, file: ByteFile, lenient: bool) -> Members:
-    """Replace every inner tar by its members, however deep they are nested."""
+def _expanded(outer: Members, file: ByteFile) -> Members:
+    """Replace every inner tar by its members, at any depth."""
     inner = [] if outer.is_ours else [row for row, name in enumerate(outer.names) if is_tar(name)]
     if not inner:
         return outer
@@ -180,9 +167,8 @@ def _expanded(outer: Members, file: ByteFile, lenient: bool) -> Members:
     def scan(row: int) -> Members:
         name = f"{file.path}:{outer.names[row].decode('utf-8', 'replace')}"
         begin = outer.offsets[row]
-        found = Scanner(file.fetch, name, SIDE_SUFFIXES, inline=True).scan(begin, begin + outer.sizes[row])
-        if not lenient:
-            refuse_incomplete(found, name)
+        found = Scanner(file.fetch, name, _CONTENTS_OF, inline=True).scan(begin, begin + outer.sizes[row])
+        refuse_incomplete(found, name)
         return found
 
     whole = Members(skipped=outer.skipped, examples=outer.examples, folders=outer.folders)
@@ -197,11 +183,9 @@ def _expanded(outer: Members, file: ByteFile, lenient: bool) -> Members:
     return whole
 
 
-def _columns(
-    path: Path, compression: str | None, file_bytes: int, found: Members, notes: list[str]
-) -> Archive:
+def _columns(path: Path, compression: str | None, file_bytes: int, found: Members) -> Archive:
     """Names as text, without those that are hidden or were replaced by later members."""
-    names = _as_text(found.names, path)
+    names, notes = _as_text(found.names, path), list[str]()
     hidden = as_mask(pc.match_substring_regex(names, _HIDDEN)) & (not found.is_ours)
     latest = _is_last_of_its_name(names)
     keep = np.flatnonzero(~hidden & latest)
@@ -230,7 +214,7 @@ def _as_text(raw: Names, path: Path) -> pa.StringArray:
         names = raw.column().cast(pa.string())
     except pa.ArrowInvalid:
         odd = [ascii(name)[1:] for name in raw if not _is_utf8(name)]
-        raise _bad_names(path, odd, "cannot travel, not being UTF-8") from None
+        raise _bad_names(path, odd, "is not UTF-8") from None
     if pc.any(pc.starts_with(names, "./")).as_py():
         names = pc.replace_substring_regex(names, r"^(\./+)+", "")
     hostile = names.filter(pc.match_substring_regex(names, _HOSTILE)).to_pylist()
@@ -240,7 +224,7 @@ def _as_text(raw: Names, path: Path) -> pa.StringArray:
 
 
 def _shown(folders: list[bytes]) -> tuple[str, ...]:
-    """The folders whose names could be those of classes."""
+    """The folders whose names may be those of classes."""
     names = (name.decode("utf-8", "replace").removeprefix("./") for name in folders)
     return tuple(name for name in names if name != "." and not re.search(_HIDDEN, f"{name}/"))
 
@@ -257,12 +241,12 @@ def _bad_names(path: Path, names: list[str], problem: str) -> FormatError:
     return FormatError(
         f"{path} has {plural(len(names), 'name')} that {problem}: {first_few(names, len(names))}",
         expected="relative names in UTF-8 that stay inside their folder",
-        next_step="Do not unpack it blindly; make the archive again from inside its folder",
+        next_step="Do not unpack it without looking; make the archive again from inside its folder",
     )
 
 
 def _is_last_of_its_name(names: pa.StringArray) -> npt.NDArray[np.bool_]:
-    """A hash table of a million names would take 200 MB; in their order, equal ones are neighbours."""
+    """A hash table of a million names would take 200 MB; in sorted order, equal names are neighbours."""
     keep, order = np.ones(len(names), bool), byte_order(names)  # stable, so that the last stays the last
     if isinstance(order, range):
         return keep  # each is less than the next

@@ -1,8 +1,8 @@
-"""Labels from names, where no member of a tar tells any: by class folders, or by the tars that it holds.
+"""Labels from names, if no member of a tar has any: from class folders, or from tars inside the tar.
 
-The trap: shards are tars too. Taken for class `00000` and class `00001`, they train to nothing. So tars are
-classes where their names can be (ImageNet's `n01440764.tar`, `cat.tar`) and they hold nothing but images; in
-all other cases somebody has to say so. Short, since sources and formats share it.
+The trap: shards are tars too. Training on the "classes" `00000` and `00001` gives nothing. So a tar is a
+class only if its name can be that of a class (ImageNet's `n01440764.tar`, `cat.tar`) and it contains only
+images; in all other cases the user must say so. Short, since sources and formats share it.
 Notebook 05 reads ImageNet's tar of tars.
 """
 
@@ -33,23 +33,23 @@ def label(
     named_by_tars: bool = False,
     strict: bool = False,
 ) -> Labelled:
-    """Label the samples of archives by the folders in which they lie.
+    """Label the samples of archives by their folders.
 
     Args:
         files: The names in all archives.
-        annotated: The archives; none tells a target.
-        split: The split that is wanted; None takes the only one, or train.
-        named_by_tars: Whether a user said that each tar, and each folder, is a class.
-        strict: Leave no sample aside.
+        annotated: The archives; none has targets.
+        split: The requested split; None takes the only one, or train.
+        named_by_tars: Whether the user said that each tar, and each folder, is a class.
+        strict: Ignore no sample.
 
     Returns:
-        Labels, -1 where there are no folders.
+        Labels, -1 if there are no folders.
 
     Raises:
-        SourceError: What stands beside the samples may be their targets, the tars may be shards, the folders
-            hold the parts of samples, or the split is not there.
+        SourceError: Other members may be the targets, the tars may be shards, the folders contain parts
+            of samples, or the split is not there.
     """
-    path, more = files.where, _beside(annotated)
+    path, more = files.where, _unknown(annotated)
     tars = sorted({name for one in annotated for name in one.data.inside})
     shards = len(tars) > 1 and not _are_names(tars)
     found = (
@@ -62,30 +62,30 @@ def label(
         why = f"{more} beside the images" if more else "nothing that labels the images"
         raise SourceError(
             f"{path} holds {plural(len(tars), 'tar')} ({first_few(tars, len(tars), 3)}) with {why}",
-            expected="a .cls, .txt or .json member for each image, or tars of images alone that bear the "
-            "names of classes",
+            expected="a .cls, .txt or .json member for each image, or tars of only images that are named "
+            "as classes",
             next_step="If each tar is one class, say so with --source tarball; if these are shards without "
             "labels, take them with --unlabelled",
         )
     if not found.classes and found.split != "test":
-        refuse_beside(annotated, path)
+        refuse_unknown(annotated, path)
     return found
 
 
-def refuse_beside(annotated: Sequence[Annotated], path: Path) -> None:
-    """Raise SourceError if members beside the samples may be targets that are not understood here."""
-    if kinds := [kind for one in annotated for kind in one.beside]:
+def refuse_unknown(annotated: Sequence[Annotated], path: Path) -> None:
+    """Raise SourceError if members without a known meaning may be the targets of the samples."""
+    if kinds := [kind for one in annotated for kind in one.unknown]:
         found = list(dict.fromkeys(kinds))
         raise SourceError(
-            f"{path} has {first_few(found, len(found), 3)} beside its images, which tells no target here",
+            f"{path} has {first_few(found, len(found), 3)} beside its images, which is no target here",
             expected="a class number in a .cls, captions in a .txt, or either in a .json",
             next_step="Number the classes in a manifest and pack that with --root and this tar, or take the "
             "images alone (--unlabelled)",
         )
 
 
-def passed_over(annotated: Sequence[Annotated], kind: TargetKind, path: Path) -> tuple[str, ...]:
-    """What is to be said of folders that look like classes where captions are the targets."""
+def ignored_folders(annotated: Sequence[Annotated], kind: TargetKind, path: Path) -> tuple[str, ...]:
+    """A note on folders that look like classes although captions are the targets."""
     if kind == "label" or any(one.data.is_ours for one in annotated):
         return ()
     found = by_folder(Files(path, pa.concat_arrays([one.data.names for one in annotated])), trusted=True)
@@ -96,14 +96,14 @@ def passed_over(annotated: Sequence[Annotated], kind: TargetKind, path: Path) ->
     return (f"captions are the targets: the folders {first_few(folders, len(folders))} are not classes",)
 
 
-def _beside(annotated: Sequence[Annotated]) -> str:
-    kinds = {kind for one in annotated for kind in one.beside}
+def _unknown(annotated: Sequence[Annotated]) -> str:
+    kinds = {kind for one in annotated for kind in one.unknown}
     kinds |= {"json" for one in annotated if any(one.metas)}
     return first_few(sorted(kinds), len(kinds), 3)
 
 
 def _are_names(tars: Sequence[str]) -> bool:
-    """Whether the names of tars can be those of classes: those of shards differ in a number alone."""
+    """Whether the names of tars can be those of classes: names of shards differ only in a number."""
     if all(map(_WNID.fullmatch, tars)):
         return True
     kinds = {_COUNTED.sub("#", name) for name in tars}

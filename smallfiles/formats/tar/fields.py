@@ -1,13 +1,13 @@
-"""What the members of a tar say of its samples: one rule for shards and for tars as sources.
+"""The fields of the samples in a tar: one rule for shards and for tars as sources.
 
     000017.jpg  000017.cls (a number)  000017.txt (captions)  000017.json (either, or an object)
 
-`.cls` and bare numbers are labels, texts are captions, an object may hold either, and what no
-file tells stays unknown and is said to be.
+`.cls` and bare numbers are labels, texts are captions, an object may hold either. A sample without a
+target is reported as unlabelled.
 
 The trap: there is no standard. tarp and ShardWriter keep the order they are given, `tar --sort=name`
-puts `.cls` before `.jpg`, and whether a set has labels or captions is known only when all of it was
-seen. Notebook 05 teaches the layout.
+puts `.cls` before `.jpg`, and only after the whole set was read is it known whether it has labels or
+captions. Notebook 05 teaches the layout.
 
 Source: webdataset's README, "The WebDataset Format".
 """
@@ -31,7 +31,8 @@ from smallfiles.errors import FormatError, first_few
 from smallfiles.formats import provenance
 from smallfiles.formats.tar import grouping, names
 from smallfiles.formats.tar.archive import Archive
-from smallfiles.formats.tar.grouping import DATA_SUFFIXES, SIDES, Rows, unclear
+from smallfiles.formats.tar.grouping import DATA_SUFFIXES, Rows, ambiguous
+from smallfiles.formats.tar.names import ANNOTATIONS
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED, Target, TargetKind
 
@@ -48,16 +49,16 @@ _BOX = re.compile(r"\d+(\s+-?[0-9.]+(e-?\d+)?){4,}", re.ASCII)
 
 @dataclass(frozen=True)
 class Annotated:
-    """The samples of one archive, and what stands beside them.
+    """The samples of one archive with their annotations.
 
     Args:
-        data: The samples' own files, under their keys.
-        labels: A label each; None where none is given.
-        captions: Captions each; None where none are given.
+        data: The members with the samples' bytes, under their keys.
+        labels: One label per sample; None if it has none.
+        captions: A list of captions per sample; None if it has none.
         metas: JSON objects as text; None for none.
-        notes: What was left aside.
-        beside: What stands beside samples and tells no target that is understood here.
-        came_as: `txt` if captions came so, `json` if objects did; see `Schema.came_as`.
+        notes: What was ignored.
+        unknown: Suffixes of members that belong to samples and have no known meaning.
+        member_suffixes: See `Schema.member_suffixes`.
     """
 
     data: Archive
@@ -65,25 +66,25 @@ class Annotated:
     captions: Sequence[list[str] | None]
     metas: Sequence[str | None]
     notes: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
-    came_as: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    member_suffixes: tuple[str, ...] = ()
 
     @property
     def kinds(self) -> tuple[int, int, int, int]:
-        """Samples with a label alone, captions alone, both, and with a file for captions but none in it."""
+        """Samples with only a label, with only captions, with both, and with an empty file for captions."""
         pairs = zip(self.labels, self.captions, strict=True)
         found = Counter((label is not None, None if texts is None else bool(texts)) for label, texts in pairs)
         alone = found[True, None] + found[True, False]
         return alone, found[False, True], found[True, True], found[False, False]
 
     def targets(self, kind: TargetKind) -> list[Target]:
-        """The targets, all of one kind: where none is given, `UNLABELLED` or no captions."""
+        """The targets, all of one kind; `UNLABELLED` or no captions for samples without."""
         if kind == "label":
             return [UNLABELLED if label is None else label for label in self.labels]
         return [texts or [] for texts in self.captions]
 
     def without(self, kind: TargetKind) -> list[str]:
-        """Keys of samples for which no target of this kind is given."""
+        """Keys of the samples without a target of this kind."""
         found: Sequence[object] = self.labels if kind == "label" else self.captions
         missing = np.flatnonzero(np.array([target is None for target in found], bool))
         keys: list[str] = self.data.names.take(from_numpy(missing)).to_pylist()
@@ -91,14 +92,14 @@ class Annotated:
 
 
 def target_kind(annotated: Sequence[Annotated], where: Path) -> tuple[TargetKind, tuple[str, ...]]:
-    """What the targets of a set are, decided when all of it was seen.
+    """The kind of target of a set, decided for all its archives together.
 
     Args:
         annotated: Its archives.
         where: The set, for messages.
 
     Returns:
-        The kind, and what is to be said of it.
+        The kind, and notes for the user.
 
     Raises:
         FormatError: Some samples have only labels, others only captions.
@@ -123,7 +124,7 @@ def target_kind(annotated: Sequence[Annotated], where: Path) -> tuple[TargetKind
 
 
 def unlabelled(annotated: Sequence[Annotated], kind: TargetKind) -> tuple[str, ...]:
-    """What is to be said of samples for which no target is given."""
+    """A note on the samples without a target."""
     without = [key for one in annotated for key in one.without(kind)]
     if not without:
         return ()
@@ -134,16 +135,15 @@ def unlabelled(annotated: Sequence[Annotated], kind: TargetKind) -> tuple[str, .
 
 
 def read(archive: Archive, suffixes: tuple[str, ...] = DATA_SUFFIXES, *, targets: bool = True) -> Annotated:
-    """Find the samples of an archive, and what stands beside them.
+    """Find the samples of an archive, and read their annotations.
 
     Args:
-        archive: Its index, with the bytes of side files.
-        suffixes: Which files are samples (lower case with the dot).
-        targets: Read side files; else samples are told without targets and objects.
+        archive: Its index, with the bytes of the annotations.
+        suffixes: Which members are samples (lower case with the dot).
+        targets: Read the annotations; else samples get no targets and objects.
 
     Raises:
-        FormatError: A file beside a sample does not say what it should, or it is unclear which
-            files are one sample.
+        FormatError: An annotation cannot be read, or it is unclear which members are one sample.
     """
     if archive.is_ours:
         return _ours(archive)
@@ -151,23 +151,26 @@ def read(archive: Archive, suffixes: tuple[str, ...] = DATA_SUFFIXES, *, targets
         return _bare(archive.take(np.arange(len(archive.names))))
     groups = grouping.groups_of(archive, suffixes)
     rows, notes = grouping.samples_of(archive, groups)
-    sides = groups.sides()
-    aside = len(archive.names) - len(rows) - sum(map(len, sides.values()))
-    notes += (f"left aside: {plural(aside, 'other file')}",) if aside else ()
+    annotations = groups.annotations()
+    ignored = len(archive.names) - len(rows) - sum(map(len, annotations.values()))
+    notes += (f"left aside: {plural(ignored, 'other file')}",) if ignored else ()
     data = archive.take(rows)
     if not targets:
         return _bare(data, notes)
-    _refuse_numbers(archive, sides["txt"][groups.mask(rows)[groups.of[sides["txt"]]]])
-    found = _read_sides(archive, groups.of, rows, sides)
-    return replace(found, data=data, notes=notes, beside=grouping.beside(groups, rows, sides) + found.beside)
+    texts = annotations["txt"]
+    _refuse_numbers(archive, texts[groups.mask(rows)[groups.of[texts]]])
+    found = _read_annotations(archive, groups.of, rows, annotations)
+    unknown = grouping.unknown_suffixes(groups, rows, annotations) + found.unknown
+    return replace(found, data=data, notes=notes, unknown=unknown)
 
 
 def _ours(archive: Archive) -> Annotated:
     suffix, group = grouping.split(archive.names)
-    sides = {name: np.flatnonzero(as_mask(pc.equal(suffix, scalar(name)))) for name in SIDES}
+    annotations = {name: np.flatnonzero(as_mask(pc.equal(suffix, scalar(name)))) for name in ANNOTATIONS}
     rows = np.sort(np.unique(group, return_index=True)[1])
     data = archive.take(rows)
-    return replace(_read_sides(archive, group, rows, sides), data=replace(data, names=_keys_of(data.names)))
+    found = _read_annotations(archive, group, rows, annotations)
+    return replace(found, data=replace(data, names=_keys_of(data.names)))
 
 
 def _bare(data: Archive, notes: tuple[str, ...] = ()) -> Annotated:
@@ -182,7 +185,7 @@ def _keys_of(stored: pa.StringArray) -> pa.StringArray:
 
 
 def _refuse_numbers(archive: Archive, texts: Rows) -> None:
-    """Boxes of YOLO and bare numbers are no captions: refused where no text is anything else."""
+    """Refuse texts that are all boxes of YOLO or bare numbers, since these are no captions."""
     first, is_box = -1, False
     for row in texts.tolist():
         lines = archive.contents.get(row, b"x").decode("utf-8", "replace").split("\n")
@@ -197,19 +200,19 @@ def _refuse_numbers(archive: Archive, texts: Rows) -> None:
     raise FormatError(
         f"{archive.path}:{archive.names[first].as_py()} holds {archive.contents[first][:40]!r}, "
         + ("which are boxes as YOLO writes them" if is_box else "which is a number"),
-        expected="captions in a .txt, one a line",
+        expected="captions in a .txt, one per line",
         next_step="Take the images alone (--unlabelled)"
         if is_box
         else "If it is the label, rename it to .cls",
     )
 
 
-def _read_sides(archive: Archive, group: Rows, rows: Rows, sides: dict[str, Rows]) -> Annotated:
+def _read_annotations(archive: Archive, group: Rows, rows: Rows, annotations: dict[str, Rows]) -> Annotated:
     """Label, captions and JSON object of each sample; the caller adds the rest."""
     tables = {}
-    for name, found in sides.items():
+    for name, found in annotations.items():
         if len(np.unique(group[found])) < len(found):
-            raise unclear(archive, [f"*.{name}"], "come twice for one stem", "one side file of each kind")
+            raise ambiguous(archive, [f"*.{name}"], "come twice for one stem", "one member of each kind")
         if len(found):
             tables[name] = table = np.full(group.max(initial=-1) + 1, -1)
             table[group[found]] = found
@@ -218,43 +221,43 @@ def _read_sides(archive: Archive, group: Rows, rows: Rows, sides: dict[str, Rows
     metas: list[str | None] = []
     words: set[str] = set()
     for number in group[rows].tolist():
-        beside = _Beside(archive, {name: int(at) for name, t in tables.items() if (at := t[number]) >= 0})
-        label, texts, meta = beside.read(words) if beside.rows else (None, None, None)
+        own = {name: int(row) for name, table in tables.items() if (row := table[number]) >= 0}
+        label, texts, meta = _Members(archive, own).read(words) if own else (None, None, None)
         labels.append(label)
         captions.append(texts)
         metas.append(meta)
-    came_as = provenance.came_as(archive.record) or _came_as(tables, captions, metas)
-    return Annotated(archive, labels, captions, metas, beside=tuple(sorted(words)[:1]), came_as=came_as)
+    suffixes = provenance.member_suffixes(archive.record) or _member_suffixes(tables, captions, metas)
+    return Annotated(archive, labels, captions, metas, (), tuple(sorted(words)[:1]), suffixes)
 
 
-def _came_as(
-    sides: Container[str], captions: Sequence[list[str] | None], metas: Sequence[str | None]
+def _member_suffixes(
+    annotations: Container[str], captions: Sequence[list[str] | None], metas: Sequence[str | None]
 ) -> tuple[str, ...]:
-    """Captions of a line each go back to a `.txt`, and objects to a `.json` that captions leave free."""
+    """Captions of one line each can return to a `.txt`, and objects to a `.json` without captions."""
     texts = [text for some in captions for text in some or ()]
-    in_lines = "txt" in sides and not any("\n" in text for text in texts)
-    objects = "json" in sides and "meta" not in sides and any(metas) and (in_lines or not texts)
-    return ("json",) * objects + ("txt",) * in_lines
+    in_lines = "txt" in annotations and not any("\n" in text for text in texts)
+    free = "json" in annotations and "meta" not in annotations and (in_lines or not texts)
+    return ("json",) * (free and any(metas)) + ("txt",) * in_lines
 
 
 @dataclass(frozen=True, slots=True)
-class _Beside:
-    """The side files of one sample: their rows by suffix."""
+class _Members:
+    """The annotations of one sample: their rows by suffix."""
 
     archive: Archive
     rows: dict[str, int]
 
     def read(self, words: set[str]) -> tuple[int | None, list[str] | None, str | None]:
-        """What they tell, the plainer file first: label, captions, JSON object as text.
+        """Label, captions, and JSON object as text; the simpler member takes precedence.
 
-        Labels in words are put into `words`, since they are none here.
+        A label that is a word is no label here; it is added to `words`.
         """
         label = self._cls() if "cls" in self.rows else None
         texts, meta = None, None
         if "json" in self.rows:
             number, texts, meta = self._json(words)
             if label is not None and number is not None and meta is None and number != label:
-                raise self._bad("json", f"holds {number}", f"{label}, as the .cls beside it")
+                raise self._bad("json", f"holds {number}", f"{label}, as in its .cls")
             label = number if label is None else label
         if "txt" in self.rows and (texts is None or self.archive.is_ours):
             texts = self._lines()
@@ -296,7 +299,7 @@ class _Beside:
 
     def _lines(self) -> list[str]:
         text = self._text("txt")
-        if self.archive.is_ours:  # exactly what was packed, empty captions too
+        if self.archive.is_ours:  # exactly what was packed, including empty captions
             return text.removesuffix("\n").split("\n") if text else []
         return [line for line in (line.rstrip("\r") for line in text.split("\n")) if line]
 
@@ -327,7 +330,7 @@ class _Beside:
 
 
 def _number(value: Any) -> int | None:
-    """A label: an integer, or its decimal text."""
+    """A label from an integer or its decimal text."""
     if isinstance(value, str) and (match := _DECIMAL.fullmatch(value)):
         return int(match[1])
     return value if type(value) is int else None

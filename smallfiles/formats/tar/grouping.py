@@ -1,11 +1,11 @@
-"""Which members of a tar of others are samples, and which belong to one of them.
+"""Which members of another program's tar are samples, and which belong to a sample.
 
-Members that share a stem, wherever they lie, are one sample; the stem ends at the *first* dot of the name.
-Where nothing but pictures share stems, either each is a sample (`cat/1.jpg`, `cat/1.png`) or they are the
-fields of one (`17.jpg`, `17.png`): fields if at least half of the stems have several.
+Members that share a stem, wherever they are, are one sample; the stem ends at the *first* dot of the name.
+If only images share stems, either each is a sample (`cat/1.jpg`, `cat/1.png`) or they are the fields of
+one (`17.jpg`, `17.png`): fields if at least half of the stems have several.
 
-The trap: a mask that is taken for a picture becomes a sample of its own, with the label of its neighbour, and
-every count is twice what it should be. So fields are refused unless one of them is plainly the picture.
+The trap: a mask that is taken for an image becomes a sample of its own with the label of its neighbour, and
+every count is doubled. So several images for one stem are refused unless it is clear which one is meant.
 Notebook 05 teaches the layout.
 
 Source: webdataset's README, "The WebDataset Format".
@@ -24,17 +24,17 @@ import pyarrow.compute as pc
 from smallfiles.arrays import as_mask, column, from_numpy, scalar, to_numpy
 from smallfiles.errors import FormatError, first_few
 from smallfiles.formats.tar.archive import Archive
+from smallfiles.formats.tar.names import ANNOTATIONS
 from smallfiles.progress import plural
 
 _IMAGES = "jpg jpeg png webp ppm pgm bmp tif tiff gif jp2 avif jxl"
 DATA_SUFFIXES = tuple(f".{name}" for name in _IMAGES.split())
-"""Which files are samples, unless a user says it; where a tar has none of them, any other file."""
-SIDES = ("cls", "json", "txt", "meta")
-_NO_DATA = (*SIDES, "idx", "id", "caption", "label", "text")
+"""Which members are samples by default; if a tar has none of them, all others are."""
+_NO_DATA = (*ANNOTATIONS, "idx", "id", "caption", "label", "text")
 _NO_SAMPLE = 9
 _SPLIT = r"(?s)^(?P<stem>(?:.*/)?[^/.]*)\.?(?P<suffix>[^/]*)$"
 _BEFORE_SUFFIX = r"(?s)^(?:.*/)?[^/.]*\.?"
-_NUMBERED = re.compile(r"\d.*\.")  # in what stands between the first dot and the last: a.v2.jpg
+_NUMBERED = re.compile(r"\d.*\.")  # a number between the first dot and the last: a.v2.jpg
 _ROWS_AT_ONCE = 1 << 14
 
 Rows = npt.NDArray[np.int64]
@@ -45,10 +45,10 @@ class Groups:
     """The members of a tar by their stems.
 
     Args:
-        suffix: What each has behind the first dot of its name, in lower case.
+        suffix: What follows the first dot of each name, in lower case.
         of: The number of its stem.
-        count: How many stems there are.
-        rank: How near each is to be its sample's own data; see `_ranks`.
+        count: Number of stems.
+        rank: Priority of each as the data of its sample; see `_ranks`.
     """
 
     suffix: pa.StringArray
@@ -62,30 +62,32 @@ class Groups:
         found[self.of[rows]] = True
         return found
 
-    def sides(self) -> dict[str, Rows]:
-        """Rows of the files that may tell a target; `a.label.cls` is one where there is no `a.cls`."""
+    def annotations(self) -> dict[str, Rows]:
+        """Rows of the annotations by suffix; `a.label.cls` is a `cls` if there is no `a.cls`."""
         free = self.rank == _NO_SAMPLE
-        found = {name: np.flatnonzero(as_mask(pc.equal(self.suffix, scalar(name))) & free) for name in SIDES}
+        found = {
+            name: np.flatnonzero(as_mask(pc.equal(self.suffix, scalar(name))) & free) for name in ANNOTATIONS
+        }
         dotted = np.flatnonzero(as_mask(pc.ends_with(self.suffix, ".cls")) & free)
         dotted = dotted[~self.mask(found["cls"])[self.of[dotted]]]
         return {**found, "cls": np.sort(np.concatenate([found["cls"], dotted]))}
 
 
 def split(names: pa.StringArray) -> tuple[pa.StringArray, Rows]:
-    """What follows the first dot of each name, in lower case, and the number of what stands before it."""
+    """What follows the first dot of each name, in lower case, and the number of its stem."""
     parts = pc.extract_regex(names, _SPLIT)
     stems = parts.field("stem").dictionary_encode().indices
     return pc.utf8_lower(parts.field("suffix")), to_numpy(stems).astype(np.int64)
 
 
 def groups_of(archive: Archive, suffixes: tuple[str, ...]) -> Groups:
-    """Take the names of an archive apart."""
+    """Group the members of an archive by their stems."""
     suffix, of = split(archive.names)
     return Groups(suffix, of, int(of.max(initial=-1)) + 1, _ranks(archive, suffix, suffixes))
 
 
 def is_plain(archive: Archive, suffixes: tuple[str, ...]) -> bool:
-    """Whether all files are samples without any other beside them, seen without a table of their stems."""
+    """Whether all members are samples of one suffix; found without a table of their stems."""
     found: set[str] = set()
     for start in range(0, len(archive.names), _ROWS_AT_ONCE):
         lower = pc.utf8_lower(archive.names.slice(start, _ROWS_AT_ONCE))
@@ -96,32 +98,32 @@ def is_plain(archive: Archive, suffixes: tuple[str, ...]) -> bool:
 
 
 def samples_of(archive: Archive, groups: Groups) -> tuple[Rows, tuple[str, ...]]:
-    """Rows of the samples, and what is to be said of them.
+    """Rows of the samples, and notes for the user.
 
     Raises:
-        FormatError: It is unclear which file of a stem is the sample.
+        FormatError: It is unclear which member of a stem is the sample.
     """
     candidates = np.flatnonzero(groups.rank != _NO_SAMPLE)
     last = pc.replace_substring_regex(groups.suffix, r"(?s)^.*\.", "")
-    shared = groups.mask(np.flatnonzero(as_mask(pc.is_in(last, column(SIDES, pa.string())))))
+    shared = groups.mask(np.flatnonzero(as_mask(pc.is_in(last, column(ANNOTATIONS, pa.string())))))
     fields, notes = _fields(groups, candidates)
     shared |= fields
     rows = _one_of_each(archive, groups, candidates, shared)
     if archive.replaced and shared[groups.of[rows]].any():
-        raise unclear(archive, list(archive.replaced), "come more than once", "each name once")
+        raise ambiguous(archive, list(archive.replaced), "come more than once", "each name once")
     return rows, notes
 
 
-def beside(groups: Groups, rows: Rows, sides: dict[str, Rows]) -> tuple[str, ...]:
-    """The suffixes of what stands beside samples and is not understood, sorted."""
+def unknown_suffixes(groups: Groups, rows: Rows, annotations: dict[str, Rows]) -> tuple[str, ...]:
+    """The suffixes of members that belong to samples and have no known meaning, sorted."""
     other = np.ones(len(groups.of), bool)
-    other[np.concatenate([rows, *sides.values()])] = False
+    other[np.concatenate([rows, *annotations.values()])] = False
     there = np.flatnonzero(other & groups.mask(rows)[groups.of])
     return tuple(sorted(set(groups.suffix.take(from_numpy(there)).to_pylist())))
 
 
 def _ranks(archive: Archive, suffix: pa.StringArray, suffixes: tuple[str, ...]) -> npt.NDArray[np.int8]:
-    """Which files may be samples' own data: `a.jpg` before `a.left.jpg`; others if there is no image."""
+    """Which members may be data of a sample: `a.jpg` before `a.left.jpg`; any if there is no image."""
     rank = np.full(len(suffix), _NO_SAMPLE, np.int8)
     rank[archive.having(suffixes)] = 1
     rank[as_mask(pc.is_in(suffix, column([text[1:] for text in suffixes], pa.string())))] = 0
@@ -131,25 +133,25 @@ def _ranks(archive: Archive, suffix: pa.StringArray, suffixes: tuple[str, ...]) 
 
 
 def _fields(groups: Groups, candidates: Rows) -> tuple[npt.NDArray[np.bool_], tuple[str, ...]]:
-    """The stems whose pictures are fields of one sample.
+    """The stems whose images are fields of one sample, and notes for the user.
 
-    Numbers tell nothing (`IMG.001.jpg`), unless far more stems than suffixes have them.
+    Numbers are not taken for fields (`IMG.001.jpg`), unless far more stems than suffixes have them.
     """
-    pictures = np.bincount(groups.of[candidates], minlength=groups.count)
-    crowded = pictures > 1
+    images = np.bincount(groups.of[candidates], minlength=groups.count)
+    crowded = images > 1
     among = candidates[crowded[groups.of[candidates]]]
     found = groups.suffix.take(from_numpy(among)).unique()
     numbered = len(found) >= crowded.sum() and any(map(_NUMBERED.search, found.to_pylist()))
     if numbered or not crowded.any():
         return np.zeros(groups.count, bool), ()
-    if 2 * crowded.sum() >= (pictures > 0).sum():
+    if 2 * crowded.sum() >= (images > 0).sum():
         return crowded, ()
     note = f"{plural(int(crowded.sum()), 'name')} with several suffixes: each such file is a sample"
     return np.zeros(groups.count, bool), (note,)
 
 
 def _one_of_each(archive: Archive, groups: Groups, candidates: Rows, shared: npt.NDArray[np.bool_]) -> Rows:
-    """Rows of the samples: one for each stem that has other files, all where there are none."""
+    """Rows of the samples: one for each shared stem, all of the others."""
     best = np.full(groups.count, _NO_SAMPLE, np.int8)
     stem, rank = groups.of[candidates], groups.rank[candidates]
     np.minimum.at(best, stem, rank)
@@ -158,12 +160,14 @@ def _one_of_each(archive: Archive, groups: Groups, candidates: Rows, shared: npt
     if crowded.any():
         clash = rows[groups.of[rows] == np.flatnonzero(crowded)[0]]
         found = archive.names.take(from_numpy(clash)).to_pylist()
-        raise unclear(archive, found, "share one stem (it ends at the first dot)", "one file for each sample")
+        raise ambiguous(
+            archive, found, "share one stem (it ends at the first dot)", "one file for each sample"
+        )
     return rows
 
 
-def unclear(archive: Archive, found: list[str], problem: str, expected: str) -> FormatError:
-    """The sentence for members of which nobody can tell what belongs together."""
+def ambiguous(archive: Archive, found: list[str], problem: str, expected: str) -> FormatError:
+    """The error for members that cannot be assigned to samples."""
     return FormatError(
         f"{archive.path}: {first_few(found, len(found), 3)} {problem}",
         expected=expected,

@@ -1,10 +1,10 @@
 """Tar headers, built in about two microseconds instead of tarfile's thirty.
 
-Time, owner and mode are constants, so equal samples give equal bytes. What does not fit the plain
-`ustar` header (a name beyond 100 bytes or beyond ASCII, 8 GiB or more) gets a pax header in front.
+Time, owner and mode are constants, so equal samples give equal bytes. A member that does not fit the plain
+`ustar` header (a name of more than 100 bytes or beyond ASCII, 8 GiB or more) gets an additional pax header.
 
-The trap: a tar has no table and no total; only two blocks of zeros say that it is complete. A shard
-that was cut at a block border reads short without an error in most tools. Notebook 05 cuts one.
+The trap: a tar has no table and no total; only two blocks of zeros show that it is complete. Most tools read
+a shard that was cut at a block boundary without an error. Notebook 05 cuts one.
 
 Source: POSIX.1-2001, pax interchange format.
 """
@@ -19,7 +19,7 @@ BLOCK_BYTES = 512
 RECORD_BYTES = 20 * BLOCK_BYTES
 END = bytes(2 * BLOCK_BYTES)
 COMMENT = "smallfiles "
-"""How the comment starts that holds the provenance; `comment` is a keyword that every tar skips."""
+"""Start of the comment that holds the provenance; every tar ignores the keyword `comment`."""
 
 _ZEROS = bytes(BLOCK_BYTES)
 _USTAR_MAX_BYTES = 8 << 30
@@ -51,7 +51,7 @@ def member(name: str, size: int) -> bytes:
 
 
 def origin(record: dict[str, Any]) -> bytes:
-    """A pax global header that carries `record`, in the way `git archive` stores its commit."""
+    """A pax global header with `record`, as `git archive` stores its commit."""
     return _pax("pax_global_header", b"g", _record("comment", COMMENT + provenance.dumps(record)))
 
 

@@ -1,11 +1,11 @@
-"""The index beside a shard: where each sample lies, so that one read fetches it.
+"""The index beside a shard: where each sample is, so that one read fetches it.
 
 `shard-000000.tar.index.arrow` is an Arrow IPC file (one uncompressed record batch: key, offset, size,
 target, meta) that is memory-mapped: a million samples open in milliseconds, and all workers of a node
-share the pages. It is bound to its tar by the tar's size and a hash of its first and last 4 KiB.
+share the pages. It contains the size of its tar, and a hash of the tar's first and last 4 KiB.
 
-The trap: an index beside a tar that was packed again points into the wrong places; it is refused.
-Notebook 05 opens a shard with and without it.
+The trap: after a tar was packed again, an old index points to wrong places; it is refused. Notebook 05
+opens a shard with and without an index.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from smallfiles.arrays import column, from_numpy, to_numpy
 from smallfiles.digests import hash_block
 from smallfiles.errors import DamagedFileError, FormatError, refuse_shortage
 from smallfiles.formats import provenance
-from smallfiles.formats.bytefile import Access, ByteFile
-from smallfiles.formats.columns import CAPTIONS, SampleColumns, read_table
-from smallfiles.formats.output import ArrowSink, OutputFile
+from smallfiles.formats.bytefile import Access, ByteFile, damaged
+from smallfiles.formats.columns import CAPTIONS, SampleColumns, read_table, write_table
+from smallfiles.formats.output import OutputFile
 from smallfiles.formats.tar.fields import Annotated
 from smallfiles.samples import TargetKind
 
@@ -37,10 +37,10 @@ _TARGET_TYPES: dict[TargetKind, pa.DataType] = {"label": pa.int64(), "captions":
 
 @dataclass(frozen=True)
 class Index:
-    """Where the samples of one shard lie.
+    """Where the samples of one shard are.
 
     Args:
-        keys: One key a sample.
+        keys: One key per sample.
         offsets: Start of the data in the (unpacked) tar stream.
         sizes: Bytes of the data.
         targets: int64 labels, or lists of captions.
@@ -68,30 +68,30 @@ class Index:
 
 
 def of_columns(columns: SampleColumns, **facts: Any) -> Index:
-    """The index of what was written; `facts` are further fields of it."""
+    """The index of a shard that was written; `facts` are its other fields."""
     keys, offsets, sizes, targets, metas = map(
         columns.finish, ("key", "offset", "size", columns.target_kind, "meta")
     )
     return Index(keys, to_numpy(offsets), to_numpy(sizes), targets, metas, **facts)
 
 
-def beside(path: Path) -> Path:
-    """Where the index of the tar `path` is kept."""
+def index_path(path: Path) -> Path:
+    """The file name of the index of the tar `path`."""
     return path.with_name(path.name + SUFFIX)
 
 
 def edges(file: ByteFile) -> str:
-    """What binds an index to its file: a hash of the file's first and last 4 KiB."""
+    """A hash of the first and last 4 KiB of a tar, by which its index recognises it."""
     head = bytes(file.read(0, min(_EDGE_BYTES, file.size)))
     return hash_block(head + bytes(file.read(max(0, file.size - _EDGE_BYTES), file.size)))
 
 
 def of_annotated(annotated: Annotated, kind: TargetKind, access: Access) -> Index:
-    """The index of a tar that has none beside it.
+    """The index of a tar without an index file.
 
     Args:
-        annotated: What its members say.
-        kind: What the targets of the whole set are.
+        annotated: Its samples.
+        kind: The kind of target of the whole set.
         access: How the file is opened.
     """
     data = annotated.data
@@ -121,25 +121,22 @@ def save(index: Index, path: Path, *, digest: bool) -> list[Path]:
         "frames": [[0, 0], [index.file_bytes, index.raw_bytes]] if index.raw_bytes else [],
         "provenance": provenance.dumps(index.provenance),
     }
-    out = beside(path)
+    out = index_path(path)
     arrays = [index.keys, from_numpy(index.offsets), from_numpy(index.sizes), index.targets, index.metas]
     batch = pa.record_batch(arrays, names=["key", "offset", "size", index.target_kind, "meta"])
     batch = batch.replace_schema_metadata({_FACTS: json.dumps(facts, sort_keys=True)})
     with OutputFile(out, digest=digest) as file:
-        sink = ArrowSink(file.append)
-        with pa.PythonFile(sink, mode="w") as stream, pa.ipc.new_file(stream, batch.schema) as writer:
-            writer.write_batch(batch)
-        sink.flush()
+        write_table(batch, file.append)
         return [*file.finish()]
 
 
 def load(path: Path, access: Access) -> Index:
-    """Read the index of the tar `path`, by memory map unless `access` is `pread`.
+    """Read the index of the tar `path`, through a memory map unless `access` is `pread`.
 
     Raises:
         DamagedFileError: The index is not what was written.
     """
-    file = beside(path)
+    file = index_path(path)
     try:
         opener = pa.OSFile if access == "pread" else pa.memory_map
         with opener(str(file)) as source:  # buffers outlive the descriptor
@@ -165,10 +162,11 @@ def load(path: Path, access: Access) -> Index:
 
 
 def _bad_index(file: Path, problem: str) -> DamagedFileError:
-    return DamagedFileError(
-        f"{file} cannot be read as an index ({problem})",
-        expected="the index that was written beside the tar",
-        next_step="Copy it again, or delete it: the tar is then scanned once when it is opened",
+    return damaged(
+        file,
+        f"it cannot be read as an index ({problem})",
+        "the index that was written beside the tar",
+        "Copy it again, or delete it: the tar is then scanned once when it is opened",
     )
 
 
@@ -184,29 +182,26 @@ def check_bound(file: ByteFile, index: Index) -> None:
     """
     check_size(file.path, file.size, index)
     if edges(file) != index.edges:
-        raise _stale(file.path, "begins or ends differently from the file that its index was made for")
+        raise _stale(file.path, "it begins or ends differently from the file that its index was made for")
 
 
 def check_size(path: Path, file_bytes: int, index: Index) -> None:
-    """The cheap half of `check_bound`, for opening many shards."""
+    """The cheap half of `check_bound`, used when many shards are opened."""
     if file_bytes != index.file_bytes:
-        raise _stale(path, f"has {file_bytes:,} bytes, its index was made for {index.file_bytes:,}")
+        raise _stale(path, f"it has {file_bytes:,} bytes, and its index was made for {index.file_bytes:,}")
 
 
 def payload_bytes(path: Path, found: Index) -> int:
     """Sum of the samples' bytes of the tar `path`.
 
     Raises:
-        DamagedFileError: A size is none that the tar can hold; a sum of such sizes may be anything.
+        DamagedFileError: A size is impossible in this tar; a sum of such sizes could overflow.
     """
     if ((found.sizes < 0) | (found.sizes > (found.raw_bytes or found.file_bytes))).any():
-        raise _bad_index(beside(path), "it has sizes beyond that of the tar")
+        raise _bad_index(index_path(path), "sizes beyond that of the tar")
     return int(found.sizes.sum())
 
 
 def _stale(path: Path, problem: str) -> FormatError:
-    return DamagedFileError(
-        f"{path} {problem}",
-        expected="a tar and an index of one packing",
-        next_step=f"Copy both again; if the tar was replaced on purpose, delete {beside(path).name}",
-    )
+    next_step = f"Copy both again; if the tar was replaced on purpose, delete {index_path(path).name}"
+    return damaged(path, problem, "a tar and its own index", next_step)

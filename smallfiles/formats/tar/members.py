@@ -1,11 +1,11 @@
-"""Walk over the headers of a tar, 512 bytes at a time, and write down where each file's bytes lie.
+"""Read the headers of a tar, 512 bytes at a time, and record where the bytes of each file are.
 
 Plain headers cost this scanner about a quarter of what `tarfile` takes (5 against 20 µs), and inner
 archives are scanned at the same time. GNU long names, pax headers and base-256 sizes are read;
 sparse files and archives over several volumes are refused.
 
-The trap: a tar has no table of contents and no total. Cut at a 512-byte border it looks complete but
-for the missing end mark, and most tools read it without a word. Notebook 05 cuts one.
+The trap: a tar has no table of contents and no total. If it is cut at a multiple of 512 bytes, only the end
+mark is missing, and most tools read it without a warning. Notebook 05 cuts one.
 
 Sources: POSIX.1-2001 (pax and ustar), GNU tar manual ("Basic Tar Format", "GNU Extensions").
 """
@@ -23,13 +23,14 @@ import pyarrow as pa
 
 from smallfiles.errors import DamagedFileError
 from smallfiles.formats import provenance
+from smallfiles.formats.bytefile import damaged
 from smallfiles.formats.tar.headers import BLOCK_BYTES, COMMENT
 
 ReadAt = Callable[[int, int], bytes]
 """`read(start, stop)`: the bytes from one position to another, fewer only at the end of the archive."""
 
 _MAX_EXTENSION_BYTES = 16 << 20
-_MAX_SIDE_BYTES = 16 << 20
+_MAX_CONTENT_BYTES = 16 << 20
 _MAX_SIZE = 1 << 63
 _CHECK_AT_ONCE = 4096
 _REGULAR = frozenset(b"\x0007")
@@ -46,7 +47,7 @@ _REFUSED = {ord("S"): "a sparse file", ord("M"): "the continuation of another vo
 
 
 class Names:
-    """Names one behind the other in one buffer: a million `bytes` objects would take three times as much."""
+    """Names in one buffer, one after the other: a million `bytes` objects would take three times as much."""
 
     def __init__(self) -> None:
         self._blob, self._ends = bytearray(), array("q", [0])
@@ -57,7 +58,7 @@ class Names:
         self._ends.append(len(self._blob))
 
     def pop(self) -> None:
-        """Take the last name away."""
+        """Remove the last name."""
         self._ends.pop()
         del self._blob[self._ends[-1] :]
 
@@ -71,14 +72,14 @@ class Names:
         return map(self.__getitem__, range(len(self)))
 
     def column(self) -> pa.LargeBinaryArray:
-        """All of them, over the same memory; nothing can be added afterwards."""
+        """All names, in the same memory; none can be added afterwards."""
         buffers = [None, pa.py_buffer(self._ends), pa.py_buffer(self._blob)]
         return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(self), buffers)
 
 
 @dataclass
 class Members:
-    """What the headers say, in the order of the archive, in columns.
+    """The contents of the headers, in the order of the archive, in columns.
 
     Args:
         names: Names as bytes, as stored.
@@ -86,11 +87,11 @@ class Members:
         sizes: Bytes of each file.
         skipped: Count of members that are no files, by kind.
         examples: The first few of these.
-        contents: Bytes of small side files (labels, captions) by row.
+        contents: Bytes of the annotations (labels, captions) by row.
         folders: Names of the members that are folders.
         end: Where the archive's end mark begins, or where it was cut.
         complete: Whether there was an end mark.
-        record: The provenance that this package stores at a tar's start; empty in tars from elsewhere.
+        record: The provenance at the start of a tar of this package; empty in others.
         tars: Names of the tars inside, without folder and suffix.
     """
 
@@ -120,7 +121,7 @@ class Members:
         self.examples += others.examples[: max(0, 5 - len(self.examples))]
 
     def extend_by_rows(self, others: Members, rows: range, prefix: bytes = b"") -> None:
-        """Append some neighbouring members, without what is said of those that were skipped."""
+        """Append some consecutive members, without the record of skipped ones."""
         first = len(self.names) - rows.start
         for row in rows:
             self.names.append(prefix + others.names[row])
@@ -134,15 +135,15 @@ class Scanner:
     """Scans one archive.
 
     Args:
-        read: Reads by position; positions asked for only grow.
+        read: Reads by position; positions only grow.
         where: The archive's name, for messages.
-        side: Suffixes (lower case) of small files whose bytes are wanted too.
-        inline: Also scan tar members where they stand (needed when reading a stream).
+        contents_of: Suffixes (lower case) of small files whose bytes are also read.
+        inline: Scan inner tars when they are met (needed when reading a stream).
     """
 
     read: ReadAt
     where: str
-    side: tuple[bytes, ...] = ()
+    contents_of: tuple[bytes, ...] = ()
     inline: bool = False
     _unchecked: list[tuple[int, bytes]] = field(default_factory=list)
     _long_name: bytes | None = None
@@ -156,7 +157,7 @@ class Scanner:
             end: Where it must end; None if that is not known.
 
         Raises:
-            DamagedFileError: Damaged, of a kind that cannot be read in place, or no tar at all.
+            DamagedFileError: Damaged, of a kind that cannot be read in place, or not a tar.
         """
         found = Members()
         position = begin
@@ -181,7 +182,7 @@ class Scanner:
         return found
 
     def _take(self, header: bytes, data: int, size: int, found: Members) -> None:
-        """Sort one member in by its type."""
+        """Record one member according to its type."""
         kind = header[156]
         if kind in b"LxX":
             self._extend_next(kind, data, size)
@@ -201,17 +202,18 @@ class Scanner:
             found.skipped[what] += 1
             if len(found.examples) < 5:
                 found.examples.append(name.decode("utf-8", "replace"))
-        if kind != ord("K"):  # it stands before the header that a long name belongs to
+        if kind != ord("K"):  # it comes before the header that a long name belongs to
             self._long_name = self._long_size = None
 
     def _take_file(self, name: bytes, data: int, size: int, found: Members) -> None:
         if self.inline and is_tar(name) and not found.is_ours:
-            inner = Scanner(self.read, f"{self.where}:{name.decode('utf-8', 'replace')}", self.side, True)
+            where = f"{self.where}:{name.decode('utf-8', 'replace')}"
+            inner = Scanner(self.read, where, self.contents_of, inline=True)
             members = inner.scan(data, data + size)
             refuse_incomplete(members, inner.where)
             found.extend(members, prefix_of(name))
             return
-        if self.side and size <= _MAX_SIDE_BYTES and name[-5:].lower().endswith(self.side):
+        if size <= _MAX_CONTENT_BYTES and name[-5:].lower().endswith(self.contents_of):
             found.contents[len(found.names)] = self.read(data, data + size)
         found.names.append(name)
         found.offsets.append(data)
@@ -226,7 +228,7 @@ class Scanner:
         return name
 
     def _size(self, header: bytes, position: int) -> int:
-        """Size of a member's data: links and folders have none, whatever their header says."""
+        """Size of a member's data; links and folders have none, whatever their header contains."""
         if header[156] in b"123456":
             return 0
         if self._long_size is not None and header[156] not in b"LKxXg":
@@ -241,7 +243,7 @@ class Scanner:
         return size
 
     def _extend_next(self, kind: int, data: int, size: int) -> None:
-        """Read what a GNU long name or a pax header says about the member after it."""
+        """Read a GNU long name or a pax header, which belongs to the next member."""
         body = self._extension(data, size)
         if kind == ord("L"):
             self._long_name = body.partition(b"\0")[0]
@@ -287,7 +289,7 @@ class Scanner:
         rest = blocks.copy()
         rest[:, 148:156] = ord(" ")
         unsigned = rest.sum(axis=1, dtype=np.int64)
-        signed = rest.view(np.int8).sum(axis=1, dtype=np.int64)  # what some old tars wrote
+        signed = rest.view(np.int8).sum(axis=1, dtype=np.int64)  # as in some old tars
         for (position, header), *sums in zip(headers, unsigned.tolist(), signed.tolist(), strict=True):
             if _octal(header[148:156]) not in sums:
                 raise self._bad(f"is no tar, or is damaged (its checksum is wrong at byte {position:,})")
@@ -303,20 +305,21 @@ class Scanner:
 def refuse_incomplete(members: Members, where: str) -> None:
     """Raise DamagedFileError if an archive ended without its end mark."""
     if not members.complete:
-        raise DamagedFileError(
-            f"{where} is cut off: it ends at byte {members.end:,} without an end mark",
-            expected="a complete tar file",
-            next_step="Copy or download it again, or ask for its whole members with --allow-truncated",
+        raise damaged(
+            where,
+            f"it is cut off at byte {members.end:,}, without an end mark",
+            "a complete tar file",
+            "Copy or download it again; or unpack what is whole (tar -xf), and pack that folder",
         )
 
 
 def is_tar(name: bytes) -> bool:
-    """Whether a member is itself a tar, by its name."""
+    """Whether a member is a tar, by its name."""
     return name.lower().endswith(b".tar")
 
 
 def prefix_of(name: bytes) -> bytes:
-    """What the members of an inner tar are called: `n01440764.tar` makes a folder `n01440764/`."""
+    """Prefix of the members of an inner tar: `n01440764.tar` becomes a folder `n01440764/`."""
     return name[: -len(b".tar")] + b"/"
 
 

@@ -1,11 +1,11 @@
-"""Keys as member names, so that webdataset groups members right and every key comes back exactly.
+"""Keys as member names, so that webdataset groups members correctly and every key is recovered exactly.
 
 webdataset cuts a name at the *first* dot of its last component, drops names with a line feed in a
 folder, and skips first folders like `__this__` (its `base_plus_ext` and `tar_file_iterator`).
 
 The trap: `cat.v2.jpg` and `cat.v3.jpg` become one sample there. So a key that does not survive these
 rules is written with percent escapes (`cat%2Ev2%2Ejpg.jpg`), and a `%` in the last component's stem
-tells that the name is escaped. Notebook 05 shows both.
+marks the name as escaped. Notebook 05 shows both.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import re
 from collections.abc import Container
 from urllib.parse import unquote
 
-from smallfiles.errors import FormatError
-from smallfiles.keys import key_problem
+ANNOTATIONS = ("cls", "json", "txt", "meta")
+"""Suffixes of the members that hold a sample's label, captions and JSON object."""
 
-RESERVED = frozenset({"cls", "json", "txt", "meta", "idx"})
+RESERVED = frozenset({*ANNOTATIONS, "idx"})
 _CONTROL = r"\x00-\x1f\x7f"
 _PLAIN = re.compile(
     rf"(?!__[^/]*__/|(?:[^/]*/)*\.\.?/)((?:[^/{_CONTROL}]+/)*[^/%.{_CONTROL}]+)\.([A-Za-z0-9]+)",
@@ -37,17 +37,8 @@ def split_key(key: str, shared_stems: Container[str] = ()) -> tuple[str, str]:
 
     Returns:
         (stem, suffix): the data's member is `stem.suffix`, the label's is `stem.cls`.
-
-    Raises:
-        FormatError: The key is not valid (it would leave the folder where a tar is unpacked).
     """
-    plain = _PLAIN.fullmatch(key)  # what matches is valid if it is ASCII
-    if (plain is None or not key.isascii()) and (problem := key_problem(key)) is not None:
-        raise FormatError(
-            f"the sample {key!r} as a key {problem}",
-            expected="a relative, normalised path",
-            next_step="Correct the manifest",
-        )
+    plain = _PLAIN.fullmatch(key)
     if plain is not None and plain[2].lower() not in RESERVED and plain[1] not in shared_stems:
         return plain[1], plain[2]
     return _escaped(key)
@@ -72,7 +63,7 @@ def _percent(match: re.Match[str]) -> str:
 
 
 def key_of(name: str) -> str:
-    """The key that was stored under the member `name` (of a shard that we wrote)."""
+    """The key of the member `name` of a shard that we wrote."""
     folder, slash, base = name.rpartition("/")
     stem = base.partition(".")[0]
     if "%" not in stem:

@@ -15,22 +15,17 @@ SUFFIXES: dict[Compression | None, str] = {None: ".tar", "gzip": ".tar.gz", "zst
 
 @dataclass(frozen=True)
 class TarOptions:
-    """How shards are cut and what stands beside them.
+    """How shards are cut and compressed.
 
     Args:
-        max_bytes: A shard is closed before it grows beyond this (see `plan_shards` for what counts).
-        max_count: … or beyond this many samples.
-        caption_suffix: Captions as a JSON list (`json`), or one a line (`txt`, no line feed inside); None
-            keeps what they came in, and is `json` where that was no tar.
+        max_bytes: A shard ends before it exceeds this (see `counted_bytes` for what counts).
+        max_count: … or this number of samples.
         compression: None, `gzip` or `zstd`. JPEG files do not shrink; JSON and raw pixels do.
-        dali_index: Also write the `.idx` file that NVIDIA DALI reads.
     """
 
     max_bytes: int = 1 << 30
     max_count: int = 100_000
-    caption_suffix: Literal["json", "txt"] | None = None
     compression: Compression | None = None
-    dali_index: bool = False
 
     def __post_init__(self) -> None:
         if self.max_bytes < 1 or self.max_count < 1:
@@ -39,26 +34,16 @@ class TarOptions:
                 expected="limits of 1 or more",
                 next_step="Give max_bytes between 100 MB and 10 GB; a few hundred shards suit most sets",
             )
-        if self.caption_suffix not in (None, "json", "txt"):
-            raise UsageError(
-                f"caption_suffix is {self.caption_suffix!r}", expected="json or txt", next_step="Choose one"
-            )
         if self.compression is not None and self.compression not in get_args(Compression):
             raise UsageError(
                 f"compression is {self.compression!r}",
                 expected="None, gzip or zstd",
                 next_step="Leave it out for JPEG files, which do not shrink",
             )
-        if self.dali_index and self.compression:
-            raise UsageError(
-                f"a DALI index was asked for shards compressed with {self.compression}",
-                expected="uncompressed shards, since DALI reads nothing else",
-                next_step="Leave out one of the two",
-            )
 
 
 def compression_of(out: Path, options: TarOptions) -> Compression | None:
-    """How the single file `out` is compressed: as its suffix says, which options must not contradict.
+    """How the single file `out` is compressed: as its suffix says; options must not contradict it.
 
     Raises:
         UsageError: Suffix and options differ.

@@ -1,11 +1,11 @@
 """Read samples at random from one tar or a folder of shards.
 
-With the index beside it a shard opens in well under a millisecond and a read is one slice of a memory
-map. Without one (tars of other programs) all headers are read once; readers never write files.
-Compressed shards are streams: in stored order they are read as fast as they unpack, and no other way.
+With its index, a shard opens in well under a millisecond, and a read is one slice of a memory map. Without
+one (tars of other programs) all headers are read once; readers never write files. Compressed shards are
+streams, which can only be read in stored order.
 
-The trap: webdataset streams shards and never seeks, which is right for object stores and for disks;
-random access pays from memory, node-local flash and staged data. Notebook 05 measures both.
+The trap: webdataset streams shards and never seeks, which is right for object stores and disks; random
+access pays off in memory, on node-local flash and for staged data. Notebook 05 measures both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from smallfiles.errors import DamagedFileError, FormatError, SourceError, first_few, raised_as
+from smallfiles.errors import FormatError, SourceError, first_few, raised_as
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.reader import ByteSource, PlacedReader
@@ -40,16 +40,16 @@ _MOST_OPEN_SHARDS = 128
 
 
 def _most_open() -> int:
-    """Shards that one process keeps open: a quarter of its descriptors, since others need some too."""
+    """Shards that one process keeps open: at most a quarter of its descriptors."""
     return max(2, min(_MOST_OPEN_SHARDS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
 
 
 class Shards:
-    """What one process has opened: the indexes of all shards, the data of those read last."""
+    """What one process has opened: the indexes of all shards, and the data of those read last."""
 
     def __init__(self, paths: list[Path], indexes: list[index.Index], access: Access) -> None:
         self.most_open = _most_open()
-        # A view of a mapping keeps a descriptor of its shard, and a batch may hold samples of a thousand.
+        # A view of a mapping keeps a descriptor of its shard, and a batch may need a thousand shards.
         self.spread = access == "auto" and len(paths) > self.most_open
         self.paths, self.indexes, self._access = paths, indexes, "pread" if self.spread else access
         self.starts = [0, *accumulate(len(found.keys) for found in indexes)]
@@ -57,7 +57,7 @@ class Shards:
         self._keys: pa.StringArray | None = None
 
     def keys(self) -> pa.StringArray:
-        """The keys of all shards; put together once."""
+        """The keys of all shards, concatenated once."""
         if self._keys is None:
             parts = [found.keys for found in self.indexes]
             self._keys = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
@@ -87,8 +87,8 @@ class TarReader(PlacedReader[Shards]):
     Args:
         path: A tar, or a folder of tars.
         access: `mmap`, `pread`, or `auto` (mmap, except on parallel file systems).
-        suffixes: In tars of others: which members are samples (lower case with the dot).
-        unlabelled: In tars of others: look for no targets.
+        suffixes: In tars of other programs: which members are samples (lower case with the dot).
+        unlabelled: In tars of other programs: ignore targets.
     """
 
     def __init__(
@@ -99,15 +99,15 @@ class TarReader(PlacedReader[Shards]):
         suffixes: tuple[str, ...] = grouping.DATA_SUFFIXES,
         unlabelled: bool = False,
     ) -> None:
-        super().__init__(path)
-        self._access, self._suffixes, self._unlabelled = access, suffixes, unlabelled
+        super().__init__(path, access)
+        self._suffixes, self._unlabelled = suffixes, unlabelled
         self._classes: tuple[str, ...] = ()
-        self._came_as: tuple[str, ...] = ()  # of tars of others
+        self._member_suffixes: tuple[str, ...] = ()  # in tars of other programs
         self._scanned: dict[Path, index.Index] = {}  # kept for worker processes: a scan is not cheap
 
     def _open(self) -> Shards:
         paths = _shard_paths(self.path)
-        if len(paths) > 4:  # on a parallel file system each open waits for a server
+        if len(paths) > 4:  # on a parallel file system each open is a request
             with ThreadPoolExecutor(16) as pool:
                 found = list(pool.map(self._index, paths))
         else:
@@ -119,8 +119,8 @@ class TarReader(PlacedReader[Shards]):
             if not (self._unlabelled or any(any(one.kinds) or one.data.is_ours for one in annotated)):
                 annotated, self._classes, more = _by_folder(annotated, self.path)
                 notes += more
-            self._came_as = tuple(sorted({word for one in annotated for word in one.came_as}))
-            notes += by_name.passed_over(annotated, kind, self.path)
+            self._member_suffixes = tuple(sorted({word for one in annotated for word in one.member_suffixes}))
+            notes += by_name.ignored_folders(annotated, kind, self.path)
             notes += () if self._unlabelled else fields.unlabelled(annotated, kind)
         for one in annotated:
             self._scanned[one.data.path] = index.of_annotated(one, kind, self._access)
@@ -135,21 +135,21 @@ class TarReader(PlacedReader[Shards]):
                 expected="shards of one data set",
                 next_step="Move them into a folder for each set",
             )
-        self._say(annotated, notes)
+        self._warn(annotated, notes)
         return Shards(paths, indexes, self._access)
 
-    def _say(self, annotated: list[fields.Annotated], notes: tuple[str, ...]) -> None:
-        """Say once what is odd about tars of other programs."""
+    def _warn(self, annotated: list[fields.Annotated], notes: tuple[str, ...]) -> None:
+        """Warn once about everything that is odd in tars of other programs."""
         more = [note for one in annotated for note in one.data.notes + one.notes]
-        if said := dict.fromkeys([*notes, *more]):
-            warnings.warn(f"{self.path}: {'; '.join(said)}", stacklevel=5)
+        if every := dict.fromkeys([*notes, *more]):
+            warnings.warn(f"{self.path}: {'; '.join(every)}", stacklevel=5)
 
     def _index(self, path: Path) -> index.Index | fields.Annotated:
         try:
             file_bytes = path.stat().st_size
         except OSError as error:
             raise cannot_read(path, error) from error
-        if index.beside(path).exists():
+        if index.index_path(path).exists():
             found = index.load(path, self._access)
             index.check_size(path, file_bytes, found)
             return found
@@ -169,8 +169,13 @@ class TarReader(PlacedReader[Shards]):
     def classes(self) -> tuple[str, ...]:
         return provenance.class_names(self._handle().indexes[0].provenance) or self._classes
 
+    @property
+    def compressed(self) -> bool:
+        """Whether samples can only be read in stored order."""
+        return any(found.raw_bytes for found in self._handle().indexes)
+
     def shard_sizes(self) -> tuple[int, ...]:
-        """Number of samples in each shard, in stored order; loaders deal ranges of them."""
+        """Number of samples in each shard, in stored order; loaders distribute ranges of them."""
         return tuple(len(found.keys) for found in self._handle().indexes)
 
     def keys(self) -> pa.StringArray:
@@ -224,7 +229,7 @@ class TarReader(PlacedReader[Shards]):
             return super().read_many(indices)
         order = sorted({self._checked(index) for index in indices})
         found: dict[int, Buffer] = {}
-        few = max(1, shards.most_open // 8)  # each thread holds so many open, beside those that are kept
+        few = max(1, shards.most_open // 8)  # each thread opens so many, in addition to those that are kept
         for start in range(0, len(order), few):
             part = order[start : start + few]
             found |= dict(zip(part, super().read_many(part), strict=True))
@@ -242,7 +247,6 @@ class TarReader(PlacedReader[Shards]):
 
     def info(self) -> dict[str, Any]:
         shards = self._handle()
-        compressed = any(found.raw_bytes for found in shards.indexes)
         return {
             "format": NAME,
             "layout": "webdataset",
@@ -252,9 +256,9 @@ class TarReader(PlacedReader[Shards]):
             "target": self.target_kind,
             "shards": len(shards.paths),
             "indexed": not self._scanned,
-            "compressed": compressed,
+            "compressed": self.compressed,
             "access": self._access,
-            "came_as": list(self._came_as),
+            "member_suffixes": list(self._member_suffixes),
             "provenance": shards.indexes[0].provenance,
         }
 
@@ -262,10 +266,10 @@ class TarReader(PlacedReader[Shards]):
 def _by_folder(
     annotated: list[fields.Annotated], path: Path
 ) -> tuple[list[fields.Annotated], tuple[str, ...], tuple[str, ...]]:
-    """Shards of others that tell no targets, labelled by class folders over all of them, as sources do.
+    """Label shards without targets by the class folders in all of them, as sources do.
 
     Returns:
-        What is a sample, the classes, and what is to be said; all unlabelled where there are no such folders.
+        The samples, the classes, and notes; all unlabelled if there are no such folders.
     """
     names = pa.concat_arrays([one.data.names for one in annotated])
     with raised_as(SourceError, FormatError):
@@ -285,7 +289,7 @@ def _by_folder(
 
 
 def _refuse_repeated(annotated: list[fields.Annotated], path: Path) -> None:
-    """A key in two shards of others: neither could be asked for by its key."""
+    """Refuse a key that is in two shards, since it would name two samples."""
     keys = pa.concat_arrays([one.data.names for one in annotated])
     again = archive.repeated(keys)
     if len(again):
@@ -307,9 +311,9 @@ def _open_store(path: Path, access: Access, found: index.Index) -> ByteSource:
 def _shard_paths(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    signals = (*SUFFIXES.values(), ".tgz")
+    endings = (*SUFFIXES.values(), ".tgz")
     try:
-        paths = sorted(p for p in path.iterdir() if p.name.endswith(signals) and p.name[0] != ".")
+        paths = sorted(p for p in path.iterdir() if p.name.endswith(endings) and p.name[0] != ".")
     except OSError as error:
         raise cannot_read(path, error) from error
     if not paths:
@@ -321,9 +325,10 @@ def _shard_paths(path: Path) -> list[Path]:
     numbers = [int(match[1]) for p in paths if (match := _NUMBERED.fullmatch(p.name))]
     if numbers and len(numbers) != numbers[-1] - numbers[0] + 1:
         missing = sorted(set(range(numbers[0], numbers[-1])) - set(numbers))
-        raise DamagedFileError(
-            f"{path} lacks the shards {first_few(missing, len(missing))}",
-            expected=f"all shards from {numbers[0]} to {numbers[-1]}, each once",
-            next_step="Copy or pack the missing shards again",
+        raise damaged(
+            path,
+            f"it lacks the shards {first_few(missing, len(missing))}",
+            f"all shards from {numbers[0]} to {numbers[-1]}, each once",
+            "Copy or pack the missing shards again",
         )
     return paths

@@ -1,21 +1,18 @@
 """Cut samples into shards and write them.
 
-Each sample is two or three members that share a stem: the data, its target (`.cls` a decimal label,
-`.json` a list of captions or `.txt` one a line), and `.meta` (a JSON object) where there is one; what came
-as `.txt` or as an object in a `.json` keeps that name.
+Each sample is two or three members that share a stem: the data, its target (`.cls`: a decimal label;
+`.json`: a list of captions; or `.txt`: one per line), and `.meta` if it has a JSON object. Captions and
+objects from the `.txt` and `.json` members of another program keep these suffixes.
 
-The trap: shards far below 100 MB bring the small files back; shards far above 10 GB leave workers
-without one, since readers deal whole shards to workers. Notebook 05 measures both.
+The trap: shards far below 100 MB bring back the problem of small files; with shards far above 10 GB some
+workers have none, since whole shards are dealt to workers. Notebook 05 measures both.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +22,7 @@ from smallfiles.digests import name_hashes
 from smallfiles.errors import FormatError
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile
-from smallfiles.formats.columns import SampleColumns, captions_of, label_of
+from smallfiles.formats.columns import SampleColumns, captions_of, json_text, key_of, label_of, meta_text
 from smallfiles.formats.output import OutputFile, packed, writing
 from smallfiles.formats.tar import headers, index, names
 from smallfiles.formats.tar.options import NAME, SUFFIXES, Compression, TarOptions, compression_of
@@ -33,7 +30,10 @@ from smallfiles.formats.tar.streams import compressor
 from smallfiles.samples import Buffer, Packed, Sample, Schema, Target
 
 SAMPLE_BYTES = 4 * headers.BLOCK_BYTES
-"""What a sample is counted with beside its data: two headers, a target block, and one to spare."""
+"""What a sample counts in addition to its data: two headers, a target block, and one to spare."""
+
+_FORMER_OPTIONS = {"caption_suffix": None, "dali_index": False}
+"""Options that no longer exist, recorded as before: equal samples must give the bytes of earlier versions."""
 
 
 def shard_name(number: int, options: TarOptions) -> str:
@@ -44,14 +44,14 @@ def shard_name(number: int, options: TarOptions) -> str:
 def counted_bytes(size: int) -> int:
     """What a sample of `size` bytes counts towards `max_bytes`.
 
-    Its data in whole blocks, and `SAMPLE_BYTES`. Only captions beyond 1,000 characters, meta objects
-    and long names can make a shard a little larger; compression makes it smaller.
+    Its data in whole blocks, and `SAMPLE_BYTES`. Only captions of more than 1,000 characters, meta
+    objects and long names can make a shard a little larger; compression makes it smaller.
     """
     return size + -size % headers.BLOCK_BYTES + SAMPLE_BYTES
 
 
 def plan_shards(sizes: npt.NDArray[np.int64], options: TarOptions) -> list[tuple[int, int]]:
-    """Where `write` cuts samples of these sizes, so that jobs can each write their own shards.
+    """Where `write` cuts samples of these sizes, so that each job can write its own shards.
 
     Args:
         sizes: Data bytes of each sample, in the order in which they are stored.
@@ -87,13 +87,14 @@ class Shard:
     ) -> None:
         self.samples = self.payload_bytes = self.counted_bytes = 0
         self._schema, self._options, self._digest = schema, options, digest
-        self._caption_suffix = options.caption_suffix or ("txt" if "txt" in schema.came_as else "json")
+        self._caption_suffix = "txt" if "txt" in schema.member_suffixes else "json"
         free = schema.target == "label" or self._caption_suffix == "txt"
-        self._object_suffix = "json" if "json" in schema.came_as and free else "meta"
+        self._object_suffix = "json" if "json" in schema.member_suffixes and free else "meta"
         places = {"offset": pa.int64(), "size": pa.int64()}
-        self._columns = SampleColumns(path, replace(schema, has_meta=True), more=places)
-        self._dali: list[str] | None = [] if options.dali_index else None
+        self._columns_schema = replace(schema, has_meta=True)
+        self._columns = SampleColumns(path, self._columns_schema, more=places)
         self._record = provenance.record(NAME, schema, options)
+        self._record["options"] |= _FORMER_OPTIONS
         self._compressor = compressor(compression) if compression else None
         self._position = 0  # in the tar before it is compressed
         self._file = OutputFile(path, digest=digest)
@@ -106,24 +107,20 @@ class Shard:
 
     def add(self, sample: Sample) -> None:
         """Append a sample; its data must stay as it is."""
-        stem, suffix = names.split_key(sample.key, self._schema.shared_stems)
+        stem, suffix = names.split_key(key_of(sample, self._file.path), self._schema.shared_stems)
         value, target_suffix, target = self._target_member(sample)
         size = len(sample.data)
         header = headers.member(f"{stem}.{suffix}", size)
         offset = self._position + len(header)
         tail = headers.padding(size) + headers.small_member(f"{stem}.{target_suffix}", target)
-        beside, meta = [(target_suffix, target)], None
-        if sample.meta is not None:
-            meta = _json(sample, sample.meta)
-            beside.append((self._object_suffix, meta.encode()))
+        meta = meta_text(sample, self._file.path, self._columns_schema, canonical=False)
+        if meta is not None:
             tail += headers.small_member(f"{stem}.{self._object_suffix}", meta.encode())
         if size < headers.BLOCK_BYTES * 16:  # a copy costs less than three pieces
             self._append(b"".join((header, sample.data, tail)))
         else:
             self._append(header, sample.data, tail)
         self._columns.append(sample.key, value, meta, offset, size)
-        if self._dali is not None:
-            self._dali.append(_dali_line(stem, (suffix, offset, size), beside))
         self.samples += 1
         self.payload_bytes += size
         self.counted_bytes += counted_bytes(size)
@@ -134,13 +131,17 @@ class Shard:
             return label, "cls", b"%d" % label
         target = captions_of(sample, self._file.path)
         if self._caption_suffix == "json":
-            return target, "json", _json(sample, target).encode()
+            return target, "json", json_text(target, canonical=False).encode()
         if any("\n" in caption for caption in target):
-            raise _unfit(sample, "has a line feed in a caption", "one caption a line (caption_suffix is txt)")
-        return target, "txt", _utf8(sample, "".join(f"{caption}\n" for caption in target))
+            raise FormatError(
+                f"the sample {sample.key!r} for {self._file.path} has a line feed in a caption",
+                expected="one line per caption, as in the .txt of its source",
+                next_step="Correct the manifest",
+            )
+        return target, "txt", "".join(f"{caption}\n" for caption in target).encode()
 
     def finish(self) -> list[Path]:
-        """End the archive and write what stands beside it.
+        """End the archive, and write its index and digests.
 
         Returns:
             The files written, the tar first.
@@ -158,18 +159,16 @@ class Shard:
             edges=index.edges(plain),
             raw_bytes=self._position if self._compressor else 0,
         )
-        self._refuse_twins(rows)
+        self._refuse_duplicates(rows)
         files += index.save(rows, path, digest=self._digest)
-        if self._dali is not None:
-            files.append(_save_dali(path, self._dali))
         return files
 
     def abandon(self) -> None:
-        """Let go of the file; nothing happens after `finish`."""
+        """Close the file; does nothing after `finish`."""
         self._file.close()
 
-    def _refuse_twins(self, rows: index.Index) -> None:
-        hashes = np.sort(name_hashes(rows.keys))  # a table of the names themselves takes ten times as much
+    def _refuse_duplicates(self, rows: index.Index) -> None:
+        hashes = np.sort(name_hashes(rows.keys))  # a table of the names would take ten times the memory
         if (hashes[1:] == hashes[:-1]).any():
             raise FormatError(
                 f"two samples of {self._file.path} have the same key",
@@ -186,12 +185,12 @@ def write_shard(
     options: TarOptions | None = None,
     digest: bool = True,
 ) -> Packed:
-    """Write all of `samples` into one tar, wherever `plan_shards` would cut.
+    """Write all of `samples` into one tar, whatever the limits of `options`.
 
-    Each job of an array writes its own shards this way, without talking to the others.
+    Each job of an array writes its own shards this way, independently of the others.
 
     Args:
-        samples: Samples in the order they shall be stored.
+        samples: In the order in which they are stored.
         path: File that must not exist yet; its suffix says how it is compressed.
         schema: What is known of the whole set.
         options: How to write.
@@ -244,61 +243,3 @@ def _numbered(out: Path, number: int, schema: Schema, options: TarOptions, diges
 def _is_full(shard: Shard, size: int, options: TarOptions) -> bool:
     gain_beyond = shard.counted_bytes + counted_bytes(size) > options.max_bytes
     return shard.samples == options.max_count or (gain_beyond and shard.samples > 0)
-
-
-def _dali_line(stem: str, data: tuple[str, int, int], beside: Sequence[tuple[str, bytes]]) -> str:
-    """A sample's line of the index that NVIDIA DALI's webdataset reader takes, as its `wds2idx` writes it.
-
-    Without it DALI scans every shard when a job starts, and takes members with names beyond 100 bytes or
-    beyond ASCII (pax headers) for others. It splits at white space, so a name's own spaces stand as `%20`
-    (DALI only shows this name, it does not look it up).
-
-    Source of the format: NVIDIA/DALI, tools/wds2idx.py and webdataset_loader.cc.
-
-    Args:
-        stem: What its members' names share.
-        data: Suffix, offset and bytes of the data's member.
-        beside: Suffix and content of the members that follow it.
-    """
-    shown = re.sub(r"\s", "%20", stem)
-    suffix, offset, size = data
-    words = [f"{suffix} {offset} {size} {shown}.{suffix}"]
-    end = offset + size + -size % headers.BLOCK_BYTES
-    for suffix, content in beside:
-        member = headers.small_member(f"{stem}.{suffix}", content)
-        start = end + len(headers.member(f"{stem}.{suffix}", len(content)))
-        words.append(f"{suffix} {start} {len(content)} {shown}.{suffix}")
-        end += len(member)
-    return " ".join(words)
-
-
-def _save_dali(path: Path, lines: Sequence[str]) -> Path:
-    """Write DALI's index of the tar `path`; return where: `shard-000000.tar.idx`."""
-    out = path.with_name(path.name + ".idx")
-    with writing(out):
-        out.write_text("\n".join([f"v1.2 {len(lines)}", *lines, ""]), encoding="utf-8")
-    return out
-
-
-def _json(sample: Sample, value: Any) -> str:
-    try:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise _unfit(sample, f"cannot be written as JSON ({error})", "what JSON can hold") from error
-    _utf8(sample, text)
-    return text
-
-
-def _utf8(sample: Sample, text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise _unfit(sample, f"has text that is not Unicode ({error.reason})", "valid text") from error
-
-
-def _unfit(sample: Sample, problem: str, expected: str) -> FormatError:
-    return FormatError(
-        f"the sample {sample.key!r} {problem}",
-        expected=expected,
-        next_step="Correct the manifest or the options",
-    )

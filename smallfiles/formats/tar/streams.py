@@ -1,9 +1,9 @@
 """Read a tar by position: plain files anywhere, compressed ones forward only.
 
-A compressed stream has no positions: to reach byte n, everything before it is decompressed. So a
-tar.gz is read in its own order.
+To reach byte n of a compressed stream, everything before it must be decompressed. So a tar.gz is read
+in its own order.
 
-The trap: `gzip` on a JPEG archive saves nothing and forbids random access. Notebook 05 measures it.
+The trap: `gzip` saves nothing on JPEG files and makes random access impossible. Notebook 05 measures it.
 
 Sources: RFC 1952 (2.2, concatenated members), RFC 8878 (3, concatenated frames).
 """
@@ -13,13 +13,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import shlex
 import threading
-import warnings
 import zlib
 from pathlib import Path
 from typing import Any, Protocol
 
 from smallfiles.errors import DamagedFileError, FormatError, MissingPackageError, refuse_shortage
+from smallfiles.formats.bytefile import damaged
 from smallfiles.formats.tar.options import Compression
 from smallfiles.samples import Buffer
 
@@ -44,7 +45,7 @@ def compression_of(path: Path) -> str | None:
 
 
 def cannot_read(path: Path, error: OSError) -> FormatError:
-    """The sentence for an archive that the file system does not give."""
+    """The error for an archive that the file system cannot read."""
     refuse_shortage(error, path)
     return FormatError(
         f"{path} cannot be read ({os.strerror(error.errno) if error.errno else error})",
@@ -62,7 +63,7 @@ class _Stream(Protocol):
 
 
 class _ZstdStream:
-    """zstd frames as one stream, where `zstandard` would take a cut frame for a complete one."""
+    """zstd frames as one stream; `zstandard` alone takes a truncated frame for a complete one."""
 
     def __init__(self, path: Path) -> None:
         self._zstandard = zstandard()
@@ -76,7 +77,7 @@ class _ZstdStream:
             self._fed = self._fed or self._file.read(_ZSTD_FEED_BYTES)
             if not self._fed:
                 break
-            self._made = memoryview(b"")  # an empty piece would keep what the last step made
+            self._made = memoryview(b"")  # frees what the last step made
             self._made = memoryview(self._unpack())
         piece, self._made = self._made[:size], self._made[size:]
         if not self._fed and not piece and self._frame is not None:
@@ -99,7 +100,7 @@ class _ZstdStream:
 
 
 def zstandard() -> Any:
-    """The package that knows zstd, or the line that installs it."""
+    """The package for zstd; an error that names it if it is missing."""
     try:
         return importlib.import_module("zstandard")
     except ImportError as error:
@@ -107,7 +108,7 @@ def zstandard() -> Any:
 
 
 def compressor(kind: Compression) -> Any:
-    """One gzip member or zstd frame, since many readers stop at its end; with no time and no name in it."""
+    """One gzip member or zstd frame, since many readers stop at its end; without a time and a name."""
     if kind == "gzip":
         return zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
     return zstandard().ZstdCompressor(level=3, write_checksum=True).compressobj()
@@ -134,7 +135,7 @@ class ForwardFile:
             raise cannot_read(path, error) from error
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
     def __del__(self) -> None:
@@ -158,7 +159,7 @@ class ForwardFile:
 
     def _next(self, size: int) -> Buffer:
         try:
-            data = self._file.read(min(size, _STEP_BYTES))  # never memory for what a header only claims
+            data = self._file.read(min(size, _STEP_BYTES))  # a header may announce any size
         except Exception as error:
             if isinstance(error, EOFError | OSError | zlib.error) or "LZMA" in type(error).__name__:
                 raise _broken(self.path, error) from error
@@ -168,68 +169,61 @@ class ForwardFile:
 
 
 def _broken(path: Path, error: Exception) -> DamagedFileError:
-    return DamagedFileError(
-        f"{path} cannot be decompressed ({error})",
-        expected="a whole compressed file",
-        next_step="Check it (gzip -t), and copy or download it again",
-    )
+    what = f"it cannot be decompressed ({error})"
+    return damaged(path, what, "a whole compressed file", "Check it (gzip -t), and copy or download it again")
 
 
 class StreamedStore:
-    """The unpacked bytes of a compressed shard by position: fast forward, from its start to go back.
+    """The unpacked bytes of a compressed tar by position: forward only, in as many passes as wanted.
 
     Args:
-        path: The shard.
-        compression: What `compression_of` said.
+        path: The tar.
+        compression: What `compression_of` said, which is also the name of the tool.
         size: Bytes of the unpacked tar.
-        forward_only: Refuse to go back, but for another pass from the first sample on.
     """
 
-    def __init__(self, path: Path, compression: str, size: int, *, forward_only: bool = False) -> None:
-        self.path, self.size, self._compression, self._strict = path, size, compression, forward_only
+    def __init__(self, path: Path, compression: str, size: int) -> None:
+        self.path, self.size, self._compression = path, size, compression
         self._lock = threading.Lock()  # belongs to one process: a fork opens a store of its own
         self._stream: ForwardFile | None = None
         self._last: tuple[int, int, bytes] = (0, 0, b"")
-        self._lowest = size
+        self._first = size
 
     def read(self, start: int, stop: int) -> bytes:
         """Unpacked bytes.
 
         Raises:
+            FormatError: They lie before those of the last read, and do not begin another pass.
             DamagedFileError: The stream is damaged, or ends before `stop`.
         """
         with self._lock:
             if self._last[:2] != (start, stop):
-                self._last = (start, stop, self._from(start).fetch(start, stop))
+                self._last = (start, stop, self._at(start).fetch(start, stop))
             data = self._last[2]
         if len(data) != stop - start:
             raise _broken(self.path, EOFError(f"bytes {start:,} to {stop:,} are not all there"))
         return data
 
     def prefetch(self, start: int, stop: int) -> None:
-        """A stream is read when it is read."""
+        """Do nothing: the next bytes of a stream are the only ones that could be fetched ahead."""
 
-    def _from(self, start: int) -> ForwardFile:
-        stream = self._stream
-        if stream is not None and stream.position <= start:
-            return stream
-        if stream is not None:
-            if start > self._lowest:  # not merely once more from the first sample on
-                self._say_that_it_goes_back()
-            stream.close()
-        self._lowest = min(self._lowest, start)
+    def _at(self, start: int) -> ForwardFile:
+        """The stream at `start` or before it."""
+        if self._stream is not None and self._stream.position <= start:
+            return self._stream
+        if self._stream is not None:
+            if start > self._first:
+                raise self._no_way_back()
+            self._stream.close()
+        self._first = min(self._first, start)
         self._stream = ForwardFile(self.path, self._compression)
         return self._stream
 
-    def _say_that_it_goes_back(self) -> None:
-        if self._strict:
-            raise FormatError(
-                f"{self.path} was asked for a sample before the last one; it is compressed",
-                expected="samples in stored order, since a compressed stream has no way back",
-                next_step=f"Decompress it once: gunzip -k {self.path.name}",
-            )
-        warnings.warn(
-            f"{self.path} is compressed: each step back unpacks it again from its start. "
-            "Read it in stored order, or unpack it once (gzip -dk, zstd -dk)",
-            stacklevel=3,
+    def _no_way_back(self) -> FormatError:
+        name = shlex.quote(self.path.name)
+        return FormatError(
+            f"{self.path} was asked for a sample before the last one; it is compressed",
+            expected="samples in stored order, since each step back would unpack it again from its start",
+            next_step="Read it in stored order; to read it at random, unpack it once "
+            f"({self._compression} -dk {name}) or pack it again without compression (smallfiles pack)",
         )

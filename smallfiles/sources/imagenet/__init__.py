@@ -47,10 +47,10 @@ def load(path: Path, options: SourceOptions | None = None) -> Source:
     """
     options = options or SourceOptions()
     if path.is_file():
-        return official.from_archive(open_archive(path, options), options)
+        return official.from_archive(open_archive(path), options)
     if official.find_tars(path):
         tar, notes = official.choose_tar(path, options)
-        return official.from_archive(open_archive(tar, options), options, notes)
+        return official.from_archive(open_archive(tar), options, notes)
     if not trees.find_kaggle(path) and _is_tiny(path):
         return replace(folder.load(path, options), kind="tiny-imagenet")
     return trees.load_tree(path, options)
