@@ -155,6 +155,12 @@ def test_a_buffer_hands_out_no_sample_long_before_it_is_read(count, size, seed):
     assert all(sample < place + size for place, sample in enumerate(emits))
 
 
+@pytest.mark.parametrize("count", [50, 1000])
+def test_a_buffer_shuffles_small_sets_too(count):
+    emits = through_buffer(np.arange(count), 100, np.random.default_rng(0))
+    assert np.count_nonzero(np.diff(emits) == 1) < count / 10
+
+
 @pytest.mark.parametrize(
     ("fields", "jumps"), [({}, 5), ({"run": 20}, 25), ({"shards": ()}, 17), ({"lanes": 4, "buffer": 1}, 5)]
 )

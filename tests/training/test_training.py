@@ -7,6 +7,7 @@ import pickle
 import shutil
 import signal
 import socket
+import threading
 
 import PIL.Image
 import pytest
@@ -264,10 +265,15 @@ class TestCheckpoints:
         with pytest.raises(errors.UsageError, match=r"rank 0 of 2.*expected those of rank 0 of 1"):
             training.train(data[0], config=training.TrainConfig(loader=loader))
 
-    def test_no_room_is_a_sentence_and_leaves_nothing_aside(self, tmp_path):
-        (tmp_path / "file").touch()
+    def test_one_that_cannot_be_written_leaves_the_last_one(self, tmp_path):
+        last = checkpoint.State({}, {}, {"epoch": 0, "batch": 0}, [])
+        checkpoint.save(tmp_path, last)
+        with pytest.raises(TypeError, match="pickle"):
+            checkpoint.save(tmp_path, checkpoint.State({"lock": threading.Lock()}, {}, {}, []))
+        assert checkpoint.load(tmp_path) == last
         with pytest.raises(errors.ResourceError, match="cannot be written"):
-            checkpoint.save(tmp_path / "file", checkpoint.State({}, {}, {}, []))
+            checkpoint.save(tmp_path / checkpoint.NAME, last)
+        assert [path.name for path in tmp_path.iterdir()] == [checkpoint.NAME]
 
 
 class TestWords:
