@@ -106,7 +106,7 @@ from functools import partial
 
 from smallfiles import measure
 
-store = objectstore.Store(objectstore.Place.parse("s3://course/sizes"))
+store = objectstore.Store(objectstore.StoreUrl.parse("s3://course/sizes"))
 sizes = [1_000, 10_000, 100_000, 1_000_000, 10_000_000]
 for size in sizes:
     store.put(f"{size}", bytes(size))
@@ -182,7 +182,7 @@ import time
 from smallfiles.errors import SmallfilesError
 
 half = "s3://course/half"
-there = objectstore.Store(objectstore.Place.parse(half))
+there = objectstore.Store(objectstore.StoreUrl.parse(half))
 slowly = {"config": TransferConfig(workers=2)}
 upload = multiprocessing.get_context("fork").Process(target=objectstore.push, args=(packed.path, half), kwargs=slowly)
 upload.start()
@@ -248,7 +248,7 @@ print(f"512 ranks that list it: {512 * pages:,.0f} requests; a manifest object o
 from concurrent.futures import ThreadPoolExecutor
 
 url = "s3://course/push-8"
-remote = objectstore.Store(objectstore.Place.parse(url))
+remote = objectstore.Store(objectstore.StoreUrl.parse(url))
 
 
 def all_shards(in_flight):
@@ -287,7 +287,7 @@ batch = next(iter(loaders[8]))
 # The other baseline is what a folder of images becomes when it is copied to a store: one object per image.
 
 # %%
-files = objectstore.Store(objectstore.Place.parse("s3://course/files"))
+files = objectstore.Store(objectstore.StoreUrl.parse("s3://course/files"))
 line.set()
 with ThreadPoolExecutor(8) as pool:
     for number, sample in enumerate(formats.open(packed.path)):

@@ -144,7 +144,7 @@ line = Line(server.port)
 os.environ.pop("AWS_ENDPOINT_URL_S3", None)
 os.environ.update(server.environment | {"AWS_ENDPOINT_URL": line.url, "AWS_SESSION_TOKEN": ""})
 objectstore.push(packed.path, "s3://course/train")
-catalog = objectstore.Catalog.read(objectstore.Store(objectstore.Place.parse("s3://course/train")))
+catalog = objectstore.Catalog.read(objectstore.Store(objectstore.StoreUrl.parse("s3://course/train")))
 sizes = {item.name: item.bytes for item in catalog.items if item.is_data}
 
 # %% id="ask"
